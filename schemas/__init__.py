@@ -1,0 +1,1 @@
+"""The contract: messages, topics, specifications and artefact formats. Imports pydantic only."""

@@ -1,0 +1,126 @@
+"""Formats of what lies in S3 and passes between services: manifests and the training arrays.
+
+A manifest is written last and names size and sha256 of every file; an artefact without one does not exist.
+"""
+
+from typing import Literal
+
+from schemas.base import Attempt, BundleRef, Bytes, Count, Sha256, Step, Value
+from schemas.specification import DatasetFormat, Method, canonical_sha256
+
+
+class FileEntry(Value):
+    path: str
+    """Relative, forward slashes, no `..`."""
+    size_bytes: Bytes
+    sha256: Sha256
+
+
+def files_digest(files: tuple[FileEntry, ...]) -> str:
+    """The identity of a set of files: sha256 over sorted (path, size, sha256)."""
+    return canonical_sha256(sorted((file.path, file.size_bytes, file.sha256) for file in files))
+
+
+class BaseModelManifest(Value):
+    """`base-models/<sha>/manifest.json`; sha = files_digest(files)."""
+
+    name: str
+    source: str
+    """Where it came from: `directory` or `hub:<repository>@<commit>`."""
+    files: tuple[FileEntry, ...]
+    template_sha256: Sha256
+    """sha256 of the chat template's text."""
+    context_tokens: Count
+    num_parameters: Count
+
+
+class DatasetCounts(Value):
+    rows: Count
+    """Examples that are trained on, the safety mix included."""
+    windows: Count
+    tokens: Count
+    loss_tokens: Count
+    validation_rows: Count = 0
+    rejected_rows: Count = 0
+    exact_duplicates: Count = 0
+    near_duplicates: Count = 0
+    contaminated_rows: Count = 0
+    safety_rows: Count = 0
+
+
+class DatasetManifest(Value):
+    """`datasets/<version>/manifest.json`.
+
+    Each part is a safetensors file with
+      tokens          int32 [N]    all examples' token ids, one after another
+      loss_mask       uint8 [N]    1 where the token is a target of the loss
+      example_offsets int64 [E+1]  example e is tokens[example_offsets[e]:example_offsets[e+1]]
+      example_lines   int64 [E]    1-based line in its source file; negative for the safety mix
+      window_offsets  int64 [W+1]  window w holds window_examples[window_offsets[w]:window_offsets[w+1]]
+      window_examples int64 [E]    the packing plan, indices of examples in this part
+    """
+
+    version: Sha256
+    tenant: str
+    base_sha: Sha256
+    template_sha256: Sha256
+    format: DatasetFormat
+    method: Method
+    window_tokens: Count
+    counts: DatasetCounts
+    training: tuple[FileEntry, ...]
+    validation: tuple[FileEntry, ...] = ()
+    report: FileEntry
+    rules_version: int
+
+
+class BundleManifest(Value):
+    """`checkpoints/<job>/<attempt>/<step>/manifest.json`. What a run needs to go on exactly.
+
+    Parts: `model/*` (adapter_model.safetensors + adapter_config.json whole, or full weights as slices),
+    `optimizer/*.safetensors`, `state.json` (scheduler, sampler position, digest of consumed examples,
+    expected next batch), `rng/rank-<r>.safetensors`.
+    """
+
+    job_id: str
+    attempt: Attempt
+    step: Step
+    world_size: Count
+    method: Method
+    base_sha: Sha256
+    dataset_version: Sha256
+    config_hash: Sha256
+    parts: tuple[FileEntry, ...]
+
+    @property
+    def model_files(self) -> tuple[FileEntry, ...]:
+        """The files that are the model itself, with paths as the model version has them."""
+        return tuple(
+            part.model_copy(update={"path": part.path.removeprefix("model/")})
+            for part in self.parts
+            if part.path.startswith("model/")
+        )
+
+
+class ModelManifest(Value):
+    """`models/<digest>/manifest.json`; digest = files_digest(files): weights and configuration alone."""
+
+    kind: Literal["adapter", "full"]
+    files: tuple[FileEntry, ...]
+    base_sha: Sha256
+    source: BundleRef
+    job_id: str
+
+
+class ResumeCertificate(Value):
+    """Whether an attempt went on as the interrupted one would have."""
+
+    exact: bool
+    step: Step
+    """The step of the bundle that was resumed from."""
+    reason: str
+    """`equal` or what differed: expected and found."""
+    expected_batch_sha256: Sha256 | None = None
+    found_batch_sha256: Sha256 | None = None
+    expected_loss: float | None = None
+    found_loss: float | None = None

@@ -1,0 +1,98 @@
+"""What every model of the contract shares: frozen values, typed numbers, references to bytes."""
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="sha256, lower-case hexadecimal")]
+Step = Annotated[int, Field(ge=0, description="optimizer steps completed")]
+Attempt = Annotated[int, Field(ge=0, description="the attempt number of the job; its epoch")]
+Count = Annotated[int, Field(ge=0)]
+Bytes = Annotated[int, Field(ge=0, description="bytes")]
+Seconds = Annotated[float, Field(ge=0, description="seconds")]
+Usd = Annotated[Decimal, Field(ge=0, description="US dollars")]
+
+
+class Value(BaseModel):
+    """A frozen part of a message. Unknown fields are ignored, so that readers survive newer writers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Message(Value):
+    """A command or a fact. `type` and `version` travel in `ce_type` as `retune.<type>.v<version>`."""
+
+    type: ClassVar[str]
+    version: ClassVar[int] = 1
+    keyed_by: ClassVar[str]
+    """Name of the field that holds the aggregate id, which is the Kafka key."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.type = cls.__name__
+
+    @property
+    def key(self) -> str:
+        return str(getattr(self, self.keyed_by))
+
+
+class FileRef(Value):
+    """An uploaded file; its bytes are at `blobs/<sha256>`."""
+
+    file_id: str
+    sha256: Sha256
+    size_bytes: Bytes
+    filename: str = ""
+
+
+class BundleRef(Value):
+    """One checkpoint bundle, named by who wrote it and when; verdicts match by all three."""
+
+    attempt: Attempt
+    """The attempt that wrote it, which may be older than the one that names it."""
+    step: Step
+    manifest_sha256: Sha256
+
+
+class DatasetRef(Value):
+    version: Sha256
+    manifest_sha256: Sha256
+
+
+class FailureClass(StrEnum):
+    """Why an attempt or a job failed. Closed: one table says what follows."""
+
+    PREEMPTED = "preempted"  # the node was taken back
+    INFRA = "infra"  # node, network, store or hang
+    USER = "user"  # what was asked for cannot work
+    NUMERIC = "numeric"  # NaN or infinite loss or gradient
+    OOM = "oom"  # the recipe does not fit the device or the host
+    CANCELLED = "cancelled"  # a person or a budget ended it
+    INTERNAL = "internal"  # our own assertion or an unknown exit
+
+
+class PriceClass(StrEnum):
+    SPOT = "spot"  # may be taken back with notice
+    ON_DEMAND = "on-demand"
+
+
+class CommandRefused(Message):
+    """A command was not carried out. On the events topic of the service that refused it.
+
+    The key is the aggregate's id, or the command's id where the aggregate is unknown.
+    """
+
+    keyed_by = "subject_id"
+    subject_id: str
+    command: str
+    """Type of the command, for example `CancelJob`."""
+    command_id: str
+    code: str
+    """Stable word for machines, for example `unknown_job` or `too_late`."""
+    message: str
+    """What, where, found, expected: one sentence for people."""
+    param: str | None = None
+    """The field at fault, where one is."""
+    tenant: str | None = None

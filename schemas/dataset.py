@@ -1,0 +1,82 @@
+"""dataset.commands and dataset.events."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from schemas.artefacts import DatasetCounts
+from schemas.base import Message, Sha256, Value
+from schemas.specification import DatasetSpec
+
+
+class SubmitDataset(Message):
+    """Validate, deduplicate, check, tokenise and pack a file for one base model."""
+
+    keyed_by = "dataset_id"
+    dataset_id: str
+    """Id of this request, `ds-…`; jobs name it. Several requests may end in one version."""
+    tenant: str
+    spec: DatasetSpec
+
+
+class DeleteDataset(Message):
+    """Delete the bytes of a version once no attempt runs or is evaluated on it."""
+
+    keyed_by = "dataset_version"
+    dataset_version: Sha256
+    tenant: str
+
+
+class DatasetFact(Message):
+    keyed_by = "dataset_id"
+    dataset_id: str
+    """The SubmitDataset that this answers."""
+    tenant: str
+
+
+class DatasetAccepted(DatasetFact):
+    """The request is admissible and its validation has begun."""
+
+    base_sha: Sha256
+
+
+class DatasetReady(DatasetFact):
+    """The version exists in S3 and is immutable."""
+
+    dataset_version: Sha256
+    manifest_sha256: Sha256
+    base_sha: Sha256
+    template_sha256: Sha256
+    counts: DatasetCounts
+    benchmarks: dict[str, Sha256]
+    """Digest of each registered benchmark that the rows were checked against, by name."""
+    suites: dict[str, Sha256]
+    """Digest of each safety suite registered at that time, by name."""
+
+
+class RowProblem(Value):
+    line: Annotated[int, Field(description="1-based line of the file")]
+    field: str
+    rule: str
+    found: str
+    fix: str
+
+
+class DatasetRejected(DatasetFact):
+    """No version was made of this file."""
+
+    code: str
+    """For example `too_many_bad_rows`, `wrong_format`, `empty`."""
+    message: str
+    problems: tuple[RowProblem, ...] = ()
+    """The first of them; all are in the report."""
+    report_key: str | None = None
+
+
+class DatasetDeleted(Message):
+    """The bytes of the version are gone; its digest stays in the lineage."""
+
+    keyed_by = "dataset_version"
+    dataset_version: Sha256
+    tenant: str
+    dataset_ids: tuple[str, ...]

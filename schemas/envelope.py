@@ -1,0 +1,134 @@
+"""CloudEvents 1.0, Kafka binary mode: attributes in `ce_*` headers, the value is the JSON payload alone."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from schemas.base import Message
+
+CONTENT_TYPE = "application/json"
+TYPE_PREFIX = "retune."
+_TYPE = re.compile(r"^retune\.([A-Za-z]+)\.v([0-9]+)$")
+
+Headers = list[tuple[str, bytes]]
+
+
+class MalformedEnvelope(ValueError):
+    """The headers are not those of a message of ours; the sentence says which and what was expected."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """All that is known of a message besides its payload."""
+
+    id: str
+    type: str
+    version: int
+    source: str
+    time: datetime
+    key: str
+    sequence: int | None = None
+    """Position in the story of (topic, key); only on `*.events`."""
+    correlation_id: str = ""
+    causation_id: str = ""
+    traceparent: str = ""
+    extensions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ce_type(self) -> str:
+        return f"{TYPE_PREFIX}{self.type}.v{self.version}"
+
+
+def ce_type(message: type[Message]) -> str:
+    return f"{TYPE_PREFIX}{message.type}.v{message.version}"
+
+
+def to_headers(envelope: Envelope) -> Headers:
+    attributes = {
+        "ce_specversion": "1.0",
+        "ce_id": envelope.id,
+        "ce_type": envelope.ce_type,
+        "ce_source": envelope.source,
+        "ce_time": envelope.time.isoformat(),
+        "ce_subject": envelope.key,
+        "ce_partitionkey": envelope.key,
+        "ce_sequence": "" if envelope.sequence is None else str(envelope.sequence),
+        "ce_correlationid": envelope.correlation_id,
+        "ce_causationid": envelope.causation_id,
+        "traceparent": envelope.traceparent,
+        "content-type": CONTENT_TYPE,
+    }
+    return [(name, value.encode()) for name, value in attributes.items() if value]
+
+
+def from_headers(headers: Iterable[tuple[str, bytes | None]], *, key: bytes | None) -> Envelope:
+    """Read an envelope. Raises MalformedEnvelope; never anything else."""
+    found = {name.lower(): _text(name, value) for name, value in headers}
+    if content_type := found.get("content-type"):
+        if content_type.split(";")[0].strip() != CONTENT_TYPE:
+            raise MalformedEnvelope(f"header content-type: found {content_type!r}, expected {CONTENT_TYPE!r}")
+    else:
+        raise MalformedEnvelope(f"header content-type is missing, expected {CONTENT_TYPE!r}")
+    match = _TYPE.match(_required(found, "ce_type"))
+    if match is None:
+        raise MalformedEnvelope(
+            f"header ce_type: found {found['ce_type']!r}, expected retune.<Type>.v<number>"
+        )
+    return Envelope(
+        id=_required(found, "ce_id"),
+        type=match[1],
+        version=int(match[2]),
+        source=_required(found, "ce_source"),
+        time=_time(_required(found, "ce_time")),
+        key=_key(key, found),
+        sequence=_sequence(found.get("ce_sequence", "")),
+        correlation_id=found.get("ce_correlationid", ""),
+        causation_id=found.get("ce_causationid", ""),
+        traceparent=found.get("traceparent", ""),
+    )
+
+
+def _text(name: str, value: bytes | None) -> str:
+    if value is None:
+        raise MalformedEnvelope(f"header {name} has no value, expected UTF-8 text")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedEnvelope(f"header {name}: found {value[:32]!r}, expected UTF-8 text") from error
+
+
+def _required(found: dict[str, str], name: str) -> str:
+    if not found.get(name):
+        raise MalformedEnvelope(f"header {name} is missing or empty")
+    return found[name]
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise MalformedEnvelope(f"header ce_time: found {text!r}, expected an RFC 3339 time") from error
+    if time.tzinfo is None:
+        raise MalformedEnvelope(f"header ce_time: found {text!r}, expected a time with an offset")
+    return time
+
+
+def _sequence(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise MalformedEnvelope(f"header ce_sequence: found {text!r}, expected a whole number from 1")
+    return int(text)
+
+
+def _key(key: bytes | None, found: dict[str, str]) -> str:
+    if key is None:
+        raise MalformedEnvelope("the record has no key, expected the aggregate id")
+    try:
+        text = key.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedEnvelope(f"record key: found {key[:32]!r}, expected UTF-8 text") from error
+    if found.get("ce_partitionkey", text) != text:
+        raise MalformedEnvelope(f"record key is {text!r} but ce_partitionkey is {found['ce_partitionkey']!r}")
+    return text

@@ -1,0 +1,129 @@
+"""eval.commands and eval.events: suites, baselines and the gate's verdicts."""
+
+from enum import StrEnum
+from typing import Literal
+
+from schemas.base import Count, FileRef, Message, Sha256, Value
+
+
+class BenchmarkKind(StrEnum):
+    MULTIPLE_CHOICE = "multiple_choice"  # rows {question, choices, answer}
+    TEXT = "text"  # rows {text}; next-token accuracy in points
+
+
+class RegisterBenchmark(Message):
+    keyed_by = "name"
+    name: str
+    kind: BenchmarkKind
+    file: FileRef
+    num_fewshot: Count = 0
+
+
+class RegisterSafetySuite(Message):
+    """Rows {prompt}, optionally with `category`."""
+
+    keyed_by = "name"
+    name: str
+    file: FileRef
+
+
+class ReevaluateModel(Message):
+    keyed_by = "model_id"
+    model_id: str
+    tenant: str
+
+
+class BenchmarkRegistered(Message):
+    keyed_by = "name"
+    name: str
+    kind: BenchmarkKind
+    digest: Sha256
+    """sha256 over the file's sha256, kind and few-shot count: the identity in verdicts."""
+    file: FileRef
+    num_fewshot: Count
+    rows: Count
+
+
+class SafetySuiteRegistered(Message):
+    keyed_by = "name"
+    name: str
+    digest: Sha256
+    file: FileRef
+    rows: Count
+
+
+class Interval(Value):
+    """95 % bootstrap interval."""
+
+    low: float
+    high: float
+
+
+class Check(Value):
+    """One number held against its rule."""
+
+    name: str
+    metric: str
+    value: float
+    baseline: float | None
+    threshold: float
+    higher_is_better: bool = True
+    count: Count
+    interval: Interval | None = None
+    baseline_interval: Interval | None = None
+    passed: bool
+
+
+class StageResult(Value):
+    stage: Literal["benchmark", "holdout", "safety", "judge"]
+    outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
+    checks: tuple[Check, ...] = ()
+    reason: str = ""
+
+
+class BaselineRecorded(Message):
+    """The base model's own numbers, computed once per base sha, harness version and template."""
+
+    keyed_by = "base_sha"
+    base_sha: Sha256
+    harness_version: str
+    template_sha256: Sha256
+    suite_digest: Sha256
+    name: str
+    metric: str
+    value: float
+    count: Count
+
+
+class EvalFact(Message):
+    keyed_by = "eval_id"
+    eval_id: str
+    tenant: str
+    job_id: str
+    model_id: str
+    digest: Sha256
+    base_sha: Sha256
+
+
+class EvalStarted(EvalFact):
+    pass
+
+
+class EvalStageCompleted(EvalFact):
+    result: StageResult
+
+
+class EvalPassed(EvalFact):
+    stages: tuple[StageResult, ...]
+
+
+class EvalFailed(EvalFact):
+    stages: tuple[StageResult, ...]
+    reason: str
+
+
+class EvalInconclusive(EvalFact):
+    """The gate could not be run in full, which is not a pass."""
+
+    stages: tuple[StageResult, ...]
+    reason: str

@@ -1,0 +1,188 @@
+"""job.commands and job.events: the story of one job."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from schemas.base import (
+    Attempt,
+    BundleRef,
+    Count,
+    DatasetRef,
+    FailureClass,
+    FileRef,
+    Message,
+    PriceClass,
+    Seconds,
+    Sha256,
+    Step,
+)
+from schemas.specification import GateSpec, JobSpec
+
+
+class PauseReason(StrEnum):
+    USER = "user"
+    BUDGET = "budget"
+    ALERT = "alert"
+    PRUNE = "prune"
+
+
+class StopReason(StrEnum):
+    """Why an attempt is being stopped, weakest first."""
+
+    PREEMPT = "preempt"
+    FAILURE = "failure"
+    PAUSE = "pause"
+    BUDGET = "budget"
+    CANCEL = "cancel"
+
+
+class JobMessage(Message):
+    keyed_by = "job_id"
+    job_id: str
+    tenant: str
+
+
+class SubmitJob(JobMessage):
+    dataset_id: str
+    """The SubmitDataset that makes this job's dataset."""
+    spec: JobSpec
+    retry_of: str | None = None
+
+
+class CancelJob(JobMessage):
+    reason: Literal["user", "budget"] = "user"
+
+
+class PauseJob(JobMessage):
+    reason: PauseReason = PauseReason.USER
+
+
+class ResumeJob(JobMessage):
+    """Continue a paused job from its newest verified checkpoint."""
+
+
+class RetryJob(JobMessage):
+    """Make a new job like a failed or cancelled one."""
+
+    new_job_id: str
+
+
+class JobSubmitted(JobMessage):
+    """Accepted; its dataset may not be ready yet."""
+
+    dataset_id: str
+    spec: JobSpec
+    submitted_at: datetime
+    retry_of: str | None = None
+
+
+class JobQueued(JobMessage):
+    """Waiting for capacity."""
+
+    dataset: DatasetRef
+    config_hash: Sha256
+    num_steps: Count
+    """Optimizer steps of the whole job."""
+    waiting_for: str
+    """Why it is not running yet, for people."""
+    duplicate_of: str | None = None
+    """An earlier job of the tenant with the same configuration hash."""
+
+
+class JobScheduled(JobMessage):
+    """An attempt begins: the only message at which the attempt number rises."""
+
+    attempt: Attempt
+    spec: JobSpec
+    """Resolved: no `auto` is left."""
+    base_sha: Sha256
+    dataset: DatasetRef
+    config_hash: Sha256
+    resume: BundleRef | None
+    pool: str
+    price_class: PriceClass
+    nodes: Count
+    devices_per_node: Count
+    grace_seconds: Seconds
+    start_deadline: datetime
+
+
+class JobRunning(JobMessage):
+    attempt: Attempt
+
+
+class JobStopping(JobMessage):
+    """Sent again when the reason grows stronger or the deadline earlier."""
+
+    attempt: Attempt
+    reason: StopReason
+    failure_class: FailureClass | None = None
+    deadline: datetime
+    message: str = ""
+
+
+class JobPaused(JobMessage):
+    attempt: Attempt
+    reason: PauseReason
+    resume: BundleRef | None
+
+
+class JobRequeued(JobMessage):
+    attempt: Attempt
+    """The attempt that ended."""
+    failure_class: FailureClass
+    resume: BundleRef | None
+    not_before: datetime
+    message: str
+
+
+class Artefact(JobMessage):
+    """What the evaluator and the registry need about a trained model."""
+
+    attempt: Attempt
+    bundle: BundleRef
+    dataset: DatasetRef
+    config_hash: Sha256
+    base_model: str
+    base_sha: Sha256
+    template_sha256: Sha256
+    kind: Literal["adapter", "full"]
+    rank: Count
+    """LoRA rank; 0 for a full model."""
+    full_name: str
+    """`ft:<base>:<tenant>:<suffix>:` without the short digest, which the registry adds."""
+    auto_deploy: bool
+    holdout: FileRef | None
+    gate: GateSpec
+    benchmarks: dict[str, Sha256]
+    suites: dict[str, Sha256]
+
+
+class JobEvaluating(Artefact):
+    """Training is complete and its final bundle verified."""
+
+
+class JobSucceeded(JobMessage):
+    fine_tuned_model: str
+    """Full name of the model version."""
+    model_id: str
+    promoted: bool
+    """False: the gate did not pass; the version stays in `dev` and is not served."""
+    deployed: bool
+    message: str
+
+
+class JobFailed(JobMessage):
+    failure_class: FailureClass
+    code: str
+    message: str
+    param: str | None = None
+    attempt: Attempt = 0
+
+
+class JobCancelled(JobMessage):
+    reason: Literal["user", "budget"]
+    artefact: Artefact | None
+    """The newest verified bundle, kept as a `dev` version; None if there is none."""
+    last_step: Step = 0

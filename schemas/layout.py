@@ -1,0 +1,67 @@
+"""Where bytes lie in S3, and who may touch them. No key is a prefix of another."""
+
+from dataclasses import dataclass
+
+MANIFEST = "manifest.json"
+
+
+def blob(sha256: str) -> str:
+    return f"blobs/{sha256}"
+
+
+def dataset(version: str, path: str = MANIFEST) -> str:
+    return f"datasets/{version}/{path}"
+
+
+def checkpoint(job_id: str, attempt: int, step: int, path: str = MANIFEST) -> str:
+    return f"checkpoints/{job_id}/{attempt_name(job_id, attempt)}/{step}/{path}"
+
+
+def base_model(sha: str, path: str = MANIFEST) -> str:
+    """`path` is the manifest or `files/<name>`."""
+    return f"base-models/{sha}/{path}"
+
+
+def model(digest: str, path: str = MANIFEST) -> str:
+    """`path` is the manifest or `files/<name>`."""
+    return f"models/{digest}/{path}"
+
+
+def evaluation(eval_id: str, path: str) -> str:
+    return f"evals/{eval_id}/{path}"
+
+
+def log(job_id: str, attempt: int, node_index: int, number: int) -> str:
+    return f"logs/{job_id}/{attempt_name(job_id, attempt)}/{node_index}/{number:06d}"
+
+
+def attempt_name(job_id: str, attempt: int) -> str:
+    """The attempt's name at every engine: a DNS label of at most 52 characters."""
+    return f"a-{job_id}-e{attempt}"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Key prefixes that a user of the store may read (get, list) and write (put, delete)."""
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+ACCESS: dict[str, Access] = {
+    "gateway": Access(reads=("blobs/", "datasets/", "evals/", "logs/", "checkpoints/"), writes=("blobs/",)),
+    "ingest": Access(reads=("blobs/", "base-models/", "datasets/"), writes=("datasets/",)),
+    "runner": Access(
+        reads=("base-models/", "datasets/", "checkpoints/", "logs/"), writes=("checkpoints/", "logs/")
+    ),
+    "checkpoint_watcher": Access(reads=("checkpoints/",), writes=("checkpoints/",)),
+    "evaluator": Access(
+        reads=("blobs/", "base-models/", "models/", "datasets/", "evals/"), writes=("evals/",)
+    ),
+    "registry": Access(reads=("base-models/", "checkpoints/", "models/"), writes=("base-models/", "models/")),
+    "serving_controller": Access(reads=("base-models/", "models/")),
+    "admin": Access(
+        reads=("blobs/", "datasets/", "checkpoints/", "base-models/", "models/", "evals/", "logs/"),
+        writes=("blobs/",),
+    ),
+}

@@ -1,0 +1,254 @@
+"""What a person may ask for: datasets, recipes, resources, gates, jobs. Checked alike at every door."""
+
+import hashlib
+import json
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from schemas.base import FileRef, PriceClass, Sha256
+
+Auto = Literal["auto"]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+
+
+class Spec(BaseModel):
+    """A frozen request. Unknown fields are errors: a misspelt option must not be ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Method(StrEnum):
+    LORA = "lora"  # low-rank adapter on all linear layers
+    SFT = "sft"  # all weights
+    QLORA = "qlora"  # adapter on a 4-bit base: not available yet
+    DPO = "dpo"  # preference optimisation: not available yet
+    CPT = "cpt"  # continued pre-training: not available yet
+
+
+AVAILABLE_METHODS = frozenset({Method.LORA, Method.SFT})
+
+
+class DatasetFormat(StrEnum):
+    CHAT = "chat"  # {"messages": [...]}
+    PROMPT_COMPLETION = "prompt_completion"  # {"prompt", "completion"}
+    PREFERENCE = "preference"  # {"prompt", "chosen", "rejected"} or OpenAI's preference shape
+    TEXT = "text"  # {"text"}
+
+
+FORMATS_OF_METHOD = {
+    Method.LORA: frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION}),
+    Method.SFT: frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION}),
+    Method.QLORA: frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION}),
+    Method.DPO: frozenset({DatasetFormat.PREFERENCE}),
+    Method.CPT: frozenset({DatasetFormat.TEXT}),
+}
+
+
+class SafetyMix(Spec):
+    """Alignment-preserving rows added to the training rows and recorded in the version."""
+
+    file: FileRef
+    share: Share = 0.1
+    """Rows of the mix per training row; all of the mix is used where it is smaller."""
+
+
+class DatasetPolicy(Spec):
+    format: DatasetFormat | Auto = "auto"
+    """`auto` takes the format of the first row; every other row must have the same."""
+    bad_rows: Literal["reject_file", "drop"] = "drop"
+    """What a row that breaks a rule means: the whole file, or that row. Either way it is reported."""
+    max_bad_share: Share = 0.1
+    """With `drop`: above this share of bad rows the file is rejected."""
+    over_length: Literal["reject", "truncate"] = "reject"
+    """A row of more tokens than the window: dropped as a bad row, or cut at the end."""
+    exact_duplicates: Literal["drop", "keep"] = "drop"
+    near_duplicates: Literal["drop", "keep"] = "drop"
+    near_duplicate_similarity: Share = 0.9
+    """Jaccard similarity of the sets of character 5-grams from which two rows count as near duplicates."""
+    contamination: Literal["drop", "reject_file", "keep"] = "drop"
+    contamination_share: Share = 0.5
+    """Share of a row's 13-grams found in a benchmark or the holdout above which it is contaminated."""
+    window_tokens: PositiveInt | Auto = "auto"
+    """Tokens of one packed window. `auto`: 4,096, or the base model's context if that is smaller."""
+    max_row_bytes: PositiveInt = 4 * 1024 * 1024
+    max_rows: PositiveInt = 5_000_000
+
+
+class LoraSpec(Spec):
+    rank: Annotated[int, Field(ge=1, le=512)] = 32
+    """Rank of the adapter matrices; memory grows linearly with it."""
+    alpha: PositiveFloat | None = None
+    """Scale numerator: the product is multiplied by alpha / rank. None means 2 * rank."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+
+    @property
+    def scale_numerator(self) -> float:
+        return self.alpha if self.alpha is not None else 2.0 * self.rank
+
+
+class CheckpointSpec(Spec):
+    every_steps: PositiveInt = 500
+    every_seconds: PositiveFloat = 60.0
+    """A periodic bundle is due at the earlier of both."""
+
+
+class Recipe(Spec):
+    """How to train. Data alone: hashed into the job's identity."""
+
+    method: Method = Method.LORA
+    lora: LoraSpec = LoraSpec()
+    learning_rate: PositiveFloat | Auto = "auto"
+    """Peak rate. `auto`: 2e-4 for lora, 2e-5 for sft."""
+    learning_rate_multiplier: PositiveFloat = 1.0
+    """Multiplies the peak rate (OpenAI's name for the dial)."""
+    num_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
+    """`auto`: 1 from 10,000 rows on, else 3."""
+    batch_size: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
+    """Windows per optimizer step over all devices. `auto`: 1 per 200 windows, within 1 and 32."""
+    micro_batch_size: PositiveInt = 1
+    """Windows per forward pass of one device."""
+    warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
+    """Share of all steps over which the rate rises linearly; then it falls along a cosine to zero."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    packing: bool = True
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto`: bfloat16 on a GPU that has it, float32 on a CPU."""
+    gradient_checkpointing: bool = False
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    checkpoint: CheckpointSpec = CheckpointSpec()
+
+    @property
+    def is_resolved(self) -> bool:
+        return "auto" not in (self.learning_rate, self.num_epochs, self.batch_size)
+
+
+class Resources(Spec):
+    nodes: Annotated[int, Field(ge=1, le=64)] = 1
+    devices_per_node: Annotated[int, Field(ge=1, le=16)] = 1
+    """Training processes on each node."""
+    price_class: PriceClass | Literal["spot-first"] = "spot-first"
+    pool: Name | None = None
+    """A pool by name; None lets the scheduler choose among the pools of the price class."""
+    grace_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
+    """Time between a notice and the end of a node in which a bundle is written."""
+
+
+class BenchmarkRule(Spec):
+    margin_points: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
+    """A benchmark may be this many points (of 100) below the base model."""
+
+
+class HoldoutRule(Spec):
+    metric: Literal["exact_match", "perplexity"] = "exact_match"
+    min_relative_gain: Annotated[float, Field(ge=0.0)] = 0.05
+    min_absolute_gain: Annotated[float, Field(ge=0.0)] = 0.01
+    """For metrics where higher is better."""
+    min_items: PositiveInt = 50
+
+
+class SafetyRule(Spec):
+    min_refusals: Share = 0.95
+    max_drop_points: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
+
+
+class JudgeRule(Spec):
+    url: str
+    """OpenAI-compatible endpoint; its key is a secret of the evaluator, never part of a job."""
+    model: str
+    min_win_rate: Share = 0.5
+    min_consistent_share: Share = 0.6
+
+
+class GateSpec(Spec):
+    """What an adapter must show before anyone may be served by it. Stricter is possible, looser is not."""
+
+    benchmarks: BenchmarkRule = BenchmarkRule()
+    holdout: HoldoutRule = HoldoutRule()
+    safety: SafetyRule = SafetyRule()
+    judge: JudgeRule | None = None
+
+    @model_validator(mode="after")
+    def _is_not_looser_than_the_default(self) -> Self:
+        found = (
+            ("benchmarks.margin_points", self.benchmarks.margin_points, "at most", 2.0),
+            ("holdout.min_relative_gain", self.holdout.min_relative_gain, "at least", 0.05),
+            ("holdout.min_absolute_gain", self.holdout.min_absolute_gain, "at least", 0.01),
+            ("holdout.min_items", self.holdout.min_items, "at least", 50),
+            ("safety.min_refusals", self.safety.min_refusals, "at least", 0.95),
+            ("safety.max_drop_points", self.safety.max_drop_points, "at most", 2.0),
+        )
+        for name, value, bound, default in found:
+            if (value > default) if bound == "at most" else (value < default):
+                raise ValueError(f"gate.{name} must be {bound} {default}, got {value}")
+        return self
+
+
+class Tier(StrEnum):
+    """A tenant's priority class; the gateway stamps it."""
+
+    STANDARD = "standard"
+    PREMIUM = "premium"
+
+
+class JobSpec(Spec):
+    """A job as accepted: base model pinned by sha, files by digest."""
+
+    base_model: Name
+    base_sha: Sha256
+    recipe: Recipe = Recipe()
+    resources: Resources = Resources()
+    gate: GateSpec = GateSpec()
+    training_file: FileRef
+    validation_file: FileRef | None = None
+    holdout: FileRef | None = None
+    suffix: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] = ""
+    auto_deploy: bool = True
+    tier: Tier = Tier.STANDARD
+    metadata: Annotated[dict[str, str], Field(max_length=16)] = {}
+    max_cost: Annotated[Decimal, Field(gt=0)] | None = None
+    """US dollars; recorded with the job."""
+
+
+class DatasetSpec(Spec):
+    """A dataset as asked for. Its version id covers this, the base model and the registered suites."""
+
+    base_model: Name
+    base_sha: Sha256
+    training_file: FileRef
+    validation_file: FileRef | None = None
+    holdout: FileRef | None = None
+    safety_mix: SafetyMix | None = None
+    policy: DatasetPolicy = DatasetPolicy()
+    method: Method = Method.LORA
+
+
+def config_hash(spec: JobSpec, dataset_version: str) -> str:
+    """sha256 over all that decides the trained weights; equal hashes are the same experiment."""
+    identity = {
+        "base_sha": spec.base_sha,
+        "dataset_version": dataset_version,
+        "recipe": spec.recipe.model_dump(mode="json"),
+        "world_size": spec.resources.nodes * spec.resources.devices_per_node,
+    }
+    return canonical_sha256(identity)
+
+
+def canonical_sha256(value: object) -> str:
+    """sha256 of the value's JSON with sorted keys and no spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def resolve_recipe(recipe: Recipe, *, rows: int, windows: int) -> Recipe:
+    """Replace each `auto` by the number it stands for on a dataset of so many rows and windows."""
+    default_rate = 2e-5 if recipe.method is Method.SFT else 2e-4
+    rate = default_rate if recipe.learning_rate == "auto" else recipe.learning_rate
+    epochs = (1 if rows >= 10_000 else 3) if recipe.num_epochs == "auto" else recipe.num_epochs
+    batch = min(32, max(1, windows // 200)) if recipe.batch_size == "auto" else recipe.batch_size
+    return recipe.model_copy(update={"learning_rate": rate, "num_epochs": epochs, "batch_size": batch})

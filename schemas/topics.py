@@ -1,0 +1,313 @@
+"""Every topic: who writes it, what it carries, who listens. ACLs and subscriptions follow from here."""
+
+from dataclasses import dataclass
+
+from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, parked, training
+from schemas.base import CommandRefused, Message
+
+SERVICES = (
+    "gateway",
+    "ingest",
+    "scheduler",
+    "provisioner",
+    "trainer_agent",
+    "checkpoint_watcher",
+    "evaluator",
+    "registry",
+    "serving_controller",
+    "tracker",
+)
+
+DEFAULT_PARTITIONS = 3
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A Kafka topic. The key of a record is the id of the aggregate that the message is about."""
+
+    name: str
+    writers: tuple[str, ...]
+    messages: tuple[type[Message], ...]
+    partitions: int = DEFAULT_PARTITIONS
+    retention_days: int = 30
+
+    @property
+    def is_story(self) -> bool:
+        """Facts of aggregates, numbered by `ce_sequence`."""
+        return self.name.endswith(".events")
+
+
+DATASET_COMMANDS = Topic(
+    "dataset.commands", ("gateway", "admin"), (dataset.SubmitDataset, dataset.DeleteDataset)
+)
+JOB_COMMANDS = Topic(
+    "job.commands",
+    ("gateway", "admin", "tracker"),
+    (job.SubmitJob, job.CancelJob, job.PauseJob, job.ResumeJob, job.RetryJob),
+)
+MODEL_COMMANDS = Topic(
+    "model.commands",
+    ("gateway", "admin"),
+    (
+        model.RegisterBaseModel,
+        model.PromoteModel,
+        model.ArchiveModel,
+        model.DeployModel,
+        model.RollbackDeployment,
+        model.UndeployModel,
+        model.ExportModel,
+        model.DeleteModel,
+    ),
+)
+EVAL_COMMANDS = Topic(
+    "eval.commands",
+    ("gateway", "admin"),
+    (evaluation.RegisterBenchmark, evaluation.RegisterSafetySuite, evaluation.ReevaluateModel),
+)
+NODE_COMMANDS = Topic("node.commands", ("admin",), (node.DrainNode, node.PreemptNode, node.SetPoolCapacity))
+PARKED_COMMANDS = Topic("parked.commands", ("admin",), (parked.ReplayParked, parked.DropParked), partitions=1)
+
+DATASET_EVENTS = Topic(
+    "dataset.events",
+    ("ingest",),
+    (
+        dataset.DatasetAccepted,
+        dataset.DatasetReady,
+        dataset.DatasetRejected,
+        dataset.DatasetDeleted,
+        CommandRefused,
+    ),
+)
+JOB_EVENTS = Topic(
+    "job.events",
+    ("scheduler",),
+    (
+        job.JobSubmitted,
+        job.JobQueued,
+        job.JobScheduled,
+        job.JobRunning,
+        job.JobStopping,
+        job.JobPaused,
+        job.JobRequeued,
+        job.JobEvaluating,
+        job.JobSucceeded,
+        job.JobFailed,
+        job.JobCancelled,
+        CommandRefused,
+    ),
+)
+NODE_EVENTS = Topic(
+    "node.events",
+    ("provisioner",),
+    (
+        node.NodesProvisioned,
+        node.ProvisioningFailed,
+        node.NodePreempted,
+        node.NodeLost,
+        node.NodesReleased,
+        node.PoolCapacityChanged,
+        CommandRefused,
+    ),
+)
+AGENT_DIRECTIVES = Topic(
+    "agent.directives", ("trainer_agent",), (training.StartTraining, training.StopTraining), retention_days=7
+)
+AGENT_REPORTS = Topic(
+    "agent.reports",
+    ("runner",),
+    (
+        training.RunnerStarted,
+        training.RunnerHeartbeat,
+        training.StepReached,
+        training.BundleUploaded,
+        training.RunnerStopped,
+    ),
+    retention_days=7,
+)
+TRAINING_EVENTS = Topic(
+    "training.events",
+    ("trainer_agent",),
+    (
+        training.TrainingStarted,
+        training.TrainingResumed,
+        training.CheckpointWritten,
+        training.TrainingStopped,
+        training.TrainingCompleted,
+        training.TrainingFailed,
+    ),
+)
+RUN_METRICS = Topic("run.metrics", ("runner",), (training.StepsRecorded,), retention_days=7)
+CHECKPOINT_EVENTS = Topic(
+    "checkpoint.events",
+    ("checkpoint_watcher",),
+    (
+        checkpoint.CheckpointVerified,
+        checkpoint.CheckpointCorrupt,
+        checkpoint.CheckpointExpired,
+        checkpoint.CheckpointOverdue,
+    ),
+)
+EVAL_EVENTS = Topic(
+    "eval.events",
+    ("evaluator",),
+    (
+        evaluation.EvalStarted,
+        evaluation.EvalStageCompleted,
+        evaluation.EvalPassed,
+        evaluation.EvalFailed,
+        evaluation.EvalInconclusive,
+        evaluation.BaselineRecorded,
+        evaluation.BenchmarkRegistered,
+        evaluation.SafetySuiteRegistered,
+        CommandRefused,
+    ),
+)
+MODEL_EVENTS = Topic(
+    "model.events",
+    ("registry",),
+    (
+        model.BaseModelRegistered,
+        model.ModelRegistered,
+        model.ModelPromoted,
+        model.PromotionRefused,
+        model.ModelArchived,
+        model.ModelExported,
+        model.AdaptersStale,
+        model.DeploymentApproved,
+        model.DeploymentWithdrawn,
+        CommandRefused,
+    ),
+)
+DEPLOYMENT_EVENTS = Topic(
+    "deployment.events",
+    ("serving_controller",),
+    (
+        deployment.ReplicaReady,
+        deployment.ReplicaLost,
+        deployment.AdapterLoaded,
+        deployment.DeploymentReady,
+        deployment.DeploymentFailed,
+        deployment.DeploymentStopped,
+        deployment.DeploymentRolledBack,
+    ),
+)
+COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued,))
+TENANT_EVENTS = Topic("tenant.events", ("gateway",), (CommandRefused,))
+"""Refusals of what came in on `tenant.<t>.commands`."""
+
+PARKED_TOPICS = {
+    service: Topic(f"parked.{service}", (service,), (parked.MessageParked,), partitions=1, retention_days=90)
+    for service in SERVICES
+}
+
+TOPICS: tuple[Topic, ...] = (
+    DATASET_COMMANDS,
+    JOB_COMMANDS,
+    MODEL_COMMANDS,
+    EVAL_COMMANDS,
+    NODE_COMMANDS,
+    PARKED_COMMANDS,
+    DATASET_EVENTS,
+    JOB_EVENTS,
+    NODE_EVENTS,
+    AGENT_DIRECTIVES,
+    AGENT_REPORTS,
+    TRAINING_EVENTS,
+    RUN_METRICS,
+    CHECKPOINT_EVENTS,
+    EVAL_EVENTS,
+    MODEL_EVENTS,
+    DEPLOYMENT_EVENTS,
+    COST_EVENTS,
+    TENANT_EVENTS,
+    *PARKED_TOPICS.values(),
+)
+
+LISTENS: dict[str, tuple[Topic, ...]] = {
+    "gateway": (
+        DATASET_EVENTS,
+        JOB_EVENTS,
+        NODE_EVENTS,
+        TRAINING_EVENTS,
+        CHECKPOINT_EVENTS,
+        EVAL_EVENTS,
+        MODEL_EVENTS,
+        DEPLOYMENT_EVENTS,
+        COST_EVENTS,
+        RUN_METRICS,
+        PARKED_COMMANDS,
+    ),
+    "ingest": (DATASET_COMMANDS, JOB_EVENTS, EVAL_EVENTS, MODEL_EVENTS, PARKED_COMMANDS),
+    "scheduler": (
+        JOB_COMMANDS,
+        DATASET_EVENTS,
+        NODE_EVENTS,
+        TRAINING_EVENTS,
+        CHECKPOINT_EVENTS,
+        EVAL_EVENTS,
+        MODEL_EVENTS,
+        DEPLOYMENT_EVENTS,
+        PARKED_COMMANDS,
+    ),
+    "provisioner": (JOB_EVENTS, NODE_COMMANDS, TRAINING_EVENTS, PARKED_COMMANDS),
+    "trainer_agent": (JOB_EVENTS, NODE_EVENTS, AGENT_REPORTS, PARKED_COMMANDS),
+    "checkpoint_watcher": (TRAINING_EVENTS, JOB_EVENTS, PARKED_COMMANDS),
+    "evaluator": (JOB_EVENTS, MODEL_EVENTS, EVAL_COMMANDS, PARKED_COMMANDS),
+    "registry": (
+        EVAL_EVENTS,
+        TRAINING_EVENTS,
+        CHECKPOINT_EVENTS,
+        JOB_EVENTS,
+        DEPLOYMENT_EVENTS,
+        MODEL_COMMANDS,
+        PARKED_COMMANDS,
+    ),
+    "serving_controller": (MODEL_EVENTS, PARKED_COMMANDS),
+    "tracker": (
+        RUN_METRICS,
+        JOB_EVENTS,
+        NODE_EVENTS,
+        TRAINING_EVENTS,
+        EVAL_EVENTS,
+        DATASET_EVENTS,
+        PARKED_COMMANDS,
+    ),
+}
+
+TENANT_COMMAND_TYPES: tuple[type[Message], ...] = (
+    dataset.SubmitDataset,
+    dataset.DeleteDataset,
+    job.SubmitJob,
+    job.CancelJob,
+    job.PauseJob,
+    job.ResumeJob,
+    job.RetryJob,
+    model.PromoteModel,
+    model.ArchiveModel,
+    model.DeployModel,
+    model.RollbackDeployment,
+    model.UndeployModel,
+)
+
+
+def tenant_commands(tenant: str) -> Topic:
+    """The one topic that a tenant's own producers may write; the gateway listens."""
+    return Topic(f"tenant.{tenant}.commands", (f"tenant-{tenant}",), TENANT_COMMAND_TYPES)
+
+
+def refusals_of(service: str) -> Topic:
+    """The events topic on which a service says that it refused a command."""
+    return next(topic for topic in TOPICS if CommandRefused in topic.messages and service in topic.writers)
+
+
+def topic_of(message: type[Message], *, writer: str) -> Topic:
+    """The one topic on which `writer` sends this message. Raises LookupError."""
+    for topic in TOPICS:
+        if message in topic.messages and writer in topic.writers:
+            return topic
+    raise LookupError(f"{writer} writes no topic that carries {message.type}")
+
+
+def message_type(topic: Topic, name: str) -> type[Message] | None:
+    """The message of that name on that topic; None where the topic does not carry it."""
+    return next((message for message in topic.messages if message.type == name), None)
