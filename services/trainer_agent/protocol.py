@@ -1,0 +1,182 @@
+"""What a runner and its training child say to each other: an order in, reports out, one stop file.
+
+The child runs in a work directory. It reads `order.json`, appends one JSON report per line to
+`reports.jsonl`, writes bundles below `bundles/<step>/` and looks for a file `stop` at every step boundary.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, TypeAdapter
+
+from schemas.artefacts import BundleManifest, FileEntry, ResumeCertificate
+from schemas.base import Attempt, Bytes, Count, FailureClass, Sha256, Step, Value
+from schemas.specification import Recipe
+
+ORDER = "order.json"
+REPORTS = "reports.jsonl"
+STOP = "stop"
+"""Its content is the reason. SIGTERM to the child means the same."""
+BUNDLES = "bundles"
+
+EXIT_COMPLETED = 0
+EXIT_FAILED = 1
+EXIT_STOPPED = 143
+
+
+class TrainingOrder(Value):
+    """All that a training child must know. Written by the runner before it starts the child."""
+
+    job_id: str
+    attempt: Attempt
+    recipe: Recipe
+    """Resolved: no `auto` is left."""
+    base_dir: Path
+    """Files of the base model: configuration, weights, tokenizer."""
+    dataset_dir: Path
+    """`manifest.json` (DatasetManifest) and the parts it names."""
+    resume_dir: Path | None = None
+    """`manifest.json` (BundleManifest) and its parts; None starts at step 0."""
+    base_sha: Sha256
+    dataset_version: Sha256
+    config_hash: Sha256
+    nodes: PositiveInt = 1
+    devices_per_node: PositiveInt = 1
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.devices_per_node
+
+
+class Started(Value):
+    """Model and data are loaded; the first step comes next."""
+
+    kind: Literal["started"] = "started"
+    num_steps: Count
+    start_step: Step
+    """0, or the step of the bundle that is resumed from."""
+    world_size: PositiveInt
+    num_parameters: Count
+    num_trainable: Count
+    device: str
+
+
+class PackingVerdict(StrEnum):
+    PROVED = "proved"  # packed loss = loss of each example alone, on this model and device
+    REFUSED = "refused"  # they differ: training goes on unpacked
+    OFF = "off"  # the recipe asks for none, or no window holds two examples
+
+
+class PreflightDone(Value):
+    kind: Literal["preflight_done"] = "preflight_done"
+    packing: PackingVerdict
+    max_loss_difference: NonNegativeFloat | None = None
+    """Largest difference found between an example's loss in its window and alone; None where none was
+    measured or where it was not a number."""
+    tolerance: NonNegativeFloat | None = None
+
+
+class ResumeChecked(Value):
+    kind: Literal["resume_checked"] = "resume_checked"
+    certificate: ResumeCertificate
+
+
+class Stepped(Value):
+    """One optimizer step, with numbers over all processes."""
+
+    kind: Literal["stepped"] = "stepped"
+    step: Step
+    loss: float
+    """Mean over the step's loss tokens, before the update."""
+    learning_rate: float
+    grad_norm: float
+    """Before clipping."""
+    num_tokens: Count
+    tokens_per_second: float
+    mfu: float | None = None
+    """Share of the devices' peak that the model's arithmetic used; None where the peak is not known."""
+    memory_bytes: Bytes
+    """Peak of the reporting process: device memory on a GPU, resident memory on a CPU."""
+    epoch: float
+    """Epochs completed."""
+
+
+class BundleKind(StrEnum):
+    PERIODIC = "periodic"
+    EMERGENCY = "emergency"
+    FINAL = "final"
+
+
+class Saved(Value):
+    """A bundle's files are complete and hashed on this node."""
+
+    kind: Literal["saved"] = "saved"
+    step: Step
+    bundle: BundleKind
+    directory: Path
+    parts: tuple[FileEntry, ...]
+    """Files of this node, with paths below `directory`."""
+    all_parts: tuple[FileEntry, ...] = ()
+    """Files of all nodes; only on the node of global rank 0."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    reused: bool = False
+    """Nothing was written: the bundle is the one that was resumed from, and its manifest stands."""
+
+
+class Outcome(StrEnum):
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Ended(Value):
+    """The last report, at most one per node. A child that dies without it was killed."""
+
+    kind: Literal["ended"] = "ended"
+    outcome: Outcome
+    failure_class: FailureClass | None = None
+    message: str = ""
+    last_step: Step
+
+
+Report = Annotated[
+    Started | PreflightDone | ResumeChecked | Stepped | Saved | Ended, Field(discriminator="kind")
+]
+_REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+
+
+def parse_reports(data: bytes) -> tuple[tuple[Report, ...], int]:
+    """The reports of all whole lines, and the bytes they took; a half-written last line is left for later.
+
+    Raises: ValueError (pydantic's) for a whole line that is no report.
+    """
+    whole = data[: data.rfind(b"\n") + 1]
+    return tuple(_REPORT.validate_json(line) for line in whole.splitlines() if line), len(whole)
+
+
+def read_order(work_dir: Path) -> TrainingOrder:
+    return TrainingOrder.model_validate_json((work_dir / ORDER).read_bytes())
+
+
+def write_order(work_dir: Path, order: TrainingOrder) -> None:
+    (work_dir / ORDER).write_text(order.model_dump_json())
+
+
+def bundle_dir(work_dir: Path, step: int) -> Path:
+    return work_dir / BUNDLES / str(step)
+
+
+def bundle_manifest(order: TrainingOrder, saved: Saved) -> BundleManifest:
+    """The manifest of what `saved` reports on the node of global rank 0."""
+    return BundleManifest(
+        job_id=order.job_id,
+        attempt=order.attempt,
+        step=saved.step,
+        world_size=order.world_size,
+        method=order.recipe.method,
+        base_sha=order.base_sha,
+        dataset_version=order.dataset_version,
+        config_hash=order.config_hash,
+        parts=saved.all_parts,
+    )
