@@ -1,0 +1,153 @@
+"""Stage 4: a judge model prefers the candidate's answers, asked in both orders. Never the only evidence."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from schemas.evaluation import Check, StageResult
+from schemas.specification import JudgeRule
+from services.evaluator.gates.series import Estimate, Item, as_share, estimate, reaches
+from services.evaluator.gates.stages import in_words, inconclusive, settled
+
+MIN_PAIRS = 20
+MIN_CANARIES = 4
+MIN_CANARY_SHARE = 0.8
+MAX_SAME_ANSWER = 0.5
+"""Share of equal candidate answers from which the candidate counts as constant, unless the task is so too."""
+
+
+class Preference(StrEnum):
+    CANDIDATE = "candidate"
+    BASE = "base"
+    TIE = "tie"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prompt judged twice, the candidate shown first and then second. None: no usable answer."""
+
+    key: str
+    shown_first: Preference | None
+    shown_second: Preference | None
+    candidate_answer: str
+    base_answer: str
+    reference: str
+
+    @property
+    def is_answered(self) -> bool:
+        return self.shown_first is not None and self.shown_second is not None
+
+    @property
+    def verdict(self) -> Preference | None:
+        """What both orders agree on."""
+        return self.shown_first if self.shown_first is self.shown_second else None
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A pair whose better answer is known. True only where both orders named it."""
+
+    key: str
+    recognised: bool | None
+
+
+def gate_judge(
+    rule: JudgeRule, pairs: Sequence[Pair], canaries: Sequence[Canary], *, expected: int
+) -> StageResult:
+    gaps = list(_find_gaps(pairs, canaries, expected))
+    if not pairs:
+        return inconclusive("judge", "; ".join(gaps))
+    agreed = [pair for pair in pairs if pair.verdict]
+    trust = [_consistency(rule, pairs), *([_canary_check(canaries)] if canaries else [])]
+    gaps += [f"the judge is not reliable: {in_words(check)}" for check in trust if not check.passed]
+    shown = [_win_rate(rule, agreed), _length_bias(agreed)] if agreed else []
+    return settled("judge", [*trust, *shown, _sameness(pairs)], gaps)
+
+
+def _find_gaps(pairs: Sequence[Pair], canaries: Sequence[Canary], expected: int) -> Iterable[str]:
+    if expected < MIN_PAIRS:
+        yield f"{expected} pairs, expected at least {MIN_PAIRS}"
+    answered = sum(pair.is_answered for pair in pairs)
+    if answered != expected or len(pairs) != expected:
+        yield f"{answered} of {expected} pairs answered in both orders"
+    if len(canaries) < MIN_CANARIES or any(canary.recognised is None for canary in canaries):
+        known = sum(canary.recognised is not None for canary in canaries)
+        yield f"{known} of {max(len(canaries), MIN_CANARIES)} canary pairs answered"
+
+
+def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Check:
+    found = _share((pair.key, pair.verdict is not None) for pair in pairs)
+    return _at_least("consistency", "consistent_share", found, rule.min_consistent_share, len(pairs))
+
+
+def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
+    """A tie in both orders is half a win."""
+    worth = {Preference.CANDIDATE: 1.0, Preference.TIE: 0.5, Preference.BASE: 0.0}
+    items = [Item(pair.key, worth[pair.verdict]) for pair in agreed if pair.verdict]
+    return _at_least("preference", "win_rate", estimate(items, as_share), rule.min_win_rate, len(agreed))
+
+
+def _canary_check(canaries: Sequence[Canary]) -> Check:
+    found = _share((canary.key, canary.recognised is True) for canary in canaries)
+    return _at_least("canaries", "recognised_share", found, MIN_CANARY_SHARE, len(canaries))
+
+
+def _length_bias(agreed: Sequence[Pair]) -> Check:
+    """Share of decided pairs that the longer answer won; shown, never a reason."""
+    decided = [pair for pair in agreed if pair.verdict is not Preference.TIE]
+    found = _share((pair.key, _longer_won(pair)) for pair in decided) if decided else None
+    return Check(
+        name="length_bias",
+        metric="longer_answer_won_share",
+        value=found.value if found else 0.5,
+        baseline=0.5,
+        threshold=1.0,
+        higher_is_better=False,
+        count=len(decided),
+        interval=found.interval if found else None,
+        passed=True,
+    )
+
+
+def _longer_won(pair: Pair) -> bool:
+    candidate_is_longer = len(pair.candidate_answer) > len(pair.base_answer)
+    return candidate_is_longer == (pair.verdict is Preference.CANDIDATE)
+
+
+def _sameness(pairs: Sequence[Pair]) -> Check:
+    """A constant answer can win over a judge; it must not win the gate."""
+    share = _most_common_share(pair.candidate_answer for pair in pairs)
+    allowed = max(MAX_SAME_ANSWER, _most_common_share(pair.reference for pair in pairs))
+    return Check(
+        name="constant_answer",
+        metric="most_common_answer_share",
+        value=share,
+        baseline=_most_common_share(pair.base_answer for pair in pairs),
+        threshold=allowed,
+        higher_is_better=False,
+        count=len(pairs),
+        passed=reaches(share, allowed, higher_is_better=False),
+    )
+
+
+def _most_common_share(answers: Iterable[str]) -> float:
+    counts = Counter(" ".join(answer.split()).casefold() for answer in answers)
+    return counts.most_common(1)[0][1] / counts.total()
+
+
+def _share(facts: Iterable[tuple[str, bool]]) -> Estimate:
+    return estimate([Item(key, float(fact)) for key, fact in facts], as_share)
+
+
+def _at_least(name: str, metric: str, found: Estimate, threshold: float, count: int) -> Check:
+    return Check(
+        name=name,
+        metric=metric,
+        value=found.value,
+        baseline=None,
+        threshold=threshold,
+        count=count,
+        interval=found.interval,
+        passed=reaches(found.value, threshold),
+    )
