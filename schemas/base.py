@@ -18,7 +18,7 @@ Usd = Annotated[Decimal, Field(ge=0, description="US dollars")]
 class Value(BaseModel):
     """A frozen part of a message. Unknown fields are ignored, so that readers survive newer writers."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
 
 class Message(Value):

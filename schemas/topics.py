@@ -36,6 +36,11 @@ class Topic:
         """Facts of aggregates, numbered by `ce_sequence`."""
         return self.name.endswith(".events")
 
+    @property
+    def is_commands(self) -> bool:
+        """Requests, which may be refused."""
+        return self.name.endswith(".commands")
+
 
 DATASET_COMMANDS = Topic(
     "dataset.commands", ("gateway", "admin"), (dataset.SubmitDataset, dataset.DeleteDataset)
@@ -196,7 +201,13 @@ TENANT_EVENTS = Topic("tenant.events", ("gateway",), (CommandRefused,))
 """Refusals of what came in on `tenant.<t>.commands`."""
 
 PARKED_TOPICS = {
-    service: Topic(f"parked.{service}", (service,), (parked.MessageParked,), partitions=1, retention_days=90)
+    service: Topic(
+        f"parked.{service}",
+        (service,),
+        (parked.MessageParked, CommandRefused),
+        partitions=1,
+        retention_days=90,
+    )
     for service in SERVICES
 }
 

@@ -1,0 +1,1 @@
+"""Library code with no domain in it. Imports schemas, never services."""

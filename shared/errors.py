@@ -1,0 +1,53 @@
+"""Three families of error decide a message's fate: rejected, retryable, and everything else (our bug)."""
+
+from datetime import timedelta
+
+
+class RetuneError(Exception):
+    """Root of all errors that the platform raises on purpose."""
+
+
+class Rejected(RetuneError):
+    """This message can never succeed. It is parked with the reason; nothing is retried."""
+
+
+class Refused(RetuneError):
+    """A command is not carried out. The sender gets CommandRefused on the service's events topic."""
+
+    def __init__(
+        self, code: str, message: str, *, param: str | None = None, subject_id: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.subject_id = subject_id
+
+
+class Retryable(RetuneError):
+    """Later it may succeed. Rolled back, retried with back-off, then parked."""
+
+
+class StaleWrite(Retryable):
+    """The aggregate was written by someone else since it was read."""
+
+
+class StorageUnavailable(Retryable):
+    """S3 did not answer, or answered with a server error. See runbook `storage`."""
+
+
+class CorruptObject(RetuneError):
+    """An object's size or sha256 is not what its manifest says."""
+
+
+class Conflict(RetuneError):
+    """A write-once key exists already with other bytes."""
+
+
+class ParentUnknown(RetuneError):
+    """What the message refers to is not known yet; it waits until `unit.release(parent)` or the limit."""
+
+    def __init__(self, parent: str, *, within: timedelta = timedelta(minutes=5)) -> None:
+        super().__init__(f"{parent} is not known yet")
+        self.parent = parent
+        self.within = within

@@ -1,0 +1,53 @@
+"""Named places where a test can make a process die, fail or stall. Off unless FAILPOINTS is set.
+
+FAILPOINTS="db.commit.before=kill@3;relay.sent=raise;outbox.inserted=stall:0.5"
+  kill    SIGKILL to this process at the n-th pass (default: the first)
+  raise   FailpointHit at the n-th pass
+  stall:s block the thread for s seconds at each pass from the n-th on
+"""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+
+class FailpointHit(RuntimeError):
+    """Raised by a failpoint that a test switched on."""
+
+
+@dataclass
+class _Armed:
+    action: str
+    at_pass: int
+    passes: int = 0
+
+
+def _parse(text: str) -> dict[str, _Armed]:
+    armed = {}
+    for entry in filter(None, text.split(";")):
+        name, _, rule = entry.partition("=")
+        action, _, at_pass = rule.partition("@")
+        if action.split(":")[0] not in {"kill", "raise", "stall"}:
+            raise ValueError(
+                f"FAILPOINTS entry {entry!r}: found action {action!r}, expected kill, raise or stall:s"
+            )
+        armed[name] = _Armed(action, int(at_pass or 1))
+    return armed
+
+
+_ARMED = _parse(os.environ.get("FAILPOINTS", ""))
+
+
+def failpoint(name: str) -> None:
+    """Do nothing, unless FAILPOINTS arms this name."""
+    armed = _ARMED.get(name)
+    if armed is None:
+        return
+    armed.passes += 1
+    if armed.action.startswith("stall") and armed.passes >= armed.at_pass:
+        time.sleep(float(armed.action.partition(":")[2]))
+    elif armed.passes == armed.at_pass:
+        if armed.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise FailpointHit(name)

@@ -1,0 +1,1 @@
+"""The message kernel: one message, one transaction; facts leave through the outbox."""

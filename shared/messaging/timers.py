@@ -1,0 +1,75 @@
+"""Timers are rows; when due they fire into the same kind of handler as messages do."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel
+
+from shared.clock import utc_now
+from shared.log import get_logger
+from shared.messaging.unit import Unit
+from shared.postgres.database import Database, is_unavailable
+from shared.telemetry.tracing import span
+
+log = get_logger(__name__)
+
+TimerHandler = Callable[[Any, Unit], Awaitable[None]]
+POLL_SECONDS = 0.25
+MAX_BACKOFF = timedelta(seconds=60)
+
+TAKE = """
+    DELETE FROM timer WHERE id = (
+        SELECT id FROM timer WHERE fires_at <= clock_timestamp() AND type = ANY($1)
+         ORDER BY fires_at FOR UPDATE SKIP LOCKED LIMIT 1)
+    RETURNING id, type, payload, traceparent, correlation_id"""
+
+POSTPONE = """
+    UPDATE timer SET attempts = least(attempts + 1, 20),
+                     fires_at = clock_timestamp() + least($2, interval '1 second' * power(2, attempts))
+     WHERE id = (SELECT id FROM timer WHERE fires_at <= clock_timestamp() AND type = ANY($1)
+                  ORDER BY fires_at LIMIT 1)
+    RETURNING type, attempts"""
+
+
+class Timers:
+    def __init__(self, database: Database, *, service: str, poke: Callable[[], None]) -> None:
+        self._database = database
+        self._service = service
+        self._poke = poke
+        self._handlers: dict[str, tuple[type[BaseModel], TimerHandler]] = {}
+
+    def on(self, payload: type[BaseModel], handler: TimerHandler) -> None:
+        self._handlers[payload.__name__] = (payload, handler)
+
+    async def run(self) -> None:
+        while self._handlers:
+            try:
+                fired = await self._fire_next()
+            except Exception as error:
+                fired = False
+                if not is_unavailable(error):
+                    log.exception("timer failed")
+                    await self._postpone_next()
+            if not fired:
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _fire_next(self) -> bool:
+        """Fire the earliest due timer in one transaction with its handler; whether there was one."""
+        async with self._database.transaction() as conn:
+            row = await conn.fetchrow(TAKE, list(self._handlers))
+            if row is None:
+                return False
+            payload_type, handler = self._handlers[row["type"]]
+            unit = Unit(conn, self._service, utc_now(), correlation_id=row["correlation_id"])
+            with span(f"timer {row['type']}", traceparent=row["traceparent"]):
+                await handler(payload_type.model_validate(row["payload"]), unit)
+        self._poke()
+        return True
+
+    async def _postpone_next(self) -> None:
+        """A failed timer is never dropped: it comes again, after a back-off."""
+        row = await self._database.fetchrow(POSTPONE, list(self._handlers), MAX_BACKOFF)
+        if row is not None:
+            log.error("timer postponed", type=row["type"], attempts=row["attempts"])

@@ -1,0 +1,115 @@
+"""One message, one transaction: all that a handler may read, write and emit."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from schemas.base import Message
+from schemas.envelope import Envelope, to_headers
+from schemas.topics import topic_of
+from shared.failpoints import failpoint
+from shared.postgres.database import Connection
+from shared.telemetry.tracing import current_traceparent
+
+# The counter's row lock is held until commit, so the next number of a story cannot be given before this
+# one is visible: the relay, which reads by id, can neither skip nor swap two events of an aggregate.
+INSERT_OUTBOX = """
+    WITH taken AS (
+        INSERT INTO sequence AS s (topic, aggregate_id, last) VALUES ($2, $3, 1)
+        ON CONFLICT (topic, aggregate_id) DO UPDATE SET last = s.last + 1 RETURNING last)
+    INSERT INTO outbox (event_id, topic, aggregate_id, sequence, type, headers, value)
+    SELECT $1, $2, $3, taken.last, $4, $5, $6 FROM taken"""
+
+INSERT_TIMER = """
+    INSERT INTO timer (type, payload, fires_at, traceparent, correlation_id) VALUES ($1, $2, $3, $4, $5)"""
+
+INSERT_TASK = """
+    INSERT INTO task (kind, key, payload, traceparent, correlation_id) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (kind, key) DO NOTHING"""
+
+RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1"
+
+
+class Task(BaseModel, frozen=True):
+    """Base of a leased task's payload. Equal keys of one kind are one task."""
+
+    @property
+    def key(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass
+class Unit:
+    conn: Connection
+    writer: str
+    """The service that emits."""
+    now: datetime
+    envelope: Envelope | None = None
+    """Of the message that is handled; None in timers, tasks and loops."""
+    topic: str = ""
+    correlation_id: str = ""
+    outgoing: int = 0
+    """Rows that the loops of the process should be poked for after the commit."""
+    _event_ids: list[str] = field(default_factory=list)
+
+    async def emit(self, *messages: Message) -> None:
+        """Put the messages in the outbox. Topic and key follow from the message."""
+        for message in messages:
+            event_id = uuid4().hex
+            await self.conn.execute(
+                INSERT_OUTBOX,
+                event_id,
+                topic_of(type(message), writer=self.writer).name,
+                message.key,
+                message.type,
+                self._headers(message, event_id),
+                message.model_dump_json().encode(),
+            )
+            self._event_ids.append(event_id)
+            failpoint("outbox.inserted")
+        self.outgoing += len(messages)
+
+    async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
+        """Hand `payload` to its timer handler at that time or soon after. It is never cancelled."""
+        await self.conn.execute(
+            INSERT_TIMER,
+            type(payload).__name__,
+            payload.model_dump(mode="json"),
+            at,
+            current_traceparent(),
+            self.correlation_id,
+        )
+
+    async def start_task(self, task: Task) -> None:
+        """Have the task done after this commit; nothing happens if it is under way already."""
+        await self.conn.execute(
+            INSERT_TASK,
+            type(task).__name__,
+            task.key,
+            task.model_dump(mode="json"),
+            current_traceparent(),
+            self.correlation_id,
+        )
+        self.outgoing += 1
+
+    async def release(self, parent: str) -> None:
+        """Let the messages that waited for this parent run again."""
+        await self.conn.execute(RELEASE_WAITING, parent)
+        self.outgoing += 1
+
+    def _headers(self, message: Message, event_id: str) -> dict[str, str]:
+        """All but `ce_sequence`, which the relay adds from the row."""
+        envelope = Envelope(
+            id=event_id,
+            type=message.type,
+            version=message.version,
+            source=f"/retune/{self.writer}",
+            time=self.now,
+            key=message.key,
+            correlation_id=self.correlation_id or event_id,
+            causation_id=self.envelope.id if self.envelope else "",
+            traceparent=current_traceparent(),
+        )
+        return {name: value.decode() for name, value in to_headers(envelope)}

@@ -1,0 +1,112 @@
+"""Messages that came before what they refer to. Those behind them in the same story wait as well."""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+from shared.errors import ParentUnknown
+from shared.log import get_logger
+from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.postgres.database import Connection, Database, is_unavailable
+from shared.telemetry.metrics import WAITING
+
+log = get_logger(__name__)
+
+BEHIND = "behind a waiting message"
+POLL_SECONDS = 1.0
+
+INSERT = """
+    INSERT INTO waiting
+        (parent, topic, partition, "offset", aggregate_id, event_id, key, headers, value, expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (topic, event_id) DO NOTHING"""
+IS_BEHIND = "SELECT EXISTS (SELECT FROM waiting WHERE topic = $1 AND aggregate_id = $2 AND id < $3)"
+IS_EXPIRED = "SELECT expires_at < $2 FROM waiting WHERE id = $1"
+HEADS = """
+    SELECT DISTINCT ON (topic, aggregate_id) id, topic, partition, "offset", key, headers, value
+      FROM waiting ORDER BY topic, aggregate_id, id"""
+DELETE = "DELETE FROM waiting WHERE id = $1"
+NO_ROW = 2**62
+
+
+async def add(conn: Connection, delivery: Delivery, unknown: ParentUnknown, *, now: datetime) -> None:
+    record = delivery.record
+    await conn.execute(
+        INSERT,
+        unknown.parent,
+        record.topic,
+        record.partition,
+        record.offset,
+        delivery.envelope.key,
+        delivery.envelope.id,
+        record.key,
+        headers_to_json(record),
+        record.value,
+        now + unknown.within,
+    )
+
+
+async def is_behind_waiting(conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> bool:
+    before = came_from[1] if came_from[0] == "waiting" else NO_ROW
+    return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, delivery.envelope.key, before))
+
+
+async def is_expired(database: Database, row_id: int, *, now: datetime) -> bool:
+    return bool(await database.fetchval(IS_EXPIRED, row_id, now))
+
+
+class Waiters:
+    """Tries the first waiting message of each story again, when poked and every second."""
+
+    def __init__(self, database: Database, edge: Any, *, service: str) -> None:
+        self._database = database
+        self._edge = edge
+        self._service = service
+        self.poked = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                moved = await self._try_heads()
+            except Exception as error:
+                if not is_unavailable(error):
+                    raise
+                log.warning("database is away", error=str(error))
+                moved = False
+            if not moved:
+                await self._until_poked()
+
+    async def _try_heads(self) -> bool:
+        heads = await self._database.fetch(HEADS)
+        WAITING.labels(self._service).set(len(heads))
+        outcomes = [await self._retry(row) for row in heads]
+        return any(outcome != "waiting" for outcome in outcomes)
+
+    async def _retry(self, row: Any) -> str:
+        delivery = read(record_of(row))
+        assert not isinstance(delivery, Unreadable), "only messages that were read can wait"
+
+        async def settle(conn: Connection) -> None:
+            await conn.execute(DELETE, row["id"])
+
+        outcome: str = await self._edge.deliver(delivery, settle=settle, came_from=("waiting", row["id"]))
+        return outcome
+
+    async def _until_poked(self) -> None:
+        try:
+            await asyncio.wait_for(self.poked.wait(), POLL_SECONDS)
+        except TimeoutError:
+            return
+        self.poked.clear()
+
+
+def headers_to_json(record: Record) -> list[list[str | None]]:
+    """Header values may be any bytes or null; latin-1 keeps each byte as one character."""
+    return [[name, None if value is None else value.decode("latin-1")] for name, value in record.headers]
+
+
+def record_of(row: Any) -> Record:
+    """The record that a row of `waiting` or `parked` was made from."""
+    headers = tuple(
+        (name, None if value is None else value.encode("latin-1")) for name, value in row["headers"]
+    )
+    return Record(row["topic"], row["partition"], row["offset"], row["key"], headers, row["value"])

@@ -1,0 +1,1 @@
+"""Pool, migrations and the kernel's tables."""

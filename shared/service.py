@@ -1,0 +1,293 @@
+"""One service process: its consume edge, relay, timers, tasks and loops; start, stop, health.
+
+Crash-only: whatever a loop cannot recover from ends the process; start-up is the recovery path.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import uvicorn
+from aiokafka import TopicPartition
+from faststream.kafka import KafkaBroker
+
+from schemas.base import Message
+from schemas.parked import DropParked, ReplayParked
+from schemas.topics import LISTENS
+from shared.clock import utc_now
+from shared.failpoints import failpoint
+from shared.health import Probe, asgi_app
+from shared.log import configure_logging, get_logger
+from shared.messaging.consumer import Edge, Handler
+from shared.messaging.delivery import Record
+from shared.messaging.kafka import kafka_broker, kafka_producer
+from shared.messaging.lag import Lag
+from shared.messaging.lease import Lease
+from shared.messaging.parking import Desk, ReplayTask
+from shared.messaging.relay import Relay
+from shared.messaging.retention import prune_kernel
+from shared.messaging.tasks import TaskKind, Tasks
+from shared.messaging.timers import TimerHandler, Timers
+from shared.messaging.unit import Task, Unit
+from shared.messaging.waiting import Waiters
+from shared.postgres.database import Database, is_unavailable
+from shared.settings import ServiceSettings
+from shared.storage.objects import ObjectStore, S3ObjectStore
+from shared.telemetry.tracing import configure_tracing
+
+log = get_logger(__name__)
+
+COMMIT_TIMEOUT_SECONDS = 10.0
+PRUNE_EVERY = timedelta(hours=1)
+MEASURE_EVERY = timedelta(seconds=5)
+
+Loop = Callable[[], Awaitable[None]]
+
+
+class Service:
+    """Wire handlers with `on…`, then `run()`. `name` is also the Kafka user, group, role and schema."""
+
+    def __init__(self, name: str, settings: ServiceSettings, *, tenant_topics: bool = False) -> None:
+        self.name = name
+        self.settings = settings
+        self.database = Database(settings.postgres_dsn.get_secret_value(), application=name)
+        self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
+        self._owner = f"{name}-{settings.slot}"
+        self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
+        self._producer = kafka_producer(
+            settings.kafka_bootstrap,
+            settings.kafka_username,
+            settings.kafka_password.get_secret_value(),
+            client_id=f"{self._owner}-relay",
+            security_protocol=settings.kafka_security_protocol,
+        )
+        timing = settings.timing
+        self._edge = Edge(name, self.database, poke=self.poke)
+        self._waiters = Waiters(self.database, self._edge, service=name)
+        self._timers = Timers(self.database, service=name, poke=self.poke)
+        self._tasks = Tasks(
+            self.database,
+            service=name,
+            owner=self._owner,
+            ttl=timing.lease_ttl,
+            renew=timing.lease_renew,
+            poke=self.poke,
+        )
+        self._relay = Relay(
+            self.database,
+            self._producer,
+            Lease(self.database, "relay", owner=self._owner, ttl=timing.lease_ttl),
+            service=name,
+            renew_seconds=timing.lease_renew.total_seconds(),
+        )
+        self._lag = Lag(settings, group=name)
+        self.probe = Probe()
+        self._loops: list[tuple[str, Loop]] = []
+        self._start_hooks: list[Loop] = []
+        self._stop_hooks: list[Loop] = []
+        self._obey_parked_commands()
+        self._subscribe(tenant_topics=tenant_topics)
+
+    def on(self, message: type[Message], handler: Handler) -> None:
+        """Handle a type on every topic that this service listens to and that carries it."""
+        topics = [topic for topic in LISTENS[self.name] if message in topic.messages]
+        if not topics:
+            raise ValueError(f"{self.name} listens to no topic that carries {message.type}")
+        for topic in topics:
+            self._edge.on(topic.name, message, handler)
+
+    def on_tenant_command(self, message: type[Message], handler: Handler) -> None:
+        """Handle a type on `tenant.<t>.commands` of every tenant."""
+        self._edge.on("tenant.*.commands", message, handler)
+
+    def on_timer(self, payload: type[Any], handler: TimerHandler) -> None:
+        self._timers.on(payload, handler)
+
+    def on_task(
+        self,
+        payload: type[Task],
+        *,
+        work: Callable[[Any], Awaitable[Any]],
+        done: Callable[[Any, Any, Unit], Awaitable[None]],
+        failed: Callable[[Any, Exception, Unit], Awaitable[None]],
+        attempts: int = 3,
+        concurrency: int = 1,
+    ) -> None:
+        self._tasks.on(TaskKind(payload, work, done, failed, attempts, concurrency))
+
+    def every(self, period: timedelta, function: Loop) -> None:
+        """Call the function again and again; while Postgres is away it waits, any other error is logged."""
+        self._loops.append((function.__qualname__, lambda: _repeat(period, function)))
+
+    def on_start(self, function: Loop) -> None:
+        """Called once the database is open, before the first message."""
+        self._start_hooks.append(function)
+
+    def on_stop(self, function: Loop) -> None:
+        self._stop_hooks.append(function)
+
+    @asynccontextmanager
+    async def unit(self, *, correlation_id: str = "") -> AsyncIterator[Unit]:
+        """A transaction outside any message: for loops and HTTP requests."""
+        async with self.database.transaction() as conn:
+            unit = Unit(conn, self.name, utc_now(), correlation_id=correlation_id)
+            yield unit
+        if unit.outgoing:
+            self.poke()
+
+    async def caught_up(self, topic: str) -> None:
+        """Return once the group has committed past the end that the topic has now."""
+        await self._lag.caught_up(topic)
+
+    def poke(self) -> None:
+        """Something was committed: let the relay, the tasks and the waiting messages look at once."""
+        self._relay.poked.set()
+        self._tasks.poked.set()
+        self._waiters.poked.set()
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        configure_logging(self.name)
+        configure_tracing(self.name)
+        app = asgi_app(self.probe, lifespan=self.running)
+        uvicorn.run(
+            app,
+            host=self.settings.http_host,
+            port=self.settings.http_port,
+            log_level="warning",
+            lifespan="on",
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Everything between start and stop, for a server that has its own routes as well."""
+        await self.database.open()
+        for hook in self._start_hooks:
+            await hook()
+        await self._producer.start()
+        loops = [asyncio.create_task(_or_die(name, loop)) for name, loop in self._all_loops()]
+        await self._broker.start()
+        self.probe.ready = True
+        log.info("service started", owner=self._owner)
+        try:
+            yield
+        finally:
+            self.probe.ready = False
+            await self._broker.stop()
+            await _cancel(loops)
+            for hook in self._stop_hooks:
+                await hook()
+            await self._producer.stop()
+            await self._lag.close()
+            await self.database.close()
+            log.info("service stopped")
+
+    def _all_loops(self) -> list[tuple[str, Loop]]:
+        return [
+            ("relay", self._relay.run),
+            ("timers", self._timers.run),
+            ("tasks", self._tasks.run),
+            ("waiting", self._waiters.run),
+            ("retention", lambda: _repeat(PRUNE_EVERY, self._prune)),
+            ("measure", lambda: _repeat(MEASURE_EVERY, self._measure)),
+            *self._loops,
+        ]
+
+    def _obey_parked_commands(self) -> None:
+        desk = Desk(self.name, self.database, self._edge)
+        self.on(ReplayParked, desk.replay)
+        self.on(DropParked, desk.drop)
+        self.on_task(ReplayTask, work=desk.work, done=desk.done, failed=desk.failed)
+
+    def _subscribe(self, *, tenant_topics: bool) -> None:
+        timing = self.settings.timing
+        names = [topic.name for topic in LISTENS[self.name]]
+        options: dict[str, Any] = {
+            "group_id": self.name,
+            # A restarted process takes its partitions back at once, without a rebalance for the others.
+            "group_instance_id": self._owner,
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": _milliseconds(timing.session_timeout),
+            "rebalance_timeout_ms": _milliseconds(timing.rebalance_timeout),
+            "heartbeat_interval_ms": _milliseconds(timing.heartbeat),
+            "max_partition_fetch_bytes": 2 * 1024 * 1024,
+            "isolation_level": "read_committed",
+        }
+        if tenant_topics:
+            either = "|".join(re.escape(name) for name in names)
+            subscriber = self._broker.subscriber(pattern=rf"^({either}|tenant\.[^.]+\.commands)$", **options)
+        else:
+            subscriber = self._broker.subscriber(*names, **options)
+        subscriber(self._consume)
+
+    async def _consume(self, message: Any) -> None:
+        """One record in flight. An error that reaches this place ends the process before the offset moves."""
+        raw = message.raw_message
+        record = Record(raw.topic, raw.partition, raw.offset, raw.key, tuple(raw.headers), raw.value)
+        try:
+            await self._edge.consume(record)
+            failpoint("offset.commit.before")
+            async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
+                await message.consumer.commit({TopicPartition(raw.topic, raw.partition): raw.offset + 1})
+            failpoint("offset.commit.after")
+        except Exception as error:
+            if _is_rebalance(error):
+                log.info("partition moved before the offset was committed", place=record.place)
+                return
+            _die(f"consume {record.place}", error)
+        self._lag.progressed(raw.topic)
+
+    async def _prune(self) -> None:
+        await prune_kernel(self.database, self.settings.timing)
+
+    async def _measure(self) -> None:
+        self.probe.outbox_age_seconds = await self._relay.measure()
+        self.probe.stalled_topics = await self._lag.measure()
+
+
+async def _repeat(period: timedelta, function: Loop) -> None:
+    while True:
+        began = time.monotonic()
+        try:
+            await function()
+        except Exception as error:
+            if is_unavailable(error):
+                log.warning(
+                    "loop waits", loop=function.__qualname__, error=f"{type(error).__name__}: {error}"
+                )
+            else:
+                log.exception("loop failed", loop=function.__qualname__)
+        await asyncio.sleep(max(0.0, period.total_seconds() - (time.monotonic() - began)))
+
+
+async def _or_die(name: str, loop: Loop) -> None:
+    try:
+        await loop()
+    except Exception as error:
+        _die(name, error)
+
+
+def _die(where: str, error: BaseException) -> None:
+    log.error("process ends", where=where, exc_info=error)
+    os._exit(1)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_rebalance(error: Exception) -> bool:
+    from aiokafka.errors import CommitFailedError, IllegalStateError
+
+    return isinstance(error, CommitFailedError | IllegalStateError)
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)

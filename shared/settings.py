@@ -1,0 +1,62 @@
+"""What every service reads from its environment, once, at start. Each subclass sets its prefix."""
+
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Timing(BaseSettings):
+    """Times that must stand in a certain order to one another (asserted at start).
+
+    None of them is needed for safety, epochs are; they bound waste.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, env_prefix="TIMING_")
+
+    handler_budget: timedelta = timedelta(seconds=5)
+    revoke_wait: timedelta = timedelta(seconds=5)
+    rebalance_timeout: timedelta = timedelta(seconds=30)
+    session_timeout: timedelta = timedelta(seconds=30)
+    heartbeat: timedelta = timedelta(seconds=3)
+    lease_ttl: timedelta = timedelta(seconds=15)
+    lease_renew: timedelta = timedelta(seconds=5)
+    inbox_retention: timedelta = timedelta(days=30)
+    outbox_retention: timedelta = timedelta(days=7)
+
+    @model_validator(mode="after")
+    def _stand_in_order(self) -> Self:
+        pairs = (
+            ("handler_budget", self.handler_budget, "revoke_wait", self.revoke_wait),
+            ("revoke_wait", self.revoke_wait, "rebalance_timeout", self.rebalance_timeout),
+            ("rebalance_timeout", self.rebalance_timeout, "session_timeout", self.session_timeout),
+            ("3 x heartbeat", 3 * self.heartbeat, "session_timeout", self.session_timeout),
+            ("3 x lease_renew", 3 * self.lease_renew, "lease_ttl", self.lease_ttl),
+            ("7 days", timedelta(days=7), "outbox_retention", self.outbox_retention),
+        )
+        for small_name, small, large_name, large in pairs:
+            if small > large:
+                raise ValueError(f"{small_name} ({small}) must not exceed {large_name} ({large})")
+        return self
+
+
+class ServiceSettings(BaseSettings):
+    """No default for an address or a secret; a missing variable stops the process with its name."""
+
+    model_config = SettingsConfigDict(frozen=True)
+
+    kafka_bootstrap: str
+    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL"] = "SASL_PLAINTEXT"
+    kafka_username: str
+    kafka_password: SecretStr
+    postgres_dsn: SecretStr
+    s3_endpoint: str = ""
+    s3_access_key: str = ""
+    s3_secret_key: SecretStr = SecretStr("")
+    s3_bucket: str = "retune"
+    http_host: str = "127.0.0.1"
+    http_port: int
+    slot: int = 0
+    """Number of this process among those of the service; unique by construction."""
+    timing: Timing = Timing()

@@ -1,0 +1,1 @@
+"""Write-once, verified objects in S3."""

@@ -1,0 +1,30 @@
+"""Every metric of the kernel, with kind, unit and meaning."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+HANDLED = Counter(
+    "messages_handled_total",
+    "Messages that reached an end at the consume edge",
+    ["service", "topic", "outcome"],
+)
+HANDLER_SECONDS = Histogram(
+    "handler_seconds",
+    "One message from decode to commit, seconds",
+    ["service", "type"],
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
+)
+PARKED = Counter("messages_parked_total", "Messages set aside for a person", ["service", "topic", "reason"])
+PUBLISHED = Counter("events_published_total", "Outbox rows acknowledged by Kafka", ["service", "topic"])
+OUTBOX_AGE = Gauge(
+    "outbox_oldest_row_seconds", "Age of the oldest row not yet in Kafka, seconds", ["service"]
+)
+OUTBOX_ROWS = Gauge("outbox_rows", "Rows not yet in Kafka", ["service"])
+LAG = Gauge("consumer_lag_records", "Records between the position and the end", ["service", "topic"])
+WAITING = Gauge("messages_waiting", "Messages whose parent is not known yet", ["service"])
+TASKS = Counter("tasks_total", "Leased tasks that reached an end", ["service", "kind", "outcome"])
+TASK_SECONDS = Histogram(
+    "task_seconds",
+    "Work of one task, seconds",
+    ["service", "kind"],
+    buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000),
+)
