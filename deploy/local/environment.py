@@ -1,0 +1,110 @@
+"""The environment of each service, of the node runners, and of the person at the shell."""
+
+import shlex
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from deploy.local import files, kafka, postgres, s3
+from deploy.local.rights import OPERATOR, RUNNER
+from deploy.local.state import LOOPBACK, State
+
+HAVE_SCRATCH = ("ingest", "evaluator", "registry", "serving_controller", "gateway")
+POOLS = Path(__file__).with_name("pools.toml")
+
+
+def process_name(service: str, slot: int = 0) -> str:
+    return service if slot == 0 else f"{service}-{slot}"
+
+
+def service_env(state: State, service: str, tenant: str, slot: int = 0) -> dict[str, str]:
+    """The Settings of one service; `tenant` is the one that the gateway knows from the start."""
+    prefix = service.upper()
+    settings = {
+        **_kafka(state, service),
+        **_s3(state, service),
+        "POSTGRES_DSN": postgres.dsn(state, service),
+        "HTTP_PORT": str(state.port(process_name(service, slot))),
+        "SLOT": str(slot),
+        **_own(state, service, tenant),
+    }
+    if service in HAVE_SCRATCH:
+        settings["SCRATCH_DIR"] = str(files.folder(state.root / "scratch" / process_name(service, slot)))
+    return {f"{prefix}_{name}": value for name, value in settings.items()}
+
+
+def _kafka(state: State, user: str) -> dict[str, str]:
+    return {
+        "KAFKA_BOOTSTRAP": kafka.bootstrap(state),
+        "KAFKA_USERNAME": user,
+        "KAFKA_PASSWORD": kafka.password(state, user),
+    }
+
+
+def _s3(state: State, user: str) -> dict[str, str]:
+    key = s3.credentials(state, user)
+    return {
+        "S3_ENDPOINT": s3.endpoint(state),
+        "S3_ACCESS_KEY": key.access_key,
+        "S3_SECRET_KEY": key.secret_key,
+        "S3_BUCKET": s3.BUCKET,
+    }
+
+
+def _own(state: State, service: str, tenant: str) -> dict[str, str]:
+    """What only this service is told."""
+    root = state.root
+    own = {
+        "gateway": {
+            "ADMIN_KEY": state.secret("admin-key"),
+            "BOOTSTRAP_TENANT": tenant,
+            "BOOTSTRAP_API_KEY": api_key(state, tenant),
+            "REPLICA_KEYS_DIR": str(root / "replica-keys"),
+        },
+        "provisioner": {
+            "POOLS_FILE": str(root / "pools.toml"),
+            "NODES_DIR": str(root / "nodes"),
+            "RUNNER_ENV_FILE": str(root / "runner.env"),
+        },
+        "serving_controller": {
+            "REPLICAS_DIR": str(root / "replicas"),
+            "KEYS_DIR": str(root / "replica-keys"),
+        },
+    }
+    return own.get(service, {})
+
+
+def api_key(state: State, tenant: str) -> str:
+    return state.secret(f"api-key:{tenant}")
+
+
+def write_files(state: State, tenants: Iterable[str]) -> None:
+    """`env` for the person's shell, `runner.env` for node runners, `pools.toml` where there is none yet."""
+    first = next(iter(tenants))
+    files.write(state.root / "env", _lines(operator_env(state, first), "export "))
+    files.write(state.root / "runner.env", _lines(runner_env(state)))
+    if not (state.root / "pools.toml").exists():
+        shutil.copyfile(POOLS, state.root / "pools.toml")
+
+
+def runner_env(state: State) -> dict[str, str]:
+    settings = {**_kafka(state, RUNNER), **_s3(state, RUNNER)}
+    return {f"RUNNER_{name}": value for name, value in settings.items()}
+
+
+def operator_env(state: State, tenant: str) -> dict[str, str]:
+    settings = {
+        "BASE_URL": f"http://{LOOPBACK}:{state.port('gateway')}",
+        "API_KEY": api_key(state, tenant),
+        "ADMIN_KEY": state.secret("admin-key"),
+        **_kafka(state, OPERATOR),
+        "POSTGRES_DSN": postgres.dsn(state, postgres.OPERATOR),
+        **_s3(state, OPERATOR),
+        "TENANT_KAFKA_USERNAME": f"tenant-{tenant}",
+        "TENANT_KAFKA_PASSWORD": kafka.password(state, f"tenant-{tenant}"),
+    }
+    return {f"RETUNE_{name}": value for name, value in settings.items()}
+
+
+def _lines(settings: dict[str, str], before: str = "") -> str:
+    return "".join(f"{before}{name}={shlex.quote(value)}\n" for name, value in settings.items())

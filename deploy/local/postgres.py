@@ -1,0 +1,183 @@
+"""One Postgres, a login role and a schema per service; runs as root too, by looking like a normal user."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from deploy.local import files
+from deploy.local.binaries import Binaries, postgres_version
+from deploy.local.problems import MissingPart, StackError
+from deploy.local.state import LOOPBACK, State
+from deploy.local.supervisor import Program
+from schemas.topics import SERVICES
+
+NAME = "postgres"
+DATABASE = "retune"
+SUPER_USER = "postgres"
+OPERATOR = "operator"
+"""May read every schema and write none."""
+MAX_CONNECTIONS = 300
+NOGROUP = 65534
+UNSHARE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
+FIRST_WITH_BUILTIN_LOCALE = 17
+
+
+@dataclass(frozen=True)
+class Disguise:
+    """How to start Postgres, which refuses to run as root."""
+
+    prefix: tuple[str, ...] = ()
+    user_id: int | None = None
+
+
+def dsn(state: State, role: str, *, database: str = DATABASE) -> str:
+    return f"postgresql://{role}:{_password(state, role)}@{LOOPBACK}:{state.port(NAME)}/{database}"
+
+
+def _password(state: State, role: str) -> str:
+    return state.secret(f"postgres:{role}")
+
+
+def prepare(state: State, parts: Binaries) -> None:
+    """Make the data folder if there is none."""
+    data = state.root / NAME / "data"
+    version = postgres_version(parts.postgres)
+    if (data / "PG_VERSION").exists():
+        _require_version(data, version)
+        return
+    files.folder(data.parent)
+    disguise = disguise_for(parts.postgres)
+    draft = data.with_name("data.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    _initdb(state, parts.postgres, draft, version, disguise)
+    draft.rename(data)
+
+
+def _require_version(data: Path, version: int) -> None:
+    found = int((data / "PG_VERSION").read_text())
+    if found != version:
+        raise MissingPart(
+            f"{data} was made by Postgres {found}, but Postgres {version} was found: set RETUNE_POSTGRES_BIN "
+            f"to the bin folder of a Postgres {found}, or start anew with another state folder"
+        )
+
+
+def disguise_for(folder: Path) -> Disguise:
+    """Nothing for a normal user; as root a user namespace, else the user `nobody`. Raises MissingPart."""
+    if os.geteuid() != 0:
+        return Disguise()
+    nobody = pwd.getpwnam("nobody").pw_uid
+    for disguise in (Disguise(prefix=UNSHARE), Disguise(user_id=nobody)):
+        if _run(disguise, [str(folder / "postgres"), "--version"]).returncode == 0:
+            return disguise
+    raise MissingPart(
+        f"Postgres refuses to run as root, and neither unshare nor user nobody can start {folder}/postgres: "
+        "start the stack as a normal user, or set RETUNE_POSTGRES_BIN to a folder that everyone may read"
+    )
+
+
+def _run(disguise: Disguise, command: list[str]) -> subprocess.CompletedProcess[str]:
+    changed = disguise.user_id is not None
+    try:
+        return subprocess.run(
+            [*disguise.prefix, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            user=disguise.user_id,
+            group=NOGROUP if changed else None,
+            extra_groups=[] if changed else None,
+        )
+    except OSError as error:
+        return subprocess.CompletedProcess(command, returncode=126, stdout="", stderr=str(error))
+
+
+def _initdb(state: State, folder: Path, data: Path, version: int, disguise: Disguise) -> None:
+    secret = data.with_name("superuser.password")
+    files.write(secret, _password(state, SUPER_USER))
+    if disguise.user_id is not None:
+        os.chown(data.parent, disguise.user_id, NOGROUP)
+        os.chown(secret, disguise.user_id, NOGROUP)
+    command = [str(folder / "initdb"), "-D", str(data), "-U", SUPER_USER, f"--pwfile={secret}"]
+    command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--data-checksums"]
+    if version >= FIRST_WITH_BUILTIN_LOCALE:
+        command.append("--locale-provider=builtin")
+    done = _run(disguise, command)
+    secret.unlink()
+    if done.returncode != 0:
+        raise StackError(f"initdb failed in {data}: {(done.stdout + done.stderr).strip()[-500:]}")
+
+
+def program(state: State, parts: Binaries) -> Program:
+    async def is_ready() -> bool:
+        return await _answers(state)
+
+    disguise = disguise_for(parts.postgres)
+    settings = {
+        "listen_addresses": LOOPBACK,
+        "port": state.port(NAME),
+        "unix_socket_directories": "",
+        "max_connections": MAX_CONNECTIONS,
+    }
+    command = [*disguise.prefix, str(parts.postgres / "postgres"), "-D", str(state.root / NAME / "data")]
+    for name, value in settings.items():
+        command += ["-c", f"{name}={value}"]
+    # SIGINT is the fast shutdown: it does not wait for clients to leave.
+    return Program(NAME, tuple(command), is_ready, stop_signal=signal.SIGINT, user_id=disguise.user_id)
+
+
+async def _answers(state: State) -> bool:
+    try:
+        connection = await asyncpg.connect(dsn(state, SUPER_USER, database=SUPER_USER), timeout=5)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return False
+    await connection.close()
+    return True
+
+
+async def provision(state: State, _: tuple[str, ...]) -> None:
+    """The database, and per service a role that owns one schema and sees no other."""
+    connection = await asyncpg.connect(dsn(state, SUPER_USER, database=SUPER_USER))
+    try:
+        await _create_database(connection)
+        for role in (*SERVICES, OPERATOR):
+            await _set_login(connection, role, _password(state, role))
+    finally:
+        await connection.close()
+    connection = await asyncpg.connect(dsn(state, SUPER_USER))
+    try:
+        await connection.execute(_grants())
+    finally:
+        await connection.close()
+
+
+async def _create_database(connection: asyncpg.Connection) -> None:
+    if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", DATABASE):
+        await connection.execute(f"CREATE DATABASE {DATABASE}")
+
+
+async def _set_login(connection: asyncpg.Connection, role: str, password: str) -> None:
+    verb = (
+        "ALTER"
+        if await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role)
+        else "CREATE"
+    )
+    await connection.execute(f"{verb} ROLE {role} LOGIN PASSWORD '{password}'")
+
+
+def _grants() -> str:
+    closing = f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC;"
+    opening = f"GRANT CONNECT ON DATABASE {DATABASE} TO {OPERATOR}; GRANT pg_read_all_data TO {OPERATOR};"
+    own = (
+        f"GRANT CONNECT ON DATABASE {DATABASE} TO {service};"
+        f"CREATE SCHEMA IF NOT EXISTS {service} AUTHORIZATION {service};"
+        f"ALTER ROLE {service} IN DATABASE {DATABASE} SET search_path = {service};"
+        for service in SERVICES
+    )
+    return "\n".join((closing, opening, *own))

@@ -1,0 +1,79 @@
+"""Who may do what in Kafka and S3, derived from the contract in `schemas` and from nothing else."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from schemas.layout import Access
+from schemas.topics import LISTENS, SERVICES, TOPICS, Topic, tenant_commands
+
+OPERATOR = "admin"
+RUNNER = "runner"
+RUNNER_READS = ("agent.directives",)
+ANY = "*"
+
+
+@dataclass(frozen=True)
+class Right:
+    """One allowed operation of one Kafka user; nothing is allowed without one."""
+
+    user: str
+    operation: Literal["read", "write", "describe"]
+    resource: Literal["topic", "group"]
+    name: str
+    prefixed: bool = False
+
+
+def kafka_users(tenants: Iterable[str]) -> tuple[str, ...]:
+    return (*SERVICES, RUNNER, OPERATOR, *(f"tenant-{tenant}" for tenant in tenants))
+
+
+def all_topics(tenants: Iterable[str]) -> tuple[Topic, ...]:
+    return (*TOPICS, *(tenant_commands(tenant) for tenant in tenants))
+
+
+def kafka_rights(tenants: Iterable[str]) -> list[Right]:
+    writing = [
+        Right(user, "write", "topic", topic.name) for topic in all_topics(tenants) for user in topic.writers
+    ]
+    return [*writing, *_reading_of_services(), *_reading_of_others()]
+
+
+def _reading_of_services() -> list[Right]:
+    topics = [Right(user, "read", "topic", topic.name) for user, heard in LISTENS.items() for topic in heard]
+    groups = [Right(user, "read", "group", user) for user in LISTENS]
+    return [*topics, *groups, Right("gateway", "read", "topic", "tenant.", prefixed=True)]
+
+
+def _reading_of_others() -> list[Right]:
+    return [
+        *(Right(RUNNER, "read", "topic", topic) for topic in RUNNER_READS),
+        Right(OPERATOR, "read", "topic", ANY),
+        Right(OPERATOR, "describe", "group", ANY),
+        Right(OPERATOR, "read", "group", "admin-", prefixed=True),
+    ]
+
+
+def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
+    """Each user's prefixes as an S3 bucket policy; who is not in it may touch nothing.
+
+    Kept short: the server stores it in one extended attribute, and ext4 has 4 KiB for all of them.
+    """
+    prefixes = sorted({prefix for allowed in access.values() for prefix in (*allowed.reads, *allowed.writes)})
+    statements = [statement for prefix in prefixes for statement in _statements(bucket, prefix, access)]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+
+
+def _statements(bucket: str, prefix: str, access: Mapping[str, Access]) -> Iterator[dict[str, Any]]:
+    objects = f"arn:aws:s3:::{bucket}/{prefix}*"
+    if readers := [user for user, allowed in access.items() if prefix in allowed.reads]:
+        yield _allow(readers, ["s3:GetObject"], objects)
+        listing = _allow(readers, ["s3:ListBucket"], f"arn:aws:s3:::{bucket}")
+        yield listing | {"Condition": {"StringLike": {"s3:prefix": f"{prefix}*"}}}
+    if writers := [user for user, allowed in access.items() if prefix in allowed.writes]:
+        yield _allow(writers, ["s3:*Object", "s3:AbortMultipartUpload"], objects)
+
+
+def _allow(users: list[str], actions: list[str], resource: str) -> dict[str, Any]:
+    return {"Effect": "Allow", "Principal": users, "Action": actions, "Resource": resource}

@@ -1,0 +1,266 @@
+"""The local stack as an object: real Kafka, Postgres and S3, and the services, as children of this process.
+
+Use it from the thread whose loop runs it: the kernel ends the children when that thread ends.
+"""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.local import environment, kafka, postgres, s3
+from deploy.local.binaries import Binaries, binaries
+from deploy.local.environment import process_name
+from deploy.local.network import answers_ok
+from deploy.local.problems import StackError, last_lines
+from deploy.local.processes import end, marked, recorded, until
+from deploy.local.s3 import Credentials
+from deploy.local.state import State
+from deploy.local.supervisor import Child, Program, Supervisor
+from schemas.topics import SERVICES
+
+ALL = SERVICES
+REPOSITORY = Path(__file__).parents[2]
+READY_SECONDS = 120.0
+SERVICE_GRACE_SECONDS = 15.0
+DETACHED_GRACE_SECONDS = 10.0
+PART_GRACE_SECONDS = 20.0
+FATAL_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A server that the services need: what to write before it starts, how to start it, what to put in it."""
+
+    prepare: Callable[[State, Binaries], None]
+    program: Callable[[State, Binaries], Program]
+    provision: Callable[[State, tuple[str, ...]], Awaitable[None]]
+
+
+PARTS = {
+    s3.NAME: Part(s3.prepare, s3.program, s3.provision),
+    kafka.NAME: Part(kafka.prepare, kafka.program, kafka.provision),
+    postgres.NAME: Part(postgres.prepare, postgres.program, postgres.provision),
+}
+
+
+class Stack:
+    def __init__(
+        self,
+        state: Path,
+        tenants: Iterable[str] = ("demo",),
+        services: Iterable[str] = ALL,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.state = State(state)
+        self.tenants = tuple(tenants)
+        self.services = tuple(services)
+        self._report = report
+        self._supervisor = Supervisor(self.state, report)
+        self._is_open = False
+
+    @property
+    def supervise(self) -> bool:
+        """Whether what dies is started again."""
+        return self._supervisor.restarting
+
+    @supervise.setter
+    def supervise(self, wanted: bool) -> None:
+        self._supervisor.restarting = wanted
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        return kafka.bootstrap(self.state)
+
+    def kafka_password(self, user: str) -> str:
+        return kafka.password(self.state, user)
+
+    def postgres_dsn(self, role: str) -> str:
+        """Of a service, of `operator` (reads all) or of `postgres` (superuser)."""
+        return postgres.dsn(self.state, role)
+
+    @property
+    def s3_endpoint(self) -> str:
+        return s3.endpoint(self.state)
+
+    @property
+    def s3_bucket(self) -> str:
+        return s3.BUCKET
+
+    def s3_credentials(self, user: str) -> Credentials:
+        """Of a service, of `runner`, of `admin` or of `root`."""
+        return s3.credentials(self.state, user)
+
+    def service_env(self, name: str, slot: int = 0) -> dict[str, str]:
+        return environment.service_env(self.state, name, self.tenants[0], slot)
+
+    def operator_env(self) -> dict[str, str]:
+        """What `<state>/env` exports."""
+        return environment.operator_env(self.state, self.tenants[0])
+
+    def url(self, name: str, path: str = "") -> str:
+        """Where a service serves HTTP."""
+        return f"http://127.0.0.1:{self.state.port(name)}{path}"
+
+    def log(self, name: str) -> Path:
+        return self.state.log(name)
+
+    def pid(self, name: str) -> int:
+        identity = self._supervisor.child(name).identity
+        if identity is None:
+            raise StackError(f"{name} does not run; its log is {self.log(name)}")
+        return identity.pid
+
+    async def up(self, services: Iterable[str] | None = None) -> None:
+        """Start the parts if they are down, then these services (default: all), and wait for their health."""
+        wanted = self.services if services is None else tuple(services)
+        opening = not self._is_open
+        try:
+            if opening:
+                await self._open()
+            await _together(self._bring_service(name) for name in wanted)
+        except BaseException:
+            if opening:
+                await self.down()
+            raise
+        self._enter("ready")
+
+    async def start(self, name: str, *, slot: int = 0, env: Mapping[str, str] | None = None) -> None:
+        """Start one part or service without waiting for it; `env` is added to a service's own."""
+        if name in PARTS:
+            self._supervisor.start(PARTS[name].program(self.state, await asyncio.to_thread(binaries)))
+            return
+        await self._migrate(name)
+        self._supervisor.start(self._program_of(name, slot, env or {}))
+
+    async def wait_healthy(self, name: str, *, timeout_seconds: float = READY_SECONDS) -> None:
+        """Raises StackError, with the end of the log, if it does not get there."""
+        await self._supervisor.wait_ready(name, timeout_seconds=timeout_seconds)
+
+    async def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal this one process; after a deadly signal, return when it is gone."""
+        identity = self._supervisor.child(name).identity
+        if identity is None or not identity.is_alive():
+            raise StackError(f"{name} does not run; its log is {self.log(name)}")
+        identity.signal_alone(number)
+        if number in FATAL_SIGNALS and not await until(lambda: not identity.is_alive(), READY_SECONDS):
+            raise StackError(
+                f"{name} (pid {identity.pid}) still runs {READY_SECONDS:.0f} s after {number.name}"
+            )
+
+    async def stop(self, name: str) -> None:
+        """End one part or service and keep it down until `start`."""
+        await self._supervisor.stop(name, grace_seconds=SERVICE_GRACE_SECONDS)
+
+    async def down(self) -> None:
+        """End everything: services, then runners and replicas, then the parts they talk to."""
+        if not self._is_open:
+            return
+        self._enter("stopping")
+        running = self._supervisor.names()
+        services = [name for name in running if name not in PARTS]
+        await self._supervisor.stop(*services, grace_seconds=SERVICE_GRACE_SECONDS)
+        await _end_detached(self.state)
+        await self._supervisor.stop(*PARTS, grace_seconds=PART_GRACE_SECONDS)
+        await _end_marked(self.state)
+        self._enter("down")
+        self.state.release()
+        self._is_open = False
+
+    async def _open(self) -> None:
+        """Take the state folder and start the three parts in it."""
+        self.state.prepare()
+        self.state.acquire()
+        self._is_open = True
+        self._enter("starting")
+        await _end_left_behind(self.state)
+        for port in ("kafka", "kafka-controller", "postgres", "s3", *self.services):
+            self.state.require_port(port)
+        parts = await asyncio.to_thread(binaries)
+        environment.write_files(self.state, self.tenants)
+        await _together(self._bring_part(name, part, parts) for name, part in PARTS.items())
+
+    async def _bring_part(self, name: str, part: Part, parts: Binaries) -> None:
+        began = time.monotonic()
+        await asyncio.to_thread(part.prepare, self.state, parts)
+        self._supervisor.start(part.program(self.state, parts))
+        await self.wait_healthy(name)
+        await part.provision(self.state, self.tenants)
+        self._report(f"{name} ready on port {self.state.port(name)} after {time.monotonic() - began:.1f} s")
+
+    async def _bring_service(self, name: str) -> None:
+        began = time.monotonic()
+        await self.start(name)
+        await self.wait_healthy(name)
+        self._report(f"{name} healthy on port {self.state.port(name)} after {time.monotonic() - began:.1f} s")
+
+    async def _migrate(self, name: str) -> None:
+        command = (sys.executable, "-m", "shared.postgres.migrate", name)
+        settings = self.service_env(name)
+        program = Program(f"migrations of {name}", command, _always, env=settings, cwd=REPOSITORY)
+        run = Child(program, self.log(name), self.state.mark)
+        run.spawn()
+        try:
+            code = await run.ended()
+        finally:
+            run.kill()
+        if code != 0:
+            raise StackError(
+                f"the migrations of {name} failed with exit code {code}; the log {self.log(name)} ends:\n"
+                f"{last_lines(self.log(name))}"
+            )
+
+    def _program_of(self, service: str, slot: int, env: Mapping[str, str]) -> Program:
+        name = process_name(service, slot)
+
+        async def is_ready() -> bool:
+            return await answers_ok(self.state.port(name), "/healthz")
+
+        settings = {**self.service_env(service, slot), "PYTHONUNBUFFERED": "1", **env}
+        command = (sys.executable, "-m", f"services.{service}.app")
+        return Program(name, command, is_ready, env=settings, cwd=REPOSITORY)
+
+    def _enter(self, phase: str) -> None:
+        self._supervisor.phase = phase
+        self._supervisor.record()
+
+
+async def end_leftovers(state: State) -> None:
+    """End all that a killed supervisor left: services, parts, runners, replicas. Raises AlreadyRunning."""
+    state.acquire()
+    await _end_left_behind(state)
+    await _end_detached(state)
+    await _end_marked(state)
+    state.record("down", {})
+    state.release()
+
+
+async def _end_left_behind(state: State) -> None:
+    await end(state.left_behind(), grace_seconds=SERVICE_GRACE_SECONDS, first=signal.SIGINT)
+
+
+async def _end_detached(state: State) -> None:
+    found = [process for name in ("nodes", "replicas") for process in recorded(state.root / name)]
+    await end(found, grace_seconds=DETACHED_GRACE_SECONDS, first=signal.SIGTERM)
+
+
+async def _end_marked(state: State) -> None:
+    await end(list(marked(state.mark)), grace_seconds=DETACHED_GRACE_SECONDS, first=signal.SIGTERM)
+
+
+async def _always() -> bool:
+    return True
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all at once; the first failure cancels the rest and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for coroutine in work:
+                group.create_task(coroutine)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
