@@ -27,7 +27,7 @@ def configure_logging(service: str, *, level: int = logging.INFO) -> None:
 
 
 def get_logger(name: str) -> Any:
-    return structlog.get_logger(logger=name)
+    return structlog.get_logger(module=name)
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""The contract is frozen: what is generated is what is committed, and what was ever published still parses."""
+
+import copy
+import io
+import json
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from schemas.base import Message
+from schemas.generate.__main__ import ROOT, all_messages, generated, json_schema
+from schemas.generate.breaking import breaking_changes
+from schemas.topics import LISTENS, SERVICES, TOPICS, refusals_of, topic_of
+from schemas.upcasters import UPCASTS, upcast, upcasts
+from shared.messaging.delivery import Delivery, Record, read
+
+SAMPLES = sorted((ROOT / "samples").glob("*.json"))
+
+
+def topic_with(message_type: str) -> str:
+    return next(topic.name for topic in TOPICS for message in topic.messages if message.type == message_type)
+
+
+def record_of(sample: Path, **changed: object) -> Record:
+    document = json.loads(sample.read_text())
+    headers = [(name, value.encode()) for name, value in document["headers"].items()]
+    topic = topic_with(sample.name.split(".")[0])
+    value = json.dumps(document["value"] | changed).encode()
+    return Record(topic, 0, 0, document["key"].encode(), tuple(headers), value)
+
+
+def test_generated_files_are_the_committed_ones():
+    for path, content in generated():
+        assert path.exists(), f"{path.name} is missing: run `make schemas`"
+        assert json.loads(path.read_text()) == content, f"{path.name} is out of date: run `make schemas`"
+
+
+def test_every_type_has_a_sample():
+    assert {f"{message.type}.v{message.version}" for message in all_messages()} <= {p.stem for p in SAMPLES}
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_every_sample_ever_published_still_parses(sample):
+    delivery = read(record_of(sample))
+    assert isinstance(delivery, Delivery), delivery
+    assert delivery.message.type == sample.name.split(".")[0]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_readers_ignore_fields_of_newer_writers(sample):
+    assert isinstance(read(record_of(sample, field_of_the_future=1)), Delivery)
+
+
+@pytest.mark.parametrize("message", all_messages(), ids=lambda message: message.type)
+def test_avro_accepts_each_schema_and_round_trips_its_sample(message: type[Message]):
+    name = f"{message.type}.v{message.version}"
+    schema = fastavro.parse_schema(json.loads((ROOT / "avro" / f"{name}.avsc").read_text()))
+    value = json.loads((ROOT / "samples" / f"{name}.json").read_text())["value"]
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, schema, value, strict=True)
+    buffer.seek(0)
+    assert message.model_validate(fastavro.schemaless_reader(buffer, schema, None)) == message.model_validate(
+        value
+    )
+
+
+class TestBreakingChanges:
+    OLD = json_schema(next(message for message in all_messages() if message.type == "CheckpointWritten"))
+
+    def test_a_new_optional_field_is_none(self):
+        new = copy.deepcopy(self.OLD)
+        new["properties"]["note"] = {"type": "string", "default": ""}
+        assert breaking_changes(self.OLD, new) == []
+
+    def test_a_removed_field_is_one(self):
+        new = copy.deepcopy(self.OLD)
+        del new["properties"]["kind"]
+        assert breaking_changes(self.OLD, new) == ["payload.kind: removed"]
+
+    def test_a_changed_type_deep_inside_is_one(self):
+        new = copy.deepcopy(self.OLD)
+        new["$defs"]["BundleRef"]["properties"]["step"]["type"] = "string"
+        assert breaking_changes(self.OLD, new) == ["payload.bundle.step: was integer, is string"]
+
+    def test_a_value_that_is_no_longer_allowed_is_one(self):
+        new = copy.deepcopy(self.OLD)
+        new["$defs"]["BundleKind"]["enum"].remove("final")
+        assert breaking_changes(self.OLD, new) == ["payload.kind: no longer allows 'final'"]
+
+    def test_a_new_required_field_is_one(self):
+        new = copy.deepcopy(self.OLD)
+        new["properties"]["region"] = {"type": "string"}
+        new["required"].append("region")
+        assert breaking_changes(self.OLD, new) == ["payload.region: is required now"]
+
+
+class TestUpcasting:
+    """The worked example: version 1 of a message counted megabytes, version 2 bytes, version 3 names the unit."""
+
+    @pytest.fixture(autouse=True)
+    def example(self, monkeypatch):
+        monkeypatch.setattr("schemas.upcasters.UPCASTS", {})
+
+    def test_old_payloads_pass_every_step(self):
+        import schemas.upcasters as module
+
+        @upcasts("ModelMeasured", since=1)
+        def in_bytes(payload: dict) -> dict:
+            return {"size": payload["size_mb"] * 1_048_576}
+
+        @upcasts("ModelMeasured", since=2)
+        def with_unit(payload: dict) -> dict:
+            return {"size_bytes": payload["size"]}
+
+        assert upcast("ModelMeasured", 1, {"size_mb": 2}, to=3) == {"size_bytes": 2_097_152}
+        assert upcast("ModelMeasured", 3, {"size_bytes": 5}, to=3) == {"size_bytes": 5}
+        assert len(module.UPCASTS) == 2
+
+    def test_a_missing_step_is_an_error(self):
+        with pytest.raises(KeyError):
+            upcast("ModelMeasured", 1, {}, to=2)
+
+    def test_two_steps_from_one_version_are_refused(self):
+        upcasts("ModelMeasured", since=1)(dict)
+        with pytest.raises(ValueError, match="two upcasters of ModelMeasured"):
+            upcasts("ModelMeasured", since=1)(dict)
+
+
+def test_every_old_version_has_its_upcaster():
+    for message in all_messages():
+        for version in range(1, message.version):
+            assert (message.type, version) in UPCASTS
+
+
+class TestTopics:
+    def test_every_listener_is_a_service(self):
+        assert set(LISTENS) == set(SERVICES)
+
+    def test_every_service_has_one_place_for_its_refusals(self):
+        assert {service: refusals_of(service).is_commands for service in SERVICES} == dict.fromkeys(
+            SERVICES, False
+        )
+
+    def test_a_message_leaves_a_service_by_one_topic(self):
+        for topic in TOPICS:
+            for writer in topic.writers:
+                for message in topic.messages:
+                    if message.type != "CommandRefused":
+                        assert topic_of(message, writer=writer) == topic
+
+    def test_somebody_listens_to_every_command(self):
+        heard = {topic.name for topics in LISTENS.values() for topic in topics}
+        assert {topic.name for topic in TOPICS if topic.is_commands} <= heard
