@@ -1,0 +1,17 @@
+"""The control side of training: barrier, stops, heartbeats, claims into facts."""
+
+from services.trainer_agent import handlers
+from services.trainer_agent.settings import Settings
+from shared.clock import utc_now
+from shared.service import Service
+
+
+def build(settings: Settings | None = None) -> Service:
+    settings = settings or Settings()
+    service = Service("trainer_agent", settings)
+    handlers.register(service, awake_since=utc_now())
+    return service
+
+
+if __name__ == "__main__":
+    build().run()

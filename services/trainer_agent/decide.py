@@ -1,0 +1,253 @@
+"""Pure decisions of the control side: claims of runners become facts, or are dropped with a reason.
+
+Every decision takes the attempt as it is stored. Facts of different topics come in any order, so each
+decision looks at all that is known and not at which message was the last piece.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from schemas.base import FailureClass, Message
+from schemas.job import JobScheduled, JobStopping, StopReason
+from schemas.training import (
+    AttemptMessage,
+    BundleUploaded,
+    CheckpointWritten,
+    RunnerStarted,
+    RunnerStopped,
+    StartTraining,
+    StepReached,
+    StopTraining,
+    TrainingCompleted,
+    TrainingFailed,
+    TrainingResumed,
+    TrainingStarted,
+    TrainingStopped,
+)
+from services.trainer_agent.model import Attempt, AttemptState, Runner, Stop
+
+SILENCE = timedelta(seconds=30)
+"""A runner heard of less recently than this has gone. It kills itself after half of it."""
+
+
+class Purpose(StrEnum):
+    """Why the reports are read to their present end before something is decided."""
+
+    SILENCE = "silence"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True)
+class Decision:
+    attempt: Attempt
+    messages: tuple[Message, ...] = ()
+    dropped: str = ""
+    """Why a claim made no fact; recorded with the claim."""
+    listen_until: datetime | None = None
+    """When to look for silent runners."""
+    read_reports: Purpose | None = None
+
+
+def on_job_scheduled(attempt: Attempt, event: JobScheduled) -> Decision:
+    return _start_if_complete(replace(attempt, order=event))
+
+
+def on_superseded(attempt: Attempt) -> Decision:
+    """A newer attempt of the job was scheduled: an old one that is still open ends here."""
+    if not attempt.is_open:
+        return Decision(attempt)
+    return _close_without_word(attempt, "a newer attempt of the job was scheduled")
+
+
+def on_job_stopping(attempt: Attempt, event: JobStopping) -> Decision:
+    """Relay the stop, and again whenever its reason or deadline changes."""
+    stop = Stop(event.reason, event.deadline)
+    if stop == attempt.stop:
+        return Decision(attempt)
+    stopping = replace(attempt, stop=stop)
+    return Decision(stopping, (_stop_directive(stopping, stop),))
+
+
+def on_nodes_released(attempt: Attempt) -> Decision:
+    released = replace(attempt, nodes_released=True)
+    return Decision(released, read_reports=Purpose.RELEASE if released.is_open else None)
+
+
+def on_runner_started(
+    attempt: Attempt, claim: RunnerStarted, *, report_id: str, now: datetime, newest: int
+) -> Decision:
+    if claim.attempt < newest or not attempt.is_open or attempt.stop:
+        return _answer_with_stop(attempt, claim, now=now)
+    if attempt.order and claim.node_index >= attempt.order.nodes:
+        reason = f"node index {claim.node_index} of an attempt of {attempt.order.nodes} nodes"
+        return Decision(attempt, dropped=reason)
+    if attempt.state is AttemptState.TRAINING:
+        return _on_second_start(attempt, claim)
+    known = attempt.with_runner(
+        Runner(claim.node_index, claim.node_id, claim.host, claim.port, report_id, seen_at=now)
+    )
+    return replace(_start_if_complete(known), listen_until=None if attempt.runners else now + SILENCE)
+
+
+def on_step_reached(attempt: Attempt, claim: StepReached, *, newest: int) -> Decision:
+    if reason := _why_void(attempt, claim, newest=newest):
+        return Decision(attempt, dropped=reason)
+    reached = replace(attempt, last_step=max(attempt.last_step, claim.step))
+    if claim.certificate is None:
+        return Decision(reached)
+    return Decision(reached, (TrainingResumed(**_who(attempt), certificate=claim.certificate),))
+
+
+def on_bundle_uploaded(attempt: Attempt, claim: BundleUploaded, *, newest: int) -> Decision:
+    if reason := _why_void(attempt, claim, newest=newest):
+        return Decision(attempt, dropped=reason)
+    if claim.bundle.attempt != attempt.number:
+        reason = f"a bundle of attempt {claim.bundle.attempt} claimed by attempt {attempt.number}"
+        return Decision(attempt, dropped=reason)
+    fact = CheckpointWritten(
+        **_who(attempt), bundle=claim.bundle, kind=claim.kind, metrics=dict(claim.metrics)
+    )
+    step = max(attempt.last_step, claim.bundle.step)
+    return Decision(replace(attempt, last_step=step, last_bundle=claim.bundle), (fact,))
+
+
+def on_runner_stopped(attempt: Attempt, claim: RunnerStopped, *, newest: int) -> Decision:
+    if reason := _why_void(attempt, claim, newest=newest):
+        return Decision(attempt, dropped=reason)
+    runner = attempt.runner(claim.node_index)
+    heard = attempt.with_runner(replace(runner, has_stopped=True)) if runner else attempt
+    heard = replace(heard, last_step=max(heard.last_step, claim.last_step))
+    if claim.node_index == 0:
+        return _close_on_word_of_runner_0(heard, claim)
+    if claim.outcome == "failed":
+        return _fail(heard, claim.failure_class or FailureClass.INTERNAL, claim.message)
+    if heard.state is AttemptState.GATHERING:
+        return _fail(heard, FailureClass.PREEMPTED, f"runner {claim.node_index} stopped before the start")
+    return Decision(heard)
+
+
+def on_silence_due(attempt: Attempt, *, now: datetime, awake_since: datetime) -> Decision:
+    """The listening timer fired. Nobody is called silent before the reports are read to their end."""
+    if attempt.order is None and attempt.is_open:
+        return Decision(attempt, listen_until=now + SILENCE)
+    due = _silent_at(attempt, awake_since=awake_since)
+    if due is None:
+        return Decision(attempt)
+    if due > now:
+        return Decision(attempt, listen_until=due)
+    return Decision(attempt, read_reports=Purpose.SILENCE)
+
+
+def on_reports_read(attempt: Attempt, purpose: Purpose, *, now: datetime, awake_since: datetime) -> Decision:
+    """All reports that were in the log when it was asked for have been applied."""
+    if not attempt.is_open:
+        return Decision(attempt)
+    if purpose is Purpose.RELEASE:
+        return _close_without_word(attempt, "its nodes are gone and runner 0 said nothing of its end")
+    due = _silent_at(attempt, awake_since=awake_since)
+    if due is None or due > now:
+        return Decision(attempt, listen_until=due)
+    silent = sorted(runner.node_index for runner in attempt.runners if runner.seen_at + SILENCE <= now)
+    message = f"no report from runner {', '.join(map(str, silent))} for {SILENCE.seconds} s"
+    return _fail(attempt, FailureClass.INFRA, message)
+
+
+def _start_if_complete(attempt: Attempt) -> Decision:
+    """The gang barrier: all runners of the epoch or none."""
+    order = attempt.order
+    if order is None or attempt.state is not AttemptState.GATHERING or attempt.stop or attempt.failure:
+        return Decision(attempt)
+    if not attempt.is_complete:
+        return Decision(attempt)
+    start = StartTraining(
+        **_who(attempt),
+        recipe=order.spec.recipe,
+        base_sha=order.base_sha,
+        dataset=order.dataset,
+        config_hash=order.config_hash,
+        resume=order.resume,
+        nodes=order.nodes,
+        devices_per_node=order.devices_per_node,
+        members=attempt.members,
+        grace_seconds=order.grace_seconds,
+    )
+    started = TrainingStarted(**_who(attempt), members=attempt.members)
+    return Decision(attempt.to(AttemptState.TRAINING), (start, started))
+
+
+def _on_second_start(attempt: Attempt, claim: RunnerStarted) -> Decision:
+    message = f"runner {claim.node_index} started again after training began"
+    return replace(_fail(attempt, FailureClass.INFRA, message), dropped=message)
+
+
+def _answer_with_stop(attempt: Attempt, claim: RunnerStarted, *, now: datetime) -> Decision:
+    stop = attempt.stop if attempt.is_open and attempt.stop else Stop(StopReason.FAILURE, now)
+    reason = f"attempt {claim.attempt} is stopping or has ended"
+    return Decision(attempt, (_stop_directive(attempt, stop),), dropped=reason)
+
+
+def _why_void(attempt: Attempt, claim: AttemptMessage, *, newest: int) -> str:
+    if claim.attempt < newest:
+        return f"claim of attempt {claim.attempt}, attempt {newest} is the newest"
+    if not attempt.is_open:
+        return f"attempt {claim.attempt} has had its last fact"
+    return ""
+
+
+def _close_on_word_of_runner_0(attempt: Attempt, claim: RunnerStopped) -> Decision:
+    if claim.outcome == "completed" and claim.bundle is not None:
+        done = TrainingCompleted(**_who(attempt), bundle=claim.bundle, last_step=claim.last_step)
+        return Decision(attempt.to(AttemptState.CLOSED), (done,))
+    failed = Decision(attempt)
+    if claim.outcome == "completed":
+        failed = _fail(attempt, FailureClass.INTERNAL, "runner 0 completed without a final bundle")
+    elif claim.outcome == "failed":
+        failed = _fail(attempt, claim.failure_class or FailureClass.INTERNAL, claim.message)
+    stopped = TrainingStopped(
+        **_who(attempt), reason=_reason(failed.attempt), last_step=claim.last_step, bundle=claim.bundle
+    )
+    return Decision(failed.attempt.to(AttemptState.CLOSED), (*failed.messages, stopped))
+
+
+def _close_without_word(attempt: Attempt, message: str) -> Decision:
+    """Runner 0 will not speak any more: end the attempt with what is known."""
+    failed = Decision(attempt) if attempt.stop else _fail(attempt, FailureClass.INFRA, message)
+    stopped = TrainingStopped(
+        **_who(attempt), reason=_reason(failed.attempt), last_step=attempt.furthest_step, bundle=None
+    )
+    return Decision(failed.attempt.to(AttemptState.CLOSED), (*failed.messages, stopped))
+
+
+def _fail(attempt: Attempt, failure: FailureClass, message: str) -> Decision:
+    if attempt.failure is not None:
+        return Decision(attempt)
+    fact = TrainingFailed(
+        **_who(attempt), failure_class=failure, message=message, last_step=attempt.furthest_step
+    )
+    return Decision(replace(attempt, failure=failure), (fact,))
+
+
+def _reason(attempt: Attempt) -> str:
+    if attempt.stop:
+        return attempt.stop.reason.value
+    return "failure" if attempt.failure else "unasked"
+
+
+def _silent_at(attempt: Attempt, *, awake_since: datetime) -> datetime | None:
+    """When the first runner counts as silent; None where nobody is listened to.
+
+    `awake_since`: start of this process, before which it could hear nobody.
+    """
+    if not attempt.is_open or attempt.stop or attempt.failure or attempt.nodes_released:
+        return None
+    heard = [max(runner.seen_at, awake_since) for runner in attempt.runners if not runner.has_stopped]
+    return min(heard) + SILENCE if heard else None
+
+
+def _stop_directive(attempt: Attempt, stop: Stop) -> StopTraining:
+    return StopTraining(**_who(attempt), reason=stop.reason, deadline=stop.deadline)
+
+
+def _who(attempt: Attempt) -> dict[str, object]:
+    return {"job_id": attempt.job_id, "tenant": attempt.tenant, "attempt": attempt.number}

@@ -1,0 +1,153 @@
+"""One function per message: load, decide, save, emit."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import BaseModel
+
+from schemas.job import JobScheduled, JobStopping
+from schemas.node import NodesReleased
+from schemas.topics import AGENT_REPORTS
+from schemas.training import (
+    AttemptMessage,
+    BundleUploaded,
+    RunnerHeartbeat,
+    RunnerStarted,
+    RunnerStopped,
+    StepReached,
+)
+from services.trainer_agent import decide, store
+from services.trainer_agent.decide import Decision, Purpose
+from services.trainer_agent.model import Attempt
+from shared.log import get_logger
+from shared.messaging.unit import Task, Unit
+from shared.service import Service
+
+log = get_logger(__name__)
+
+
+class Listen(BaseModel):
+    """Timer: look whether a runner of the attempt has fallen silent."""
+
+    job_id: str
+    number: int
+    tenant: str
+
+
+class ReadReports(Task):
+    """Task: apply all reports that are in the log now, then decide."""
+
+    job_id: str
+    number: int
+    tenant: str
+    purpose: Purpose
+
+    @property
+    def key(self) -> str:
+        return f"{self.job_id}:{self.number}:{self.purpose}"
+
+
+@dataclass(frozen=True)
+class Handlers:
+    service: Service
+    awake_since: datetime
+
+    async def job_scheduled(self, event: JobScheduled, unit: Unit) -> None:
+        for number in await store.open_numbers_below(unit.conn, event.job_id, event.attempt):
+            old = await store.lock_attempt(unit.conn, event.job_id, number, tenant=event.tenant)
+            await _apply(unit, old, decide.on_superseded(old))
+        attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
+        await _apply(unit, attempt, decide.on_job_scheduled(attempt, event))
+
+    async def job_stopping(self, event: JobStopping, unit: Unit) -> None:
+        attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
+        await _apply(unit, attempt, decide.on_job_stopping(attempt, event))
+
+    async def nodes_released(self, event: NodesReleased, unit: Unit) -> None:
+        attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
+        await _apply(unit, attempt, decide.on_nodes_released(attempt))
+
+    async def runner_started(self, claim: RunnerStarted, unit: Unit) -> None:
+        attempt, newest = await _load(unit, claim)
+        assert unit.envelope is not None, "claims come as messages"
+        report_id = unit.envelope.id
+        decision = decide.on_runner_started(attempt, claim, report_id=report_id, now=unit.now, newest=newest)
+        await _apply(unit, attempt, decision, claim)
+
+    async def runner_heartbeat(self, claim: RunnerHeartbeat, unit: Unit) -> None:
+        await store.hear_runner(unit.conn, claim, step=claim.step, at=unit.now)
+
+    async def step_reached(self, claim: StepReached, unit: Unit) -> None:
+        await store.hear_runner(unit.conn, claim, step=claim.step, at=unit.now)
+        attempt, newest = await _load(unit, claim)
+        await _apply(unit, attempt, decide.on_step_reached(attempt, claim, newest=newest), claim)
+
+    async def bundle_uploaded(self, claim: BundleUploaded, unit: Unit) -> None:
+        await store.hear_runner(unit.conn, claim, step=claim.bundle.step, at=unit.now)
+        attempt, newest = await _load(unit, claim)
+        await _apply(unit, attempt, decide.on_bundle_uploaded(attempt, claim, newest=newest), claim)
+
+    async def runner_stopped(self, claim: RunnerStopped, unit: Unit) -> None:
+        attempt, newest = await _load(unit, claim)
+        await _apply(unit, attempt, decide.on_runner_stopped(attempt, claim, newest=newest), claim)
+
+    async def listen(self, timer: Listen, unit: Unit) -> None:
+        attempt = await store.lock_attempt(unit.conn, timer.job_id, timer.number, tenant=timer.tenant)
+        decision = decide.on_silence_due(attempt, now=unit.now, awake_since=self.awake_since)
+        await _apply(unit, attempt, decision)
+
+    async def read_reports(self, task: ReadReports) -> None:
+        await self.service.caught_up(AGENT_REPORTS.name)
+
+    async def reports_read(self, task: ReadReports, result: None, unit: Unit) -> None:
+        attempt = await store.lock_attempt(unit.conn, task.job_id, task.number, tenant=task.tenant)
+        decision = decide.on_reports_read(attempt, task.purpose, now=unit.now, awake_since=self.awake_since)
+        await _apply(unit, attempt, decision)
+
+    async def reading_failed(self, task: ReadReports, error: Exception, unit: Unit) -> None:
+        """Kafka cannot be asked. Without an answer nobody is called silent, so ask again."""
+        log.error("reports could not be read to their end", job_id=task.job_id, error=str(error))
+        await unit.start_task(task)
+
+
+def register(service: Service, *, awake_since: datetime) -> None:
+    handlers = Handlers(service, awake_since)
+    service.on(JobScheduled, handlers.job_scheduled)
+    service.on(JobStopping, handlers.job_stopping)
+    service.on(NodesReleased, handlers.nodes_released)
+    service.on(RunnerStarted, handlers.runner_started)
+    service.on(RunnerHeartbeat, handlers.runner_heartbeat)
+    service.on(StepReached, handlers.step_reached)
+    service.on(BundleUploaded, handlers.bundle_uploaded)
+    service.on(RunnerStopped, handlers.runner_stopped)
+    service.on_timer(Listen, handlers.listen)
+    service.on_task(
+        ReadReports,
+        work=handlers.read_reports,
+        done=handlers.reports_read,
+        failed=handlers.reading_failed,
+        attempts=10,
+        concurrency=4,
+    )
+
+
+async def _load(unit: Unit, claim: AttemptMessage) -> tuple[Attempt, int]:
+    attempt = await store.lock_attempt(unit.conn, claim.job_id, claim.attempt, tenant=claim.tenant)
+    return attempt, await store.newest_number(unit.conn, claim.job_id)
+
+
+async def _apply(
+    unit: Unit, before: Attempt, decision: Decision, claim: AttemptMessage | None = None
+) -> None:
+    after = decision.attempt
+    await store.save_attempt(unit.conn, before, after)
+    if claim is not None and decision.dropped:
+        assert unit.envelope is not None, "claims come as messages"
+        await store.record_dropped(unit.conn, claim, decision.dropped, event_id=unit.envelope.id, at=unit.now)
+        log.warning("claim dropped", type=claim.type, attempt=claim.attempt, reason=decision.dropped)
+    await unit.emit(*decision.messages)
+    who = {"job_id": after.job_id, "number": after.number, "tenant": after.tenant}
+    if decision.listen_until is not None:
+        await unit.set_timer(Listen(**who), at=decision.listen_until)
+    if decision.read_reports is not None:
+        await unit.start_task(ReadReports(**who, purpose=decision.read_reports))

@@ -1,0 +1,104 @@
+"""An attempt as the control side of training sees it: its order, its runners, its stop, its end."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from schemas.base import BundleRef, FailureClass
+from schemas.job import JobScheduled, StopReason
+from schemas.training import Member
+
+
+class AttemptState(StrEnum):
+    GATHERING = "gathering"  # not all runners have reported
+    TRAINING = "training"  # the barrier is passed, StartTraining was sent
+    CLOSED = "closed"  # its last fact was sent
+
+
+ALLOWED: dict[AttemptState, frozenset[AttemptState]] = {
+    AttemptState.GATHERING: frozenset({AttemptState.TRAINING, AttemptState.CLOSED}),
+    AttemptState.TRAINING: frozenset({AttemptState.CLOSED}),
+    AttemptState.CLOSED: frozenset(),
+}
+
+
+class IllegalTransition(Exception):
+    """Our own bug: a decision asked for a move that the table does not have."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What is known of one runner of the gang."""
+
+    node_index: int
+    node_id: str
+    host: str
+    port: int
+    report_id: str
+    """Event id of its RunnerStarted; a resent one is the same, another start of the runner has another."""
+    seen_at: datetime
+    step: int = 0
+    """Of its newest heartbeat."""
+    has_stopped: bool = False
+
+    @property
+    def member(self) -> Member:
+        return Member(node_index=self.node_index, host=self.host, port=self.port)
+
+
+@dataclass(frozen=True)
+class Stop:
+    reason: StopReason
+    deadline: datetime
+
+
+@dataclass(frozen=True)
+class Attempt:
+    job_id: str
+    number: int
+    tenant: str
+    order: JobScheduled | None = None
+    """None while only the reports of its runners are known, which travel on another topic."""
+    state: AttemptState = AttemptState.GATHERING
+    runners: tuple[Runner, ...] = ()
+    stop: Stop | None = None
+    failure: FailureClass | None = None
+    """Class of the TrainingFailed that was sent; an attempt has at most one."""
+    nodes_released: bool = False
+    last_step: int = 0
+    last_bundle: BundleRef | None = None
+    revision: int = 0
+
+    def to(self, state: AttemptState, **changes: Any) -> "Attempt":
+        if state not in ALLOWED[self.state]:
+            raise IllegalTransition(f"attempt {self.number} of {self.job_id}: {self.state} -> {state}")
+        return replace(self, state=state, **changes)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is not AttemptState.CLOSED
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node of the gang has a runner that reported and has not stopped."""
+        if self.order is None:
+            return False
+        waiting = {runner.node_index for runner in self.runners if not runner.has_stopped}
+        return waiting == set(range(self.order.nodes))
+
+    @property
+    def furthest_step(self) -> int:
+        return max([self.last_step, *(runner.step for runner in self.runners)])
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """In rank order."""
+        return tuple(runner.member for runner in sorted(self.runners, key=lambda one: one.node_index))
+
+    def runner(self, node_index: int) -> Runner | None:
+        return next((runner for runner in self.runners if runner.node_index == node_index), None)
+
+    def with_runner(self, changed: Runner) -> "Attempt":
+        others = tuple(runner for runner in self.runners if runner.node_index != changed.node_index)
+        return replace(self, runners=(*others, changed))

@@ -1,0 +1,135 @@
+"""SQL of the trainer_agent's schema; the only file that knows column names."""
+
+from datetime import datetime
+
+from asyncpg import Record
+
+from schemas.base import BundleRef, FailureClass
+from schemas.job import JobScheduled, StopReason
+from schemas.training import AttemptMessage, RunnerReport
+from services.trainer_agent.model import Attempt, AttemptState, Runner, Stop
+from shared.errors import StaleWrite
+from shared.postgres.database import Connection
+
+OPEN_ATTEMPT = """
+    INSERT INTO attempt (job_id, number, tenant) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
+
+LOCK_ATTEMPT = """
+    SELECT job_id, number, tenant, state, job_order, stop_reason, stop_deadline, failure_class,
+           nodes_released, last_step, last_bundle, revision
+      FROM attempt WHERE job_id = $1 AND number = $2 FOR UPDATE"""
+
+SELECT_RUNNERS = """
+    SELECT node_index, node_id, host, port, report_id, seen_at, step, has_stopped
+      FROM runner WHERE job_id = $1 AND number = $2 ORDER BY node_index"""
+
+SAVE_ATTEMPT = """
+    UPDATE attempt SET state = $3, job_order = $4, stop_reason = $5, stop_deadline = $6, failure_class = $7,
+                       nodes_released = $8, last_step = $9, last_bundle = $10, revision = revision + 1
+     WHERE job_id = $1 AND number = $2 AND revision = $11 RETURNING revision"""
+
+SAVE_RUNNER = """
+    INSERT INTO runner (job_id, number, node_index, node_id, host, port, report_id, seen_at, step,
+                        has_stopped)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (job_id, number, node_index) DO UPDATE
+       SET node_id = $4, host = $5, port = $6, report_id = $7, seen_at = $8, step = $9, has_stopped = $10"""
+
+HEAR_RUNNER = """
+    UPDATE runner SET seen_at = $4, step = greatest(step, $5)
+     WHERE job_id = $1 AND number = $2 AND node_index = $3"""
+
+NEWEST = "SELECT coalesce(max(number), 0) FROM attempt WHERE job_id = $1"
+
+OPEN_BELOW = """
+    SELECT number FROM attempt WHERE job_id = $1 AND number < $2 AND state <> 'closed' ORDER BY number"""
+
+RECORD_DROPPED = """
+    INSERT INTO dropped_claim (job_id, number, event_id, type, reason, payload, dropped_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)"""
+
+
+async def lock_attempt(conn: Connection, job_id: str, number: int, *, tenant: str) -> Attempt:
+    """The attempt, made known by this call if no message named it before."""
+    await conn.execute(OPEN_ATTEMPT, job_id, number, tenant)
+    row = await conn.fetchrow(LOCK_ATTEMPT, job_id, number)
+    assert row is not None, "the row was inserted above"
+    return _attempt(row, await conn.fetch(SELECT_RUNNERS, job_id, number))
+
+
+async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> None:
+    """Write what changed, unless someone else wrote since `before` was read (StaleWrite, retryable)."""
+    if after == before:
+        return
+    stop, order, bundle = after.stop, after.order, after.last_bundle
+    revision = await conn.fetchval(
+        SAVE_ATTEMPT,
+        after.job_id,
+        after.number,
+        after.state,
+        order and order.model_dump(mode="json"),
+        stop and stop.reason,
+        stop and stop.deadline,
+        after.failure,
+        after.nodes_released,
+        after.last_step,
+        bundle and bundle.model_dump(mode="json"),
+        before.revision,
+    )
+    if revision is None:
+        raise StaleWrite(f"attempt {after.number} of {after.job_id} changed since revision {before.revision}")
+    for runner in set(after.runners) - set(before.runners):
+        await _save_runner(conn, after, runner)
+
+
+async def hear_runner(conn: Connection, claim: RunnerReport, *, step: int, at: datetime) -> None:
+    """Any report shows that its runner lives. Touches the runner's row only: heartbeats are many."""
+    await conn.execute(HEAR_RUNNER, claim.job_id, claim.attempt, claim.node_index, at, step)
+
+
+async def newest_number(conn: Connection, job_id: str) -> int:
+    return int(await conn.fetchval(NEWEST, job_id))
+
+
+async def open_numbers_below(conn: Connection, job_id: str, number: int) -> list[int]:
+    return [row["number"] for row in await conn.fetch(OPEN_BELOW, job_id, number)]
+
+
+async def record_dropped(
+    conn: Connection, claim: AttemptMessage, reason: str, *, event_id: str, at: datetime
+) -> None:
+    payload = claim.model_dump(mode="json")
+    await conn.execute(RECORD_DROPPED, claim.job_id, claim.attempt, event_id, claim.type, reason, payload, at)
+
+
+async def _save_runner(conn: Connection, attempt: Attempt, runner: Runner) -> None:
+    await conn.execute(
+        SAVE_RUNNER,
+        attempt.job_id,
+        attempt.number,
+        runner.node_index,
+        runner.node_id,
+        runner.host,
+        runner.port,
+        runner.report_id,
+        runner.seen_at,
+        runner.step,
+        runner.has_stopped,
+    )
+
+
+def _attempt(row: Record, runners: list[Record]) -> Attempt:
+    return Attempt(
+        job_id=row["job_id"],
+        number=row["number"],
+        tenant=row["tenant"],
+        order=row["job_order"] and JobScheduled.model_validate(row["job_order"]),
+        state=AttemptState(row["state"]),
+        runners=tuple(Runner(**dict(runner)) for runner in runners),
+        stop=row["stop_reason"] and Stop(StopReason(row["stop_reason"]), row["stop_deadline"]),
+        failure=row["failure_class"] and FailureClass(row["failure_class"]),
+        nodes_released=row["nodes_released"],
+        last_step=row["last_step"],
+        last_bundle=row["last_bundle"] and BundleRef.model_validate(row["last_bundle"]),
+        revision=row["revision"],
+    )

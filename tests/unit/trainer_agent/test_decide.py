@@ -1,0 +1,421 @@
+"""The control side's decisions: each test is a row of the specification."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+
+import pytest
+
+from schemas.artefacts import ResumeCertificate
+from schemas.base import BundleRef, DatasetRef, FailureClass, FileRef, PriceClass
+from schemas.job import JobScheduled, JobStopping, StopReason
+from schemas.specification import JobSpec
+from schemas.training import (
+    BundleKind,
+    BundleUploaded,
+    CheckpointWritten,
+    RunnerStarted,
+    RunnerStopped,
+    StartTraining,
+    StepReached,
+    StopTraining,
+    TrainingCompleted,
+    TrainingFailed,
+    TrainingResumed,
+    TrainingStarted,
+    TrainingStopped,
+)
+from services.trainer_agent import decide
+from services.trainer_agent.decide import SILENCE, Decision, Purpose
+from services.trainer_agent.model import ALLOWED, Attempt, AttemptState, IllegalTransition, Runner, Stop
+
+NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+LONG_AGO = NOON - timedelta(days=1)
+SHA = "a" * 64
+SECOND = timedelta(seconds=1)
+WHO = {"job_id": "ftjob-1", "tenant": "acme"}
+
+
+def a_schedule(*, attempt: int = 1, nodes: int = 2) -> JobScheduled:
+    return JobScheduled(
+        **WHO,
+        attempt=attempt,
+        spec=JobSpec(
+            base_model="tiny", base_sha=SHA, training_file=FileRef(file_id="file-1", sha256=SHA, size_bytes=1)
+        ),
+        base_sha=SHA,
+        dataset=DatasetRef(version=SHA, manifest_sha256=SHA),
+        config_hash=SHA,
+        resume=None,
+        pool="spot",
+        price_class=PriceClass.SPOT,
+        nodes=nodes,
+        devices_per_node=1,
+        grace_seconds=30,
+        start_deadline=NOON + timedelta(minutes=5),
+    )
+
+
+def a_runner(index: int = 0, *, seen_at: datetime = NOON, has_stopped: bool = False) -> Runner:
+    return Runner(
+        index,
+        f"node-{index}",
+        "127.0.0.1",
+        4000 + index,
+        f"started-{index}",
+        seen_at,
+        has_stopped=has_stopped,
+    )
+
+
+def an_attempt(*, nodes: int = 2, started: int = 0, **changes: object) -> Attempt:
+    runners = tuple(a_runner(index) for index in range(started))
+    fields = {"order": a_schedule(nodes=nodes), "runners": runners} | changes
+    return Attempt("ftjob-1", 1, "acme", **fields)
+
+
+def in_training(**changes: object) -> Attempt:
+    return an_attempt(started=2, **({"state": AttemptState.TRAINING} | changes))
+
+
+def started(index: int = 0, *, attempt: int = 1) -> RunnerStarted:
+    return RunnerStarted(
+        **WHO,
+        attempt=attempt,
+        node_index=index,
+        host="127.0.0.1",
+        port=4000 + index,
+        node_id=f"node-{index}",
+    )
+
+
+def on_started(attempt: Attempt, claim: RunnerStarted, *, newest: int = 1, report_id: str = "") -> Decision:
+    return decide.on_runner_started(
+        attempt, claim, report_id=report_id or f"started-{claim.node_index}", now=NOON, newest=newest
+    )
+
+
+def stopped(index: int = 0, *, outcome: str = "stopped", **changes: object) -> RunnerStopped:
+    fields = WHO | {"attempt": 1, "node_index": index, "outcome": outcome, "last_step": 7} | changes
+    return RunnerStopped(**fields)
+
+
+def on_stopped(attempt: Attempt, claim: RunnerStopped, *, newest: int = 1) -> Decision:
+    return decide.on_runner_stopped(attempt, claim, newest=newest)
+
+
+def stopping(*, reason: StopReason = StopReason.CANCEL, seconds: float = 30) -> JobStopping:
+    return JobStopping(**WHO, attempt=1, reason=reason, deadline=NOON + timedelta(seconds=seconds))
+
+
+def a_bundle(*, attempt: int = 1, step: int = 7) -> BundleRef:
+    return BundleRef(attempt=attempt, step=step, manifest_sha256=SHA)
+
+
+def uploaded(*, attempt: int = 1, **changes: object) -> BundleUploaded:
+    fields = {"bundle": a_bundle(), "kind": BundleKind.PERIODIC, "metrics": {"loss": 1.0}} | changes
+    return BundleUploaded(**WHO, attempt=attempt, node_index=0, **fields)
+
+
+def types(decision: Decision) -> list[type]:
+    return [type(message) for message in decision.messages]
+
+
+def only(decision: Decision, wanted: type) -> object:
+    found = [message for message in decision.messages if isinstance(message, wanted)]
+    assert len(found) == 1, f"expected one {wanted.__name__}, got {types(decision)}"
+    return found[0]
+
+
+class TestGangBarrier:
+    @pytest.mark.parametrize("order", list(permutations(["schedule", 0, 1, 2])))
+    def test_starts_once_and_only_when_all_runners_and_the_order_are_here(self, order):
+        attempt, sent = Attempt("ftjob-1", 1, "acme"), []
+        for number, piece in enumerate(order, start=1):
+            if piece == "schedule":
+                decision = decide.on_job_scheduled(attempt, a_schedule(nodes=3))
+            else:
+                decision = on_started(attempt, started(piece))
+            attempt = decision.attempt
+            sent += decision.messages
+            assert bool(sent) == (number == len(order))
+        assert [type(message) for message in sent] == [StartTraining, TrainingStarted]
+        assert attempt.state is AttemptState.TRAINING
+
+    def test_members_are_in_rank_order(self):
+        attempt = on_started(an_attempt(), started(1)).attempt
+        start = only(on_started(attempt, started(0)), StartTraining)
+        assert [member.node_index for member in start.members] == [0, 1]
+        assert [member.port for member in start.members] == [4000, 4001]
+
+    def test_the_order_carries_what_was_scheduled(self):
+        start = only(on_started(an_attempt(nodes=1), started()), StartTraining)
+        schedule = a_schedule(nodes=1)
+        assert (start.recipe, start.resume, start.dataset) == (schedule.spec.recipe, None, schedule.dataset)
+        assert (start.nodes, start.devices_per_node, start.attempt) == (1, 1, 1)
+
+    def test_a_runner_that_starts_again_before_the_barrier_replaces_itself(self):
+        attempt = on_started(an_attempt(), started(0)).attempt
+        again = started(0).model_copy(update={"port": 5000})
+        attempt = on_started(attempt, again, report_id="again").attempt
+        start = only(on_started(attempt, started(1)), StartTraining)
+        assert start.members[0].port == 5000
+
+    def test_a_stopped_runner_does_not_count(self):
+        attempt = an_attempt(runners=(a_runner(0, has_stopped=True),), failure=None)
+        assert types(on_started(attempt, started(1))) == []
+
+    def test_a_node_beyond_the_gang_is_dropped(self):
+        decision = on_started(an_attempt(nodes=1), started(1))
+        assert decision.dropped == "node index 1 of an attempt of 1 nodes"
+        assert decision.attempt.runners == ()
+
+    def test_nothing_starts_after_a_failure(self):
+        assert types(on_started(an_attempt(started=1, failure=FailureClass.INFRA), started(1))) == []
+
+    def test_a_runner_that_starts_again_in_training_fails_the_attempt(self):
+        decision = on_started(in_training(), started(1), report_id="again")
+        assert only(decision, TrainingFailed).failure_class is FailureClass.INFRA
+
+    def test_the_first_runner_arms_the_listening_timer(self):
+        first = on_started(an_attempt(), started(0))
+        assert first.listen_until == NOON + SILENCE
+        assert on_started(first.attempt, started(1)).listen_until is None
+
+
+class TestStop:
+    def test_is_relayed_with_reason_and_deadline(self):
+        directive = only(decide.on_job_stopping(in_training(), stopping()), StopTraining)
+        assert (directive.reason, directive.deadline) == (StopReason.CANCEL, NOON + 30 * SECOND)
+
+    def test_is_relayed_again_only_if_it_changed(self):
+        attempt = decide.on_job_stopping(in_training(), stopping()).attempt
+        assert types(decide.on_job_stopping(attempt, stopping())) == []
+        earlier = only(decide.on_job_stopping(attempt, stopping(seconds=5)), StopTraining)
+        assert earlier.deadline == NOON + 5 * SECOND
+
+    @pytest.mark.parametrize(
+        ("attempt", "newest", "reason"),
+        [
+            (an_attempt(stop=Stop(StopReason.PAUSE, NOON + 9 * SECOND)), 1, StopReason.PAUSE),
+            (in_training(state=AttemptState.CLOSED), 1, StopReason.FAILURE),
+            (an_attempt(), 2, StopReason.FAILURE),
+        ],
+        ids=["stopping", "ended", "superseded"],
+    )
+    def test_answers_a_late_runner(self, attempt, newest, reason):
+        decision = on_started(attempt, started(1), newest=newest)
+        assert only(decision, StopTraining).reason is reason
+        assert decision.dropped
+        assert decision.attempt == attempt
+
+    @pytest.mark.parametrize("stop_first", [True, False])
+    def test_before_the_barrier_nothing_starts_in_either_order(self, stop_first):
+        attempt, sent = an_attempt(nodes=2, started=1), []
+        steps = [lambda a: decide.on_job_stopping(a, stopping()), lambda a: on_started(a, started(1))]
+        for step in steps if stop_first else reversed(steps):
+            decision = step(attempt)
+            attempt = decision.attempt
+            sent += decision.messages
+        starts = [message for message in sent if isinstance(message, StartTraining)]
+        assert len(starts) == (0 if stop_first else 1)
+        assert any(isinstance(message, StopTraining) for message in sent)
+
+
+class TestClaims:
+    def test_an_uploaded_bundle_is_a_written_checkpoint(self):
+        fact = only(decide.on_bundle_uploaded(in_training(), uploaded(), newest=1), CheckpointWritten)
+        assert (fact.bundle, fact.kind, fact.metrics) == (a_bundle(), BundleKind.PERIODIC, {"loss": 1.0})
+
+    def test_a_certificate_is_a_resumed_training(self):
+        certificate = ResumeCertificate(exact=True, step=4, reason="equal")
+        claim = StepReached(
+            **WHO, attempt=1, node_index=0, step=5, num_steps=9, certificate=certificate, packing="proved"
+        )
+        fact = only(decide.on_step_reached(in_training(), claim, newest=1), TrainingResumed)
+        assert fact.certificate == certificate
+
+    def test_a_first_step_without_a_certificate_is_no_fact(self):
+        claim = StepReached(**WHO, attempt=1, node_index=0, step=1, num_steps=9)
+        decision = decide.on_step_reached(in_training(), claim, newest=1)
+        assert (decision.messages, decision.attempt.last_step) == ((), 1)
+
+    @pytest.mark.parametrize("void", ["older", "closed"])
+    @pytest.mark.parametrize(
+        ("decision_of", "claim"),
+        [
+            (decide.on_bundle_uploaded, uploaded()),
+            (decide.on_runner_stopped, stopped(outcome="completed", bundle=a_bundle())),
+            (decide.on_step_reached, StepReached(**WHO, attempt=1, node_index=0, step=1, num_steps=9)),
+        ],
+        ids=["BundleUploaded", "RunnerStopped", "StepReached"],
+    )
+    def test_of_an_old_or_ended_attempt_are_dropped_with_a_reason(self, decision_of, claim, void):
+        attempt = in_training(state=AttemptState.CLOSED) if void == "closed" else in_training()
+        decision = decision_of(attempt, claim, newest=2 if void == "older" else 1)
+        assert decision.messages == ()
+        assert decision.attempt == attempt
+        assert decision.dropped
+
+    def test_a_bundle_of_another_attempt_is_dropped(self):
+        claim = uploaded(bundle=a_bundle(attempt=3))
+        assert decide.on_bundle_uploaded(in_training(), claim, newest=1).dropped
+
+
+class TestEndOfAnAttempt:
+    def test_runner_0_completed(self):
+        decision = on_stopped(in_training(), stopped(outcome="completed", bundle=a_bundle()))
+        assert types(decision) == [TrainingCompleted]
+        assert decision.attempt.state is AttemptState.CLOSED
+
+    def test_runner_0_completed_without_a_bundle_is_our_fault(self):
+        decision = on_stopped(in_training(), stopped(outcome="completed"))
+        assert types(decision) == [TrainingFailed, TrainingStopped]
+        assert only(decision, TrainingFailed).failure_class is FailureClass.INTERNAL
+
+    @pytest.mark.parametrize(
+        ("stop", "reason"), [(None, "unasked"), (Stop(StopReason.PAUSE, NOON), "pause")], ids=str
+    )
+    def test_runner_0_stopped(self, stop, reason):
+        fact = only(on_stopped(in_training(stop=stop), stopped(bundle=a_bundle())), TrainingStopped)
+        assert (fact.reason, fact.last_step, fact.bundle) == (reason, 7, a_bundle())
+
+    def test_runner_0_failed(self):
+        claim = stopped(outcome="failed", failure_class=FailureClass.OOM, message="no room")
+        decision = on_stopped(in_training(), claim)
+        assert types(decision) == [TrainingFailed, TrainingStopped]
+        failed = only(decision, TrainingFailed)
+        assert (failed.failure_class, failed.message) == (FailureClass.OOM, "no room")
+        assert only(decision, TrainingStopped).reason == "failure"
+
+    def test_a_failure_is_told_once(self):
+        decision = on_stopped(
+            in_training(failure=FailureClass.INFRA), stopped(outcome="failed", failure_class=FailureClass.OOM)
+        )
+        assert types(decision) == [TrainingStopped]
+
+    def test_another_runner_failed_while_runner_0_goes_on(self):
+        claim = stopped(1, outcome="failed", failure_class=FailureClass.NUMERIC)
+        decision = on_stopped(in_training(), claim)
+        assert types(decision) == [TrainingFailed]
+        assert decision.attempt.is_open
+
+    def test_another_runner_stopped_with_the_gang(self):
+        decision = on_stopped(in_training(), stopped(1))
+        assert (decision.messages, decision.attempt.is_open) == ((), True)
+
+    def test_another_runner_left_before_the_barrier(self):
+        decision = on_stopped(an_attempt(started=2, nodes=3), stopped(1))
+        assert only(decision, TrainingFailed).failure_class is FailureClass.PREEMPTED
+
+    def test_released_nodes_are_read_out_before_the_end(self):
+        decision = decide.on_nodes_released(in_training())
+        assert (decision.messages, decision.read_reports) == ((), Purpose.RELEASE)
+
+    def test_released_nodes_of_an_ended_attempt_need_nothing(self):
+        decision = decide.on_nodes_released(in_training(state=AttemptState.CLOSED))
+        assert decision.read_reports is None
+
+    @pytest.mark.parametrize(
+        ("changes", "facts"),
+        [
+            ({}, [TrainingFailed, TrainingStopped]),
+            ({"failure": FailureClass.USER}, [TrainingStopped]),
+            ({"stop": Stop(StopReason.CANCEL, NOON)}, [TrainingStopped]),
+            ({"state": AttemptState.CLOSED}, []),
+        ],
+        ids=["unasked", "failure told", "asked", "ended"],
+    )
+    def test_without_a_word_of_runner_0(self, changes, facts):
+        attempt = in_training(nodes_released=True, **changes)
+        decision = decide.on_reports_read(attempt, Purpose.RELEASE, now=NOON, awake_since=LONG_AGO)
+        assert types(decision) == facts
+        assert not decision.attempt.is_open
+
+    @pytest.mark.parametrize("word_first", [True, False])
+    def test_has_one_last_fact_whichever_comes_first(self, word_first):
+        attempt, sent = in_training(nodes_released=True), []
+        steps = [
+            lambda a: on_stopped(a, stopped(outcome="completed", bundle=a_bundle())),
+            lambda a: decide.on_reports_read(a, Purpose.RELEASE, now=NOON, awake_since=LONG_AGO),
+        ]
+        for step in steps if word_first else reversed(steps):
+            decision = step(attempt)
+            attempt = decision.attempt
+            sent += decision.messages
+        last = [message for message in sent if isinstance(message, TrainingStopped | TrainingCompleted)]
+        assert len(last) == 1
+        assert sent[-1] is last[0]
+
+    def test_a_newer_attempt_ends_an_open_one(self):
+        assert types(decide.on_superseded(in_training())) == [TrainingFailed, TrainingStopped]
+        assert types(decide.on_superseded(in_training(state=AttemptState.CLOSED))) == []
+
+
+class TestSilence:
+    def silent(self, seconds: float, **changes: object) -> Attempt:
+        seen = NOON - timedelta(seconds=seconds)
+        return in_training(runners=(a_runner(0, seen_at=NOON), a_runner(1, seen_at=seen)), **changes)
+
+    def due(self, attempt: Attempt, *, awake_since: datetime = LONG_AGO) -> Decision:
+        return decide.on_silence_due(attempt, now=NOON, awake_since=awake_since)
+
+    def read(self, attempt: Attempt, *, awake_since: datetime = LONG_AGO) -> Decision:
+        return decide.on_reports_read(attempt, Purpose.SILENCE, now=NOON, awake_since=awake_since)
+
+    def test_is_believed_only_after_the_reports_are_read(self):
+        decision = self.due(self.silent(31))
+        assert (decision.messages, decision.read_reports) == ((), Purpose.SILENCE)
+
+    def test_of_one_runner_fails_the_attempt(self):
+        decision = self.read(self.silent(31))
+        failed = only(decision, TrainingFailed)
+        assert (failed.failure_class, failed.message) == (
+            FailureClass.INFRA,
+            "no report from runner 1 for 30 s",
+        )
+        assert decision.attempt.is_open
+
+    def test_a_report_that_was_read_meanwhile_listens_on(self):
+        decision = self.read(self.silent(10))
+        assert (decision.messages, decision.listen_until) == ((), NOON + 20 * SECOND)
+
+    def test_before_its_time_listens_on(self):
+        assert self.due(self.silent(29)).listen_until == NOON + SECOND
+
+    def test_counts_from_our_own_start(self):
+        started_at = NOON - 10 * SECOND
+        assert self.due(self.silent(300), awake_since=started_at).listen_until == started_at + SILENCE
+        assert self.read(self.silent(300), awake_since=started_at).messages == ()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"stop": Stop(StopReason.CANCEL, NOON)},
+            {"failure": FailureClass.INFRA},
+            {"nodes_released": True},
+            {"state": AttemptState.CLOSED},
+        ],
+        ids=["stopping", "failed", "released", "ended"],
+    )
+    def test_does_not_matter_any_more(self, changes):
+        attempt = self.silent(300, **changes)
+        assert self.due(attempt) == Decision(attempt)
+        assert self.read(attempt).messages == ()
+
+    def test_of_a_stopped_runner_does_not_matter(self):
+        gone = a_runner(1, seen_at=LONG_AGO, has_stopped=True)
+        decision = self.due(in_training(runners=(a_runner(0), gone)))
+        assert decision.listen_until == NOON + SILENCE
+
+    def test_keeps_its_timer_armed_while_the_attempt_is_not_known(self):
+        unknown = Attempt("ftjob-1", 1, "acme", runners=(a_runner(0, seen_at=LONG_AGO),))
+        assert self.due(unknown).listen_until == NOON + SILENCE
+
+
+@pytest.mark.parametrize(
+    ("state", "target"),
+    [(state, target) for state in AttemptState for target in AttemptState if target not in ALLOWED[state]],
+)
+def test_every_unlisted_move_is_refused(state, target):
+    with pytest.raises(IllegalTransition):
+        an_attempt(state=state).to(target)
