@@ -53,6 +53,9 @@ class ObjectStore(Protocol):
         self, key: str, *, sha256: str | None = None, limit_bytes: int = MAX_BYTES_IN_MEMORY
     ) -> bytes: ...
 
+    async def verify(self, key: str, *, sha256: str, size_bytes: int) -> None:
+        """Read the object through. CorruptObject unless size and sha256 are right."""
+
     async def head(self, key: str) -> ObjectHead | None: ...
 
     async def list_objects(self, prefix: str) -> list[ObjectHead]: ...
@@ -150,6 +153,9 @@ class S3ObjectStore:
         self, key: str, *, sha256: str | None = None, limit_bytes: int = MAX_BYTES_IN_MEMORY
     ) -> bytes:
         return await self._call(self._get_bytes, key, sha256, limit_bytes)
+
+    async def verify(self, key: str, *, sha256: str, size_bytes: int) -> None:
+        await self._call(self._verify, key, sha256, size_bytes)
 
     async def head(self, key: str) -> ObjectHead | None:
         return await self._call(self._head, key)
@@ -263,6 +269,13 @@ class S3ObjectStore:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+    def _verify(self, key: str, sha256: str, size_bytes: int) -> None:
+        digest, size = hashlib.sha256(), 0
+        for chunk in self._client.get_object(Bucket=self._bucket, Key=key)["Body"].iter_chunks(CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+        _verify(key, digest.hexdigest(), sha256, size, size_bytes)
 
     def _get_bytes(self, key: str, sha256: str | None, limit_bytes: int) -> bytes:
         answer = self._client.get_object(Bucket=self._bucket, Key=key)

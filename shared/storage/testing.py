@@ -41,6 +41,11 @@ class FakeObjectStore:
             raise CorruptObject(f"{key}: expected sha256 {sha256}")
         return data
 
+    async def verify(self, key: str, *, sha256: str, size_bytes: int) -> None:
+        data = await self.get_bytes(key, sha256=sha256)
+        if len(data) != size_bytes:
+            raise CorruptObject(f"{key}: found {len(data)} bytes, expected {size_bytes}")
+
     async def head(self, key: str) -> ObjectHead | None:
         data = self.objects.get(key)
         return None if data is None else ObjectHead(key, len(data), hashlib.sha256(data).hexdigest())

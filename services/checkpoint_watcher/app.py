@@ -1,0 +1,16 @@
+"""Wiring of the checkpoint watcher: `python -m services.checkpoint_watcher.app`."""
+
+from services.checkpoint_watcher import handlers
+from services.checkpoint_watcher.settings import Settings
+from shared.service import Service
+
+
+def build(settings: Settings | None = None) -> Service:
+    settings = settings or Settings()
+    service = Service("checkpoint_watcher", settings)
+    handlers.register(service, settings)
+    return service
+
+
+if __name__ == "__main__":
+    build().run()

@@ -1,0 +1,53 @@
+"""Reading bundles back from S3, and deleting them."""
+
+from dataclasses import dataclass
+
+from schemas import layout
+from schemas.artefacts import BundleManifest
+from schemas.base import BundleRef
+from shared.errors import CorruptObject
+from shared.failpoints import failpoint
+from shared.storage.objects import ObjectStore, get_manifest
+
+
+@dataclass(frozen=True)
+class Verdict:
+    size_bytes: int
+    problem: str
+    """Empty when every part is what the manifest says."""
+
+
+async def verify_bundle(objects: ObjectStore, job_id: str, bundle: BundleRef) -> Verdict:
+    """Read every byte of the bundle. Raises StorageUnavailable, which says nothing about the bundle."""
+    try:
+        manifest = await get_manifest(
+            objects, _key(job_id, bundle), BundleManifest, sha256=bundle.manifest_sha256
+        )
+        _check_identity(manifest, job_id, bundle)
+        for part in manifest.parts:
+            key = _key(job_id, bundle, f"parts/{part.sha256}")
+            await objects.verify(key, sha256=part.sha256, size_bytes=part.size_bytes)
+    except KeyError as error:
+        return Verdict(0, f"{error.args[0]} does not exist")
+    except (CorruptObject, ValueError) as error:
+        return Verdict(0, str(error))
+    return Verdict(sum(part.size_bytes for part in manifest.parts), "")
+
+
+async def delete_bundle(objects: ObjectStore, job_id: str, bundle: BundleRef) -> None:
+    """Manifest first: from then on the bundle does not exist, whatever is left of its parts."""
+    prefix = _key(job_id, bundle, "")
+    await objects.delete([_key(job_id, bundle)])
+    failpoint("gc.marked")
+    await objects.delete([head.key for head in await objects.list_objects(prefix)])
+
+
+def _key(job_id: str, bundle: BundleRef, path: str = layout.MANIFEST) -> str:
+    return layout.checkpoint(job_id, bundle.attempt, bundle.step, path)
+
+
+def _check_identity(manifest: BundleManifest, job_id: str, bundle: BundleRef) -> None:
+    found = (manifest.job_id, manifest.attempt, manifest.step)
+    expected = (job_id, bundle.attempt, bundle.step)
+    if found != expected:
+        raise CorruptObject(f"manifest is of {found}, expected (job, attempt, step) {expected}")

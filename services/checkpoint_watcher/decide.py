@@ -1,0 +1,35 @@
+"""Pure decisions: which bundles retention may delete, and whether a checkpoint is overdue."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
+
+
+def expirable(checkpoints: Sequence[Checkpoint], attempt: Attempt | None, *, keep: int) -> list[Checkpoint]:
+    """Verified bundles older than the `keep` newest verified ones and not named by the open attempt.
+
+    While the job has no bundle newer than a corrupt one, nothing older goes: `keep` counts only verified.
+    """
+    verified = sorted(
+        (each for each in checkpoints if each.state is CheckpointState.VERIFIED),
+        key=lambda each: each.age,
+        reverse=True,
+    )
+    pinned = attempt.resume if attempt is not None and attempt.is_open else None
+    return [each for each in verified[keep:] if each.age != pinned]
+
+
+def is_overdue(attempt: Attempt, *, now: datetime, intervals: float) -> bool:
+    """Whether an open, started attempt has written nothing for so many intervals."""
+    since = attempt.last_written_at or attempt.started_at
+    if not attempt.is_open or since is None:
+        return False
+    return now - since >= timedelta(seconds=attempt.interval_seconds * intervals)
+
+
+def next_look(attempt: Attempt, *, now: datetime, intervals: float) -> datetime:
+    """When the attempt would be overdue if it wrote nothing from here on."""
+    since = attempt.last_written_at or attempt.started_at or now
+    due = since + timedelta(seconds=attempt.interval_seconds * intervals)
+    return due if due > now else now + timedelta(seconds=attempt.interval_seconds * intervals)

@@ -1,0 +1,159 @@
+"""Verify what was written, expire what is no longer needed, look for what is late."""
+
+from schemas.base import BundleRef, Value
+from schemas.checkpoint import CheckpointCorrupt, CheckpointExpired, CheckpointOverdue, CheckpointVerified
+from schemas.job import JobCancelled, JobEvaluating, JobFailed, JobPaused, JobRequeued, JobScheduled
+from schemas.training import CheckpointWritten, TrainingCompleted, TrainingStarted, TrainingStopped
+from services.checkpoint_watcher import decide, store
+from services.checkpoint_watcher.clients import Verdict, delete_bundle, verify_bundle
+from services.checkpoint_watcher.model import CheckpointState
+from services.checkpoint_watcher.settings import Settings
+from shared.log import get_logger
+from shared.messaging.unit import Task, Unit
+from shared.service import Service
+
+log = get_logger(__name__)
+
+
+class BundleTask(Task, frozen=True):
+    job_id: str
+    tenant: str
+    bundle: BundleRef
+
+    @property
+    def key(self) -> str:
+        return f"{self.job_id}/{self.bundle.attempt}/{self.bundle.step}/{self.bundle.manifest_sha256}"
+
+
+class VerifyBundle(BundleTask, frozen=True):
+    pass
+
+
+class ExpireBundle(BundleTask, frozen=True):
+    pass
+
+
+class LookForCheckpoint(Value):
+    job_id: str
+    attempt: int
+
+
+class Watcher:
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self._objects = service.objects
+        self._settings = settings
+
+    async def job_scheduled(self, event: JobScheduled, unit: Unit) -> None:
+        await store.open_attempt(unit.conn, event)
+
+    async def training_started(self, event: TrainingStarted, unit: Unit) -> None:
+        await store.start_attempt(unit.conn, event.job_id, event.attempt, at=unit.now)
+        await self._look_again(event.job_id, unit)
+
+    async def checkpoint_written(self, event: CheckpointWritten, unit: Unit) -> None:
+        is_new = await store.add_checkpoint(
+            unit.conn, event.job_id, event.tenant, event.bundle, event.kind, at=unit.now
+        )
+        await store.note_written(unit.conn, event.job_id, event.attempt, event.bundle.step, at=unit.now)
+        if is_new:
+            await unit.start_task(VerifyBundle(job_id=event.job_id, tenant=event.tenant, bundle=event.bundle))
+
+    async def attempt_ended(self, event: TrainingStopped | TrainingCompleted, unit: Unit) -> None:
+        await store.close_attempt(unit.conn, event.job_id, event.attempt)
+
+    async def job_at_rest(
+        self, event: JobEvaluating | JobPaused | JobRequeued | JobFailed | JobCancelled, unit: Unit
+    ) -> None:
+        attempt = await store.find_attempt(unit.conn, event.job_id)
+        if attempt is not None:
+            await store.close_attempt(unit.conn, event.job_id, attempt.attempt)
+
+    async def verify(self, task: VerifyBundle) -> Verdict:
+        return await verify_bundle(self._objects, task.job_id, task.bundle)
+
+    async def verified(self, task: VerifyBundle, verdict: Verdict, unit: Unit) -> None:
+        if verdict.problem:
+            await self._corrupt(task, verdict.problem, unit)
+            return
+        await store.set_state(
+            unit.conn, task.job_id, task.bundle, CheckpointState.VERIFIED, size_bytes=verdict.size_bytes
+        )
+        await unit.emit(
+            CheckpointVerified(
+                job_id=task.job_id, tenant=task.tenant, bundle=task.bundle, size_bytes=verdict.size_bytes
+            )
+        )
+        await self._expire_old(task.job_id, unit)
+
+    async def not_verified(self, task: VerifyBundle, error: Exception, unit: Unit) -> None:
+        """The store stayed away through every try: what cannot be read is not used."""
+        await self._corrupt(task, f"could not be read: {error}", unit)
+
+    async def expire(self, task: ExpireBundle) -> None:
+        await delete_bundle(self._objects, task.job_id, task.bundle)
+
+    async def expired(self, task: ExpireBundle, result: None, unit: Unit) -> None:
+        await store.set_state(unit.conn, task.job_id, task.bundle, CheckpointState.EXPIRED)
+        await unit.emit(CheckpointExpired(job_id=task.job_id, tenant=task.tenant, bundle=task.bundle))
+
+    async def not_expired(self, task: ExpireBundle, error: Exception, unit: Unit) -> None:
+        """Its manifest may be gone already, so it is not offered for resume again; the sweep comes back."""
+        log.error("checkpoint could not be deleted", key=task.key, error=str(error))
+
+    async def look_for_checkpoint(self, look: LookForCheckpoint, unit: Unit) -> None:
+        attempt = await store.find_attempt(unit.conn, look.job_id)
+        if attempt is None or attempt.attempt != look.attempt or not attempt.is_open:
+            return
+        if decide.is_overdue(attempt, now=unit.now, intervals=self._settings.overdue_intervals):
+            await unit.emit(
+                CheckpointOverdue(
+                    job_id=attempt.job_id,
+                    tenant=attempt.tenant,
+                    attempt=attempt.attempt,
+                    last_step=attempt.last_step,
+                    last_written_at=attempt.last_written_at,
+                )
+            )
+        await self._look_again(look.job_id, unit)
+
+    async def _look_again(self, job_id: str, unit: Unit) -> None:
+        attempt = await store.find_attempt(unit.conn, job_id)
+        if attempt is not None:
+            at = decide.next_look(attempt, now=unit.now, intervals=self._settings.overdue_intervals)
+            await unit.set_timer(LookForCheckpoint(job_id=job_id, attempt=attempt.attempt), at=at)
+
+    async def _corrupt(self, task: VerifyBundle, problem: str, unit: Unit) -> None:
+        await store.set_state(unit.conn, task.job_id, task.bundle, CheckpointState.CORRUPT)
+        await unit.emit(
+            CheckpointCorrupt(
+                job_id=task.job_id, tenant=task.tenant, bundle=task.bundle, message=problem[:500]
+            )
+        )
+
+    async def _expire_old(self, job_id: str, unit: Unit) -> None:
+        checkpoints = await store.list_checkpoints(unit.conn, job_id)
+        attempt = await store.find_attempt(unit.conn, job_id)
+        for old in decide.expirable(checkpoints, attempt, keep=self._settings.keep_verified):
+            await store.set_state(unit.conn, job_id, old.bundle, CheckpointState.EXPIRING)
+            await unit.start_task(ExpireBundle(job_id=job_id, tenant=old.tenant, bundle=old.bundle))
+
+
+def register(service: Service, settings: Settings) -> None:
+    watcher = Watcher(service, settings)
+    service.on(JobScheduled, watcher.job_scheduled)
+    service.on(TrainingStarted, watcher.training_started)
+    service.on(CheckpointWritten, watcher.checkpoint_written)
+    service.on(TrainingStopped, watcher.attempt_ended)
+    service.on(TrainingCompleted, watcher.attempt_ended)
+    for message in (JobEvaluating, JobPaused, JobRequeued, JobFailed, JobCancelled):
+        service.on(message, watcher.job_at_rest)
+    service.on_task(
+        VerifyBundle,
+        work=watcher.verify,
+        done=watcher.verified,
+        failed=watcher.not_verified,
+        attempts=5,
+        concurrency=2,
+    )
+    service.on_task(ExpireBundle, work=watcher.expire, done=watcher.expired, failed=watcher.not_expired)
+    service.on_timer(LookForCheckpoint, watcher.look_for_checkpoint)

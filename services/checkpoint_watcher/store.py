@@ -1,0 +1,107 @@
+"""SQL of the checkpoint watcher; the only file that knows column names."""
+
+from datetime import datetime
+from typing import Any
+
+from schemas.base import BundleRef
+from schemas.job import JobScheduled
+from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
+from shared.postgres.database import Connection
+
+INSERT_CHECKPOINT = """
+    INSERT INTO checkpoint (job_id, tenant, attempt, step, manifest_sha256, kind, state, written_at)
+    VALUES ($1, $2, $3, $4, $5, $6, 'written', $7)
+    ON CONFLICT (job_id, attempt, step, manifest_sha256) DO NOTHING RETURNING true"""
+SET_STATE = """
+    UPDATE checkpoint SET state = $5, size_bytes = coalesce($6, size_bytes)
+     WHERE job_id = $1 AND attempt = $2 AND step = $3 AND manifest_sha256 = $4"""
+LIST_CHECKPOINTS = """
+    SELECT job_id, tenant, attempt, step, manifest_sha256, state FROM checkpoint
+     WHERE job_id = $1 FOR UPDATE"""
+OPEN_ATTEMPT = """
+    INSERT INTO attempt (job_id, tenant, attempt, interval_seconds, resume_attempt, resume_step, is_open)
+    VALUES ($1, $2, $3, $4, $5, $6, true)
+    ON CONFLICT (job_id) DO UPDATE SET attempt = $3, interval_seconds = $4, resume_attempt = $5,
+        resume_step = $6, is_open = true, started_at = NULL, last_written_at = NULL
+     WHERE attempt.attempt < $3"""
+START_ATTEMPT = "UPDATE attempt SET started_at = $3 WHERE job_id = $1 AND attempt = $2"
+NOTE_WRITTEN = """
+    UPDATE attempt SET last_written_at = $3, last_step = $4 WHERE job_id = $1 AND attempt = $2"""
+CLOSE_ATTEMPT = "UPDATE attempt SET is_open = false WHERE job_id = $1 AND attempt <= $2"
+FIND_ATTEMPT = """
+    SELECT job_id, tenant, attempt, interval_seconds, resume_attempt, resume_step, is_open, last_step,
+           last_written_at, started_at FROM attempt WHERE job_id = $1"""
+
+
+async def add_checkpoint(
+    conn: Connection, job_id: str, tenant: str, bundle: BundleRef, kind: str, *, at: datetime
+) -> bool:
+    """Whether the bundle is new; a final fact may name one that was written periodically."""
+    return bool(
+        await conn.fetchval(
+            INSERT_CHECKPOINT, job_id, tenant, bundle.attempt, bundle.step, bundle.manifest_sha256, kind, at
+        )
+    )
+
+
+async def set_state(
+    conn: Connection, job_id: str, bundle: BundleRef, state: CheckpointState, *, size_bytes: int | None = None
+) -> None:
+    await conn.execute(
+        SET_STATE, job_id, bundle.attempt, bundle.step, bundle.manifest_sha256, state, size_bytes
+    )
+
+
+async def list_checkpoints(conn: Connection, job_id: str) -> list[Checkpoint]:
+    """All of a job, locked: retention of one job runs one at a time."""
+    return [_checkpoint(row) for row in await conn.fetch(LIST_CHECKPOINTS, job_id)]
+
+
+async def open_attempt(conn: Connection, scheduled: JobScheduled) -> None:
+    resume = scheduled.resume
+    await conn.execute(
+        OPEN_ATTEMPT,
+        scheduled.job_id,
+        scheduled.tenant,
+        scheduled.attempt,
+        scheduled.spec.recipe.checkpoint.every_seconds,
+        resume.attempt if resume else None,
+        resume.step if resume else None,
+    )
+
+
+async def start_attempt(conn: Connection, job_id: str, attempt: int, *, at: datetime) -> None:
+    await conn.execute(START_ATTEMPT, job_id, attempt, at)
+
+
+async def note_written(conn: Connection, job_id: str, attempt: int, step: int, *, at: datetime) -> None:
+    await conn.execute(NOTE_WRITTEN, job_id, attempt, at, step)
+
+
+async def close_attempt(conn: Connection, job_id: str, attempt: int) -> None:
+    await conn.execute(CLOSE_ATTEMPT, job_id, attempt)
+
+
+async def find_attempt(conn: Connection, job_id: str) -> Attempt | None:
+    row = await conn.fetchrow(FIND_ATTEMPT, job_id)
+    return None if row is None else _attempt(row)
+
+
+def _checkpoint(row: Any) -> Checkpoint:
+    bundle = BundleRef(attempt=row["attempt"], step=row["step"], manifest_sha256=row["manifest_sha256"])
+    return Checkpoint(row["job_id"], row["tenant"], bundle, CheckpointState(row["state"]))
+
+
+def _attempt(row: Any) -> Attempt:
+    has_resume = row["resume_step"] is not None
+    return Attempt(
+        job_id=row["job_id"],
+        tenant=row["tenant"],
+        attempt=row["attempt"],
+        interval_seconds=row["interval_seconds"],
+        resume=(row["resume_attempt"], row["resume_step"]) if has_resume else None,
+        is_open=row["is_open"],
+        last_step=row["last_step"],
+        last_written_at=row["last_written_at"],
+        started_at=row["started_at"],
+    )

@@ -1,0 +1,1 @@
+"""Metrics of every step and the cost of every job."""

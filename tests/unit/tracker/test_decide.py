@@ -1,0 +1,29 @@
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from schemas.node import AllocatedNode
+from services.tracker.decide import cost_of, node_seconds
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def a_node(price: str, *, seconds: float | None) -> AllocatedNode:
+    released = None if seconds is None else NOON + timedelta(seconds=seconds)
+    return AllocatedNode(
+        node_id="n", index=0, price_per_hour=Decimal(price), allocated_at=NOON, released_at=released
+    )
+
+
+def test_each_node_is_charged_for_its_own_time_and_price():
+    nodes = [a_node("0.10", seconds=1800), a_node("0.30", seconds=3600)]
+    assert cost_of(nodes, until=NOON) == Decimal("0.350000")
+    assert node_seconds(nodes, until=NOON) == 5400
+
+
+def test_a_node_that_is_still_held_is_charged_until_now():
+    assert cost_of([a_node("3.60", seconds=None)], until=NOON + timedelta(seconds=10)) == Decimal("0.010000")
+
+
+def test_a_clock_that_went_back_never_pays_money_out():
+    assert cost_of([a_node("1", seconds=-5)], until=NOON) == 0
+    assert cost_of([], until=NOON) == 0
