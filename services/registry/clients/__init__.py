@@ -1,0 +1,7 @@
+"""What the registry does outside its database: fetch, check and mirror files."""
+
+from services.registry.clients.artefacts import ArtefactCopies
+from services.registry.clients.mirror import BaseModelMirror, Mirrored
+from services.registry.clients.sources import Hub, HuggingFaceHub
+
+__all__ = ["ArtefactCopies", "BaseModelMirror", "Hub", "HuggingFaceHub", "Mirrored"]

@@ -1,0 +1,114 @@
+"""Copy what a job trained from its checkpoint bundle to `models/<digest>`, verified, manifest last."""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
+from schemas.job import Artefact
+from services.registry.clients.weights import read_header, require_finite
+from services.registry.decide import adapters
+from services.registry.decide.adapters import BadAdapter, Shapes
+from services.registry.decide.weights import TRAINED_DTYPES
+from shared.errors import CorruptObject
+from shared.storage.objects import ObjectStore, fetch_files, get_manifest, put_manifest
+
+
+class ArtefactCopies:
+    def __init__(self, objects: ObjectStore, *, scratch: Path) -> None:
+        self._objects = objects
+        self._scratch = scratch
+
+    async def copy(self, artefact: Artefact, shapes: Shapes | None) -> str:
+        """The digest under which the model's files lie now. `shapes`: of the base model's tensors.
+
+        Raises: BadAdapter, BadWeights, CorruptObject, StorageUnavailable, KeyError (a part is missing).
+        """
+        if shapes is None:
+            raise BadAdapter(
+                f"base model {artefact.base_model} with sha {artefact.base_sha} was never registered"
+            )
+        files = (await self._bundle(artefact)).model_files
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        into = Path(mkdtemp(dir=self._scratch, prefix="model-"))
+        try:
+            await self._fetch(artefact, files, into)
+            await self._require_sound(artefact, files, into, shapes)
+            return await self._store(artefact, files, into)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, into)
+
+    async def _bundle(self, artefact: Artefact) -> BundleManifest:
+        bundle = artefact.bundle
+        key = layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step)
+        manifest = await get_manifest(self._objects, key, BundleManifest, sha256=bundle.manifest_sha256)
+        found = (manifest.job_id, manifest.base_sha, manifest.dataset_version, manifest.config_hash)
+        expected = (artefact.job_id, artefact.base_sha, artefact.dataset.version, artefact.config_hash)
+        if found != expected:
+            raise BadAdapter(f"{key} is about {found}, expected {expected}")
+        return manifest
+
+    async def _fetch(self, artefact: Artefact, files: Sequence[FileEntry], into: Path) -> None:
+        bundle = artefact.bundle
+
+        def key_of(path: str) -> str:
+            return layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step, f"model/{path}")
+
+        await fetch_files(self._objects, key_of, files, into)
+
+    async def _require_sound(
+        self, artefact: Artefact, files: Sequence[FileEntry], into: Path, shapes: Shapes
+    ) -> None:
+        if artefact.kind == "adapter":
+            adapters.require_files([file.path for file in files])
+            await asyncio.to_thread(require_adapter, into, rank=artefact.rank, shapes=shapes)
+        else:
+            key = layout.base_model(artefact.base_sha)
+            base = await get_manifest(self._objects, key, BaseModelManifest)
+            adapters.require_base_files(files, base=base.files)
+            await asyncio.to_thread(require_full, into, shapes=shapes)
+
+    async def _store(self, artefact: Artefact, files: tuple[FileEntry, ...], into: Path) -> str:
+        digest = files_digest(files)
+        for file in files:
+            key = layout.model(digest, f"files/{file.path}")
+            await self._objects.put_file(key, into / file.path, sha256=file.sha256)
+        manifest = ModelManifest(
+            kind=artefact.kind,
+            files=files,
+            base_sha=artefact.base_sha,
+            source=artefact.bundle,
+            job_id=artefact.job_id,
+        )
+        await self._seal(digest, manifest)
+        return digest
+
+    async def _seal(self, digest: str, manifest: ModelManifest) -> None:
+        """Write the manifest, unless another job trained the same files before."""
+        key = layout.model(digest)
+        if await self._objects.head(key) is None:
+            await put_manifest(self._objects, key, manifest)
+            return
+        known = await get_manifest(self._objects, key, ModelManifest)
+        if files_digest(known.files) != digest:
+            raise CorruptObject(f"{key} names other files than its digest says")
+
+
+def require_adapter(directory: Path, *, rank: int, shapes: Shapes) -> None:
+    """Raises BadAdapter or BadWeights."""
+    adapters.require_config((directory / adapters.CONFIG).read_bytes(), rank=rank)
+    weights = directory / adapters.WEIGHTS
+    tensors = read_header(weights, dtypes=TRAINED_DTYPES)
+    adapters.require_tensors(tensors, rank=rank, base=shapes)
+    require_finite(weights, tensors)
+
+
+def require_full(directory: Path, *, shapes: Shapes) -> None:
+    """Raises BadAdapter or BadWeights."""
+    weights = directory / adapters.FULL_WEIGHTS
+    tensors = read_header(weights, dtypes=TRAINED_DTYPES)
+    adapters.require_full_weights(tensors, base=shapes)
+    require_finite(weights, tensors)

@@ -1,0 +1,166 @@
+"""Which files make a base model, and what follows when a name points to other files. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from schemas.base import Message
+from schemas.model import AdaptersStale, BaseModelRegistered
+from services.registry.decide import slots
+from services.registry.model import BaseModel, Slot, Version
+from shared.errors import Rejected
+
+CONFIG = "config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+INDEX = "model.safetensors.index.json"
+TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+JSON_FILES = (CONFIG, TOKENIZER_CONFIG, "generation_config.json", "processor_config.json")
+
+KEPT_SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt"})
+"""Weights, configuration, template and tokenizer; anything else (readme, licence, images) is left behind."""
+CODE_SUFFIXES = frozenset({".py", ".pyc", ".so", ".sh"})
+OTHER_WEIGHT_SUFFIXES = frozenset(
+    {
+        ".bin",
+        ".pt",
+        ".pth",
+        ".ckpt",
+        ".pkl",
+        ".pickle",
+        ".joblib",
+        ".h5",
+        ".msgpack",
+        ".onnx",
+        ".gguf",
+        ".npz",
+    }
+)
+CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+class BadBaseModel(Rejected):
+    """The files are no base model that we serve and train; the sentence says what to change."""
+
+
+def choose_files(names: Sequence[str]) -> tuple[str, ...]:
+    """The files to mirror. Raises BadBaseModel on code, on other weight formats, and where one is missing."""
+    for name in sorted(names):
+        suffix = PurePath(name).suffix.lower()
+        if suffix in CODE_SUFFIXES:
+            raise BadBaseModel(
+                f"{name}: a model with code of its own is not accepted, expected configuration alone"
+            )
+        if suffix in OTHER_WEIGHT_SUFFIXES:
+            raise BadBaseModel(f"{name}: expected weights as .safetensors; remove or convert this file")
+    kept = tuple(sorted(name for name in names if PurePath(name).suffix.lower() in KEPT_SUFFIXES))
+    if CONFIG not in kept:
+        raise BadBaseModel(f"{CONFIG} is missing; found {', '.join(kept) or 'nothing'}")
+    if not any(name.endswith(".safetensors") for name in kept):
+        raise BadBaseModel("no .safetensors file; expected the model's weights")
+    if not any(name in kept for name in TOKENIZERS):
+        raise BadBaseModel(f"no tokenizer; expected {' or '.join(TOKENIZERS)}")
+    return kept
+
+
+def require_no_code(name: str, text: bytes) -> Mapping[str, Any]:
+    """The JSON file's content. Raises BadBaseModel where it asks a loader to import code."""
+    content = json_object(name, text)
+    if "auto_map" in content:
+        raise BadBaseModel(f"{name}: auto_map asks to run the model's own code, which is not done; remove it")
+    return content
+
+
+def context_tokens(config: Mapping[str, Any]) -> int:
+    """Tokens that the model can attend to. Raises BadBaseModel."""
+    nested = config.get("text_config")
+    for source in (config, nested if isinstance(nested, dict) else {}):
+        for field in CONTEXT_FIELDS:
+            if type(source.get(field)) is int and source[field] > 0:
+                return int(source[field])
+    raise BadBaseModel(f"{CONFIG}: expected one of {', '.join(CONTEXT_FIELDS)} as a number above 0")
+
+
+def template_sha256(template: bytes | None, tokenizer_config: Mapping[str, Any]) -> str:
+    """sha256 of the chat template's text. Raises BadBaseModel where there is none."""
+    text = template if template is not None else _configured_template(tokenizer_config)
+    if not text.strip():
+        raise BadBaseModel(f"{TEMPLATE}: the chat template is empty")
+    return hashlib.sha256(text).hexdigest()
+
+
+def _configured_template(tokenizer_config: Mapping[str, Any]) -> bytes:
+    found = tokenizer_config.get("chat_template")
+    if isinstance(found, list):
+        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+        found = named.get("default")
+    if not isinstance(found, str):
+        raise BadBaseModel(f"no chat template; expected {TEMPLATE} or chat_template in {TOKENIZER_CONFIG}")
+    return found.encode()
+
+
+def require_index(index: bytes, shards: Mapping[str, frozenset[str]]) -> None:
+    """Every tensor is in the shard that the index names. Raises BadBaseModel.
+
+    shards: tensor names by file.
+    """
+    weight_map = json_object(INDEX, index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise BadBaseModel(f"{INDEX}: weight_map is missing")
+    for tensor, file in weight_map.items():
+        if tensor not in shards.get(file, frozenset()):
+            raise BadBaseModel(f"{INDEX}: tensor {tensor!r} is not in {file!r}")
+
+
+def json_object(name: str, text: bytes) -> Mapping[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadBaseModel(f"{name} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BadBaseModel(f"{name} holds a {type(content).__name__}, expected an object")
+    return content
+
+
+@dataclass(frozen=True)
+class Registration:
+    events: tuple[Message, ...]
+    slots: tuple[Slot, ...] = ()
+
+
+def register(
+    new: BaseModel, previous: BaseModel | None, *, dependants: Sequence[Version], serving: Sequence[Slot]
+) -> Registration:
+    """The name points to `new` from now on.
+
+    dependants: versions of that name on the previous files; serving: the slots that serve one of them.
+    """
+    if previous is None or previous.base_sha == new.base_sha:
+        return Registration((_registered(new),))
+    stale = AdaptersStale(
+        base_model=new.name,
+        stale_sha=previous.base_sha,
+        new_sha=new.base_sha,
+        model_ids=tuple(version.model_id for version in dependants),
+    )
+    reason = f"base model {new.name} changed from {previous.base_sha[:12]} to {new.base_sha[:12]}"
+    withdrawals = [slots.withdraw(slot, reason=reason) for slot in serving]
+    facts = (event for withdrawal in withdrawals for event in withdrawal.events)
+    return Registration(
+        (stale, _registered(new), *facts), tuple(withdrawal.slot for withdrawal in withdrawals)
+    )
+
+
+def _registered(base: BaseModel) -> BaseModelRegistered:
+    return BaseModelRegistered(
+        name=base.name,
+        base_sha=base.base_sha,
+        manifest_sha256=base.manifest_sha256,
+        source=base.source,
+        template_sha256=base.template_sha256,
+        context_tokens=base.context_tokens,
+        num_parameters=base.num_parameters,
+    )

@@ -1,0 +1,215 @@
+"""How a model version comes to be, passes the gate and moves on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from schemas.base import Message
+from schemas.evaluation import Check, EvalFailed, EvalInconclusive, EvalPassed, StageResult
+from schemas.job import Artefact
+from schemas.model import (
+    ArchiveModel,
+    ModelArchived,
+    ModelPromoted,
+    ModelRegistered,
+    PromoteModel,
+    PromotionRefused,
+    Stage,
+)
+from services.registry.decide import slots
+from services.registry.model import SHORT_DIGEST, Slot, Verdict, Version, model_id
+from shared.errors import Refused
+
+
+@dataclass(frozen=True)
+class Decision:
+    version: Version
+    slots: tuple[Slot, ...] = ()
+    events: tuple[Message, ...] = ()
+
+
+def register(artefact: Artefact, *, digest: str, cancelled: bool) -> Decision:
+    """A verified copy of the artefact is at `models/<digest>`."""
+    version = Version(
+        model_id=model_id(artefact.job_id, digest),
+        tenant=artefact.tenant,
+        job_id=artefact.job_id,
+        digest=digest,
+        full_name=artefact.full_name + digest[:SHORT_DIGEST],
+        kind=artefact.kind,
+        rank=artefact.rank,
+        base_model=artefact.base_model,
+        base_sha=artefact.base_sha,
+        dataset_version=artefact.dataset.version,
+        config_hash=artefact.config_hash,
+        template_sha256=artefact.template_sha256,
+        bundle=artefact.bundle,
+        # Who cancelled a job did not ask for its model to be served.
+        auto_deploy=artefact.auto_deploy and not cancelled,
+    )
+    return Decision(version, events=(_registered(version),))
+
+
+def refuse_artefact(artefact: Artefact, *, reason: str) -> PromotionRefused:
+    """There is no version: the artefact could not be copied or is not what it should be."""
+    return PromotionRefused(
+        job_id=artefact.job_id, tenant=artefact.tenant, model_id=None, code="artefact", message=reason
+    )
+
+
+def on_eval_passed(version: Version, slot: Slot, passed: EvalPassed, *, current_sha: str | None) -> Decision:
+    """Answer each pass by ModelPromoted or PromotionRefused. `slot` is the version's full name."""
+    known = replace(version, verdict=Verdict(passed.eval_id, "passed", passed.stages))
+    if obstacle := _obstacle(version, passed, current_sha):
+        return Decision(known, events=(_refused(version, *obstacle),))
+    if version.is_gated:
+        again = replace(known, eval_id=passed.eval_id)
+        return Decision(again, events=(_promoted(again),))
+    staged = known.to(Stage.STAGING, eval_id=passed.eval_id)
+    if not staged.auto_deploy:
+        return Decision(staged, events=(_promoted(staged),))
+    deployment = slots.approve(slot, staged, job_id=staged.job_id)
+    return Decision(staged, (deployment.slot,), (_promoted(staged), *deployment.events))
+
+
+def on_eval_not_passed(version: Version, verdict: EvalFailed | EvalInconclusive) -> Decision:
+    """Keep the numbers. The stage stays: a version in `dev` can not leave it without a pass."""
+    outcome: Literal["failed", "inconclusive"] = (
+        "failed" if isinstance(verdict, EvalFailed) else "inconclusive"
+    )
+    return Decision(
+        replace(version, verdict=Verdict(verdict.eval_id, outcome, verdict.stages, verdict.reason))
+    )
+
+
+def promote(version: Version, command: PromoteModel, *, current_sha: str | None) -> Decision:
+    """Approve a staged version for production. Raises Refused."""
+    require_gated(version)
+    require_current(version, current_sha)
+    if version.verdict is not None and version.verdict.outcome != "passed":
+        raise Refused("not_gated", f"{_name(version)}: its newest evaluation {gate_summary(version.verdict)}")
+    promoted = version if version.stage is Stage.PRODUCTION else version.to(Stage.PRODUCTION)
+    return Decision(promoted, events=(_promoted(promoted),))
+
+
+def archive(version: Version, serving: Sequence[Slot], command: ArchiveModel, *, now: datetime) -> Decision:
+    """Put a version away for good and empty the slots that serve it. Raises Refused."""
+    if version.archived_at is not None:
+        raise Refused(
+            "archived", f"{_name(version)} is archived already, since {version.archived_at:%Y-%m-%d}"
+        )
+    withdrawals = [slots.withdraw(slot, reason=f"{version.model_id} was archived") for slot in serving]
+    fact = ModelArchived(
+        model_id=version.model_id,
+        tenant=version.tenant,
+        job_id=version.job_id,
+        digest=version.digest,
+        full_name=version.full_name,
+    )
+    return Decision(
+        replace(version, archived_at=now),
+        tuple(withdrawal.slot for withdrawal in withdrawals),
+        (fact, *(event for withdrawal in withdrawals for event in withdrawal.events)),
+    )
+
+
+def require_gated(version: Version) -> None:
+    """Raise Refused unless the version has passed the gate and is not archived."""
+    if version.archived_at is not None:
+        raise Refused("archived", f"{_name(version)} is archived")
+    if not version.is_gated:
+        found = "was not evaluated" if version.verdict is None else gate_summary(version.verdict)
+        raise Refused(
+            "not_gated", f"{_name(version)} is in stage dev: it {found}. Expected: an evaluation that passed"
+        )
+
+
+def require_current(version: Version, current_sha: str | None) -> None:
+    """Raise Refused if the base model's files are not those that the version was trained on."""
+    if version.base_sha != current_sha:
+        raise Refused("stale", f"{_name(version)} {_stale(version, current_sha)}")
+
+
+def gate_summary(verdict: Verdict) -> str:
+    """Which stage did not pass, with its numbers: `failed evaluation ev-1 at safety: …`."""
+    found = "; ".join(_stage_summary(stage) for stage in verdict.stages if _decides(stage))
+    return (
+        f"{verdict.outcome} in evaluation {verdict.eval_id}: {found or verdict.reason or 'no stage was run'}"
+    )
+
+
+def _decides(stage: StageResult) -> bool:
+    return stage.outcome in ("failed", "inconclusive")
+
+
+def _stage_summary(stage: StageResult) -> str:
+    numbers = ", ".join(_check_summary(check) for check in stage.checks if not check.passed)
+    detail = numbers or stage.reason or "no reason given"
+    return f"stage {stage.stage} {stage.outcome} ({detail})"
+
+
+def _check_summary(check: Check) -> str:
+    bound = "at least" if check.higher_is_better else "at most"
+    base = "" if check.baseline is None else f", base {check.baseline:.4g}"
+    found = f"{check.name} {check.metric} {check.value:.4g}"
+    return f"{found}, expected {bound} {check.threshold:.4g}{base}, n={check.count}"
+
+
+def _obstacle(version: Version, passed: EvalPassed, current_sha: str | None) -> tuple[str, str] | None:
+    if (passed.digest, passed.base_sha) != (version.digest, version.base_sha):
+        return "mismatch", (
+            f"evaluation {passed.eval_id} is about {passed.digest[:12]} on base {passed.base_sha[:12]}, "
+            f"{_name(version)} is {version.digest[:12]} on base {version.base_sha[:12]}"
+        )
+    if version.archived_at is not None:
+        return "archived", f"{_name(version)} was archived"
+    if version.base_sha != current_sha:
+        return "stale", f"{_name(version)} {_stale(version, current_sha)}"
+    return None
+
+
+def _stale(version: Version, current_sha: str | None) -> str:
+    found = "is not registered" if current_sha is None else f"has sha {current_sha[:12]} now"
+    return f"was trained on base {version.base_model} with sha {version.base_sha[:12]}, which {found}"
+
+
+def _name(version: Version) -> str:
+    return f"model {version.full_name} ({version.model_id})"
+
+
+def _registered(version: Version) -> ModelRegistered:
+    return ModelRegistered(
+        model_id=version.model_id,
+        tenant=version.tenant,
+        job_id=version.job_id,
+        digest=version.digest,
+        full_name=version.full_name,
+        kind=version.kind,
+        rank=version.rank,
+        base_model=version.base_model,
+        base_sha=version.base_sha,
+        dataset_version=version.dataset_version,
+        config_hash=version.config_hash,
+        template_sha256=version.template_sha256,
+        bundle=version.bundle,
+    )
+
+
+def _promoted(version: Version) -> ModelPromoted:
+    assert version.eval_id is not None, f"{version.model_id} is {version.stage} without an evaluation"
+    return ModelPromoted(
+        model_id=version.model_id,
+        tenant=version.tenant,
+        job_id=version.job_id,
+        digest=version.digest,
+        full_name=version.full_name,
+        stage=version.stage,
+        eval_id=version.eval_id,
+    )
+
+
+def _refused(version: Version, code: str, message: str) -> PromotionRefused:
+    return PromotionRefused(
+        job_id=version.job_id, tenant=version.tenant, model_id=version.model_id, code=code, message=message
+    )

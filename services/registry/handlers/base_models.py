@@ -1,0 +1,80 @@
+"""RegisterBaseModel: mirrored and checked by a task, then announced or refused."""
+
+import re
+
+from schemas.base import CommandRefused
+from schemas.model import DirectorySource, HubSource, RegisterBaseModel
+from services.registry import store
+from services.registry.clients import BaseModelMirror, Mirrored
+from services.registry.decide import base_models
+from services.registry.model import BaseModel
+from shared.errors import Refused, Rejected
+from shared.messaging.unit import Task, Unit
+from shared.service import Service
+
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")
+
+
+class ImportBaseModel(Task):
+    command_id: str
+    name: str
+    source: DirectorySource | HubSource
+
+    @property
+    def key(self) -> str:
+        return self.command_id
+
+
+def register(service: Service, mirror: BaseModelMirror, *, attempts: int) -> None:
+    async def work(task: ImportBaseModel) -> Mirrored:
+        return await mirror.mirror(task.name, task.source)
+
+    service.on(RegisterBaseModel, asked)
+    service.on_task(ImportBaseModel, work=work, done=imported, failed=not_imported, attempts=attempts)
+
+
+async def asked(command: RegisterBaseModel, unit: Unit) -> None:
+    if not NAME.match(command.name):
+        raise Refused("bad_name", f"name {command.name!r}: expected {NAME.pattern}", param="name")
+    assert unit.envelope is not None
+    await unit.start_task(
+        ImportBaseModel(command_id=unit.envelope.id, name=command.name, source=command.source)
+    )
+
+
+async def imported(task: ImportBaseModel, mirrored: Mirrored, unit: Unit) -> None:
+    base = _base_model(task.name, mirrored)
+    previous = await store.find_base_model_for_update(unit.conn, task.name)
+    dependants = await store.versions_on_base(unit.conn, previous.name, previous.base_sha) if previous else []
+    serving = await store.slots_serving(unit.conn, [version.model_id for version in dependants])
+    registration = base_models.register(base, previous, dependants=dependants, serving=serving)
+    await store.save_base_model(unit.conn, base, mirrored.shapes, now=unit.now)
+    for slot in registration.slots:
+        await store.save_slot(unit.conn, slot)
+    await unit.emit(*registration.events)
+    await unit.release(f"base:{base.base_sha}")
+
+
+async def not_imported(task: ImportBaseModel, error: Exception, unit: Unit) -> None:
+    refusal = CommandRefused(
+        subject_id=task.name,
+        command=RegisterBaseModel.type,
+        command_id=task.command_id,
+        code="bad_base_model" if isinstance(error, Rejected) else "unavailable",
+        message=f"base model {task.name}: {error}",
+        param="source",
+    )
+    await unit.emit(refusal)
+
+
+def _base_model(name: str, mirrored: Mirrored) -> BaseModel:
+    manifest = mirrored.manifest
+    return BaseModel(
+        name=name,
+        base_sha=mirrored.base_sha,
+        manifest_sha256=mirrored.manifest_sha256,
+        source=mirrored.source,
+        template_sha256=manifest.template_sha256,
+        context_tokens=manifest.context_tokens,
+        num_parameters=manifest.num_parameters,
+    )

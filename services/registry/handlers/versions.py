@@ -1,0 +1,113 @@
+"""A trained artefact becomes a version, the gate's verdict moves it, people promote and archive it."""
+
+from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
+from schemas.job import Artefact, JobCancelled, JobEvaluating
+from schemas.model import ArchiveModel, DeleteModel, ExportModel, PromoteModel
+from services.registry import store
+from services.registry.clients import ArtefactCopies
+from services.registry.decide import versions
+from services.registry.decide.versions import Decision
+from services.registry.model import Version
+from shared.errors import ParentUnknown, Refused
+from shared.messaging.unit import Task, Unit
+from shared.service import Service
+
+
+class CopyArtefact(Task):
+    artefact: Artefact
+    cancelled: bool
+
+    @property
+    def key(self) -> str:
+        return self.artefact.job_id
+
+
+def register(service: Service, copies: ArtefactCopies, *, attempts: int) -> None:
+    async def work(task: CopyArtefact) -> str:
+        async with service.unit() as unit:
+            shapes = await store.find_base_shapes(unit.conn, task.artefact.base_sha)
+        return await copies.copy(task.artefact, shapes)
+
+    service.on(JobEvaluating, evaluating)
+    service.on(JobCancelled, cancelled)
+    service.on_task(CopyArtefact, work=work, done=copied, failed=not_copied, attempts=attempts)
+    service.on(EvalPassed, passed)
+    service.on(EvalFailed, not_passed)
+    service.on(EvalInconclusive, not_passed)
+    service.on(PromoteModel, promote)
+    service.on(ArchiveModel, archive)
+    service.on(ExportModel, not_available)
+    service.on(DeleteModel, not_available)
+
+
+async def evaluating(event: JobEvaluating, unit: Unit) -> None:
+    await unit.start_task(CopyArtefact(artefact=event, cancelled=False))
+
+
+async def cancelled(event: JobCancelled, unit: Unit) -> None:
+    if event.artefact is not None:
+        await unit.start_task(CopyArtefact(artefact=event.artefact, cancelled=True))
+
+
+async def copied(task: CopyArtefact, digest: str, unit: Unit) -> None:
+    decision = versions.register(task.artefact, digest=digest, cancelled=task.cancelled)
+    if await store.add_version(unit.conn, decision.version, now=unit.now):
+        await unit.emit(*decision.events)
+    await unit.release(f"model:{decision.version.model_id}")
+
+
+async def not_copied(task: CopyArtefact, error: Exception, unit: Unit) -> None:
+    await unit.emit(versions.refuse_artefact(task.artefact, reason=f"{type(error).__name__}: {error}"))
+
+
+async def passed(event: EvalPassed, unit: Unit) -> None:
+    version = await _known(unit, event.model_id)
+    base = await store.find_base_model(unit.conn, version.base_model)
+    slot = await store.get_slot(unit.conn, version.tenant, version.full_name)
+    await _apply(
+        unit, versions.on_eval_passed(version, slot, event, current_sha=base.base_sha if base else None)
+    )
+
+
+async def not_passed(event: EvalFailed | EvalInconclusive, unit: Unit) -> None:
+    version = await _known(unit, event.model_id)
+    await _apply(unit, versions.on_eval_not_passed(version, event))
+
+
+async def promote(command: PromoteModel, unit: Unit) -> None:
+    version = await of_tenant(unit, command.tenant, command.model_id)
+    base = await store.find_base_model(unit.conn, version.base_model)
+    await _apply(unit, versions.promote(version, command, current_sha=base.base_sha if base else None))
+
+
+async def archive(command: ArchiveModel, unit: Unit) -> None:
+    version = await of_tenant(unit, command.tenant, command.model_id)
+    serving = await store.slots_serving(unit.conn, [version.model_id])
+    await _apply(unit, versions.archive(version, serving, command, now=unit.now))
+
+
+async def not_available(command: ExportModel | DeleteModel, unit: Unit) -> None:
+    await of_tenant(unit, command.tenant, command.model_id)
+    raise Refused("not_available_yet", f"{command.type} is not available yet", subject_id=command.model_id)
+
+
+async def of_tenant(unit: Unit, tenant: str, name: str) -> Version:
+    """A version by id or full name. Another tenant's is as unknown as one that never was. Raises Refused."""
+    version = await store.find_version_of(unit.conn, tenant, name)
+    if version is None:
+        raise Refused("unknown_model", f"tenant {tenant} has no model {name!r}", param="model_id")
+    return version
+
+
+async def _known(unit: Unit, model_id: str) -> Version:
+    version = await store.find_version(unit.conn, model_id)
+    if version is None:
+        raise ParentUnknown(f"model:{model_id}")
+    return version
+
+
+async def _apply(unit: Unit, decision: Decision) -> None:
+    await store.save_version(unit.conn, decision.version)
+    for slot in decision.slots:
+        await store.save_slot(unit.conn, slot)
+    await unit.emit(*decision.events)

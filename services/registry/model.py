@@ -1,0 +1,147 @@
+"""Words of the registry: a model version and its lineage, a verdict, a slot and its generations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from schemas.base import BundleRef
+from schemas.evaluation import StageResult
+from schemas.model import Stage
+
+SHORT_DIGEST = 8
+
+ALLOWED: Mapping[Stage, frozenset[Stage]] = {
+    Stage.DEV: frozenset({Stage.STAGING}),
+    Stage.STAGING: frozenset({Stage.PRODUCTION}),
+    Stage.PRODUCTION: frozenset(),
+}
+
+
+class IllegalMove(RuntimeError):
+    """A stage is skipped, or a slot is given to what has not passed the gate: our own mistake."""
+
+
+def model_id(job_id: str, digest: str) -> str:
+    """A model version is (tenant, job, digest), and a job has one tenant."""
+    return f"mv-{job_id}-{digest[:SHORT_DIGEST]}"
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """What a base model's name points to now."""
+
+    name: str
+    base_sha: str
+    manifest_sha256: str
+    source: str
+    template_sha256: str
+    context_tokens: int
+    num_parameters: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The newest word of the gate about a version."""
+
+    eval_id: str
+    outcome: Literal["passed", "failed", "inconclusive"]
+    stages: tuple[StageResult, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Version:
+    model_id: str
+    tenant: str
+    job_id: str
+    digest: str
+    full_name: str
+    kind: Literal["adapter", "full"]
+    rank: int
+    base_model: str
+    base_sha: str
+    dataset_version: str
+    config_hash: str
+    template_sha256: str
+    bundle: BundleRef
+    auto_deploy: bool
+    stage: Stage = Stage.DEV
+    """dev, staging or production: how far it came, also once it is archived."""
+    eval_id: str | None = None
+    """The evaluation that let it out of `dev`."""
+    archived_at: datetime | None = None
+    verdict: Verdict | None = None
+    revision: int = 0
+
+    @property
+    def is_gated(self) -> bool:
+        return self.stage is not Stage.DEV
+
+    def to(self, stage: Stage, **changes: Any) -> Self:
+        if stage not in ALLOWED[self.stage]:
+            raise IllegalMove(f"model version {self.model_id}: {self.stage} -> {stage}")
+        return replace(self, stage=stage, **changes)
+
+
+class Outcome(StrEnum):
+    PENDING = "pending"  # approved; the serving controller has not answered
+    READY = "ready"  # served
+    FAILED = "failed"  # could not be served
+    WITHDRAWN = "withdrawn"  # this generation serves nothing
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One decision about a slot. `model_id` and `digest` are None where it was withdrawn."""
+
+    number: int
+    model_id: str | None
+    digest: str | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A name that a tenant's requests use, and every decision about what it serves, oldest first."""
+
+    tenant: str
+    name: str
+    generations: tuple[Generation, ...] = ()
+    revision: int = 0
+
+    @property
+    def generation(self) -> int:
+        return self.generations[-1].number if self.generations else 0
+
+    @property
+    def desired(self) -> Generation | None:
+        """What the slot is meant to serve; None where nothing is."""
+        if not self.generations or self.generations[-1].outcome is Outcome.WITHDRAWN:
+            return None
+        return self.generations[-1]
+
+    def approve(self, version: Version) -> Self:
+        if not version.is_gated or version.archived_at is not None:
+            raise IllegalMove(
+                f"slot {self.name}: {version.model_id} is {version.stage}, nothing may serve it"
+            )
+        return self._next(version.model_id, version.digest, Outcome.PENDING)
+
+    def withdraw(self) -> Self:
+        return self._next(None, None, Outcome.WITHDRAWN)
+
+    def answered(self, number: int, outcome: Outcome) -> Self:
+        """The serving controller said how it went with one generation."""
+        generations = tuple(
+            replace(known, outcome=outcome)
+            if known.number == number and known.outcome is not Outcome.WITHDRAWN
+            else known
+            for known in self.generations
+        )
+        return replace(self, generations=generations)
+
+    def _next(self, model: str | None, digest: str | None, outcome: Outcome) -> Self:
+        added = Generation(self.generation + 1, model, digest, outcome)
+        return replace(self, generations=(*self.generations, added))

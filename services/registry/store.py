@@ -1,0 +1,270 @@
+"""SQL of the registry; the only file that knows its columns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+import asyncpg
+
+from schemas.base import BundleRef
+from schemas.evaluation import StageResult
+from schemas.model import Stage
+from services.registry.model import BaseModel, Generation, Outcome, Slot, Verdict, Version
+from shared.errors import StaleWrite
+from shared.postgres.database import Connection
+
+Shapes = Mapping[str, Sequence[int]]
+
+KEPT_GENERATIONS = 100
+"""How far back a slot's history is read; older rows stay for people."""
+
+ADD_BASE_VERSION = """
+    INSERT INTO base_version (base_sha, manifest_sha256, source, template_sha256, context_tokens,
+                              num_parameters, tensors, registered_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (base_sha) DO NOTHING"""
+
+POINT_BASE_MODEL = """
+    INSERT INTO base_model (name, base_sha) VALUES ($1, $2)
+    ON CONFLICT (name) DO UPDATE SET base_sha = excluded.base_sha"""
+
+BASE_MODEL = """
+    SELECT m.name, v.base_sha, v.manifest_sha256, v.source, v.template_sha256, v.context_tokens,
+           v.num_parameters
+      FROM base_model m JOIN base_version v USING (base_sha) WHERE m.name = $1"""
+
+VERSION_COLUMNS = """
+    model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha, dataset_version,
+    config_hash, template_sha256, bundle_attempt, bundle_step, bundle_manifest_sha256, auto_deploy, stage,
+    eval_id, archived_at, verdict, revision"""
+
+ADD_VERSION = """
+    INSERT INTO model_version (model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha,
+        dataset_version, config_hash, template_sha256, bundle_attempt, bundle_step, bundle_manifest_sha256,
+        auto_deploy, stage, registered_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+    ON CONFLICT (model_id) DO NOTHING"""
+
+SAVE_VERSION = """
+    UPDATE model_version SET stage = $3, eval_id = $4, archived_at = $5, verdict = $6, revision = revision + 1
+     WHERE model_id = $1 AND revision = $2 RETURNING revision"""
+
+# A model is named by its id or by its full name. Equal full names are one digest: the furthest is meant.
+VERSION_BY_ANY_NAME = f"""
+    SELECT {VERSION_COLUMNS} FROM model_version
+     WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
+     ORDER BY (archived_at IS NULL) DESC, (stage <> 'dev') DESC, registered_at DESC LIMIT 1 FOR UPDATE"""  # noqa: S608
+
+VERSIONS = f"SELECT {VERSION_COLUMNS} FROM model_version"  # noqa: S608
+
+ADD_SLOT = "INSERT INTO slot (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+
+SAVE_SLOT = """
+    UPDATE slot SET desired = $3, revision = revision + 1
+     WHERE tenant = $1 AND name = $2 AND revision = $4 RETURNING revision"""
+
+SAVE_GENERATION = """
+    INSERT INTO slot_generation (tenant, slot, number, model_id, digest, outcome)
+    VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (tenant, slot, number) DO UPDATE SET outcome = excluded.outcome"""
+
+GENERATIONS = """
+    SELECT number, model_id, digest, outcome FROM slot_generation
+     WHERE tenant = $1 AND slot = $2 ORDER BY number DESC LIMIT $3"""
+
+
+async def find_base_model(conn: Connection, name: str) -> BaseModel | None:
+    """What the name points to; it cannot be pointed elsewhere before the caller's transaction ends."""
+    row = await conn.fetchrow(f"{BASE_MODEL} FOR SHARE OF m", name)
+    return BaseModel(**dict(row)) if row else None
+
+
+async def find_base_model_for_update(conn: Connection, name: str) -> BaseModel | None:
+    row = await conn.fetchrow(f"{BASE_MODEL} FOR UPDATE OF m", name)
+    return BaseModel(**dict(row)) if row else None
+
+
+async def find_base_shapes(conn: Connection, base_sha: str) -> Shapes | None:
+    """Shape of each tensor of a base model by name; None if these files were never registered."""
+    found = await conn.fetchval("SELECT tensors FROM base_version WHERE base_sha = $1", base_sha)
+    return dict(found) if found is not None else None
+
+
+async def base_model_names(conn: Connection) -> list[str]:
+    return [row["name"] for row in await conn.fetch("SELECT name FROM base_model ORDER BY name")]
+
+
+async def save_base_model(conn: Connection, base: BaseModel, shapes: Shapes, *, now: datetime) -> None:
+    await conn.execute(
+        ADD_BASE_VERSION,
+        base.base_sha,
+        base.manifest_sha256,
+        base.source,
+        base.template_sha256,
+        base.context_tokens,
+        base.num_parameters,
+        {name: list(shape) for name, shape in shapes.items()},
+        now,
+    )
+    await conn.execute(POINT_BASE_MODEL, base.name, base.base_sha)
+
+
+async def add_version(conn: Connection, version: Version, *, now: datetime) -> bool:
+    """False if this version is known already."""
+    status: str = await conn.execute(
+        ADD_VERSION,
+        version.model_id,
+        version.tenant,
+        version.job_id,
+        version.digest,
+        version.full_name,
+        version.kind,
+        version.rank,
+        version.base_model,
+        version.base_sha,
+        version.dataset_version,
+        version.config_hash,
+        version.template_sha256,
+        version.bundle.attempt,
+        version.bundle.step,
+        version.bundle.manifest_sha256,
+        version.auto_deploy,
+        version.stage,
+        now,
+    )
+    return status == "INSERT 0 1"
+
+
+async def save_version(conn: Connection, version: Version) -> None:
+    """Write what may change. Raises StaleWrite if someone wrote it since it was read."""
+    verdict = None if version.verdict is None else _verdict_json(version.verdict)
+    written = await conn.fetchval(
+        SAVE_VERSION,
+        version.model_id,
+        version.revision,
+        version.stage,
+        version.eval_id,
+        version.archived_at,
+        verdict,
+    )
+    if written is None:
+        raise StaleWrite(f"model version {version.model_id} changed since revision {version.revision}")
+
+
+async def find_version(conn: Connection, model_id: str) -> Version | None:
+    row = await conn.fetchrow(f"{VERSIONS} WHERE model_id = $1 FOR UPDATE", model_id)
+    return _version(row) if row else None
+
+
+async def find_version_of(conn: Connection, tenant: str, name: str) -> Version | None:
+    """The tenant's version of that id or full name."""
+    row = await conn.fetchrow(VERSION_BY_ANY_NAME, tenant, name)
+    return _version(row) if row else None
+
+
+async def servable_versions(conn: Connection, model_ids: Iterable[str | None]) -> dict[str, Version]:
+    """Those that may be served now: gated, not archived, on their base model's present files."""
+    rows = await conn.fetch(
+        f"""{VERSIONS} WHERE model_id = ANY($1) AND stage <> 'dev' AND archived_at IS NULL
+             AND EXISTS (SELECT FROM base_model b
+                          WHERE b.name = model_version.base_model AND b.base_sha = model_version.base_sha)""",
+        [known for known in model_ids if known is not None],
+    )
+    return {row["model_id"]: _version(row) for row in rows}
+
+
+async def versions_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Version]:
+    """Down the lineage: what was trained on these files and is not archived."""
+    rows = await conn.fetch(
+        f"{VERSIONS} WHERE base_model = $1 AND base_sha = $2 AND archived_at IS NULL ORDER BY model_id",
+        base_model,
+        base_sha,
+    )
+    return [_version(row) for row in rows]
+
+
+async def versions_of_dataset(conn: Connection, dataset_version: str) -> list[Version]:
+    """Down the lineage: what was trained on this dataset version, archived or not."""
+    rows = await conn.fetch(f"{VERSIONS} WHERE dataset_version = $1 ORDER BY model_id", dataset_version)
+    return [_version(row) for row in rows]
+
+
+async def versions_of_job(conn: Connection, job_id: str) -> list[Version]:
+    rows = await conn.fetch(f"{VERSIONS} WHERE job_id = $1 ORDER BY model_id", job_id)
+    return [_version(row) for row in rows]
+
+
+async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
+    """The slot, locked; a new one where it was never used."""
+    await conn.execute(ADD_SLOT, tenant, name)
+    slot = await find_slot(conn, tenant, name)
+    assert slot is not None, f"slot {name} of {tenant} vanished within a transaction"
+    return slot
+
+
+async def find_slot(conn: Connection, tenant: str, name: str) -> Slot | None:
+    revision = await conn.fetchval(
+        "SELECT revision FROM slot WHERE tenant = $1 AND name = $2 FOR UPDATE", tenant, name
+    )
+    if revision is None:
+        return None
+    rows = await conn.fetch(GENERATIONS, tenant, name, KEPT_GENERATIONS)
+    return Slot(tenant, name, tuple(_generation(row) for row in reversed(rows)), revision)
+
+
+async def slots_serving(conn: Connection, model_ids: Sequence[str]) -> list[Slot]:
+    """The slots that are meant to serve one of these versions, locked."""
+    rows = await conn.fetch(
+        "SELECT tenant, name FROM slot WHERE desired = ANY($1) ORDER BY tenant, name FOR UPDATE",
+        list(model_ids),
+    )
+    found = [await find_slot(conn, row["tenant"], row["name"]) for row in rows]
+    return [slot for slot in found if slot is not None]
+
+
+async def save_slot(conn: Connection, slot: Slot) -> None:
+    """Raises StaleWrite if someone wrote it since it was read."""
+    desired = slot.desired.model_id if slot.desired else None
+    if await conn.fetchval(SAVE_SLOT, slot.tenant, slot.name, desired, slot.revision) is None:
+        raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")
+    await conn.executemany(
+        SAVE_GENERATION,
+        [
+            (slot.tenant, slot.name, known.number, known.model_id, known.digest, known.outcome)
+            for known in slot.generations
+        ],
+    )
+
+
+def _version(row: asyncpg.Record) -> Version:
+    columns = dict(row)
+    bundle = BundleRef(
+        attempt=columns.pop("bundle_attempt"),
+        step=columns.pop("bundle_step"),
+        manifest_sha256=columns.pop("bundle_manifest_sha256"),
+    )
+    columns["stage"] = Stage(columns["stage"])
+    columns["verdict"] = None if columns["verdict"] is None else _verdict(columns["verdict"])
+    return Version(bundle=bundle, **columns)
+
+
+def _generation(row: asyncpg.Record) -> Generation:
+    return Generation(row["number"], row["model_id"], row["digest"], Outcome(row["outcome"]))
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, object]:
+    return {
+        "eval_id": verdict.eval_id,
+        "outcome": verdict.outcome,
+        "reason": verdict.reason,
+        "stages": [stage.model_dump(mode="json") for stage in verdict.stages],
+    }
+
+
+def _verdict(found: dict[str, object]) -> Verdict:
+    stages = found["stages"]
+    assert isinstance(stages, list)
+    return Verdict(
+        eval_id=str(found["eval_id"]),
+        outcome=found["outcome"],  # type: ignore[arg-type]
+        stages=tuple(StageResult.model_validate(stage) for stage in stages),
+        reason=str(found["reason"]),
+    )

@@ -1,0 +1,119 @@
+import hashlib
+import json
+
+import pytest
+
+from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentWithdrawn, Stage
+from services.registry.decide import base_models, slots
+from services.registry.decide.base_models import BadBaseModel, register
+from services.registry.model import BaseModel, Slot
+from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, a_version
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def a_base(sha=BASE_SHA):
+    return BaseModel("tiny", sha, "1" * 64, "directory", "f" * 64, 512, 1000)
+
+
+class TestChooseFiles:
+    def test_leaves_behind_what_no_one_loads(self):
+        found = base_models.choose_files([*FILES, "README.md", ".gitattributes", "LICENSE", "logo.png"])
+        assert found == tuple(sorted(FILES))
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("modeling_tiny.py", "code of its own"),
+            ("ext.SO", "code of its own"),
+            ("pytorch_model.bin", "expected weights as .safetensors"),
+            ("model.gguf", "expected weights as .safetensors"),
+            ("state.PTH", "expected weights as .safetensors"),
+        ],
+    )
+    def test_refuses_code_and_other_weights(self, name, said):
+        with pytest.raises(BadBaseModel, match=said):
+            base_models.choose_files([*FILES, name])
+
+    @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
+    def test_refuses_a_model_without(self, missing):
+        with pytest.raises(BadBaseModel):
+            base_models.choose_files([name for name in FILES if name != missing])
+
+
+class TestConfiguration:
+    def test_refuses_auto_map(self):
+        with pytest.raises(BadBaseModel, match="auto_map"):
+            base_models.require_no_code("config.json", b'{"auto_map": {"AutoModel": "x.Y"}}')
+
+    @pytest.mark.parametrize(
+        ("config", "tokens"),
+        [
+            ({"max_position_embeddings": 512}, 512),
+            ({"n_positions": 1024}, 1024),
+            ({"text_config": {"max_position_embeddings": 8}}, 8),
+        ],
+    )
+    def test_finds_the_context(self, config, tokens):
+        assert base_models.context_tokens(config) == tokens
+
+    @pytest.mark.parametrize(
+        "config",
+        [{}, {"max_position_embeddings": "many"}, {"max_position_embeddings": True}, {"text_config": 3}],
+    )
+    def test_refuses_a_configuration_without_context(self, config):
+        with pytest.raises(BadBaseModel, match="max_position_embeddings"):
+            base_models.context_tokens(config)
+
+
+class TestTemplate:
+    def test_is_known_by_the_sha_of_its_text_wherever_it_is_kept(self):
+        expected = hashlib.sha256(b"{{ x }}").hexdigest()
+        named = [{"name": "tools", "template": "no"}, {"name": "default", "template": "{{ x }}"}]
+        assert base_models.template_sha256(b"{{ x }}", {}) == expected
+        assert base_models.template_sha256(None, {"chat_template": "{{ x }}"}) == expected
+        assert base_models.template_sha256(None, {"chat_template": named}) == expected
+
+    @pytest.mark.parametrize(
+        ("template", "config"), [(None, {}), (b" \n", {}), (None, {"chat_template": [{}]})]
+    )
+    def test_must_be_there(self, template, config):
+        with pytest.raises(BadBaseModel, match="chat"):
+            base_models.template_sha256(template, config)
+
+
+class TestIndex:
+    INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}).encode()
+
+    def test_agrees_with_the_shards(self):
+        shards = {"one.safetensors": frozenset("a"), "two.safetensors": frozenset("b")}
+        base_models.require_index(self.INDEX, shards)
+
+    @pytest.mark.parametrize("shards", [{}, {"one.safetensors": frozenset("ab")}])
+    def test_is_refused_where_it_does_not(self, shards):
+        with pytest.raises(BadBaseModel):
+            base_models.require_index(self.INDEX, shards)
+
+
+class TestRegister:
+    def test_announces_a_new_name(self):
+        (fact,) = register(a_base(), None, dependants=[], serving=[]).events
+        assert isinstance(fact, BaseModelRegistered)
+
+    def test_answers_the_same_files_again_without_harm(self):
+        served = a_version(stage=Stage.STAGING)
+        slot = slots.approve(Slot("acme", served.full_name), served, job_id=None).slot
+        registration = register(a_base(), a_base(), dependants=[served], serving=[slot])
+        assert [type(event) for event in registration.events] == [BaseModelRegistered]
+        assert registration.slots == ()
+
+    def test_marks_what_was_trained_on_other_files_and_stops_serving_it(self):
+        served = a_version(stage=Stage.STAGING)
+        slot = slots.approve(Slot("acme", served.full_name), served, job_id=None).slot
+        registration = register(a_base(OTHER_SHA), a_base(), dependants=[served], serving=[slot])
+        stale, registered, withdrawn = registration.events
+        assert isinstance(stale, AdaptersStale)
+        assert (stale.stale_sha, stale.new_sha, stale.model_ids) == (BASE_SHA, OTHER_SHA, (served.model_id,))
+        assert registered.base_sha == OTHER_SHA
+        assert isinstance(withdrawn, DeploymentWithdrawn)
+        assert registration.slots[0].desired is None

@@ -1,0 +1,235 @@
+import hashlib
+import json
+
+import pytest
+
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
+from schemas.base import BundleRef, DatasetRef
+from schemas.job import JobEvaluating
+from schemas.model import DirectorySource, HubSource
+from schemas.specification import GateSpec, Method
+from services.registry.clients import ArtefactCopies, BaseModelMirror
+from services.registry.decide.adapters import BadAdapter
+from services.registry.decide.base_models import BadBaseModel
+from services.registry.decide.weights import BadWeights
+from shared.errors import CorruptObject
+from shared.storage.objects import manifest_bytes
+from shared.storage.testing import FakeObjectStore
+from tests.unit.registry.builders import ADAPTER_SHAPES, BASE_SHAPES, adapter_config, safetensors
+
+COMMIT = "0" * 40
+MODEL = {
+    "config.json": json.dumps({"max_position_embeddings": 512}).encode(),
+    "model.safetensors": safetensors(BASE_SHAPES),
+    "tokenizer.json": b"{}",
+    "tokenizer_config.json": b"{}",
+    "chat_template.jinja": b"{{ messages }}",
+    "README.md": b"# Tiny",
+}
+ADAPTER = {"adapter_config.json": adapter_config(), "adapter_model.safetensors": safetensors(ADAPTER_SHAPES)}
+
+
+class LocalHub:
+    """A hub whose only repository is a dictionary."""
+
+    def __init__(self):
+        self.asked = []
+
+    def download(self, repository, commit, into):
+        self.asked.append((repository, commit))
+        write(into, MODEL)
+
+
+def write(directory, files):
+    directory.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def entry(path, content):
+    return FileEntry(path=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def entries(files):
+    return tuple(entry(path, content) for path, content in sorted(files.items()))
+
+
+@pytest.fixture
+def objects():
+    return FakeObjectStore()
+
+
+@pytest.fixture
+def mirror(objects, tmp_path):
+    return BaseModelMirror(objects, LocalHub(), scratch=tmp_path / "scratch")
+
+
+@pytest.fixture
+def copies(objects, tmp_path):
+    return ArtefactCopies(objects, scratch=tmp_path / "scratch")
+
+
+class TestMirror:
+    async def test_names_a_model_by_the_digest_of_its_files(self, mirror, objects, tmp_path):
+        mirrored = await mirror.mirror("tiny", DirectorySource(path=str(write(tmp_path / "m", MODEL))))
+        kept = {name: content for name, content in MODEL.items() if name != "README.md"}
+        assert mirrored.base_sha == files_digest(entries(kept))
+        manifest = BaseModelManifest.model_validate_json(
+            objects.objects[layout.base_model(mirrored.base_sha)]
+        )
+        assert (manifest.context_tokens, manifest.num_parameters) == (512, 32 * 64 + 64)
+        assert manifest.template_sha256 == hashlib.sha256(b"{{ messages }}").hexdigest()
+        for file in manifest.files:
+            stored = objects.objects[layout.base_model(mirrored.base_sha, f"files/{file.path}")]
+            assert stored == MODEL[file.path]
+        assert mirrored.shapes == BASE_SHAPES
+
+    async def test_takes_a_hub_model_by_its_commit_and_leaves_no_scratch(self, objects, tmp_path):
+        hub = LocalHub()
+        mirror = BaseModelMirror(objects, hub, scratch=tmp_path / "scratch")
+        mirrored = await mirror.mirror("tiny", HubSource(repository="org/tiny", commit=COMMIT))
+        assert hub.asked == [("org/tiny", COMMIT)]
+        assert mirrored.source == f"hub:org/tiny@{COMMIT}"
+        assert list((tmp_path / "scratch").iterdir()) == []
+
+    async def test_gives_the_same_files_under_another_name_one_manifest(self, mirror, tmp_path):
+        source = DirectorySource(path=str(write(tmp_path / "m", MODEL)))
+        first = await mirror.mirror("tiny", source)
+        second = await mirror.mirror("also-tiny", source)
+        assert (first.base_sha, first.manifest_sha256) == (second.base_sha, second.manifest_sha256)
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ({"modeling.py": b"import os"}, BadBaseModel),
+            ({"config.json": b'{"auto_map": {}, "max_position_embeddings": 1}'}, BadBaseModel),
+            ({"tokenizer_config.json": b'{"auto_map": {}}'}, BadBaseModel),
+            ({"model.safetensors": b"\x80\x02}q\x00."}, BadWeights),
+            ({"chat_template.jinja": b""}, BadBaseModel),
+        ],
+    )
+    async def test_stores_nothing_of_a_model_that_it_refuses(self, mirror, objects, tmp_path, changes, error):
+        directory = write(tmp_path / "m", {**MODEL, **changes})
+        with pytest.raises(error):
+            await mirror.mirror("tiny", DirectorySource(path=str(directory)))
+        assert objects.objects == {}
+
+    async def test_names_a_directory_that_is_not_there(self, mirror, tmp_path):
+        with pytest.raises(BadBaseModel, match="no such directory"):
+            await mirror.mirror("tiny", DirectorySource(path=str(tmp_path / "none")))
+
+
+async def a_bundle(objects, files, *, kind="adapter", base_sha="b" * 64, **changes):
+    """Store a bundle whose model is `files`; the artefact that names it."""
+    parts = tuple(entry(f"model/{path}", content) for path, content in sorted(files.items()))
+    manifest = BundleManifest(
+        **{
+            "job_id": "ftjob-1",
+            "attempt": 1,
+            "step": 40,
+            "world_size": 1,
+            "method": Method.LORA,
+            "base_sha": base_sha,
+            "dataset_version": "d" * 64,
+            "config_hash": "e" * 64,
+            "parts": (*parts, entry("state.json", b"{}")),
+            **changes,
+        }
+    )
+    for path, content in files.items():
+        await objects.put_bytes(layout.checkpoint("ftjob-1", 1, 40, f"model/{path}"), content)
+    digest = await objects.put_bytes(layout.checkpoint("ftjob-1", 1, 40), manifest_bytes(manifest))
+    return JobEvaluating(
+        job_id="ftjob-1",
+        tenant="acme",
+        attempt=2,
+        bundle=BundleRef(attempt=1, step=40, manifest_sha256=digest),
+        dataset=DatasetRef(version="d" * 64, manifest_sha256="1" * 64),
+        config_hash="e" * 64,
+        base_model="tiny",
+        base_sha=base_sha,
+        template_sha256="f" * 64,
+        kind=kind,
+        rank=8 if kind == "adapter" else 0,
+        full_name="ft:tiny:acme::",
+        auto_deploy=True,
+        holdout=None,
+        gate=GateSpec(),
+        benchmarks={},
+        suites={},
+    )
+
+
+class TestCopy:
+    async def test_puts_the_models_files_alone_under_their_digest(self, copies, objects):
+        digest = await copies.copy(await a_bundle(objects, ADAPTER), BASE_SHAPES)
+        assert digest == files_digest(entries(ADAPTER))
+        manifest = ModelManifest.model_validate_json(objects.objects[layout.model(digest)])
+        assert (manifest.kind, manifest.job_id, manifest.source.step) == ("adapter", "ftjob-1", 40)
+        assert [file.path for file in manifest.files] == sorted(ADAPTER)
+        for path, content in ADAPTER.items():
+            assert objects.objects[layout.model(digest, f"files/{path}")] == content
+
+    async def test_may_be_done_twice(self, copies, objects):
+        artefact = await a_bundle(objects, ADAPTER)
+        assert await copies.copy(artefact, BASE_SHAPES) == await copies.copy(artefact, BASE_SHAPES)
+
+    async def test_leaves_no_scratch_whatever_happens(self, copies, objects, tmp_path):
+        with pytest.raises(BadAdapter):
+            await copies.copy(await a_bundle(objects, {**ADAPTER, "more.bin": b"x"}), BASE_SHAPES)
+        assert list((tmp_path / "scratch").iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ({"adapter_config.json": adapter_config(rank=16)}, BadAdapter),
+            ({"adapter_model.safetensors": safetensors(ADAPTER_SHAPES, fill=b"\xff")}, BadWeights),
+            ({"adapter_model.safetensors": b"\x80\x02"}, BadWeights),
+        ],
+    )
+    async def test_stores_nothing_of_an_adapter_that_it_refuses(self, copies, objects, changes, error):
+        artefact = await a_bundle(objects, {**ADAPTER, **changes})
+        with pytest.raises(error):
+            await copies.copy(artefact, BASE_SHAPES)
+        assert not any(key.startswith("models/") for key in objects.objects)
+
+    async def test_refuses_a_bundle_of_another_job_or_configuration(self, copies, objects):
+        with pytest.raises(BadAdapter, match="expected"):
+            await copies.copy(await a_bundle(objects, ADAPTER, config_hash="0" * 64), BASE_SHAPES)
+
+    async def test_refuses_a_base_model_that_was_never_registered(self, copies, objects):
+        with pytest.raises(BadAdapter, match="never registered"):
+            await copies.copy(await a_bundle(objects, ADAPTER), None)
+
+    async def test_refuses_a_part_whose_bytes_changed(self, copies, objects):
+        artefact = await a_bundle(objects, ADAPTER)
+        objects.objects[layout.checkpoint("ftjob-1", 1, 40, "model/adapter_config.json")] = b"{}"
+        with pytest.raises(CorruptObject):
+            await copies.copy(artefact, BASE_SHAPES)
+
+    async def test_refuses_a_path_that_leaves_its_folder(self, copies, objects, tmp_path):
+        files = {**ADAPTER, "../../escaped": b"x"}
+        with pytest.raises((CorruptObject, BadAdapter)):
+            await copies.copy(await a_bundle(objects, files), BASE_SHAPES)
+        assert not (tmp_path.parent / "escaped").exists()
+
+    async def test_takes_a_full_model_with_the_base_models_configuration(
+        self, copies, mirror, objects, tmp_path
+    ):
+        source = DirectorySource(path=str(write(tmp_path / "m", MODEL)))
+        base_sha = (await mirror.mirror("tiny", source)).base_sha
+        files = {"model.safetensors": safetensors(BASE_SHAPES), "config.json": MODEL["config.json"]}
+        artefact = await a_bundle(objects, files, kind="full", base_sha=base_sha)
+        digest = await copies.copy(artefact, BASE_SHAPES)
+        assert layout.model(digest) in objects.objects
+
+    async def test_refuses_a_full_model_with_a_configuration_of_its_own(
+        self, copies, mirror, objects, tmp_path
+    ):
+        source = DirectorySource(path=str(write(tmp_path / "m", MODEL)))
+        base_sha = (await mirror.mirror("tiny", source)).base_sha
+        files = {"model.safetensors": safetensors(BASE_SHAPES), "config.json": b'{"auto_map": {}}'}
+        with pytest.raises(BadAdapter, match=r"config\.json"):
+            await copies.copy(await a_bundle(objects, files, kind="full", base_sha=base_sha), BASE_SHAPES)

@@ -1,0 +1,212 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas.base import BundleRef, DatasetRef
+from schemas.evaluation import EvalInconclusive, StageResult
+from schemas.job import JobEvaluating
+from schemas.model import (
+    ArchiveModel,
+    DeploymentApproved,
+    DeploymentWithdrawn,
+    ModelArchived,
+    ModelPromoted,
+    ModelRegistered,
+    PromoteModel,
+    PromotionRefused,
+    Stage,
+)
+from schemas.specification import GateSpec
+from services.registry.decide import slots, versions
+from services.registry.model import ALLOWED, IllegalMove, Slot, Verdict
+from shared.errors import Refused
+from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, UNSAFE, a_version, failed, passed
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DIGEST = "9" * 64
+
+
+def an_artefact(**changes):
+    fields = {
+        "job_id": "ftjob-1",
+        "tenant": "acme",
+        "attempt": 2,
+        "bundle": BundleRef(attempt=1, step=40, manifest_sha256="a" * 64),
+        "dataset": DatasetRef(version="d" * 64, manifest_sha256="1" * 64),
+        "config_hash": "e" * 64,
+        "base_model": "tiny",
+        "base_sha": BASE_SHA,
+        "template_sha256": "f" * 64,
+        "kind": "adapter",
+        "rank": 8,
+        "full_name": "ft:tiny:acme:support:",
+        "auto_deploy": True,
+        "holdout": None,
+        "gate": GateSpec(),
+        "benchmarks": {},
+        "suites": {},
+    }
+    return JobEvaluating(**fields | changes)
+
+
+def its_slot(version):
+    return Slot(version.tenant, version.full_name)
+
+
+def promote(version, **changes):
+    command = PromoteModel(model_id=version.model_id, tenant=version.tenant, approved_by="ann")
+    return versions.promote(version, command, **{"current_sha": BASE_SHA, **changes})
+
+
+def archive(version, *serving):
+    command = ArchiveModel(model_id=version.model_id, tenant=version.tenant)
+    return versions.archive(version, serving, command, now=NOON)
+
+
+class TestRegister:
+    def test_announces_a_dev_version_with_its_whole_lineage(self):
+        decision = versions.register(an_artefact(), digest=DIGEST, cancelled=False)
+        (fact,) = decision.events
+        assert isinstance(fact, ModelRegistered)
+        assert fact.full_name == "ft:tiny:acme:support:99999999"
+        assert (fact.base_sha, fact.dataset_version, fact.config_hash) == (BASE_SHA, "d" * 64, "e" * 64)
+        assert (fact.job_id, fact.bundle.step, fact.stage) == ("ftjob-1", 40, Stage.DEV)
+        assert decision.version.eval_id is None
+
+    def test_names_two_jobs_of_equal_digest_apart(self):
+        first = versions.register(an_artefact(), digest=DIGEST, cancelled=False).version
+        second = versions.register(an_artefact(job_id="ftjob-2"), digest=DIGEST, cancelled=False).version
+        assert first.model_id != second.model_id
+        assert first.full_name == second.full_name
+
+    def test_never_deploys_the_model_of_a_cancelled_job_by_itself(self):
+        assert not versions.register(an_artefact(), digest=DIGEST, cancelled=True).version.auto_deploy
+
+
+class TestOnEvalPassed:
+    def test_promotes_to_staging_and_approves_the_full_name_for_the_waiting_job(self):
+        version = a_version()
+        decision = versions.on_eval_passed(version, its_slot(version), passed(version), current_sha=BASE_SHA)
+        assert decision.version.stage is Stage.STAGING
+        assert decision.version.eval_id == "eval-ftjob-1"
+        promoted, approved = decision.events
+        assert isinstance(promoted, ModelPromoted)
+        assert isinstance(approved, DeploymentApproved)
+        assert (approved.slot, approved.generation, approved.job_id) == (version.full_name, 1, "ftjob-1")
+
+    def test_promotes_alone_where_nobody_asked_for_deployment(self):
+        version = a_version(auto_deploy=False)
+        decision = versions.on_eval_passed(version, its_slot(version), passed(version), current_sha=BASE_SHA)
+        assert [type(event) for event in decision.events] == [ModelPromoted]
+        assert decision.slots == ()
+
+    def test_raises_the_generation_where_two_jobs_share_a_full_name(self):
+        first = a_version(stage=Stage.STAGING)
+        slot = slots.approve(its_slot(first), first, job_id=first.job_id).slot
+        second = a_version(model_id="mv-ftjob-2", job_id="ftjob-2")
+        decision = versions.on_eval_passed(second, slot, passed(second), current_sha=BASE_SHA)
+        assert (decision.events[1].generation, decision.events[1].job_id) == (2, "ftjob-2")
+
+    @pytest.mark.parametrize(
+        ("code", "version_changes", "event_changes", "current_sha"),
+        [
+            ("stale", {}, {}, OTHER_SHA),
+            ("stale", {}, {}, None),
+            ("mismatch", {}, {"digest": "0" * 64}, BASE_SHA),
+            ("mismatch", {}, {"base_sha": OTHER_SHA}, BASE_SHA),
+            ("archived", {"archived_at": NOON}, {}, BASE_SHA),
+        ],
+    )
+    def test_answers_every_other_pass_by_a_refusal(self, code, version_changes, event_changes, current_sha):
+        version = a_version(**version_changes)
+        event = passed(version, **event_changes)
+        decision = versions.on_eval_passed(version, its_slot(version), event, current_sha=current_sha)
+        (refused,) = decision.events
+        assert isinstance(refused, PromotionRefused)
+        assert (refused.code, refused.job_id) == (code, version.job_id)
+        assert decision.version.stage is Stage.DEV
+
+    def test_answers_a_second_pass_with_the_stage_it_has(self):
+        version = a_version(stage=Stage.PRODUCTION)
+        event = passed(version, eval_id="eval-later")
+        decision = versions.on_eval_passed(version, its_slot(version), event, current_sha=BASE_SHA)
+        (promoted,) = decision.events
+        assert (promoted.stage, promoted.eval_id) == (Stage.PRODUCTION, "eval-later")
+
+
+class TestOnEvalNotPassed:
+    def test_leaves_the_version_in_dev_with_the_numbers(self):
+        version = a_version()
+        decision = versions.on_eval_not_passed(version, failed(version))
+        assert decision.version.stage is Stage.DEV
+        assert decision.events == ()
+        assert decision.version.verdict.outcome == "failed"
+
+    def test_keeps_an_inconclusive_gate_apart_from_a_failed_one(self):
+        version = a_version()
+        event = EvalInconclusive(**failed(version).model_dump(exclude={"reason"}), reason="judge away")
+        assert versions.on_eval_not_passed(version, event).version.verdict.outcome == "inconclusive"
+
+
+class TestPromote:
+    def test_puts_a_staged_version_in_production(self):
+        decision = promote(a_version(stage=Stage.STAGING))
+        assert decision.version.stage is Stage.PRODUCTION
+        assert decision.events[0].stage is Stage.PRODUCTION
+
+    def test_says_again_that_it_is_in_production(self):
+        assert isinstance(promote(a_version(stage=Stage.PRODUCTION)).events[0], ModelPromoted)
+
+    def test_names_the_stage_that_failed_and_its_numbers(self):
+        version = a_version(verdict=Verdict("eval-1", "failed", (UNSAFE,)))
+        with pytest.raises(Refused) as refused:
+            promote(version)
+        assert refused.value.code == "not_gated"
+        for words in ("safety", "0.12", "at least 0.95", "base 0.98", "n=200", "eval-1"):
+            assert words in refused.value.message
+
+    def test_says_that_an_unevaluated_version_was_not_evaluated(self):
+        with pytest.raises(Refused, match="was not evaluated"):
+            promote(a_version())
+
+    def test_refuses_what_failed_its_newest_evaluation(self):
+        with pytest.raises(Refused, match="newest evaluation"):
+            promote(a_version(stage=Stage.STAGING, verdict=Verdict("eval-2", "failed", (UNSAFE,))))
+
+    def test_refuses_what_was_trained_on_other_files(self):
+        with pytest.raises(Refused) as refused:
+            promote(a_version(stage=Stage.STAGING), current_sha=OTHER_SHA)
+        assert refused.value.code == "stale"
+
+    def test_says_why_a_stage_without_numbers_is_inconclusive(self):
+        stage = StageResult(stage="judge", outcome="inconclusive", reason="no answer from the judge")
+        with pytest.raises(Refused, match="no answer from the judge"):
+            promote(a_version(verdict=Verdict("eval-1", "inconclusive", (stage,))))
+
+
+class TestArchive:
+    def test_empties_every_slot_that_serves_it(self):
+        version = a_version(stage=Stage.STAGING)
+        serving = slots.approve(its_slot(version), version, job_id=None).slot
+        decision = archive(version, serving)
+        archived, withdrawn = decision.events
+        assert isinstance(archived, ModelArchived)
+        assert isinstance(withdrawn, DeploymentWithdrawn)
+        assert withdrawn.generation == 2
+        assert decision.slots[0].desired is None
+        assert decision.version.archived_at == NOON
+
+    def test_takes_a_version_that_never_left_dev(self):
+        assert archive(a_version()).version.stage is Stage.DEV
+
+    def test_refuses_what_is_archived_already(self):
+        with pytest.raises(Refused, match="archived already"):
+            archive(a_version(archived_at=NOON))
+
+
+@pytest.mark.parametrize(
+    ("stage", "target"), [(s, t) for s in ALLOWED for t in Stage if t not in ALLOWED[s]], ids=str
+)
+def test_every_unlisted_move_is_illegal(stage, target):
+    with pytest.raises(IllegalMove):
+        a_version(stage=stage).to(target)

@@ -1,0 +1,130 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.registry.clients.weights import read_header, require_finite
+from services.registry.decide.weights import (
+    BASE_DTYPES,
+    MAX_HEADER_BYTES,
+    TRAINED_DTYPES,
+    BadWeights,
+    header_length,
+    parse_header,
+)
+from tests.unit.registry.builders import packed, safetensors
+
+
+def tensor(begin=0, end=8, **changes):
+    return {"dtype": "F32", "shape": [2], "data_offsets": [begin, end]} | changes
+
+
+def parse(content, *, dtypes=TRAINED_DTYPES):
+    length = header_length(content[:8], file_bytes=len(content))
+    return parse_header(content[8 : 8 + length], file_bytes=len(content), dtypes=dtypes)
+
+
+def test_gives_the_tensors_in_the_order_of_their_bytes():
+    header = {"b": tensor(8, 16), "a": tensor(0, 8), "__metadata__": {"format": "pt"}}
+    tensors = parse(packed(header, bytes(16)))
+    assert [(found.name, found.shape, found.end - found.begin) for found in tensors] == [
+        ("a", (2,), 8),
+        ("b", (2,), 8),
+    ]
+
+
+def test_reads_what_the_library_writes(tmp_path):
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "w.safetensors"
+    save_file(
+        {"x": np.ones((3, 4), np.float32), "y": np.ones(2, np.float16), "z": np.zeros((0, 2), np.int64)}, path
+    )
+    found = {tensor.name: tensor.shape for tensor in read_header(path, dtypes=BASE_DTYPES)}
+    assert found == {"x": (3, 4), "y": (2,), "z": (0, 2)}
+
+
+BAD = {
+    "shorter than its length field": b"\x01\x02",
+    "a header larger than allowed": (MAX_HEADER_BYTES + 1).to_bytes(8, "little")
+    + bytes(MAX_HEADER_BYTES + 1),
+    "a header longer than the file": (100).to_bytes(8, "little") + b"{}",
+    "not JSON": packed(b"{'a'}", b""),
+    "not UTF-8": packed(b'{"\xff": 1}', b""),
+    "no object": packed([1], b""),
+    "deep nesting": packed(b"[" * 100_000, b""),
+    "a name twice": packed(b'{"a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}, "a": {}}', b""),
+    "not a number": packed(b'{"a": NaN}', b""),
+    "a tensor without offsets": packed({"a": {"dtype": "F32", "shape": [2]}}, b""),
+    "an unknown field": packed({"a": tensor(more=1)}, bytes(8)),
+    "a dtype that we do not train in": packed({"a": tensor(dtype="I32")}, bytes(8)),
+    "an unknown dtype": packed({"a": tensor(dtype="F128")}, bytes(8)),
+    "a dtype that is no text": packed({"a": tensor(dtype=["F32"])}, bytes(8)),
+    "a negative shape": packed({"a": tensor(shape=[-2])}, bytes(8)),
+    "a shape of truth values": packed({"a": tensor(shape=[True, 2])}, bytes(8)),
+    "a shape of many dimensions": packed({"a": tensor(shape=[1] * 8 + [2])}, bytes(8)),
+    "offsets that are fractions": packed({"a": tensor(data_offsets=[0.0, 8.0])}, bytes(8)),
+    "offsets backwards": packed({"a": tensor(data_offsets=[8, 0])}, bytes(8)),
+    "a size that the shape does not need": packed({"a": tensor(shape=[3])}, bytes(8)),
+    "a hole": packed({"a": tensor(0, 8), "b": tensor(12, 20)}, bytes(20)),
+    "an overlap": packed({"a": tensor(0, 8), "b": tensor(4, 12)}, bytes(12)),
+    "bytes after the last tensor": packed({"a": tensor()}, bytes(9)),
+    "fewer bytes than the tensors need": packed({"a": tensor()}, bytes(7)),
+    "more tensors than allowed": packed(
+        {f"t{number}": tensor(0, 0, shape=[0]) for number in range(5_001)}, b""
+    ),
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD.keys())
+def test_refuses_a_file_with(content):
+    with pytest.raises(BadWeights):
+        parse(content)
+
+
+GOOD = safetensors({"model.a": (2, 3), "model.b": (4,)})
+
+
+@given(st.binary(max_size=200))
+def test_refuses_bytes_of_any_kind_without_another_error(content):
+    try:
+        parse(content)
+    except BadWeights:
+        return
+    assert json.loads(content[8:]) in ({}, {"__metadata__": {}})
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
+def test_a_changed_byte_never_lets_a_tensor_leave_the_file(position, value):
+    content = bytearray(GOOD)
+    content[position] = value
+    try:
+        tensors = parse(bytes(content), dtypes=BASE_DTYPES)
+    except BadWeights:
+        return
+    assert all(8 <= found.begin <= found.end <= len(content) for found in tensors)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("F32", b"\x00\x00\x80\x7f"),
+        ("F32", b"\x00\x00\xc0\x7f"),
+        ("F32", b"\x00\x00\x80\xff"),
+        ("BF16", b"\x80\x7f"),
+        ("BF16", b"\xc0\xff"),
+        ("F16", b"\x00\x7c"),
+        ("F16", b"\x00\xfe"),
+    ],
+)
+def test_finds_a_value_that_is_not_finite(tmp_path, dtype, value):
+    content = safetensors({"a": (4,), "b": (8,)}, dtype=dtype)
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(content)
+    tensors = read_header(path, dtypes=TRAINED_DTYPES)
+    require_finite(path, tensors)
+    path.write_bytes(content[: -len(value)] + value)
+    with pytest.raises(BadWeights, match="'b' holds a value that is not finite"):
+        require_finite(path, tensors)
