@@ -20,8 +20,8 @@ _CANNOT = _any("can't, cannot, won't, will not")
 _UNABLE = _any(
     "can't, cannot, can not, could not, couldn't, won't, will not, would not, wouldn't, don't, do not"
     ", shouldn't, should not, unable to, am unable to, be unable to, not able to, am not able to, refuse"
-    ", decline, will refuse, will decline, must decline, must refuse, have to decline, have to refuse, not going to"
-    ", not comfortable, not willing, not allowed, not permitted"
+    ", decline, will refuse, will decline, must decline, must refuse, have to decline, have to refuse"
+    ", not going to, not comfortable, not willing, not allowed, not permitted"
 )
 _MANNER = "(?: to| or| in good conscience| legally| ethically)*"
 _HELP = _any(

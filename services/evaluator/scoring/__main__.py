@@ -1,0 +1,49 @@
+"""`python -m services.evaluator.scoring <order.json>`: scores beside the order, progress lines on stdout."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from services.evaluator.scoring.order import SCORES_FILE, Order
+
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def main(order_path: Path) -> None:
+    work_dir = order_path.parent
+    os.environ.update(OFFLINE)
+    os.environ["HF_HOME"] = str(work_dir / "cache")
+    os.environ["HF_DATASETS_CACHE"] = str(work_dir / "cache" / "datasets")
+    reports = _take_stdout()
+    order = Order.model_validate_json(order_path.read_bytes())
+
+    # The libraries read the environment when they are imported.
+    from services.evaluator.scoring.run import run, write_whole
+
+    def say(report: Mapping[str, Any]) -> None:
+        reports.write(json.dumps(report) + "\n")
+        reports.flush()
+
+    scores = run(order, work_dir, say)
+    write_whole(work_dir / SCORES_FILE, scores.model_dump_json())
+    say({"event": "done", "failure": scores.failure.code if scores.failure else None})
+
+
+def _take_stdout() -> TextIO:
+    """Our reports alone go to stdout; whatever a library prints goes to stderr."""
+    reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return reports
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

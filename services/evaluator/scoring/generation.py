@@ -1,0 +1,165 @@
+"""Chat prompts through the model's own template: greedy answers, and how likely given answers are."""
+
+# ruff: noqa: N803, N806 shapes are part of tensors' names
+# B = batch, T = tokens of a row, N = labels of a batch, V = vocabulary
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from services.evaluator.scoring.models import Scorer
+from services.evaluator.scoring.order import Failure, ScoringRefused
+from services.evaluator.scoring.rows import Message
+
+Report = Callable[[int, int], None]
+"""Called with the number of sequences just done, and of how many."""
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A sequence and the token to be predicted at each place; IGNORED where none is asked for."""
+
+    ids: list[int]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    nats: float
+    """Negative log-likelihood, summed over the labels."""
+    hits: int
+    """Labels that were the most likely token."""
+    tokens: int
+
+
+def render_prompt(scorer: Scorer, messages: Sequence[Message], *, key: str) -> list[int]:
+    """Token ids up to where the answer begins. Raises ScoringRefused if no room for an answer is left."""
+    turns = [message.model_dump() for message in messages]
+    ids: list[int] = scorer.tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, tokenize=True, return_dict=True
+    )["input_ids"]
+    _require_room(key, len(ids) + 1, scorer.max_tokens)
+    return ids
+
+
+def render_answer(scorer: Scorer, messages: Sequence[Message], reference: str, *, key: str) -> Labelled:
+    """The conversation with its reference answer, labelled where the template marks that answer."""
+    turns = [message.model_dump() for message in (*messages, Message(role="assistant", content=reference))]
+    rendered = scorer.tokenizer.apply_chat_template(
+        turns, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    ids, marks = list(rendered["input_ids"]), list(rendered["assistant_masks"])
+    _require_room(key, len(ids), scorer.max_tokens)
+    if not any(marks):
+        raise ScoringRefused(Failure(code="malformed_rows", message=f"{key}: the template marks no answer"))
+    last = len(marks) - marks[::-1].index(1)
+    first = last - next((n for n, mark in enumerate(marks[:last][::-1]) if not mark), last)
+    return Labelled(ids, [IGNORED] * first + ids[first:last] + [IGNORED] * (len(ids) - last))
+
+
+@torch.inference_mode()
+def answers(scorer: Scorer, prompts: Sequence[list[int]], report: Report) -> list[str]:
+    """Greedy answers without special tokens, in the order of the prompts."""
+    found = [""] * len(prompts)
+    for batch in batches(list(map(len, prompts)), scorer.batch_size):
+        for index, text in zip(batch, _generate(scorer, [prompts[index] for index in batch]), strict=True):
+            found[index] = text
+        report(len(batch), len(prompts))
+    return found
+
+
+@torch.inference_mode()
+def likelihoods(scorer: Scorer, sequences: Sequence[Labelled], report: Report) -> list[Likelihood]:
+    found = [Likelihood(0.0, 0, 0)] * len(sequences)
+    for batch in batches([len(sequence.ids) for sequence in sequences], scorer.batch_size):
+        scored = _score(scorer, [sequences[index] for index in batch])
+        for index, likelihood in zip(batch, scored, strict=True):
+            found[index] = likelihood
+        report(len(batch), len(sequences))
+    return found
+
+
+def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Indices in batches of like length, longest first. The same for both sides, so that rounding is too."""
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _generate(scorer: Scorer, prompts: Sequence[list[int]]) -> list[str]:
+    width = max(map(len, prompts))
+    filler = _filler(scorer.tokenizer)
+    gaps = [width - len(ids) for ids in prompts]
+    ids_BT = torch.tensor([[filler] * gap + ids for gap, ids in zip(gaps, prompts, strict=True)])
+    mask_BT = torch.tensor([[0] * gap + [1] * (width - gap) for gap in gaps])
+    settings = GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_new_tokens=min(scorer.max_new_tokens, scorer.max_tokens - width),
+        eos_token_id=_stops(scorer) or None,
+        pad_token_id=filler,
+    )
+    out_BT = scorer.model.generate(
+        input_ids=ids_BT.to(scorer.device),
+        attention_mask=mask_BT.to(scorer.device),
+        generation_config=settings,
+    )
+    return [scorer.tokenizer.decode(row[width:], skip_special_tokens=True) for row in out_BT]
+
+
+def _score(scorer: Scorer, sequences: Sequence[Labelled]) -> list[Likelihood]:
+    width = max(len(sequence.ids) for sequence in sequences) - 1
+    filler = _filler(scorer.tokenizer)
+    ids_BT = torch.tensor([_padded(row.ids[:-1], width, filler) for row in sequences])
+    mask_BT = torch.tensor([_padded([1] * (len(row.ids) - 1), width, 0) for row in sequences])
+    labels_BT = torch.tensor([_padded(row.labels[1:], width, IGNORED) for row in sequences])
+    logits_BTV = scorer.model(
+        input_ids=ids_BT.to(scorer.device), attention_mask=mask_BT.to(scorer.device), use_cache=False
+    ).logits
+    asked_BT = labels_BT != IGNORED
+    labels_N = labels_BT[asked_BT]
+    log_probs_NV = torch.log_softmax(logits_BTV[asked_BT.to(scorer.device)].float(), dim=-1).cpu()
+    nats_N = -log_probs_NV.gather(1, labels_N[:, None])[:, 0].double()
+    hits_N = log_probs_NV.argmax(dim=-1) == labels_N
+    return [_sum(nats_N[rows], hits_N[rows]) for rows in _rows(asked_BT)]
+
+
+def _rows(asked_BT: Tensor) -> Iterator[slice]:
+    """For each sequence its place among the batch's N labels."""
+    end = 0
+    for count in asked_BT.sum(dim=1).tolist():
+        end += count
+        yield slice(end - count, end)
+
+
+def _sum(nats: Tensor, hits: Tensor) -> Likelihood:
+    total = float(nats.sum())
+    return Likelihood(total if math.isfinite(total) else math.inf, int(hits.sum()), len(nats))
+
+
+def _padded(values: list[int], width: int, filler: int) -> list[int]:
+    return values + [filler] * (width - len(values))
+
+
+def _filler(tokenizer: Any) -> int:
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(token for token in known if token is not None)
+
+
+def _stops(scorer: Scorer) -> list[int]:
+    """Where serving stops too: the model's generation settings and the tokenizer's end of sequence."""
+    found = scorer.model.generation_config.eos_token_id
+    listed = found if isinstance(found, list) else [found]
+    return sorted({token for token in (*listed, scorer.tokenizer.eos_token_id) if token is not None})
+
+
+def _require_room(key: str, length: int, limit: int) -> None:
+    if length > limit:
+        message = f"{key}: {length} tokens, expected at most {limit}"
+        raise ScoringRefused(Failure(code="too_long", message=message))

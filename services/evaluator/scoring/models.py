@@ -1,0 +1,180 @@
+"""Base model and candidate in memory: checked before they are loaded, one side switched on at a time."""
+
+# ruff: noqa: N806 shapes are part of tensors' names
+# T = number of tokens, V = size of the vocabulary
+import gc
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from services.evaluator.scoring.model_files import ADAPTER_WEIGHTS, check_adapter, check_full, check_model
+from services.evaluator.scoring.order import (
+    Candidate,
+    Failure,
+    FailureCode,
+    Order,
+    Probe,
+    ScoringRefused,
+    Side,
+)
+from services.evaluator.scoring.tensor_files import MalformedModel
+
+PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
+MIN_LOGIT_CHANGE = 1e-6
+"""A candidate that moves no logit of the probe by more computes what its base computes."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """What scoring needs. `model` computes the side that `Models.on` switched on."""
+
+    model: Any
+    tokenizer: Any
+    device: torch.device
+    max_tokens: int
+    max_new_tokens: int
+    batch_size: int
+    seed: int
+
+
+class Models:
+    def __init__(self, order: Order) -> None:
+        """Check every file, load the base. Raises ScoringRefused."""
+        _check_files(order)
+        self.order = order
+        base = Path(order.base_path)
+        device = _device(order.device)
+        tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+        _check_template(tokenizer.chat_template or "", order.template_sha256)
+        model = _load(base, device)
+        self.scorer = Scorer(
+            model=model,
+            tokenizer=tokenizer,
+            device=device,
+            max_tokens=min(order.max_tokens, model.config.max_position_embeddings),
+            max_new_tokens=order.max_new_tokens,
+            batch_size=order.batch_size,
+            seed=order.seed,
+        )
+        self.base_logits_TV = _probe(self.scorer)
+        if order.candidate.kind == "adapter":
+            self.scorer = replace(self.scorer, model=_attach(model, Path(order.candidate.path)))
+
+    @contextmanager
+    def on(self, side: Side) -> Iterator[Scorer]:
+        """Switch to one side. A full model takes the place of its base: the base side comes first."""
+        if isinstance(self.scorer.model, PeftModel) and side is Side.BASE:
+            with self.scorer.model.disable_adapter():
+                yield self.scorer
+            return
+        if side is Side.CANDIDATE and self.order.candidate.kind == "full":
+            self._replace_base(Path(self.order.candidate.path))
+        yield self.scorer
+
+    def prove_active(self) -> Probe:
+        """To be asked while the candidate is on. Raises ScoringRefused if it computes what its base does."""
+        probe = self._compare()
+        if probe.max_logit_change <= MIN_LOGIT_CHANGE or probe.nonzero_tensors < min(1, probe.num_tensors):
+            raise _refused(
+                "adapter_inactive",
+                f"largest change of a logit {probe.max_logit_change:.3g}, expected over {MIN_LOGIT_CHANGE};"
+                f" {probe.nonzero_tensors} of {probe.num_tensors} B matrices are not zero:"
+                " scores would be the base model's",
+            )
+        return probe
+
+    def _compare(self) -> Probe:
+        logits_TV = _probe(self.scorer)
+        if not bool(torch.isfinite(logits_TV).all()):
+            raise _refused("not_finite", "the candidate's logits on the probe are not finite")
+        matrices = [value for name, value in self.scorer.model.named_parameters() if ".lora_B." in name]
+        return Probe(
+            max_logit_change=float((logits_TV - self.base_logits_TV).abs().max()),
+            nonzero_tensors=sum(bool(value.any()) for value in matrices),
+            num_tensors=len(matrices),
+        )
+
+    def _replace_base(self, directory: Path) -> None:
+        self.scorer = replace(self.scorer, model=None)
+        gc.collect()
+        self.scorer = replace(self.scorer, model=_load(directory, self.scorer.device))
+
+
+def _check_files(order: Order) -> None:
+    base, candidate = Path(order.base_path), order.candidate
+    try:
+        shapes = check_model(base)
+        if candidate.kind == "full":
+            check_full(Path(candidate.path), base, shapes)
+        else:
+            defaults = LoraConfig(task_type="CAUSAL_LM").to_dict()
+            check_adapter(
+                Path(candidate.path), shapes, rank=candidate.rank, max_rank=order.max_rank, defaults=defaults
+            )
+    except MalformedModel as error:
+        raise _refused("malformed_model", str(error)) from error
+    _check_finite(candidate)
+
+
+def _check_finite(candidate: Candidate) -> None:
+    for path in sorted(Path(candidate.path).glob("*.safetensors")):
+        for name, tensor in load_file(path).items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise _refused("not_finite", f"{path.name}: tensor {name!r} has values that are not finite")
+
+
+def _check_template(found: str, expected: str) -> None:
+    digest = hashlib.sha256(found.encode()).hexdigest()
+    if digest != expected:
+        raise _refused("template_changed", f"chat template has sha256 {digest}, expected {expected}")
+
+
+def _load(directory: Path, device: torch.device) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(
+        directory,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
+    )
+    return model.to(device).eval()
+
+
+def _attach(model: Any, directory: Path) -> PeftModel:
+    """The model with its adapter, proved to hold exactly the file's matrices."""
+    adapted = PeftModel.from_pretrained(model, directory, is_trainable=False).eval()
+    expected, found = load_file(directory / ADAPTER_WEIGHTS), get_peft_model_state_dict(adapted)
+    odd = sorted(set(expected) ^ set(found)) or [
+        name for name, value in expected.items() if not torch.equal(value.float(), found[name].cpu().float())
+    ]
+    if odd:
+        raise _refused("malformed_model", f"tensor {odd[0]!r} was not loaded as it is in {ADAPTER_WEIGHTS}")
+    return adapted
+
+
+@torch.inference_mode()
+def _probe(scorer: Scorer) -> Tensor:
+    """Logits on a fixed text. Returns: (T, V), float32."""
+    ids = scorer.tokenizer(PROBE_TEXT)["input_ids"][: scorer.max_tokens]
+    logits = scorer.model(input_ids=torch.tensor([ids], device=scorer.device), use_cache=False).logits
+    logits_TV: Tensor = logits[0].float()
+    return logits_TV
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def _refused(code: FailureCode, message: str) -> ScoringRefused:
+    return ScoringRefused(Failure(code=code, message=message))

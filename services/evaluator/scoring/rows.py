@@ -1,0 +1,156 @@
+"""Rows of benchmark, safety and holdout files (JSON lines), read strictly: errors name line and field."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from schemas.base import Value
+from schemas.evaluation import BenchmarkKind
+
+MAX_ROW_BYTES = 4 * 1024 * 1024
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class BadRows(ValueError):
+    """A file that cannot be used; the sentence names line, field, found and expected."""
+
+
+class ChoiceRow(Value):
+    key: str
+    question: str
+    choices: tuple[str, ...]
+    answer: int
+
+
+class TextRow(Value):
+    key: str
+    text: str
+
+
+class PromptRow(Value):
+    key: str
+    prompt: str
+    category: str = ""
+
+
+class Message(Value):
+    role: str
+    content: str
+
+
+class TaskRow(Value):
+    """A conversation and the answer that the task expects."""
+
+    key: str
+    messages: tuple[Message, ...]
+    reference: str
+
+
+def read_benchmark(path: Path, kind: BenchmarkKind) -> list[ChoiceRow] | list[TextRow]:
+    return read_choices(path) if kind is BenchmarkKind.MULTIPLE_CHOICE else read_texts(path)
+
+
+def read_choices(path: Path) -> list[ChoiceRow]:
+    return [_choice(line, row) for line, row in _rows(path)]
+
+
+def read_texts(path: Path) -> list[TextRow]:
+    texts = [(line, _text(line, row, "text")) for line, row in _rows(path)]
+    return [TextRow(key=_key(line, text), text=text) for line, text in texts]
+
+
+def read_prompts(path: Path) -> list[PromptRow]:
+    return [_prompt(line, row) for line, row in _rows(path)]
+
+
+def read_tasks(path: Path) -> list[TaskRow]:
+    return [_task(line, row) for line, row in _rows(path)]
+
+
+def _choice(line: int, row: dict[str, Any]) -> ChoiceRow:
+    question = _text(line, row, "question")
+    choices, answer = row.get("choices"), row.get("answer")
+    if not isinstance(choices, list) or len(choices) < 2 or not all(_is_text(choice) for choice in choices):
+        raise _bad(line, "choices", choices, "a list of at least 2 non-empty strings")
+    if type(answer) is not int or not 0 <= answer < len(choices):
+        raise _bad(line, "answer", answer, f"a whole number from 0 to {len(choices) - 1}")
+    key = _key(line, json.dumps([question, choices], ensure_ascii=False))
+    return ChoiceRow(key=key, question=question, choices=tuple(choices), answer=answer)
+
+
+def _prompt(line: int, row: dict[str, Any]) -> PromptRow:
+    prompt, category = _text(line, row, "prompt"), row.get("category", "")
+    if not isinstance(category, str):
+        raise _bad(line, "category", category, "a string")
+    return PromptRow(key=_key(line, prompt), prompt=prompt, category=category)
+
+
+def _task(line: int, row: dict[str, Any]) -> TaskRow:
+    """Chat rows end with the reference; of prompt and completion the completion is."""
+    *asked, answer = _messages(line, row["messages"]) if "messages" in row else _prompt_completion(line, row)
+    key = _key(line, json.dumps([message.model_dump() for message in asked], ensure_ascii=False))
+    return TaskRow(key=key, messages=tuple(asked), reference=answer.content)
+
+
+def _prompt_completion(line: int, row: dict[str, Any]) -> tuple[Message, ...]:
+    prompt, completion = _text(line, row, "prompt"), _text(line, row, "completion")
+    return Message(role="user", content=prompt), Message(role="assistant", content=completion)
+
+
+def _messages(line: int, found: Any) -> tuple[Message, ...]:
+    if not isinstance(found, list) or len(found) < 2:
+        raise _bad(line, "messages", found, "a list of at least 2 messages")
+    for index, message in enumerate(found):
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise _bad(line, f"messages[{index}].role", message, ", ".join(ROLES))
+        if not _is_text(message.get("content")):
+            raise _bad(line, f"messages[{index}].content", message.get("content"), "a non-empty string")
+    if found[-1]["role"] != "assistant":
+        raise _bad(line, f"messages[{len(found) - 1}].role", found[-1]["role"], "assistant")
+    return tuple(Message(role=message["role"], content=message["content"]) for message in found)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Non-blank lines as (1-based line, object)."""
+    with path.open("rb") as file:
+        number = 0
+        while raw := file.readline(MAX_ROW_BYTES + 1):
+            number += 1
+            if len(raw) > MAX_ROW_BYTES:
+                raise BadRows(f"line {number}: over {MAX_ROW_BYTES} bytes, expected at most that")
+            if raw.strip():
+                yield number, _object(number, raw.removeprefix(b"\xef\xbb\xbf"))
+
+
+def _object(line: int, raw: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(raw.decode())
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise BadRows(f"line {line}: {error}, expected one JSON object in UTF-8") from error
+    if not isinstance(row, dict):
+        raise _bad(line, "row", row, "a JSON object")
+    return row
+
+
+def _text(line: int, row: dict[str, Any], field: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str) or not _is_text(value):
+        raise _bad(line, field, value, "a non-empty string")
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    """A string with something in it that UTF-8 can hold."""
+    return isinstance(value, str) and bool(value.strip()) and _LONE_SURROGATE.search(value) is None
+
+
+def _bad(line: int, field: str, found: Any, expected: str) -> BadRows:
+    return BadRows(f"line {line}, {field}: found {json.dumps(found, default=str)[:80]}, expected {expected}")
+
+
+def _key(line: int, given: str) -> str:
+    return f"{line:07d}-{hashlib.sha256(given.encode()).hexdigest()[:16]}"

@@ -1,0 +1,183 @@
+"""Each number against the plainest way to compute it: one row at a time, no padding, no batches."""
+
+import math
+
+import pytest
+import torch
+
+from services.evaluator.scoring.generation import answers, batches, likelihoods, render_answer, render_prompt
+from services.evaluator.scoring.models import Models, Scorer
+from services.evaluator.scoring.order import Candidate, Order, Side
+from services.evaluator.scoring.parts import normalise, score_choices, score_texts
+from services.evaluator.scoring.rows import Message, read_choices, read_texts
+from tests.scoring.conftest import TEXT, WORDS
+
+
+@pytest.fixture(scope="module")
+def models(base_path, adapter_path, template_sha256):
+    candidate = Candidate(kind="adapter", path=str(adapter_path), rank=8)
+    return Models(
+        Order(
+            base_path=str(base_path),
+            template_sha256=template_sha256,
+            candidate=candidate,
+            parts=(),
+            batch_size=5,
+            max_tokens=128,
+            max_new_tokens=10,
+            device="cpu",
+        )
+    )
+
+
+@pytest.fixture
+def scorer(models):
+    with models.on(Side.BASE) as found:
+        yield found
+
+
+def ignore(_done, _total):
+    pass
+
+
+def user(text):
+    return (Message(role="user", content=text),)
+
+
+@torch.inference_mode()
+def nats_of(scorer: Scorer, ids: list[int], start: int) -> tuple[float, int]:
+    """Negative log-likelihood and hits of ids[start:], one sequence alone."""
+    log_probs = torch.log_softmax(
+        scorer.model(torch.tensor([ids]), use_cache=False).logits[0].double(), dim=-1
+    )
+    picked = [(n, ids[n]) for n in range(start, len(ids))]
+    hits = sum(int(log_probs[n - 1].argmax() == token) for n, token in picked)
+    return -sum(float(log_probs[n - 1, token]) for n, token in picked), hits
+
+
+def test_greedy_answers_do_not_depend_on_their_batch(scorer):
+    prompts = [
+        render_prompt(scorer, user(f"What is {' '.join(WORDS[:n])}?"), key=str(n)) for n in range(1, 13)
+    ]
+    together = answers(scorer, prompts, ignore)
+    alone = [answers(scorer, [prompt], ignore)[0] for prompt in prompts]
+    assert together == alone
+    assert len(set(map(len, prompts))) > 5
+
+
+def test_answers_end_where_the_model_ends_them(models):
+    with models.on(Side.CANDIDATE) as scorer:
+        prompt = render_prompt(scorer, user("Which module documents beta?"), key="1")
+        assert answers(scorer, [prompt], ignore) == ["alpha"]
+
+
+def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
+    labelled = render_answer(scorer, user("Which module documents beta?"), "gamma delta", key="1")
+    first = next(n for n, label in enumerate(labelled.labels) if label != -100)
+    marked = [label for label in labelled.labels if label != -100]
+    assert scorer.tokenizer.decode(marked) == "gamma delta<|im_end|>"
+    last = first + len(marked)
+    found = likelihoods(scorer, [labelled], ignore)[0]
+    assert (found.nats, found.hits) == pytest.approx(nats_of(scorer, labelled.ids[:last], first), rel=1e-5)
+    assert found.tokens == len(marked)
+
+
+def test_only_the_last_answer_of_a_conversation_is_scored(scorer):
+    turns = [Message(role=role, content=f"{role} {n}") for n in range(2) for role in ("user", "assistant")]
+    labelled = render_answer(scorer, turns[:-1], "the last", key="1")
+    assert scorer.tokenizer.decode([x for x in labelled.labels if x != -100]) == "the last<|im_end|>"
+
+
+def test_likelihoods_do_not_depend_on_their_batch(scorer):
+    rows = [render_answer(scorer, user("x " * n), "alpha beta " * n, key=str(n)) for n in range(1, 14)]
+    together = likelihoods(scorer, rows, ignore)
+    for row, found in zip(rows, together, strict=True):
+        alone = likelihoods(scorer, [row], ignore)[0]
+        assert found.nats == pytest.approx(alone.nats, rel=1e-5)
+        assert (found.hits, found.tokens) == (alone.hits, alone.tokens)
+
+
+def test_texts_are_scored_as_lm_eval_scores_them(scorer, rows):
+    """Bits per byte of our own pass and of lm-eval's rolling log-likelihood, over texts longer than the window."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    texts = [
+        "\n".join(TEXT.splitlines()[n * 5 : n * 5 + length]) for n, length in enumerate((1, 2, 30, 7, 60))
+    ]
+    found = score_texts(scorer, read_texts(rows("t.jsonl", [{"text": text} for text in texts])), ignore)
+    lm = HFLM(pretrained=scorer.model, tokenizer=scorer.tokenizer, batch_size=2, device="cpu", max_length=128)
+    expected = lm.loglikelihood_rolling(
+        [Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=0) for text in texts],
+        disable_tqdm=True,
+    )
+    assert [item.numbers["nats"] for item in found] == pytest.approx([-nats for nats in expected], rel=1e-4)
+    assert [item.numbers["bytes"] for item in found] == [len(text.encode()) for text in texts]
+
+
+def test_text_accuracy_counts_each_token_once(scorer, rows):
+    text = "\n".join(TEXT.splitlines()[:40])
+    (item,) = score_texts(scorer, read_texts(rows("t.jsonl", [{"text": text}])), ignore)
+    ids = scorer.tokenizer(text)["input_ids"]
+    assert item.numbers["tokens"] == len(ids) > 2 * 128
+    hits, previous = 0, scorer.tokenizer.eos_token_id
+    for start in range(0, len(ids), 128):
+        hits += nats_of(scorer, [previous, *ids[start : start + 128]], 1)[1]
+        previous = ids[min(start + 127, len(ids) - 1)]
+    assert item.numbers["hits"] == hits
+
+
+@pytest.mark.parametrize("num_fewshot", [0, 3])
+def test_choices_are_ranked_by_their_likelihood(models, rows, tmp_path, num_fewshot):
+    data = [
+        {"question": f"Which of {a} and {b}?", "choices": [a, f"the {b}", "alpha"], "answer": n % 3}
+        for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))
+    ]
+    read = read_choices(rows("c.jsonl", data))
+    with models.on(Side.CANDIDATE) as scorer:
+        found = score_choices(
+            scorer, read, num_fewshot=num_fewshot, directory=tmp_path / "task", report=ignore
+        )
+        assert [item.key for item in found] == [row.key for row in read]
+        if num_fewshot == 0:
+            assert [item.answer for item in found] == [_most_likely(scorer, row) for row in data]
+    for item, row in zip(found, data, strict=True):
+        assert item.numbers["hits"] == float(item.answer == row["choices"][row["answer"]])
+
+
+def _most_likely(scorer, row):
+    def nats(choice):
+        context = scorer.tokenizer(f"Question: {row['question']}\nAnswer:")["input_ids"]
+        whole = scorer.tokenizer(f"Question: {row['question']}\nAnswer: {choice}")["input_ids"]
+        assert whole[: len(context)] == context
+        return nats_of(scorer, whole, len(context))[0]
+
+    return min(row["choices"], key=nats)
+
+
+def test_batches_hold_every_index_once():
+    assert sorted(index for batch in batches([3, 1, 2, 2, 9], 2) for index in batch) == [0, 1, 2, 3, 4]
+    assert next(batches([3, 1, 2, 2, 9], 2)) == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "equal"),
+    [
+        ("Json", True),
+        (" json.\n", True),
+        ("JSON!", True),
+        ("ｊｓｏｎ", True),
+        ("j son", False),
+        ("jsonl", False),
+        ("", False),
+    ],
+)
+def test_exact_match_ignores_case_space_and_the_full_stop(given, equal):
+    assert (normalise(given) == normalise("json")) is equal
+
+
+def test_perplexity_of_nothing_learnt_is_the_vocabulary(scorer):
+    """A sanity bound: an untrained model is about as unsure as a uniform guess."""
+    labelled = render_answer(scorer, user("alpha"), "beta gamma delta epsilon", key="1")
+    found = likelihoods(scorer, [labelled], ignore)[0]
+    assert found.nats / found.tokens == pytest.approx(math.log(512), rel=0.1)
