@@ -1,0 +1,109 @@
+"""From a dataset's fate to a place in the queue, or to none."""
+
+from schemas.base import FailureClass, Message
+from schemas.job import JobFailed, JobQueued
+from schemas.specification import JobSpec, Recipe, config_hash, resolve_recipe
+from services.scheduler.decide.decision import Decision, View
+from services.scheduler.decide.queue import Candidate, why_waiting
+from services.scheduler.model import Dataset, DatasetState, Job, JobState, Plan
+
+
+def dataset_ready(job: Job, view: View) -> Decision | None:
+    """validating -> queued."""
+    if job.dataset is None or job.dataset.state is not DatasetState.READY or _mismatch(job, job.dataset):
+        return None
+    return enqueue(job, view)
+
+
+def dataset_unusable(job: Job, view: View) -> Decision | None:
+    """validating -> failed(user): rejected, refused, deleted, or not this job's dataset at all."""
+    dataset = job.dataset
+    if dataset is None:
+        return None
+    if mismatch := _mismatch(job, dataset):
+        return fail(job, FailureClass.USER, "dataset_mismatch", mismatch, param="training_file")
+    if dataset.state is DatasetState.READY:
+        return None
+    code = dataset.code or f"dataset_{dataset.state}"
+    return fail(job, FailureClass.USER, code, dataset.message, param="training_file")
+
+
+def dataset_deleted(job: Job, view: View) -> Decision | None:
+    """queued, paused -> failed(user)."""
+    if job.dataset is None or job.dataset.state is not DatasetState.DELETED:
+        return None
+    return fail(job, FailureClass.USER, "dataset_deleted", job.dataset.message, param="training_file")
+
+
+def enqueue(job: Job, view: View) -> Decision:
+    """From validating or paused: its age counts from now."""
+    assert job.dataset is not None, f"job {job.id} is queued without a dataset"
+    plan = job.plan or plan_of(job.spec, job.dataset)
+    queued = job.to(JobState.QUEUED, plan=plan, queued_at=view.now, not_before=None)
+    return Decision(queued, (job_queued(queued, view),))
+
+
+def plan_of(spec: JobSpec, dataset: Dataset) -> Plan:
+    """Resolve the recipe on the dataset's numbers, which gives the job its identity."""
+    assert dataset.ref is not None, f"dataset {dataset.dataset_id} is {dataset.state} without a version"
+    assert dataset.counts is not None, f"dataset {dataset.dataset_id} is {dataset.state} without counts"
+    recipe = resolve_recipe(spec.recipe, rows=dataset.counts.rows, windows=dataset.counts.windows)
+    resolved = spec.model_copy(update={"recipe": recipe})
+    return Plan(
+        spec=resolved,
+        dataset=dataset.ref,
+        config_hash=config_hash(resolved, dataset.ref.version),
+        num_steps=num_steps(recipe, windows=dataset.counts.windows),
+        template_sha256=dataset.template_sha256,
+        benchmarks=dataset.benchmarks,
+        suites=dataset.suites,
+    )
+
+
+def num_steps(recipe: Recipe, *, windows: int) -> int:
+    """Optimizer steps of all epochs; the last batch of an epoch may be smaller."""
+    assert isinstance(recipe.batch_size, int), "the recipe is not resolved"
+    assert isinstance(recipe.num_epochs, int), "the recipe is not resolved"
+    return recipe.num_epochs * -(-windows // recipe.batch_size)
+
+
+def job_queued(job: Job, view: View, *, waiting_for: str = "") -> JobQueued:
+    assert job.plan is not None, f"job {job.id} is queued without a plan"
+    assert job.queued_at is not None, f"job {job.id} is queued since never"
+    candidate = Candidate.of(job, queued_at=job.queued_at)
+    return JobQueued(
+        job_id=job.id,
+        tenant=job.tenant,
+        dataset=job.plan.dataset,
+        config_hash=job.plan.config_hash,
+        num_steps=job.plan.num_steps,
+        waiting_for=waiting_for or why_waiting(candidate, view.ledger, now=view.now),
+        duplicate_of=view.duplicate_of,
+    )
+
+
+def fail(
+    job: Job, failure_class: FailureClass, code: str, message: str, *, param: str | None = None
+) -> Decision:
+    fact: Message = JobFailed(
+        job_id=job.id,
+        tenant=job.tenant,
+        failure_class=failure_class,
+        code=code,
+        message=message,
+        param=param,
+        attempt=job.attempt,
+    )
+    return Decision(job.to(JobState.FAILED), (fact,))
+
+
+def _mismatch(job: Job, dataset: Dataset) -> str:
+    """A tenant's own producer may name what it likes; the gateway writes both commands alike."""
+    if dataset.tenant != job.tenant:
+        return f"dataset {dataset.dataset_id} is not known to tenant {job.tenant}"
+    if dataset.state is DatasetState.READY and dataset.base_sha != job.spec.base_sha:
+        return (
+            f"dataset {dataset.dataset_id} was made for base model sha {dataset.base_sha[:12]}, "
+            f"the job asks for {job.spec.base_sha[:12]}"
+        )
+    return ""

@@ -1,0 +1,124 @@
+"""Rows of the table about an attempt under way: what follows from its facts in provisioning and running."""
+
+from schemas.base import FailureClass
+from schemas.job import JobEvaluating, JobRunning, JobScheduled, StopReason
+from services.scheduler.decide.admission import job_queued
+from services.scheduler.decide.decision import Decision, StartOverdue, Timer, View
+from services.scheduler.decide.ending import artefact_fields, requeue_or_fail
+from services.scheduler.decide.stop import ask_to_stop
+from services.scheduler.model import Attempt, Evaluation, Job, JobState, Placement, Stop
+
+NO_CAPACITY = "no_capacity"
+
+
+def begin(job: Job, placement: Placement, view: View) -> Decision:
+    """queued -> provisioning: the only place where the attempt number rises."""
+    assert job.plan is not None, f"job {job.id} is scheduled without a plan"
+    run = Attempt(
+        number=job.attempt + 1,
+        placement=placement,
+        resume=job.resume,
+        scheduled_at=view.now,
+        start_deadline=view.now + view.policy.start_within,
+    )
+    begun = job.to(
+        JobState.PROVISIONING,
+        run=run,
+        # Older bundles can neither be resumed from nor be named again.
+        verified=frozenset({job.resume} if job.resume else ()),
+        corrupt=frozenset(),
+        evaluation=Evaluation(),
+    )
+    fact = JobScheduled(
+        job_id=job.id,
+        tenant=job.tenant,
+        attempt=run.number,
+        spec=job.plan.spec,
+        base_sha=job.spec.base_sha,
+        dataset=job.plan.dataset,
+        config_hash=job.plan.config_hash,
+        resume=run.resume,
+        pool=placement.pool,
+        price_class=placement.price_class,
+        nodes=placement.nodes,
+        devices_per_node=placement.devices_per_node,
+        grace_seconds=job.grace_seconds,
+        start_deadline=run.start_deadline,
+    )
+    overdue = StartOverdue(job_id=job.id, attempt=run.number)
+    return Decision(begun, (fact,), (Timer(overdue, run.start_deadline + view.policy.start_slack),))
+
+
+def not_provisioned(job: Job, view: View) -> Decision | None:
+    """provisioning -> queued, or by class: nothing is left at the engine, so there is nothing to stop."""
+    found = job.facts.unprovisioned
+    if found is None:
+        return None
+    if found.code != NO_CAPACITY:
+        return requeue_or_fail(job, FailureClass.INFRA, found.message, view)
+    pool = job.present.placement.pool
+    queued = job.to(JobState.QUEUED, turned_away={**job.turned_away, pool: view.now})
+    waiting_for = f"pool {pool} had no capacity: {found.message}"
+    return Decision(queued, (job_queued(queued, view, waiting_for=waiting_for),))
+
+
+def failed(job: Job, view: View) -> Decision | None:
+    """provisioning, running -> stopping(failure): NodeLost or TrainingFailed."""
+    found = job.facts.failure
+    if found is None:
+        return None
+    stop = Stop(
+        StopReason.FAILURE, view.now, found.deadline, found.message, failure_class=found.failure_class
+    )
+    return ask_to_stop(job, stop, view)
+
+
+def preempted(job: Job, view: View) -> Decision | None:
+    """provisioning, running -> stopping(preempt)."""
+    found = job.facts.preemption
+    if found is None:
+        return None
+    return ask_to_stop(job, Stop(StopReason.PREEMPT, view.now, found.deadline, found.message), view)
+
+
+def final_corrupt(job: Job, view: View) -> Decision | None:
+    """provisioning, running -> stopping(failure infra): complete, but what it left cannot be used."""
+    ending = job.facts.ending
+    if ending is None or not ending.completed or ending.bundle not in job.corrupt:
+        return None
+    message = f"the final bundle at step {ending.last_step} is corrupt"
+    return ask_to_stop(job, infra_stop(message, view), view)
+
+
+def stopped_unasked(job: Job, view: View) -> Decision | None:
+    """provisioning, running -> stopping(preempt): the runner met a notice that we have not heard of."""
+    ending = job.facts.ending
+    if ending is None or ending.completed:
+        return None
+    message = f"training stopped at step {ending.last_step} though nobody had asked"
+    deadline = view.now + view.policy.abrupt_stop
+    return ask_to_stop(job, Stop(StopReason.PREEMPT, view.now, deadline, message), view)
+
+
+def started(job: Job, view: View) -> Decision | None:
+    """provisioning -> running."""
+    if not job.facts.started:
+        return None
+    fact = JobRunning(job_id=job.id, tenant=job.tenant, attempt=job.attempt)
+    return Decision(job.to(JobState.RUNNING), (fact,))
+
+
+def completed(job: Job, view: View) -> Decision | None:
+    """running, stopping (unless cancel or budget) -> evaluating."""
+    ending, stop = job.facts.ending, job.present.stop
+    if ending is None or not ending.completed or ending.bundle not in job.verified:
+        return None
+    if stop is not None and stop.reason in (StopReason.CANCEL, StopReason.BUDGET):
+        return None
+    fact = JobEvaluating(**artefact_fields(job, ending.bundle))
+    return Decision(job.to(JobState.EVALUATING), (fact,))
+
+
+def infra_stop(message: str, view: View) -> Stop:
+    deadline = view.now + view.policy.abrupt_stop
+    return Stop(StopReason.FAILURE, view.now, deadline, message, failure_class=FailureClass.INFRA)

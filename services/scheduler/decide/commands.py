@@ -1,0 +1,122 @@
+"""What a person, or someone for them, asks of a job. Raises Refused where it cannot be done."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from schemas import compatibility
+from schemas.job import (
+    CancelJob,
+    JobMessage,
+    JobSubmitted,
+    PauseJob,
+    ResumeJob,
+    RetryJob,
+    StopReason,
+    SubmitJob,
+)
+from services.scheduler.decide import ending
+from services.scheduler.decide.decision import Decision, View
+from services.scheduler.decide.rows import follow
+from services.scheduler.decide.stop import ask_to_stop, strengthen
+from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Dataset, Job, JobState, Stop
+from shared.errors import Refused
+
+
+def admit(command: SubmitJob, dataset: Dataset | None, *, now: datetime) -> Job:
+    """A job that could run, as far as can be told without its files."""
+    if refusal := compatibility.check(command.spec):
+        raise Refused(refusal.code, refusal.message, param=refusal.param)
+    return Job(
+        id=command.job_id,
+        tenant=command.tenant,
+        state=JobState.VALIDATING,
+        spec=command.spec,
+        dataset_id=command.dataset_id,
+        dataset=dataset,
+        submitted_at=now,
+        retry_of=command.retry_of,
+    )
+
+
+def like(original: Job | None, command: RetryJob) -> SubmitJob:
+    """The submission that a RetryJob stands for."""
+    job = _own(original, command)
+    if job.state not in (JobState.FAILED, JobState.CANCELLED):
+        raise Refused(
+            "not_retryable", f"job {job.id} is {job.state}; expected failed or cancelled", param="job_id"
+        )
+    return SubmitJob(
+        job_id=command.new_job_id,
+        tenant=job.tenant,
+        dataset_id=job.dataset_id,
+        spec=job.spec,
+        retry_of=job.id,
+    )
+
+
+def submit(job: Job, view: View) -> Decision:
+    """An admitted job, new to us, goes as far as its dataset lets it."""
+    return follow(Decision(job, (_job_submitted(job),)), view)
+
+
+def cancel(found: Job | None, command: CancelJob, view: View) -> Decision:
+    job = _not_too_late(_own(found, command), command)
+    reason = StopReason.BUDGET if command.reason == "budget" else StopReason.CANCEL
+    if job.state not in ATTEMPT_OPEN:
+        return ending.cancelled(job, by_budget=reason is StopReason.BUDGET)
+    deadline = view.now + timedelta(seconds=job.grace_seconds)
+    return _stop(job, Stop(reason, view.now, deadline, f"cancelled ({command.reason})"), view)
+
+
+def pause(found: Job | None, command: PauseJob, view: View) -> Decision:
+    job = _not_too_late(_own(found, command), command)
+    if job.state is JobState.PAUSED:
+        return Decision(job)
+    if job.state not in ATTEMPT_OPEN:
+        return ending.paused(job, command.reason)
+    deadline = view.now + timedelta(seconds=job.grace_seconds)
+    message = f"paused ({command.reason})"
+    stop = Stop(StopReason.PAUSE, view.now, deadline, message, pause_reason=command.reason)
+    return _stop(job, stop, view)
+
+
+def resume(found: Job | None, command: ResumeJob, view: View) -> Decision:
+    """Back to validating, and on from there if its dataset is decided."""
+    job = _own(found, command)
+    if job.state is not JobState.PAUSED:
+        raise Refused("not_paused", f"job {job.id} is {job.state}; expected paused", param="job_id")
+    decision = follow(Decision(job.to(JobState.VALIDATING)), view)
+    if decision.job.state is not JobState.VALIDATING:
+        return decision
+    return replace(decision, events=(_job_submitted(job),))
+
+
+def _own(found: Job | None, command: JobMessage) -> Job:
+    """Another tenant's job is as unknown as one that does not exist."""
+    if found is None or found.tenant != command.tenant:
+        raise Refused(
+            "unknown_job", f"job {command.job_id} is not known to tenant {command.tenant}", param="job_id"
+        )
+    return found
+
+
+def _not_too_late(job: Job, command: JobMessage) -> Job:
+    if job.state is JobState.EVALUATING or job.state in TERMINAL:
+        raise Refused("too_late", f"{command.type}: job {job.id} is {job.state} already", param="job_id")
+    return job
+
+
+def _stop(job: Job, stop: Stop, view: View) -> Decision:
+    decision = strengthen(job, stop) if job.state is JobState.STOPPING else ask_to_stop(job, stop, view)
+    return follow(decision, view)
+
+
+def _job_submitted(job: Job) -> JobSubmitted:
+    return JobSubmitted(
+        job_id=job.id,
+        tenant=job.tenant,
+        dataset_id=job.dataset_id,
+        spec=job.spec,
+        submitted_at=job.submitted_at,
+        retry_of=job.retry_of,
+    )

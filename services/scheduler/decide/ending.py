@@ -1,0 +1,140 @@
+"""How a stopped attempt ends, and what becomes of its job: paused, cancelled, queued again or failed."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from schemas.base import BundleRef, FailureClass
+from schemas.job import Artefact, JobCancelled, JobPaused, JobRequeued, PauseReason, StopReason
+from schemas.specification import Method
+from services.scheduler.decide.admission import fail
+from services.scheduler.decide.decision import Decision, View
+from services.scheduler.decide.stop import settle_by, strengthen
+from services.scheduler.model import Job, JobState, Stop
+
+
+def noticed(job: Job, view: View) -> Decision | None:
+    """stopping: a notice may bring the deadline forward."""
+    found = job.facts.preemption
+    if found is None:
+        return None
+    decision = strengthen(job, Stop(StopReason.PREEMPT, view.now, found.deadline, found.message))
+    return decision if decision.events else None
+
+
+def over(job: Job, view: View) -> Decision | None:
+    """stopping -> paused, cancelled, queued or failed, by the reason."""
+    stop = job.present.stop
+    assert stop is not None, f"job {job.id} is stopping without a reason"
+    if not _is_over(job, view):
+        return None
+    match stop.reason:
+        case StopReason.CANCEL:
+            return cancelled(job, by_budget=False)
+        case StopReason.BUDGET:
+            return cancelled(job, by_budget=True)
+        case StopReason.PAUSE:
+            return paused(job, stop.pause_reason or PauseReason.USER)
+        case StopReason.PREEMPT:
+            return requeue_or_fail(job, FailureClass.PREEMPTED, stop.message, view)
+        case StopReason.FAILURE:
+            return requeue_or_fail(job, stop.failure_class or FailureClass.INFRA, stop.message, view)
+
+
+def paused(job: Job, reason: PauseReason) -> Decision:
+    fact = JobPaused(job_id=job.id, tenant=job.tenant, attempt=job.attempt, reason=reason, resume=job.resume)
+    return Decision(job.to(JobState.PAUSED), (fact,))
+
+
+def cancelled(job: Job, *, by_budget: bool) -> Decision:
+    """The newest verified bundle is kept as a `dev` version, which nobody asked to have served."""
+    kept = Artefact(**artefact_fields(job, job.resume) | {"auto_deploy": False}) if job.resume else None
+    fact = JobCancelled(
+        job_id=job.id,
+        tenant=job.tenant,
+        reason="budget" if by_budget else "user",
+        artefact=kept,
+        last_step=_last_step(job),
+    )
+    return Decision(job.to(JobState.CANCELLED), (fact,))
+
+
+def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: View) -> Decision:
+    """The table of consequences says which."""
+    before = job.requeues.get(failure_class, 0)
+    if not job.may_requeue(failure_class):
+        history = f" (requeued {before} times for class {failure_class} before)" if before else ""
+        return fail(job, failure_class, failure_class.value, message + history)
+    preempted_at = _recent_preemptions(job, failure_class, view)
+    not_before = view.now + _back_off(failure_class, before, len(preempted_at), view)
+    queued = job.to(
+        JobState.QUEUED,
+        requeues={**job.requeues, failure_class: before + 1},
+        preempted_at=preempted_at,
+        not_before=not_before,
+    )
+    fact = JobRequeued(
+        job_id=job.id,
+        tenant=job.tenant,
+        attempt=job.attempt,
+        failure_class=failure_class,
+        resume=job.resume,
+        not_before=not_before,
+        message=message,
+    )
+    return Decision(queued, (fact,))
+
+
+def artefact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
+    """What the evaluator and the registry must know of the model in this bundle."""
+    assert job.plan is not None, f"job {job.id} has a bundle without a plan"
+    spec, recipe = job.spec, job.plan.spec.recipe
+    is_full = recipe.method is Method.SFT
+    return {
+        "job_id": job.id,
+        "tenant": job.tenant,
+        "attempt": job.attempt,
+        "bundle": bundle,
+        "dataset": job.plan.dataset,
+        "config_hash": job.plan.config_hash,
+        "base_model": spec.base_model,
+        "base_sha": spec.base_sha,
+        "template_sha256": job.plan.template_sha256,
+        "kind": "full" if is_full else "adapter",
+        "rank": 0 if is_full else recipe.lora.rank,
+        "full_name": f"ft:{spec.base_model}:{job.tenant}:{spec.suffix}:",
+        "auto_deploy": spec.auto_deploy,
+        "holdout": spec.holdout,
+        "gate": spec.gate,
+        "benchmarks": job.plan.benchmarks,
+        "suites": job.plan.suites,
+    }
+
+
+def _is_over(job: Job, view: View) -> bool:
+    """The nodes are gone, the last fact is in and all bundles are judged; or enough was waited for that."""
+    facts = job.facts
+    if facts.released_at is None:
+        return False
+    if facts.ending is not None and all(job.is_judged(bundle) for bundle in facts.named):
+        return True
+    return view.now >= settle_by(job, view)
+
+
+def _recent_preemptions(job: Job, failure_class: FailureClass, view: View) -> tuple[datetime, ...]:
+    since = view.now - view.policy.preemption_window
+    recent = tuple(at for at in job.preempted_at if at > since)
+    return (*recent, view.now) if failure_class is FailureClass.PREEMPTED else recent
+
+
+def _back_off(failure_class: FailureClass, before: int, preemptions: int, view: View) -> timedelta:
+    policy = view.policy
+    if failure_class is not FailureClass.PREEMPTED:
+        return policy.failure_backoff * ((1 << before) - 1)
+    beyond = preemptions - policy.many_preemptions
+    return policy.preemption_backoff * (1 << beyond) if beyond >= 0 else timedelta()
+
+
+def _last_step(job: Job) -> int:
+    if job.run is not None and job.run.facts.ending is not None:
+        return job.run.facts.ending.last_step
+    return job.resume.step if job.resume else 0

@@ -1,0 +1,249 @@
+"""What others say about a job. Each fact is stored, whatever the state; then the rows say what follows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from schemas.base import BundleRef, FailureClass, Message
+from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
+from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
+from schemas.model import (
+    AdaptersStale,
+    BaseModelRegistered,
+    DeploymentApproved,
+    ModelPromoted,
+    ModelRegistered,
+    PromotionRefused,
+    Stage,
+)
+from schemas.node import NodeLost, NodePreempted, NodesReleased, ProvisioningFailed
+from schemas.training import (
+    CheckpointWritten,
+    TrainingCompleted,
+    TrainingFailed,
+    TrainingStarted,
+    TrainingStopped,
+)
+from services.scheduler.decide.attempt import infra_stop
+from services.scheduler.decide.decision import (
+    Decision,
+    DeploymentOverdue,
+    JobTimer,
+    StartOverdue,
+    StopOverdue,
+    View,
+)
+from services.scheduler.decide.rows import follow
+from services.scheduler.decide.stop import ask_to_stop, settle_timer
+from services.scheduler.model import (
+    ATTEMPT_OPEN,
+    RESUME_POINT_RISES,
+    TERMINAL,
+    Approval,
+    Dataset,
+    Denial,
+    Deployment,
+    Ending,
+    Failure,
+    Job,
+    JobState,
+    ModelVersion,
+    Preemption,
+    Unprovisioned,
+)
+
+
+class OfAttempt(Protocol):
+    @property
+    def attempt(self) -> int: ...
+
+
+def on_dataset(job: Job, dataset: Dataset, view: View) -> Decision:
+    """DatasetReady, DatasetRejected, DatasetDeleted or a refused SubmitDataset."""
+    if job.state in TERMINAL:
+        return _ignored(job)
+    return follow(Decision(replace(job, dataset=dataset)), view)
+
+
+def on_provisioning_failed(job: Job, fact: ProvisioningFailed, view: View) -> Decision:
+    return _store(job, fact, view, unprovisioned=Unprovisioned(fact.code, fact.message))
+
+
+def on_training_started(job: Job, fact: TrainingStarted, view: View) -> Decision:
+    return _store(job, fact, view, started=True)
+
+
+def on_checkpoint_written(job: Job, fact: CheckpointWritten, view: View) -> Decision:
+    return _store(job, fact, view, bundle=fact.bundle)
+
+
+def on_training_completed(job: Job, fact: TrainingCompleted, view: View) -> Decision:
+    ending = Ending(completed=True, last_step=fact.last_step, bundle=fact.bundle)
+    return _store(job, fact, view, bundle=fact.bundle, ending=ending)
+
+
+def on_training_stopped(job: Job, fact: TrainingStopped, view: View) -> Decision:
+    ending = Ending(completed=False, last_step=fact.last_step, bundle=fact.bundle)
+    return _store(job, fact, view, bundle=fact.bundle, ending=ending)
+
+
+def on_training_failed(job: Job, fact: TrainingFailed, view: View) -> Decision:
+    deadline = view.now + view.policy.abrupt_stop
+    return _store_first_failure(job, fact, view, Failure(fact.failure_class, fact.message, deadline))
+
+
+def on_node_lost(job: Job, fact: NodeLost, view: View) -> Decision:
+    """The other nodes of the gang get the whole grace: they may still have something to save."""
+    deadline = view.now + timedelta(seconds=job.grace_seconds)
+    message = f"node {fact.node_id} was lost: {fact.message}"
+    return _store_first_failure(job, fact, view, Failure(FailureClass.INFRA, message, deadline))
+
+
+def on_node_preempted(job: Job, fact: NodePreempted, view: View) -> Decision:
+    message = f"node {fact.node_id} goes away at {fact.deadline:%H:%M:%S} UTC, says {fact.source}"
+    notices = [Preemption(fact.deadline, message)]
+    if job.run is not None and job.run.facts.preemption is not None:
+        notices.append(job.run.facts.preemption)
+    return _store(job, fact, view, preemption=min(notices, key=lambda notice: notice.deadline))
+
+
+def on_nodes_released(job: Job, fact: NodesReleased, view: View) -> Decision:
+    first = job.run.facts.released_at if job.run else None
+    decision = _store(job, fact, view, released_at=first or view.now)
+    return replace(decision, timers=decision.timers + settle_timer(decision.job, view))
+
+
+def on_verdict(job: Job, fact: CheckpointVerified | CheckpointCorrupt, view: View) -> Decision:
+    """Of any attempt: the resume point is the newest verified bundle, whoever wrote it."""
+    if job.state not in RESUME_POINT_RISES:
+        return _ignored(job)
+    if isinstance(fact, CheckpointVerified):
+        judged = replace(job, verified=job.verified | {fact.bundle})
+    else:
+        judged = replace(job, corrupt=job.corrupt | {fact.bundle})
+    return follow(Decision(judged), view)
+
+
+def on_eval_passed(job: Job, fact: EvalPassed, view: View) -> Decision:
+    return _store_evaluation(job, view, passed=True)
+
+
+def on_eval_not_passed(job: Job, fact: EvalFailed | EvalInconclusive, view: View) -> Decision:
+    word = "failed" if isinstance(fact, EvalFailed) else "was inconclusive"
+    return _store_evaluation(job, view, denial=Denial(f"the gate {word}: {fact.reason}"))
+
+
+def on_model_registered(job: Job, fact: ModelRegistered, view: View) -> Decision:
+    model = ModelVersion(fact.model_id, fact.full_name, fact.digest)
+    return _store_evaluation(job, view, model=model)
+
+
+def on_model_promoted(job: Job, fact: ModelPromoted, view: View) -> Decision:
+    if fact.stage not in (Stage.STAGING, Stage.PRODUCTION):
+        return Decision(job, ignored=f"stage {fact.stage}")
+    model = ModelVersion(fact.model_id, fact.full_name, fact.digest)
+    return _store_evaluation(job, view, promoted=True, model=model)
+
+
+def on_promotion_refused(job: Job, fact: PromotionRefused, view: View) -> Decision:
+    denial = Denial(f"promotion refused: {fact.message}", without_model=fact.model_id is None)
+    return _store_evaluation(job, view, denial=denial)
+
+
+def on_adapters_stale(job: Job, fact: AdaptersStale, view: View) -> Decision:
+    """`job` is trained, or being trained, on the files that the base model's name no longer points to."""
+    message = f"base model {fact.base_model} has other files now (sha {fact.new_sha[:12]})"
+    return _store_evaluation(job, view, denial=job.evaluation.denial or Denial(message, stale_base=True))
+
+
+def on_base_model_registered(job: Job, fact: BaseModelRegistered, view: View) -> Decision:
+    """The job's base model is the registered one (again)."""
+    denial = job.evaluation.denial
+    if denial is None or not denial.stale_base:
+        return Decision(job)
+    return _store_evaluation(job, view, denial=None)
+
+
+def on_deployment_approved(
+    job: Job, fact: DeploymentApproved, deployment: Deployment | None, view: View
+) -> Decision:
+    """`deployment`: what serving has said already about that slot."""
+    approval = job.evaluation.approval or Approval(fact.slot, fact.generation)
+    return _store_evaluation(job, view, approval=approval, deployment=deployment)
+
+
+def on_deployment(job: Job, deployment: Deployment, view: View) -> Decision:
+    """DeploymentReady or DeploymentFailed of the slot that the job waits for."""
+    return _store_evaluation(job, view, deployment=deployment)
+
+
+def on_start_overdue(job: Job, timer: StartOverdue, view: View) -> Decision:
+    """provisioning -> stopping(failure infra)."""
+    if job.state is not JobState.PROVISIONING or timer.attempt != job.attempt:
+        return Decision(job)
+    message = f"training did not start by {job.present.start_deadline:%H:%M:%S} UTC"
+    return follow(ask_to_stop(job, infra_stop(message, view), view), view)
+
+
+def on_overdue(job: Job, timer: StopOverdue | DeploymentOverdue, view: View) -> Decision:
+    """Enough was waited for: the rows look at the time themselves."""
+    return follow(Decision(job), view)
+
+
+def _store(
+    job: Job, fact: OfAttempt, view: View, *, bundle: BundleRef | None = None, **facts: Any
+) -> Decision:
+    """What is said about an attempt that is over changes nothing."""
+    if job.state in TERMINAL:
+        return _ignored(job)
+    if job.run is None or fact.attempt != job.attempt:
+        return Decision(job, ignored=f"attempt {fact.attempt}, present: {job.attempt}")
+    named = job.facts.named | ({bundle} if bundle else frozenset())
+    stored = job.with_run(facts=replace(job.facts, named=named, **facts))
+    return follow(Decision(stored), view)
+
+
+def _store_first_failure(job: Job, fact: OfAttempt, view: View, failure: Failure) -> Decision:
+    if job.run is not None and job.run.facts.failure is not None:
+        failure = job.run.facts.failure
+    return _store(job, fact, view, failure=failure)
+
+
+def _store_evaluation(job: Job, view: View, **said: Any) -> Decision:
+    if job.state not in ATTEMPT_OPEN | {JobState.EVALUATING}:
+        return _ignored(job)
+    stored = replace(job, evaluation=replace(job.evaluation, **said))
+    return follow(Decision(stored), view)
+
+
+def _ignored(job: Job) -> Decision:
+    return Decision(job, ignored=f"the job is {job.state}")
+
+
+ABOUT_JOB: Mapping[type[Message], Callable[[Job, Any, View], Decision]] = {
+    ProvisioningFailed: on_provisioning_failed,
+    NodePreempted: on_node_preempted,
+    NodeLost: on_node_lost,
+    NodesReleased: on_nodes_released,
+    TrainingStarted: on_training_started,
+    CheckpointWritten: on_checkpoint_written,
+    TrainingFailed: on_training_failed,
+    TrainingStopped: on_training_stopped,
+    TrainingCompleted: on_training_completed,
+    CheckpointVerified: on_verdict,
+    CheckpointCorrupt: on_verdict,
+    EvalPassed: on_eval_passed,
+    EvalFailed: on_eval_not_passed,
+    EvalInconclusive: on_eval_not_passed,
+    ModelRegistered: on_model_registered,
+    ModelPromoted: on_model_promoted,
+    PromotionRefused: on_promotion_refused,
+}
+"""Facts that name their job."""
+
+ABOUT_TIME: Mapping[type[JobTimer], Callable[[Job, Any, View], Decision]] = {
+    StartOverdue: on_start_overdue,
+    StopOverdue: on_overdue,
+    DeploymentOverdue: on_overdue,
+}

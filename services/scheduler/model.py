@@ -1,0 +1,318 @@
+"""A job and its attempts: the states, the one door between them, and all that is known about a job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from schemas.artefacts import DatasetCounts
+from schemas.base import BundleRef, DatasetRef, FailureClass, PriceClass
+from schemas.job import PauseReason, StopReason
+from schemas.specification import JobSpec
+from shared.errors import Rejected
+
+
+class JobState(StrEnum):
+    VALIDATING = "validating"  # its dataset is not ready yet
+    QUEUED = "queued"  # waits for capacity
+    PROVISIONING = "provisioning"  # an attempt has begun, its gang is not complete
+    RUNNING = "running"  # the gang trains
+    STOPPING = "stopping"  # saves, uploads, gives its nodes back
+    PAUSED = "paused"  # waits for a person
+    EVALUATING = "evaluating"  # trained; the gate, the registry and serving have their say
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ALLOWED: Mapping[JobState, frozenset[JobState]] = {
+    JobState.VALIDATING: frozenset({JobState.QUEUED, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.QUEUED: frozenset({JobState.PROVISIONING, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.PROVISIONING: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.QUEUED, JobState.FAILED}),
+    JobState.RUNNING: frozenset({JobState.STOPPING, JobState.EVALUATING}),
+    JobState.STOPPING: frozenset(
+        {JobState.EVALUATING, JobState.PAUSED, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.PAUSED: frozenset({JobState.VALIDATING, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.EVALUATING: frozenset({JobState.SUCCEEDED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+}
+TERMINAL = frozenset(state for state, moves in ALLOWED.items() if not moves)
+ATTEMPT_OPEN = frozenset({JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING})
+RESUME_POINT_RISES = ATTEMPT_OPEN | {JobState.QUEUED, JobState.PAUSED}
+
+
+class IllegalTransition(Rejected):
+    """A move that the table does not list."""
+
+
+@dataclass(frozen=True)
+class Consequence:
+    """What follows from a class of failure."""
+
+    budget: int | None
+    """How many times a job is requeued by itself; None: as often as it takes."""
+    tenant_pays: bool
+    scores_node: bool
+    """The node is held responsible, so that bad ones stand out."""
+
+
+CONSEQUENCES: Mapping[FailureClass, Consequence] = {
+    FailureClass.PREEMPTED: Consequence(budget=None, tenant_pays=False, scores_node=False),
+    FailureClass.INFRA: Consequence(budget=5, tenant_pays=False, scores_node=True),
+    FailureClass.INTERNAL: Consequence(budget=2, tenant_pays=False, scores_node=False),
+    FailureClass.NUMERIC: Consequence(budget=0, tenant_pays=True, scores_node=False),
+    FailureClass.OOM: Consequence(budget=0, tenant_pays=True, scores_node=False),
+    FailureClass.USER: Consequence(budget=0, tenant_pays=True, scores_node=False),
+    FailureClass.CANCELLED: Consequence(budget=0, tenant_pays=True, scores_node=False),
+}
+
+
+class DatasetState(StrEnum):
+    READY = "ready"
+    REJECTED = "rejected"  # or its SubmitDataset was refused
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What ingest has said about one SubmitDataset."""
+
+    dataset_id: str
+    tenant: str
+    state: DatasetState
+    message: str = ""
+    code: str = ""
+    ref: DatasetRef | None = None
+    base_sha: str = ""
+    template_sha256: str = ""
+    counts: DatasetCounts | None = None
+    benchmarks: Mapping[str, str] = field(default_factory=dict)
+    suites: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The job as it will run, once its dataset is known."""
+
+    spec: JobSpec
+    """Resolved: no `auto` is left."""
+    dataset: DatasetRef
+    config_hash: str
+    num_steps: int
+    template_sha256: str
+    benchmarks: Mapping[str, str]
+    suites: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Placement:
+    pool: str
+    price_class: PriceClass
+    nodes: int
+    devices_per_node: int
+
+
+@dataclass(frozen=True)
+class Unprovisioned:
+    """ProvisioningFailed: nothing of the attempt is left at the engine."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first NodeLost or TrainingFailed of an attempt."""
+
+    failure_class: FailureClass
+    message: str
+    deadline: datetime
+    """When its nodes are taken back, were it to end the attempt."""
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """The notice with the earliest deadline."""
+
+    deadline: datetime
+    message: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """TrainingStopped or TrainingCompleted: the attempt's last fact."""
+
+    completed: bool
+    last_step: int
+    bundle: BundleRef | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What others have said about one attempt, whether it mattered at the time or not."""
+
+    started: bool = False
+    unprovisioned: Unprovisioned | None = None
+    failure: Failure | None = None
+    preemption: Preemption | None = None
+    ending: Ending | None = None
+    released_at: datetime | None = None
+    named: frozenset[BundleRef] = frozenset()
+    """Bundles that were announced, each of which gets a verdict."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why an attempt is being stopped, and by when its nodes are taken back."""
+
+    reason: StopReason
+    since: datetime
+    deadline: datetime
+    message: str
+    failure_class: FailureClass | None = None
+    """With reason `failure`."""
+    pause_reason: PauseReason | None = None
+    """With reason `pause`."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a job. Its number is the epoch that fences all who work for it."""
+
+    number: int
+    placement: Placement
+    resume: BundleRef | None
+    scheduled_at: datetime
+    start_deadline: datetime
+    facts: Facts = Facts()
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    model_id: str
+    full_name: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Denial:
+    """Why the model stays in `dev`."""
+
+    message: str
+    without_model: bool = False
+    """The artefact could not be copied or verified: there is no model version at all."""
+    stale_base: bool = False
+    """The base model's name points to other files; taken back if the old ones are registered again."""
+
+
+@dataclass(frozen=True)
+class Approval:
+    """DeploymentApproved on behalf of this job."""
+
+    slot: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What serving has said last about a slot: its greatest generation that was answered."""
+
+    slot: str
+    tenant: str
+    generation: int
+    is_ready: bool
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was said about the trained model by the gate, the registry and serving."""
+
+    model: ModelVersion | None = None
+    passed: bool = False
+    promoted: bool = False
+    denial: Denial | None = None
+    approval: Approval | None = None
+    deployment: Deployment | None = None
+    gated_at: datetime | None = None
+    """When both the pass and the promotion were known."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The aggregate. `revision` guards its row; it is the store's alone."""
+
+    id: str
+    tenant: str
+    state: JobState
+    spec: JobSpec
+    dataset_id: str
+    submitted_at: datetime
+    retry_of: str | None = None
+    dataset: Dataset | None = None
+    """None: ingest has not decided yet."""
+    plan: Plan | None = None
+    run: Attempt | None = None
+    """The present attempt, or the last one."""
+    verified: frozenset[BundleRef] = frozenset()
+    corrupt: frozenset[BundleRef] = frozenset()
+    queued_at: datetime | None = None
+    """Since when it waits, over requeues: age is counted from here."""
+    not_before: datetime | None = None
+    turned_away: Mapping[str, datetime] = field(default_factory=dict)
+    """Pool -> when its engine had no capacity for this job, whatever the ledger said."""
+    requeues: Mapping[FailureClass, int] = field(default_factory=dict)
+    """How often the job was requeued by itself, by class; the budgets are held against it."""
+    preempted_at: tuple[datetime, ...] = ()
+    evaluation: Evaluation = Evaluation()
+    revision: int = 0
+
+    def to(self, state: JobState, **changes: Any) -> Self:
+        """The only door between states."""
+        if state not in ALLOWED[self.state]:
+            raise IllegalTransition(
+                f"job {self.id}: {self.state} -> {state}, "
+                f"allowed: {', '.join(sorted(ALLOWED[self.state])) or 'nothing'}"
+            )
+        return replace(self, state=state, **changes)
+
+    @property
+    def attempt(self) -> int:
+        return self.run.number if self.run else 0
+
+    @property
+    def present(self) -> Attempt:
+        assert self.run is not None, f"job {self.id} is {self.state} without an attempt"
+        return self.run
+
+    @property
+    def facts(self) -> Facts:
+        return self.present.facts
+
+    @property
+    def resume(self) -> BundleRef | None:
+        """The newest verified bundle: greatest (attempt, step)."""
+        return max(self.verified, key=_age, default=None)
+
+    @property
+    def grace_seconds(self) -> float:
+        return self.spec.resources.grace_seconds
+
+    def may_requeue(self, failure_class: FailureClass) -> bool:
+        budget = CONSEQUENCES[failure_class].budget
+        return budget is None or self.requeues.get(failure_class, 0) < budget
+
+    def is_judged(self, bundle: BundleRef) -> bool:
+        return bundle in self.verified or bundle in self.corrupt
+
+    def with_run(self, **changes: Any) -> Self:
+        return replace(self, run=replace(self.present, **changes))
+
+
+def _age(bundle: BundleRef) -> tuple[int, int]:
+    return bundle.attempt, bundle.step

@@ -1,0 +1,161 @@
+"""The one place that invents test data. Each builder states a whole, valid thing; a test names what matters."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from schemas.artefacts import DatasetCounts
+from schemas.base import BundleRef, DatasetRef, FailureClass, FileRef, PriceClass
+from schemas.job import PauseReason, StopReason
+from schemas.specification import JobSpec, Recipe, Resources
+from services.scheduler.decide.admission import plan_of
+from services.scheduler.decide.queue import Ledger, Pool
+from services.scheduler.model import (
+    ATTEMPT_OPEN,
+    Attempt,
+    Dataset,
+    DatasetState,
+    Ending,
+    Evaluation,
+    Facts,
+    Job,
+    JobState,
+    ModelVersion,
+    Placement,
+    Stop,
+)
+
+NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+TENANT = "acme"
+
+
+def a_sha(name: str = "anything") -> str:
+    """The same name gives the same sha256."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def a_file_ref(name: str = "train.jsonl") -> FileRef:
+    return FileRef(file_id=f"file-{name}", sha256=a_sha(name), size_bytes=1000, filename=name)
+
+
+def a_bundle(step: int = 10, *, attempt: int = 1, name: str = "") -> BundleRef:
+    return BundleRef(attempt=attempt, step=step, manifest_sha256=a_sha(name or f"bundle {attempt} {step}"))
+
+
+def a_dataset_ref(name: str = "dataset") -> DatasetRef:
+    return DatasetRef(version=a_sha(name), manifest_sha256=a_sha(f"{name} manifest"))
+
+
+def a_job_spec(
+    *, recipe: Recipe | None = None, resources: Resources | None = None, **changes: Any
+) -> JobSpec:
+    fields = {
+        "base_model": "tiny",
+        "base_sha": a_sha("tiny"),
+        "recipe": recipe or Recipe(),
+        "resources": resources or Resources(),
+        "training_file": a_file_ref(),
+        "suffix": "test",
+    }
+    return JobSpec(**fields | changes)
+
+
+def a_dataset(state: DatasetState = DatasetState.READY, **changes: Any) -> Dataset:
+    """What the scheduler knows of one SubmitDataset."""
+    ready = {
+        "ref": a_dataset_ref(),
+        "base_sha": a_sha("tiny"),
+        "template_sha256": a_sha("template"),
+        "counts": DatasetCounts(rows=2000, windows=400, tokens=90_000, loss_tokens=40_000),
+        "benchmarks": {"stdlib": a_sha("benchmark")},
+        "suites": {"refusals": a_sha("suite")},
+    }
+    fields = {"dataset_id": "ds-1", "tenant": TENANT, "state": state, "message": f"the dataset is {state}"}
+    return Dataset(**fields | (ready if state is DatasetState.READY else {}) | changes)
+
+
+def a_placement(pool: str = "cpu-spot", **changes: Any) -> Placement:
+    fields = {"pool": pool, "price_class": PriceClass.SPOT, "nodes": 1, "devices_per_node": 1}
+    return Placement(**fields | changes)
+
+
+def an_attempt(number: int = 1, *, facts: Facts | None = None, stop: Stop | None = None) -> Attempt:
+    return Attempt(
+        number=number,
+        placement=a_placement(),
+        resume=None,
+        scheduled_at=NOON,
+        start_deadline=NOON + timedelta(minutes=5),
+        facts=facts or Facts(),
+        stop=stop,
+    )
+
+
+def a_stop(
+    reason: StopReason = StopReason.PREEMPT,
+    *,
+    failure_class: FailureClass | None = None,
+    deadline: datetime = NOON + timedelta(seconds=30),
+    pause_reason: PauseReason | None = None,
+) -> Stop:
+    if reason is StopReason.FAILURE:
+        failure_class = failure_class or FailureClass.INFRA
+    if reason is StopReason.PAUSE:
+        pause_reason = pause_reason or PauseReason.USER
+    return Stop(reason, NOON, deadline, f"stopped: {reason}", failure_class, pause_reason)
+
+
+def a_job(state: JobState = JobState.RUNNING, *, attempt: int = 1, **changes: Any) -> Job:
+    """A job as it would be in that state; from `provisioning` on with one attempt."""
+    spec = changes.pop("spec", None) or a_job_spec()
+    facts, stop = changes.pop("facts", None), changes.pop("stop", None)
+    fields: dict[str, Any] = {
+        "id": "ftjob-1",
+        "tenant": TENANT,
+        "state": state,
+        "spec": spec,
+        "dataset_id": "ds-1",
+        "submitted_at": NOON,
+    }
+    if state is not JobState.VALIDATING:
+        dataset = a_dataset()
+        fields |= {"dataset": dataset, "plan": plan_of(spec, dataset), "queued_at": NOON}
+    if state in ATTEMPT_OPEN | {JobState.EVALUATING} or facts:
+        stop = stop or (a_stop() if state is JobState.STOPPING else None)
+        fields["run"] = an_attempt(attempt, facts=facts or _facts_of(state), stop=stop)
+    if state is JobState.EVALUATING:
+        fields["verified"] = frozenset({a_bundle(step=600)})
+    return Job(**fields | changes)
+
+
+def _facts_of(state: JobState) -> Facts:
+    if state is JobState.EVALUATING:
+        ending = Ending(completed=True, last_step=600, bundle=a_bundle(step=600))
+        return Facts(started=True, ending=ending, named=frozenset({a_bundle(step=600)}))
+    return Facts(started=state is not JobState.PROVISIONING)
+
+
+def a_model_version(**changes: Any) -> ModelVersion:
+    fields = {"model_id": "mv-1", "full_name": "ft:tiny:acme:test:0123abcd", "digest": a_sha("model")}
+    return ModelVersion(**fields | changes)
+
+
+def an_evaluation(**said: Any) -> Evaluation:
+    return Evaluation(**{"model": a_model_version()} | said)
+
+
+def a_pool(name: str = "cpu-spot", **changes: Any) -> Pool:
+    fields = {
+        "name": name,
+        "price_class": PriceClass.ON_DEMAND if "demand" in name else PriceClass.SPOT,
+        "nodes": 2,
+        "devices_per_node": 1,
+        "price_per_hour": 1,
+        "changed_at": NOON - timedelta(hours=1),
+    }
+    return Pool(**fields | changes)
+
+
+def a_ledger(*pools: Pool, **held: int) -> Ledger:
+    """`held`: devices by tenant."""
+    return Ledger(pools or (a_pool(),), held)

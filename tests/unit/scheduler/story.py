@@ -1,0 +1,77 @@
+"""Tells a job one thing after the other, by the routing that production uses."""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from schemas.base import Message
+from schemas.job import CancelJob, PauseJob, ResumeJob
+from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
+from services.scheduler.decide import attempt, commands, facts
+from services.scheduler.decide.decision import Decision, JobTimer, Timer, View
+from services.scheduler.model import Dataset, Deployment, Job, Placement
+from tests.builders import NOON, a_ledger, a_placement
+
+VIEW = View(NOON, ledger=a_ledger())
+COMMANDS = {CancelJob: commands.cancel, PauseJob: commands.pause, ResumeJob: commands.resume}
+
+
+@dataclass
+class Story:
+    """`tell` applies news at `now`; the events and timers of all decisions are kept."""
+
+    job: Job
+    now: datetime = NOON
+    view: View = VIEW
+    served: Deployment | None = None
+    """What serving had said before the approval came."""
+    events: list[Message] = field(default_factory=list)
+    timers: list[Timer] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+    def tell(self, *news: Any) -> "Story":
+        for each in news:
+            self._apply(self._decide(each, replace(self.view, now=self.now)))
+        return self
+
+    def later(self, **delta: float) -> "Story":
+        self.now += timedelta(**delta)
+        return self
+
+    def schedule(self, placement: Placement | None = None) -> "Story":
+        view = replace(self.view, now=self.now)
+        self._apply(attempt.begin(self.job, placement or a_placement(), view))
+        return self
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+    def last(self, message: type[Message]) -> Any:
+        return next(event for event in reversed(self.events) if isinstance(event, message))
+
+    def _apply(self, decision: Decision) -> None:
+        self.job = decision.job
+        self.events += decision.events
+        self.timers += decision.timers
+        if decision.ignored:
+            self.ignored.append(decision.ignored)
+
+    def _decide(self, news: Any, view: View) -> Decision:
+        match news:
+            case Dataset():
+                return facts.on_dataset(self.job, news, view)
+            case Deployment():
+                return facts.on_deployment(self.job, news, view)
+            case DeploymentApproved():
+                return facts.on_deployment_approved(self.job, news, self.served, view)
+            case AdaptersStale():
+                return facts.on_adapters_stale(self.job, news, view)
+            case BaseModelRegistered():
+                return facts.on_base_model_registered(self.job, news, view)
+            case JobTimer():
+                return facts.ABOUT_TIME[type(news)](self.job, news, view)
+            case CancelJob() | PauseJob() | ResumeJob():
+                return COMMANDS[type(news)](self.job, news, view)
+            case _:
+                return facts.ABOUT_JOB[type(news)](self.job, news, view)

@@ -1,0 +1,111 @@
+import pytest
+
+from schemas.base import FailureClass
+from schemas.job import CancelJob, JobQueued, JobSubmitted, PauseJob, ResumeJob, RetryJob, SubmitJob
+from schemas.specification import Method, Recipe
+from services.scheduler.decide import commands
+from services.scheduler.decide.decision import View
+from services.scheduler.model import TERMINAL, DatasetState, JobState
+from shared.errors import Refused
+from tests.builders import NOON, a_dataset, a_job, a_job_spec, a_ledger
+from tests.unit.scheduler import news
+from tests.unit.scheduler.story import Story
+
+VIEW = View(NOON, ledger=a_ledger())
+
+
+def a_submission(**changes):
+    fields = {"job_id": "ftjob-1", "tenant": "acme", "dataset_id": "ds-1", "spec": a_job_spec()}
+    return SubmitJob(**fields | changes)
+
+
+def submit(dataset=None, view=VIEW, **changes):
+    return commands.submit(commands.admit(a_submission(**changes), dataset, now=NOON), view)
+
+
+class TestSubmit:
+    def test_it_validates_until_the_dataset_is_decided(self):
+        decision = submit()
+        assert decision.job.state is JobState.VALIDATING
+        (fact,) = decision.events
+        assert isinstance(fact, JobSubmitted)
+        assert (fact.dataset_id, fact.submitted_at, fact.retry_of) == ("ds-1", NOON, None)
+
+    def test_it_queues_at_once_on_a_dataset_that_is_ready(self):
+        decision = submit(a_dataset())
+        assert decision.job.state is JobState.QUEUED
+        assert [fact.type for fact in decision.events] == ["JobSubmitted", "JobQueued"]
+
+    def test_it_fails_as_the_users_on_a_dataset_that_was_rejected(self):
+        decision = submit(a_dataset(DatasetState.REJECTED))
+        assert [fact.type for fact in decision.events] == ["JobSubmitted", "JobFailed"]
+        assert decision.events[1].failure_class is FailureClass.USER
+
+    def test_what_is_not_compatible_is_refused_with_the_parameter(self):
+        with pytest.raises(Refused, match="method qlora is not available yet") as refused:
+            submit(spec=a_job_spec(recipe=Recipe(method=Method.QLORA)))
+        assert (refused.value.code, refused.value.param) == ("method_not_available", "recipe.method")
+
+    def test_a_duplicate_is_named(self):
+        view = View(NOON, ledger=a_ledger(), duplicate_of="ftjob-0")
+        assert submit(a_dataset(), view).events[1].duplicate_of == "ftjob-0"
+
+    def test_equal_recipes_on_one_dataset_have_one_configuration_hash(self):
+        resolved = Recipe(learning_rate=2e-4, num_epochs=3, batch_size=2)
+        hashes = {
+            submit(a_dataset(), spec=a_job_spec(recipe=recipe)).job.plan.config_hash
+            for recipe in (Recipe(), resolved, Recipe(seed=1))
+        }
+        assert len(hashes) == 2
+
+
+class TestRetry:
+    @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
+    def test_it_stands_for_the_same_submission_under_a_new_name(self, state):
+        original = a_job(state)
+        made = commands.like(original, news.retry())
+        assert (made.job_id, made.retry_of, made.dataset_id) == ("ftjob-2", "ftjob-1", "ds-1")
+        assert made.spec == original.spec
+
+    @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.FAILED, JobState.CANCELLED}))
+    def test_a_job_that_did_not_end_badly_is_refused(self, state):
+        with pytest.raises(Refused, match=f"job ftjob-1 is {state}; expected failed or cancelled"):
+            commands.like(a_job(state), news.retry())
+
+
+class TestTooLate:
+    @pytest.mark.parametrize("command", [news.cancel(), news.pause()], ids=lambda command: command.type)
+    @pytest.mark.parametrize("state", sorted(TERMINAL | {JobState.EVALUATING}))
+    def test_cancel_and_pause_are_refused_from_evaluation_on(self, state, command):
+        with pytest.raises(Refused, match=f"{command.type}: job ftjob-1 is {state} already") as refused:
+            Story(a_job(state)).tell(command)
+        assert refused.value.code == "too_late"
+
+    @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.PAUSED}))
+    def test_resume_is_refused_outside_paused(self, state):
+        with pytest.raises(Refused, match=f"job ftjob-1 is {state}; expected paused") as refused:
+            Story(a_job(state)).tell(news.resume())
+        assert refused.value.code == "not_paused"
+
+
+@pytest.mark.parametrize("job", [None, a_job(tenant="other")], ids=["no job", "another tenant's job"])
+@pytest.mark.parametrize(
+    ("ask", "command"),
+    [
+        (commands.cancel, CancelJob(job_id="ftjob-1", tenant="acme")),
+        (commands.pause, PauseJob(job_id="ftjob-1", tenant="acme")),
+        (commands.resume, ResumeJob(job_id="ftjob-1", tenant="acme")),
+        (lambda job, command, _: commands.like(job, command), RetryJob(**news.JOB, new_job_id="ftjob-2")),
+    ],
+    ids=["cancel", "pause", "resume", "retry"],
+)
+def test_a_job_that_is_not_the_tenants_is_unknown(ask, command, job):
+    with pytest.raises(Refused, match="job ftjob-1 is not known to tenant acme") as refused:
+        ask(job, command, VIEW)
+    assert refused.value.code == "unknown_job"
+
+
+def test_why_it_waits_is_said_when_it_is_queued():
+    fact = submit(a_dataset(), View(NOON)).events[1]
+    assert isinstance(fact, JobQueued)
+    assert fact.waiting_for == "no pool can hold 1 x 1 devices (spot-first); known: none"

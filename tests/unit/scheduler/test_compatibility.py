@@ -1,0 +1,55 @@
+import pytest
+
+from schemas.compatibility import ROWS, check
+from schemas.specification import LoraSpec, Method, Recipe, Resources
+from tests.builders import a_job_spec
+
+
+def a_spec(method=Method.LORA, *, nodes=1, devices_per_node=1, **recipe):
+    resources = Resources(nodes=nodes, devices_per_node=devices_per_node)
+    return a_job_spec(recipe=Recipe(method=method, **recipe), resources=resources)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_each_row_admits_what_it_was_tested_at(row):
+    nodes, devices = row.tested_at
+    for precision in ("auto", *row.precisions):
+        spec = a_spec(row.method, nodes=nodes, devices_per_node=devices, precision=precision)
+        assert row.covers(spec)
+        assert check(spec) is None
+        assert check(spec, [other for other in ROWS if other != row]) is not None
+
+
+def test_no_two_rows_cover_the_same_gang():
+    for method in (Method.LORA, Method.SFT):
+        for nodes in range(1, 65):
+            for devices in range(1, 17):
+                spec = a_spec(method, nodes=nodes, devices_per_node=devices)
+                assert sum(row.covers(spec) for row in ROWS) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "nearest"), [(Method.QLORA, "lora"), (Method.DPO, "lora"), (Method.CPT, "sft")]
+)
+def test_a_method_that_is_not_there_is_refused_with_the_nearest_that_is(method, nearest):
+    refusal = check(a_spec(method))
+    assert (refusal.code, refusal.param) == ("method_not_available", "recipe.method")
+    assert refusal.message == (
+        f"method {method} is not available yet; available: lora, sft. "
+        f"Nearest that works: method {nearest} with the same resources"
+    )
+
+
+def test_an_option_that_would_be_ignored_is_refused():
+    refusal = check(a_spec(Method.SFT, lora=LoraSpec(rank=8)))
+    assert (refusal.code, refusal.param) == ("lora_ignored", "recipe.lora")
+
+
+def test_what_no_row_covers_is_refused_with_the_nearest_row():
+    rows = [row for row in ROWS if row.nodes.stop <= 2]
+    refusal = check(a_spec(nodes=2, devices_per_node=8), rows)
+    assert (refusal.code, refusal.param) == ("not_compatible", "resources")
+    assert refusal.message == (
+        "lora on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 1. "
+        "Nearest that works: lora on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
+    )

@@ -1,0 +1,616 @@
+"""Each row of the state machine's table, and how it is to be read."""
+
+from datetime import timedelta
+
+import pytest
+
+from schemas.base import FailureClass, PriceClass
+from schemas.job import (
+    JobCancelled,
+    JobEvaluating,
+    JobFailed,
+    JobPaused,
+    JobQueued,
+    JobRequeued,
+    JobScheduled,
+    JobStopping,
+    JobSucceeded,
+    PauseReason,
+    StopReason,
+)
+from schemas.model import Stage
+from schemas.specification import LoraSpec, Method, Recipe, Resources
+from services.scheduler.decide.decision import DeploymentOverdue, StartOverdue, StopOverdue
+from services.scheduler.model import TERMINAL, DatasetState, JobState, Stop
+from tests.builders import (
+    NOON,
+    a_bundle,
+    a_dataset,
+    a_dataset_ref,
+    a_job,
+    a_job_spec,
+    a_placement,
+    a_sha,
+    a_stop,
+    an_evaluation,
+)
+from tests.unit.scheduler import news
+from tests.unit.scheduler.story import Story
+
+VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEEDED, FAILED, CANCELLED = (
+    JobState
+)
+OPEN = [PROVISIONING, RUNNING]
+
+
+def name(value):
+    """A short id for a parameter."""
+    if isinstance(value, Stop):
+        return "-".join(filter(None, (value.reason, value.failure_class)))
+    return getattr(value, "type", None) or str(value)
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+class TestValidating:
+    def test_a_ready_dataset_queues_with_the_resolved_recipe_and_its_number_of_steps(self):
+        story = Story(a_job(VALIDATING)).tell(a_dataset())
+        assert (story.job.state, story.job.queued_at) == (QUEUED, NOON)
+        assert story.job.plan.spec.recipe.is_resolved
+        # 2000 rows: 3 epochs; 400 windows: batches of 2.
+        assert story.last(JobQueued).num_steps == 600
+        assert story.last(JobQueued).config_hash == story.job.plan.config_hash
+
+    @pytest.mark.parametrize("state", [DatasetState.REJECTED, DatasetState.DELETED])
+    def test_an_unusable_dataset_fails_the_job_as_the_users(self, state):
+        story = Story(a_job(VALIDATING)).tell(a_dataset(state, message="9 of 10 rows are bad"))
+        fact = story.last(JobFailed)
+        assert story.job.state is FAILED
+        assert (fact.failure_class, fact.code, fact.param) == ("user", f"dataset_{state}", "training_file")
+        assert fact.message == "9 of 10 rows are bad"
+
+    def test_another_tenants_dataset_fails_the_job(self):
+        story = Story(a_job(VALIDATING)).tell(a_dataset(tenant="other"))
+        assert story.last(JobFailed).message == "dataset ds-1 is not known to tenant acme"
+
+    def test_a_dataset_for_another_base_model_fails_the_job(self):
+        story = Story(a_job(VALIDATING)).tell(a_dataset(base_sha=a_sha("other")))
+        assert story.last(JobFailed).code == "dataset_mismatch"
+
+
+class TestQueued:
+    def test_capacity_begins_an_attempt(self):
+        placement = a_placement("h100", price_class=PriceClass.ON_DEMAND, nodes=2, devices_per_node=8)
+        story = Story(a_job(QUEUED, verified=frozenset({a_bundle(10)}))).schedule(placement)
+        fact = story.last(JobScheduled)
+        assert (story.job.state, story.job.attempt) == (PROVISIONING, 1)
+        assert (fact.pool, fact.price_class, fact.nodes, fact.devices_per_node) == ("h100", "on-demand", 2, 8)
+        assert (fact.attempt, fact.resume, fact.base_sha) == (1, a_bundle(10), a_sha("tiny"))
+        assert fact.spec.recipe.is_resolved
+        assert (fact.grace_seconds, fact.start_deadline) == (30, NOON + timedelta(minutes=5))
+
+    def test_each_attempt_has_the_next_number_and_forgets_the_facts_of_the_one_before(self):
+        story = Story(a_job(PROVISIONING)).tell(news.lost(), news.released(), news.stopped()).schedule()
+        assert (story.job.attempt, story.job.facts.failure, story.job.facts.released_at) == (2, None, None)
+
+    def test_a_timer_watches_the_start(self):
+        timer = Story(a_job(QUEUED)).schedule().timers[-1]
+        assert timer.payload == StartOverdue(job_id="ftjob-1", attempt=1)
+        assert timer.at == NOON + timedelta(minutes=5, seconds=30)
+
+
+@pytest.mark.parametrize("state", [VALIDATING, QUEUED, PAUSED])
+class TestWithoutAttempt:
+    def test_a_deleted_dataset_fails_the_job(self, state):
+        story = Story(a_job(state)).tell(a_dataset(DatasetState.DELETED))
+        assert (story.job.state, story.last(JobFailed).code) == (FAILED, "dataset_deleted")
+
+    def test_cancel(self, state):
+        story = Story(a_job(state)).tell(news.cancel())
+        assert (story.job.state, story.types) == (CANCELLED, ["JobCancelled"])
+        assert story.last(JobCancelled).artefact is None
+
+    def test_pause(self, state):
+        assert Story(a_job(state)).tell(news.pause()).job.state is PAUSED
+
+
+class TestPaused:
+    def test_pausing_again_says_nothing(self):
+        assert Story(a_job(PAUSED)).tell(news.pause()).events == []
+
+    def test_resume_queues_with_a_new_age(self):
+        story = Story(a_job(PAUSED)).later(hours=1).tell(news.resume())
+        assert (story.job.state, story.types) == (QUEUED, ["JobQueued"])
+        assert story.job.queued_at == NOON + timedelta(hours=1)
+
+    def test_resume_validates_while_the_dataset_is_not_ready(self):
+        story = Story(a_job(VALIDATING)).tell(news.pause(), news.resume())
+        assert (story.job.state, story.types) == (VALIDATING, ["JobPaused", "JobSubmitted"])
+        assert story.tell(a_dataset()).job.state is QUEUED
+
+    def test_resume_fails_with_a_dataset_rejected_meanwhile(self):
+        story = Story(a_job(VALIDATING)).tell(news.pause(), a_dataset(DatasetState.REJECTED))
+        assert story.job.state is PAUSED
+        assert story.tell(news.resume()).types == ["JobPaused", "JobFailed"]
+
+    def test_cancel_keeps_the_newest_verified_bundle(self):
+        bundles = frozenset({a_bundle(10), a_bundle(20)})
+        fact = Story(a_job(PAUSED, verified=bundles)).tell(news.cancel()).last(JobCancelled)
+        assert (fact.artefact.bundle, fact.last_step) == (a_bundle(20), 20)
+        assert not fact.artefact.auto_deploy
+
+
+class TestProvisioning:
+    def test_no_capacity_requeues_without_cost(self):
+        story = Story(a_job(PROVISIONING)).later(seconds=1).tell(news.provisioning_failed())
+        assert (story.job.state, story.job.requeues, story.job.queued_at) == (QUEUED, {}, NOON)
+        assert story.job.turned_away == {"cpu-spot": NOON + seconds(1)}
+        assert story.last(JobQueued).waiting_for == "pool cpu-spot had no capacity: it says why"
+
+    def test_another_failure_requeues_by_class(self):
+        story = Story(a_job(PROVISIONING)).tell(news.provisioning_failed("engine_error"))
+        assert (story.job.state, story.job.requeues) == (QUEUED, {FailureClass.INFRA: 1})
+        assert story.last(JobRequeued).failure_class is FailureClass.INFRA
+
+    def test_another_failure_fails_once_the_budget_is_spent(self):
+        job = a_job(PROVISIONING, requeues={FailureClass.INFRA: 5})
+        story = Story(job).tell(news.provisioning_failed("engine_error"))
+        assert (story.job.state, story.last(JobFailed).code) == (FAILED, "infra")
+        assert story.last(JobFailed).message == "it says why (requeued 5 times for class infra before)"
+
+    def test_training_started_runs(self):
+        story = Story(a_job(PROVISIONING)).tell(news.started())
+        assert (story.job.state, story.types) == (RUNNING, ["JobRunning"])
+
+    def test_a_late_start_stops(self):
+        story = Story(a_job(PROVISIONING)).tell(StartOverdue(job_id="ftjob-1", attempt=1))
+        fact = story.last(JobStopping)
+        assert (fact.reason, fact.failure_class, fact.deadline) == ("failure", "infra", NOON + seconds(30))
+
+    @pytest.mark.parametrize(("state", "attempt"), [(PROVISIONING, 2), (RUNNING, 1), (QUEUED, 1)])
+    def test_a_start_timer_of_another_time_does_nothing(self, state, attempt):
+        job = a_job(state, attempt=attempt)
+        assert Story(job).tell(StartOverdue(job_id="ftjob-1", attempt=1)).events == []
+
+
+@pytest.mark.parametrize("state", OPEN)
+class TestProvisioningOrRunning:
+    @pytest.mark.parametrize(
+        ("what", "reason", "failure_class", "deadline"),
+        [
+            (news.pause(), StopReason.PAUSE, None, 45),
+            (news.cancel(), StopReason.CANCEL, None, 45),
+            (news.cancel("budget"), StopReason.BUDGET, None, 45),
+            (news.preempted(deadline=NOON + seconds(77)), StopReason.PREEMPT, None, 77),
+            (news.stopped(), StopReason.PREEMPT, None, 30),
+            (news.lost(), StopReason.FAILURE, FailureClass.INFRA, 45),
+            (news.failed(FailureClass.NUMERIC), StopReason.FAILURE, FailureClass.NUMERIC, 30),
+        ],
+        ids=name,
+    )
+    def test_a_stop_has_its_reason_and_deadline(self, state, what, reason, failure_class, deadline):
+        job = a_job(state, spec=a_job_spec(resources=Resources(grace_seconds=45)))
+        story = Story(job).tell(what)
+        fact = story.last(JobStopping)
+        assert story.job.state is STOPPING
+        assert (fact.attempt, fact.reason, fact.failure_class) == (1, reason, failure_class)
+        assert fact.deadline == NOON + seconds(deadline)
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_a_corrupt_final_bundle_stops(self, state, order):
+        story = Story(a_job(state)).tell(*(news.completed(), news.corrupt())[::order])
+        fact = story.last(JobStopping)
+        assert (fact.reason, fact.failure_class, fact.deadline) == ("failure", "infra", NOON + seconds(30))
+
+    def test_a_corrupt_bundle_that_is_not_the_final_one_stops_nothing(self, state):
+        early = a_bundle(10)
+        story = Story(a_job(state)).tell(news.written(early), news.corrupt(early), news.completed())
+        assert story.job.state is state
+
+    def test_the_grace_of_the_resources_is_the_deadline_of_a_pause(self, state):
+        job = a_job(state, spec=a_job_spec(resources=Resources(grace_seconds=90)))
+        assert Story(job).tell(news.pause()).last(JobStopping).deadline == NOON + seconds(90)
+
+
+class TestRunning:
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_completed_and_verified_evaluates_in_either_order(self, order):
+        story = Story(a_job(RUNNING)).tell(*(news.completed(), news.verified())[::order])
+        assert (story.job.state, story.types) == (EVALUATING, ["JobEvaluating"])
+
+    @pytest.mark.parametrize("one", [news.completed(), news.verified()], ids=name)
+    def test_one_of_both_is_not_enough(self, one):
+        assert Story(a_job(RUNNING)).tell(one).job.state is RUNNING
+
+    def test_a_verdict_on_another_bundle_of_the_same_digest_is_not_enough(self):
+        twin = a_bundle(600, attempt=2, name="bundle 1 600")
+        assert Story(a_job(RUNNING)).tell(news.completed(), news.verified(twin)).job.state is RUNNING
+
+    def test_a_provisioning_failure_is_ignored(self):
+        assert Story(a_job(RUNNING)).tell(news.provisioning_failed("engine_error")).events == []
+
+    def test_the_artefact_says_all_that_the_gate_and_the_registry_need(self):
+        recipe = Recipe(lora=LoraSpec(rank=8))
+        job = a_job(RUNNING, spec=a_job_spec(recipe=recipe, auto_deploy=False))
+        fact = Story(job).tell(news.completed(), news.verified()).last(JobEvaluating)
+        assert (fact.attempt, fact.bundle, fact.dataset) == (1, news.FINAL, a_dataset_ref())
+        assert (fact.kind, fact.rank, fact.full_name) == ("adapter", 8, "ft:tiny:acme:test:")
+        assert (fact.base_model, fact.base_sha, fact.auto_deploy) == ("tiny", a_sha("tiny"), False)
+        assert fact.config_hash == job.plan.config_hash
+        assert fact.template_sha256 == a_sha("template")
+        assert (fact.benchmarks, fact.suites) == (
+            {"stdlib": a_sha("benchmark")},
+            {"refusals": a_sha("suite")},
+        )
+
+    def test_all_weights_make_a_full_model_of_no_rank(self):
+        job = a_job(RUNNING, spec=a_job_spec(recipe=Recipe(method=Method.SFT)))
+        fact = Story(job).tell(news.completed(), news.verified()).last(JobEvaluating)
+        assert (fact.kind, fact.rank) == ("full", 0)
+
+
+class TestStrongestReason:
+    """cancel > budget > final failure > pause > rest, and the earlier deadline."""
+
+    @pytest.mark.parametrize(
+        ("held", "asked", "reason"),
+        [
+            (a_stop(StopReason.PREEMPT), news.pause(), StopReason.PAUSE),
+            (a_stop(StopReason.FAILURE), news.pause(), StopReason.PAUSE),
+            (a_stop(StopReason.PREEMPT), news.cancel("budget"), StopReason.BUDGET),
+            (a_stop(StopReason.PAUSE), news.cancel("budget"), StopReason.BUDGET),
+            (a_stop(StopReason.PAUSE), news.cancel(), StopReason.CANCEL),
+            (a_stop(StopReason.BUDGET), news.cancel(), StopReason.CANCEL),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.USER), news.cancel(), StopReason.CANCEL),
+        ],
+        ids=name,
+    )
+    def test_a_stronger_reason_is_said_again(self, held, asked, reason):
+        story = Story(a_job(STOPPING, stop=held)).tell(asked)
+        assert story.types == ["JobStopping"]
+        assert story.job.run.stop.reason is reason
+
+    @pytest.mark.parametrize(
+        ("held", "asked"),
+        [
+            (a_stop(StopReason.CANCEL), news.cancel("budget")),
+            (a_stop(StopReason.CANCEL), news.pause()),
+            (a_stop(StopReason.BUDGET), news.pause()),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.USER), news.pause()),
+            (a_stop(StopReason.PAUSE), news.pause(PauseReason.ALERT)),
+            (a_stop(StopReason.PAUSE), news.preempted(deadline=NOON + seconds(60))),
+            (a_stop(StopReason.PREEMPT), news.lost()),
+            (a_stop(StopReason.PREEMPT), news.failed(FailureClass.USER)),
+            (a_stop(StopReason.PREEMPT), news.provisioning_failed("engine_error")),
+        ],
+        ids=name,
+    )
+    def test_a_weaker_reason_changes_nothing(self, held, asked):
+        story = Story(a_job(STOPPING, stop=held)).tell(asked)
+        assert (story.job.run.stop, story.events) == (held, [])
+
+    def test_a_failure_is_final_once_its_budget_is_spent(self):
+        job = a_job(STOPPING, stop=a_stop(StopReason.FAILURE), requeues={FailureClass.INFRA: 5})
+        assert Story(job).tell(news.pause()).job.run.stop.reason is StopReason.FAILURE
+
+    def test_an_earlier_deadline_is_said_again_under_the_old_reason(self):
+        early = NOON + seconds(3)
+        fact = Story(a_job(STOPPING, stop=a_stop(StopReason.CANCEL))).tell(news.preempted(deadline=early))
+        assert (fact.last(JobStopping).reason, fact.last(JobStopping).deadline) == ("cancel", early)
+
+    def test_a_stronger_reason_does_not_put_the_deadline_off(self):
+        story = Story(a_job(STOPPING, stop=a_stop(StopReason.PAUSE))).later(seconds=20).tell(news.cancel())
+        assert story.last(JobStopping).deadline == NOON + seconds(30)
+
+    def test_of_several_notices_the_earliest_counts(self):
+        story = Story(a_job(RUNNING)).tell(
+            news.preempted(deadline=NOON + seconds(20)),
+            news.preempted(deadline=NOON + seconds(60)),
+            news.preempted(deadline=NOON + seconds(10)),
+        )
+        assert [event.deadline for event in story.events] == [NOON + seconds(20), NOON + seconds(10)]
+
+
+class TestStopping:
+    @pytest.mark.parametrize(
+        ("stop", "state", "fact"),
+        [
+            (a_stop(StopReason.PAUSE), PAUSED, "JobPaused"),
+            (a_stop(StopReason.CANCEL), CANCELLED, "JobCancelled"),
+            (a_stop(StopReason.BUDGET), CANCELLED, "JobCancelled"),
+            (a_stop(StopReason.PREEMPT), QUEUED, "JobRequeued"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.INFRA), QUEUED, "JobRequeued"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.INTERNAL), QUEUED, "JobRequeued"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.PREEMPTED), QUEUED, "JobRequeued"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.NUMERIC), FAILED, "JobFailed"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM), FAILED, "JobFailed"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.USER), FAILED, "JobFailed"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.CANCELLED), FAILED, "JobFailed"),
+        ],
+        ids=name,
+    )
+    def test_the_reason_decides_what_becomes_of_the_job(self, stop, state, fact):
+        story = Story(a_job(STOPPING, stop=stop)).tell(news.released(), news.stopped())
+        assert (story.job.state, story.types) == (state, [fact])
+
+    def test_the_facts_carry_what_was_kept(self):
+        early, late = a_bundle(10), a_bundle(20)
+        told = (news.written(early), news.verified(early), news.stopped(late), news.verified(late))
+        paused = Story(a_job(STOPPING, stop=a_stop(StopReason.PAUSE))).tell(*told, news.released())
+        requeued = Story(a_job(STOPPING)).tell(*told, news.released())
+        cancelled = Story(a_job(STOPPING, stop=a_stop(StopReason.BUDGET))).tell(*told, news.released())
+        assert paused.last(JobPaused).resume == late
+        assert (requeued.last(JobRequeued).resume, requeued.last(JobRequeued).attempt) == (late, 1)
+        assert cancelled.last(JobCancelled).artefact.bundle == late
+        assert cancelled.last(JobCancelled).reason == "budget"
+
+    @pytest.mark.parametrize("missing", [0, 1, 2])
+    def test_it_waits_for_the_nodes_the_last_fact_and_each_verdict(self, missing):
+        told = [news.released(), news.stopped(a_bundle(10)), news.verified(a_bundle(10))]
+        late = told.pop(missing)
+        story = Story(a_job(STOPPING)).tell(*told)
+        assert story.job.state is STOPPING
+        assert story.tell(late).job.state is QUEUED
+
+    def test_it_waits_for_the_verdict_on_every_bundle_that_was_written(self):
+        story = Story(a_job(RUNNING)).tell(
+            news.written(a_bundle(10)), news.preempted(), news.stopped(), news.released()
+        )
+        assert story.job.state is STOPPING
+        assert story.tell(news.corrupt(a_bundle(10))).job.state is QUEUED
+
+    def test_nodes_may_be_released_before_the_stop(self):
+        story = Story(a_job(RUNNING)).tell(news.released(), news.failed(), news.stopped())
+        assert (story.job.state, story.types) == (QUEUED, ["JobStopping", "JobRequeued"])
+
+    @pytest.mark.parametrize("order", [1, -1])
+    @pytest.mark.parametrize("reason", [StopReason.PAUSE, StopReason.PREEMPT, StopReason.FAILURE])
+    def test_completion_overtakes_a_stop(self, reason, order):
+        job = a_job(STOPPING, stop=a_stop(reason))
+        story = Story(job).tell(*(news.completed(), news.verified())[::order])
+        assert story.job.state is EVALUATING
+
+    @pytest.mark.parametrize("reason", [StopReason.CANCEL, StopReason.BUDGET])
+    def test_completion_does_not_overtake_a_cancel(self, reason):
+        story = Story(a_job(STOPPING, stop=a_stop(reason))).tell(news.completed(), news.verified())
+        assert story.job.state is STOPPING
+        fact = story.tell(news.released()).last(JobCancelled)
+        assert (fact.artefact.bundle, fact.last_step) == (news.FINAL, 600)
+
+
+class TestTenMinutes:
+    def test_after_the_release_whatever_is_missing_is_not_waited_for(self):
+        story = Story(a_job(STOPPING)).later(minutes=1).tell(news.released())
+        timer = story.timers[-1]
+        assert timer.at == NOON + timedelta(minutes=11)
+        story.now = timer.at
+        assert story.tell(timer.payload).job.state is QUEUED
+
+    def test_after_the_stop_if_that_came_later(self):
+        story = Story(a_job(RUNNING)).tell(news.released()).later(minutes=8).tell(news.preempted())
+        assert story.timers[-1].at == NOON + timedelta(minutes=18)
+
+    def test_a_missing_verdict_is_enough_to_wait_for(self):
+        story = Story(a_job(STOPPING)).tell(news.written(), news.stopped(), news.released())
+        story.later(minutes=9).tell(StopOverdue(job_id="ftjob-1", attempt=1))
+        assert story.job.state is STOPPING
+        assert story.later(minutes=1).tell(StopOverdue(job_id="ftjob-1", attempt=1)).job.state is QUEUED
+
+    def test_nodes_that_are_not_released_are_waited_for_without_end(self):
+        story = Story(a_job(STOPPING)).tell(news.stopped()).later(days=1)
+        assert story.tell(StopOverdue(job_id="ftjob-1", attempt=1)).job.state is STOPPING
+
+    def test_a_second_release_does_not_put_the_end_off(self):
+        story = Story(a_job(STOPPING)).tell(news.released()).later(minutes=9).tell(news.released())
+        assert story.job.facts.released_at == NOON
+
+
+class TestBudgets:
+    @pytest.mark.parametrize(
+        ("failure_class", "budget"), [(FailureClass.INFRA, 5), (FailureClass.INTERNAL, 2)]
+    )
+    def test_a_class_is_requeued_as_often_as_its_budget_allows(self, failure_class, budget):
+        story = Story(a_job(QUEUED))
+        for attempt in range(1, budget + 2):
+            story.schedule().tell(
+                news.failed(failure_class, attempt=attempt),
+                news.released(attempt=attempt),
+                news.stopped(attempt=attempt),
+            )
+        assert story.types.count("JobRequeued") == budget
+        assert story.types[-1] == "JobFailed"
+
+    def test_preemption_is_free_but_backs_off_after_three_in_ten_minutes(self):
+        story = Story(a_job(QUEUED))
+        waits = []
+        for attempt in range(1, 6):
+            story.later(seconds=1).schedule().tell(
+                news.preempted(attempt=attempt), news.released(attempt=attempt), news.stopped(attempt=attempt)
+            )
+            waits.append(story.last(JobRequeued).not_before - story.now)
+        assert waits == [seconds(0), seconds(0), seconds(60), seconds(120), seconds(240)]
+
+    def test_a_preemption_long_ago_does_not_count(self):
+        job = a_job(STOPPING, preempted_at=(NOON - timedelta(minutes=11), NOON - timedelta(minutes=10)))
+        story = Story(job).tell(news.released(), news.stopped())
+        assert (story.last(JobRequeued).not_before, story.job.preempted_at) == (NOON, (NOON,))
+
+    def test_the_first_requeue_after_a_failure_comes_at_once_then_it_backs_off(self):
+        stop = a_stop(StopReason.FAILURE)
+        waits = [
+            Story(a_job(STOPPING, stop=stop, requeues={FailureClass.INFRA: before}))
+            .tell(news.released(), news.stopped())
+            .last(JobRequeued)
+            .not_before
+            - NOON
+            for before in range(4)
+        ]
+        assert waits == [seconds(0), seconds(5), seconds(15), seconds(35)]
+
+
+class TestResumePoint:
+    @pytest.mark.parametrize("state", [PROVISIONING, RUNNING, STOPPING, QUEUED, PAUSED])
+    def test_it_rises_with_a_verdict_on_a_bundle_of_any_attempt(self, state):
+        older, newer = a_bundle(90, attempt=1), a_bundle(5, attempt=2)
+        story = Story(a_job(state, attempt=3)).tell(news.verified(newer), news.verified(older))
+        assert story.job.resume == newer
+
+    def test_the_next_attempt_starts_from_it(self):
+        story = Story(a_job(QUEUED)).tell(news.verified(a_bundle(10)), news.corrupt(a_bundle(20))).schedule()
+        assert (story.last(JobScheduled).resume, story.job.run.resume) == (a_bundle(10), a_bundle(10))
+
+    @pytest.mark.parametrize("state", [VALIDATING, EVALUATING])
+    def test_elsewhere_a_verdict_is_recorded_as_ignored(self, state):
+        story = Story(a_job(state)).tell(news.verified(a_bundle(999)))
+        assert story.ignored == [f"the job is {state}"]
+
+
+class TestEvaluating:
+    def test_pass_promotion_and_readiness_succeed(self):
+        story = Story(a_job(EVALUATING)).tell(
+            news.registered(), news.eval_passed(), news.promoted(), news.approved(), news.deployment()
+        )
+        fact = story.last(JobSucceeded)
+        assert story.job.state is SUCCEEDED
+        assert (fact.fine_tuned_model, fact.model_id) == (news.MODEL.full_name, news.MODEL.model_id)
+        assert (fact.promoted, fact.deployed) == (True, True)
+
+    def test_without_auto_deploy_pass_and_promotion_are_enough(self):
+        job = a_job(EVALUATING, spec=a_job_spec(auto_deploy=False))
+        fact = Story(job).tell(news.eval_passed(), news.promoted()).last(JobSucceeded)
+        assert (fact.promoted, fact.deployed, fact.fine_tuned_model) == (True, False, news.MODEL.full_name)
+
+    def test_a_promotion_without_a_pass_is_not_enough(self):
+        job = a_job(EVALUATING, spec=a_job_spec(auto_deploy=False))
+        assert Story(job).tell(news.promoted()).job.state is EVALUATING
+
+    def test_a_promotion_to_dev_is_none(self):
+        job = a_job(EVALUATING, spec=a_job_spec(auto_deploy=False))
+        assert Story(job).tell(news.eval_passed(), news.promoted(Stage.DEV)).job.state is EVALUATING
+
+    def test_a_failed_deployment_ends_the_wait(self):
+        story = Story(a_job(EVALUATING)).tell(news.eval_passed(), news.promoted(), news.approved())
+        fact = story.tell(news.deployment(is_ready=False)).last(JobSucceeded)
+        assert (fact.promoted, fact.deployed, fact.message) == (True, False, "not deployed: the probe failed")
+
+    def test_an_older_generation_does_not_count(self):
+        told = (news.eval_passed(), news.promoted(), news.approved(generation=3))
+        story = Story(a_job(EVALUATING)).tell(*told, news.deployment(generation=2))
+        assert story.job.state is EVALUATING
+        assert story.tell(news.deployment(generation=4)).job.state is SUCCEEDED
+
+    def test_serving_may_answer_before_the_approval_is_known(self):
+        story = Story(a_job(EVALUATING), served=news.deployment(generation=2))
+        story.tell(news.eval_passed(), news.promoted(), news.approved(generation=2))
+        assert story.last(JobSucceeded).deployed
+
+    def test_serving_is_waited_for_ten_minutes(self):
+        story = Story(a_job(EVALUATING)).tell(news.promoted(), news.eval_passed())
+        timer = story.timers[-1]
+        assert (timer.payload, timer.at) == (
+            DeploymentOverdue(job_id="ftjob-1"),
+            NOON + timedelta(minutes=10),
+        )
+        assert story.later(minutes=9).tell(timer.payload).job.state is EVALUATING
+        fact = story.later(minutes=1).tell(timer.payload).last(JobSucceeded)
+        assert (fact.promoted, fact.deployed) == (True, False)
+
+    @pytest.mark.parametrize(
+        ("denial", "says"),
+        [
+            (news.eval_failed(), "the gate failed: safety 40 %"),
+            (news.eval_inconclusive(), "the gate was inconclusive: 12 of 100 items"),
+            (news.promotion_refused(), "promotion refused: it says why"),
+            (news.stale(), "base model tiny has other files now"),
+        ],
+        ids=name,
+    )
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_what_is_not_passed_succeeds_and_stays_in_dev(self, denial, says, order):
+        story = Story(a_job(EVALUATING)).tell(*(news.registered(), denial)[::order])
+        fact = story.last(JobSucceeded)
+        assert (fact.promoted, fact.deployed, fact.model_id) == (False, False, news.MODEL.model_id)
+        assert says in fact.message
+
+    def test_an_artefact_that_cannot_be_copied_leaves_no_model(self):
+        fact = Story(a_job(EVALUATING)).tell(news.promotion_refused("artefact")).last(JobSucceeded)
+        assert (fact.promoted, fact.model_id, fact.fine_tuned_model) == (False, "", "")
+
+    def test_a_base_registered_again_is_not_stale_any_more(self):
+        story = Story(a_job(RUNNING)).tell(news.stale(), news.base_registered())
+        story.tell(news.completed(), news.verified(), news.registered())
+        assert story.job.state is EVALUATING
+
+    def test_a_base_that_went_stale_during_training_is_remembered(self):
+        story = Story(a_job(RUNNING)).tell(news.stale(), news.completed(), news.verified(), news.registered())
+        assert (story.job.state, story.last(JobSucceeded).promoted) == (SUCCEEDED, False)
+
+    def test_registering_the_base_again_does_not_take_a_verdict_back(self):
+        story = Story(a_job(EVALUATING)).tell(news.eval_failed(), news.stale(), news.base_registered())
+        assert story.tell(news.registered()).job.state is SUCCEEDED
+
+    def test_news_of_the_attempt_changes_nothing(self):
+        story = Story(a_job(EVALUATING)).tell(news.lost(), news.failed(), news.preempted(), news.released())
+        assert (story.job.state, story.events) == (EVALUATING, [])
+
+
+STALE = [
+    news.started(),
+    news.completed(),
+    news.stopped(),
+    news.failed(),
+    news.lost(),
+    news.preempted(),
+    news.released(),
+    news.written(),
+    news.provisioning_failed("engine_error"),
+]
+
+
+@pytest.mark.parametrize("fact", STALE, ids=lambda fact: fact.type)
+@pytest.mark.parametrize("state", [PROVISIONING, RUNNING, STOPPING, EVALUATING])
+def test_a_fact_of_another_attempt_is_recorded_as_ignored(state, fact):
+    job = a_job(state, attempt=2)
+    story = Story(job).tell(fact)
+    assert (story.job, story.events, story.ignored) == (job, [], ["attempt 1, present: 2"])
+
+
+@pytest.mark.parametrize("fact", STALE, ids=lambda fact: fact.type)
+@pytest.mark.parametrize("state", [QUEUED, PAUSED])
+def test_late_facts_of_the_last_attempt_move_nothing(state, fact):
+    story = Story(a_job(state, run=a_job(STOPPING).run)).tell(fact)
+    assert (story.job.state, story.events) == (state, [])
+
+
+EVERYTHING = [
+    *STALE,
+    news.verified(),
+    news.corrupt(),
+    news.eval_passed(),
+    news.eval_failed(),
+    news.eval_inconclusive(),
+    news.registered(),
+    news.promoted(),
+    news.promotion_refused(),
+    news.stale(),
+    news.approved(),
+    news.deployment(),
+    a_dataset(DatasetState.DELETED),
+]
+
+
+@pytest.mark.parametrize("fact", EVERYTHING, ids=lambda fact: type(fact).__name__)
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_a_terminal_state_absorbs_and_records(state, fact):
+    job = a_job(state, attempt=1, evaluation=an_evaluation(), run=a_job(RUNNING).run)
+    story = Story(job).tell(fact)
+    assert (story.job, story.events, story.ignored) == (job, [], [f"the job is {state}"])
+
+
+@pytest.mark.parametrize("timer", [StartOverdue, StopOverdue])
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_a_terminal_state_absorbs_timers(state, timer):
+    job = a_job(state, run=a_job(STOPPING).run)
+    assert Story(job).later(days=1).tell(timer(job_id="ftjob-1", attempt=1)).job == job
