@@ -1,0 +1,1 @@
+"""Engines that run nodes, one file per engine behind one Protocol."""

@@ -1,0 +1,261 @@
+"""The engine of one machine: a node is a process group of its own that outlives the provisioner.
+
+<nodes>/<attempt name>/spec.json     what was asked for, written once
+                       stopped       nothing may start here any more
+                       forgotten     the end is stored; only logs and exit codes are left
+                       <index>/pid        "<pid> <start time>", written by the node itself, once
+                               exit       exit code of its runner
+                               notice     when it will be ended
+                               runner.log
+                               work/      the runner's own
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from services.provisioner.backends.processes import Identity, kill_marked, marked
+from services.provisioner.backends.protocol import (
+    AttemptSpec,
+    Caps,
+    EngineFailed,
+    Member,
+    MemberState,
+    Observation,
+    SpecConflict,
+)
+from services.provisioner.model import node_id
+
+OWN_PREFIX = "PROVISIONER_"
+POLL_SECONDS = 0.2
+RESYNC_POLLS = 25
+START_SECONDS = 30.0
+KILL_SECONDS = 10.0
+
+# The pid file is made with noclobber, so of two wrappers of one node only one becomes the node. SIGTERM is
+# for the runner; the wrapper stays to write down how it ended.
+WRAPPER = """
+trap : TERM
+cd "$1" && shift && exec >> runner.log 2>&1 || exit 70
+[ -e ../stopped ] && exit 70
+set -C
+cut -d ' ' -f 1,22 /proc/$$/stat > pid || exit 70
+set +C
+"$@"
+echo $? > exit.draft && mv exit.draft exit
+"""
+
+
+class LocalBackend:
+    """Backend of processes on this machine."""
+
+    caps = Caps(gang="barrier", notice="push")
+
+    def __init__(self, nodes_dir: Path, *, runner_env_file: Path) -> None:
+        self._nodes_dir = nodes_dir
+        self._runner_env_file = runner_env_file
+        self._children: set[int] = set()
+
+    async def create(self, spec: AttemptSpec) -> None:
+        await asyncio.to_thread(self._create, spec)
+        await self._until_started(spec)
+
+    async def observe(self, name: str) -> Observation | None:
+        return await asyncio.to_thread(self._observe, self._nodes_dir / name)
+
+    async def list_owned(self) -> list[Observation]:
+        return await asyncio.to_thread(lambda: list(self._list_owned()))
+
+    async def watch(self) -> AsyncIterator[Observation]:
+        seen: dict[str, Observation] = {}
+        for poll in itertools.count():
+            found = {observation.name: observation for observation in await self.list_owned()}
+            for name, observation in found.items():
+                if seen.get(name) != observation or poll % RESYNC_POLLS == 0:
+                    yield observation
+            seen = found
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def notify(self, name: str, index: int, deadline: datetime) -> None:
+        await asyncio.to_thread(self._notify, self._nodes_dir / name / str(index), deadline)
+
+    async def end(self, name: str, index: int) -> None:
+        if left := await kill_marked(_mark(name, index), timeout_seconds=KILL_SECONDS):
+            raise EngineFailed(f"node {node_id(name, index)}: processes {left} survive SIGKILL")
+
+    async def stop(self, name: str, grace_seconds: float) -> None:
+        root = self._nodes_dir / name
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "stopped").touch()
+        if grace_seconds > 0:
+            await self._ask_to_end(root, grace_seconds)
+        for index in _indices(root):
+            await self.end(name, index)
+
+    async def forget(self, name: str) -> None:
+        await asyncio.to_thread(_forget, self._nodes_dir / name)
+
+    def _create(self, spec: AttemptSpec) -> None:
+        root = self._nodes_dir / spec.name
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _claim(root, spec)
+        for index in range(spec.nodes):
+            node = root / str(index)
+            node.mkdir(exist_ok=True, mode=0o700)
+            if not (node / "pid").exists() and not any(marked(_mark(spec.name, index))):
+                self._spawn(node, spec, index)
+
+    def _spawn(self, node: Path, spec: AttemptSpec, index: int) -> None:
+        argv = ["/bin/sh", "-c", WRAPPER, "node", str(node), *spec.argv]
+        null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+        # A session of its own: signals to the provisioner's group, and its end, do not reach the node.
+        pid = os.posix_spawn(
+            "/bin/sh", argv, self._environment(node, spec, index), file_actions=null, setsid=True
+        )
+        self._children.add(pid)
+
+    def _environment(self, node: Path, spec: AttemptSpec, index: int) -> Mapping[str, str]:
+        """Ours without our own secrets, the operator's file for runners, and whose node this is."""
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)},
+            "RUNNER_CACHE_DIR": str(self._nodes_dir / "cache"),
+            **parse_env(self._runner_env_file.read_text(), source=str(self._runner_env_file)),
+            **dict(spec.env),
+            **spec.node_env(index),
+            "RUNNER_WORK_DIR": str(node / "work"),
+            "RUNNER_NOTICE_FILE": str(node / "notice"),
+        }
+
+    async def _until_started(self, spec: AttemptSpec) -> None:
+        root = self._nodes_dir / spec.name
+        deadline = time.monotonic() + START_SECONDS
+        while not all((root / str(index) / "pid").exists() for index in range(spec.nodes)):
+            if (root / "stopped").exists():
+                raise SpecConflict(f"{spec.name} was stopped while its nodes were starting")
+            if time.monotonic() > deadline:
+                raise EngineFailed(f"{spec.name}: not all nodes started within {START_SECONDS:.0f} s")
+            await asyncio.sleep(0.01)
+
+    def _list_owned(self) -> Iterator[Observation]:
+        self._reap()
+        for root in sorted(self._nodes_dir.glob("a-*")):
+            if not (root / "forgotten").exists() and (found := self._observe(root)):
+                yield found
+
+    def _observe(self, root: Path) -> Observation | None:
+        if not root.is_dir():
+            return None
+        return Observation(root.name, tuple(_member(root / str(index), index) for index in _indices(root)))
+
+    def _reap(self) -> None:
+        """A child that ended stays a zombie until its parent asks; after a restart init asks."""
+        for pid in list(self._children):
+            if os.waitpid(pid, os.WNOHANG) != (0, 0):
+                self._children.discard(pid)
+
+    def _notify(self, node: Path, deadline: datetime) -> None:
+        _write(node / "notice", deadline.isoformat())
+        if identity := _identity(node):
+            identity.signal_group(signal.SIGTERM)
+
+    async def _ask_to_end(self, root: Path, grace_seconds: float) -> None:
+        asked = [found for index in _indices(root) if (found := _identity(root / str(index)))]
+        for identity in asked:
+            identity.signal_group(signal.SIGTERM)
+        deadline = time.monotonic() + grace_seconds
+        while time.monotonic() < deadline:
+            if not any(identity.is_alive() for identity in asked):
+                return
+            await asyncio.sleep(0.05)
+
+
+def parse_env(text: str, *, source: str) -> dict[str, str]:
+    """Lines of `NAME=value`, quoted as a shell would; `export` and comments are allowed.
+
+    Raises: ValueError naming the line of `source` that is neither.
+    """
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = [word for word in shlex.split(line, comments=True) if word != "export"]
+        for word in words:
+            name, separator, value = word.partition("=")
+            if not separator:
+                raise ValueError(f"{source}, line {number}: found {word!r}, expected NAME=value")
+            found[name] = value
+    return found
+
+
+def _mark(name: str, index: int) -> str:
+    return f"RUNNER_NODE_ID={node_id(name, index)}"
+
+
+def _claim(root: Path, spec: AttemptSpec) -> None:
+    """Write the specification once; found again it must be the same, and not stopped."""
+    draft = root / f".spec.{os.getpid()}"
+    draft.write_text(json.dumps({"digest": spec.digest, **asdict(spec)}))
+    try:
+        os.link(draft, root / "spec.json")
+    except FileExistsError:
+        found = json.loads((root / "spec.json").read_text())["digest"]
+        if found != spec.digest:
+            raise SpecConflict(f"{spec.name} exists with spec {found}, asked for {spec.digest}") from None
+    finally:
+        draft.unlink()
+    if (root / "stopped").exists():
+        raise SpecConflict(f"{spec.name} was stopped; a new attempt needs a new name")
+
+
+def _indices(root: Path) -> range:
+    try:
+        return range(json.loads((root / "spec.json").read_text())["nodes"])
+    except FileNotFoundError:
+        return range(0)
+
+
+def _member(node: Path, index: int) -> Member:
+    notice = _read(node / "notice")
+    deadline = datetime.fromisoformat(notice) if notice else None
+    if not (node / "pid").exists():
+        return Member(index, MemberState.STARTING)
+    identity = _identity(node)
+    if identity is None or identity.is_alive():
+        # A pid file that is being written this moment belongs to a node that lives.
+        return Member(index, MemberState.RUNNING, notice_deadline=deadline)
+    code = _read(node / "exit")
+    return Member(index, MemberState.ENDED, int(code) if code else None, deadline)
+
+
+def _identity(node: Path) -> Identity | None:
+    try:
+        return Identity.parse(_read(node / "pid"))
+    except ValueError:
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def _forget(root: Path) -> None:
+    """Free the disk; keep what explains the end, and the marks that keep the name from being used again."""
+    for index in _indices(root):
+        shutil.rmtree(root / str(index) / "work", ignore_errors=True)
+    (root / "forgotten").touch()

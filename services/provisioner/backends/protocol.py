@@ -1,0 +1,115 @@
+"""What the provisioner asks of an engine, and what it answers. One contract suite runs on every engine.
+
+Names at the engine are attempt names, so that nothing is created twice. Engines never start anything again
+by themselves: only the scheduler does, under a new attempt number and so a new name.
+"""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from services.provisioner.model import node_id
+
+
+@dataclass(frozen=True)
+class Caps:
+    gang: Literal["native", "barrier"]
+    """`barrier`: members start one by one, and training waits until all have reported."""
+    notice: Literal["push", "poll", "none"]
+    """How the engine tells that a node will be taken back."""
+
+
+@dataclass(frozen=True)
+class AttemptSpec:
+    name: str
+    """`a-<job>-e<attempt>`, a DNS label of at most 52 characters."""
+    job_id: str
+    tenant: str
+    attempt: int
+    pool: str
+    nodes: int
+    devices_per_node: int
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    """Secrets are not here: an engine gets them its own way."""
+    grace_seconds: float = 30.0
+
+    @property
+    def digest(self) -> str:
+        """Equal names must have equal digests."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def node_env(self, index: int) -> Mapping[str, str]:
+        """What tells a runner whose node it is."""
+        return {
+            "RUNNER_JOB_ID": self.job_id,
+            "RUNNER_TENANT": self.tenant,
+            "RUNNER_ATTEMPT": str(self.attempt),
+            "RUNNER_NODE_INDEX": str(index),
+            "RUNNER_NODE_ID": node_id(self.name, index),
+            "RUNNER_DEVICES": str(self.devices_per_node),
+        }
+
+
+class MemberState(StrEnum):
+    STARTING = "starting"  # asked for, its process is not there yet
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node of an attempt at the engine."""
+
+    index: int
+    state: MemberState
+    exit_code: int | None = None
+    """Of its runner; None while it runs, and where nobody saw it end: the node is lost."""
+    notice_deadline: datetime | None = None
+    """The engine will end it then."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    name: str
+    members: tuple[Member, ...]
+
+
+class SpecConflict(Exception):
+    """The name exists at the engine with another specification, or was stopped before."""
+
+
+class EngineFailed(Exception):
+    """The engine could not do what it was asked; the sentence says what and why."""
+
+
+class Backend(Protocol):
+    caps: Caps
+
+    async def create(self, spec: AttemptSpec) -> None:
+        """Have all nodes of the attempt. Calling it again is success; SpecConflict if it cannot be."""
+
+    async def observe(self, name: str) -> Observation | None:
+        """None: the engine does not know the name, which says nothing about its runners."""
+
+    async def list_owned(self) -> list[Observation]:
+        """All that the engine has of this installation; what no attempt accounts for is an orphan."""
+
+    def watch(self) -> AsyncIterator[Observation]:
+        """Observations as they change, and all of them at the beginning and now and then; without end."""
+
+    async def notify(self, name: str, index: int, deadline: datetime) -> None:
+        """Tell the node's runner that it ends at `deadline`; nothing more happens here."""
+
+    async def end(self, name: str, index: int) -> None:
+        """End one node at once, with all its processes."""
+
+    async def stop(self, name: str, grace_seconds: float) -> None:
+        """Ask all nodes to end, wait, end them. Also of an unknown name, which can then not be created."""
+
+    async def forget(self, name: str) -> None:
+        """Remove what is left of a stopped attempt, once its end is stored."""

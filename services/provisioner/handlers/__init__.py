@@ -1,0 +1,56 @@
+"""What the provisioner does on a message, on a timer, and with the engine."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from schemas.job import JobEvaluating, JobScheduled, JobStopping
+from schemas.node import DrainNode, PreemptNode, SetPoolCapacity
+from schemas.training import TrainingStarted
+from services.provisioner.backends.protocol import Backend
+from services.provisioner.handlers import messages
+from services.provisioner.handlers.apply import CreateNodes, Due, EndNode, NotifyNode, ReleaseNodes
+from services.provisioner.handlers.engine import Engine, nothing
+from services.provisioner.handlers.pools import Pools
+from shared.service import Service
+
+RESYNC = timedelta(seconds=1)
+SWEEP = timedelta(seconds=15)
+PARALLEL = 4
+
+
+def register(service: Service, backend: Backend, *, pools_file: Path) -> None:
+    _register_messages(service)
+    _register_pools(service, Pools(service, pools_file))
+    _register_engine(service, Engine(service, backend))
+
+
+def _register_messages(service: Service) -> None:
+    service.on(JobScheduled, messages.job_scheduled)
+    service.on(JobStopping, messages.job_stopping)
+    service.on(JobEvaluating, messages.job_evaluating)
+    service.on(TrainingStarted, messages.training_started)
+    service.on(PreemptNode, messages.preempt_node)
+    service.on_timer(Due, messages.due)
+
+
+def _register_pools(service: Service, pools: Pools) -> None:
+    service.on_start(pools.read)
+    service.on(DrainNode, pools.drain_node)
+    service.on(SetPoolCapacity, pools.set_capacity)
+
+
+def _register_engine(service: Service, engine: Engine) -> None:
+    service.on_task(
+        CreateNodes,
+        work=engine.create,
+        done=engine.created,
+        failed=engine.create_failed,
+        concurrency=PARALLEL,
+    )
+    service.on_task(
+        ReleaseNodes, work=engine.release, done=engine.released, failed=engine.again, concurrency=PARALLEL
+    )
+    service.on_task(NotifyNode, work=engine.notify, done=nothing, failed=engine.again, concurrency=PARALLEL)
+    service.on_task(EndNode, work=engine.end, done=nothing, failed=engine.again, concurrency=PARALLEL)
+    service.every(RESYNC, engine.follow)
+    service.every(SWEEP, engine.sweep)

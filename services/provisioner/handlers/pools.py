@@ -1,0 +1,47 @@
+"""Capacity: from the file, from the operator, and from drained nodes."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from schemas.node import DrainNode, SetPoolCapacity
+from services.provisioner import decide, store
+from services.provisioner.handlers.apply import apply
+from services.provisioner.model import Pool
+from services.provisioner.settings import parse_pools
+from shared.errors import Refused
+from shared.messaging.unit import Unit
+from shared.service import Service
+
+
+@dataclass(frozen=True)
+class Pools:
+    service: Service
+    file: Path
+
+    async def read(self) -> None:
+        """At start: the pools of the file, then what each has, for whoever plans with it."""
+        wanted = parse_pools(self.file.read_text())
+        async with self.service.unit() as unit:
+            known = await store.lock_pools(unit.conn)
+            for pool in decide.on_pools_read(known, wanted):
+                await _save(unit, pool)
+
+    async def drain_node(self, command: DrainNode, unit: Unit) -> None:
+        attempt = await store.lock_attempt_of(unit.conn, command.node_id)
+        decision = decide.on_preempt(
+            attempt, command.node_id, notice_seconds=command.grace_seconds, source="drain", now=unit.now
+        )
+        await apply(unit, attempt, decision)
+        if pool := await store.lock_pool(unit.conn, decision.attempt.pool):
+            await _save(unit, decide.on_drained(pool))
+
+    async def set_capacity(self, command: SetPoolCapacity, unit: Unit) -> None:
+        pool = await store.lock_pool(unit.conn, command.pool)
+        if pool is None:
+            raise Refused("unknown_pool", f"no pool {command.pool}", param="pool")
+        await _save(unit, replace(pool, nodes=command.nodes))
+
+
+async def _save(unit: Unit, pool: Pool) -> None:
+    await store.save_pool(unit.conn, pool)
+    await unit.emit(pool.capacity)

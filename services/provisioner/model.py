@@ -1,0 +1,137 @@
+"""Pools, and the nodes that an attempt holds of one."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from schemas.base import PriceClass
+from schemas.layout import attempt_name
+from schemas.node import AllocatedNode, PoolCapacityChanged
+
+CLEAN_EXITS = frozenset({0, 143})
+"""A runner that exits so has reported why; any other end is a lost node."""
+
+
+class AttemptState(StrEnum):
+    CREATING = "creating"  # reserved in the pool; the engine is being asked
+    RUNNING = "running"  # all nodes exist
+    FAILING = "failing"  # cannot be provisioned; what the engine may hold is being removed
+    RELEASING = "releasing"  # all nodes are being removed
+    REFUSED = "refused"  # ProvisioningFailed was sent; nothing is left at the engine
+    RELEASED = "released"  # NodesReleased was sent; nothing is left at the engine
+
+
+ALLOWED: dict[AttemptState, frozenset[AttemptState]] = {
+    AttemptState.CREATING: frozenset({AttemptState.RUNNING, AttemptState.FAILING, AttemptState.RELEASING}),
+    AttemptState.RUNNING: frozenset({AttemptState.RELEASING}),
+    AttemptState.FAILING: frozenset({AttemptState.REFUSED, AttemptState.RELEASING}),
+    # A stop of an attempt that held nothing is answered like any other, after the engine was asked again.
+    AttemptState.REFUSED: frozenset({AttemptState.RELEASING}),
+    AttemptState.RELEASING: frozenset({AttemptState.RELEASED}),
+    AttemptState.RELEASED: frozenset(),
+}
+
+GONE = frozenset({AttemptState.REFUSED, AttemptState.RELEASED})
+
+
+class IllegalTransition(Exception):
+    """Our own bug: a decision asked for a move that the table does not have."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    name: str
+    price_class: PriceClass
+    nodes: int
+    devices_per_node: int
+    price_per_hour: Decimal
+    file_nodes: int
+    """What the pools file said last. An operator's capacity holds until the file says something new."""
+    held: int = 0
+    """Nodes that attempts hold now."""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.nodes - self.held)
+
+    @property
+    def capacity(self) -> PoolCapacityChanged:
+        return PoolCapacityChanged(
+            pool=self.name,
+            price_class=self.price_class,
+            nodes=self.nodes,
+            free=self.free,
+            devices_per_node=self.devices_per_node,
+            price_per_hour=self.price_per_hour,
+        )
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of an attempt. It exists only as long as the attempt holds it."""
+
+    node_id: str
+    index: int
+    price_per_hour: Decimal
+    allocated_at: datetime
+    released_at: datetime | None = None
+    has_ended: bool = False
+    """Its runner is gone."""
+    exit_code: int | None = None
+    notice_deadline: datetime | None = None
+
+    @property
+    def allocated(self) -> AllocatedNode:
+        return AllocatedNode(
+            node_id=self.node_id,
+            index=self.index,
+            price_per_hour=self.price_per_hour,
+            allocated_at=self.allocated_at,
+            released_at=self.released_at,
+        )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    job_id: str
+    number: int
+    tenant: str
+    state: AttemptState
+    pool: str = ""
+    price_class: PriceClass = PriceClass.ON_DEMAND
+    devices_per_node: int = 0
+    grace_seconds: float = 0.0
+    start_deadline: datetime | None = None
+    stop_deadline: datetime | None = None
+    has_started: bool = False
+    """TrainingStarted was seen."""
+    was_created: bool = False
+    """The engine made its nodes."""
+    failure_code: str = ""
+    failure_message: str = ""
+    nodes: tuple[Node, ...] = ()
+    revision: int = 0
+
+    def to(self, state: AttemptState, **changes: Any) -> "Attempt":
+        if state not in ALLOWED[self.state]:
+            raise IllegalTransition(f"attempt {self.name}: {self.state} -> {state}")
+        return replace(self, state=state, **changes)
+
+    @property
+    def name(self) -> str:
+        return attempt_name(self.job_id, self.number)
+
+    @property
+    def held(self) -> int:
+        """Nodes of the pool that this attempt holds."""
+        return sum(node.released_at is None for node in self.nodes)
+
+    def with_node(self, changed: Node) -> "Attempt":
+        nodes = tuple(changed if node.index == changed.index else node for node in self.nodes)
+        return replace(self, nodes=nodes)
+
+
+def node_id(name: str, index: int) -> str:
+    return f"{name}-n{index}"

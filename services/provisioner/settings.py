@@ -1,0 +1,55 @@
+"""Environment of the provisioner, and the file of its pools."""
+
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic_settings import SettingsConfigDict
+
+from schemas.base import PriceClass, Usd
+from services.provisioner.model import Pool
+from shared.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="PROVISIONER_", frozen=True)
+
+    pools_file: Path
+    """TOML, one table `[pools.<name>]` each: class, nodes, devices_per_node, price_per_hour."""
+    nodes_dir: Path
+    """Where the local backend keeps a folder for each node."""
+    runner_env_file: Path
+    """Lines of NAME=value for the environment of every runner: its addresses and keys."""
+
+
+class PoolEntry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    price_class: PriceClass = Field(alias="class")
+    nodes: NonNegativeInt
+    devices_per_node: PositiveInt = 1
+    price_per_hour: Usd = Decimal(0)
+
+
+class PoolsFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pools: dict[str, PoolEntry]
+
+
+def parse_pools(text: str) -> dict[str, Pool]:
+    """Raises ValueError (tomllib's or pydantic's) naming what is wrong."""
+    content = tomllib.loads(text, parse_float=Decimal)
+    entries = PoolsFile.model_validate(content).pools
+    return {
+        name: Pool(
+            name,
+            entry.price_class,
+            entry.nodes,
+            entry.devices_per_node,
+            entry.price_per_hour,
+            file_nodes=entry.nodes,
+        )
+        for name, entry in entries.items()
+    }

@@ -1,0 +1,217 @@
+"""What every engine must do, as tests. An engine's own file gives a subclass with three fixtures:
+
+backend          a Backend with nothing in it
+restarted        a function that gives a new Backend on the same engine, as after a restart of the provisioner
+end_abruptly     a function (name, index) that ends the node's runner as kill -9 or a power cut would
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from services.provisioner.backends.protocol import (
+    AttemptSpec,
+    Backend,
+    Member,
+    MemberState,
+    Observation,
+    SpecConflict,
+)
+
+FAKE_RUNNER = """
+import os, signal, sys, time
+from pathlib import Path
+
+on_term, state = sys.argv[1], Path(sys.argv[2])
+
+def note(word):
+    with (state / f"node-{os.environ['RUNNER_NODE_INDEX']}").open("a") as file:
+        print(word, file=file)
+
+def ended(*_):
+    note("term")
+    if on_term != "ignore":
+        sys.exit(int(on_term))
+
+signal.signal(signal.SIGTERM, ended)
+if os.fork() == 0:
+    os.setsid()  # as torchrun's workers do
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note(f"child {os.getpid()}")
+    time.sleep(600)
+    os._exit(0)
+note("started")
+while True:
+    time.sleep(600)
+"""
+
+
+def a_spec(folder: Path, *, on_term: str = "143", **changes: object) -> AttemptSpec:
+    """A gang of two whose runners do on SIGTERM what is said: exit with a code, or `ignore`."""
+    job_id = f"ftjob-{uuid4().hex[:8]}"
+    spec = AttemptSpec(
+        name=f"a-{job_id}-e1",
+        job_id=job_id,
+        tenant="demo",
+        attempt=1,
+        pool="spot",
+        nodes=2,
+        devices_per_node=1,
+        argv=(sys.executable, "-c", FAKE_RUNNER, on_term, str(folder)),
+    )
+    return replace(spec, **changes)
+
+
+async def until(condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        met = condition()
+        if met if isinstance(met, bool) else await met:
+            return
+        assert time.monotonic() < deadline, "the condition did not come"
+        await asyncio.sleep(0.02)
+
+
+class BackendSuite:
+    @pytest.fixture
+    async def spec(self, backend: Backend, tmp_path: Path):
+        """Of a gang whose end is cleaned up; its runners write words to files in `tmp_path`."""
+        spec = a_spec(tmp_path)
+        yield spec
+        await backend.stop(spec.name, 0.0)
+
+    def words(self, tmp_path: Path, index: int) -> list[str]:
+        file = tmp_path / f"node-{index}"
+        return file.read_text().split("\n") if file.exists() else []
+
+    async def started(self, backend: Backend, spec: AttemptSpec, tmp_path: Path) -> None:
+        await backend.create(spec)
+        for index in range(spec.nodes):
+            await until(lambda index=index: "started" in self.words(tmp_path, index))
+
+    async def member(self, backend: Backend, spec: AttemptSpec, index: int) -> Member:
+        found = await backend.observe(spec.name)
+        assert found is not None
+        return found.members[index]
+
+    async def until_ended(self, backend: Backend, spec: AttemptSpec, index: int) -> Member:
+        async def has_ended() -> bool:
+            return (await self.member(backend, spec, index)).state is MemberState.ENDED
+
+        await until(has_ended)
+        return await self.member(backend, spec, index)
+
+    async def test_creates_the_whole_gang(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        found = await backend.observe(spec.name)
+        assert [member.state for member in found.members] == [MemberState.RUNNING] * 2
+        assert spec.name in [observation.name for observation in await backend.list_owned()]
+
+    async def test_creating_twice_is_creating_once(self, backend, spec, tmp_path):
+        await asyncio.gather(backend.create(spec), backend.create(spec))
+        await self.started(backend, spec, tmp_path)
+        assert [self.words(tmp_path, index).count("started") for index in range(2)] == [1, 1]
+
+    async def test_a_name_has_one_specification(self, backend, spec):
+        await backend.create(spec)
+        with pytest.raises(SpecConflict):
+            await backend.create(replace(spec, nodes=3))
+
+    @pytest.mark.parametrize("exit_code", [0, 143])
+    async def test_a_stop_asks_first_and_the_runner_says_how_it_ended(
+        self, backend, spec, tmp_path, exit_code
+    ):
+        spec = replace(spec, argv=(*spec.argv[:3], str(exit_code), str(tmp_path)))
+        await self.started(backend, spec, tmp_path)
+        await backend.stop(spec.name, 30.0)
+        assert (await self.until_ended(backend, spec, 0)).exit_code == exit_code
+        assert "term" in self.words(tmp_path, 0)
+
+    async def test_a_stop_that_is_ignored_ends_the_node(self, backend, spec, tmp_path):
+        spec = replace(spec, argv=(*spec.argv[:3], "ignore", str(tmp_path)))
+        await self.started(backend, spec, tmp_path)
+        await backend.stop(spec.name, 0.5)
+        assert (await self.until_ended(backend, spec, 0)).exit_code is None
+        assert "term" in self.words(tmp_path, 0)
+
+    async def test_a_stop_ends_what_a_runner_left_behind(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        children = [word for word in self.words(tmp_path, 0) if word.startswith("child")]
+        await backend.stop(spec.name, 30.0)
+        assert not Path("/proc", children[0].split()[1], "exe").exists()
+
+    async def test_stopping_twice_is_stopping_once(self, backend, spec):
+        await backend.create(spec)
+        await backend.stop(spec.name, 0.0)
+        await backend.stop(spec.name, 0.0)
+
+    async def test_nothing_is_created_after_a_stop(self, backend, spec, tmp_path):
+        await backend.stop(spec.name, 0.0)
+        with pytest.raises(SpecConflict):
+            await backend.create(spec)
+        assert self.words(tmp_path, 0) == []
+
+    async def test_a_notice_reaches_the_runner_and_ends_nothing(self, backend, spec, tmp_path):
+        spec = replace(spec, argv=(*spec.argv[:3], "ignore", str(tmp_path)))
+        await self.started(backend, spec, tmp_path)
+        deadline = datetime.now(UTC) + timedelta(seconds=30)
+        await backend.notify(spec.name, 1, deadline)
+        await until(lambda: "term" in self.words(tmp_path, 1))
+        member = await self.member(backend, spec, 1)
+        assert (member.state, member.notice_deadline) == (MemberState.RUNNING, deadline)
+        assert "term" not in self.words(tmp_path, 0)
+
+    async def test_ending_one_node_leaves_the_other(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        await backend.end(spec.name, 1)
+        await self.until_ended(backend, spec, 1)
+        assert (await self.member(backend, spec, 0)).state is MemberState.RUNNING
+
+    async def test_a_node_that_died_is_seen_as_lost(self, backend, end_abruptly, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        await end_abruptly(spec.name, 0)
+        assert (await self.until_ended(backend, spec, 0)).exit_code not in {0, 143}
+
+    async def test_a_restarted_provisioner_sees_its_nodes_again(
+        self, backend, restarted, end_abruptly, spec, tmp_path
+    ):
+        await self.started(backend, spec, tmp_path)
+        again = restarted()
+        assert await again.observe(spec.name) == await backend.observe(spec.name)
+        await again.create(spec)
+        assert self.words(tmp_path, 0).count("started") == 1
+        await end_abruptly(spec.name, 0)
+        assert (await self.until_ended(again, spec, 0)).exit_code not in {0, 143}
+
+    async def test_the_watch_begins_with_all_and_goes_on_with_changes(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        seen: list[Observation] = []
+
+        async def watch() -> None:
+            async for observation in backend.watch():
+                seen.append(observation)  # noqa: PERF401 - the watch has no end
+
+        watching = asyncio.create_task(watch())
+        await until(lambda: any(observation.name == spec.name for observation in seen))
+        await backend.end(spec.name, 0)
+        await until(lambda: any(member.state is MemberState.ENDED for one in seen for member in one.members))
+        watching.cancel()
+
+    async def test_what_is_forgotten_is_not_listed_and_not_created_again(self, backend, spec):
+        await backend.create(spec)
+        await backend.stop(spec.name, 0.0)
+        await backend.forget(spec.name)
+        await backend.forget(spec.name)
+        assert spec.name not in [observation.name for observation in await backend.list_owned()]
+        with pytest.raises(SpecConflict):
+            await backend.create(spec)
+
+    async def test_an_unknown_name_is_not_observed(self, backend):
+        assert await backend.observe("a-ftjob-nobody-e1") is None

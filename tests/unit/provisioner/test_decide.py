@@ -1,0 +1,319 @@
+"""The provisioner's decisions: each test is a row of the specification."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import permutations
+
+import pytest
+
+from schemas.base import DatasetRef, FileRef, PriceClass
+from schemas.job import JobScheduled, JobStopping, StopReason
+from schemas.node import NodeLost, NodePreempted, NodesProvisioned, NodesReleased, ProvisioningFailed
+from schemas.specification import JobSpec
+from services.provisioner import decide
+from services.provisioner.decide import START_SLACK, Create, Decision, End, Exit, Notify, Release
+from services.provisioner.model import ALLOWED, Attempt, AttemptState, IllegalTransition, Pool
+from shared.errors import Refused
+
+NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+START_DEADLINE = NOON + 60 * SECOND
+SHA = "a" * 64
+WHO = {"job_id": "ftjob-1", "tenant": "acme", "attempt": 1}
+
+
+def a_pool(*, nodes: int = 4, held: int = 0, **changes: object) -> Pool:
+    pool = Pool("spot", PriceClass.SPOT, nodes, 2, Decimal("0.10"), file_nodes=nodes, held=held)
+    return replace(pool, **changes)
+
+
+def a_schedule(*, nodes: int = 2, **changes: object) -> JobScheduled:
+    fields = {
+        **WHO,
+        "spec": JobSpec(
+            base_model="tiny", base_sha=SHA, training_file=FileRef(file_id="file-1", sha256=SHA, size_bytes=1)
+        ),
+        "base_sha": SHA,
+        "dataset": DatasetRef(version=SHA, manifest_sha256=SHA),
+        "config_hash": SHA,
+        "resume": None,
+        "pool": "spot",
+        "price_class": PriceClass.SPOT,
+        "nodes": nodes,
+        "devices_per_node": 1,
+        "grace_seconds": 30,
+        "start_deadline": START_DEADLINE,
+    }
+    return JobScheduled(**fields | changes)
+
+
+def creating(**changes: object) -> Attempt:
+    attempt = decide.on_job_scheduled(a_schedule(), a_pool(), now=NOON).attempt
+    return replace(attempt, **changes)
+
+
+def running(**changes: object) -> Attempt:
+    return replace(decide.on_created(creating(), has_nodes=True, now=NOON).attempt, **changes)
+
+
+def stopping(*, seconds: float = 30) -> JobStopping:
+    return JobStopping(**WHO, reason=StopReason.CANCEL, deadline=NOON + timedelta(seconds=seconds))
+
+
+def stop(attempt: Attempt | None, *, seconds: float = 30, now: datetime = NOON) -> Decision:
+    return decide.on_job_stopping(attempt, stopping(seconds=seconds), now=now)
+
+
+def types(decision: Decision) -> list[type]:
+    return [type(event) for event in decision.events]
+
+
+class TestReservation:
+    def test_takes_the_whole_gang_and_asks_the_engine(self):
+        decision = decide.on_job_scheduled(a_schedule(nodes=3), a_pool(), now=NOON)
+        assert decision.attempt.held == 3
+        assert [node.node_id for node in decision.attempt.nodes] == [
+            f"a-ftjob-1-e1-n{index}" for index in range(3)
+        ]
+        assert (decision.events, decision.actions) == ((), (Create(),))
+
+    @pytest.mark.parametrize(
+        ("event", "pool", "code"),
+        [
+            (a_schedule(nodes=2), a_pool(nodes=3, held=2), "no_capacity"),
+            (a_schedule(nodes=1), a_pool(nodes=1, held=2), "no_capacity"),
+            (a_schedule(pool="moon"), None, "unknown_pool"),
+            (a_schedule(devices_per_node=3), a_pool(), "too_many_devices"),
+        ],
+        ids=["one short", "capacity was lowered", "unknown pool", "devices"],
+    )
+    def test_takes_nothing_that_does_not_fit(self, event, pool, code):
+        decision = decide.on_job_scheduled(event, pool, now=NOON)
+        assert types(decision) == [ProvisioningFailed]
+        assert decision.events[0].code == code
+        assert (decision.attempt.held, decision.attempt.state) == (0, AttemptState.REFUSED)
+        assert decision.actions == ()
+
+
+class TestCreation:
+    def test_is_told_with_prices_and_times(self):
+        decision = decide.on_created(creating(), has_nodes=True, now=NOON + SECOND)
+        assert types(decision) == [NodesProvisioned]
+        nodes = decision.events[0].nodes
+        assert [node.allocated_at for node in nodes] == [NOON + SECOND] * 2
+        assert {node.price_per_hour for node in nodes} == {Decimal("0.10")}
+        assert decision.wake_at == START_DEADLINE + START_SLACK
+
+    def test_of_a_stopped_attempt_is_not_wanted(self):
+        assert decide.is_wanted(creating())
+        assert not decide.is_wanted(stop(creating()).attempt)
+        assert not decide.is_wanted(running())
+
+    def test_that_a_stop_overtook_is_undone_at_once(self):
+        decision = decide.on_created(stop(creating()).attempt, has_nodes=True, now=NOON)
+        assert (decision.events, decision.actions) == ((), (Release(),))
+        assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
+
+    def test_that_failed_removes_what_is_left_before_anyone_is_told(self):
+        decision = decide.on_create_failed(creating(), "engine_failed", "no disk")
+        assert (decision.events, decision.actions) == ((), (Release(),))
+        assert decision.attempt.held == 2
+        failed = decide.on_released(decision.attempt, now=NOON)
+        assert types(failed) == [ProvisioningFailed]
+        assert (failed.events[0].code, failed.events[0].message) == ("engine_failed", "no disk")
+        assert failed.attempt.held == 0
+
+    @pytest.mark.parametrize("attempt", [running(), stop(None).attempt], ids=["running", "releasing"])
+    def test_that_comes_late_changes_nothing(self, attempt):
+        assert decide.on_created(attempt, has_nodes=True, now=NOON) == Decision(attempt)
+        assert decide.on_create_failed(attempt, "engine_failed", "") == Decision(attempt)
+
+
+class TestStop:
+    def test_keeps_the_nodes_until_its_deadline(self):
+        decision = stop(running())
+        assert (decision.events, decision.actions) == ((), ())
+        assert decision.wake_at == NOON + 30 * SECOND
+        attempt = decision.attempt
+        assert decide.on_due(attempt, now=NOON + 29 * SECOND).actions == ()
+        assert decide.on_due(attempt, now=NOON + 30 * SECOND).actions == (Release(),)
+
+    def test_deadline_only_moves_earlier(self):
+        attempt = stop(stop(running(), seconds=5).attempt, seconds=30).attempt
+        assert attempt.stop_deadline == NOON + 5 * SECOND
+
+    def test_in_the_past_releases_at_once(self):
+        assert stop(running(), seconds=-1).actions == (Release(),)
+
+    def test_of_an_unknown_attempt_asks_the_engine_and_answers(self):
+        decision = stop(None)
+        assert decision.actions == (Release(),)
+        released = decide.on_released(decision.attempt, now=NOON)
+        assert types(released) == [NodesReleased]
+        assert released.events[0].nodes == ()
+
+    def test_of_an_attempt_that_was_refused_asks_the_engine_and_answers(self):
+        refused = decide.on_job_scheduled(a_schedule(), a_pool(nodes=0), now=NOON).attempt
+        decision = stop(refused)
+        assert decision.actions == (Release(),)
+        assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
+
+    def test_while_a_failed_creation_is_removed_is_answered_instead(self):
+        failing = decide.on_create_failed(creating(), "engine_failed", "").attempt
+        decision = stop(failing)
+        assert decision.actions == ()
+        assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
+
+    @pytest.mark.parametrize("order", list(permutations(["stop", "created", "released"])))
+    def test_releases_exactly_once_in_every_order(self, order):
+        steps = {
+            "stop": lambda a: stop(a, seconds=0),
+            "created": lambda a: decide.on_created(a, has_nodes=True, now=NOON),
+            "released": lambda a: decide.on_released(a, now=NOON),
+        }
+        attempt, sent = creating(), []
+        for name in [*order, "created", "stop", "released", "released", "stop"]:
+            decision = steps[name](attempt)
+            attempt = decision.attempt
+            sent += types(decision)
+        assert sent.count(NodesReleased) == 1
+        assert (attempt.state, attempt.held) == (AttemptState.RELEASED, 0)
+
+
+class TestRelease:
+    def test_when_all_runners_have_exited(self):
+        first = decide.on_exits(running(), {0: Exit(0)})
+        assert first.actions == ()
+        assert decide.on_exits(first.attempt, {0: Exit(0), 1: Exit(143)}).actions == (Release(),)
+
+    def test_at_job_evaluating_with_time_for_the_log(self):
+        decision = decide.on_job_evaluating(running())
+        assert decision.actions == (Release(grace_seconds=decide.FINISH_GRACE_SECONDS),)
+        assert decide.on_job_evaluating(decision.attempt).actions == ()
+
+    def test_tells_from_when_to_when(self):
+        released = decide.on_released(decide.on_job_evaluating(running()).attempt, now=NOON + SECOND)
+        node = released.events[0].nodes[0]
+        assert (node.allocated_at, node.released_at) == (NOON, NOON + SECOND)
+        assert released.attempt.held == 0
+
+    def test_when_training_has_not_started_in_time(self):
+        late = START_DEADLINE + START_SLACK
+        assert decide.on_due(running(), now=late - SECOND).actions == ()
+        assert decide.on_due(running(), now=late).actions == (Release(),)
+        started = decide.on_training_started(running()).attempt
+        assert decide.on_due(started, now=late).actions == ()
+
+
+class TestLoss:
+    @pytest.mark.parametrize(
+        ("code", "lost"), [(0, False), (143, False), (1, True), (137, True), (None, True)]
+    )
+    def test_is_any_exit_but_0_and_143(self, code, lost):
+        decision = decide.on_exits(running(), {1: Exit(code)})
+        assert types(decision) == ([NodeLost] if lost else [])
+        assert decision.attempt.nodes[1].has_ended
+
+    def test_is_told_once(self):
+        attempt = decide.on_exits(running(), {1: Exit(137)}).attempt
+        assert decide.on_exits(attempt, {1: Exit(137)}) == Decision(attempt)
+
+    def test_names_the_node_and_what_was_found(self):
+        lost = decide.on_exits(running(), {1: Exit(137)}).events[0]
+        assert lost.node_id == "a-ftjob-1-e1-n1"
+        assert lost.message == "the runner of node a-ftjob-1-e1-n1 exited with code 137, expected 0 or 143"
+
+    def test_of_a_node_that_was_noticed_is_no_news(self):
+        noticed = preempt(running()).attempt
+        assert decide.on_exits(noticed, {0: Exit(None)}).events == ()
+
+    def test_is_not_what_we_did_ourselves(self):
+        releasing = decide.on_job_evaluating(running()).attempt
+        assert decide.on_exits(releasing, {0: Exit(None)}) == Decision(releasing)
+
+
+def preempt(
+    attempt: Attempt | None, target: str = "a-ftjob-1-e1-n0", *, seconds: float = 30, source: str = "operator"
+) -> Decision:
+    return decide.on_preempt(attempt, target, notice_seconds=seconds, source=source, now=NOON)
+
+
+class TestPreemption:
+    def test_with_notice_tells_everyone_and_ends_the_node_at_the_deadline(self):
+        deadline = NOON + 30 * SECOND
+        decision = preempt(running(), source="drain")
+        assert types(decision) == [NodePreempted]
+        assert (decision.events[0].deadline, decision.events[0].source) == (deadline, "drain")
+        assert decision.actions == (Notify(0, deadline),)
+        assert decision.wake_at == deadline
+        assert decide.on_due(decision.attempt, now=deadline - SECOND).actions == ()
+        assert decide.on_due(decision.attempt, now=deadline).actions == (End(0),)
+
+    def test_without_notice_ends_the_node_and_says_nothing(self):
+        decision = preempt(running(), seconds=0)
+        assert (decision.events, decision.actions) == ((), (End(0),))
+        assert types(decide.on_exits(decision.attempt, {0: Exit(None)})) == [NodeLost]
+
+    def test_of_a_job_takes_the_first_node_that_is_left(self):
+        attempt = decide.on_exits(running(), {0: Exit(0)}).attempt
+        assert preempt(attempt, "job:ftjob-1").events[0].node_id == "a-ftjob-1-e1-n1"
+
+    def test_again_counts_only_if_it_is_earlier(self):
+        noticed = preempt(running()).attempt
+        assert preempt(noticed, seconds=60) == Decision(noticed)
+        assert preempt(noticed, seconds=5).events[0].deadline == NOON + 5 * SECOND
+
+    @pytest.mark.parametrize(
+        ("attempt", "code"),
+        [
+            (None, "unknown_node"),
+            (creating(), "not_running"),
+            (decide.on_exits(running(), {0: Exit(0)}).attempt, "not_running"),
+            (decide.on_job_evaluating(running()).attempt, "not_running"),
+        ],
+        ids=["unknown", "creating", "ended", "releasing"],
+    )
+    def test_is_refused_where_there_is_nothing_to_take(self, attempt, code):
+        with pytest.raises(Refused) as refused:
+            preempt(attempt)
+        assert refused.value.code == code
+
+    def test_a_drained_pool_has_a_node_less(self):
+        assert decide.on_drained(a_pool(nodes=2)).nodes == 1
+        assert decide.on_drained(a_pool(nodes=0)).nodes == 0
+
+
+class TestPools:
+    def test_a_new_pool_is_as_the_file_says(self):
+        assert decide.on_pools_read({}, {"spot": a_pool()}) == [a_pool()]
+
+    def test_an_operators_capacity_holds_until_the_file_says_something_new(self):
+        known = {"spot": a_pool(nodes=4, held=1, file_nodes=2)}
+        assert decide.on_pools_read(known, {"spot": a_pool(nodes=2)})[0].nodes == 4
+        changed = decide.on_pools_read(known, {"spot": a_pool(nodes=3)})[0]
+        assert (changed.nodes, changed.held, changed.free) == (3, 1, 2)
+
+    def test_prices_follow_the_file(self):
+        dearer = a_pool(price_per_hour=Decimal(9))
+        assert decide.on_pools_read({"spot": a_pool()}, {"spot": dearer})[0].price_per_hour == 9
+
+    def test_a_pool_that_left_the_file_gives_no_more_nodes(self):
+        assert decide.on_pools_read({"spot": a_pool(held=1)}, {})[0].free == 0
+
+    def test_free_is_never_negative(self):
+        assert a_pool(nodes=1, held=3).capacity.free == 0
+
+
+def test_orphans_are_of_no_attempt_or_of_one_that_is_gone():
+    listed = {state.value: state for state in AttemptState} | {"unknown": None}
+    assert decide.orphans(listed) == ["refused", "released", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("state", "target"),
+    [(state, target) for state in AttemptState for target in AttemptState if target not in ALLOWED[state]],
+)
+def test_every_unlisted_move_is_refused(state, target):
+    with pytest.raises(IllegalTransition):
+        creating(state=state).to(target)

@@ -1,0 +1,35 @@
+"""The files that an operator writes for the provisioner."""
+
+from decimal import Decimal
+
+import pytest
+
+from schemas.base import PriceClass
+from services.provisioner.backends.local import parse_env
+from services.provisioner.settings import parse_pools
+
+
+def test_pools_file_is_read():
+    text = '[pools.a]\nclass = "spot"\nnodes = 2\ndevices_per_node = 3\nprice_per_hour = 0.10\n'
+    pool = parse_pools(text)["a"]
+    assert (pool.price_class, pool.nodes, pool.devices_per_node) == (PriceClass.SPOT, 2, 3)
+    assert pool.price_per_hour == Decimal("0.10")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"), [('class = "cheap"', "class"), ("colour = 1", "colour"), ("nodes = -1", "nodes")]
+)
+def test_pools_file_with_a_fault_names_it(line, named):
+    rest = [other for other in ('class = "spot"', "nodes = 1") if other.split()[0] != line.split()[0]]
+    with pytest.raises(ValueError, match=named):
+        parse_pools("\n".join(["[pools.a]", line, *rest]))
+
+
+def test_environment_file_is_read_as_a_shell_would():
+    text = "# ours\nRUNNER_A=1\nexport RUNNER_B='two words'\n\n"
+    assert parse_env(text, source="runner.env") == {"RUNNER_A": "1", "RUNNER_B": "two words"}
+
+
+def test_environment_file_with_a_fault_names_the_line():
+    with pytest.raises(ValueError, match=r"runner\.env, line 2: found 'RUNNER_B', expected NAME=value"):
+        parse_env("RUNNER_A=1\nRUNNER_B\n", source="runner.env")
