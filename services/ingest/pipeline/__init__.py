@@ -1,0 +1,1 @@
+"""The child process that turns uploaded rows into packed arrays: no broker, database, store or network."""

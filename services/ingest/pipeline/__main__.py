@@ -1,0 +1,36 @@
+"""`python -m services.ingest.pipeline <order.json>`: one dataset, under limits, in a process of its own."""
+
+import sys
+from pathlib import Path
+
+from services.ingest.pipeline.limits import confine
+from services.ingest.pipeline.order import Exhausted, Order, Said
+
+EXHAUSTED = 3
+
+
+def main(path: str) -> int:
+    order = Order.model_validate_json(Path(path).read_bytes())
+    limits = order.limits
+    confine(memory_bytes=limits.memory_bytes, cpu_seconds=limits.cpu_seconds, file_bytes=limits.file_bytes)
+    try:
+        # Imported under the limits: these libraries read what a tenant wrote.
+        from services.ingest.pipeline.run import validate
+
+        say(validate(order, say))
+    except MemoryError:
+        say(
+            Exhausted(
+                resource="memory", message=f"more than {limits.memory_bytes} bytes of memory are needed"
+            )
+        )
+        return EXHAUSTED
+    return 0
+
+
+def say(said: Said) -> None:
+    print(said.model_dump_json(), flush=True)  # noqa: T201 - standard output is the channel to the service
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

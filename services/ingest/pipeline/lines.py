@@ -1,0 +1,143 @@
+"""Reading a JSONL file line by line under caps: size of a row, number of rows, nesting, encoding."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NoReturn
+
+from services.ingest.pipeline.rules import BadRow, FileRefused, cut, shown
+
+MAX_DEPTH = 32
+CHUNK_BYTES = 1 << 20
+BOM = b"\xef\xbb\xbf"
+OTHER_FORMATS = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"PAR1": "Parquet",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that is not blank. A line above the cap has no content, only its size."""
+
+    number: int
+    content: bytes
+    size_bytes: int
+
+
+class LineReader:
+    """Iterates over the lines of a stream, holding at most one of them."""
+
+    def __init__(self, stream: BinaryIO, *, name: str, max_row_bytes: int, max_rows: int) -> None:
+        self.blank_lines = 0
+        self.rows = 0
+        self.has_bom = False
+        self._stream = stream
+        self._name = name
+        self._max_row_bytes = max_row_bytes
+        self._max_rows = max_rows
+
+    def __iter__(self) -> Iterator[Line]:
+        for number, line in enumerate(self._raw_lines(), start=1):
+            if not line.content.strip() and line.size_bytes <= self._max_row_bytes:
+                self.blank_lines += 1
+                continue
+            self.rows += 1
+            if self.rows > self._max_rows:
+                raise FileRefused(
+                    "too_many_rows",
+                    f"the {self._name} file has more than {self._max_rows} rows (policy.max_rows)",
+                )
+            yield Line(number, line.content, line.size_bytes)
+
+    def _raw_lines(self) -> Iterator[Line]:
+        first = True
+        while content := self._stream.readline(self._max_row_bytes + 1):
+            if first:
+                content = self._without_bom(content)
+                first = False
+            if len(content) <= self._max_row_bytes or content.endswith(b"\n"):
+                yield Line(0, content, len(content.rstrip(b"\r\n")))
+            else:
+                yield Line(0, b"", len(content) + self._skip_rest())
+
+    def _without_bom(self, content: bytes) -> bytes:
+        for magic, name in OTHER_FORMATS.items():
+            if content.startswith(magic):
+                raise FileRefused(
+                    "not_jsonl",
+                    f"the {self._name} file is {name}, expected plain UTF-8 JSONL: unpack or convert it",
+                )
+        self.has_bom = content.startswith(BOM)
+        return content.removeprefix(BOM)
+
+    def _skip_rest(self) -> int:
+        skipped = 0
+        while chunk := self._stream.readline(CHUNK_BYTES):
+            skipped += len(chunk)
+            if chunk.endswith(b"\n"):
+                break
+        return skipped
+
+
+def parse_object(line: Line, *, max_row_bytes: int) -> dict[str, Any]:
+    """The JSON object on a line. Raises BadRow for everything else, also for keys that occur twice."""
+    if line.size_bytes > max_row_bytes:
+        raise BadRow("json.too_large", "row", f"{line.size_bytes} bytes, at most {max_row_bytes}")
+    try:
+        value = json.loads(_decoded(line.content), object_pairs_hook=_unique, parse_constant=_not_json)
+    except RecursionError:
+        raise BadRow("json.depth", "row", "nested far too deep") from None
+    except json.JSONDecodeError as error:
+        raise BadRow("json.invalid", "row", f"{error.msg} at column {error.colno}") from None
+    except ValueError:
+        raise BadRow("json.invalid", "row", "a number of more than 4,300 digits") from None
+    if not isinstance(value, dict):
+        raise BadRow("json.not_object", "row", shown(value))
+    _check_depth(line.content, value)
+    return value
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise BadRow(
+            "json.utf8", "row", f"byte 0x{content[error.start]:02x} at byte {error.start + 1} of the line"
+        ) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        key, times = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise BadRow("json.duplicate_key", cut(key), f"{times} times in one object")
+    return value
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise BadRow("json.invalid", "row", f"{constant}, which is not JSON")
+
+
+def _check_depth(content: bytes, value: dict[str, Any]) -> None:
+    # Few rows have more brackets than the limit has levels; only those are walked.
+    if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
+        return
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise BadRow("json.depth", "row", f"more than {MAX_DEPTH} levels")
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.values() if isinstance(node, dict) else node
+    return [child for child in children if isinstance(child, (dict, list))]

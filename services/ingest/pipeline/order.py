@@ -1,0 +1,79 @@
+"""What the child process is asked to do, and what it says on standard output: one JSON object per line."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from schemas.base import Bytes, Count, Sha256, Value
+from schemas.specification import DatasetSpec
+from services.ingest.report import SourceKind
+
+WINDOW_TOKENS = 4096
+"""`auto` window where the base model's context is not smaller."""
+
+
+class Limits(Value):
+    memory_bytes: Bytes
+    """Address space of each process."""
+    cpu_seconds: Count
+    file_bytes: Bytes
+    """Size of any one file that is written."""
+
+
+class SourceFile(Value):
+    name: str
+    kind: SourceKind
+    digest: Sha256
+    path: Path
+
+
+class Order(Value):
+    version: Sha256
+    tenant: str
+    spec: DatasetSpec
+    template_sha256: Sha256
+    context_tokens: Count
+    tokenizer: Path
+    training: Path
+    validation: Path | None = None
+    holdout: Path | None = None
+    safety_mix: Path | None = None
+    sources: tuple[SourceFile, ...] = ()
+    output: Path
+    scratch: Path
+    limits: Limits
+    workers: Count = 1
+
+    @property
+    def window_tokens(self) -> int:
+        asked = self.spec.policy.window_tokens
+        return min(WINDOW_TOKENS, self.context_tokens) if asked == "auto" else asked
+
+
+class Progress(Value):
+    event: Literal["progress"] = "progress"
+    stage: str
+    rows: Count
+    kept: Count
+    seconds: float
+
+
+class Finished(Value):
+    """`report.json` is written, and `manifest.json` where the code is `ready`."""
+
+    event: Literal["finished"] = "finished"
+    code: str
+    message: str
+
+
+class Exhausted(Value):
+    """A limit of the process was reached."""
+
+    event: Literal["exhausted"] = "exhausted"
+    resource: str
+    message: str
+
+
+Said = Progress | Finished | Exhausted
+SAID: TypeAdapter[Said] = TypeAdapter(Said)

@@ -1,0 +1,146 @@
+"""The report and the manifest of a dataset, written as files with the same bytes for the same input."""
+
+import hashlib
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schemas.artefacts import DatasetCounts, DatasetManifest, FileEntry
+from schemas.base import Value
+from services.ingest.pipeline.figures import length_histogram, packing_report
+from services.ingest.pipeline.findings import Findings
+from services.ingest.pipeline.order import Finished, Order, SourceFile
+from services.ingest.pipeline.parts import PartTotals
+from services.ingest.pipeline.rules import RULES_VERSION
+from services.ingest.report import DatasetReport, Sample, SourceReport
+
+READY = "ready"
+REPORT = "report.json"
+MANIFEST = "manifest.json"
+HOLDOUT_ITEMS = 50
+"""Fewer can never pass the gate's holdout stage."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What passed through all files."""
+
+    training: tuple[FileEntry, ...] = ()
+    validation: tuple[FileEntry, ...] = ()
+    validation_rows: int = 0
+    totals: PartTotals = field(default_factory=PartTotals)
+    lengths: "array[int]" = field(default_factory=lambda: array("i"))
+    safety_rows: int = 0
+    samples: tuple[Sample, ...] = ()
+    source_grams: dict[str, int] = field(default_factory=dict)
+
+
+def write(order: Order, findings: Findings, made: Made) -> Finished:
+    report = make_report(order, findings, made)
+    entry = _write(order.output, REPORT, report)
+    if report.code == READY:
+        _write(order.output, MANIFEST, make_manifest(order, findings, made, entry))
+    return Finished(code=report.code, message=report.message)
+
+
+def make_report(order: Order, findings: Findings, made: Made) -> DatasetReport:
+    is_ready = findings.code == READY
+    mix = order.spec.safety_mix
+    return DatasetReport(
+        version=order.version,
+        tenant=order.tenant,
+        rules_version=RULES_VERSION,
+        base_sha=order.spec.base_sha,
+        template_sha256=order.template_sha256,
+        method=order.spec.method,
+        policy=order.spec.policy,
+        window_tokens=order.window_tokens,
+        code=findings.code,
+        message=findings.message,
+        warnings=tuple(_warnings(findings)),
+        files=tuple(tally.report() for tally in findings.tallies),
+        sources=_sources(order, findings, made),
+        safety_share=mix.share if mix else 0.0,
+        safety_rows=made.safety_rows,
+        lengths=length_histogram(made.lengths) if is_ready else None,
+        packing=packing_report(made.totals, order.window_tokens) if is_ready else None,
+        samples=made.samples,
+    )
+
+
+def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntry) -> DatasetManifest:
+    training = findings.tally("training")
+    assert training is not None, "a ready dataset has a training file"
+    assert training.format is not None, "a ready file has a format"
+    return DatasetManifest(
+        version=order.version,
+        tenant=order.tenant,
+        base_sha=order.spec.base_sha,
+        template_sha256=order.template_sha256,
+        format=training.format,
+        method=order.spec.method,
+        window_tokens=order.window_tokens,
+        counts=DatasetCounts(
+            rows=made.totals.rows,
+            windows=made.totals.windows,
+            tokens=made.totals.tokens,
+            loss_tokens=made.totals.loss_tokens,
+            validation_rows=made.validation_rows,
+            rejected_rows=training.rejected,
+            exact_duplicates=training.exact,
+            near_duplicates=training.near,
+            contaminated_rows=training.contaminated,
+            safety_rows=made.safety_rows,
+        ),
+        training=made.training,
+        validation=made.validation,
+        report=report,
+        rules_version=RULES_VERSION,
+    )
+
+
+def _sources(order: Order, findings: Findings, made: Made) -> tuple[SourceReport, ...]:
+    overlaps: Counter[str] = Counter()
+    contaminated: Counter[str] = Counter()
+    for tally in findings.tallies:
+        overlaps += tally.overlap_rows
+        contaminated += tally.contaminated_rows
+    files = list(order.sources)
+    if order.holdout and order.spec.holdout:
+        digest = order.spec.holdout.sha256
+        files.append(SourceFile(name="holdout", kind="holdout", digest=digest, path=order.holdout))
+    return tuple(
+        SourceReport(
+            name=file.name,
+            kind=file.kind,
+            digest=file.digest,
+            grams=made.source_grams.get(file.name, 0),
+            rows_with_overlap=overlaps[file.name],
+            contaminated_rows=contaminated[file.name],
+        )
+        for file in files
+    )
+
+
+def _warnings(findings: Findings) -> list[str]:
+    found = []
+    for tally in findings.tallies:
+        if tally.role == "holdout" and tally.kept < HOLDOUT_ITEMS:
+            found.append(f"the holdout has {tally.kept} items, the gate needs at least {HOLDOUT_ITEMS}")
+        if tally.ignored:
+            found.append(
+                f"fields of the {tally.role} file that are not read: {', '.join(sorted(tally.ignored))}"
+            )
+        if tally.not_fully_compared:
+            found.append(
+                f"{tally.not_fully_compared} rows of the {tally.role} file have so many similar rows "
+                "that only the first were compared: near duplicates may remain"
+            )
+    return found
+
+
+def _write(directory: Path, name: str, content: Value) -> FileEntry:
+    encoded = f"{content.model_dump_json(indent=1)}\n".encode()
+    (directory / name).write_bytes(encoded)
+    return FileEntry(path=name, size_bytes=len(encoded), sha256=hashlib.sha256(encoded).hexdigest())

@@ -1,0 +1,52 @@
+"""Packing examples into windows of a fixed number of tokens: best-fit decreasing, deterministic."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Window w holds window_examples[window_offsets[w]:window_offsets[w+1]]; each example is in one."""
+
+    window_offsets: "array[int]"
+    window_examples: "array[int]"
+
+    @property
+    def num_windows(self) -> int:
+        return len(self.window_offsets) - 1
+
+
+def pack(lengths: Sequence[int], *, window_tokens: int) -> Packing:
+    """Longest first, each into the fullest window that still takes it; equal lengths in order of the file."""
+    windows: list[list[int]] = []
+    by_space: dict[int, list[int]] = {}
+    # Bit s is set while some window has exactly s tokens free: the best fit is the lowest from a length on.
+    spaces = 0
+    for example in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        length = lengths[example]
+        if not 0 < length <= window_tokens:
+            raise ValueError(f"example {example} has {length} tokens, expected 1 to {window_tokens}")
+        fitting = spaces >> length
+        if fitting:
+            space = length + (fitting & -fitting).bit_length() - 1
+            window = by_space[space].pop()
+            if not by_space[space]:
+                spaces ^= 1 << space
+        else:
+            space, window = window_tokens, len(windows)
+            windows.append([])
+        windows[window].append(example)
+        left = space - length
+        if left:
+            by_space.setdefault(left, []).append(window)
+            spaces |= 1 << left
+    return _flat(windows)
+
+
+def _flat(windows: list[list[int]]) -> Packing:
+    offsets, examples = array("q", [0]), array("q")
+    for window in windows:
+        examples.extend(window)
+        offsets.append(len(examples))
+    return Packing(offsets, examples)

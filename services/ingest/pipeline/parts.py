@@ -1,0 +1,147 @@
+"""Writing the arrays of DatasetManifest: spooled to disk, packed, one safetensors file per part."""
+
+import hashlib
+import json
+import shutil
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from schemas.artefacts import FileEntry
+from services.ingest.pipeline.packing import Packing, pack
+from services.ingest.pipeline.tokens import Encoded
+
+PART_TOKENS = 1 << 26
+"""A part is closed at the first example that reaches this many tokens; windows never cross parts."""
+
+
+class TokenSpool:
+    """Token ids and masks of rows on disk, appended one after another; row lengths and lines in memory."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._tokens = (directory / f"{name}.tokens").open("w+b")
+        self._mask = (directory / f"{name}.mask").open("w+b")
+        self.offsets = array("q", [0])
+        self.lines = array("q")
+
+    def add(self, line: int, row: Encoded) -> None:
+        self._tokens.write(row.tokens.astype("<i4").tobytes())
+        self._mask.write(row.mask.tobytes())
+        self.offsets.append(self.offsets[-1] + len(row.tokens))
+        self.lines.append(line)
+
+    def get(self, index: int) -> Encoded:
+        start, end = self.offsets[index : index + 2]
+        tokens = _read(self._tokens, 4 * start, 4 * (end - start))
+        mask = _read(self._mask, start, end - start)
+        return Encoded(np.frombuffer(tokens, np.int32), np.frombuffer(mask, np.uint8))
+
+    @property
+    def num_tokens(self) -> int:
+        return self.offsets[-1]
+
+    def rewound(self) -> tuple[BinaryIO, BinaryIO]:
+        self._tokens.seek(0)
+        self._mask.seek(0)
+        return self._tokens, self._mask
+
+    def close(self) -> None:
+        for file in (self._tokens, self._mask):
+            file.close()
+            Path(file.name).unlink()
+
+
+@dataclass
+class PartTotals:
+    rows: int = 0
+    tokens: int = 0
+    loss_tokens: int = 0
+    windows: int = 0
+
+
+class PartWriter:
+    """Collects rows and writes `parts/<sha256>`. Equal rows in equal order give equal bytes."""
+
+    def __init__(self, output: Path, spool: Callable[[], TokenSpool], *, window_tokens: int) -> None:
+        self.totals = PartTotals()
+        self.lengths = array("i")
+        self._output = output
+        self._window_tokens = window_tokens
+        self._entries: list[FileEntry] = []
+        self._new_spool = spool
+        self._spool = spool()
+
+    def add(self, line: int, row: Encoded) -> None:
+        self._spool.add(line, row)
+        self.lengths.append(len(row.tokens))
+        self.totals.rows += 1
+        self.totals.tokens += len(row.tokens)
+        self.totals.loss_tokens += int(row.mask[1:].sum())
+        if self._spool.num_tokens >= PART_TOKENS:
+            self._close_part()
+
+    def close(self) -> tuple[FileEntry, ...]:
+        if self._spool.num_tokens:
+            self._close_part()
+        self._spool.close()
+        return tuple(self._entries)
+
+    def _close_part(self) -> None:
+        lengths = np.diff(np.asarray(self._spool.offsets)).tolist()
+        packing = pack(lengths, window_tokens=self._window_tokens)
+        self.totals.windows += packing.num_windows
+        self._entries.append(write_part(self._spool, packing, self._output))
+        self._spool.close()
+        self._spool = self._new_spool()
+
+
+def write_part(spool: TokenSpool, packing: Packing, output: Path) -> FileEntry:
+    """A safetensors file, streamed: an 8-byte header length, the JSON header, the arrays in its order."""
+    small = {
+        "example_offsets": spool.offsets,
+        "example_lines": spool.lines,
+        "window_offsets": packing.window_offsets,
+        "window_examples": packing.window_examples,
+    }
+    shapes = [(name, "I64", len(values), 8) for name, values in small.items()]
+    shapes += [("tokens", "I32", spool.num_tokens, 4), ("loss_mask", "U8", spool.num_tokens, 1)]
+    temporary = output / "parts" / "incomplete"
+    temporary.parent.mkdir(exist_ok=True)
+    with temporary.open("wb") as file:
+        file.write(_header(shapes))
+        for values in small.values():
+            file.write(np.asarray(values, "<i8").tobytes())
+        for source in spool.rewound():
+            shutil.copyfileobj(source, file)
+    return _named_by_digest(temporary)
+
+
+def _header(shapes: list[tuple[str, str, int, int]]) -> bytes:
+    header: dict[str, object] = {}
+    start = 0
+    for name, dtype, length, width in shapes:
+        header[name] = {"dtype": dtype, "shape": [length], "data_offsets": [start, start + length * width]}
+        start += length * width
+    content = json.dumps(header, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % 8)
+    return len(content).to_bytes(8, "little") + content
+
+
+def _named_by_digest(temporary: Path) -> FileEntry:
+    with temporary.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    final = temporary.with_name(sha256)
+    temporary.replace(final)
+    return FileEntry(path=f"parts/{sha256}", size_bytes=final.stat().st_size, sha256=sha256)
+
+
+def _read(file: BinaryIO, start: int, length: int) -> bytes:
+    file.flush()
+    file.seek(start)
+    content = file.read(length)
+    file.seek(0, 2)
+    return content

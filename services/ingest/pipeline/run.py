@@ -1,0 +1,172 @@
+"""One dataset from its files to its version: holdout, validation, training, safety mix, outcome."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from schemas.specification import FORMATS_OF_METHOD, DatasetFormat
+from services.ingest.pipeline import outcome
+from services.ingest.pipeline.contamination import make_source, read_source
+from services.ingest.pipeline.duplicates import DuplicateIndex, TextSpool
+from services.ingest.pipeline.examine import Accepted, Examiner
+from services.ingest.pipeline.figures import SamplePicker
+from services.ingest.pipeline.findings import Findings
+from services.ingest.pipeline.order import Finished, Order, Progress
+from services.ingest.pipeline.parts import PartWriter, TokenSpool
+from services.ingest.pipeline.rules import FileRefused
+from services.ingest.pipeline.screen import Screen, format_of_file
+from services.ingest.pipeline.tally import FileTally
+from services.ingest.pipeline.tokens import Encoder, load_tokenizer, special_pattern, template_sha256
+from services.ingest.report import FileRole
+
+HOLDOUT = "holdout"
+HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
+
+
+def validate(order: Order, say: Callable[[Progress], None]) -> Finished:
+    """Write `report.json`, and if every file is accepted the parts and `manifest.json`, into order.output."""
+    findings = Findings(order.spec.policy)
+    try:
+        files = Files(order, findings, say)
+    except FileRefused as refusal:
+        findings.refuse("dataset", refusal)
+        return outcome.write(order, findings, outcome.Made())
+    made = files.make()
+    return outcome.write(order, findings, made)
+
+
+class Files:
+    """The files of one order, each passed through once."""
+
+    def __init__(self, order: Order, findings: Findings, say: Callable[[Progress], None]) -> None:
+        self._order = order
+        self._spec = order.spec
+        self._policy = order.spec.policy
+        self._findings = findings
+        self._tokenizer = load_tokenizer(order.tokenizer)
+        _require_template(order, template_sha256(self._tokenizer))
+        self._special = special_pattern(self._tokenizer)
+        self._sources = tuple(read_source(source.name, source.path) for source in order.sources)
+        index = DuplicateIndex(
+            TextSpool(order.scratch / "texts"), similarity=self._policy.near_duplicate_similarity
+        )
+        self._screen = Screen(index, self._policy, order.workers, say)
+
+    def make(self) -> outcome.Made:
+        # The holdout first, then validation: a training row that repeats one of theirs is the one to go.
+        self._screen_holdout()
+        validation = self._make_validation()
+        writer, samples = self._part_writer("training"), SamplePicker()
+        self._add_training(writer, samples)
+        safety_rows = self._add_safety_mix(writer)
+        return outcome.Made(
+            training=writer.close(),
+            validation=validation.close(),
+            validation_rows=validation.totals.rows,
+            totals=writer.totals,
+            lengths=writer.lengths,
+            safety_rows=safety_rows,
+            samples=samples.samples(self._tokenizer),
+            source_grams={source.name: len(source.grams) for source in self._sources},
+        )
+
+    def _screen_holdout(self) -> None:
+        if self._order.holdout is None or self._spec.holdout is None:
+            return
+        with self._findings.of("holdout", self._spec.holdout.sha256) as tally:
+            path = self._order.holdout
+            tally.format = format_of_file(path, HOLDOUT, self._policy)
+            _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
+            examiner = Examiner(tally.format, self._policy.max_row_bytes, self._special)
+            rows = self._screen.kept_rows(path, examiner, tally)
+            holdout = make_source(HOLDOUT, (row.text for row in rows))
+            self._sources = (*self._sources, holdout)
+
+    def _make_validation(self) -> PartWriter:
+        writer = self._part_writer("validation")
+        if self._order.validation is not None and self._spec.validation_file is not None:
+            with self._findings.of("validation", self._spec.validation_file.sha256) as tally:
+                for row in self._rows(tally, self._order.validation, self._policy.format):
+                    _add(writer, row.line, row)
+        return writer
+
+    def _add_training(self, writer: PartWriter, samples: SamplePicker) -> None:
+        with self._findings.of("training", self._spec.training_file.sha256) as tally:
+            for row in self._rows(tally, self._order.training, self._policy.format):
+                samples.offer(row)
+                _add(writer, row.line, row)
+
+    def _add_safety_mix(self, writer: PartWriter) -> int:
+        """Add rows of the mix up to its share of the training rows; which ones follows from their digests."""
+        mix = self._spec.safety_mix
+        if self._order.safety_mix is None or mix is None:
+            return 0
+        spool = TokenSpool(self._order.scratch, "safety_mix")
+        digests: list[bytes] = []
+        with self._findings.of("safety_mix", mix.file.sha256) as tally:
+            for row in self._rows(tally, self._order.safety_mix, "auto"):
+                if row.encoded is not None:
+                    spool.add(row.line, row.encoded)
+                    digests.append(row.digest)
+        wanted = round(mix.share * writer.totals.rows)
+        chosen = sorted(sorted(range(len(digests)), key=digests.__getitem__)[:wanted])
+        for index in chosen:
+            writer.add(-spool.lines[index], spool.get(index))
+        spool.close()
+        return len(chosen)
+
+    def _rows(self, tally: FileTally, path: Path, asked: DatasetFormat | str) -> Iterator[Accepted]:
+        found = format_of_file(path, tally.role, self._policy) if asked == "auto" else DatasetFormat(asked)
+        tally.format = found
+        examiner = Examiner(
+            found, self._policy.max_row_bytes, self._special, self._sources, self._encoder(found, tally.role)
+        )
+        return self._screen.kept_rows(path, examiner, tally)
+
+    def _encoder(self, found: DatasetFormat | None, role: FileRole) -> Encoder | None:
+        """None, with the refusal noted, where such rows cannot be tokenised; they are still checked."""
+        method = self._spec.method
+        if found is None:
+            return None
+        try:
+            if found not in FORMATS_OF_METHOD[method] or found not in HOLDOUT_FORMATS:
+                raise _wrong_format(role, found, f"method {method} trains on", FORMATS_OF_METHOD[method])
+            return Encoder(
+                self._tokenizer,
+                expected=found,
+                limit=self._order.window_tokens,
+                over_length=self._policy.over_length,
+            )
+        except FileRefused as refusal:
+            self._findings.refuse(role, refusal)
+            return None
+
+    def _part_writer(self, role: FileRole) -> PartWriter:
+        spool = partial(TokenSpool, self._order.scratch, role)
+        return PartWriter(self._order.output, spool, window_tokens=self._order.window_tokens)
+
+
+def _add(writer: PartWriter, line: int, row: Accepted) -> None:
+    if row.encoded is not None:
+        writer.add(line, row.encoded)
+
+
+def _require_template(order: Order, found: str) -> None:
+    if found != order.template_sha256:
+        raise FileRefused(
+            "template.changed",
+            f"the chat template has sha256 {found}, registered with the base model: {order.template_sha256}",
+        )
+
+
+def _require_format(tally: FileTally, allowed: frozenset[DatasetFormat], whose: str) -> None:
+    if tally.format is not None and tally.format not in allowed:
+        raise _wrong_format(tally.role, tally.format, whose, allowed)
+
+
+def _wrong_format(
+    role: str, found: DatasetFormat, whose: str, allowed: frozenset[DatasetFormat]
+) -> FileRefused:
+    return FileRefused(
+        "wrong_format", f"{whose} {' or '.join(sorted(allowed))} rows, the {role} file has {found} rows"
+    )

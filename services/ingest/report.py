@@ -1,0 +1,145 @@
+"""`datasets/<version>/report.json`: what was found in the files of a dataset, typed and deterministic.
+
+Lists are capped at MAX_LISTED entries in order of lines; the totals beside them count everything.
+"""
+
+from typing import Literal
+
+from schemas.base import Count, Sha256, Value
+from schemas.dataset import RowProblem
+from schemas.specification import DatasetFormat, DatasetPolicy, Method
+
+MAX_LISTED = 10_000
+MAX_IN_EVENT = 20
+
+FileRole = Literal["training", "validation", "holdout", "safety_mix"]
+SourceKind = Literal["benchmark", "suite", "holdout"]
+
+
+class Duplicate(Value):
+    line: int
+    similarity: float
+    """Jaccard similarity to the kept row; 1.0 for rows whose normalised texts are equal."""
+
+
+class Cluster(Value):
+    """Rows that repeat an earlier row, which stays."""
+
+    kept_file: FileRole
+    kept_line: int
+    duplicates: tuple[Duplicate, ...]
+
+
+class Overlap(Value):
+    """A row of which at least one 13-gram stands in a source."""
+
+    line: int
+    source: str
+    share: float
+    is_contaminated: bool
+
+
+class FileReport(Value):
+    role: FileRole
+    sha256: Sha256
+    format: DatasetFormat | None
+    rows: Count
+    """Lines that are not blank."""
+    blank_lines: Count
+    has_bom: bool
+    kept_rows: Count
+    rejected_rows: Count
+    rejected_by_rule: dict[str, Count]
+    problems: tuple[RowProblem, ...]
+    ignored_fields: dict[str, Count]
+    """Fields that no rule knows, with the number of rows that have them."""
+    exact_duplicates: Count
+    near_duplicates: Count
+    clusters: tuple[Cluster, ...]
+    rows_not_fully_compared: Count
+    """Rows with so many similar ones that only the first of them were compared."""
+    contaminated_rows: Count
+    holdout_duplicates: Count
+    """Among the contaminated: rows that repeat a holdout row."""
+    rows_with_overlap: Count
+    overlaps: tuple[Overlap, ...]
+
+
+class SourceReport(Value):
+    """A benchmark, safety suite or holdout that the rows were held against."""
+
+    name: str
+    kind: SourceKind
+    digest: Sha256
+    grams: Count
+    rows_with_overlap: Count
+    contaminated_rows: Count
+
+
+class LengthHistogram(Value):
+    """Tokens per training row. Bucket i counts rows of edges[i] < tokens <= edges[i+1]."""
+
+    edges: tuple[Count, ...]
+    rows: tuple[Count, ...]
+    minimum: Count
+    median: float
+    p95: float
+    maximum: Count
+    mean: float
+
+
+class PackingReport(Value):
+    windows: Count
+    window_tokens: Count
+    tokens: Count
+    fill_share: float
+    """Tokens / (windows x window_tokens)."""
+    fewest_windows: Count
+    """No packing can need fewer: tokens / window_tokens, rounded up."""
+
+
+class Segment(Value):
+    text: str
+    is_target: bool
+    """True: these tokens count towards the loss."""
+
+
+class Sample(Value):
+    line: int
+    num_tokens: Count
+    segments: tuple[Segment, ...]
+    is_cut: bool
+    """True: only the first tokens are shown."""
+
+
+class DatasetReport(Value):
+    version: Sha256
+    tenant: str
+    rules_version: int
+    base_sha: Sha256
+    template_sha256: Sha256
+    method: Method
+    policy: DatasetPolicy
+    window_tokens: Count
+    code: str
+    """`ready`, or why no version was made."""
+    message: str
+    warnings: tuple[str, ...]
+    files: tuple[FileReport, ...]
+    sources: tuple[SourceReport, ...]
+    safety_share: float
+    safety_rows: Count
+    lengths: LengthHistogram | None
+    packing: PackingReport | None
+    samples: tuple[Sample, ...]
+
+    def first_problems(self) -> tuple[RowProblem, ...]:
+        """For the event: problems of the training file first; other files are named in the field."""
+        found = [
+            problem
+            if file.role == "training"
+            else problem.model_copy(update={"field": f"{file.role}: {problem.field}"})
+            for file in sorted(self.files, key=lambda file: file.role != "training")
+            for problem in file.problems
+        ]
+        return tuple(found[:MAX_IN_EVENT])
