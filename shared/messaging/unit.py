@@ -1,6 +1,6 @@
 """One message, one transaction: all that a handler may read, write and emit."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import uuid4
 
@@ -52,10 +52,10 @@ class Unit:
     correlation_id: str = ""
     outgoing: int = 0
     """Rows that the loops of the process should be poked for after the commit."""
-    _event_ids: list[str] = field(default_factory=list)
 
-    async def emit(self, *messages: Message) -> None:
-        """Put the messages in the outbox. Topic and key follow from the message."""
+    async def emit(self, *messages: Message) -> list[str]:
+        """Put the messages in the outbox; their event ids. Topic and key follow from the message."""
+        event_ids = []
         for message in messages:
             event_id = uuid4().hex
             await self.conn.execute(
@@ -67,9 +67,10 @@ class Unit:
                 self._headers(message, event_id),
                 message.model_dump_json().encode(),
             )
-            self._event_ids.append(event_id)
+            event_ids.append(event_id)
             failpoint("outbox.inserted")
         self.outgoing += len(messages)
+        return event_ids
 
     async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
         """Hand `payload` to its timer handler at that time or soon after. It is never cancelled."""

@@ -1,0 +1,29 @@
+"""Who is calling: API keys are 256 random bits, shown once, stored as sha256."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from schemas.specification import Tier
+
+KEY_PREFIX = "sk-retune-"
+
+
+@dataclass(frozen=True)
+class Principal:
+    tenant: str
+    tier: Tier
+    is_admin: bool = False
+
+
+def new_key() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def key_digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def is_same_key(found: str, expected: str) -> bool:
+    return hmac.compare_digest(found.encode(), expected.encode())

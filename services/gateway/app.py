@@ -1,0 +1,68 @@
+"""Wiring of the gateway: `python -m services.gateway.app`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from prometheus_client import make_asgi_app
+
+from services.gateway import errors, handlers, store
+from services.gateway.deps import Gateway
+from services.gateway.routes import admin, chat, datasets, files, jobs, models
+from services.gateway.settings import Settings
+from shared.log import configure_logging
+from shared.service import Service
+from shared.telemetry.tracing import configure_tracing
+
+
+def build(settings: Settings | None = None) -> FastAPI:
+    settings = settings or Settings()
+    service = Service("gateway", settings, tenant_topics=True)
+    handlers.register(service)
+    service.on_start(lambda: _bootstrap(service, settings))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        settings.scratch_dir.mkdir(parents=True, exist_ok=True)
+        timeout = httpx.Timeout(settings.inference_timeout_seconds, connect=5.0)
+        async with httpx.AsyncClient(timeout=timeout) as http, service.running():
+            app.state.gateway = Gateway(service, settings, http)
+            yield
+
+    app = FastAPI(title="retune", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None)
+    errors.install(app)
+    for prefix in ("/v1/fine_tuning", "/v1/fine-tuning"):
+        app.include_router(jobs.router, prefix=prefix)
+    for router in (files.router, models.router, chat.router, datasets.router, admin.router):
+        app.include_router(router, prefix="/v1")
+    app.mount("/metrics", make_asgi_app())
+
+    @app.get("/healthz")
+    async def healthz() -> JSONResponse:
+        problems = service.probe.problems()
+        return JSONResponse({"healthy": not problems, "problems": problems}, 503 if problems else 200)
+
+    return app
+
+
+async def _bootstrap(service: Service, settings: Settings) -> None:
+    """The first tenant of a fresh stack; its key is stored hashed."""
+    async with service.unit() as unit:
+        await store.add_tenant(unit.conn, settings.bootstrap_tenant, "standard")
+        await store.add_key(
+            unit.conn, settings.bootstrap_tenant, settings.bootstrap_api_key.get_secret_value()
+        )
+
+
+def main() -> None:
+    settings = Settings()
+    configure_logging("gateway")
+    configure_tracing("gateway")
+    uvicorn.run(build(settings), host=settings.http_host, port=settings.http_port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

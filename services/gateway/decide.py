@@ -1,0 +1,183 @@
+"""Pure: from a checked request to commands, from phases to OpenAI's words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from schemas.base import FileRef
+from schemas.compatibility import check
+from schemas.dataset import SubmitDataset
+from schemas.job import SubmitJob
+from schemas.specification import (
+    AVAILABLE_METHODS,
+    FORMATS_OF_METHOD,
+    DatasetFormat,
+    DatasetSpec,
+    JobSpec,
+    Recipe,
+    SafetyMix,
+    Tier,
+)
+from services.gateway.errors import ApiError, first_problem
+from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
+
+STATUS_OF_PHASE = {
+    "validating": "validating_files",
+    "queued": "queued",
+    "provisioning": "queued",
+    "running": "running",
+    "checkpointing": "running",
+    "paused": "paused",
+    "evaluating": "running",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+TERMINAL_PHASES = frozenset({"succeeded", "failed", "cancelled"})
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    ref: FileRef
+    purpose: str
+    format: DatasetFormat | None
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    name: str
+    base_sha: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a request names, looked up for its tenant. A file that is not there is None."""
+
+    base: BaseModel | None
+    files: Mapping[str, StoredFile | None]
+
+    def file(self, file_id: str, *, param: str) -> StoredFile:
+        found = self.files.get(file_id)
+        if found is None:
+            raise ApiError(
+                400, f"{param}: file {file_id!r} does not exist", param=param, code="file_not_found"
+            )
+        return found
+
+    def require_base(self, name: str) -> BaseModel:
+        if self.base is None:
+            message = f"model: base model {name!r} is not registered; GET /v1/models lists what is"
+            raise ApiError(400, message, param="model", code="model_not_found")
+        return self.base
+
+
+def job_command(
+    request: CreateJob, inputs: Inputs, *, tenant: str, tier: Tier, job_id: str, dataset_id: str
+) -> SubmitJob:
+    """Raises ApiError naming the parameter at fault."""
+    _refuse_unavailable(request)
+    base = inputs.require_base(request.model)
+    recipe = _recipe(request)
+    training = inputs.file(request.training_file, param="training_file")
+    _require_format(training, recipe, param="training_file")
+    extensions = request.retune
+    spec = JobSpec(
+        base_model=base.name,
+        base_sha=base.base_sha,
+        recipe=recipe,
+        resources=extensions.resources,
+        gate=extensions.gate,
+        training_file=training.ref,
+        validation_file=_optional(inputs, request.validation_file, "validation_file"),
+        holdout=_optional(inputs, extensions.holdout_file, "retune.holdout_file"),
+        suffix=request.suffix or "",
+        auto_deploy=extensions.auto_deploy,
+        tier=tier,
+        metadata=request.metadata or {},
+        max_cost=extensions.max_cost,
+    )
+    if refusal := check(spec):
+        raise ApiError(400, refusal.message, param=refusal.param, code=refusal.code)
+    return SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec)
+
+
+def dataset_command(
+    request: CreateJob | CreateDataset, inputs: Inputs, *, tenant: str, dataset_id: str
+) -> SubmitDataset:
+    base = inputs.require_base(request.model)
+    recipe = _recipe(request) if isinstance(request, CreateJob) else request.retune.recipe
+    training = inputs.file(request.training_file, param="training_file")
+    _require_format(training, recipe, param="training_file")
+    extensions = request.retune
+    mix = None
+    if choice := extensions.safety_mix:
+        file = inputs.file(choice.file, param="retune.safety_mix.file")
+        mix = SafetyMix(file=file.ref, share=choice.share)
+    spec = DatasetSpec(
+        base_model=base.name,
+        base_sha=base.base_sha,
+        training_file=training.ref,
+        validation_file=_optional(inputs, request.validation_file, "validation_file"),
+        holdout=_optional(inputs, extensions.holdout_file, "retune.holdout_file"),
+        safety_mix=mix,
+        policy=extensions.policy,
+        method=recipe.method,
+    )
+    return SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec)
+
+
+def file_ids(request: CreateJob | CreateDataset) -> list[str]:
+    extensions = request.retune
+    mix = extensions.safety_mix.file if extensions.safety_mix else None
+    named = (request.training_file, request.validation_file, extensions.holdout_file, mix)
+    return [file_id for file_id in named if file_id]
+
+
+def _refuse_unavailable(request: CreateJob) -> None:
+    if request.integrations:
+        raise ApiError(400, f"integrations {NOT_AVAILABLE}", param="integrations", code="not_available_yet")
+    if request.method and request.method.type != "supervised":
+        message = f"method.type {request.method.type!r} {NOT_AVAILABLE}, expected 'supervised'"
+        raise ApiError(400, message, param="method.type", code="not_available_yet")
+    method = request.retune.recipe.method
+    if method not in AVAILABLE_METHODS:
+        available = ", ".join(sorted(AVAILABLE_METHODS))
+        message = f"retune.recipe.method {method.value!r} {NOT_AVAILABLE}, expected one of {available}"
+        raise ApiError(400, message, param="retune.recipe.method", code="not_available_yet")
+
+
+def _recipe(request: CreateJob) -> Recipe:
+    """The recipe with OpenAI's dials over it; theirs win where they are set."""
+    dials = request.hyperparameters or Hyperparameters()
+    where = "hyperparameters"
+    if request.method and request.method.supervised:
+        dials, where = request.method.supervised.hyperparameters, "method.supervised.hyperparameters"
+    theirs: dict[str, Any] = {
+        "num_epochs": dials.n_epochs,
+        "batch_size": dials.batch_size,
+        "learning_rate_multiplier": dials.learning_rate_multiplier,
+        "seed": "auto" if request.seed is None else request.seed,
+    }
+    chosen = {name: value for name, value in theirs.items() if value != "auto"}
+    try:
+        return Recipe.model_validate(request.retune.recipe.model_dump() | chosen)
+    except ValidationError as error:
+        raise first_problem(error.errors(), prefix=where) from error
+
+
+def _require_format(file: StoredFile, recipe: Recipe, *, param: str) -> None:
+    expected = FORMATS_OF_METHOD[recipe.method]
+    if file.format is not None and file.format not in expected:
+        names = " or ".join(sorted(expected))
+        message = f"{param}: file {file.ref.file_id!r} has format {file.format.value!r}, "
+        raise ApiError(
+            400, message + f"method {recipe.method.value!r} expects {names}", param=param, code="wrong_format"
+        )
+
+
+def _optional(inputs: Inputs, file_id: str | None, param: str) -> FileRef | None:
+    return inputs.file(file_id, param=param).ref if file_id else None

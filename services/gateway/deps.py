@@ -1,0 +1,94 @@
+"""What every route needs: the service, its settings, and who is calling."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import httpx
+from fastapi import Depends, Request
+
+from schemas.specification import Tier
+from services.gateway import readmodels, store
+from services.gateway.access import Principal, is_same_key
+from services.gateway.errors import ApiError
+from services.gateway.logs import log_page
+from services.gateway.settings import Settings
+from shared.service import Service
+
+POLL_SECONDS = 0.05
+MAX_PAGE = 100
+
+
+@dataclass
+class Gateway:
+    service: Service
+    settings: Settings
+    http: httpx.AsyncClient
+
+    async def outcome_of(self, command_id: str) -> dict[str, Any] | None:
+        """What became of a command: the payload of the first fact or refusal it caused; None if it takes longer.
+
+        Raises ApiError with the reason where it was refused.
+        """
+        until = time.monotonic() + self.settings.command_wait_seconds
+        while time.monotonic() < until:
+            row = await readmodels.find_outcome(self.service.database, command_id)
+            if row is not None:
+                return _accepted(row)
+            await asyncio.sleep(POLL_SECONDS)
+        return None
+
+    async def logs_of(self, job_id: str, attempt: int, node: int, after: int) -> dict[str, Any]:
+        return await log_page(self.service.objects, job_id, attempt, node, after)
+
+
+def _accepted(row: Any) -> dict[str, Any]:
+    payload: dict[str, Any] = row["payload"]
+    if row["event_type"] == "CommandRefused":
+        status = 404 if payload["code"].startswith("unknown") else 409
+        raise ApiError(status, payload["message"], param=payload["param"], code=payload["code"])
+    return payload
+
+
+def gateway(request: Request) -> Gateway:
+    found: Gateway = request.app.state.gateway
+    return found
+
+
+async def principal(request: Request, found: Annotated[Gateway, Depends(gateway)]) -> Principal:
+    key = _bearer(request)
+    caller = await store.find_principal(found.service.database, key)
+    if caller is None:
+        raise _unauthorised("the API key is not known or was revoked")
+    return caller
+
+
+async def admin(request: Request, found: Annotated[Gateway, Depends(gateway)]) -> Principal:
+    if not is_same_key(_bearer(request), found.settings.admin_key.get_secret_value()):
+        raise _unauthorised("this route needs the admin key")
+    return Principal("", Tier.PREMIUM, is_admin=True)
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        raise _unauthorised("the header Authorization: Bearer <API key> is missing")
+    return key
+
+
+def _unauthorised(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", kind="authentication_error")
+
+
+def page_size(limit: int) -> int:
+    if not 1 <= limit <= MAX_PAGE:
+        raise ApiError(
+            400, f"limit: found {limit}, expected 1 to {MAX_PAGE}", param="limit", code="invalid_value"
+        )
+    return limit
+
+
+Caller = Annotated[Principal, Depends(principal)]
+Admin = Annotated[Principal, Depends(admin)]
+Found = Annotated[Gateway, Depends(gateway)]

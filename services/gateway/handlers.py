@@ -1,0 +1,382 @@
+"""Events into read models, tenants' commands into ours."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
+from schemas.base import CommandRefused, FileRef, Message
+from schemas.topics import LISTENS, TENANT_COMMAND_TYPES
+from services.gateway import readmodels, store
+from services.gateway.timeline import sentence
+from shared.errors import Refused
+from shared.messaging.unit import Unit
+from shared.service import Service
+
+Projection = Callable[[Any, Unit], Awaitable[None]]
+
+
+async def project(event: Message, unit: Unit) -> None:
+    """Bring the read models up to date, and the job's timeline where the event is about a job."""
+    if update := PROJECTIONS.get(type(event)):
+        await update(event, unit)
+    job_id, tenant = getattr(event, "job_id", None), getattr(event, "tenant", None)
+    assert unit.envelope is not None, "events come with an envelope"
+    if job_id and tenant and not isinstance(event, training.StepsRecorded):
+        await readmodels.add_event(
+            unit.conn, job_id, tenant, unit.envelope.id, event, sentence(event), unit.envelope.time
+        )
+    if isinstance(event, AWAITED) and unit.envelope.causation_id:
+        payload = event.model_dump(mode="json")
+        await unit.conn.execute(readmodels.SAVE_OUTCOME, unit.envelope.causation_id, event.type, payload)
+
+
+async def tenant_command(command: Any, unit: Unit) -> None:
+    """Authorise, stamp the tenant from the topic, forward. The sender's own word on its tenant is not taken."""
+    tenant = unit.topic.split(".")[1]
+    if command.tenant != tenant:
+        raise Refused(
+            "wrong_tenant", f"tenant: found {command.tenant!r}, this topic is of {tenant!r}", param="tenant"
+        )
+    await _require_own(command, tenant, unit)
+    if isinstance(command, job.SubmitJob):
+        tier = await store.find_tier(unit.conn, tenant)
+        spec = command.spec.model_copy(update={"tier": tier or command.spec.tier})
+        command = command.model_copy(update={"spec": spec})
+    await unit.emit(command)
+
+
+async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
+    spec = getattr(command, "spec", None)
+    if spec is not None:
+        await _require_files(spec, tenant, unit)
+        base = await store.find_base(unit.conn, spec.base_model)
+        if base is None or base.base_sha != spec.base_sha:
+            raise Refused(
+                "unknown_base_model", f"spec.base_model: {spec.base_model!r} at that sha is not registered"
+            )
+    elif (
+        isinstance(command, job.JobMessage)
+        and await readmodels.find_job(unit.conn, command.job_id, tenant) is None
+    ):
+        raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
+    elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
+        raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
+
+
+async def _has_model(command: model.ModelCommand, tenant: str, unit: Unit) -> bool:
+    return await readmodels.find_model(unit.conn, tenant, command.model_id) is not None
+
+
+async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
+    mix = getattr(spec, "safety_mix", None)
+    named = {
+        "training_file": spec.training_file,
+        "validation_file": spec.validation_file,
+        "holdout": spec.holdout,
+        "safety_mix.file": mix.file if mix else None,
+    }
+    for param, ref in named.items():
+        if isinstance(ref, FileRef):
+            found = await store.find_file(unit.conn, ref.file_id, tenant)
+            if found is None or found.ref.sha256 != ref.sha256:
+                message = f"spec.{param}: file {ref.file_id!r} does not exist or has another sha256"
+                raise Refused("unknown_file", message, param=f"spec.{param}")
+
+
+async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
+    await readmodels.update_job(
+        unit.conn,
+        event.job_id,
+        event.tenant,
+        spec=event.spec.model_dump(mode="json"),
+        dataset_id=event.dataset_id,
+        retry_of=event.retry_of,
+        created_at=event.submitted_at,
+    )
+
+
+async def _queued(event: job.JobQueued, unit: Unit) -> None:
+    await readmodels.update_job(
+        unit.conn,
+        event.job_id,
+        event.tenant,
+        phase="queued",
+        waiting_for=event.waiting_for,
+        num_steps=event.num_steps,
+        dataset_version=event.dataset.version,
+        config_hash=event.config_hash,
+        duplicate_of=event.duplicate_of,
+    )
+
+
+async def _scheduled(event: job.JobScheduled, unit: Unit) -> None:
+    await readmodels.update_job(
+        unit.conn,
+        event.job_id,
+        event.tenant,
+        phase="provisioning",
+        attempt=event.attempt,
+        waiting_for="",
+        spec=event.spec.model_dump(mode="json"),
+    )
+
+
+def _phase(phase: str) -> Projection:
+    async def update(event: Any, unit: Unit) -> None:
+        await readmodels.update_job(unit.conn, event.job_id, event.tenant, phase=phase)
+
+    return update
+
+
+async def _requeued(event: job.JobRequeued, unit: Unit) -> None:
+    waiting = f"capacity, not before {event.not_before:%H:%M:%S}"
+    await readmodels.update_job(unit.conn, event.job_id, event.tenant, phase="queued", waiting_for=waiting)
+
+
+async def _succeeded(event: job.JobSucceeded, unit: Unit) -> None:
+    await readmodels.update_job(
+        unit.conn,
+        event.job_id,
+        event.tenant,
+        phase="succeeded",
+        fine_tuned_model=event.fine_tuned_model,
+        model_id=event.model_id,
+        is_deployed=event.deployed,
+        finished_at=unit.now,
+    )
+
+
+async def _failed(event: job.JobFailed, unit: Unit) -> None:
+    error = {"code": event.code, "message": event.message, "param": event.param}
+    error["failure_class"] = event.failure_class.value
+    await readmodels.update_job(
+        unit.conn, event.job_id, event.tenant, phase="failed", error=error, finished_at=unit.now
+    )
+
+
+async def _cancelled(event: job.JobCancelled, unit: Unit) -> None:
+    await readmodels.update_job(
+        unit.conn, event.job_id, event.tenant, phase="cancelled", finished_at=unit.now
+    )
+
+
+async def _resumed(event: training.TrainingResumed, unit: Unit) -> None:
+    certificate = event.certificate.model_dump(mode="json")
+    await readmodels.update_job(unit.conn, event.job_id, event.tenant, certificate=certificate)
+
+
+async def _written(event: training.CheckpointWritten, unit: Unit) -> None:
+    await _save_checkpoint(event, unit, kind=event.kind.value, metrics=event.metrics, state="written")
+    await readmodels.update_job(unit.conn, event.job_id, event.tenant, last_step=event.bundle.step)
+
+
+def _verdict(state: str) -> Projection:
+    async def update(event: Any, unit: Unit) -> None:
+        await _save_checkpoint(event, unit, kind="", metrics={}, state=state)
+
+    return update
+
+
+async def _save_checkpoint(
+    event: Any, unit: Unit, *, kind: str, metrics: dict[str, float], state: str
+) -> None:
+    bundle = event.bundle
+    await unit.conn.execute(
+        readmodels.SAVE_CHECKPOINT,
+        event.job_id,
+        bundle.attempt,
+        bundle.step,
+        bundle.manifest_sha256,
+        event.tenant,
+        kind,
+        metrics,
+        state,
+        unit.now,
+    )
+
+
+async def _completed(event: training.TrainingCompleted, unit: Unit) -> None:
+    await readmodels.update_job(unit.conn, event.job_id, event.tenant, last_step=event.last_step)
+
+
+async def _steps(event: training.StepsRecorded, unit: Unit) -> None:
+    rows = [
+        (event.job_id, step.step, event.attempt, step.model_dump(mode="json", exclude={"step"}))
+        for step in event.steps
+    ]
+    await unit.conn.executemany(readmodels.SAVE_STEP, rows)
+
+
+async def _accrued(event: cost.CostAccrued, unit: Unit) -> None:
+    await readmodels.update_job(unit.conn, event.job_id, event.tenant, cost=event.total)
+
+
+def _dataset(state: str) -> Projection:
+    async def update(event: Any, unit: Unit) -> None:
+        detail = event.model_dump(mode="json", exclude={"dataset_id", "tenant", "dataset_version"})
+        version = getattr(event, "dataset_version", None)
+        ids = getattr(event, "dataset_ids", None) or (event.dataset_id,)
+        for dataset_id in ids:
+            await unit.conn.execute(readmodels.SAVE_DATASET, dataset_id, event.tenant, state, version, detail)
+
+    return update
+
+
+async def _base_registered(event: model.BaseModelRegistered, unit: Unit) -> None:
+    detail = event.model_dump(mode="json", exclude={"name", "base_sha"})
+    await unit.conn.execute(readmodels.SAVE_BASE, event.name, event.base_sha, detail, unit.now)
+
+
+async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
+    detail = event.model_dump(
+        mode="json", include={"config_hash", "template_sha256", "bundle", "kind", "rank"}
+    )
+    await unit.conn.execute(
+        readmodels.SAVE_MODEL,
+        event.model_id,
+        event.tenant,
+        event.full_name,
+        event.digest,
+        event.job_id,
+        event.base_model,
+        event.base_sha,
+        event.dataset_version,
+        event.stage,
+        detail,
+        unit.now,
+    )
+
+
+async def _promoted(event: model.ModelPromoted, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, event.eval_id)
+
+
+async def _archived(event: model.ModelArchived, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.SET_STAGE, event.model_id, "archived", None)
+
+
+async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.SET_STALE, list(event.model_ids))
+
+
+def _evaluation(outcome: str) -> Projection:
+    async def update(event: Any, unit: Unit) -> None:
+        stages = [stage.model_dump(mode="json") for stage in getattr(event, "stages", ())]
+        reason = getattr(event, "reason", "")
+        await unit.conn.execute(
+            readmodels.SAVE_EVALUATION,
+            event.eval_id,
+            event.tenant,
+            event.job_id,
+            event.model_id,
+            outcome,
+            reason,
+            stages,
+            unit.now,
+        )
+
+    return update
+
+
+async def _replica_ready(event: deployment.ReplicaReady, unit: Unit) -> None:
+    replica = event.replica
+    await unit.conn.execute(
+        readmodels.SAVE_REPLICA,
+        replica.replica_id,
+        replica.incarnation,
+        event.pool,
+        event.base_model,
+        event.base_sha,
+        event.served_base,
+        replica.url,
+    )
+
+
+async def _replica_lost(event: deployment.ReplicaLost, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.LOSE_REPLICA, event.replica.replica_id, event.replica.incarnation)
+
+
+def _route(state: str) -> Projection:
+    async def update(event: Any, unit: Unit) -> None:
+        # What failed to load leaves the version before it in place; a stale one must not answer any more.
+        found = "stale" if getattr(event, "code", "") == "stale" else state
+        await unit.conn.execute(
+            readmodels.SAVE_ROUTE,
+            event.tenant,
+            event.slot,
+            event.generation,
+            getattr(event, "model_id", ""),
+            getattr(event, "digest", ""),
+            found,
+            getattr(event, "reason", ""),
+            getattr(event, "served_name", ""),
+            [replica.model_dump(mode="json") for replica in getattr(event, "replicas", ())],
+            unit.now,
+        )
+
+    return update
+
+
+async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.SAVE_POOL, event.pool, event.model_dump(mode="json"))
+
+
+AWAITED = (
+    CommandRefused,
+    model.DeploymentApproved,
+    model.DeploymentWithdrawn,
+    model.ModelPromoted,
+    model.ModelArchived,
+)
+"""What a request that sent a command waits for; found by its causation id."""
+
+PROJECTIONS: dict[type[Message], Projection] = {
+    dataset.DatasetAccepted: _dataset("validating"),
+    dataset.DatasetReady: _dataset("ready"),
+    dataset.DatasetRejected: _dataset("rejected"),
+    dataset.DatasetDeleted: _dataset("deleted"),
+    job.JobSubmitted: _submitted,
+    job.JobQueued: _queued,
+    job.JobScheduled: _scheduled,
+    job.JobRunning: _phase("running"),
+    job.JobStopping: _phase("checkpointing"),
+    job.JobPaused: _phase("paused"),
+    job.JobRequeued: _requeued,
+    job.JobEvaluating: _phase("evaluating"),
+    job.JobSucceeded: _succeeded,
+    job.JobFailed: _failed,
+    job.JobCancelled: _cancelled,
+    training.TrainingResumed: _resumed,
+    training.CheckpointWritten: _written,
+    training.TrainingCompleted: _completed,
+    training.StepsRecorded: _steps,
+    checkpoint.CheckpointVerified: _verdict("verified"),
+    checkpoint.CheckpointCorrupt: _verdict("corrupt"),
+    checkpoint.CheckpointExpired: _verdict("expired"),
+    cost.CostAccrued: _accrued,
+    model.BaseModelRegistered: _base_registered,
+    model.ModelRegistered: _model_registered,
+    model.ModelPromoted: _promoted,
+    model.ModelArchived: _archived,
+    model.AdaptersStale: _stale,
+    model.DeploymentApproved: _route("pending"),
+    model.DeploymentWithdrawn: _route("withdrawn"),
+    evaluation.EvalStarted: _evaluation("running"),
+    evaluation.EvalPassed: _evaluation("passed"),
+    evaluation.EvalFailed: _evaluation("failed"),
+    evaluation.EvalInconclusive: _evaluation("inconclusive"),
+    deployment.ReplicaReady: _replica_ready,
+    deployment.ReplicaLost: _replica_lost,
+    deployment.DeploymentReady: _route("ready"),
+    deployment.DeploymentFailed: _route("failed"),
+    deployment.DeploymentStopped: _route("stopped"),
+    node.PoolCapacityChanged: _pool,
+}
+
+
+def register(service: Service) -> None:
+    facts = {message for topic in LISTENS["gateway"] if not topic.is_commands for message in topic.messages}
+    for message in sorted(facts, key=lambda each: each.type):
+        service.on(message, project)
+    for command in TENANT_COMMAND_TYPES:
+        service.on_tenant_command(command, tenant_command)

@@ -1,0 +1,157 @@
+"""SQL of the read models: what events have told, and what requests ask of it."""
+
+from datetime import datetime
+from typing import Any
+
+from schemas.base import Message
+from shared.postgres.database import Connection, Database
+
+UPSERT_JOB = """
+    INSERT INTO job (job_id, tenant) VALUES ($1, $2) ON CONFLICT (job_id) DO NOTHING"""
+JOB_COLUMNS = """
+    job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
+    num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
+    (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
+        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_deployed, error,
+    certificate, cost, created_at, finished_at"""
+FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
+LIST_JOBS = f"""
+    SELECT {JOB_COLUMNS} FROM job
+     WHERE tenant = $1 AND ($2::jsonb IS NULL OR spec -> 'metadata' @> $2)
+       AND ($3::text IS NULL OR (created_at, job_id) <
+            (SELECT created_at, job_id FROM job WHERE job_id = $3 AND tenant = $1))
+     ORDER BY created_at DESC, job_id DESC LIMIT $4"""
+INSERT_EVENT = """
+    INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
+EVENT_COLUMNS = "id, job_id, event_id, type, level, message, data, created_at"
+EVENTS_BEFORE = f"""
+    SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND ($2::bigint IS NULL OR id < $2)
+     ORDER BY id DESC LIMIT $3"""
+EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3"
+SAVE_CHECKPOINT = """
+    INSERT INTO checkpoint (job_id, attempt, step, manifest_sha256, tenant, kind, metrics, state, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    ON CONFLICT (job_id, attempt, step, manifest_sha256) DO UPDATE
+       SET kind = CASE WHEN $6 = '' THEN checkpoint.kind ELSE $6 END,
+           metrics = checkpoint.metrics || $7,
+           state = CASE WHEN $8 = 'written' THEN checkpoint.state ELSE $8 END"""
+LIST_CHECKPOINTS = """
+    SELECT job_id, attempt, step, manifest_sha256, kind, metrics, state, created_at FROM checkpoint
+     WHERE job_id = $1 AND tenant = $2 AND state = 'verified'
+       AND ($3::int IS NULL OR (attempt, step) < ($3, $4))
+     ORDER BY attempt DESC, step DESC LIMIT $5"""
+SAVE_STEP = """
+    INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
+LIST_STEPS = "SELECT step, attempt, metrics FROM step WHERE job_id = $1 AND step > $2 ORDER BY step LIMIT $3"
+SAVE_DATASET = """
+    INSERT INTO dataset (dataset_id, tenant, state, dataset_version, detail) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (dataset_id) DO UPDATE SET state = $3,
+        dataset_version = coalesce($4, dataset.dataset_version), detail = dataset.detail || $5"""
+FIND_DATASET = """
+    SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
+     WHERE dataset_id = $1 AND tenant = $2"""
+SAVE_BASE = """
+    INSERT INTO base_model (name, base_sha, detail, registered_at) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (name) DO UPDATE SET base_sha = $2, detail = $3, registered_at = $4"""
+LIST_BASES = "SELECT name, base_sha, detail, registered_at FROM base_model ORDER BY name"
+SAVE_MODEL = """
+    INSERT INTO model (model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage,
+                       detail, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (model_id) DO NOTHING"""
+SET_STAGE = "UPDATE model SET stage = $2, eval_id = coalesce($3, eval_id) WHERE model_id = $1"
+SET_STALE = "UPDATE model SET is_stale = true WHERE model_id = ANY($1)"
+MODEL_COLUMNS = """
+    model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage, eval_id, is_stale,
+    detail, created_at"""
+LIST_MODELS = f"""
+    SELECT {MODEL_COLUMNS} FROM model
+     WHERE tenant = $1 AND ($2::text IS NULL OR base_model = $2) AND ($3::text IS NULL OR dataset_version = $3)
+       AND ($4::text IS NULL OR base_sha = $4) ORDER BY created_at DESC"""
+FIND_MODEL = f"""
+    SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
+     ORDER BY created_at DESC LIMIT 1"""
+SAVE_EVALUATION = """
+    INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7"""
+FIND_EVALUATION = """
+    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at FROM evaluation
+     WHERE model_id = $1 ORDER BY created_at DESC LIMIT 1"""
+SAVE_REPLICA = """
+    INSERT INTO replica (replica_id, incarnation, pool, base_model, base_sha, served_base, url, is_ready)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, true)
+    ON CONFLICT (replica_id) DO UPDATE SET incarnation = $2, served_base = $6, url = $7, is_ready = true"""
+LOSE_REPLICA = "UPDATE replica SET is_ready = false WHERE replica_id = $1 AND incarnation = $2"
+SAVE_ROUTE = """
+    INSERT INTO route (tenant, slot, generation, model_id, digest, state, reason, served_name, replicas, updated_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (tenant, slot) DO UPDATE SET generation = $3, model_id = $4, digest = $5, state = $6, reason = $7,
+        served_name = CASE WHEN $8 = '' THEN route.served_name ELSE $8 END,
+        replicas = CASE WHEN $6 IN ('pending', 'failed') THEN route.replicas ELSE $9 END, updated_at = $10
+     WHERE route.generation <= $3"""
+ROUTE_COLUMNS = "tenant, slot, generation, model_id, digest, state, reason, served_name, replicas, updated_at"
+FIND_ROUTE = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND slot = $2"
+LIST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY slot"
+READY_REPLICAS_OF_BASE = """
+    SELECT replica_id, incarnation, url, served_base FROM replica
+     WHERE base_model = $1 AND is_ready AND base_sha = (SELECT base_sha FROM base_model WHERE name = $1)"""
+READY_INCARNATIONS = "SELECT replica_id, incarnation FROM replica WHERE is_ready"
+SAVE_POOL = """
+    INSERT INTO pool (name, detail) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET detail = $2"""
+LIST_POOLS = "SELECT name, detail FROM pool ORDER BY name"
+SAVE_OUTCOME = """
+    INSERT INTO outcome (causation_id, event_type, payload) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
+FIND_OUTCOME = "SELECT event_type, payload FROM outcome WHERE causation_id = $1"
+
+
+async def update_job(conn: Connection, job_id: str, tenant: str, **changes: Any) -> None:
+    """Set columns of a job, which need not be known yet: topics come in any order."""
+    await conn.execute(UPSERT_JOB, job_id, tenant)
+    if changes:
+        columns = ", ".join(f"{name} = ${number}" for number, name in enumerate(changes, 2))
+        await conn.execute(f"UPDATE job SET {columns} WHERE job_id = $1", job_id, *changes.values())
+
+
+async def find_job(conn: Connection | Database, job_id: str, tenant: str) -> Any:
+    return await conn.fetchrow(FIND_JOB, job_id, tenant)
+
+
+async def list_jobs(
+    database: Database, tenant: str, *, metadata: dict[str, str] | None, after: str | None, limit: int
+) -> list[Any]:
+    return await database.fetch(LIST_JOBS, tenant, metadata, after, limit)
+
+
+async def add_event(
+    conn: Connection,
+    job_id: str,
+    tenant: str,
+    event_id: str,
+    event: Message,
+    told: tuple[str, str],
+    at: datetime,
+) -> None:
+    data = event.model_dump(mode="json")
+    await conn.execute(INSERT_EVENT, job_id, tenant, event_id, event.type, *told, data, at)
+
+
+async def events_before(database: Database, job_id: str, *, before: int | None, limit: int) -> list[Any]:
+    return await database.fetch(EVENTS_BEFORE, job_id, before, limit)
+
+
+async def events_after(database: Database, job_id: str, *, after: int, limit: int = 200) -> list[Any]:
+    return await database.fetch(EVENTS_AFTER, job_id, after, limit)
+
+
+async def find_outcome(database: Database, causation_id: str) -> Any:
+    return await database.fetchrow(FIND_OUTCOME, causation_id)
+
+
+async def find_model(conn: Connection | Database, tenant: str, name: str) -> Any:
+    return await conn.fetchrow(FIND_MODEL, tenant, name)
+
+
+async def find_evaluation(database: Database, model_id: str) -> Any:
+    return await database.fetchrow(FIND_EVALUATION, model_id)

@@ -1,0 +1,86 @@
+"""Bodies of requests. Unknown fields are refused by name; everything ours is under `retune`."""
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from schemas.specification import (
+    Auto,
+    DatasetPolicy,
+    GateSpec,
+    Recipe,
+    Resources,
+    Share,
+    Spec,
+)
+
+NOT_AVAILABLE = "is not available yet"
+
+
+class Hyperparameters(Spec):
+    batch_size: int | Auto = "auto"
+    learning_rate_multiplier: float | Auto = "auto"
+    n_epochs: int | Auto = "auto"
+
+
+class Supervised(Spec):
+    hyperparameters: Hyperparameters = Hyperparameters()
+
+
+class MethodChoice(Spec):
+    type: Literal["supervised", "dpo", "reinforcement"]
+    supervised: Supervised | None = None
+    dpo: dict[str, Any] | None = None
+    reinforcement: dict[str, Any] | None = None
+
+
+class SafetyMixChoice(Spec):
+    file: str
+    """Id of an uploaded file."""
+    share: Share = 0.1
+
+
+class Extensions(Spec):
+    """What OpenAI's API has no word for."""
+
+    recipe: Recipe = Recipe()
+    resources: Resources = Resources()
+    gate: GateSpec = GateSpec()
+    policy: DatasetPolicy = DatasetPolicy()
+    holdout_file: str | None = None
+    safety_mix: SafetyMixChoice | None = None
+    auto_deploy: bool = True
+    max_cost: Annotated[Decimal, Field(gt=0)] | None = None
+
+
+class CreateJob(Spec):
+    model: str
+    training_file: str
+    validation_file: str | None = None
+    suffix: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    integrations: list[dict[str, Any]] | None = None
+    method: MethodChoice | None = None
+    hyperparameters: Hyperparameters | None = None
+    retune: Extensions = Extensions()
+
+
+class CreateDataset(Spec):
+    """Validate a file without starting a job."""
+
+    model: str
+    training_file: str
+    validation_file: str | None = None
+    retune: Extensions = Extensions()
+
+
+class Deploy(Spec):
+    slot: str | None = None
+    """A short alias; None serves the version under its full name."""
+
+
+class CreateTenant(Spec):
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")]
+    tier: Literal["standard", "premium"] = "standard"

@@ -1,0 +1,130 @@
+"""/v1/models, lineage, evaluation and deployments."""
+
+from typing import Any
+
+from fastapi import APIRouter, Query
+
+from schemas.model import (
+    ArchiveModel,
+    DeployModel,
+    ModelCommand,
+    PromoteModel,
+    RollbackDeployment,
+    UndeployModel,
+)
+from services.gateway import readmodels, shapes
+from services.gateway.deps import Caller, Found, Gateway
+from services.gateway.errors import not_found
+from services.gateway.requests import Deploy
+
+router = APIRouter()
+
+
+@router.get("/models")
+async def list_models(
+    caller: Caller,
+    found: Found,
+    kind: str | None = Query(None, alias="type"),
+    base_model: str | None = None,
+    dataset_version: str | None = None,
+    base_sha: str | None = None,
+) -> dict[str, Any]:
+    """Base models and the tenant's own versions; `dataset_version` and `base_sha` follow the lineage forward."""
+    database = found.service.database
+    tuned = await database.fetch(readmodels.LIST_MODELS, caller.tenant, base_model, dataset_version, base_sha)
+    wants_bases = kind != "fine-tuned" and not (base_model or dataset_version or base_sha)
+    bases = await database.fetch(readmodels.LIST_BASES) if wants_bases else []
+    models = [] if kind == "base" else [shapes.fine_tuned_model(row) for row in tuned]
+    return {"object": "list", "data": [shapes.base_model(row) for row in bases] + models}
+
+
+@router.get("/models/{name:path}/lineage")
+async def lineage(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+    row = await _row(caller, found, name)
+    return shapes.lineage(row, await readmodels.find_evaluation(found.service.database, row["model_id"]))
+
+
+@router.get("/models/{name:path}/evaluation")
+async def evaluation(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+    row = await _row(caller, found, name)
+    verdict = await readmodels.find_evaluation(found.service.database, row["model_id"])
+    if verdict is None:
+        raise not_found("evaluation of model", name)
+    return shapes.evaluation(verdict)
+
+
+@router.post("/models/{name:path}/deploy")
+async def deploy(caller: Caller, found: Found, name: str, body: Deploy | None = None) -> dict[str, Any]:
+    """Serve a gated version; 409 with the gate's reason where it is not."""
+    row = await _row(caller, found, name)
+    slot = (body.slot if body else None) or row["full_name"]
+    await _send(found, DeployModel(model_id=row["model_id"], tenant=caller.tenant, slot=slot))
+    return await _deployment(caller, found, slot)
+
+
+@router.post("/models/{name:path}/promote")
+async def promote(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+    row = await _row(caller, found, name)
+    by = f"tenant {caller.tenant}"
+    await _send(found, PromoteModel(model_id=row["model_id"], tenant=caller.tenant, approved_by=by))
+    return shapes.fine_tuned_model(await _row(caller, found, name))
+
+
+@router.post("/models/{name:path}/archive")
+async def archive(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+    row = await _row(caller, found, name)
+    await _send(found, ArchiveModel(model_id=row["model_id"], tenant=caller.tenant))
+    return shapes.fine_tuned_model(await _row(caller, found, name))
+
+
+@router.get("/models/{name:path}")
+async def retrieve(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+    for row in await found.service.database.fetch(readmodels.LIST_BASES):
+        if row["name"] == name:
+            return shapes.base_model(row)
+    return shapes.fine_tuned_model(await _row(caller, found, name))
+
+
+@router.get("/deployments")
+async def deployments(caller: Caller, found: Found) -> dict[str, Any]:
+    rows = await found.service.database.fetch(readmodels.LIST_ROUTES, caller.tenant)
+    return {"object": "list", "data": [shapes.deployment(row) for row in rows]}
+
+
+@router.get("/deployments/{slot:path}")
+async def deployment(caller: Caller, found: Found, slot: str) -> dict[str, Any]:
+    return await _deployment(caller, found, slot)
+
+
+@router.post("/deployments/{slot:path}/rollback")
+async def rollback(caller: Caller, found: Found, slot: str) -> dict[str, Any]:
+    await _deployment(caller, found, slot)
+    await _send(found, RollbackDeployment(slot=slot, tenant=caller.tenant))
+    return await _deployment(caller, found, slot)
+
+
+@router.delete("/deployments/{slot:path}")
+async def undeploy(caller: Caller, found: Found, slot: str) -> dict[str, Any]:
+    await _deployment(caller, found, slot)
+    await _send(found, UndeployModel(slot=slot, tenant=caller.tenant))
+    return await _deployment(caller, found, slot)
+
+
+async def _send(found: Gateway, command: ModelCommand | RollbackDeployment | UndeployModel) -> None:
+    async with found.service.unit() as unit:
+        command_id = (await unit.emit(command))[0]
+    await found.outcome_of(command_id)
+
+
+async def _row(caller: Caller, found: Gateway, name: str) -> Any:
+    row = await readmodels.find_model(found.service.database, caller.tenant, name)
+    if row is None:
+        raise not_found("model", name, param="model")
+    return row
+
+
+async def _deployment(caller: Caller, found: Gateway, slot: str) -> dict[str, Any]:
+    row = await found.service.database.fetchrow(readmodels.FIND_ROUTE, caller.tenant, slot)
+    if row is None:
+        raise not_found("deployment", slot)
+    return shapes.deployment(row)

@@ -1,0 +1,24 @@
+"""Typed environment of the gateway."""
+
+from pathlib import Path
+
+from pydantic import SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from shared.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="GATEWAY_", frozen=True)
+
+    admin_key: SecretStr
+    bootstrap_tenant: str
+    bootstrap_api_key: SecretStr
+    """Stored hashed at start, so that a fresh stack has one tenant that can work."""
+    scratch_dir: Path
+    replica_keys_dir: Path
+    """One file per replica with the key of its API; never part of an event."""
+    max_upload_bytes: int = 2 * 1024**3
+    inference_timeout_seconds: float = 300.0
+    command_wait_seconds: float = 10.0
+    """How long a request waits for the service that decides to accept or refuse its command."""

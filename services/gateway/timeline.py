@@ -1,0 +1,99 @@
+"""One sentence per event of a job, for people: the timeline that clients read and stream."""
+
+from typing import Any
+
+from schemas import checkpoint, cost, deployment, evaluation, job, model, node, training
+from schemas.base import CommandRefused, Message
+
+Sentence = tuple[str, str]
+"""(level, message); level is `info`, `warn` or `error`."""
+
+
+def sentence(event: Any) -> Sentence:
+    """What happened. Types without a row here are told by their name."""
+    tell = SENTENCES.get(type(event))
+    return tell(event) if tell else ("info", type(event).__name__)
+
+
+def _bundle(event: Any) -> str:
+    return f"step {event.bundle.step} of attempt {event.bundle.attempt}"
+
+
+def _certificate(event: training.TrainingResumed) -> Sentence:
+    found = event.certificate
+    if found.exact:
+        return "info", f"resumed exactly at step {found.step}"
+    return "warn", f"resumed at step {found.step}, not exact: {found.reason}"
+
+
+def _succeeded(event: job.JobSucceeded) -> Sentence:
+    return ("info" if event.promoted else "warn"), event.message
+
+
+def _failed_gate(event: evaluation.EvalFailed | evaluation.EvalInconclusive) -> Sentence:
+    return "warn", f"gate not passed: {event.reason}"
+
+
+SENTENCES: dict[type[Message], Any] = {
+    job.JobSubmitted: lambda e: ("info", "job accepted; validating its files"),
+    job.JobQueued: lambda e: ("info", f"queued: {e.waiting_for}"),
+    job.JobScheduled: lambda e: (
+        "info",
+        f"attempt {e.attempt} scheduled on {e.nodes} node(s) of pool {e.pool}"
+        + (f", resuming from step {e.resume.step}" if e.resume else ""),
+    ),
+    job.JobRunning: lambda e: ("info", f"attempt {e.attempt} is training"),
+    job.JobStopping: lambda e: (
+        "info",
+        f"stopping attempt {e.attempt}: {e.reason.value} {e.message}".rstrip(),
+    ),
+    job.JobPaused: lambda e: ("info", f"paused ({e.reason.value})"),
+    job.JobRequeued: lambda e: (
+        "warn",
+        f"requeued after attempt {e.attempt}: {e.failure_class.value}. {e.message}",
+    ),
+    job.JobEvaluating: lambda e: ("info", "training complete; the gate is running"),
+    job.JobSucceeded: _succeeded,
+    job.JobFailed: lambda e: ("error", f"{e.failure_class.value}: {e.message}"),
+    job.JobCancelled: lambda e: ("info", f"cancelled ({e.reason}); last step {e.last_step}"),
+    node.NodesProvisioned: lambda e: ("info", f"{len(e.nodes)} node(s) of pool {e.pool} are starting"),
+    node.ProvisioningFailed: lambda e: ("warn", f"no nodes: {e.message}"),
+    node.NodePreempted: lambda e: ("warn", f"node {e.node_id} is taken back at {e.deadline:%H:%M:%S}"),
+    node.NodeLost: lambda e: ("warn", f"node {e.node_id} is lost: {e.message}"),
+    node.NodesReleased: lambda e: ("info", f"{len(e.nodes)} node(s) released"),
+    training.TrainingStarted: lambda e: (
+        "info",
+        f"all {len(e.members)} runner(s) are ready; training starts",
+    ),
+    training.TrainingResumed: _certificate,
+    training.CheckpointWritten: lambda e: ("info", f"checkpoint written: {_bundle(e)} ({e.kind.value})"),
+    training.TrainingStopped: lambda e: ("info", f"training stopped at step {e.last_step} ({e.reason})"),
+    training.TrainingCompleted: lambda e: ("info", f"training complete at step {e.last_step}"),
+    training.TrainingFailed: lambda e: (
+        "error",
+        f"{e.failure_class.value} at step {e.last_step}: {e.message}",
+    ),
+    checkpoint.CheckpointVerified: lambda e: ("info", f"checkpoint verified: {_bundle(e)}"),
+    checkpoint.CheckpointCorrupt: lambda e: ("error", f"checkpoint corrupt: {_bundle(e)}: {e.message}"),
+    checkpoint.CheckpointExpired: lambda e: ("info", f"checkpoint deleted by retention: {_bundle(e)}"),
+    checkpoint.CheckpointOverdue: lambda e: ("warn", f"no checkpoint since step {e.last_step}"),
+    evaluation.EvalStarted: lambda e: ("info", "evaluation started"),
+    evaluation.EvalStageCompleted: lambda e: (
+        "info" if e.result.outcome in ("passed", "not_requested") else "warn",
+        f"gate stage {e.result.stage}: {e.result.outcome} {e.result.reason}".rstrip(),
+    ),
+    evaluation.EvalPassed: lambda e: ("info", "gate passed"),
+    evaluation.EvalFailed: _failed_gate,
+    evaluation.EvalInconclusive: _failed_gate,
+    model.ModelRegistered: lambda e: ("info", f"model version {e.full_name} registered"),
+    model.ModelPromoted: lambda e: ("info", f"{e.full_name} promoted to {e.stage.value}"),
+    model.PromotionRefused: lambda e: ("warn", f"promotion refused: {e.message}"),
+    model.DeploymentApproved: lambda e: (
+        "info",
+        f"deployment to {e.slot} approved (generation {e.generation})",
+    ),
+    deployment.DeploymentReady: lambda e: ("info", f"{e.slot} is served by {len(e.replicas)} replica(s)"),
+    deployment.DeploymentFailed: lambda e: ("error", f"{e.slot} could not be deployed: {e.reason}"),
+    cost.CostAccrued: lambda e: ("info", f"attempt {e.attempt} cost {e.cost} USD; {e.total} USD so far"),
+    CommandRefused: lambda e: ("warn", f"{e.command} refused: {e.message}"),
+}

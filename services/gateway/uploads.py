@@ -1,0 +1,72 @@
+"""A first look at an upload: is it JSON lines at all, and of which format? Ingest checks every row."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from schemas.specification import DatasetFormat, format_of_row
+from services.gateway.errors import ApiError
+
+ROWS_LOOKED_AT = 20
+MAX_ROW_BYTES = 4 * 1024 * 1024
+DATASET_PURPOSES = frozenset({"fine-tune"})
+PURPOSES = DATASET_PURPOSES | {"benchmark", "safety-suite"}
+
+
+def require_purpose(purpose: str) -> None:
+    if purpose not in PURPOSES:
+        expected = ", ".join(sorted(PURPOSES))
+        message = f"purpose: found {purpose!r}, expected one of {expected}"
+        raise ApiError(400, message, param="purpose", code="invalid_value")
+
+
+def look_at(path: Path, *, purpose: str) -> DatasetFormat | None:
+    """The format of the first row. Raises ApiError where the file cannot be JSON lines of objects."""
+    found: DatasetFormat | None = None
+    rows = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(_lines(file), 1):
+            if not line.strip():
+                continue
+            row = _row(line, number)
+            rows += 1
+            if rows == 1 and purpose in DATASET_PURPOSES:
+                found = _format(row, number)
+            if rows >= ROWS_LOOKED_AT:
+                break
+    if rows == 0:
+        raise _invalid("the file has no rows, expected one JSON object per line")
+    return found
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(MAX_ROW_BYTES + 1):
+        yield line
+
+
+def _row(line: bytes, number: int) -> dict[str, object]:
+    if len(line) > MAX_ROW_BYTES:
+        raise _invalid(f"line {number} has over {MAX_ROW_BYTES} bytes")
+    if line.startswith(b"\x1f\x8b"):
+        raise _invalid("the file is gzip, expected plain JSON lines")
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _invalid(f"line {number} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise _invalid(f"line {number}: found {type(row).__name__}, expected a JSON object")
+    return row
+
+
+def _format(row: dict[str, object], number: int) -> DatasetFormat:
+    found = format_of_row(row)
+    if found is None:
+        keys = ", ".join(sorted(row)[:8])
+        expected = "messages; prompt and completion; prompt, chosen and rejected; or text"
+        raise _invalid(f"line {number}: found keys {keys}, expected {expected}")
+    return found
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(400, f"file: {message}", param="file", code="invalid_file")
