@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import uvicorn
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from faststream.kafka import KafkaBroker
 
 from schemas.base import Message
@@ -59,13 +59,6 @@ class Service:
         self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
         self._owner = f"{name}-{settings.slot}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
-        self._producer = kafka_producer(
-            settings.kafka_bootstrap,
-            settings.kafka_username,
-            settings.kafka_password.get_secret_value(),
-            client_id=f"{self._owner}-relay",
-            security_protocol=settings.kafka_security_protocol,
-        )
         timing = settings.timing
         self._edge = Edge(name, self.database, poke=self.poke)
         self._waiters = Waiters(self.database, self._edge, service=name)
@@ -80,7 +73,7 @@ class Service:
         )
         self._relay = Relay(
             self.database,
-            self._producer,
+            self._make_producer,
             Lease(self.database, "relay", owner=self._owner, ttl=timing.lease_ttl),
             service=name,
             renew_seconds=timing.lease_renew.total_seconds(),
@@ -169,7 +162,6 @@ class Service:
         await self.database.open()
         for hook in self._start_hooks:
             await hook()
-        await self._producer.start()
         loops = [asyncio.create_task(_or_die(name, loop)) for name, loop in self._all_loops()]
         await self._broker.start()
         self.probe.ready = True
@@ -182,10 +174,19 @@ class Service:
             await _cancel(loops)
             for hook in self._stop_hooks:
                 await hook()
-            await self._producer.stop()
             await self._lag.close()
             await self.database.close()
             log.info("service stopped")
+
+    def _make_producer(self) -> AIOKafkaProducer:
+        settings = self.settings
+        return kafka_producer(
+            settings.kafka_bootstrap,
+            settings.kafka_username,
+            settings.kafka_password.get_secret_value(),
+            client_id=f"{self._owner}-relay",
+            security_protocol=settings.kafka_security_protocol,
+        )
 
     def _all_loops(self) -> list[tuple[str, Loop]]:
         return [

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -52,9 +53,10 @@ class Relay:
 
     async def run(self) -> None:
         """Until cancelled. Any failure to send ends the process: start-up is the recovery path."""
-        while True:
-            if not await self._holds_lease() or await self._drain() < BATCH_ROWS:
-                await self._until_poked()
+        async with self._make_producer() as producer:
+            while True:
+                if not await self._holds_lease() or await self._drain(producer) < BATCH_ROWS:
+                    await self._until_poked()
 
     async def _holds_lease(self) -> bool:
         if self._lease.epoch is None or time.monotonic() - self._renewed_at > self._renew_seconds:
@@ -62,14 +64,14 @@ class Relay:
             self._renewed_at = time.monotonic()
         return self._lease.epoch is not None
 
-    async def _drain(self) -> int:
+    async def _drain(self, producer: AIOKafkaProducer) -> int:
         """Send one batch in the order of the outbox and mark it once every record is acknowledged."""
         rows = await self._database.fetch(READ, BATCH_ROWS)
         if not rows:
             return 0
         failpoint("relay.read")
         async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
-            acks = [await self._send(row) for row in rows]
+            acks = [await _send(producer, row) for row in rows]
             await asyncio.gather(*acks)
         failpoint("relay.sent")
         await self._database.execute(MARK, [row["id"] for row in rows])
@@ -77,14 +79,6 @@ class Relay:
         for topic, count in Counter(row["topic"] for row in rows).items():
             PUBLISHED.labels(self._service, topic).inc(count)
         return len(rows)
-
-    async def _send(self, row: Any) -> Any:
-        """Hand the record to the producer; what it returns is awaited for the acknowledgement."""
-        headers = [(name, value.encode()) for name, value in row["headers"].items()]
-        if topic_named(row["topic"]).is_story:
-            headers.append(("ce_sequence", str(row["sequence"]).encode()))
-        key = row["aggregate_id"].encode()
-        return await self._producer.send(row["topic"], value=row["value"], key=key, headers=headers)
 
     async def _until_poked(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -98,3 +92,12 @@ class Relay:
         OUTBOX_ROWS.labels(self._service).set(row["rows"])
         OUTBOX_AGE.labels(self._service).set(row["age"])
         return float(row["age"])
+
+
+async def _send(producer: AIOKafkaProducer, row: Any) -> Any:
+    """Hand the record to the producer; what it returns is awaited for the acknowledgement."""
+    headers = [(name, value.encode()) for name, value in row["headers"].items()]
+    if topic_named(row["topic"]).is_story:
+        headers.append(("ce_sequence", str(row["sequence"]).encode()))
+    key = row["aggregate_id"].encode()
+    return await producer.send(row["topic"], value=row["value"], key=key, headers=headers)
