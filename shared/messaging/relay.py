@@ -37,14 +37,14 @@ class Relay:
     def __init__(
         self,
         database: Database,
-        producer: AIOKafkaProducer,
+        make_producer: Callable[[], AIOKafkaProducer],
         lease: Lease,
         *,
         service: str,
         renew_seconds: float,
     ) -> None:
         self._database = database
-        self._producer = producer
+        self._make_producer = make_producer
         self._lease = lease
         self._service = service
         self._renew_seconds = renew_seconds
