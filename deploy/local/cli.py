@@ -16,8 +16,9 @@ from deploy.local.cache import cache_folder
 from deploy.local.files import require_free_space
 from deploy.local.problems import AlreadyRunning, StackError
 from deploy.local.processes import Identity
-from deploy.local.stack import REPOSITORY, Stack, end_leftovers
+from deploy.local.stack import ALL, REPOSITORY, Stack, end_leftovers
 from deploy.local.state import State
+from deploy.local.warm_start import warm_up
 
 DONE, REFUSED = 0, 1
 STOP_SECONDS = 90.0
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     setup.set_defaults(run=_setup)
     up = commands.add_parser("up", help="start everything and keep it running until Ctrl-C")
     up.add_argument("--detach", action="store_true", help="return when healthy; `down` stops it")
+    up.add_argument("--parts-only", action="store_true", help="Kafka, Postgres and S3 without the services")
     up.set_defaults(run=_up)
     down = commands.add_parser("down", help="stop everything; the state stays")
     down.set_defaults(run=_down)
@@ -70,6 +72,10 @@ def _default_state() -> Path:
 def _setup(options: argparse.Namespace) -> int:
     require_free_space(cache_folder(), "RETUNE_CACHE")
     parts = binaries()
+    try:
+        parts = warm_up(parts)
+    except StackError as error:
+        print(f"Kafka will start slower: {error}", file=sys.stderr)
     print(f"Java      {parts.java}\nKafka     {parts.jars[0].parent}")
     print(f"Postgres  {parts.postgres}\nS3        {parts.versitygw}")
     return DONE
@@ -80,12 +86,13 @@ def _up(options: argparse.Namespace) -> int:
     if holder := state.supervisor():
         print(f"the stack in {state.root} is already running (supervisor pid {holder.pid}, {state.phase()})")
         return DONE
-    return _detach(state) if options.detach else asyncio.run(_run(state))
+    flags = ["--parts-only"] if options.parts_only else []
+    return _detach(state, flags) if options.detach else asyncio.run(_run(state, options.parts_only))
 
 
-async def _run(state: State) -> int:
+async def _run(state: State, parts_only: bool) -> int:
     """Be the supervisor until a signal says stop."""
-    stack = Stack(state.root, report=_say)
+    stack = Stack(state.root, services=() if parts_only else ALL, report=_say)
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -112,14 +119,14 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _detach(state: State) -> int:
+def _detach(state: State, flags: list[str]) -> int:
     """Start a supervisor of its own session; return when it is ready or gone."""
     state.prepare()
     log = state.log("supervisor")
     began = log.stat().st_size if log.exists() else 0
     with log.open("ab") as output:
         daemon = subprocess.Popen(
-            [sys.executable, "-m", "deploy.local", "up", "--state", str(state.root)],
+            [sys.executable, "-m", "deploy.local", "up", "--state", str(state.root), *flags],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 
 from deploy.local import files
 from deploy.local.binaries import Binaries
-from deploy.local.kafka_requests import AlterScramUsers, CreateRights, DeleteAllRights, ScramUser
+from deploy.local.kafka_requests import ScramUser, replace_rights, set_passwords
 from deploy.local.network import accepts_connections
 from deploy.local.problems import StackError
 from deploy.local.rights import all_topics, kafka_rights, kafka_users
@@ -67,16 +67,28 @@ def _format(state: State, parts: Binaries, folder: Path) -> None:
     secret = folder / "scram.args"
     scram = f"SCRAM-SHA-512=[name={SUPER_USER},password={password(state, SUPER_USER)}]"
     files.write(secret, f"--add-scram\n{scram}\n")
-    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(folder / "server.properties")]
+    tool = [
+        "kafka.tools.StorageTool",
+        "format",
+        "-t",
+        cluster_id(uuid.uuid4()),
+        "-c",
+        str(folder / "server.properties"),
+    ]
     done = subprocess.run([*_java(parts), *tool, f"@{secret}"], capture_output=True, text=True, check=False)
     secret.unlink()
     if done.returncode != 0:
         raise StackError(f"Kafka could not format {folder}: {(done.stdout + done.stderr).strip()[-500:]}")
 
 
+def cluster_id(random: uuid.UUID) -> str:
+    """As Kafka writes an id; a leading dash would read as an option."""
+    return "A" + urlsafe_b64encode(random.bytes).decode().rstrip("=")[1:]
+
+
 def _java(parts: Binaries) -> list[str]:
-    return [str(parts.java), *JVM_FLAGS, "-cp", ":".join(map(str, parts.jars))]
+    archive = [f"-XX:AOTCache={parts.archive}"] if parts.archive else []
+    return [str(parts.java), *archive, *JVM_FLAGS, "-cp", ":".join(map(str, parts.jars))]
 
 
 def program(state: State, parts: Binaries) -> Program:
@@ -118,10 +130,9 @@ async def provision(state: State, tenants: Iterable[str]) -> None:
     tenants = tuple(tenants)
     users = [scram_user(user, password(state, user)) for user in kafka_users(tenants)]
     async with administrator(state) as admin:
-        await AlterScramUsers(users).send(admin)
+        await set_passwords(admin, users)
         await _create_topics(admin, all_topics(tenants))
-        await DeleteAllRights().send(admin)
-        await CreateRights(kafka_rights(tenants)).send(admin)
+        await replace_rights(admin, kafka_rights(tenants))
 
 
 def scram_user(name: str, secret: str) -> ScramUser:

@@ -3,12 +3,13 @@
 Reaches into a private method of the pinned aiokafka; tests/integration/local holds it to the broker.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1
+from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     CompactArray,
@@ -32,6 +33,12 @@ LITERAL, PREFIXED = 3, 4
 ALLOW = 3
 ANY = 1
 
+APPLIED_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+Acl = tuple[int, str, int, str, str, int, int]
+"""Resource type, name and pattern; principal, host, operation, permission."""
+
 
 @dataclass(frozen=True)
 class ScramUser:
@@ -41,35 +48,69 @@ class ScramUser:
     salted_password: bytes
 
 
-class CreateRights(Request[CreateAclsRequest_v1]):
-    API_KEY = 30
+async def replace_rights(admin: AIOKafkaAdminClient, rights: Iterable[Right]) -> None:
+    """Make these rights all there are; returns when the broker applies them, not when it has said yes."""
+    wanted = {_acl(right) for right in rights}
+    found = await _known(admin)
+    if missing := wanted - found:
+        await _create(admin, missing)
+    if stale := found - wanted:
+        await _delete(admin, stale)
+    async with asyncio.timeout(APPLIED_SECONDS):
+        while await _known(admin) != wanted:  # noqa: ASYNC110 - the broker announces nothing
+            await asyncio.sleep(POLL_SECONDS)
 
-    def __init__(self, rights: Iterable[Right]) -> None:
-        self._rights = tuple(rights)
 
-    def build(self, request_struct_class: type[CreateAclsRequest_v1]) -> CreateAclsRequest_v1:
-        return request_struct_class([_acl(right) for right in self._rights])
-
-    async def send(self, admin: AIOKafkaAdminClient) -> None:
-        response = await _send(admin, self)
-        _check("ACLs", [(code, text) for code, text in response.creation_responses])
-
-
-def _acl(right: Right) -> tuple[Any, ...]:
+def _acl(right: Right) -> Acl:
     pattern = PREFIXED if right.prefixed else LITERAL
     what = (RESOURCES[right.resource], right.name, pattern)
     return (*what, f"User:{right.user}", "*", OPERATIONS[right.operation], ALLOW)
 
 
-class DeleteAllRights(Request[DeleteAclsRequest_v1]):
+async def _known(admin: AIOKafkaAdminClient) -> set[Acl]:
+    response = await _send(admin, DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY))
+    _check("listing of ACLs", [(response.error_code, response.error_message)])
+    return {(*what, *acl) for *what, acls in response.resources for acl in acls}
+
+
+async def _create(admin: AIOKafkaAdminClient, acls: Iterable[Acl]) -> None:
+    response = await _send(admin, CreateAcls(acls))
+    _check("ACLs", [(code, text) for code, text in response.creation_responses])
+
+
+async def _delete(admin: AIOKafkaAdminClient, acls: Iterable[Acl]) -> None:
+    response = await _send(admin, DeleteAcls(acls))
+    _check("deletions of ACLs", [(code, text) for code, text, _ in response.filter_responses])
+
+
+class CreateAcls(Request[CreateAclsRequest_v1]):
+    """Many at once; aiokafka's own request carries one."""
+
+    API_KEY = 30
+
+    def __init__(self, acls: Iterable[Acl]) -> None:
+        self._acls = list(acls)
+
+    def build(self, request_struct_class: type[CreateAclsRequest_v1]) -> CreateAclsRequest_v1:
+        return request_struct_class(self._acls)
+
+
+class DeleteAcls(Request[DeleteAclsRequest_v1]):
+    """Many at once, each named exactly."""
+
     API_KEY = 31
 
-    def build(self, request_struct_class: type[DeleteAclsRequest_v1]) -> DeleteAclsRequest_v1:
-        return request_struct_class([(ANY, None, ANY, None, None, ANY, ANY)])
+    def __init__(self, acls: Iterable[Acl]) -> None:
+        self._acls = list(acls)
 
-    async def send(self, admin: AIOKafkaAdminClient) -> None:
-        response = await _send(admin, self)
-        _check("deletion of ACLs", [(code, text) for code, text, _ in response.filter_responses])
+    def build(self, request_struct_class: type[DeleteAclsRequest_v1]) -> DeleteAclsRequest_v1:
+        return request_struct_class(self._acls)
+
+
+async def set_passwords(admin: AIOKafkaAdminClient, users: Iterable[ScramUser]) -> None:
+    """Create these users or change their passwords."""
+    response = await _send(admin, AlterScramUsers(users))
+    _check("users", [(code, f"{user}: {text}") for user, code, text, _ in response.results])
 
 
 class AlterScramUsersResponse_v0(Response):  # noqa: N801 - aiokafka's way to name versions
@@ -127,10 +168,6 @@ class AlterScramUsers(Request[AlterScramUsersRequest_v0]):
             for user in self._users
         ]
         return request_struct_class([], upsertions, {})
-
-    async def send(self, admin: AIOKafkaAdminClient) -> None:
-        response = await _send(admin, self)
-        _check("users", [(code, f"{user}: {text}") for user, code, text, _ in response.results])
 
 
 async def _send(admin: AIOKafkaAdminClient, request: Request[Any]) -> Any:

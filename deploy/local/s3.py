@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import ClientError
-
 from deploy.local import files
 from deploy.local.binaries import Binaries
 from deploy.local.network import answers_ok
@@ -106,6 +102,9 @@ async def provision(state: State, _: tuple[str, ...]) -> None:
 
 
 def _set_up_bucket(state: State) -> None:
+    import boto3
+    from botocore.config import Config
+
     root = credentials(state, ROOT)
     client = boto3.client(
         "s3",
@@ -123,6 +122,8 @@ def _set_up_bucket(state: State) -> None:
 
 
 def _create_bucket(client: "S3Client") -> None:
+    from botocore.exceptions import ClientError
+
     try:
         client.create_bucket(Bucket=BUCKET)
     except ClientError as error:

@@ -122,6 +122,8 @@ class Stack:
         try:
             if opening:
                 await self._open()
+            if wanted:
+                await self._migrate(*wanted)
             await _together(self._bring_service(name) for name in wanted)
         except BaseException:
             if opening:
@@ -135,7 +137,7 @@ class Stack:
             self._supervisor.start(PARTS[name].program(self.state, await asyncio.to_thread(binaries)))
             return
         await self._migrate(name)
-        self._supervisor.start(self._program_of(name, slot, env or {}))
+        self._supervisor.start(self._program_of(name, slot, env))
 
     async def wait_healthy(self, name: str, *, timeout_seconds: float = READY_SECONDS) -> None:
         """Raises StackError, with the end of the log, if it does not get there."""
@@ -176,8 +178,8 @@ class Stack:
         self.state.prepare()
         self.state.acquire()
         self._is_open = True
-        self._enter("starting")
         await _end_left_behind(self.state)
+        self._enter("starting")
         for port in ("kafka", "kafka-controller", "postgres", "s3", *self.services):
             self.state.require_port(port)
         parts = await asyncio.to_thread(binaries)
@@ -194,15 +196,18 @@ class Stack:
 
     async def _bring_service(self, name: str) -> None:
         began = time.monotonic()
-        await self.start(name)
+        self._supervisor.start(self._program_of(name))
         await self.wait_healthy(name)
         self._report(f"{name} healthy on port {self.state.port(name)} after {time.monotonic() - began:.1f} s")
 
-    async def _migrate(self, name: str) -> None:
-        command = (sys.executable, "-m", "shared.postgres.migrate", name)
-        settings = self.service_env(name)
-        program = Program(f"migrations of {name}", command, _always, env=settings, cwd=REPOSITORY)
-        run = Child(program, self.log(name), self.state.mark)
+    async def _migrate(self, *services: str) -> None:
+        """Apply the migrations of these services, in one process: most of its time is its own start."""
+        command = (sys.executable, "-m", "shared.postgres.migrate", *services)
+        settings = {name: value for service in services for name, value in self.service_env(service).items()}
+        log = self.log("migrations")
+        run = Child(
+            Program("migrations", command, _always, env=settings, cwd=REPOSITORY), log, self.state.mark
+        )
         run.spawn()
         try:
             code = await run.ended()
@@ -210,17 +215,16 @@ class Stack:
             run.kill()
         if code != 0:
             raise StackError(
-                f"the migrations of {name} failed with exit code {code}; the log {self.log(name)} ends:\n"
-                f"{last_lines(self.log(name))}"
+                f"the migrations failed with exit code {code}; their log {log} ends:\n{last_lines(log)}"
             )
 
-    def _program_of(self, service: str, slot: int, env: Mapping[str, str]) -> Program:
+    def _program_of(self, service: str, slot: int = 0, env: Mapping[str, str] | None = None) -> Program:
         name = process_name(service, slot)
 
         async def is_ready() -> bool:
             return await answers_ok(self.state.port(name), "/healthz")
 
-        settings = {**self.service_env(service, slot), "PYTHONUNBUFFERED": "1", **env}
+        settings = {**self.service_env(service, slot), "PYTHONUNBUFFERED": "1", **(env or {})}
         command = (sys.executable, "-m", f"services.{service}.app")
         return Program(name, command, is_ready, env=settings, cwd=REPOSITORY)
 

@@ -1,0 +1,81 @@
+"""The rights follow from the contract and from nothing else."""
+
+import json
+
+from deploy.local.rights import ANY, Right, bucket_policy, kafka_rights, kafka_users
+from schemas.layout import ACCESS, Access
+from schemas.topics import LISTENS, SERVICES, TOPICS
+
+EXT4_ATTRIBUTES_BYTES = 3700
+"""What ext4 leaves for the policy beside the other attributes of the bucket."""
+
+
+def writers(topic: str) -> set[str]:
+    return {
+        right.user for right in kafka_rights(["demo"]) if (right.operation, right.name) == ("write", topic)
+    }
+
+
+def test_exactly_the_writers_of_a_topic_may_write_it():
+    assert {topic.name: writers(topic.name) for topic in TOPICS} == {
+        topic.name: set(topic.writers) for topic in TOPICS
+    }
+
+
+def test_every_writer_is_a_user():
+    assert {user for topic in TOPICS for user in topic.writers} <= set(kafka_users(["demo"]))
+
+
+def test_a_service_reads_what_it_listens_to_in_its_own_group():
+    for service in SERVICES:
+        read = {
+            right.name
+            for right in kafka_rights(["demo"])
+            if (right.user, right.operation) == (service, "read")
+        }
+        own = {topic.name for topic in LISTENS[service]} | {service}
+        assert read == (own | {"tenant."} if service == "gateway" else own)
+
+
+def test_a_tenant_writes_one_topic_and_reads_none():
+    rights = [right for right in kafka_rights(["acme"]) if right.user == "tenant-acme"]
+    assert rights == [Right("tenant-acme", "write", "topic", "tenant.acme.commands")]
+
+
+def test_only_the_operator_has_a_right_on_everything():
+    everything = [right for right in kafka_rights(["demo"]) if right.name == ANY]
+    assert {(right.user, right.operation) for right in everything} == {
+        ("admin", "read"),
+        ("admin", "describe"),
+    }
+
+
+def test_the_policy_gives_each_user_its_prefixes():
+    policy = json.loads(
+        bucket_policy("b", {"ann": Access(reads=("x/",), writes=("y/",)), "bob": Access(reads=("x/",))})
+    )
+    assert policy["Statement"] == [
+        {
+            "Effect": "Allow",
+            "Principal": ["ann", "bob"],
+            "Action": ["s3:GetObject"],
+            "Resource": "arn:aws:s3:::b/x/*",
+        },
+        {
+            "Effect": "Allow",
+            "Principal": ["ann", "bob"],
+            "Action": ["s3:ListBucket"],
+            "Resource": "arn:aws:s3:::b",
+            "Condition": {"StringLike": {"s3:prefix": "x/*"}},
+        },
+        {
+            "Effect": "Allow",
+            "Principal": ["ann"],
+            "Action": ["s3:*Object", "s3:AbortMultipartUpload"],
+            "Resource": "arn:aws:s3:::b/y/*",
+        },
+    ]
+
+
+def test_the_policy_fits_into_the_attributes_of_ext4():
+    assert len(bucket_policy("retune", ACCESS)) < EXT4_ATTRIBUTES_BYTES
