@@ -72,8 +72,8 @@ class PreflightDone(Value):
     kind: Literal["preflight_done"] = "preflight_done"
     packing: PackingVerdict
     max_loss_difference: NonNegativeFloat | None = None
-    """Largest difference found between an example's loss in its window and alone; None where none was
-    measured or where it was not a number."""
+    """Largest distance, among the examples tried, between the losses of an example's tokens in its window and
+    alone, as a mean over them; None where nothing was measured or it was not a number."""
     tolerance: NonNegativeFloat | None = None
 
 

@@ -1,0 +1,145 @@
+"""A bundle's files: how they are written, and the small records among them.
+
+`model/*` is what can be served. `optimizer/rank-<r>.safetensors` holds slices, and `optimizer/rank-<r>.json`
+says of which tensor and where, so that any number of processes can read them. safetensors and JSON alone.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from schemas.artefacts import FileEntry
+from schemas.base import Count, Sha256, Step, Value
+from schemas.specification import Method, Recipe
+from services.trainer_agent.training.snapshot import Slice, Snapshot
+
+STATE = "state.json"
+MODEL_FILE = {Method.LORA: "model/adapter_model.safetensors", Method.SFT: "model/model.safetensors"}
+_SERVED_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
+_NOT_SERVED = frozenset({"manifest.json", "model.safetensors.index.json"})
+
+
+class BundleState(Value):
+    """`state.json`: where the run stands, and what it would do next."""
+
+    step: Step
+    epoch: float
+    recipe: Recipe
+    num_steps: Count
+    num_windows: Count
+    packed: bool
+    learning_rate: float
+    """Of the next step."""
+    consumed_sha256: str
+    """Chain over the batches consumed since step 0; empty at step 0."""
+    expected_batch_sha256: Sha256 | None
+    """None after the last step."""
+    expected_loss: float | None
+    """Mean loss over the first micro batches of the next step."""
+    num_threads: Count
+    """Arithmetic on a CPU depends on how it is split over threads."""
+    torch_version: str
+
+
+class RankIndex(Value):
+    """`optimizer/rank-<r>.json`."""
+
+    rank: Count
+    file: str
+    slices: tuple[Slice, ...]
+    updates: Count
+    state_sha256: Sha256
+    """Snapshot.sha256 of this rank."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What lies beside the weights so that they can be served."""
+
+    weights: str
+    texts: Mapping[str, str]
+    copies: Mapping[str, Path]
+
+
+def adapter_files(config: Any, base_sha: str) -> ModelFiles:
+    """`config` is PEFT's. The base is named by its sha: a path of this machine means nothing elsewhere."""
+    fields = config.to_dict() | {"base_model_name_or_path": base_sha, "inference_mode": True}
+    text = json.dumps(fields, indent=2, sort_keys=True, default=sorted) + "\n"
+    return ModelFiles(MODEL_FILE[Method.LORA], {"model/adapter_config.json": text}, {})
+
+
+def full_model_files(base_dir: Path) -> ModelFiles:
+    copies = {
+        f"model/{path.name}": path
+        for path in sorted(base_dir.iterdir())
+        if path.suffix in _SERVED_SUFFIXES and path.name not in _NOT_SERVED
+    }
+    return ModelFiles(MODEL_FILE[Method.SFT], {}, copies)
+
+
+def write_rank_files(snapshot: Snapshot, directory: Path, *, rank: int, updates: int) -> list[FileEntry]:
+    """What every rank writes of its own."""
+    moments, rng = f"optimizer/rank-{rank}.safetensors", f"rng/rank-{rank}.safetensors"
+    index = RankIndex(
+        rank=rank,
+        file=moments,
+        slices=snapshot.slices,
+        updates=updates,
+        state_sha256=snapshot.sha256,
+    )
+    return [
+        _write_tensors(directory, moments, snapshot.moments),
+        _write_tensors(directory, rng, snapshot.rng),
+        _write_text(directory, f"optimizer/rank-{rank}.json", index.model_dump_json()),
+    ]
+
+
+def write_shared_files(
+    snapshot: Snapshot, directory: Path, *, state: BundleState, files: ModelFiles
+) -> list[FileEntry]:
+    """What global rank 0 writes for all."""
+    return [
+        _write_tensors(directory, files.weights, snapshot.model),
+        *(_write_text(directory, path, text) for path, text in files.texts.items()),
+        *(_copy_file(directory, path, source) for path, source in files.copies.items()),
+        _write_text(directory, STATE, state.model_dump_json()),
+    ]
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_tensors(directory: Path, path: str, tensors: Mapping[str, Tensor]) -> FileEntry:
+    # One entry only: safetensors writes several in random order, and equal weights must be equal bytes.
+    save_file(dict(tensors), _target(directory, path), metadata={"format": "pt"})
+    return _entry(directory, path)
+
+
+def _write_text(directory: Path, path: str, text: str) -> FileEntry:
+    _target(directory, path).write_text(text)
+    return _entry(directory, path)
+
+
+def _copy_file(directory: Path, path: str, source: Path) -> FileEntry:
+    shutil.copyfile(source, _target(directory, path))
+    return _entry(directory, path)
+
+
+def _target(directory: Path, path: str) -> Path:
+    target = directory / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _entry(directory: Path, path: str) -> FileEntry:
+    file = directory / path
+    return FileEntry(path=path, size_bytes=file.stat().st_size, sha256=sha256_of(file))

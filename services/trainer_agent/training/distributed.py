@@ -1,0 +1,121 @@
+"""One training process among all of them: who it is, and what all agree on."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.network import transformer_blocks
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class World:
+    """Numbers travel over gloo from host memory, so agreeing never waits for a GPU."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    """Processes on this node; every node has as many."""
+    device: torch.device
+
+    @property
+    def node_ranks(self) -> range:
+        """Global ranks of this node."""
+        first = self.rank - self.local_rank
+        return range(first, first + self.local_size)
+
+    def highest(self, values: Sequence[int]) -> list[int]:
+        """Each value's maximum over all ranks."""
+        return [int(value) for value in self._reduced(values, dist.ReduceOp.MAX)]
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Each value's sum over all ranks."""
+        return self._reduced(values, dist.ReduceOp.SUM)
+
+    def gathered(self, text: str) -> list[str]:
+        """Every rank's text, by rank."""
+        if self.size == 1:
+            return [text]
+        texts: list[Any] = [None] * self.size
+        dist.all_gather_object(texts, text)
+        return [str(item) for item in texts]
+
+    def barrier(self) -> None:
+        self.highest([0])
+
+    def _reduced(self, values: Sequence[float], operation: Any) -> list[float]:
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, operation)
+        return [float(value) for value in tensor]
+
+
+@contextmanager
+def joined_world() -> Iterator[World]:
+    """The world that torchrun's environment describes; without torchrun, one process alone."""
+    world = _world_of(os.environ)
+    if world.device.type == "cuda":
+        torch.cuda.set_device(world.device)
+    if world.size == 1:
+        yield world
+        return
+    backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+    yield world
+    # Not reached after an error: the peers may be gone, and leaving together would wait for them.
+    world.barrier()
+    dist.destroy_process_group()
+
+
+def shard(network: TokenLosses, world: World) -> None:
+    """Spread weights, gradients and moments over all ranks, block by block. Nothing to do for one process."""
+    if world.size == 1:
+        return
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    reduced = network.compute_dtype is not torch.float32
+    policy = (
+        MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        if reduced
+        else MixedPrecisionPolicy(cast_forward_inputs=False)
+    )
+    for block in transformer_blocks(network):
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    # Kept gathered between forward and backward: the recomputed head needs its weight there.
+    fully_shard(network, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    register_fsdp_forward_method(network, "whole_logits_losses")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, on every rank: all ranks must ask at once."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _world_of(environment: os._Environ[str]) -> World:
+    local_rank = int(environment.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    return World(
+        rank=int(environment.get("RANK", "0")),
+        size=int(environment.get("WORLD_SIZE", "1")),
+        local_rank=local_rank,
+        local_size=int(environment.get("LOCAL_WORLD_SIZE", "1")),
+        device=device,
+    )

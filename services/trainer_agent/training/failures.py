@@ -1,0 +1,61 @@
+"""Why a run failed, as one of the closed failure classes. Imports no torch: its errors are known by name."""
+
+import errno
+
+from schemas.base import FailureClass
+
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+_INFRA_TYPES = frozenset({"DistError", "DistBackendError", "DistNetworkError", "DistStoreError"})
+_DISK_WORDS = ("no space left on device", "disk quota exceeded")
+_INFRA_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
+_OOM_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+
+
+class TrainingFailed(Exception):
+    """A run cannot go on, and we know why."""
+
+    def __init__(self, failure_class: FailureClass, message: str) -> None:
+        super().__init__(message)
+        self.failure_class = failure_class
+
+
+def classify(error: BaseException) -> FailureClass:
+    if isinstance(error, TrainingFailed):
+        return error.failure_class
+    if _is_out_of_memory(error):
+        return FailureClass.OOM
+    if _is_infrastructure(error):
+        return FailureClass.INFRA
+    return FailureClass.INTERNAL
+
+
+def describe(error: BaseException) -> str:
+    """One line: a known failure's own sentence, else the error's type before it."""
+    sentence = " ".join(str(error).split())[:2000]
+    return sentence if isinstance(error, TrainingFailed) else f"{type(error).__name__}: {sentence}"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in _type_names(error):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and _mentions(error, _OOM_WORDS)
+
+
+def _is_infrastructure(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _DISK or isinstance(error, ConnectionError)
+    # safetensors wraps a full disk in an error of its own.
+    if _type_names(error) & _INFRA_TYPES or _mentions(error, _DISK_WORDS):
+        return True
+    return isinstance(error, RuntimeError) and _mentions(error, _INFRA_WORDS)
+
+
+def _type_names(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _mentions(error: BaseException, words: tuple[str, ...]) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in words)

@@ -1,0 +1,85 @@
+"""The model of a job: base weights, an adapter where the method wants one, ready to be trained."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from schemas.base import FailureClass
+from schemas.specification import LoraSpec, Method, Recipe
+from services.trainer_agent.training.failures import TrainingFailed
+from services.trainer_agent.training.loss import TokenLosses
+
+
+def build_network(recipe: Recipe, base_dir: Path, device: torch.device) -> TokenLosses:
+    """The same on every rank: adapters start from the recipe's seed."""
+    dtype = compute_dtype(recipe, device)
+    # All weights are trained in float32; a frozen base may lie in the smaller type.
+    base = _load_base(base_dir, dtype if recipe.method is Method.LORA else torch.float32)
+    if recipe.gradient_checkpointing:
+        base.gradient_checkpointing_enable({"use_reentrant": False})
+    torch.manual_seed(recipe.seed)
+    model = _with_adapter(base, recipe.lora) if recipe.method is Method.LORA else base
+    return TokenLosses(model, compute_dtype=dtype).to(device).train()
+
+
+def compute_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
+    if recipe.precision != "auto":
+        return torch.bfloat16 if recipe.precision == "bfloat16" else torch.float32
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.bfloat16 if has_bfloat16 else torch.float32
+
+
+def trainable(network: TokenLosses) -> dict[str, nn.Parameter]:
+    """Parameters that are trained, by the name they have in the model file."""
+    return {
+        file_name(name): parameter
+        for name, parameter in network.model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def file_name(parameter_name: str) -> str:
+    """PEFT leaves the adapter's own name, `default`, out of the file."""
+    return parameter_name.replace(".default.", ".")
+
+
+def transformer_blocks(network: TokenLosses) -> Iterator[nn.Module]:
+    """The repeated layers, which are what is sharded one by one."""
+    block_types = set(network.causal_lm._no_split_modules or ())  # noqa: SLF001 transformers has no public name for it
+    return (module for module in network.causal_lm.modules() if type(module).__name__ in block_types)
+
+
+def num_matmul_parameters(network: TokenLosses) -> int:
+    """Base weights that each token is multiplied with: all but an input table that is not also the head."""
+    causal_lm = network.causal_lm
+    adapter = sum(int(p.numel()) for n, p in causal_lm.named_parameters() if ".lora_" in n)
+    table = causal_lm.get_input_embeddings().weight
+    head = causal_lm.get_output_embeddings().weight
+    unused = 0 if table is head else int(table.numel())
+    return sum(int(p.numel()) for p in causal_lm.parameters()) - adapter - unused
+
+
+def _load_base(base_dir: Path, dtype: torch.dtype) -> Any:
+    return AutoModelForCausalLM.from_pretrained(
+        base_dir, dtype=dtype, attn_implementation="sdpa", local_files_only=True, use_safetensors=True
+    )
+
+
+def _with_adapter(base: Any, lora: LoraSpec) -> Any:
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.scale_numerator,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(base, config)
+    except ValueError as error:
+        raise TrainingFailed(FailureClass.USER, f"lora.target_modules {targets}: {error}") from error

@@ -1,0 +1,79 @@
+"""One step's work, cut into micro batches of rows for every rank. Pure: numbers only, no tensors.
+
+A row is what attention sees as one sequence of the batch: a whole window where packing holds, else one
+example.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.trainer_agent.training.dataset import Example, Window
+
+Row = tuple[Example, ...]
+MicroBatch = tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How windows become rows."""
+
+    packed: bool
+    micro_batch_size: int
+    """Windows per forward pass of one process."""
+    window_tokens: int
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one step trains on, over all ranks."""
+
+    windows: tuple[Window, ...]
+
+    @property
+    def batch_sha256(self) -> str:
+        """Over the ids of its examples, in order."""
+        ids = [example.id for window in self.windows for example in window]
+        return hashlib.sha256(np.array(ids, dtype="<i8").tobytes()).hexdigest()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(example.tokens) for window in self.windows for example in window)
+
+    @property
+    def num_loss_tokens(self) -> int:
+        return sum(len(example.targets) for window in self.windows for example in window)
+
+    def micro_batches(self, layout: Layout, *, rank: int, world_size: int) -> tuple[MicroBatch, ...]:
+        """The share of one rank. Every rank has equally many, because sharded weights are gathered by all
+        ranks at once; the missing ones are empty.
+        """
+        shares = [rows_of(self.windows[r::world_size], layout) for r in range(world_size)]
+        missing = max(len(share) for share in shares) - len(shares[rank])
+        return (*shares[rank], *((),) * missing)
+
+
+def rows_of(windows: Sequence[Window], layout: Layout) -> tuple[MicroBatch, ...]:
+    if layout.packed:
+        size = layout.micro_batch_size
+        return tuple(tuple(windows[start : start + size]) for start in range(0, len(windows), size))
+    examples = sorted((example for window in windows for example in window), key=lambda e: -len(e.tokens))
+    return _by_padded_size(examples, layout.micro_batch_size * layout.window_tokens)
+
+
+def _by_padded_size(examples: Sequence[Example], most_tokens: int) -> tuple[MicroBatch, ...]:
+    """Groups of one-example rows that hold at most so many tokens once padded to their first, longest row."""
+    groups: list[list[Row]] = []
+    for example in examples:
+        if groups and (len(groups[-1]) + 1) * len(groups[-1][0][0].tokens) <= most_tokens:
+            groups[-1].append((example,))
+        else:
+            groups.append([(example,)])
+    return tuple(tuple(group) for group in groups)
+
+
+def chain(digest: str, batch_sha256: str) -> str:
+    """The digest of all batches consumed, one more included. Starts from the empty string."""
+    return hashlib.sha256(f"{digest}{batch_sha256}".encode()).hexdigest()

@@ -1,0 +1,148 @@
+"""Going on from a bundle, and saying whether it is exactly where the writing run was."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from schemas.artefacts import BundleManifest, ResumeCertificate
+from schemas.base import FailureClass
+from schemas.layout import MANIFEST
+from services.trainer_agent.protocol import TrainingOrder
+from services.trainer_agent.training.bundle import MODEL_FILE, STATE, BundleState, RankIndex, sha256_of
+from services.trainer_agent.training.distributed import local
+from services.trainer_agent.training.failures import TrainingFailed
+from services.trainer_agent.training.optimizer import MOMENTS, moments, set_step
+from services.trainer_agent.training.run import Run
+from services.trainer_agent.training.snapshot import Slice, set_rng_state, slice_of, take_snapshot
+from services.trainer_agent.training.step import next_loss
+
+
+@dataclass(frozen=True)
+class Bundle:
+    directory: Path
+    manifest: BundleManifest
+    state: BundleState
+
+    @property
+    def indices(self) -> Iterator[RankIndex]:
+        for rank in range(self.manifest.world_size):
+            path = self.directory / f"optimizer/rank-{rank}.json"
+            yield RankIndex.model_validate_json(path.read_bytes())
+
+
+def open_bundle(directory: Path, order: TrainingOrder) -> Bundle:
+    """Raises: TrainingFailed(infra) for a damaged bundle, (internal) for one of another job."""
+    manifest = BundleManifest.model_validate_json((directory / MANIFEST).read_bytes())
+    for part in manifest.parts:
+        path = directory / part.path
+        if not path.exists() or path.stat().st_size != part.size_bytes or sha256_of(path) != part.sha256:
+            message = f"bundle of step {manifest.step}: {part.path} is not what the manifest names"
+            raise TrainingFailed(FailureClass.INFRA, message)
+    state = BundleState.model_validate_json((directory / STATE).read_bytes())
+    for name, found, expected in (
+        ("base model", manifest.base_sha, order.base_sha),
+        ("dataset version", manifest.dataset_version, order.dataset_version),
+        ("recipe", state.recipe, order.recipe),
+    ):
+        if found != expected:
+            message = f"bundle of step {manifest.step}: {name} is {found}, the order names {expected}"
+            raise TrainingFailed(FailureClass.INTERNAL, message)
+    return Bundle(directory, manifest, state)
+
+
+def restore(run: Run, bundle: Bundle) -> None:
+    """Weights, moments and position at any number of processes; random numbers only at the same one."""
+    _restore_weights(run, bundle)
+    _restore_moments(run, bundle)
+    run.step = run.start_step = bundle.state.step
+    run.consumed_sha256 = bundle.state.consumed_sha256
+    if bundle.manifest.world_size == run.world.size:
+        set_rng_state(load_file(bundle.directory / f"rng/rank-{run.world.rank}.safetensors"), run.device)
+    else:
+        torch.manual_seed(run.order.recipe.seed + run.world.rank + 2**20 * run.step)
+
+
+def certify(run: Run, bundle: Bundle) -> ResumeCertificate:
+    """All ranks at once. Compares, in this order: processes, restored state, next batch, next loss."""
+    state = bundle.state
+    found_batch = None if run.is_complete else run.next_plan().batch_sha256
+    found_loss = None if run.is_complete else next_loss(run)
+    reason = (
+        _other_circumstances(run, bundle)
+        or _other_state(run, bundle)
+        or _difference("next batch", state.expected_batch_sha256, found_batch)
+        or _difference("next loss", state.expected_loss, found_loss)
+    )
+    return ResumeCertificate(
+        exact=reason is None,
+        step=state.step,
+        reason=reason or "equal",
+        expected_batch_sha256=state.expected_batch_sha256,
+        found_batch_sha256=found_batch,
+        expected_loss=state.expected_loss,
+        found_loss=found_loss,
+    )
+
+
+def _other_circumstances(run: Run, bundle: Bundle) -> str | None:
+    return (
+        _difference("number of processes", bundle.manifest.world_size, run.world.size)
+        or _difference("number of steps", bundle.state.num_steps, run.sampler.num_steps)
+        or _difference("packing", bundle.state.packed, run.layout.packed)
+    )
+
+
+def _other_state(run: Run, bundle: Bundle) -> str | None:
+    """Compares every bit of weights, moments and random numbers, as they now are, with the writing run's."""
+    found = take_snapshot(run.parameters, run.optimizer, run.world).sha256
+    pairs = zip(bundle.indices, run.world.gathered(found), strict=True)
+    differences = (
+        _difference(f"state of rank {index.rank}", index.state_sha256, sha) for index, sha in pairs
+    )
+    return next((difference for difference in differences if difference), None)
+
+
+def _difference(name: str, expected: object, found: object) -> str | None:
+    return None if expected == found else f"{name}: expected {expected}, found {found}"
+
+
+def _restore_weights(run: Run, bundle: Bundle) -> None:
+    path = bundle.directory / MODEL_FILE[run.order.recipe.method]
+    with torch.no_grad(), safe_open(path, framework="pt") as file:
+        for name, parameter in run.parameters.items():
+            here = slice_of(name, parameter)
+            block = tuple(slice(o, o + n) for o, n in zip(here.offsets, here.shape, strict=True))
+            local(parameter).copy_(file.get_slice(name)[block])
+
+
+def _restore_moments(run: Run, bundle: Bundle) -> None:
+    updates = 0
+    targets = {name: slice_of(name, parameter) for name, parameter in run.parameters.items()}
+    for index in bundle.indices:
+        updates = index.updates
+        with torch.no_grad(), safe_open(bundle.directory / index.file, framework="pt") as file:
+            for source in index.slices:
+                live = moments(run.optimizer, run.parameters[source.tensor])
+                for moment in MOMENTS:
+                    stored = file.get_tensor(f"{source.tensor}.{moment}")
+                    _copy_overlap(stored, source, local(live[moment]), targets[source.tensor])
+    set_step(run.optimizer, updates)
+
+
+def _copy_overlap(stored: Tensor, source: Slice, target: Tensor, here: Slice) -> None:
+    """Copy what two blocks of one tensor have in common."""
+    first = [max(a, b) for a, b in zip(source.offsets, here.offsets, strict=True)]
+    ends = zip(source.offsets, source.shape, here.offsets, here.shape, strict=True)
+    last = [min(a + n, b + m) for a, n, b, m in ends]
+    if any(a >= b for a, b in zip(first, last, strict=True)):
+        return
+    target[_block(first, last, here)] = stored[_block(first, last, source)].to(target.device)
+
+
+def _block(first: list[int], last: list[int], within: Slice) -> tuple[slice, ...]:
+    return tuple(slice(a - o, b - o) for a, b, o in zip(first, last, within.offsets, strict=True))

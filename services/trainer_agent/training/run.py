@@ -1,0 +1,57 @@
+"""One training run in memory."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim import AdamW
+
+from services.trainer_agent.protocol import TrainingOrder
+from services.trainer_agent.training.dataset import Dataset
+from services.trainer_agent.training.distributed import World
+from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan
+from services.trainer_agent.training.reports import Reports
+from services.trainer_agent.training.sampler import Sampler
+from services.trainer_agent.training.schedule import Schedule
+
+
+@dataclass
+class Run:
+    order: TrainingOrder
+    work_dir: Path
+    world: World
+    reports: Reports
+    dataset: Dataset
+    sampler: Sampler
+    schedule: Schedule
+    layout: Layout
+    network: TokenLosses
+    parameters: dict[str, nn.Parameter]
+    """Those that are trained, by their name in the model file."""
+    optimizer: AdamW
+    start_step: int = 0
+    step: int = 0
+    """Optimizer steps completed."""
+    consumed_sha256: str = ""
+    last_loss: float | None = None
+    num_matmul_parameters: int = 0
+    peak_flops: float | None = None
+    resumed_metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.step >= self.sampler.num_steps
+
+    @property
+    def device(self) -> torch.device:
+        return self.world.device
+
+    def next_plan(self) -> StepPlan:
+        windows = self.sampler.windows_after(self.step)
+        return StepPlan(tuple(self.dataset.training[index] for index in windows))
+
+    def share_of(self, plan: StepPlan) -> tuple[MicroBatch, ...]:
+        """This rank's micro batches."""
+        return plan.micro_batches(self.layout, rank=self.world.rank, world_size=self.world.size)

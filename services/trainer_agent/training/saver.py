@@ -1,0 +1,124 @@
+"""Bundles written behind the training's back: copied at a step boundary, put into files by a thread."""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from pydantic import TypeAdapter
+
+from schemas.artefacts import FileEntry
+from schemas.specification import Method
+from services.trainer_agent.protocol import BundleKind, Saved, bundle_dir
+from services.trainer_agent.training.bundle import (
+    BundleState,
+    ModelFiles,
+    adapter_files,
+    full_model_files,
+    write_rank_files,
+    write_shared_files,
+)
+from services.trainer_agent.training.run import Run
+from services.trainer_agent.training.snapshot import Snapshot, take_snapshot
+from services.trainer_agent.training.step import next_loss
+
+_ENTRIES = TypeAdapter(list[FileEntry])
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    step: int
+    kind: BundleKind
+    metrics: dict[str, float]
+    entries: Future[list[FileEntry]]
+
+
+class Saver:
+    """At most one bundle is being written at a time. All ranks call every method at the same step."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bundle")
+        self._in_flight: _InFlight | None = None
+        self._last_step = run.step
+        self._last_time = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """By this rank's clock; the ranks must still agree."""
+        interval = self._run.order.recipe.checkpoint
+        return (
+            self._run.step - self._last_step >= interval.every_steps
+            or time.monotonic() - self._last_time >= interval.every_seconds
+        ) and self._run.step > self._last_step
+
+    @property
+    def is_writing(self) -> bool:
+        """On this rank; others may take longer."""
+        return self._in_flight is not None and not self._in_flight.entries.done()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._in_flight is not None
+
+    def begin(self, kind: BundleKind, metrics: dict[str, float]) -> None:
+        """Copy the state and let the thread write it. Training may go on at once."""
+        assert not self.is_busy, "one bundle at a time"
+        run = self._run
+        state = _state_of(run)
+        snapshot = take_snapshot(run.parameters, run.optimizer, run.world)
+        self._last_step, self._last_time = run.step, time.monotonic()
+        entries = self._writer.submit(_write, run, snapshot, state)
+        self._in_flight = _InFlight(run.step, kind, metrics, entries)
+
+    def finish(self) -> None:
+        """Wait until every rank's files are written, and report them.
+
+        Raises: what went wrong in the writing.
+        """
+        assert self._in_flight is not None, "a bundle has begun"
+        bundle, self._in_flight = self._in_flight, None
+        mine = _ENTRIES.dump_json(bundle.entries.result()).decode()
+        by_rank = [_ENTRIES.validate_json(text) for text in self._run.world.gathered(mine)]
+        run = self._run
+        run.reports.send(
+            Saved(
+                step=bundle.step,
+                bundle=bundle.kind,
+                directory=bundle_dir(run.work_dir, bundle.step),
+                parts=tuple(entry for rank in run.world.node_ranks for entry in by_rank[rank]),
+                all_parts=tuple(e for entries in by_rank for e in entries) if run.world.rank == 0 else (),
+                metrics=bundle.metrics,
+            )
+        )
+
+
+def _state_of(run: Run) -> BundleState:
+    return BundleState(
+        step=run.step,
+        epoch=run.sampler.epochs_after(run.step),
+        recipe=run.order.recipe,
+        num_steps=run.sampler.num_steps,
+        num_windows=run.sampler.num_windows,
+        packed=run.layout.packed,
+        learning_rate=run.schedule.rate(run.step),
+        consumed_sha256=run.consumed_sha256,
+        expected_batch_sha256=None if run.is_complete else run.next_plan().batch_sha256,
+        expected_loss=None if run.is_complete else next_loss(run),
+        num_threads=torch.get_num_threads(),
+        torch_version=torch.__version__,
+    )
+
+
+def _write(run: Run, snapshot: Snapshot, state: BundleState) -> list[FileEntry]:
+    directory = bundle_dir(run.work_dir, state.step)
+    entries = write_rank_files(snapshot, directory, rank=run.world.rank, updates=state.step)
+    if run.world.rank == 0:
+        entries += write_shared_files(snapshot, directory, state=state, files=_files_beside(run))
+    return entries
+
+
+def _files_beside(run: Run) -> ModelFiles:
+    if run.order.recipe.method is Method.LORA:
+        return adapter_files(run.network.model.peft_config["default"], run.order.base_sha)
+    return full_model_files(run.order.base_dir)

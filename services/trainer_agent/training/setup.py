@@ -1,0 +1,127 @@
+"""From an order to a run that is ready for its first step."""
+
+from pathlib import Path
+
+import torch
+
+from schemas.base import FailureClass
+from schemas.specification import Recipe
+from services.trainer_agent.protocol import PackingVerdict, ResumeChecked, Started, TrainingOrder
+from services.trainer_agent.training.dataset import Dataset, load_dataset
+from services.trainer_agent.training.distributed import World, shard
+from services.trainer_agent.training.failures import TrainingFailed
+from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.network import build_network, num_matmul_parameters, trainable
+from services.trainer_agent.training.optimizer import build_optimizer
+from services.trainer_agent.training.plan import Layout
+from services.trainer_agent.training.preflight import check_packing
+from services.trainer_agent.training.reports import Reports
+from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore
+from services.trainer_agent.training.run import Run
+from services.trainer_agent.training.sampler import Sampler
+from services.trainer_agent.training.schedule import schedule_of
+from services.trainer_agent.training.throughput import peak_flops
+
+
+def prepare(
+    order: TrainingOrder, work_dir: Path, world: World, reports: Reports
+) -> tuple[Run, Bundle | None]:
+    """Load all, prove packing, restore what the order names. Reports each of it."""
+    _check_world(order, world)
+    bundle = open_bundle(order.resume_dir, order) if order.resume_dir is not None else None
+    _make_arithmetic_repeatable(world, bundle)
+    dataset = load_dataset(order.dataset_dir, version=order.dataset_version, base_sha=order.base_sha)
+    network = build_network(order.recipe, order.base_dir, world.device)
+    _check_vocabulary(dataset, network)
+    run = _assemble(order, work_dir, world, reports, dataset, network)
+    if bundle is not None:
+        restore(run, bundle)
+    _report_start(run)
+    _choose_layout(run)
+    if bundle is not None:
+        reports.send(ResumeChecked(certificate=certify(run, bundle)))
+    return run, bundle
+
+
+def _assemble(
+    order: TrainingOrder,
+    work_dir: Path,
+    world: World,
+    reports: Reports,
+    dataset: Dataset,
+    network: TokenLosses,
+) -> Run:
+    matmul_parameters = num_matmul_parameters(network)
+    shard(network, world)
+    parameters = trainable(network)
+    sampler = _sampler_of(order.recipe, len(dataset.training))
+    # Each rank draws its own dropout; a bundle carries every rank's state.
+    torch.manual_seed(order.recipe.seed + world.rank)
+    return Run(
+        order=order,
+        work_dir=work_dir,
+        world=world,
+        reports=reports,
+        dataset=dataset,
+        sampler=sampler,
+        schedule=schedule_of(order.recipe, sampler.num_steps),
+        layout=Layout(order.recipe.packing, order.recipe.micro_batch_size, dataset.manifest.window_tokens),
+        network=network,
+        parameters=parameters,
+        optimizer=build_optimizer(parameters, order.recipe),
+        num_matmul_parameters=matmul_parameters,
+        peak_flops=peak_flops(world.device),
+    )
+
+
+def _sampler_of(recipe: Recipe, num_windows: int) -> Sampler:
+    assert recipe.batch_size != "auto", "the recipe is resolved before training"
+    assert recipe.num_epochs != "auto", "the recipe is resolved before training"
+    return Sampler(recipe.seed, num_windows, recipe.batch_size, recipe.num_epochs)
+
+
+def _check_world(order: TrainingOrder, world: World) -> None:
+    if world.size != order.world_size:
+        message = f"{world.size} processes were started, the order names {order.world_size}"
+        raise TrainingFailed(FailureClass.INTERNAL, message)
+
+
+def _check_vocabulary(dataset: Dataset, network: TokenLosses) -> None:
+    largest = max(dataset.training.largest_token, dataset.validation.largest_token)
+    table = network.causal_lm.get_input_embeddings().num_embeddings
+    if largest >= table:
+        message = f"dataset holds token {largest}, the base model knows 0 to {table - 1}: another tokenizer?"
+        raise TrainingFailed(FailureClass.USER, message)
+
+
+def _make_arithmetic_repeatable(world: World, bundle: Bundle | None) -> None:
+    if world.device.type == "cuda":
+        return
+    if bundle is not None:
+        torch.set_num_threads(bundle.state.num_threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _report_start(run: Run) -> None:
+    run.reports.send(
+        Started(
+            num_steps=run.sampler.num_steps,
+            start_step=run.step,
+            world_size=run.world.size,
+            num_parameters=sum(p.numel() for p in run.network.parameters()),
+            num_trainable=sum(p.numel() for p in run.parameters.values()),
+            device=_device_name(run.device),
+        )
+    )
+
+
+def _choose_layout(run: Run) -> None:
+    verdict = check_packing(run)
+    run.reports.send(verdict)
+    if verdict.packing is PackingVerdict.REFUSED:
+        run.layout = Layout(False, run.layout.micro_batch_size, run.layout.window_tokens)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

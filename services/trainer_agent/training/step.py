@@ -1,0 +1,104 @@
+"""One optimizer step, and the look at the next one that a bundle records."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from schemas.base import FailureClass
+from services.trainer_agent.protocol import Stepped
+from services.trainer_agent.training.distributed import whole
+from services.trainer_agent.training.failures import TrainingFailed
+from services.trainer_agent.training.optimizer import set_rate
+from services.trainer_agent.training.plan import StepPlan, chain
+from services.trainer_agent.training.run import Run
+from services.trainer_agent.training.snapshot import rng_state, set_rng_state
+from services.trainer_agent.training.tensors import inputs_of
+from services.trainer_agent.training.throughput import memory_bytes, model_flops_utilisation
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What the backward passes of one step left, over all ranks; the gradients themselves are clipped."""
+
+    loss: float
+    norm: float
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.norm)
+
+
+def take_step(run: Run) -> Stepped:
+    """Raises: TrainingFailed(numeric or infra) where loss or gradient is not a finite number."""
+    begin = time.perf_counter()
+    plan = run.next_plan()
+    gradient = _finite_gradient(run, plan)
+    rate = run.schedule.rate(run.step)
+    set_rate(run.optimizer, rate)
+    run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    run.step += 1
+    run.consumed_sha256 = chain(run.consumed_sha256, plan.batch_sha256)
+    run.last_loss = gradient.loss
+    tokens_per_second = plan.num_tokens / (time.perf_counter() - begin)
+    return Stepped(
+        step=run.step,
+        loss=gradient.loss,
+        learning_rate=rate,
+        grad_norm=gradient.norm,
+        num_tokens=plan.num_tokens,
+        tokens_per_second=tokens_per_second,
+        mfu=model_flops_utilisation(run, tokens_per_second),
+        memory_bytes=memory_bytes(run.device),
+        epoch=run.sampler.epochs_after(run.step),
+    )
+
+
+def next_loss(run: Run) -> float:
+    """Mean loss over the first micro batches of the next step, all ranks together, without taking it.
+
+    Leaves weights and random numbers as they are. Measured before a bundle is written and after it is
+    restored; equal values mean that weights, data order and random numbers are those of the writing run.
+    """
+    share = run.share_of(run.next_plan())
+    before = rng_state(run.device)
+    with torch.no_grad():
+        losses = run.network(inputs_of(share[0], run.device))
+    set_rng_state(before, run.device)
+    loss, count = run.world.total([float(losses.sum(dtype=torch.float64)), len(losses)])
+    return loss / max(1.0, count)
+
+
+def _finite_gradient(run: Run, plan: StepPlan) -> Gradient:
+    """Nothing is updated yet when a loss turns out not finite, so the step can be computed once more: the
+    same again is a matter of data or rate, a finite result is a machine that cannot be trusted.
+    """
+    before = rng_state(run.device)
+    gradient = _gradient(run, plan)
+    if gradient.is_finite:
+        return gradient
+    run.optimizer.zero_grad(set_to_none=True)
+    set_rng_state(before, run.device)
+    again = _gradient(run, plan)
+    found = f"step {run.step + 1}: loss {gradient.loss}, gradient norm {gradient.norm}"
+    if again.is_finite:
+        message = f"{found}, but {again.loss} and {again.norm} when computed again from the same state"
+        raise TrainingFailed(FailureClass.INFRA, message)
+    raise TrainingFailed(
+        FailureClass.NUMERIC, f"{found}; the same when computed again, expected finite numbers"
+    )
+
+
+def _gradient(run: Run, plan: StepPlan) -> Gradient:
+    num_targets = max(1, plan.num_loss_tokens)
+    total = 0.0
+    for micro_batch in run.share_of(plan):
+        losses = run.network(inputs_of(micro_batch, run.device))
+        # Sharding takes the mean of all ranks' gradients; the sum is wanted.
+        (losses.sum() * (run.world.size / num_targets)).backward()
+        total += float(losses.detach().sum(dtype=torch.float64))
+    norm = clip_grad_norm_(run.parameters.values(), run.order.recipe.max_grad_norm)
+    return Gradient(loss=run.world.total([total])[0] / num_targets, norm=float(whole(norm)))

@@ -1,0 +1,48 @@
+"""Micro batches as tensors."""
+
+# ruff: noqa: N815 shapes are part of tensors' names
+# B = rows, T = tokens of the longest row, K = loss positions of the micro batch
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.trainer_agent.training.plan import MicroBatch
+
+
+@dataclass(frozen=True)
+class Inputs:
+    tokens_BT: Tensor
+    positions_BT: Tensor
+    """Restart at 0 with every example, and with the padding behind the last one: attention reads the borders
+    of the examples from them alone."""
+    sources_K: Tensor
+    """Indices into the B * T positions whose hidden state predicts a target."""
+    targets_K: Tensor
+
+
+def inputs_of(micro_batch: MicroBatch, device: torch.device) -> Inputs:
+    """An empty micro batch becomes one token without a target, so that every rank has something to run."""
+    width = max((sum(len(example.tokens) for example in row) for row in micro_batch), default=0) or 1
+    height = len(micro_batch) or 1
+    tokens = torch.zeros(height, width, dtype=torch.int64)
+    positions = torch.arange(width).repeat(height, 1)
+    sources, targets = [], []
+    for row_number, row in enumerate(micro_batch):
+        start = 0
+        for example in row:
+            end = start + len(example.tokens)
+            places = torch.from_numpy(example.targets)
+            tokens[row_number, start:end] = torch.from_numpy(example.tokens)
+            positions[row_number, start:] = torch.arange(width - start)
+            sources.append(row_number * width + start + places - 1)
+            targets.append(tokens[row_number, start + places])
+            start = end
+        positions[row_number, start:] = torch.arange(width - start)
+    return Inputs(
+        tokens.to(device), positions.to(device), _joined(sources).to(device), _joined(targets).to(device)
+    )
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.int64)

@@ -1,0 +1,84 @@
+"""A tiny Llama with tokenizer and chat template, built from text alone: real files, small numbers."""
+
+import json
+from pathlib import Path
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% else %}{{ message['content'] + '<|im_end|>\n' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def build_tiny_model(
+    directory: Path,
+    *,
+    text: str,
+    vocab_size: int = 512,
+    hidden_size: int = 64,
+    num_layers: int = 2,
+    context_tokens: int = 512,
+    seed: int = 0,
+) -> Path:
+    """Write a base model as a hub directory has it; equal arguments give equal bytes.
+
+    Heads are 32 wide and the inner size is a multiple of 128, which serving and quantisation ask for.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    save_tokenizer(directory, text=text, vocab_size=vocab_size, context_tokens=context_tokens)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=128 * max(1, round(hidden_size * 2.67 / 128)),
+        num_hidden_layers=num_layers,
+        num_attention_heads=hidden_size // 32,
+        num_key_value_heads=max(1, hidden_size // 64),
+        max_position_embeddings=context_tokens,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def save_tokenizer(directory: Path, *, text: str, vocab_size: int, context_tokens: int) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=context_tokens,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(directory)
+
+
+def template_text(directory: Path) -> str:
+    """The chat template as it was saved."""
+    jinja = directory / "chat_template.jinja"
+    if jinja.exists():
+        return jinja.read_text()
+    return str(json.loads((directory / "tokenizer_config.json").read_text())["chat_template"])

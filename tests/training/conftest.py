@@ -1,0 +1,47 @@
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny_model import build_tiny_model
+from tests.training.jobs import WINDOW_TOKENS, Inputs, Tokens, write_dataset
+
+NUM_WINDOWS = 32
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.torch)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """A tiny Llama and the sources of `textwrap`, cut into examples of many lengths."""
+    directory = tmp_path_factory.mktemp("inputs")
+    text = Path(textwrap.__file__).read_text()
+    base_dir = build_tiny_model(directory / "base", text=text)
+    windows = packed_windows(base_dir, text)
+    return Inputs(base_dir, write_dataset(directory / "dataset", windows))
+
+
+def packed_windows(base_dir: Path, text: str) -> list[list[Tokens]]:
+    from transformers import AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(base_dir)(text)["input_ids"]
+    windows, start = [], 0
+    for window in range(NUM_WINDOWS):
+        # From one long example to eight short ones, and not always full.
+        lengths = [(WINDOW_TOKENS - window % 5) // (window % 8 + 1)] * (window % 8 + 1)
+        windows.append([])
+        for length in lengths:
+            ids = [tokens[(start + i) % len(tokens)] for i in range(length)]
+            windows[-1].append((ids, [int(i >= length // 3) for i in range(length)]))
+            start += length
+    return windows

@@ -1,0 +1,210 @@
+"""Small real jobs for the training child: a tiny base model, a packed dataset, orders, and ways to run them."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from schemas.artefacts import BundleManifest, DatasetCounts, DatasetManifest, FileEntry
+from schemas.specification import CheckpointSpec, DatasetFormat, LoraSpec, Method, Recipe
+from services.trainer_agent.protocol import (
+    REPORTS,
+    Report,
+    Saved,
+    TrainingOrder,
+    bundle_manifest,
+    parse_reports,
+    write_order,
+)
+from services.trainer_agent.training.bundle import sha256_of
+from services.trainer_agent.training.distributed import World
+from services.trainer_agent.training.main import run_child
+from services.trainer_agent.training.stop import StopWish
+
+BASE_SHA = "ba" * 32
+VERSION = "da" * 32
+CONFIG_HASH = "c0" * 32
+WINDOW_TOKENS = 96
+ONE_PROCESS = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"))
+CHILD = (sys.executable, "-m", "services.trainer_agent.training.main")
+
+Tokens = tuple[list[int], list[int]]
+"""Token ids and loss mask of one example."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    base_dir: Path
+    dataset_dir: Path
+
+
+def a_recipe(**changes: object) -> Recipe:
+    recipe = Recipe(
+        method=Method.LORA,
+        lora=LoraSpec(rank=4, dropout=0.1),
+        learning_rate=5e-3,
+        num_epochs=2,
+        batch_size=4,
+        micro_batch_size=2,
+        checkpoint=CheckpointSpec(every_steps=3, every_seconds=3600),
+    )
+    return recipe.model_copy(update=changes)
+
+
+def an_order(inputs: Inputs, recipe: Recipe | None = None, **changes: object) -> TrainingOrder:
+    order = TrainingOrder(
+        job_id="job-1",
+        attempt=1,
+        recipe=recipe or a_recipe(),
+        base_dir=inputs.base_dir,
+        dataset_dir=inputs.dataset_dir,
+        base_sha=BASE_SHA,
+        dataset_version=VERSION,
+        config_hash=CONFIG_HASH,
+    )
+    return order.model_copy(update=changes)
+
+
+def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_parts: int = 2) -> Path:
+    """A dataset version whose last eighth of windows is for validation."""
+    directory.mkdir(parents=True)
+    num_training = len(windows) - len(windows) // 8
+    parts = [list(part) for part in np.array_split(np.arange(num_training), num_parts)]
+    training = [_write_part(directory, f"part-{i}", [windows[w] for w in part]) for i, part in enumerate(parts)]
+    validation = _write_part(directory, "validation-0", windows[num_training:])
+    (directory / "report.json").write_text("{}")
+    manifest = DatasetManifest(
+        version=VERSION,
+        tenant="acme",
+        base_sha=BASE_SHA,
+        template_sha256="7e" * 32,
+        format=DatasetFormat.CHAT,
+        method=Method.LORA,
+        window_tokens=WINDOW_TOKENS,
+        counts=DatasetCounts(rows=0, windows=num_training, tokens=0, loss_tokens=0),
+        training=tuple(training),
+        validation=(validation,),
+        report=_entry(directory, "report.json"),
+        rules_version=1,
+    )
+    (directory / "manifest.json").write_text(manifest.model_dump_json())
+    return directory
+
+
+def a_work_dir(directory: Path, order: TrainingOrder) -> Path:
+    directory.mkdir(parents=True)
+    write_order(directory, order)
+    return directory
+
+
+def carry_out(directory: Path, order: TrainingOrder) -> tuple[Report, ...]:
+    """Run the child's work in this process."""
+    work_dir = a_work_dir(directory, order)
+    run_child(work_dir, ONE_PROCESS, StopWish(work_dir))
+    return reports_in(work_dir)
+
+
+def start_child(directory: Path, order: TrainingOrder) -> subprocess.Popen[bytes]:
+    """One process, as torchrun would start it."""
+    work_dir = a_work_dir(directory, order)
+    return subprocess.Popen([*CHILD, str(work_dir)], env=_environment(), stderr=_log_of(work_dir))
+
+
+def start_gang_node(
+    directory: Path, order: TrainingOrder, *, node: int = 0, port: int | None = None
+) -> subprocess.Popen[bytes]:
+    """The processes of one node, through torchrun."""
+    work_dir = a_work_dir(directory, order)
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", str(order.nodes), "--nproc-per-node", str(order.devices_per_node)),
+        *("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port or free_port())),
+        *("--max-restarts", "0", "-m", CHILD[-1], str(work_dir)),
+    ]
+    return subprocess.Popen(command, env=_environment(), stderr=_log_of(work_dir))
+
+
+def reports_in(work_dir: Path) -> tuple[Report, ...]:
+    path = work_dir / REPORTS
+    return parse_reports(path.read_bytes())[0] if path.exists() else ()
+
+
+def reports_of(reports: Sequence[Report], kind: type[T]) -> list[T]:
+    return [report for report in reports if isinstance(report, kind)]
+
+
+def log_in(work_dir: Path) -> str:
+    return (work_dir / "log").read_text()
+
+
+def as_bundle(order: TrainingOrder, saved: Saved, target: Path) -> Path:
+    """What a runner of a later attempt fetches: the parts and, beside them, their manifest."""
+    shutil.copytree(saved.directory, target)
+    (target / "manifest.json").write_text(bundle_manifest(order, saved).model_dump_json())
+    return target
+
+
+def rewrite_manifest(bundle: Path) -> None:
+    """Make the manifest fit files that were changed after it was written."""
+    manifest = BundleManifest.model_validate_json((bundle / "manifest.json").read_bytes())
+    parts = tuple(_entry(bundle, part.path) for part in manifest.parts)
+    changed = manifest.model_copy(update={"parts": parts})
+    (bundle / "manifest.json").write_text(changed.model_dump_json())
+
+
+def model_sha256(saved: Saved) -> str:
+    [entry] = [e for e in saved.parts if e.path.startswith("model/") and e.path.endswith(".safetensors")]
+    assert sha256_of(saved.directory / entry.path) == entry.sha256
+    return entry.sha256
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _write_part(directory: Path, name: str, windows: Sequence[Sequence[Tokens]]) -> FileEntry:
+    examples = [example for window in windows for example in window]
+    path = f"{name}.safetensors"
+    save_file(
+        {
+            "tokens": np.array([t for tokens, _ in examples for t in tokens], dtype=np.int32),
+            "loss_mask": np.array([m for _, mask in examples for m in mask], dtype=np.uint8),
+            "example_offsets": np.cumsum([0, *(len(tokens) for tokens, _ in examples)], dtype=np.int64),
+            "example_lines": np.arange(1, len(examples) + 1, dtype=np.int64),
+            "window_offsets": np.cumsum([0, *(len(window) for window in windows)], dtype=np.int64),
+            "window_examples": np.arange(len(examples), dtype=np.int64),
+        },
+        directory / path,
+    )
+    return _entry(directory, path)
+
+
+def _entry(directory: Path, path: str) -> FileEntry:
+    file = directory / path
+    return FileEntry(path=path, size_bytes=file.stat().st_size, sha256=sha256_of(file))
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+
+
+def _log_of(work_dir: Path) -> int:
+    return os.open(work_dir / "log", os.O_WRONLY | os.O_CREAT, 0o644)
