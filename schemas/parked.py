@@ -1,6 +1,7 @@
 """parked.commands and parked.<service>: messages set aside for a person."""
 
 from datetime import datetime
+from typing import Literal
 
 from schemas.base import Count, Message
 
@@ -37,3 +38,13 @@ class MessageParked(Message):
     value_base64: str
     """The raw value; cut at 64 KiB (the table has all of it)."""
     parked_at: datetime
+
+
+class ParkedSettled(Message):
+    """A parked message was handled after all, or left out for good."""
+
+    keyed_by = "service"
+    service: str
+    parked_id: Count
+    state: Literal["replayed", "dropped"]
+    reason: str = ""

@@ -39,6 +39,18 @@ class DatasetFormat(StrEnum):
     TEXT = "text"  # {"text"}
 
 
+def format_of_row(row: dict[str, object]) -> DatasetFormat | None:
+    """What a row looks like by its keys alone; None where it looks like none of the formats."""
+    keys = row.keys()
+    if "messages" in keys:
+        return DatasetFormat.CHAT
+    if {"chosen", "rejected"} <= keys or {"preferred_output", "non_preferred_output"} <= keys:
+        return DatasetFormat.PREFERENCE
+    if {"prompt", "completion"} <= keys:
+        return DatasetFormat.PROMPT_COMPLETION
+    return DatasetFormat.TEXT if "text" in keys else None
+
+
 FORMATS_OF_METHOD = {
     Method.LORA: frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION}),
     Method.SFT: frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION}),

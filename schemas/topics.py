@@ -204,7 +204,7 @@ PARKED_TOPICS = {
     service: Topic(
         f"parked.{service}",
         (service,),
-        (parked.MessageParked, CommandRefused),
+        (parked.MessageParked, parked.ParkedSettled, CommandRefused),
         partitions=1,
         retention_days=90,
     )

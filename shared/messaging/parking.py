@@ -6,7 +6,7 @@ A parked message of a story holds back every later one of the same aggregate, so
 import base64
 from typing import Any
 
-from schemas.parked import DropParked, MessageParked, ReplayParked
+from schemas.parked import DropParked, MessageParked, ParkedSettled, ReplayParked
 from shared.errors import Refused
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -123,6 +123,9 @@ class Desk:
             await unit.conn.execute(FORGET_POSITION, row["topic"], row["aggregate_id"])
         else:
             await unit.conn.execute(SKIP_TO, row["topic"], row["aggregate_id"], row["sequence"])
+        await unit.emit(
+            ParkedSettled(service=self._service, parked_id=row["id"], state="dropped", reason=command.reason)
+        )
         await self._start_follower(unit, row)
         log.info("parked message dropped", parked_id=row["id"], reason=command.reason)
 
@@ -144,7 +147,10 @@ class Desk:
     async def done(self, task: ReplayTask, outcome: str, unit: Unit) -> None:
         log.info("parked message replayed", parked_id=task.parked_id, outcome=outcome)
         row = await unit.conn.fetchrow(FIND, task.parked_id)
-        if row is not None and row["state"] != "parked":
+        if row is not None and row["state"] == "replayed":
+            await unit.emit(
+                ParkedSettled(service=self._service, parked_id=row["id"], state="replayed", reason=outcome)
+            )
             await self._start_follower(unit, row)
 
     async def failed(self, task: ReplayTask, error: Exception, unit: Unit) -> None:

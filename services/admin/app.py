@@ -1,0 +1,73 @@
+"""The `retune` command. Exit codes: 0 done, 1 refused, 2 wrong usage, 3 unreachable."""
+
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from services.admin.api import RefusedByPlatform
+from services.admin.commands import data, deployments, events, jobs, models, nodes, parked, tenants
+from services.admin.connection import Unreachable
+from services.admin.output import Output, note
+
+REFUSED, UNREACHABLE = 1, 3
+
+app = typer.Typer(
+    help="Fine-tune, gate and serve models on your own machines.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for name, noun in (
+    ("data", data),
+    ("jobs", jobs),
+    ("models", models),
+    ("deployments", deployments),
+    ("nodes", nodes),
+    ("events", events),
+    ("parked", parked),
+    ("tenants", tenants),
+):
+    app.add_typer(noun.app, name=name)
+
+
+@app.callback()
+def options(json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False) -> None:
+    Output.as_json = json
+
+
+@app.command()
+def up(detach: Annotated[bool, typer.Option(help="Return when everything is healthy.")] = True) -> None:
+    """Start the local stack."""
+    _local("up", *(["--detach"] if detach else []))
+
+
+@app.command()
+def down() -> None:
+    """Stop the local stack."""
+    _local("down")
+
+
+@app.command()
+def status() -> None:
+    """Show what of the local stack runs."""
+    _local("status")
+
+
+def _local(*arguments: str) -> None:
+    raise typer.Exit(subprocess.call([sys.executable, "-m", "deploy.local", *arguments]))
+
+
+def main() -> None:
+    try:
+        app()
+    except RefusedByPlatform as error:
+        note(str(error))
+        sys.exit(REFUSED)
+    except Unreachable as error:
+        note(str(error))
+        sys.exit(UNREACHABLE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Commands and topics over Kafka, as the operator's own user."""
+
+import asyncio
+from collections.abc import Iterable
+
+from schemas.base import CommandRefused, Message
+from schemas.topics import TOPICS
+from services.admin.api import RefusedByPlatform
+from services.admin.connection import Connection, Unreachable
+from shared.messaging.delivery import Delivery
+from shared.messaging.reader import TopicReader, send
+
+WRITER = "admin"
+
+
+def command(
+    connection: Connection, message: Message, *, until: Iterable[type[Message]], seconds: float
+) -> Message:
+    """Send a command and wait for one of the facts it causes. Raises RefusedByPlatform, Unreachable."""
+    return asyncio.run(_command(connection, message, tuple(until), seconds))
+
+
+async def _command(
+    connection: Connection, message: Message, until: tuple[type[Message], ...], seconds: float
+) -> Message:
+    topics = {topic.name for topic in TOPICS for fact in (*until, CommandRefused) if fact in topic.messages}
+    try:
+        async with TopicReader(connection.kafka, topics, from_end=True) as reader, asyncio.timeout(seconds):
+            event_id = await send(connection.kafka, message, writer=WRITER)
+            async for found in reader.follow():
+                if isinstance(found, Delivery) and found.envelope.correlation_id == event_id:
+                    if isinstance(found.message, CommandRefused):
+                        raise RefusedByPlatform(f"{found.message.code}: {found.message.message}")
+                    if isinstance(found.message, until):
+                        return found.message
+    except TimeoutError as error:
+        raise Unreachable(
+            f"nobody answered {message.type} within {seconds:g} s; see `retune status`"
+        ) from error
+    except OSError as error:
+        raise Unreachable(f"Kafka at {connection.kafka.bootstrap} does not answer: {error}") from error
+    raise AssertionError("a followed topic has no end")

@@ -1,0 +1,102 @@
+"""retune data: files, datasets, benchmarks and safety suites."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from schemas.base import FileRef
+from schemas.evaluation import (
+    BenchmarkKind,
+    BenchmarkRegistered,
+    RegisterBenchmark,
+    RegisterSafetySuite,
+    SafetySuiteRegistered,
+)
+from services.admin import bus
+from services.admin.api import RefusedByPlatform
+from services.admin.commands.context import api, connection
+from services.admin.output import note, show, show_table, stderr
+
+app = typer.Typer(help="Files, datasets, benchmarks and safety suites.", no_args_is_help=True)
+
+POLL_SECONDS = 0.5
+REGISTER_SECONDS = 120.0
+
+
+@app.command()
+def upload(path: Path, purpose: str = "fine-tune") -> None:
+    """Upload a JSONL file."""
+    file = api().upload(path, purpose=purpose)
+    show(file, file["id"])
+
+
+@app.command("list")
+def list_files(purpose: str | None = None) -> None:
+    """List uploaded files."""
+    files = list(api().pages("/files", purpose=purpose))
+    rows = [(f["id"], f["filename"], f["bytes"], f["purpose"], f["retune"]["format"]) for f in files]
+    show_table(files, ("id", "name", "bytes", "purpose", "format"), rows)
+
+
+@app.command()
+def validate(
+    path: Path,
+    model: Annotated[str, typer.Option(help="Base model whose tokenizer and template count.")],
+    holdout: Annotated[Path | None, typer.Option(help="Task holdout, JSONL.")] = None,
+) -> None:
+    """Run every check on a dataset without starting a job."""
+    body: dict[str, Any] = {"model": model, "training_file": api().upload(path, purpose="fine-tune")["id"]}
+    if holdout is not None:
+        body["retune"] = {"holdout_file": api().upload(holdout, purpose="fine-tune")["id"]}
+    dataset = api().post("/datasets", body)
+    with stderr.status("validating"):
+        while dataset["status"] == "validating":
+            time.sleep(POLL_SECONDS)
+            dataset = api().get(f"/datasets/{dataset['id']}")
+    if dataset["status"] != "ready":
+        raise RefusedByPlatform(f"{dataset.get('code')}: {dataset.get('message')}")
+    show(dataset, f"{dataset['id']} ready, version {dataset['version']}, {json.dumps(dataset['counts'])}")
+
+
+@app.command()
+def report(dataset_id: str) -> None:
+    """Print the report of a dataset."""
+    found = api().get(f"/datasets/{dataset_id}/report")
+    show(found, json.dumps(found, indent=1, ensure_ascii=False))
+
+
+@app.command("register-benchmark")
+def register_benchmark(
+    name: str,
+    path: Path,
+    kind: BenchmarkKind = BenchmarkKind.MULTIPLE_CHOICE,
+    num_fewshot: Annotated[int, typer.Option(min=0, max=25)] = 0,
+) -> None:
+    """Register a benchmark that every gate runs from now on."""
+    command = RegisterBenchmark(name=name, kind=kind, file=_blob(path, "benchmark"), num_fewshot=num_fewshot)
+    fact = bus.command(connection(), command, until=[BenchmarkRegistered], seconds=REGISTER_SECONDS)
+    assert isinstance(fact, BenchmarkRegistered)
+    show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} rows, digest {fact.digest}")
+
+
+@app.command("register-safety-suite")
+def register_safety_suite(name: str, path: Path) -> None:
+    """Register adversarial prompts that every gate runs from now on."""
+    command = RegisterSafetySuite(name=name, file=_blob(path, "safety-suite"))
+    fact = bus.command(connection(), command, until=[SafetySuiteRegistered], seconds=REGISTER_SECONDS)
+    assert isinstance(fact, SafetySuiteRegistered)
+    show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} prompts, digest {fact.digest}")
+
+
+def _blob(path: Path, purpose: str) -> FileRef:
+    file = api().upload(path, purpose=purpose)
+    note(f"uploaded {path.name} as {file['id']}")
+    return FileRef(
+        file_id=file["id"],
+        sha256=file["retune"]["sha256"],
+        size_bytes=file["bytes"],
+        filename=file["filename"],
+    )

@@ -1,0 +1,109 @@
+"""retune events: read the topics as they are."""
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+import typer
+
+from schemas.topics import TOPICS
+from services.admin.commands.context import connection
+from services.admin.output import Output, show_table, stdout
+from shared.messaging.delivery import Delivery, Unreadable
+from shared.messaging.reader import TopicReader
+
+app = typer.Typer(help="Events, straight from Kafka.", no_args_is_help=True)
+
+STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_story)
+
+
+@app.command()
+def tail(
+    topic: Annotated[
+        list[str] | None, typer.Option(help="May be given several times; default: all events.")
+    ] = None,
+    from_start: Annotated[bool, typer.Option(help="Begin with the oldest record.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on for ever.")] = False,
+) -> None:
+    """Print events as they come, or with --from-start all there are."""
+    asyncio.run(_tail(_known(topic), from_start=from_start, follow=follow or not from_start))
+
+
+@app.command()
+def timeline(job_id: str) -> None:
+    """Print every event of one job, over all topics, in order of time."""
+    events = asyncio.run(_of_job(job_id))
+    values = [_value(event) for event in events]
+    rows = [
+        (f"{event.envelope.time:%H:%M:%S.%f}"[:-3], event.topic.name, event.message.type, _gist(event))
+        for event in events
+    ]
+    show_table(values, ("time", "topic", "event", ""), rows)
+
+
+async def _tail(topics: tuple[str, ...], *, from_start: bool, follow: bool) -> None:
+    async with TopicReader(connection().kafka, topics, from_end=not from_start) as reader:
+        async for found in reader.follow() if follow else reader.to_the_end():
+            _print(found)
+
+
+async def _of_job(job_id: str) -> list[Delivery]:
+    async with TopicReader(connection().kafka, STORY_TOPICS) as reader:
+        found = [event async for event in reader.to_the_end() if isinstance(event, Delivery)]
+    mine = [event for event in found if getattr(event.message, "job_id", None) == job_id]
+    return sorted(mine, key=lambda event: event.envelope.time)
+
+
+def _known(topics: list[str] | None) -> tuple[str, ...]:
+    known = {topic.name for topic in TOPICS}
+    for name in topics or ():
+        if name not in known:
+            raise typer.BadParameter(f"--topic: found {name!r}, expected one of {', '.join(sorted(known))}")
+    return tuple(topics or STORY_TOPICS)
+
+
+def _print(found: Delivery | Unreadable) -> None:
+    if isinstance(found, Unreadable):
+        stdout.print(f"{found.record.place} {found.reason}: {found.detail}", markup=False)
+    elif Output.as_json:
+        print(json.dumps(_value(found), ensure_ascii=False))
+    else:
+        time = f"{found.envelope.time:%H:%M:%S}"
+        stdout.print(
+            f"{time} {found.topic.name} {found.envelope.key} {found.message.type} {_gist(found)}",
+            markup=False,
+        )
+
+
+def _value(event: Delivery) -> dict[str, Any]:
+    envelope = event.envelope
+    return {
+        "topic": event.topic.name,
+        "id": envelope.id,
+        "type": envelope.ce_type,
+        "time": envelope.time.isoformat(),
+        "key": envelope.key,
+        "sequence": envelope.sequence,
+        "data": event.message.model_dump(mode="json"),
+    }
+
+
+def _gist(event: Delivery) -> str:
+    """The fields that tell most at a glance."""
+    data = event.message.model_dump(mode="json")
+    names = (
+        "attempt",
+        "reason",
+        "failure_class",
+        "step",
+        "last_step",
+        "pool",
+        "code",
+        "message",
+        "stage",
+        "slot",
+    )
+    parts = [f"{name}={data[name]}" for name in names if data.get(name) not in (None, "")]
+    if bundle := data.get("bundle"):
+        parts.append(f"bundle={bundle['attempt']}/{bundle['step']}")
+    return " ".join(parts)

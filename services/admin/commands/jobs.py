@@ -1,0 +1,193 @@
+"""retune jobs: submit, watch, stop."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from services.admin.api import RefusedByPlatform
+from services.admin.commands.context import api
+from services.admin.output import note, show, show_table, stderr, stdout
+
+app = typer.Typer(help="Fine-tuning jobs.", no_args_is_help=True)
+
+JOBS = "/fine_tuning/jobs"
+POLL_SECONDS = 0.5
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+
+
+@app.command()
+def submit(
+    training_file: Annotated[str, typer.Argument(help="A path, or the id of an uploaded file.")],
+    model: Annotated[str, typer.Option(help="Base model.")],
+    suffix: str | None = None,
+    validation_file: str | None = None,
+    holdout: Annotated[str | None, typer.Option(help="Task holdout: a path or a file id.")] = None,
+    safety_mix: Annotated[str | None, typer.Option(help="Alignment rows: a path or a file id.")] = None,
+    options: Annotated[
+        str, typer.Option(help='JSON for `retune`: {"recipe": …, "resources": …, "gate": …, "policy": …}')
+    ] = "{}",
+    watch: Annotated[bool, typer.Option(help="Show progress until the job ends.")] = False,
+) -> None:
+    """Submit a job."""
+    extensions = _options(options)
+    if holdout:
+        extensions["holdout_file"] = _file_id(holdout)
+    if safety_mix:
+        extensions["safety_mix"] = {"file": _file_id(safety_mix)} | extensions.get("safety_mix", {})
+    body = {"model": model, "training_file": _file_id(training_file), "suffix": suffix, "retune": extensions}
+    if validation_file:
+        body["validation_file"] = _file_id(validation_file)
+    job = api().post(JOBS, body)
+    if watch:
+        note(job["id"])
+        _watch(job["id"])
+    else:
+        show(job, job["id"])
+
+
+@app.command("list")
+def list_jobs() -> None:
+    """List jobs, newest first."""
+    jobs = list(api().pages(JOBS))
+    rows = [
+        (j["id"], j["retune"]["phase"], j["model"], j["fine_tuned_model"], j["retune"]["cost_usd"])
+        for j in jobs
+    ]
+    show_table(jobs, ("id", "phase", "base model", "fine-tuned model", "cost USD"), rows)
+
+
+@app.command("show")
+def show_job(job_id: str) -> None:
+    """Show all that is known of a job."""
+    job = api().get(f"{JOBS}/{job_id}")
+    show(job, json.dumps(job, indent=1, ensure_ascii=False))
+
+
+@app.command()
+def watch(job_id: str) -> None:
+    """Follow a job with a progress bar until it ends; exit code 1 if it did not succeed."""
+    _watch(job_id)
+
+
+@app.command()
+def cancel(job_id: str) -> None:
+    """Stop a job after its next checkpoint; its newest adapter is kept."""
+    _act(job_id, "cancel")
+
+
+@app.command()
+def pause(job_id: str) -> None:
+    """Stop a job after its next checkpoint, to be resumed."""
+    _act(job_id, "pause")
+
+
+@app.command()
+def resume(job_id: str) -> None:
+    """Continue a paused job from its newest verified checkpoint."""
+    _act(job_id, "resume")
+
+
+@app.command()
+def events(job_id: str) -> None:
+    """Print what happened to a job, oldest first."""
+    found = list(api().pages(f"{JOBS}/{job_id}/events"))[::-1]
+    rows = [
+        (time.strftime("%H:%M:%S", time.localtime(e["created_at"])), e["level"], e["message"]) for e in found
+    ]
+    show_table(found, ("time", "level", "message"), rows)
+
+
+@app.command()
+def checkpoints(job_id: str) -> None:
+    """List the verified checkpoints of a job, newest first."""
+    found = list(api().pages(f"{JOBS}/{job_id}/checkpoints"))
+    rows = [
+        (c["retune"]["attempt"], c["step_number"], c["retune"]["kind"], c["metrics"]["train_loss"])
+        for c in found
+    ]
+    show_table(found, ("attempt", "step", "kind", "loss"), rows)
+
+
+@app.command()
+def metrics(job_id: str) -> None:
+    """Print the metrics of every step."""
+    found, after = [], 0
+    while page := api().get(f"{JOBS}/{job_id}/metrics", after_step=after, limit=1000)["data"]:
+        found += page
+        after = page[-1]["step"]
+    names = ("step", "attempt", "loss", "learning_rate", "grad_norm", "tokens_per_second")
+    show_table(found, names, [[step[name] for name in names] for step in found])
+
+
+@app.command()
+def logs(
+    job_id: str,
+    attempt: int | None = None,
+    node: int = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False,
+) -> None:
+    """Print the log of an attempt's node."""
+    after = -1
+    while True:
+        is_over = api().get(f"{JOBS}/{job_id}")["retune"]["phase"] in TERMINAL
+        page = api().get(f"{JOBS}/{job_id}/logs", attempt=attempt, node=node, after=after)
+        stdout.print(page["text"], end="", markup=False)
+        if page["next"] == after:
+            if is_over or not follow:
+                return
+            time.sleep(POLL_SECONDS)
+        after = page["next"]
+
+
+def _watch(job_id: str) -> None:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[told]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=stderr) as progress:
+        bar = progress.add_task("validating", total=None, told="")
+        while True:
+            job = api().get(f"{JOBS}/{job_id}")
+            ours = job["retune"]
+            told = ours["waiting_for"] or f"step {ours['last_step']} of {ours['num_steps'] or '?'}"
+            progress.update(
+                bar,
+                description=ours["phase"],
+                total=ours["num_steps"],
+                completed=ours["last_step"] or 0,
+                told=told,
+            )
+            if ours["phase"] in TERMINAL:
+                break
+            time.sleep(POLL_SECONDS)
+    if job["retune"]["phase"] != "succeeded":
+        raise RefusedByPlatform(f"{job_id} {job['retune']['phase']}: {job['error'].get('message')}")
+    show(job, f"{job_id} succeeded: {job['fine_tuned_model']}")
+
+
+def _act(job_id: str, action: str) -> None:
+    job = api().post(f"{JOBS}/{job_id}/{action}")
+    show(job, f"{job_id}: {job['retune']['phase']}")
+
+
+def _file_id(path_or_id: str) -> str:
+    if path_or_id.startswith("file-"):
+        return path_or_id
+    file_id: str = api().upload(Path(path_or_id), purpose="fine-tune")["id"]
+    return file_id
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--options: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"--options: found {type(found).__name__}, expected a JSON object")
+    return found

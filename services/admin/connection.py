@@ -1,0 +1,50 @@
+"""Where the platform is: from the environment, else from the local stack's `env` file."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.messaging.reader import Login
+
+DEFAULT_STATE = Path(".retune")
+
+
+class Unreachable(Exception):
+    """The platform cannot be found or does not answer; the sentence says what to do. Exit code 3."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    base_url: str
+    """With `/v1`."""
+    api_key: str
+    admin_key: str
+    kafka: Login
+
+
+def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
+    found = dict(environ)
+    if "RETUNE_BASE_URL" not in found:
+        found |= _read_env_file(Path(found.get("RETUNE_STATE", DEFAULT_STATE)) / "env")
+    try:
+        kafka = Login(
+            found["RETUNE_KAFKA_BOOTSTRAP"],
+            found["RETUNE_KAFKA_USERNAME"],
+            found["RETUNE_KAFKA_PASSWORD"],
+        )
+        return Connection(
+            found["RETUNE_BASE_URL"], found["RETUNE_API_KEY"], found.get("RETUNE_ADMIN_KEY", ""), kafka
+        )
+    except KeyError as error:
+        raise Unreachable(f"{error.args[0]} is not set; start a local stack with `retune up`") from error
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    """Lines of `export NAME=value`."""
+    if not path.exists():
+        raise Unreachable(f"no stack found: {path} does not exist; start one with `retune up`")
+    words = (shlex.split(line.removeprefix("export ")) for line in path.read_text().splitlines())
+    pairs = (word.partition("=") for line in words for word in line)
+    return {name: value for name, _, value in pairs}
