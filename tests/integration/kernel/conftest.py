@@ -1,0 +1,129 @@
+"""A producer that writes as ingest, and waiting for conditions."""
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.dataset import DatasetDeleted
+from schemas.envelope import Envelope, to_headers
+from shared.messaging.kafka import kafka_producer
+from shared.messaging.reader import Login, TopicReader
+from shared.postgres.migrate import migrate
+from shared.service import Service
+from tests.integration.kernel import counting
+
+DATASET_EVENTS = "dataset.events"
+PATIENCE_SECONDS = 40.0
+
+
+async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """Wait for a condition, and say which one did not come."""
+    async with asyncio.timeout(PATIENCE_SECONDS) as limit:
+        while not (found := await condition()):
+            await asyncio.sleep(0.05)
+            if limit.expired():
+                raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for: {what}")
+    return found
+
+
+class Writer:
+    """Writes to dataset.events as ingest would, and as nobody should."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._numbers: dict[str, itertools.count] = {}
+
+    async def __aenter__(self) -> "Writer":
+        password = self._stack.kafka_password("ingest")
+        self._producer = kafka_producer(self._stack.kafka_bootstrap, "ingest", password, client_id="writer")
+        await self._producer.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._producer.stop()
+
+    def message(
+        self, key: str, *, tenant: str = "acme", event_id: str = "", **changed: Any
+    ) -> dict[str, Any]:
+        """A good record as keyword arguments of `raw`; `changed` are attributes of its envelope."""
+        message = DatasetDeleted(dataset_version=key, tenant=tenant, dataset_ids=())
+        numbers = self._numbers.setdefault(key, itertools.count(1))
+        attributes: dict[str, Any] = {
+            "id": event_id or uuid4().hex,
+            "type": message.type,
+            "version": 1,
+            "source": "/retune/ingest",
+            "time": datetime.now(UTC),
+            "key": key,
+            "sequence": changed["sequence"] if "sequence" in changed else next(numbers),
+        }
+        envelope = Envelope(**(attributes | changed))
+        return {
+            "key": key.encode(),
+            "value": message.model_dump_json().encode(),
+            "headers": to_headers(envelope),
+        }
+
+    async def raw(self, *, key: bytes | None, value: bytes | None, headers: list) -> Any:
+        return await self._producer.send_and_wait(
+            DATASET_EVENTS, value=value, key=key, headers=headers, partition=0
+        )
+
+    async def good(self, key: str, **changed: Any) -> str:
+        record = self.message(key, **changed)
+        await self.raw(**record)
+        return dict(record["headers"])["ce_id"].decode()
+
+
+def new_key() -> str:
+    return hashlib.sha256(uuid4().bytes).hexdigest()
+
+
+@pytest.fixture(scope="module")
+async def tracker_env(stack: Stack) -> dict[str, str]:
+    env = stack.service_env("tracker")
+    await migrate("tracker", env["TRACKER_POSTGRES_DSN"])
+    return env
+
+
+@pytest.fixture(scope="module")
+async def db(tracker_env: dict[str, str]) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(tracker_env["TRACKER_POSTGRES_DSN"])
+    await conn.execute(counting.CREATE_EFFECT)
+    yield conn
+    await conn.close()
+
+
+@pytest.fixture(scope="module")
+async def writer(stack: Stack) -> AsyncIterator[Writer]:
+    async with Writer(stack) as writer:
+        yield writer
+
+
+@pytest.fixture
+async def service(tracker_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    for name, value in tracker_env.items():
+        monkeypatch.setenv(name, value)
+    service = counting.build()
+    async with service.running():
+        yield service
+
+
+@pytest.fixture(scope="module")
+def login(stack: Stack) -> Login:
+    return Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
+
+
+async def costs_of(login: Login, key: str) -> list[Any]:
+    """Every CostAccrued in Kafka about this aggregate, with duplicates that the relay may have sent."""
+    async with TopicReader(login, ["cost.events"]) as reader:
+        found = [each async for each in reader.to_the_end()]
+    return [each for each in found if each.envelope.key == key]

@@ -1,0 +1,65 @@
+"""The service under test: each DatasetDeleted makes one row in `effect` and one CostAccrued.
+
+Run as a program it is the victim of kills; its environment says where to die.
+"""
+
+from datetime import timedelta
+
+from pydantic_settings import SettingsConfigDict
+
+from schemas.base import PriceClass
+from schemas.cost import CostAccrued
+from schemas.dataset import DatasetDeleted
+from shared.errors import ParentUnknown, Rejected
+from shared.messaging.unit import Unit
+from shared.service import Service
+from shared.settings import ServiceSettings
+
+CREATE_EFFECT = """
+    CREATE TABLE IF NOT EXISTS effect (aggregate_id text, event_id text, tenant text);
+    CREATE TABLE IF NOT EXISTS parent (name text PRIMARY KEY)"""
+
+
+class Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="TRACKER_", frozen=True)
+
+
+async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
+    """The tenant's name says what should happen, so that each test can ask for its own trouble."""
+    assert unit.envelope is not None
+    if event.tenant == "hopeless":
+        raise Rejected("this tenant's messages can never succeed")
+    if event.tenant == "orphan" and not await unit.conn.fetchval(
+        "SELECT true FROM parent WHERE name = $1", event.key
+    ):
+        raise ParentUnknown(f"dataset:{event.key}", within=timedelta(seconds=30))
+    await unit.conn.execute(
+        "INSERT INTO effect VALUES ($1, $2, $3)", event.key, unit.envelope.id, event.tenant
+    )
+    await unit.emit(
+        CostAccrued(
+            job_id=event.key,
+            tenant=event.tenant,
+            attempt=1,
+            node_seconds=1.0,
+            cost="0.1",
+            total="0.1",
+            price_class=PriceClass.SPOT,
+            until=unit.now,
+        )
+    )
+
+
+def build(settings: Settings | None = None) -> Service:
+    service = Service("tracker", settings or Settings())
+    service.on(DatasetDeleted, dataset_deleted)
+    service.on_start(lambda: _create_effect(service))
+    return service
+
+
+async def _create_effect(service: Service) -> None:
+    await service.database.execute(CREATE_EFFECT)
+
+
+if __name__ == "__main__":
+    build().run()

@@ -1,0 +1,219 @@
+"""The consume edge on real Kafka and Postgres: effects are once, order holds, nothing is lost."""
+
+import json
+
+import pytest
+
+from tests.integration.kernel.conftest import costs_of, new_key, until
+
+pytestmark = pytest.mark.stack
+
+
+async def effects(db, key: str) -> int:
+    return await db.fetchval("SELECT count(*) FROM effect WHERE aggregate_id = $1", key)
+
+
+async def parked(db, key: str) -> list:
+    return await db.fetch(
+        "SELECT id, reason, state, event_id FROM parked WHERE aggregate_id = $1 ORDER BY id", key
+    )
+
+
+async def applied(db, event_id: str) -> bool:
+    return await db.fetchval("SELECT true FROM inbox WHERE event_id = $1", event_id)
+
+
+async def test_redelivery_changes_nothing(service, writer, db, login):
+    key = new_key()
+    record = writer.message(key)
+    for _ in range(3):
+        await writer.raw(**record)
+    last = await writer.good(new_key())
+    await until(lambda: applied(db, last), "the record after the duplicates")
+    assert await effects(db, key) == 1
+    await until(lambda: costs_of(login, key), "the emitted fact in Kafka")
+    assert len(await costs_of(login, key)) == 1
+    assert await parked(db, key) == []
+
+
+async def test_the_same_id_with_another_payload_is_parked_and_holds_nothing_back(service, writer, db):
+    key = new_key()
+    event_id = await writer.good(key)
+    await writer.good(key, event_id=event_id, tenant="forged", sequence=2)
+    after = await writer.good(key, sequence=2)
+    await until(lambda: applied(db, after), "the record after the forged twin")
+    assert [row["reason"] for row in await parked(db, key)] == ["other_payload"]
+    assert await db.fetchval("SELECT count(*) FROM effect WHERE tenant = 'forged'") == 0
+
+
+def without(record: dict, header: str) -> dict:
+    return record | {"headers": [each for each in record["headers"] if each[0] != header]}
+
+
+def with_header(record: dict, name: str, value: bytes | None) -> dict:
+    others = [each for each in record["headers"] if each[0] != name]
+    return record | {"headers": [*others, (name, value)]}
+
+
+HOSTILE = {
+    "bad_json": lambda record: record | {"value": b"{not json"},
+    "truncated": lambda record: record | {"value": record["value"][:-3]},
+    "not_utf8": lambda record: record | {"value": b"\xff\xfe\x00"},
+    "empty": lambda record: record | {"value": b""},
+    "tombstone": lambda record: record | {"value": None},
+    "array": lambda record: record | {"value": b"[1, 2]"},
+    "deep": lambda record: record | {"value": b"[" * 100_000},
+    "huge": lambda record: record | {"value": b'{"x": "' + b"x" * 1_000_000 + b'"}'},
+    "missing_field": lambda record: record | {"value": b"{}"},
+    "wrong_field_type": lambda record: record | {"value": json.dumps({"dataset_version": 7}).encode()},
+    "null_header": lambda record: with_header(record, "ce_source", None),
+    "binary_header": lambda record: with_header(record, "ce_source", b"\xff\xfe"),
+    "foreign_null_header": lambda record: with_header(record, "x-other", None),
+    "no_headers": lambda record: record | {"headers": []},
+    "no_content_type": lambda record: without(record, "content-type"),
+    "other_content_type": lambda record: with_header(record, "content-type", b"text/plain"),
+    "no_id": lambda record: without(record, "ce_id"),
+    "no_type": lambda record: without(record, "ce_type"),
+    "strange_type": lambda record: with_header(record, "ce_type", b"com.other.Thing"),
+    "unknown_type": lambda record: with_header(record, "ce_type", b"retune.DatasetExploded.v1"),
+    "newer_version": lambda record: with_header(record, "ce_type", b"retune.DatasetDeleted.v99"),
+    "no_sequence": lambda record: without(record, "ce_sequence"),
+    "bad_sequence": lambda record: with_header(record, "ce_sequence", b"first"),
+    "bad_time": lambda record: with_header(record, "ce_time", b"yesterday"),
+    "key_and_partitionkey_differ": lambda record: with_header(record, "ce_partitionkey", b"other"),
+    "key_and_payload_differ": lambda record: with_header(record, "ce_partitionkey", b"x") | {"key": b"x"},
+}
+
+
+async def test_every_kind_of_hostile_record_is_parked_with_a_reason_and_good_ones_pass(service, writer, db):
+    places, good = {}, []
+    for name, spoil in HOSTILE.items():
+        sent = await writer.raw(**spoil(writer.message(new_key())))
+        places[name] = (sent.partition, sent.offset)
+        good.append(await writer.good(new_key()))
+    no_key = await writer.raw(**(writer.message(new_key()) | {"key": None}))
+    places["no_key"] = (no_key.partition, no_key.offset)
+    good.append(await writer.good(new_key()))
+    for event_id in good:
+        await until(lambda event_id=event_id: applied(db, event_id), "a good record among hostile ones")
+    rows = await db.fetch('SELECT partition, "offset", reason, detail, value FROM parked')
+    found = {(row["partition"], row["offset"]): row for row in rows}
+    missing = [name for name, place in places.items() if place not in found]
+    assert missing == []
+    assert all(found[place]["detail"] for place in places.values())
+    assert found[places["huge"]]["reason"] == "too_large"
+    assert len(found[places["huge"]]["value"]) == 1_000_009
+    assert found[places["unknown_type"]]["reason"] == "unknown_type"
+    assert found[places["newer_version"]]["reason"] == "newer_version"
+
+
+async def test_a_gap_in_a_story_is_parked_not_passed_over(service, writer, db):
+    key = new_key()
+    await writer.good(key)
+    await writer.good(key, sequence=3)
+    rows = await until(lambda: parked(db, key), "the message after the gap")
+    assert [row["reason"] for row in rows] == ["gap"]
+    assert await effects(db, key) == 1
+
+
+async def test_what_is_behind_a_parked_message_waits_for_it_and_other_stories_pass(service, writer, db):
+    key, other = new_key(), new_key()
+    await writer.good(key, tenant="hopeless")
+    await writer.good(key)
+    passed = await writer.good(other)
+    await until(lambda: applied(db, passed), "another aggregate's message")
+
+    async def both():
+        rows = await parked(db, key)
+        return rows if len(rows) == 2 else None
+
+    rows = await until(both, "both messages of the story parked")
+    assert [row["reason"] for row in rows] == ["rejected", "behind_parked"]
+    assert await effects(db, key) == 0
+
+
+class TestParkedCommands:
+    @pytest.fixture
+    async def story(self, service, writer, db):
+        """A story whose first message can never succeed, with two good ones behind it."""
+        key = new_key()
+        await writer.good(key, tenant="hopeless")
+        await writer.good(key)
+        await writer.good(key)
+
+        async def all_three():
+            rows = await parked(db, key)
+            return rows if len(rows) == 3 else None
+
+        return key, await until(all_three, "the story parked")
+
+    async def test_dropping_the_first_lets_the_rest_go_on_in_order(self, story, login, db):
+        from schemas.parked import DropParked
+        from shared.messaging.reader import send
+
+        key, rows = story
+        await send(
+            login, DropParked(service="tracker", parked_id=rows[0]["id"], reason="test"), writer="admin"
+        )
+
+        async def settled():
+            states = [row["state"] for row in await parked(db, key)]
+            return states if "parked" not in states else None
+
+        assert await until(settled, "the story settled") == ["dropped", "replayed", "replayed"]
+        order = [
+            row["event_id"]
+            for row in await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1", key)
+        ]
+        assert order == [rows[1]["event_id"], rows[2]["event_id"]]
+
+    async def test_a_replay_that_fails_again_stays_parked(self, story, login, db):
+        from schemas.parked import ReplayParked
+        from shared.messaging.reader import send
+
+        key, rows = story
+        command = await send(login, ReplayParked(service="tracker", parked_id=rows[0]["id"]), writer="admin")
+        await until(lambda: applied(db, command), "the replay command")
+
+        async def replay_over():
+            return not await db.fetchval("SELECT true FROM task WHERE kind = 'ReplayTask'")
+
+        await until(replay_over, "the replay task to end")
+        assert [row["state"] for row in await parked(db, key)] == ["parked"] * 3
+        assert await effects(db, key) == 0
+
+    async def test_a_replay_of_what_is_not_parked_is_refused(self, service, login, db):
+        from schemas.parked import ReplayParked
+        from shared.messaging.reader import send
+
+        command = await send(login, ReplayParked(service="tracker", parked_id=10**9), writer="admin")
+
+        async def refused():
+            return await db.fetchval(
+                "SELECT true FROM outbox WHERE type = 'CommandRefused' AND headers ->> 'ce_causationid' = $1",
+                command,
+            )
+
+        await until(refused, "CommandRefused")
+
+
+async def test_a_message_waits_for_its_parent_and_keeps_its_place(service, writer, db):
+    key = new_key()
+    first = await writer.good(key, tenant="orphan")
+    second = await writer.good(key)
+
+    async def two_wait():
+        return await db.fetchval("SELECT count(*) = 2 FROM waiting WHERE aggregate_id = $1", key)
+
+    await until(two_wait, "both messages waiting")
+    assert await effects(db, key) == 0
+    async with service.unit() as unit:
+        await unit.conn.execute("INSERT INTO parent VALUES ($1)", key)
+        await unit.release(f"dataset:{key}")
+
+    async def both():
+        rows = await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1", key)
+        return [row["event_id"] for row in rows] if len(rows) == 2 else None
+
+    assert await until(both, "both applied") == [first, second]
+    assert await db.fetchval("SELECT count(*) FROM waiting WHERE aggregate_id = $1", key) == 0

@@ -1,0 +1,121 @@
+"""One suite for the bucket in memory and the real one, so that the fake cannot drift."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from schemas.artefacts import FileEntry
+from shared.errors import Conflict, CorruptObject, StorageUnavailable
+from shared.storage.objects import MULTIPART_BYTES, ObjectStore, S3ObjectStore, fetch_files, sha256_of
+from shared.storage.testing import FakeObjectStore
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture(params=["fake", "s3"])
+async def objects(request: pytest.FixtureRequest) -> ObjectStore:
+    if request.param == "fake":
+        return FakeObjectStore()
+    return s3_as(request.getfixturevalue("stack"), "registry")
+
+
+def s3_as(stack, user: str) -> S3ObjectStore:
+    keys = stack.s3_credentials(user)
+    return S3ObjectStore(stack.s3_endpoint, keys.access_key, keys.secret_key, bucket=stack.s3_bucket)
+
+
+def new_key() -> str:
+    return f"models/{uuid4().hex}"
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def test_what_is_put_is_got_with_its_sha256(objects, tmp_path: Path):
+    key = new_key()
+    assert await objects.put_bytes(key, b"weights") == digest(b"weights")
+    assert await objects.get_bytes(key, sha256=digest(b"weights")) == b"weights"
+    await objects.get_file(key, tmp_path / "file", sha256=digest(b"weights"), size_bytes=7)
+    assert (tmp_path / "file").read_bytes() == b"weights"
+    head = await objects.head(key)
+    assert (head.size_bytes, head.sha256) == (7, digest(b"weights"))
+
+
+async def test_a_key_is_written_once(objects):
+    key = new_key()
+    await objects.put_bytes(key, b"first")
+    await objects.put_bytes(key, b"first")
+    with pytest.raises(Conflict):
+        await objects.put_bytes(key, b"second")
+    assert await objects.get_bytes(key) == b"first"
+
+
+async def test_of_many_writers_one_wins_and_all_others_are_told(objects):
+    key = new_key()
+    results = await asyncio.gather(
+        *(objects.put_bytes(key, f"writer {number}".encode()) for number in range(8)), return_exceptions=True
+    )
+    assert sum(isinstance(result, Conflict) for result in results) == 7
+
+
+async def test_other_bytes_than_the_manifest_says_never_appear(objects, tmp_path: Path):
+    key = new_key()
+    await objects.put_bytes(key, b"altered")
+    with pytest.raises(CorruptObject):
+        await objects.get_file(key, tmp_path / "file", sha256=digest(b"original"), size_bytes=7)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CorruptObject):
+        await objects.verify(key, sha256=digest(b"altered"), size_bytes=8)
+    with pytest.raises(CorruptObject):
+        await objects.get_bytes(key, limit_bytes=3)
+
+
+async def test_a_file_that_changes_while_it_is_put_is_refused(objects, tmp_path: Path):
+    path = tmp_path / "part"
+    path.write_bytes(b"after")
+    with pytest.raises(CorruptObject):
+        await objects.put_file(new_key(), path, sha256=digest(b"before"))
+
+
+async def test_a_missing_key_is_a_key_error(objects):
+    key = new_key()
+    assert await objects.head(key) is None
+    with pytest.raises(KeyError):
+        await objects.get_bytes(key)
+
+
+async def test_list_copy_and_delete(objects):
+    base = new_key()
+    await objects.put_bytes(f"{base}/a", b"1")
+    await objects.copy(f"{base}/a", f"{base}/b", sha256=digest(b"1"))
+    assert [head.key for head in await objects.list_objects(f"{base}/")] == [f"{base}/a", f"{base}/b"]
+    await objects.delete([f"{base}/a"])
+    assert [head.key for head in await objects.list_objects(f"{base}/")] == [f"{base}/b"]
+
+
+async def test_a_manifest_cannot_name_a_path_outside_its_folder(objects, tmp_path: Path):
+    entry = FileEntry(path="../escape", size_bytes=1, sha256=digest(b"1"))
+    with pytest.raises(CorruptObject, match="below its folder"):
+        await fetch_files(objects, lambda path: path, [entry], tmp_path / "inside")
+
+
+async def test_a_large_file_goes_in_parts_and_is_write_once_too(stack, tmp_path: Path):
+    objects = s3_as(stack, "registry")
+    path = tmp_path / "large"
+    path.write_bytes(b"\0" * (MULTIPART_BYTES + 1))
+    key = new_key()
+    await objects.put_file(key, path, sha256=sha256_of(path))
+    await objects.put_file(key, path, sha256=sha256_of(path))
+    await objects.verify(key, sha256=sha256_of(path), size_bytes=MULTIPART_BYTES + 1)
+    path.write_bytes(b"\1" * (MULTIPART_BYTES + 1))
+    with pytest.raises(Conflict):
+        await objects.put_file(key, path, sha256=sha256_of(path))
+
+
+async def test_a_store_that_does_not_answer_is_unavailable():
+    with pytest.raises(StorageUnavailable):
+        await S3ObjectStore("http://127.0.0.1:9", "key", "secret", bucket="none").get_bytes("x")
