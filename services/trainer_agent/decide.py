@@ -7,6 +7,7 @@ decision looks at all that is known and not at which message was the last piece.
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from schemas.base import FailureClass, Message
 from schemas.job import JobScheduled, JobStopping, StopReason
@@ -249,5 +250,5 @@ def _stop_directive(attempt: Attempt, stop: Stop) -> StopTraining:
     return StopTraining(**_who(attempt), reason=stop.reason, deadline=stop.deadline)
 
 
-def _who(attempt: Attempt) -> dict[str, object]:
+def _who(attempt: Attempt) -> dict[str, Any]:
     return {"job_id": attempt.job_id, "tenant": attempt.tenant, "attempt": attempt.number}

@@ -1,0 +1,200 @@
+"""Bundles on their way to S3, behind the training's back: parts first, the manifest last.
+
+Every node stores the parts of its own processes. The node of global rank 0 waits until all parts of all
+nodes are there, then puts the manifest: from then on the bundle exists.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from schemas import layout
+from schemas.artefacts import FileEntry
+from schemas.base import BundleRef
+from schemas.training import BundleKind as ReportedKind
+from schemas.training import BundleUploaded
+from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder, bundle_manifest
+from services.trainer_agent.runner.inputs import part_keys
+from shared.errors import Conflict, CorruptObject, StorageUnavailable
+from shared.log import get_logger
+from shared.storage.objects import ObjectStore, put_manifest
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+
+PARALLEL_PUTS = 4
+RETRY_SECONDS = 1.0
+LOOK_SECONDS = 0.3
+PATIENCE_SECONDS = 60.0
+"""Another node may have passed over a periodic bundle: with a newer one at hand, this is how long it is awaited."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    job_id: str
+    tenant: str
+    attempt: int
+    node_index: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "tenant": self.tenant,
+            "attempt": self.attempt,
+            "node_index": self.node_index,
+        }
+
+
+class Uploader:
+    """One bundle at a time. Only the newest periodic one waits; a last one waits for nobody."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        order: TrainingOrder,
+        who: Identity,
+        *,
+        resume: BundleRef | None,
+        report: Callable[[BundleUploaded], None],
+    ) -> None:
+        self._objects = objects
+        self._order = order
+        self._who = who
+        self._resume = resume
+        self._report = report
+        self._queued: Saved | None = None
+        self._current: Saved | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stored: dict[int, BundleRef] = {}
+        self.last: BundleRef | None = None
+        """The emergency or final bundle, once it is stored or found to be stored already."""
+
+    def offer(self, saved: Saved) -> None:
+        if saved.reused:
+            self.last = self._resume
+        elif saved.bundle is BundleKind.PERIODIC:
+            self._queue(saved)
+        elif saved.step in self._stored:
+            self.last = self._stored[saved.step]
+        else:
+            self._begin(saved)
+
+    async def finish(self) -> None:
+        """Return when nothing is on its way any more."""
+        while self._task is not None:
+            await asyncio.wait({self._task})
+            self._take_next()
+
+    async def abort(self) -> None:
+        self._queued = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+
+    def _queue(self, saved: Saved) -> None:
+        if self._queued is not None:
+            log.info("bundle superseded before it was stored", step=self._queued.step, by=saved.step)
+        self._queued = saved
+        self._take_next()
+
+    def _take_next(self) -> None:
+        if self._task is not None and not self._task.done():
+            return
+        saved, self._queued, self._task = self._queued, None, None
+        if saved is not None:
+            self._begin(saved)
+
+    def _begin(self, saved: Saved) -> None:
+        """Start at once; what is on its way would only make this one late."""
+        if self._task is not None and not self._task.done():
+            log.info("upload aborted", step=self._current and self._current.step, by=saved.step)
+            self._task.cancel()
+        self._queued, self._current = None, saved
+        self._task = asyncio.create_task(self._store(saved))
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            log.error("upload failed", exc_info=error)
+        self._take_next()
+
+    async def _store(self, saved: Saved) -> None:
+        try:
+            await self._put_own_parts(saved)
+            if self._who.node_index == 0:
+                await self._complete(saved)
+        except (Conflict, CorruptObject, OSError, _PassedOver) as error:
+            log.exception("bundle not stored", step=saved.step, error=type(error).__name__)
+        else:
+            await asyncio.to_thread(_remove_older, saved)
+
+    async def _put_own_parts(self, saved: Saved) -> None:
+        slots = asyncio.Semaphore(PARALLEL_PUTS)
+        keys = self._keys(saved, saved.parts)
+
+        async def put(part: FileEntry) -> None:
+            async with slots:
+                await _until_stored(
+                    lambda: self._objects.put_file(
+                        keys[part.path], saved.directory / part.path, sha256=part.sha256
+                    )
+                )
+
+        await asyncio.gather(*(put(part) for part in saved.parts))
+
+    async def _complete(self, saved: Saved) -> None:
+        await self._others_have_put_theirs(saved)
+        manifest = bundle_manifest(self._order, saved)
+        key = layout.checkpoint(self._who.job_id, self._who.attempt, saved.step)
+        digest = await _until_stored(lambda: put_manifest(self._objects, key, manifest))
+        ref = BundleRef(attempt=self._who.attempt, step=saved.step, manifest_sha256=digest)
+        self._stored[saved.step] = ref
+        if saved.bundle is not BundleKind.PERIODIC:
+            self.last = ref
+        kind = ReportedKind(saved.bundle)
+        self._report(BundleUploaded(**self._who.fields, bundle=ref, kind=kind, metrics=dict(saved.metrics)))
+
+    async def _others_have_put_theirs(self, saved: Saved) -> None:
+        own = {part.path for part in saved.parts}
+        missing = [part for part in saved.all_parts if part.path not in own]
+        keys = self._keys(saved, missing)
+        patience_ends = time.monotonic() + PATIENCE_SECONDS
+        for part in missing:
+            while not await self._is_there(keys[part.path], part):
+                if self._queued is not None and time.monotonic() > patience_ends:
+                    raise _PassedOver(f"{part.path} of another node did not come")
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _is_there(self, key: str, part: FileEntry) -> bool:
+        found = await _until_stored(lambda: self._objects.head(key))
+        return found is not None and found.size_bytes == part.size_bytes
+
+    def _keys(self, saved: Saved, parts: Iterable[FileEntry]) -> dict[str, str]:
+        return part_keys(self._who.job_id, self._who.attempt, saved.step, parts)
+
+
+class _PassedOver(Exception):
+    """Another node dropped its part of a bundle for a newer one."""
+
+
+async def _until_stored(call: Callable[[], Awaitable[Result]]) -> Result:
+    """Call until S3 answers; whoever cannot wait so long cancels."""
+    while True:
+        try:
+            return await call()
+        except StorageUnavailable as error:
+            log.warning("storage is away", error=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+def _remove_older(saved: Saved) -> None:
+    """Free the disk. The newest bundle's folder stays: a last bundle of the same step is written into it."""
+    for folder in saved.directory.parent.iterdir():
+        if folder.name.isdigit() and int(folder.name) < saved.step:
+            shutil.rmtree(folder, ignore_errors=True)

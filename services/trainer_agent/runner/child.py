@@ -1,0 +1,121 @@
+"""The training child: torchrun and its processes, watched through files and never through their output."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schemas.training import StartTraining
+from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports, write_order
+from services.trainer_agent.runner.processes import kill_marked, signal_marked
+from services.trainer_agent.runner.settings import Settings
+
+SECRETS = ("RUNNER_KAFKA_", "RUNNER_S3_")
+EXIT_FILE = "exit-"
+DUMP_SECONDS = 2.0
+SHUTDOWN_SECONDS = 5
+
+# torchrun's own exit code does not tell how a process of it ended. SIGTERM goes to the whole group, so the
+# wrapper must outlive it to write the code down.
+WRAPPER = 'trap : TERM; "$@"; code=$?; echo $code > "$0$LOCAL_RANK"; exit $code'
+
+
+def mark(node_id: str) -> str:
+    """What every process below the runner carries in its environment, and the runner does not."""
+    return f"RUNNER_CHILD_OF={node_id}"
+
+
+def argv_of(settings: Settings, start: StartTraining) -> list[str]:
+    """torchrun with a static rendezvous at member 0. It never restarts anything: that is the scheduler's."""
+    work_dir = str(settings.work_dir)
+    if settings.child_argv is not None:
+        return [*settings.child_argv, work_dir]
+    first = start.members[0]
+    wrapped = ["/bin/sh", "-c", WRAPPER, str(settings.work_dir / EXIT_FILE)]
+    child = [sys.executable, "-m", "services.trainer_agent.training.main", work_dir]
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", str(start.nodes), "--nproc-per-node", str(start.devices_per_node)),
+        *("--node-rank", str(settings.node_index), "--local-addr", settings.host),
+        *("--master-addr", first.host, "--master-port", str(first.port)),
+        *("--max-restarts", "0", "--shutdown-timeout", str(SHUTDOWN_SECONDS)),
+        *("--no-python", *wrapped, *child),
+    ]
+
+
+def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
+    """The runner's without its keys: the child talks to nobody but its peers."""
+    threads = settings.omp_num_threads or max(1, (os.cpu_count() or 1) // start.devices_per_node)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
+    name, _, value = mark(settings.node_id).partition("=")
+    return {
+        **kept,
+        name: value,
+        "OMP_NUM_THREADS": str(threads),
+        # A store shared with the rendezvous keeps addresses of a group that is gone.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@dataclass
+class Child:
+    work_dir: Path
+    node_id: str
+    process: asyncio.subprocess.Process
+    _read_bytes: int = field(default=0)
+
+    @classmethod
+    async def start(cls, settings: Settings, start: StartTraining, order: TrainingOrder) -> "Child":
+        write_order(settings.work_dir, order)
+        process = await asyncio.create_subprocess_exec(
+            *argv_of(settings, start),
+            env=environment_of(settings, start),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return cls(settings.work_dir, settings.node_id, process)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.returncode is not None
+
+    def new_reports(self) -> Iterator[Report]:
+        """Those that were written since the last call. Raises ValueError for a line that is none."""
+        try:
+            with (self.work_dir / REPORTS).open("rb") as file:
+                file.seek(self._read_bytes)
+                reports, used = parse_reports(file.read())
+        except FileNotFoundError:
+            return
+        self._read_bytes += used
+        yield from reports
+
+    def ask_to_stop(self, reason: str) -> None:
+        draft = self.work_dir / f".{STOP}"
+        draft.write_text(reason)
+        draft.replace(self.work_dir / STOP)
+
+    async def end(self) -> int:
+        """End all of its processes at once; its exit code."""
+        await asyncio.to_thread(kill_marked, mark(self.node_id))
+        return await self.process.wait()
+
+    async def end_with_dump(self) -> int:
+        """SIGABRT first: each process then writes where it hangs."""
+        signal_marked(mark(self.node_id), signal.SIGABRT)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), DUMP_SECONDS)
+        return await self.end()
+
+    def rank_codes(self) -> tuple[int, ...]:
+        """Exit codes of the training processes that ended under their wrapper's eyes."""
+        files = sorted(self.work_dir.glob(f"{EXIT_FILE}*"))
+        return tuple(int(text) for file in files if (text := file.read_text().strip()))

@@ -1,0 +1,190 @@
+"""Pure decisions of a runner: when a stop is asked for, when the child hangs, and how an attempt ended here."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from schemas.base import BundleRef, FailureClass
+from schemas.job import StopReason
+from schemas.training import StopTraining
+from services.trainer_agent.protocol import Ended, Outcome, Report, Started, Stepped
+
+EXIT_COMPLETED = 0
+EXIT_REPORTED = 143
+"""Not completed, and the reason is told: the node is not lost."""
+EXIT_FENCED = 70
+SIGNAL_CODES = 128
+TERMINATED = 143
+"""torchrun ends the peers of a dead process so; it is a consequence, never the cause."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Who wants this runner to stop, and until when."""
+
+    notice_wait: timedelta
+    directive: StopTraining | None = None
+    noticed_at: datetime | None = None
+    notice_deadline: datetime | None = None
+
+    def with_directive(self, directive: StopTraining) -> "Wish":
+        return replace(self, directive=directive)
+
+    def with_notice(self, deadline: datetime, *, now: datetime) -> "Wish":
+        return replace(self, noticed_at=self.noticed_at or now, notice_deadline=deadline)
+
+    def is_asked(self, now: datetime) -> bool:
+        """A directive counts at once; a notice after a little while, since a directive should follow it."""
+        if self.directive is not None:
+            return True
+        if self.noticed_at is None or self.notice_deadline is None:
+            return False
+        patience = min(self.notice_wait, (self.notice_deadline - self.noticed_at) / 4)
+        return now >= self.noticed_at + patience
+
+    @property
+    def reason(self) -> str:
+        return self.directive.reason if self.directive else StopReason.PREEMPT
+
+    @property
+    def deadline(self) -> datetime | None:
+        """The earliest of all that is known; None while nobody wants a stop."""
+        known = (self.notice_deadline, self.directive.deadline if self.directive else None)
+        return min((deadline for deadline in known if deadline is not None), default=None)
+
+
+class Section(StrEnum):
+    SETUP = "setup"
+    STEP = "step"
+    SAVE = "save"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the child has shown so far. `moved_at`: monotonic seconds of its newest report."""
+
+    moved_at: float
+    step: int = 0
+    num_steps: int = 0
+    has_stepped: bool = False
+
+    def after(self, report: Report, *, now: float) -> "Progress":
+        match report:
+            case Started(num_steps=num_steps, start_step=start_step):
+                return replace(self, moved_at=now, num_steps=num_steps, step=start_step)
+            case Stepped(step=step):
+                return replace(self, moved_at=now, step=step, has_stepped=True)
+        return replace(self, moved_at=now)
+
+    def section(self, *, stopping: bool) -> Section:
+        """After the last step, and after a stop, the child saves."""
+        if not self.has_stepped:
+            return Section.SETUP
+        return Section.SAVE if stopping or self.step >= self.num_steps else Section.STEP
+
+    def is_hung(self, limits: dict[Section, timedelta], *, stopping: bool, now: float) -> bool:
+        return now - self.moved_at > limits[self.section(stopping=stopping)].total_seconds()
+
+
+class Move(StrEnum):
+    NONE = "none"
+    ASK_TO_STOP = "ask to stop"
+    END_AT_DEADLINE = "end at deadline"
+    END_AS_HUNG = "end as hung"
+
+
+def next_move(
+    wish: Wish,
+    progress: Progress,
+    limits: dict[Section, timedelta],
+    *,
+    has_asked: bool,
+    margin: timedelta,
+    now: datetime,
+    monotonic: float,
+) -> Move:
+    """What to do about a running child."""
+    asked = wish.is_asked(now)
+    if asked and wish.deadline is not None and now >= wish.deadline - margin:
+        return Move.END_AT_DEADLINE
+    if progress.is_hung(limits, stopping=has_asked, now=monotonic):
+        return Move.END_AS_HUNG
+    return Move.ASK_TO_STOP if asked and not has_asked else Move.NONE
+
+
+@dataclass(frozen=True)
+class ChildEnd:
+    """All that is known of a child's end."""
+
+    ended: Ended | None
+    """Its own last report."""
+    return_code: int
+    """Of torchrun; negative: ended by that signal."""
+    rank_codes: tuple[int, ...] = ()
+    """Of each training process that ended under its wrapper's eyes; 128 + signal where it was killed."""
+    oom_kills: int = 0
+    """How often the kernel killed for memory in our control group while the child ran."""
+    move: Move = Move.NONE
+    """What the runner itself did to it."""
+    section: Section = Section.SETUP
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The last report of the runner, but for the identity it carries."""
+
+    outcome: Outcome
+    last_step: int
+    failure_class: FailureClass | None = None
+    message: str = ""
+    bundle: BundleRef | None = None
+    return_code: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_COMPLETED if self.outcome is Outcome.COMPLETED else EXIT_REPORTED
+
+
+def conclude(end: ChildEnd, *, last_step: int, bundle: BundleRef | None, puts_manifest: bool) -> Ending:
+    """How the attempt ended on this node. Success and causes are the child's word, never an exit code.
+
+    `puts_manifest`: on the node that stores whole bundles, a completed attempt without its final one failed.
+    """
+    told = end.ended
+    step = max(last_step, told.last_step) if told else last_step
+    failure = _failure(end)
+    if failure is None and told and told.outcome is Outcome.COMPLETED and puts_manifest and bundle is None:
+        failure = FailureClass.INFRA, "the final bundle could not be stored"
+    if failure is not None:
+        kind, message = failure
+        return Ending(Outcome.FAILED, step, kind, message, bundle, end.return_code)
+    outcome = told.outcome if told else Outcome.STOPPED
+    message = told.message if told else "ended at the stop's deadline before it had saved"
+    return Ending(outcome, step, None, message, bundle, end.return_code)
+
+
+def _failure(end: ChildEnd) -> tuple[FailureClass, str] | None:
+    told = end.ended
+    if told is not None:
+        if told.outcome is not Outcome.FAILED:
+            return None
+        kind = told.failure_class or FailureClass.INTERNAL
+        # The peers of a process that was killed for memory only see it gone.
+        is_effect = end.oom_kills > 0 and kind in {FailureClass.INFRA, FailureClass.INTERNAL}
+        return FailureClass.OOM if is_effect else kind, told.message
+    if end.move is Move.END_AS_HUNG:
+        return FailureClass.INFRA, f"the training child hung: no progress in its {end.section} section"
+    if end.move is Move.END_AT_DEADLINE:
+        return None
+    return _failure_without_a_word(end)
+
+
+def _failure_without_a_word(end: ChildEnd) -> tuple[FailureClass, str]:
+    killed = [code - SIGNAL_CODES for code in end.rank_codes if code > SIGNAL_CODES and code != TERMINATED]
+    if end.oom_kills:
+        return FailureClass.OOM, "a training process was killed because memory ran out"
+    if killed or end.return_code < 0:
+        number = killed[0] if killed else -end.return_code
+        return FailureClass.INFRA, f"the training child was ended by signal {number}"
+    message = f"the training child exited with code {end.return_code} and no last report; its log tells more"
+    return FailureClass.INTERNAL, message

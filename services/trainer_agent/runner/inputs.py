@@ -1,0 +1,133 @@
+"""What a child needs, from S3 to this machine, every byte verified; then its order."""
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, files_digest
+from schemas.base import BundleRef, DatasetRef
+from schemas.training import StartTraining
+from services.trainer_agent.protocol import TrainingOrder
+from shared.errors import CorruptObject, StorageUnavailable
+from shared.log import get_logger
+from shared.storage.objects import ObjectStore, fetch_files, get_manifest
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+
+TRIES = 6
+FIRST_PAUSE_SECONDS = 0.5
+
+
+class Inputs:
+    def __init__(self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path) -> None:
+        self._objects = objects
+        self._work_dir = work_dir
+        self._cache_dir = cache_dir
+
+    async def fetch(self, start: StartTraining) -> TrainingOrder:
+        """Raises StorageUnavailable after some tries; CorruptObject, KeyError at once."""
+        base_dir, dataset_dir, resume_dir = await asyncio.gather(
+            persistently(lambda: self._base_model(start.base_sha)),
+            persistently(lambda: self._dataset(start.dataset)),
+            persistently(lambda: self._bundle(start.job_id, start.resume)),
+        )
+        return TrainingOrder(
+            job_id=start.job_id,
+            attempt=start.attempt,
+            recipe=start.recipe,
+            base_dir=base_dir,
+            dataset_dir=dataset_dir,
+            resume_dir=resume_dir,
+            base_sha=start.base_sha,
+            dataset_version=start.dataset.version,
+            config_hash=start.config_hash,
+            nodes=start.nodes,
+            devices_per_node=start.devices_per_node,
+        )
+
+    async def _base_model(self, sha: str) -> Path:
+        """In the machine's cache: whole or not there. Nodes of one machine fetch it once."""
+        models = self._cache_dir / "base-models"
+        models.mkdir(parents=True, exist_ok=True)
+        async with _locked(models / f"{sha}.lock"):
+            if not (models / sha).exists():
+                await self._fetch_base_model(sha, models)
+        return models / sha
+
+    async def _fetch_base_model(self, sha: str, models: Path) -> None:
+        manifest = await get_manifest(self._objects, layout.base_model(sha), BaseModelManifest)
+        if (found := files_digest(manifest.files)) != sha:
+            raise CorruptObject(f"{layout.base_model(sha)} lists files of digest {found}, expected {sha}")
+        partial = models / f"{sha}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        await fetch_files(
+            self._objects, lambda path: layout.base_model(sha, f"files/{path}"), manifest.files, partial
+        )
+        partial.replace(models / sha)
+
+    async def _dataset(self, ref: DatasetRef) -> Path:
+        into = self._fresh("dataset")
+        key = layout.dataset(ref.version)
+        data = await self._objects.get_bytes(key, sha256=ref.manifest_sha256)
+        manifest = DatasetManifest.model_validate_json(data)
+        parts = (*manifest.training, *manifest.validation)
+        await fetch_files(self._objects, lambda path: layout.dataset(ref.version, path), parts, into)
+        (into / layout.MANIFEST).write_bytes(data)
+        return into
+
+    async def _bundle(self, job_id: str, ref: BundleRef | None) -> Path | None:
+        if ref is None:
+            return None
+        into = self._fresh("resume")
+        data = await self._objects.get_bytes(
+            layout.checkpoint(job_id, ref.attempt, ref.step), sha256=ref.manifest_sha256
+        )
+        parts = BundleManifest.model_validate_json(data).parts
+        keys = part_keys(job_id, ref.attempt, ref.step, parts)
+        await fetch_files(self._objects, keys.__getitem__, parts, into)
+        (into / layout.MANIFEST).write_bytes(data)
+        return into
+
+    def _fresh(self, name: str) -> Path:
+        folder = self._work_dir / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+
+def part_keys(job_id: str, attempt: int, step: int, parts: Iterable[FileEntry]) -> dict[str, str]:
+    """Path of each part -> its key, which is made of its content."""
+    return {part.path: layout.checkpoint(job_id, attempt, step, f"parts/{part.sha256}") for part in parts}
+
+
+async def persistently(call: Callable[[], Awaitable[Result]]) -> Result:
+    """Call again with growing pauses while S3 is away; the last error is the caller's."""
+    for number in range(1, TRIES + 1):
+        try:
+            return await call()
+        except StorageUnavailable as error:
+            if number == TRIES:
+                raise
+            log.warning("storage is away", attempt=number, error=str(error))
+            await asyncio.sleep(FIRST_PAUSE_SECONDS * 2**number)
+    raise AssertionError("the last try returns or raises")
+
+
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncIterator[None]:
+    """Hold the lock file among all processes of the machine, waiting without blocking the event loop."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,226 @@
+"""The life of a runner: report, wait for the gang, fetch, train, store, tell how it ended."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Coroutine
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, TypeVar
+
+from schemas.base import FailureClass
+from schemas.training import RunnerHeartbeat, RunnerStarted, RunnerStopped, StartTraining
+from services.trainer_agent.protocol import Outcome, TrainingOrder
+from services.trainer_agent.runner.bundles import Identity, Uploader
+from services.trainer_agent.runner.channel import Channel
+from services.trainer_agent.runner.child import mark
+from services.trainer_agent.runner.decide import Ending, Wish
+from services.trainer_agent.runner.inputs import Inputs
+from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
+from services.trainer_agent.runner.logs import LogShipper
+from services.trainer_agent.runner.metrics import MetricsBatch
+from services.trainer_agent.runner.processes import kill_marked
+from services.trainer_agent.runner.reporting import Fence, Pulse, Reporter, State
+from services.trainer_agent.runner.session import Session
+from services.trainer_agent.runner.settings import Settings
+from shared.clock import utc_now
+from shared.errors import CorruptObject, StorageUnavailable
+from shared.log import get_logger
+from shared.storage.objects import ObjectStore
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+
+POLL_SECONDS = 0.1
+LOG_FLUSH_SECONDS = 3.0
+
+
+class Runner:
+    def __init__(
+        self, settings: Settings, objects: ObjectStore, journal: Journal, shipper: LogShipper
+    ) -> None:
+        self._settings = settings
+        self._objects = objects
+        self._journal = journal
+        self._shipper = shipper
+        self._who = Identity(settings.job_id, settings.tenant, settings.attempt, settings.node_index)
+        self._channel = Channel(settings)
+        self._reporter = Reporter(self._channel, journal)
+        self._metrics = MetricsBatch(
+            self._channel, job_id=settings.job_id, tenant=settings.tenant, attempt=settings.attempt
+        )
+        self._wish = Wish(settings.notice_wait)
+        self._orders: asyncio.Queue[StartTraining] = asyncio.Queue()
+        self._session: Session | None = None
+        self._is_fetching = False
+
+    async def run(self) -> int:
+        """Its exit code: 0 completed, 143 ended otherwise and told why. Raises where it cannot tell."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._take_notice)
+        if self._settings.notice_file.exists():
+            self._take_notice()
+        await self._channel.open()
+        try:
+            async with asyncio.TaskGroup() as group:
+                background = [group.create_task(work) for work in await self._background()]
+                ending = await self._attend()
+                code = await self._tell(ending)
+                for task in background:
+                    task.cancel()
+        finally:
+            await asyncio.to_thread(self._end_child)
+        await self._channel.close()
+        return code
+
+    async def _background(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on all the time. If any of it fails, so does the runner, and its node is lost."""
+        settings = self._settings
+        if self._journal.listening_from is None:
+            self._journal.add(Listening(offset=await self._channel.end_of_directives()))
+        pulse = Pulse(self._channel, every=settings.heartbeat_every)
+        Fence(pulse, after=settings.fence_after, end_child=self._end_child).start()
+        return [
+            self._listen(),
+            self._reporter.run(),
+            pulse.run(self._heartbeat),
+            self._metrics.run(every=settings.metrics_every),
+            self._shipper.run(every=settings.log_every),
+        ]
+
+    async def _attend(self) -> Ending | None:
+        """How the attempt ended here; None where an earlier life has said so already."""
+        if any(report.type == RunnerStopped.type for report in self._journal.reports):
+            return None
+        if self._journal.has_started_child:
+            return self._restarted()
+        if not self._journal.reports:
+            self._reporter.add(self._started())
+        start = await self._unless_stopped(self._orders.get())
+        if start is None:
+            return self._stopped("before training began")
+        return await self._train(start)
+
+    async def _train(self, start: StartTraining) -> Ending:
+        self._is_fetching = True
+        inputs = Inputs(self._objects, work_dir=self._settings.work_dir, cache_dir=self._settings.cache_dir)
+        try:
+            order = await self._unless_stopped(inputs.fetch(start))
+        except (StorageUnavailable, CorruptObject, KeyError, ValueError, OSError) as error:
+            message = f"inputs could not be fetched: {type(error).__name__}: {error}"
+            return Ending(Outcome.FAILED, 0, FailureClass.INFRA, message)
+        if order is None:
+            return self._stopped("while inputs were fetched")
+        self._journal.add(ChildStarted())
+        self._session = self._new_session(start, order)
+        return await self._session.run(start, order)
+
+    def _new_session(self, start: StartTraining, order: TrainingOrder) -> Session:
+        """Node 0 tells steps and bundles for the whole gang."""
+        uploader = Uploader(self._objects, order, self._who, resume=start.resume, report=self._reporter.add)
+        tells = self._who.node_index == 0
+        return Session(
+            self._settings,
+            self._who,
+            uploader,
+            wish=lambda: self._wish,
+            on_first_step=self._reporter.add if tells else _ignored,
+            on_step=self._metrics.add if tells else _ignored,
+        )
+
+    async def _tell(self, ending: Ending | None) -> int:
+        """The last report, when the log before it is stored; the exit code."""
+        await self._flush_log()
+        await self._metrics.send()
+        if ending is not None:
+            log.info("runner ends", outcome=ending.outcome, message=ending.message)
+            self._reporter.add(
+                RunnerStopped(
+                    **self._who.fields,
+                    outcome=ending.outcome.value,
+                    failure_class=ending.failure_class,
+                    message=ending.message,
+                    last_step=ending.last_step,
+                    bundle=ending.bundle,
+                    exit_code=ending.return_code,
+                )
+            )
+        await self._reporter.all_sent()
+        await self._flush_log()
+        return ending.exit_code if ending else self._told_exit_code()
+
+    async def _listen(self) -> None:
+        offset = self._journal.listening_from
+        assert offset is not None, "the offset is in the journal before anything is reported"
+        async for directive in self._channel.directives(offset=offset):
+            log.info("directive", type=directive.type)
+            if isinstance(directive, StartTraining):
+                self._orders.put_nowait(directive)
+            else:
+                self._wish = self._wish.with_directive(directive)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """The work's result; None, and the work cancelled, where a stop is asked for before it is done."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            if self._wish.is_asked(utc_now()):
+                task.cancel()
+                await asyncio.wait({task})
+                return None
+            await asyncio.wait({task}, timeout=POLL_SECONDS)
+        return task.result()
+
+    async def _flush_log(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._shipper.ship(), LOG_FLUSH_SECONDS)
+
+    def _take_notice(self) -> None:
+        """SIGTERM: the node goes away. The file says when; without one, the usual grace is assumed."""
+        now = utc_now()
+        try:
+            deadline = datetime.fromisoformat(self._settings.notice_file.read_text().strip())
+        except (FileNotFoundError, ValueError):
+            deadline = now + self._settings.default_grace
+        log.warning("notice: the node goes away", deadline=deadline.isoformat())
+        self._wish = self._wish.with_notice(deadline, now=now)
+
+    def _heartbeat(self) -> RunnerHeartbeat:
+        step = self._session.step if self._session else 0
+        return RunnerHeartbeat(**self._who.fields, step=step, state=self._state())
+
+    def _state(self) -> State:
+        if self._session is not None:
+            return "stopping" if self._session.is_stopping else "training"
+        return "fetching" if self._is_fetching else "waiting"
+
+    def _started(self) -> RunnerStarted:
+        settings = self._settings
+        port = _free_port(settings.host)
+        return RunnerStarted(**self._who.fields, host=settings.host, port=port, node_id=settings.node_id)
+
+    def _stopped(self, when: str) -> Ending:
+        return Ending(Outcome.STOPPED, 0, message=f"stopped {when}: {self._wish.reason}")
+
+    def _restarted(self) -> Ending:
+        self._end_child()
+        message = "the runner was started again while its child trained"
+        return Ending(Outcome.FAILED, 0, FailureClass.INFRA, message)
+
+    def _told_exit_code(self) -> int:
+        told = next(report for report in self._journal.reports if report.type == RunnerStopped.type)
+        return Ending(Outcome(str(told.payload["outcome"])), 0).exit_code
+
+    def _end_child(self) -> None:
+        if left := kill_marked(mark(self._settings.node_id)):
+            log.error("processes of the child survive SIGKILL", pids=left)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _ignored(_: object) -> None:
+    """Node 0 tells it."""

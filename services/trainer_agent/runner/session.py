@@ -1,0 +1,194 @@
+"""One child from its start to its end: its reports become ours, its bundles go to S3, its hangs are ended."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from schemas.artefacts import ResumeCertificate
+from schemas.base import BundleRef, FailureClass
+from schemas.training import StartTraining, StepMetrics, StepReached
+from services.trainer_agent.protocol import (
+    Ended,
+    Outcome,
+    PackingVerdict,
+    PreflightDone,
+    Report,
+    ResumeChecked,
+    Saved,
+    Stepped,
+    TrainingOrder,
+)
+from services.trainer_agent.runner.bundles import Identity, Uploader
+from services.trainer_agent.runner.child import Child
+from services.trainer_agent.runner.decide import (
+    ChildEnd,
+    Ending,
+    Move,
+    Progress,
+    Section,
+    Wish,
+    conclude,
+    next_move,
+)
+from services.trainer_agent.runner.processes import oom_kills
+from services.trainer_agent.runner.settings import Settings
+from shared.clock import utc_now
+from shared.log import get_logger
+
+log = get_logger(__name__)
+
+POLL_SECONDS = 0.1
+
+
+class Session:
+    def __init__(
+        self,
+        settings: Settings,
+        who: Identity,
+        uploader: Uploader,
+        *,
+        wish: Callable[[], Wish],
+        on_first_step: Callable[[StepReached], None],
+        on_step: Callable[[StepMetrics], None],
+    ) -> None:
+        self._settings = settings
+        self._who = who
+        self._uploader = uploader
+        self._wish = wish
+        self._on_first_step = on_first_step
+        self._on_step = on_step
+        self._limits = {
+            Section.SETUP: settings.setup_limit,
+            Section.STEP: settings.step_limit,
+            Section.SAVE: settings.save_limit,
+        }
+        self._progress = Progress(time.monotonic())
+        self._certificate: ResumeCertificate | None = None
+        self._packing = PackingVerdict.OFF
+        self._ended: Ended | None = None
+        self._first_step_is_to_be_told = True
+        self.is_stopping = False
+
+    @property
+    def step(self) -> int:
+        return self._progress.step
+
+    async def run(self, start: StartTraining, order: TrainingOrder) -> Ending:
+        killed_before = oom_kills()
+        child = await Child.start(self._settings, start, order)
+        self._progress = Progress(time.monotonic())
+        move = await self._watch(child)
+        section = self._progress.section(stopping=self.is_stopping)
+        # Whatever torchrun left behind ends here, and has said all that it will say.
+        code = await child.end()
+        self._take_reports(child)
+        end = ChildEnd(
+            self._ended, code, child.rank_codes(), oom_kills() - killed_before, move=move, section=section
+        )
+        log.info("child ended", code=code, move=move, outcome=self._ended and self._ended.outcome)
+        bundle = await self._store_rest()
+        return conclude(end, last_step=self.step, bundle=bundle, puts_manifest=self._who.node_index == 0)
+
+    async def _watch(self, child: Child) -> Move:
+        """Until the child ends, or is ended: by which move."""
+        while not child.has_ended and self._take_reports(child):
+            move = next_move(
+                self._wish(),
+                self._progress,
+                self._limits,
+                has_asked=self.is_stopping,
+                margin=self._settings.deadline_margin,
+                now=utc_now(),
+                monotonic=time.monotonic(),
+            )
+            if move is Move.END_AT_DEADLINE:
+                return move
+            if move is Move.END_AS_HUNG:
+                await child.end_with_dump()
+                return move
+            if move is Move.ASK_TO_STOP:
+                child.ask_to_stop(self._wish().reason)
+                self.is_stopping = True
+            await asyncio.sleep(POLL_SECONDS)
+        return Move.NONE
+
+    def _take_reports(self, child: Child) -> bool:
+        """Whether the child still makes sense."""
+        try:
+            for report in child.new_reports():
+                self._progress = self._progress.after(report, now=time.monotonic())
+                self._take(report)
+        except ValueError as error:
+            message = f"the training child wrote a report that is none: {error}"
+            self._ended = Ended(
+                outcome=Outcome.FAILED,
+                failure_class=FailureClass.INTERNAL,
+                message=message,
+                last_step=self.step,
+            )
+            return False
+        return True
+
+    def _take(self, report: Report) -> None:
+        match report:
+            case PreflightDone(packing=packing):
+                self._packing = packing
+            case ResumeChecked(certificate=certificate):
+                self._certificate = certificate
+            case Stepped():
+                self._take_step(report)
+            case Saved():
+                self._uploader.offer(report)
+            case Ended():
+                self._ended = report
+
+    def _take_step(self, report: Stepped) -> None:
+        if self._first_step_is_to_be_told:
+            self._first_step_is_to_be_told = False
+            self._on_first_step(
+                StepReached(
+                    **self._who.fields,
+                    step=report.step,
+                    num_steps=self._progress.num_steps,
+                    certificate=self._certificate,
+                    packing=self._packing.value,
+                )
+            )
+        self._on_step(_metrics(report))
+
+    async def _store_rest(self) -> BundleRef | None:
+        """The last bundle, once it is stored; None where there is none or no time for it."""
+        began = utc_now()
+        finishing = asyncio.create_task(self._uploader.finish())
+        while not finishing.done():
+            deadline = self._upload_deadline(began)
+            if deadline is not None and utc_now() >= deadline:
+                log.warning("uploads aborted", deadline=deadline.isoformat())
+                await self._uploader.abort()
+            await asyncio.wait({finishing}, timeout=POLL_SECONDS)
+        return self._uploader.last
+
+    def _upload_deadline(self, began: datetime) -> datetime | None:
+        """None: only the last bundle of a completed attempt is on its way, and nobody is in a hurry."""
+        wish = self._wish()
+        if wish.deadline is not None and wish.is_asked(utc_now()):
+            return wish.deadline - self._settings.deadline_margin
+        if self._ended is not None and self._ended.outcome is not Outcome.FAILED:
+            return None
+        return began + self._settings.flush_limit
+
+
+def _metrics(report: Stepped) -> StepMetrics:
+    return StepMetrics(
+        step=report.step,
+        time=utc_now(),
+        loss=report.loss,
+        learning_rate=report.learning_rate,
+        grad_norm=report.grad_norm,
+        num_tokens=report.num_tokens,
+        tokens_per_second=report.tokens_per_second,
+        memory_bytes=report.memory_bytes,
+        epoch=report.epoch,
+        mfu=report.mfu,
+    )

@@ -1,0 +1,65 @@
+"""Environment of a runner: what the operator gives all of them, and whose node this one is."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from pydantic import PositiveInt, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="RUNNER_", frozen=True)
+
+    kafka_bootstrap: str
+    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL"] = "SASL_PLAINTEXT"
+    kafka_username: str
+    kafka_password: SecretStr
+    s3_endpoint: str
+    s3_access_key: str
+    s3_secret_key: SecretStr
+    s3_bucket: str = "retune"
+
+    job_id: str
+    tenant: str
+    attempt: int
+    node_index: int
+    node_id: str
+    devices: PositiveInt = 1
+    """Training processes on this node."""
+    work_dir: Path
+    notice_file: Path
+    """Appears when the node will be taken back: an RFC 3339 time."""
+    cache_dir: Path
+    """Base models, shared by the nodes of one machine."""
+    host: str = "127.0.0.1"
+    """Where the other nodes of the gang reach this one."""
+
+    omp_num_threads: PositiveInt | None = None
+    """CPU threads of each training process. None: the machine's cores divided by its devices."""
+    child_argv: tuple[str, ...] | None = None
+    """Started instead of torchrun, with the work directory as the last argument."""
+
+    heartbeat_every: timedelta = timedelta(seconds=5)
+    fence_after: timedelta = timedelta(seconds=15)
+    """Without an acknowledged heartbeat for so long, the runner ends itself and its child."""
+    notice_wait: timedelta = timedelta(seconds=2)
+    """How long a notice waits for the directive that should follow it, before the runner stops by itself."""
+    default_grace: timedelta = timedelta(seconds=30)
+    """Time left after a SIGTERM that came without a notice file."""
+    deadline_margin: timedelta = timedelta(seconds=1)
+    """Kept free before a stop's deadline for the last report and the end of the log."""
+    setup_limit: timedelta = timedelta(minutes=15)
+    step_limit: timedelta = timedelta(minutes=5)
+    save_limit: timedelta = timedelta(minutes=15)
+    """Without progress for so long in that section of training, the child counts as hung."""
+    flush_limit: timedelta = timedelta(seconds=20)
+    """How long a failed attempt may go on to store bundles that were complete before the failure."""
+    metrics_every: timedelta = timedelta(seconds=2)
+    log_every: timedelta = timedelta(seconds=2)
+
+    def model_post_init(self, _: object) -> None:
+        if self.fence_after < 3 * self.heartbeat_every:
+            raise ValueError(
+                f"fence_after ({self.fence_after}) must cover three heartbeats of {self.heartbeat_every}"
+            )
