@@ -1,0 +1,194 @@
+"""Which bundle is stored when; the bucket is a dictionary whose keys a test can hold back."""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from schemas import layout
+from schemas.artefacts import FileEntry
+from schemas.base import BundleRef
+from schemas.specification import Recipe
+from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder
+from services.trainer_agent.runner.bundles import Identity, Uploader
+from shared.storage.testing import FakeObjectStore
+
+SHA = "a" * 64
+RESUME = BundleRef(attempt=1, step=4, manifest_sha256=SHA)
+
+
+class HeldObjectStore(FakeObjectStore):
+    """Puts of parts wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = asyncio.Event()
+        self.waiting = 0
+
+    async def put_file(self, key: str, path: Path, *, sha256: str) -> None:
+        self.waiting += 1
+        await self.open.wait()
+        await super().put_file(key, path, sha256=sha256)
+
+
+@pytest.fixture
+def objects():
+    store = HeldObjectStore()
+    store.open.set()
+    return store
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def uploader(objects, told, tmp_path):
+    return an_uploader(objects, told, tmp_path)
+
+
+def an_uploader(objects, told, tmp_path, *, node_index: int = 0) -> Uploader:
+    order = TrainingOrder(
+        job_id="ftjob-1",
+        attempt=2,
+        recipe=Recipe(),
+        base_dir=tmp_path,
+        dataset_dir=tmp_path,
+        base_sha=SHA,
+        dataset_version=SHA,
+        config_hash=SHA,
+        nodes=2,
+    )
+    who = Identity("ftjob-1", "acme", 2, node_index)
+    return Uploader(objects, order, who, resume=RESUME, report=told.append)
+
+
+def saved(tmp_path: Path, step: int, kind: BundleKind = BundleKind.PERIODIC, *, others: int = 0) -> Saved:
+    """A bundle of one part of this node, and of so many parts of another node."""
+    directory = tmp_path / "bundles" / str(step)
+    directory.mkdir(parents=True, exist_ok=True)
+    mine = an_entry(f"rank-0-of-{step}")
+    (directory / mine.path).write_bytes(content_of(mine.path))
+    theirs = tuple(an_entry(f"other-{index}-of-{step}") for index in range(others))
+    return Saved(step=step, bundle=kind, directory=directory, parts=(mine,), all_parts=(mine, *theirs))
+
+
+def content_of(path: str) -> bytes:
+    return path.encode()
+
+
+def an_entry(path: str) -> FileEntry:
+    data = content_of(path)
+    return FileEntry(path=path, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def part_key(entry: FileEntry, step: int) -> str:
+    return layout.checkpoint("ftjob-1", 2, step, f"parts/{entry.sha256}")
+
+
+def steps(told) -> list[int]:
+    return [report.bundle.step for report in told]
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is a test's own
+            await asyncio.sleep(0)
+
+
+async def test_a_bundle_exists_once_its_manifest_does(uploader, objects, told, tmp_path):
+    uploader.offer(saved(tmp_path, 5))
+    await uploader.finish()
+    key = layout.checkpoint("ftjob-1", 2, 5)
+    manifest = json.loads(objects.objects[key])
+    assert [part["path"] for part in manifest["parts"]] == ["rank-0-of-5"]
+    assert list(objects.objects)[-1] == key
+    assert told[0].bundle == BundleRef(
+        attempt=2, step=5, manifest_sha256=hashlib.sha256(objects.objects[key]).hexdigest()
+    )
+
+
+async def test_a_newer_periodic_bundle_supersedes_a_queued_one(uploader, objects, told, tmp_path):
+    objects.open.clear()
+    for step in (5, 6, 7):
+        uploader.offer(saved(tmp_path, step))
+    objects.open.set()
+    await uploader.finish()
+    assert steps(told) == [5, 7]
+
+
+@pytest.mark.parametrize("kind", [BundleKind.EMERGENCY, BundleKind.FINAL])
+async def test_a_last_bundle_waits_for_nobody(uploader, objects, told, tmp_path, kind):
+    objects.open.clear()
+    uploader.offer(saved(tmp_path, 5))
+    uploader.offer(saved(tmp_path, 6))
+    await until(lambda: objects.waiting == 1)
+    uploader.offer(saved(tmp_path, 7, kind))
+    await until(lambda: objects.waiting == 2)
+    objects.open.set()
+    await uploader.finish()
+    assert steps(told) == [7]
+    assert uploader.last == told[0].bundle
+
+
+async def test_a_last_bundle_of_a_stored_step_is_that_bundle(uploader, told, tmp_path):
+    uploader.offer(saved(tmp_path, 5))
+    await uploader.finish()
+    uploader.offer(saved(tmp_path, 5, BundleKind.FINAL))
+    await uploader.finish()
+    assert steps(told) == [5]
+    assert uploader.last == told[0].bundle
+
+
+async def test_a_reused_bundle_is_the_one_that_was_resumed_from(uploader, told):
+    reused = Saved(step=4, bundle=BundleKind.EMERGENCY, directory=Path(), parts=(), reused=True)
+    uploader.offer(reused)
+    await uploader.finish()
+    assert (uploader.last, told) == (RESUME, [])
+
+
+async def test_the_manifest_waits_for_the_parts_of_all_nodes(uploader, objects, told, tmp_path):
+    bundle = saved(tmp_path, 5, BundleKind.FINAL, others=1)
+    uploader.offer(bundle)
+    mine, theirs = bundle.all_parts
+    await until(lambda: part_key(mine, 5) in objects.objects)
+    assert layout.checkpoint("ftjob-1", 2, 5) not in objects.objects
+    await objects.put_bytes(part_key(theirs, 5), content_of(theirs.path))
+    await uploader.finish()
+    assert steps(told) == [5]
+
+
+async def test_another_node_stores_its_parts_and_no_manifest(objects, told, tmp_path):
+    bundle = saved(tmp_path, 5, BundleKind.FINAL)
+    uploader = an_uploader(objects, told, tmp_path, node_index=1)
+    uploader.offer(bundle)
+    await uploader.finish()
+    assert list(objects.objects) == [part_key(bundle.parts[0], 5)]
+    assert told == []
+
+
+async def test_an_aborted_upload_leaves_no_manifest(uploader, objects, told, tmp_path):
+    objects.open.clear()
+    uploader.offer(saved(tmp_path, 5, BundleKind.FINAL))
+    await until(lambda: objects.waiting == 1)
+    await uploader.abort()
+    await uploader.finish()
+    assert (objects.objects, told, uploader.last) == ({}, [], None)
+
+
+async def test_a_part_that_is_not_what_was_reported_is_not_stored(uploader, objects, told, tmp_path):
+    bundle = saved(tmp_path, 5, BundleKind.FINAL)
+    (bundle.directory / bundle.parts[0].path).write_bytes(b"other")
+    uploader.offer(bundle)
+    await uploader.finish()
+    assert (objects.objects, told, uploader.last) == ({}, [], None)
+
+
+async def test_stored_bundles_free_the_disk_but_for_the_newest(uploader, tmp_path):
+    for step in (5, 6):
+        uploader.offer(saved(tmp_path, step))
+        await uploader.finish()
+    assert [folder.name for folder in (tmp_path / "bundles").iterdir()] == ["6"]
