@@ -32,10 +32,10 @@ def read_source(name: str, path: Path) -> Source:
     """A registered file: each row counts as a whole and by each of its strings, whatever its fields are."""
     with path.open("rb") as stream:
         reader = LineReader(stream, name=name, max_row_bytes=MAX_ITEM_BYTES, max_rows=MAX_ITEMS)
-        return make_source(name, _texts_of_rows(name, reader))
+        return make_source(name, texts_of_rows(name, reader))
 
 
-def _texts_of_rows(name: str, reader: LineReader) -> Iterator[str]:
+def texts_of_rows(name: str, reader: LineReader) -> Iterator[str]:
     for line in reader:
         try:
             row = parse_object(line, max_row_bytes=MAX_ITEM_BYTES)

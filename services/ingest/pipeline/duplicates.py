@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 from datasketch import LeanMinHash, MinHash, MinHashLSH
 
-from services.ingest.pipeline.text import SHINGLE_CHARACTERS, Keys, jaccard, shingle_keys
+from services.ingest.pipeline.text import Keys, jaccard, shingle_hashes
 
 Signature = npt.NDArray[np.uint32]
 
@@ -23,14 +22,13 @@ MAX_VERIFIED = 512
 """Candidates compared for one row; a row with more is kept, and counted as not fully compared."""
 CACHED_KEYS = 1 << 20
 
-EMPTY = MinHash(num_perm=NUM_PERMUTATIONS, seed=SEED, hashfunc=xxhash.xxh32_intdigest)
+# The shingles are hashed before they come here.
+EMPTY = MinHash(num_perm=NUM_PERMUTATIONS, seed=SEED, hashfunc=int)
 
 
 def signature(text: str) -> Signature:
     """MinHash values over the text's character 5-grams. Shape (128,)."""
-    points = text.encode("utf-32-le")
-    width = 4 * SHINGLE_CHARACTERS
-    shingles = [points[start : start + width] for start in range(0, max(len(points) - width, 0) + 1, 4)]
+    shingles = (shingle_hashes(text) >> 32).tolist()
     minhash = EMPTY.copy()
     # In slices: each makes a matrix of (shingles, permutations).
     for start in range(0, len(shingles), HASHED_AT_ONCE):
@@ -82,7 +80,7 @@ class TextSpool:
             self._keys.move_to_end(index)
             return self._keys[index]
         start, end = self._offsets[index : index + 2]
-        keys = shingle_keys(os.pread(self._file.fileno(), end - start, start).decode())
+        keys = shingle_hashes(os.pread(self._file.fileno(), end - start, start).decode())
         self._keys[index] = keys
         self._cached += len(keys)
         while self._cached > CACHED_KEYS and len(self._keys) > 1:
@@ -113,7 +111,7 @@ class DuplicateIndex:
         if not candidates:
             return None
         self.rows_not_fully_compared += len(candidates) > MAX_VERIFIED
-        keys = shingle_keys(text)
+        keys = shingle_hashes(text)
         for index in candidates[:MAX_VERIFIED]:
             similarity = jaccard(keys, self._spool.keys(index))
             if similarity >= self._similarity:

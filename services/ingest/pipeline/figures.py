@@ -21,9 +21,9 @@ def length_histogram(lengths: "array[int]") -> LengthHistogram | None:
         return None
     values = np.asarray(lengths)
     highest = int(values.max())
-    edges = [0, *(1 << power for power in range(4, max(highest - 1, 1).bit_length() + 1))]
-    if edges[-1] < highest:
-        edges.append(highest)
+    edges = [0, 16]
+    while edges[-1] < highest:
+        edges.append(2 * edges[-1])
     # Buckets are open below and closed above, so that a full window is in the bucket that ends with it.
     rows = np.bincount(np.searchsorted(edges, values) - 1, minlength=len(edges) - 1)
     return LengthHistogram(

@@ -81,7 +81,7 @@ class LineReader:
     def _skip_rest(self) -> int:
         skipped = 0
         while chunk := self._stream.readline(CHUNK_BYTES):
-            skipped += len(chunk)
+            skipped += len(chunk.rstrip(b"\r\n"))
             if chunk.endswith(b"\n"):
                 break
         return skipped

@@ -47,9 +47,8 @@ class Files:
         _require_template(order, template_sha256(self._tokenizer))
         self._special = special_pattern(self._tokenizer)
         self._sources = tuple(read_source(source.name, source.path) for source in order.sources)
-        index = DuplicateIndex(
-            TextSpool(order.scratch / "texts"), similarity=self._policy.near_duplicate_similarity
-        )
+        self._texts = TextSpool(order.scratch / "texts")
+        index = DuplicateIndex(self._texts, similarity=self._policy.near_duplicate_similarity)
         self._screen = Screen(index, self._policy, order.workers, say)
 
     def make(self) -> outcome.Made:
@@ -59,6 +58,7 @@ class Files:
         writer, samples = self._part_writer("training"), SamplePicker()
         self._add_training(writer, samples)
         safety_rows = self._add_safety_mix(writer)
+        self._texts.close()
         return outcome.Made(
             training=writer.close(),
             validation=validation.close(),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import xxhash
+from numpy.lib.stride_tricks import sliding_window_view
 
 from services.ingest.pipeline.formats import Example, Turn
 
@@ -14,6 +15,12 @@ GRAM_WORDS = 13
 SHINGLE_CHARACTERS = 5
 
 Keys = npt.NDArray[np.uint64]
+
+# Odd numbers without a pattern: a weighted sum modulo 2^64 of the parts of a gram is a universal hash of it.
+WEIGHTS: Keys = np.array(
+    [int.from_bytes(hashlib.sha256(bytes([place])).digest()[:8]) | 1 for place in range(GRAM_WORDS)],
+    np.uint64,
+)
 
 
 def normalise(text: str) -> str:
@@ -41,42 +48,29 @@ def words(text: str) -> list[str]:
 
 def gram_hashes(text_words: list[str]) -> Keys:
     """64-bit hashes of all 13-grams; of the whole text where it is shorter. Shape (grams,), with repeats."""
-    last = max(len(text_words) - GRAM_WORDS, 0)
-    if not text_words:
-        return np.empty(0, np.uint64)
-    return np.fromiter(
-        (
-            xxhash.xxh3_64_intdigest(" ".join(text_words[start : start + GRAM_WORDS]).encode())
-            for start in range(last + 1)
-        ),
-        dtype=np.uint64,
-        count=last + 1,
-    )
+    hashes = np.array([xxhash.xxh3_64_intdigest(word.encode()) for word in text_words], np.uint64)
+    length = min(len(hashes), GRAM_WORDS)
+    if not length:
+        return hashes
+    grams: Keys = sliding_window_view(hashes, length) @ WEIGHTS[:length]
+    return grams
 
 
-def shingle_keys(text: str) -> Keys:
-    """The set of character 5-grams as exact 105-bit keys in order. Shape (shingles, 2); no hash is involved.
+def shingle_hashes(text: str) -> Keys:
+    """The set of character 5-grams as sorted 64-bit hashes; a shorter text is one shingle. Shape (shingles,).
 
-    A text shorter than five characters is one shingle.
+    Two different shingles share a hash with a probability of 2^-64.
     """
-    points = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
-    if len(points) < SHINGLE_CHARACTERS:
-        points = np.pad(points, (0, SHINGLE_CHARACTERS - len(points)), constant_values=0x1FFFFF)
-    a, b, c, d, e = (points[shift : len(points) - 4 + shift] for shift in range(SHINGLE_CHARACTERS))
-    keys = np.stack([a << np.uint64(42) | b << np.uint64(21) | c, d << np.uint64(21) | e], axis=1)
-    return _unique(keys)
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64) + 1
+    length = min(len(points), SHINGLE_CHARACTERS)
+    if not length:
+        return points
+    hashes: Keys = np.unique(sliding_window_view(points, length) @ WEIGHTS[:length])
+    return hashes
 
 
 def jaccard(left: Keys, right: Keys) -> float:
-    """Exact similarity of two sets of shingle keys."""
-    both = np.concatenate([left, right])
-    shared = len(both) - len(_unique(both))
+    """Similarity of two sets of shingle hashes, counted in full."""
+    both = np.sort(np.concatenate([left, right]))
+    shared = int(np.count_nonzero(both[1:] == both[:-1]))
     return shared / (len(both) - shared)
-
-
-def _unique(keys: Keys) -> Keys:
-    ordered: Keys = keys[np.lexsort((keys[:, 1], keys[:, 0]))]
-    first = np.ones(len(ordered), bool)
-    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    unique: Keys = ordered[first]
-    return unique

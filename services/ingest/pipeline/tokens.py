@@ -76,7 +76,7 @@ class Encoder:
         longest = max(len(token.encode()) for token in tokenizer.get_vocab())
         self._max_bytes = limit * longest
         if expected is DatasetFormat.CHAT:
-            _require_marker(_template(tokenizer))
+            require_marker(_template(tokenizer))
         elif tokenizer.eos_token_id is None:
             raise FileRefused(
                 "tokenizer.no_eos", "the tokenizer has no end-of-text token to end a completion with"
@@ -120,7 +120,7 @@ class Encoder:
             if len(examples) == 1:
                 return [BadRow("template.render", "messages", cut(str(error)))]
             return [row for example in examples for row in self._chat([example])]
-        return [_weighted(row, example.turns) for row, example in zip(rows, examples, strict=True)]
+        return [weighted(row, example.turns) for row, example in zip(rows, examples, strict=True)]
 
     def _templated(self, examples: list[Example]) -> list[Encoded]:
         out = self._tokenizer.apply_chat_template(
@@ -191,7 +191,7 @@ def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadR
     return kept
 
 
-def _weighted(row: Encoded, turns: tuple[Turn, ...]) -> Encoded | BadRow:
+def weighted(row: Encoded, turns: tuple[Turn, ...]) -> Encoded | BadRow:
     """The mask without the assistant turns of weight 0, which are its runs of ones in order."""
     answers = [turn for turn in turns if turn.role == "assistant"]
     if all(turn.is_trained for turn in answers):
@@ -208,7 +208,7 @@ def _weighted(row: Encoded, turns: tuple[Turn, ...]) -> Encoded | BadRow:
     return Encoded(row.tokens, mask)
 
 
-def _require_marker(template: str) -> None:
+def require_marker(template: str) -> None:
     if not template:
         raise FileRefused(
             "template.missing", "the base model has no chat template: use prompt and completion rows with it"

@@ -1,0 +1,105 @@
+"""The verdict on a file as a whole, and what is listed of its rows."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schemas.specification import DatasetFormat, DatasetPolicy
+from services.ingest.pipeline import tally as module
+from services.ingest.pipeline.duplicates import Kept, Match
+from services.ingest.pipeline.findings import Findings
+from services.ingest.pipeline.rules import BadRow, FileRefused
+from services.ingest.pipeline.tally import FileTally, refusal_of
+from services.ingest.report import Cluster, Duplicate, FileRole
+from tests.unit.ingest.builders import chat, examine
+
+
+def a_tally(role: FileRole = "training", *, good: int = 90, bad: int = 0, **changes: Any) -> FileTally:
+    fields = {"format": DatasetFormat.CHAT, "rows": good + bad, "kept": good} | changes
+    tally = FileTally(role, "0" * 64, **fields)
+    for line in range(bad):
+        tally.reject(BadRow("chat.role_order", "messages[0].role", "assistant").at(line + 1))
+    return tally
+
+
+def code_of(tally: FileTally, **policy: Any) -> str | None:
+    refusal = refusal_of(tally, DatasetPolicy(**policy))
+    return refusal and refusal.code
+
+
+@pytest.mark.parametrize(
+    ("tally", "policy", "code"),
+    [
+        (a_tally(), {}, None),
+        (a_tally(good=0), {}, "empty"),
+        (a_tally(good=0, bad=3, format=None), {}, "wrong_format"),
+        (a_tally(good=90, bad=10), {}, None),
+        (a_tally(good=89, bad=11), {}, "too_many_bad_rows"),
+        (a_tally(good=89, bad=11), {"max_bad_share": 0.2}, None),
+        (a_tally(good=99, bad=1), {"bad_rows": "reject_file"}, "bad_rows"),
+        (a_tally("holdout", good=99, bad=1), {}, "bad_rows"),
+        (a_tally(contaminated=1), {}, None),
+        (a_tally(contaminated=1), {"contamination": "reject_file"}, "contaminated"),
+        (a_tally(kept=0), {}, "empty"),
+    ],
+)
+def test_the_verdict_follows_from_counts_and_policy(
+    tally: FileTally, policy: dict[str, Any], code: str | None
+) -> None:
+    assert code_of(tally, **policy) == code
+
+
+def test_the_refusal_says_how_many_of_how_many_which_rules_and_the_limit() -> None:
+    refusal = refusal_of(a_tally(good=10, bad=30), DatasetPolicy())
+    assert refusal is not None
+    assert refusal.message == (
+        "30 of 40 rows of the training file are bad (chat.role_order 30): 75.0%, at most 10.0% "
+        "(policy.max_bad_share)"
+    )
+
+
+def test_lists_are_capped_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LISTED", 2)
+    tally = a_tally(bad=5)
+    (row,) = examine(chat())
+    for line in (7, 8, 9):
+        tally.add_duplicate(replace(row, line=line), Match(Kept("training", 1), 0.95, is_exact=False))
+    report = tally.report()
+    assert (len(report.problems), report.rejected_rows, report.rejected_by_rule) == (
+        2,
+        5,
+        {"chat.role_order": 5},
+    )
+    assert report.near_duplicates == 3
+    assert report.clusters == (
+        Cluster(
+            kept_file="training",
+            kept_line=1,
+            duplicates=(Duplicate(line=7, similarity=0.95), Duplicate(line=8, similarity=0.95)),
+        ),
+    )
+
+
+def test_a_repeated_holdout_row_counts_as_such_and_not_as_a_duplicate() -> None:
+    (row,) = examine(chat())
+    of_holdout = Match(Kept("holdout", 1), 1.0, is_exact=True)
+    training, holdout = a_tally(), a_tally("holdout")
+    for tally in (training, holdout):
+        tally.add_duplicate(row, of_holdout)
+    assert (training.of_holdout, training.exact) == (1, 0)
+    assert (holdout.of_holdout, holdout.exact) == (0, 1)
+
+
+def test_all_files_are_judged_and_the_training_file_is_named_first() -> None:
+    findings = Findings(DatasetPolicy())
+    with findings.of("holdout", "0" * 64):
+        raise FileRefused("not_jsonl", "the holdout file is gzip")
+    with findings.of("training", "1" * 64) as tally:
+        tally.format = DatasetFormat.CHAT
+    assert findings.code == "empty"
+    assert findings.message == "the training file has no rows; the holdout file is gzip"
+
+
+def test_findings_without_a_refusal_are_ready() -> None:
+    assert (Findings(DatasetPolicy()).code, Findings(DatasetPolicy()).message) == ("ready", "")
