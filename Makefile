@@ -1,0 +1,77 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.9
+EXTRAS := gateway ingest training scoring registry serving admin local demo dev
+T ?= tests
+
+.PHONY: help setup demo up down logs status quick test check lint types imports schemas lock migration service clean
+
+help: ## print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## install everything: Python packages, Kafka, Postgres, the S3 server (cached per user)
+	@$(BIN)/python -m deploy.local setup
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "retune needs Python 3.11 or newer; set PYTHON=")'
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@echo "installing Python packages"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes --no-deps -r requirements.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation-package retune -e .
+	@touch $@
+
+demo: setup ## the main job on real input: pre-train, fine-tune twice, gate, deploy, ask
+	@$(BIN)/python -m deploy.demo
+
+up: setup ## start the local stack and return when it is healthy
+	@$(BIN)/python -m deploy.local up --detach
+
+down: ## stop the local stack
+	@$(BIN)/python -m deploy.local down
+
+logs: ## follow the logs of the local stack
+	@tail -n 20 -F .retune/logs/*.log
+
+status: ## show what of the local stack runs
+	@$(BIN)/python -m deploy.local status
+
+quick: $(VENV)/.installed ## unit, contract and architecture tests (< 60 s)
+	@$(BIN)/pytest -q tests/unit tests/contract tests/architecture
+
+test: setup ## every test, or T=path
+	@$(BIN)/pytest $(T)
+
+check: setup lint types imports ## everything that CI runs, cheapest first
+	@$(BIN)/python -m schemas.generate --check
+	@$(BIN)/pytest $(T)
+
+lint: $(VENV)/.installed
+	@$(BIN)/ruff check --quiet --output-format concise .
+	@$(BIN)/ruff format --quiet --check .
+
+types: $(VENV)/.installed
+	@$(BIN)/mypy
+
+imports: $(VENV)/.installed
+	@$(BIN)/lint-imports --no-cache
+
+schemas: $(VENV)/.installed ## regenerate JSON Schema, Avro, AsyncAPI and missing samples
+	@$(BIN)/python -m schemas.generate
+
+lock: $(VENV)/.installed ## resolve requirements.lock anew from pyproject.toml
+	@$(BIN)/uv pip compile --quiet --upgrade $(addprefix --extra ,$(EXTRAS)) --no-emit-index-url --no-header \
+		--generate-hashes pyproject.toml -o requirements.lock
+
+migration: ## a new migration: SERVICE=scheduler NAME=add_priority
+	@$(PYTHON) deploy/scaffold.py migration $(SERVICE) $(NAME)
+
+service: ## a new service from the template: NAME=auditor
+	@$(PYTHON) deploy/scaffold.py service $(NAME)
+
+clean: down ## stop the stack and delete its state
+	@rm -rf .retune

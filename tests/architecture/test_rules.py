@@ -1,0 +1,172 @@
+"""House rules that a tool can hold. Each message says what to do instead."""
+
+import re
+import statistics
+import subprocess
+
+import pytest
+
+from schemas.topics import SERVICES
+from tests.architecture.source import ROOT, length, modules
+
+ANATOMY = {
+    "app",
+    "handlers",
+    "decide",
+    "model",
+    "store",
+    "clients",
+    "settings",
+    "migrations",
+    "README.md",
+    "__init__",
+}
+OWN_ROOMS = {
+    "admin": {"api", "bus", "commands", "connection", "output"},
+    "evaluator": {"gates", "scoring"},
+    "gateway": {
+        "access",
+        "deps",
+        "errors",
+        "logs",
+        "readmodels",
+        "requests",
+        "routes",
+        "shapes",
+        "timeline",
+        "uploads",
+    },
+    "ingest": {"pipeline", "report"},
+    "provisioner": {"backends"},
+    "registry": set(),
+    "scheduler": set(),
+    "serving_controller": {"backends"},
+    "trainer_agent": {"protocol", "runner", "training"},
+}
+IMPURE = re.compile(
+    r"^(asyncpg|faststream|aiokafka|boto3|httpx|torch|random|time|uuid|shared\.(postgres|messaging|storage|service|clock))(\.|$)"
+)
+TORCH = re.compile(r"^(torch|peft|accelerate|lm_eval|safetensors\.torch)(\.|$)")
+TORCH_ALLOWED = ("services/trainer_agent/training/", "services/evaluator/scoring/", "deploy/demo/")
+PRODUCERS = (
+    "shared/messaging/kafka.py",
+    "shared/messaging/relay.py",
+    "shared/messaging/reader.py",
+    "services/trainer_agent/runner/",
+)
+ENVIRONMENT_READERS = (
+    "shared/settings.py",
+    "shared/failpoints.py",
+    "shared/postgres/migrate.py",
+    "shared/telemetry/tracing.py",
+    "shared/storage/objects.py",
+    "services/admin/connection.py",
+    "services/trainer_agent/training/",
+    "services/trainer_agent/runner/",
+    "services/evaluator/",
+    "services/ingest/",
+    "services/provisioner/backends/",
+    "services/serving_controller/",
+    "deploy/",
+)
+FORBIDDEN_NAMES = re.compile(r"(^|_)(manager|helper|helpers|utils|util|misc)(_|\.|$)")
+
+
+@pytest.mark.parametrize("service", [*SERVICES, "admin"])
+def test_every_service_folder_looks_the_same(service):
+    folder = ROOT / "services" / service
+    rooms = {
+        path.stem if path.suffix == ".py" else path.name for path in folder.iterdir() if path.name[0] != "."
+    }
+    unknown = rooms - ANATOMY - OWN_ROOMS.get(service, set()) - {"__pycache__", "__init__"}
+    assert not unknown, f"{service}: {sorted(unknown)} are no rooms of a service; see docs/decisions"
+    assert {"app", "README.md"} <= rooms
+    if service != "admin":
+        assert {"handlers", "settings", "migrations"} <= rooms
+
+
+def test_decisions_and_models_are_pure():
+    pure = re.compile(r"^services/[a-z_]+/(decide|model)(\.py|/)")
+    found = [
+        f"{module.name} imports {name}"
+        for module in modules()
+        if pure.match(module.name)
+        for name in module.imports()
+        if IMPURE.match(name)
+    ]
+    assert not found, "time, ids, randomness and I/O come into a decision as arguments"
+
+
+def test_torch_stays_behind_a_process_boundary():
+    found = [
+        f"{module.name} imports {name}"
+        for module in modules()
+        if not module.name.startswith(TORCH_ALLOWED)
+        for name in module.imports()
+        if TORCH.match(name)
+    ]
+    assert not found
+
+
+def test_only_the_relay_publishes():
+    found = [
+        module.name
+        for module in modules()
+        if not module.name.startswith(PRODUCERS)
+        for name in module.imports()
+        if "Producer" in name or name.endswith("kafka_producer")
+    ]
+    assert found == ["shared/service.py", "shared/service.py"], (
+        "events leave through the outbox: use unit.emit"
+    )
+
+
+def test_the_environment_is_read_in_settings_alone():
+    found = [
+        module.name
+        for module in modules()
+        if not module.name.startswith(ENVIRONMENT_READERS) and "os.environ" in module.path.read_text()
+    ]
+    assert not found
+
+
+def test_names_say_what_a_thing_is():
+    found = [module.name for module in modules() if FORBIDDEN_NAMES.search(module.path.stem)]
+    assert not found
+
+
+class TestSizeBudget:
+    CAP_FUNCTION, CAP_LOOP, CAP_FILE = 60, 100, 500
+
+    def test_no_function_is_longer_than_a_screen(self):
+        found = [
+            f"{module.name}:{function.lineno} {function.name}: {length(function)}"
+            for module in modules()
+            for function in module.functions()
+            if length(function)
+            > (self.CAP_LOOP if module.name.endswith("training/loop.py") else self.CAP_FUNCTION)
+        ]
+        assert not found
+
+    def test_most_functions_are_small(self):
+        lengths = sorted(length(function) for module in modules() for function in module.functions())
+        assert statistics.median(lengths) <= 8
+        assert lengths[int(len(lengths) * 0.9)] <= 30
+
+    def test_no_file_is_longer_than_its_cap(self):
+        assert [
+            f"{module.name}: {module.lines}" for module in modules() if module.lines > self.CAP_FILE
+        ] == []
+
+
+def test_the_repository_says_nothing_about_the_machine_it_was_made_on():
+    pattern = re.compile(r"(?<![\w.])/(work|root|farm)/")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = [
+        name
+        for name in tracked.splitlines()
+        if name != "tests/architecture/test_rules.py"
+        and (ROOT / name).exists()
+        and pattern.search((ROOT / name).read_text(errors="ignore"))
+    ]
+    assert not found
