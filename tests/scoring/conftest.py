@@ -8,7 +8,10 @@ import pytest
 
 from tests.tiny_model import build_tiny_model, template_text
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau".split()
+WORDS = [
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa",
+    "lambda", "mu", "nu", "xi", "omicron", "pi", "rho", "sigma", "tau",
+]  # fmt: skip
 TEXT = "\n".join(f"The {a} module documents {b} and {c}." for a in WORDS for b in WORDS for c in WORDS[:3])
 
 

@@ -82,6 +82,16 @@ def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
     assert found.tokens == len(marked)
 
 
+def test_a_completion_is_scored_as_it_was_trained(scorer):
+    """No template: prompt and completion tokenised apart, the end of text counts."""
+    labelled = render_answer(scorer, "alpha beta ", "gamma", key="1")
+    tokenizer = scorer.tokenizer
+    prompt, completion = tokenizer("alpha beta ")["input_ids"], tokenizer("gamma")["input_ids"]
+    assert labelled.ids == [*prompt, *completion, tokenizer.eos_token_id]
+    assert labelled.labels == [-100] * len(prompt) + [*completion, tokenizer.eos_token_id]
+    assert render_prompt(scorer, "alpha beta ", key="1") == prompt
+
+
 def test_only_the_last_answer_of_a_conversation_is_scored(scorer):
     turns = [Message(role=role, content=f"{role} {n}") for n in range(2) for role in ("user", "assistant")]
     labelled = render_answer(scorer, turns[:-1], "the last", key="1")

@@ -2,13 +2,16 @@
 
 import json
 import os
+import stat
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from services.evaluator.scoring.order import SCORES_FILE, Order
 
+ORPHANED = 3
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -24,6 +27,7 @@ def main(order_path: Path) -> None:
     os.environ["HF_HOME"] = str(work_dir / "cache")
     os.environ["HF_DATASETS_CACHE"] = str(work_dir / "cache" / "datasets")
     reports = _take_stdout()
+    _end_with_parent()
     order = Order.model_validate_json(order_path.read_bytes())
 
     # The libraries read the environment when they are imported.
@@ -43,6 +47,19 @@ def _take_stdout() -> TextIO:
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return reports
+
+
+def _end_with_parent() -> None:
+    """A parent that holds our standard input open is gone when it closes."""
+    if not stat.S_ISFIFO(os.fstat(0).st_mode):
+        return
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(ORPHANED)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 if __name__ == "__main__":

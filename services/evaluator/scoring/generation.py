@@ -38,24 +38,49 @@ class Likelihood:
     tokens: int
 
 
-def render_prompt(scorer: Scorer, messages: Sequence[Message], *, key: str) -> list[int]:
+def render_prompt(scorer: Scorer, asked: Sequence[Message] | str, *, key: str) -> list[int]:
     """Token ids up to where the answer begins. Raises ScoringRefused if no room for an answer is left."""
-    turns = [message.model_dump() for message in messages]
-    ids: list[int] = scorer.tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, tokenize=True, return_dict=True
-    )["input_ids"]
+    if isinstance(asked, str):
+        ids = _opening(scorer.tokenizer, asked)
+    else:
+        turns = [message.model_dump() for message in asked]
+        ids = scorer.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, tokenize=True, return_dict=True
+        )["input_ids"]
     _require_room(key, len(ids) + 1, scorer.max_tokens)
     return ids
 
 
-def render_answer(scorer: Scorer, messages: Sequence[Message], reference: str, *, key: str) -> Labelled:
-    """The conversation with its reference answer, labelled where the template marks that answer."""
-    turns = [message.model_dump() for message in (*messages, Message(role="assistant", content=reference))]
-    rendered = scorer.tokenizer.apply_chat_template(
+def render_answer(scorer: Scorer, asked: Sequence[Message] | str, reference: str, *, key: str) -> Labelled:
+    """What is asked and its reference answer, labelled over the tokens that training has a loss on."""
+    labelled = (
+        _completed(scorer.tokenizer, asked, reference)
+        if isinstance(asked, str)
+        else _answered(scorer.tokenizer, asked, reference, key=key)
+    )
+    _require_room(key, len(labelled.ids), scorer.max_tokens)
+    return labelled
+
+
+def _opening(tokenizer: Any, prompt: str) -> list[int]:
+    """A prompt with the tokenizer's start and without its end."""
+    ids: list[int] = tokenizer(prompt)["input_ids"]
+    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
+
+
+def _completed(tokenizer: Any, prompt: str, completion: str) -> Labelled:
+    """Prompt and completion are tokenised apart, as at inference."""
+    start = _opening(tokenizer, prompt)
+    end = tokenizer(completion, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    return Labelled(start + end, [IGNORED] * len(start) + end)
+
+
+def _answered(tokenizer: Any, asked: Sequence[Message], reference: str, *, key: str) -> Labelled:
+    turns = [message.model_dump() for message in (*asked, Message(role="assistant", content=reference))]
+    rendered = tokenizer.apply_chat_template(
         turns, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
     )
     ids, marks = list(rendered["input_ids"]), list(rendered["assistant_masks"])
-    _require_room(key, len(ids), scorer.max_tokens)
     if not any(marks):
         raise ScoringRefused(Failure(code="malformed_rows", message=f"{key}: the template marks no answer"))
     last = len(marks) - marks[::-1].index(1)

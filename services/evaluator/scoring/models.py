@@ -52,9 +52,9 @@ class Models:
         _check_files(order)
         self.order = order
         base = Path(order.base_path)
-        device = _device(order.device)
+        device = torch.device(order.device)
         tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
-        _check_template(tokenizer.chat_template or "", order.template_sha256)
+        _check_template(tokenizer, order.template_sha256)
         model = _load(base, device)
         self.scorer = Scorer(
             model=model,
@@ -132,8 +132,9 @@ def _check_finite(candidate: Candidate) -> None:
                 raise _refused("not_finite", f"{path.name}: tensor {name!r} has values that are not finite")
 
 
-def _check_template(found: str, expected: str) -> None:
-    digest = hashlib.sha256(found.encode()).hexdigest()
+def _check_template(tokenizer: Any, expected: str) -> None:
+    text = tokenizer.get_chat_template() if tokenizer.chat_template else ""
+    digest = hashlib.sha256(text.encode()).hexdigest()
     if digest != expected:
         raise _refused("template_changed", f"chat template has sha256 {digest}, expected {expected}")
 
@@ -168,12 +169,6 @@ def _probe(scorer: Scorer) -> Tensor:
     logits = scorer.model(input_ids=torch.tensor([ids], device=scorer.device), use_cache=False).logits
     logits_TV: Tensor = logits[0].float()
     return logits_TV
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(wanted)
 
 
 def _refused(code: FailureCode, message: str) -> ScoringRefused:

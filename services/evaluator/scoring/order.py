@@ -15,6 +15,9 @@ SCORING_VERSION = 1
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 
+Device = Literal["cpu", "cuda"]
+
+
 class Side(StrEnum):
     BASE = "base"
     CANDIDATE = "candidate"
@@ -53,18 +56,29 @@ class SafetyPart(Part):
 AnyPart = BenchmarkPart | HoldoutPart | SafetyPart
 
 
-class Order(Value):
-    base_path: str
-    template_sha256: Sha256
-    candidate: Candidate
-    parts: tuple[AnyPart, ...]
+class Limits(Value):
+    """What the operator sets for every order."""
+
     seed: int = 0
     batch_size: Count = 16
     max_tokens: Count = 4096
     """Longest sequence; a model with a shorter context has that."""
     max_new_tokens: Count = 128
     max_rank: Count = 512
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "cpu"
+
+    @property
+    def harness_version(self) -> str:
+        """What the numbers depend on besides model and rows; only equal ones are compared."""
+        limits = f"{self.max_tokens}+{self.max_new_tokens} tokens, seed {self.seed}"
+        return f"lm-eval {version('lm_eval')}, scoring {SCORING_VERSION}, {self.device}, {limits}"
+
+
+class Order(Limits):
+    base_path: str
+    template_sha256: Sha256
+    candidate: Candidate
+    parts: tuple[AnyPart, ...]
 
 
 class ItemScore(Value):
@@ -108,7 +122,6 @@ class Failure(Value):
 
 class Scores(Value):
     harness_version: str
-    device: str
     probe: Probe | None = None
     parts: tuple[PartScores, ...] = ()
     failure: Failure | None = None
@@ -120,8 +133,3 @@ class ScoringRefused(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-def harness_version() -> str:
-    """What a baseline was measured with; scores of another version are not compared with it."""
-    return f"lm-eval {version('lm_eval')}, scoring {SCORING_VERSION}"

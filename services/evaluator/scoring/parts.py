@@ -76,8 +76,8 @@ def score_texts(scorer: Scorer, rows: Sequence[TextRow], report: Report) -> list
 
 def score_holdout(scorer: Scorer, rows: Sequence[TaskRow], report: Report) -> list[ItemScore]:
     """Exact match of the greedy answer, and the likelihood of the reference answer."""
-    expected = [render_answer(scorer, row.messages, row.reference, key=row.key) for row in rows]
-    prompts = [render_prompt(scorer, row.messages, key=row.key) for row in rows]
+    expected = [render_answer(scorer, row.asked, row.reference, key=row.key) for row in rows]
+    prompts = [render_prompt(scorer, row.asked, key=row.key) for row in rows]
     scored = likelihoods(scorer, expected, lambda _done, _total: None)
     given = answers(scorer, prompts, report)
     return [_task_item(*found) for found in zip(rows, given, scored, strict=True)]

@@ -43,11 +43,19 @@ class Message(Value):
 
 
 class TaskRow(Value):
-    """A conversation and the answer that the task expects."""
+    """What is asked, and the answer that the task expects."""
 
     key: str
-    messages: tuple[Message, ...]
+    asked: tuple[Message, ...] | str
+    """A conversation, or a prompt that is completed as it is."""
     reference: str
+
+    @property
+    def question(self) -> str:
+        """What is asked, as a person reads it."""
+        if isinstance(self.asked, str):
+            return self.asked
+        return "\n".join(f"{message.role}: {message.content}" for message in self.asked)
 
 
 def read_benchmark(path: Path, kind: BenchmarkKind) -> list[ChoiceRow] | list[TextRow]:
@@ -90,15 +98,13 @@ def _prompt(line: int, row: dict[str, Any]) -> PromptRow:
 
 
 def _task(line: int, row: dict[str, Any]) -> TaskRow:
-    """Chat rows end with the reference; of prompt and completion the completion is."""
-    *asked, answer = _messages(line, row["messages"]) if "messages" in row else _prompt_completion(line, row)
+    """A conversation ends with its reference; without one there are a prompt and its completion."""
+    if "messages" not in row:
+        prompt, completion = _text(line, row, "prompt"), _text(line, row, "completion")
+        return TaskRow(key=_key(line, prompt), asked=prompt, reference=completion)
+    *asked, answer = _messages(line, row["messages"])
     key = _key(line, json.dumps([message.model_dump() for message in asked], ensure_ascii=False))
-    return TaskRow(key=key, messages=tuple(asked), reference=answer.content)
-
-
-def _prompt_completion(line: int, row: dict[str, Any]) -> tuple[Message, ...]:
-    prompt, completion = _text(line, row, "prompt"), _text(line, row, "completion")
-    return Message(role="user", content=prompt), Message(role="assistant", content=completion)
+    return TaskRow(key=key, asked=tuple(asked), reference=answer.content)
 
 
 def _messages(line: int, found: Any) -> tuple[Message, ...]:

@@ -17,7 +17,6 @@ from services.evaluator.scoring.order import (
     Scores,
     ScoringRefused,
     Side,
-    harness_version,
 )
 from services.evaluator.scoring.parts import read_rows, score_part
 
@@ -32,7 +31,7 @@ def run(order: Order, work_dir: Path, say: Say) -> Scores:
     try:
         return _run(order, work_dir, say)
     except ScoringRefused as error:
-        return Scores(harness_version=harness_version(), device="", failure=error.failure)
+        return Scores(harness_version=order.harness_version, failure=error.failure)
 
 
 def _run(order: Order, work_dir: Path, say: Say) -> Scores:
@@ -51,12 +50,7 @@ def _run(order: Order, work_dir: Path, say: Say) -> Scores:
                 for part in order.parts
                 if side in part.sides
             ]
-    return Scores(
-        harness_version=harness_version(),
-        device=str(models.scorer.device),
-        probe=probe,
-        parts=tuple(scored),
-    )
+    return Scores(harness_version=order.harness_version, probe=probe, parts=tuple(scored))
 
 
 def _sides(order: Order) -> tuple[Side, Side]:

@@ -1,0 +1,91 @@
+"""Models and files from S3, kept on this machine between evaluations."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
+from schemas.base import FileRef
+from shared.errors import CorruptObject
+from shared.storage.objects import ObjectStore, fetch_files, get_manifest
+
+KINDS = ("base-models", "models", "blobs", "drafts", "work")
+
+
+class Cache:
+    """Entries are whole: they appear under their name once every byte of them was verified."""
+
+    def __init__(self, objects: ObjectStore, root: Path, *, max_bytes: int) -> None:
+        self._objects = objects
+        self._root = root
+        self._max_bytes = max_bytes
+
+    async def base_model(self, sha: str) -> Path:
+        """Directory with the files of a base model."""
+        manifest = await get_manifest(self._objects, layout.base_model(sha), BaseModelManifest)
+        return await self._directory(
+            "base-models", sha, manifest.files, lambda path: layout.base_model(sha, f"files/{path}")
+        )
+
+    async def model(self, digest: str) -> Path:
+        """Directory with the files of a model version."""
+        manifest = await get_manifest(self._objects, layout.model(digest), ModelManifest)
+        return await self._directory(
+            "models", digest, manifest.files, lambda path: layout.model(digest, f"files/{path}")
+        )
+
+    async def blob(self, file: FileRef) -> Path:
+        target = self._root / "blobs" / file.sha256
+        if target.exists():
+            os.utime(target)
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        await self._objects.get_file(
+            layout.blob(file.sha256), target, sha256=file.sha256, size_bytes=file.size_bytes
+        )
+        return target
+
+    async def trim(self) -> None:
+        """Delete the longest unused entries until the rest fits."""
+        await asyncio.to_thread(self._trim)
+
+    async def _directory(
+        self, kind: str, digest: str, files: Sequence[FileEntry], key_of: Callable[[str], str]
+    ) -> Path:
+        if files_digest(tuple(files)) != digest:
+            raise CorruptObject(
+                f"{kind}/{digest}: its manifest names files with digest {files_digest(tuple(files))}"
+            )
+        target = self._root / kind / digest
+        if not target.exists():
+            await self._fetch(target, files, key_of)
+        os.utime(target)
+        return target
+
+    async def _fetch(self, target: Path, files: Sequence[FileEntry], key_of: Callable[[str], str]) -> None:
+        draft = self._root / "drafts" / uuid4().hex
+        draft.mkdir(parents=True)
+        try:
+            await fetch_files(self._objects, key_of, files, draft)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft.replace(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _trim(self) -> None:
+        found = [entry for kind in KINDS for entry in (self._root / kind).glob("*")]
+        newest_first = sorted(found, key=lambda entry: entry.stat().st_mtime, reverse=True)
+        total = 0
+        for entry in newest_first:
+            total += _size(entry)
+            if total > self._max_bytes:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _size(entry: Path) -> int:
+    files = entry.rglob("*") if entry.is_dir() else [entry]
+    return sum(path.stat().st_size for path in files if path.is_file())

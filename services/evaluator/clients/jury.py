@@ -1,0 +1,83 @@
+"""Who says what no arithmetic can: whether an answer refuses, and which of two answers is better."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from schemas.specification import JudgeRule
+from services.evaluator.clients.judge import (
+    ChatJudge,
+    JudgeClassifier,
+    PhraseClassifier,
+    RefusalClassifier,
+    ask_canaries,
+    compare_answers,
+)
+from services.evaluator.decide.grading import Judged, Sides, with_refusals
+from services.evaluator.decide.plan import HOLDOUT
+from services.evaluator.scoring.order import PartScores
+from services.evaluator.scoring.rows import TaskRow, read_prompts, read_tasks
+from services.evaluator.settings import Settings
+
+SAFETY = "safety:"
+
+Paths = Mapping[str, Path]
+"""The file of each part."""
+
+
+class Jury:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.classifier: RefusalClassifier = PhraseClassifier()
+        if settings.refusal_judge_url and settings.refusal_judge_model:
+            judge = self._judge(settings.refusal_judge_url, settings.refusal_judge_model)
+            self.classifier = JudgeClassifier(judge, settings.refusal_judge_model)
+
+    async def classified(self, parts: Sequence[PartScores], paths: Paths) -> list[PartScores]:
+        """The same parts; items of safety suites say whether they are refusals."""
+        return [
+            await self._classified(part, paths[part.part]) if part.part.startswith(SAFETY) else part
+            for part in parts
+        ]
+
+    async def judge(self, rule: JudgeRule | None, paths: Paths, *, base: Sides, new: Sides) -> Judged:
+        """Both orders of the holdout's answers, where the gate asks for it and the operator allows the judge."""
+        if rule is None:
+            return Judged()
+        if rule.url not in self._settings.judge_urls:
+            allowed = ", ".join(self._settings.judge_urls) or "none"
+            return Judged(problem=f"judge {rule.url} is not one that the operator allows: {allowed}")
+        if HOLDOUT not in base or HOLDOUT not in new:
+            return Judged(problem="there are no holdout rows to judge")
+        rows = _chosen(await asyncio.to_thread(read_tasks, paths[HOLDOUT]), self._settings.judge_pairs)
+        judge = self._judge(rule.url, rule.model)
+        try:
+            pairs = await compare_answers(judge, rows, _answers(base[HOLDOUT]), _answers(new[HOLDOUT]))
+            return Judged(tuple(pairs), tuple(await ask_canaries(judge, rows)), expected=len(rows))
+        finally:
+            await judge.close()
+
+    async def _classified(self, part: PartScores, path: Path) -> PartScores:
+        prompts = {row.key: row.prompt for row in await asyncio.to_thread(read_prompts, path)}
+        exchanges = [(prompts[item.key], item.answer or "") for item in part.items]
+        return with_refusals(part, await self.classifier.classify(exchanges))
+
+    def _judge(self, url: str, model: str) -> ChatJudge:
+        key = self._settings.judge_api_key
+        return ChatJudge(
+            url,
+            model,
+            api_key=key.get_secret_value() if key else None,
+            timeout_seconds=self._settings.judge_timeout.total_seconds(),
+            attempts=self._settings.judge_attempts,
+            concurrency=self._settings.judge_concurrency,
+        )
+
+
+def _chosen(rows: Sequence[TaskRow], limit: int) -> list[TaskRow]:
+    """The same rows every time, spread over the file: by the hash in their key."""
+    return sorted(rows, key=lambda row: row.key.partition("-")[2])[:limit]
+
+
+def _answers(part: PartScores) -> dict[str, str]:
+    return {item.key: item.answer for item in part.items if item.answer is not None}

@@ -1,0 +1,162 @@
+"""From scored items to stages: which numbers of an item count for which rule."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from schemas.evaluation import BenchmarkKind, StageResult
+from schemas.job import Artefact
+from services.evaluator.decide.plan import HOLDOUT, Known
+from services.evaluator.gates.benchmark import METRICS, gate_benchmarks
+from services.evaluator.gates.holdout import gate_holdout
+from services.evaluator.gates.judge import Canary, Pair, gate_judge
+from services.evaluator.gates.safety import gate_safety
+from services.evaluator.gates.series import (
+    Item,
+    Scale,
+    Series,
+    as_share,
+    compare,
+    find_gap,
+    in_points,
+    metric,
+)
+from services.evaluator.gates.stages import inconclusive, not_requested
+from services.evaluator.model import Baseline
+from services.evaluator.scoring.order import ItemScore, PartScores
+
+Amount = tuple[str, str | None]
+"""Names of an item's numbers: what is summed, and over what; None counts items."""
+
+HITS: Amount = ("hits", None)
+HITS_PER_TOKEN: Amount = ("hits", "tokens")
+NATS_PER_TOKEN: Amount = ("nats", "tokens")
+REFUSALS: Amount = ("refused", None)
+
+Sides = Mapping[str, PartScores]
+"""One side's scores by part."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the judge said, or why it was not asked."""
+
+    pairs: tuple[Pair, ...] = ()
+    canaries: tuple[Canary, ...] = ()
+    expected: int = 0
+    problem: str = ""
+
+
+def grade(
+    artefact: Artefact, files: Sequence[Known], *, base: Sides, new: Sides, judged: Judged
+) -> tuple[StageResult, ...]:
+    """Every stage, in order."""
+    series = {known.part: _series(known, base, new, _amount(known, artefact)) for known in files}
+    gate = artefact.gate
+    benchmarks = {
+        known.suite.name: (known.suite.kind, series[known.part])
+        for known in files
+        if known.suite is not None and known.suite.kind is not None
+    }
+    suites = {known.suite.name: series[known.part] for known in files if known.suite and known.is_safety}
+    return (
+        gate_benchmarks(gate.benchmarks, benchmarks),
+        gate_holdout(gate.holdout, series.get(HOLDOUT)),
+        gate_safety(gate.safety, suites),
+        _judge_stage(artefact, judged),
+    )
+
+
+def changes(files: Sequence[Known], *, base: Sides, new: Sides) -> dict[str, dict[str, float]]:
+    """Candidate minus base of each part with its 95 % interval, from paired resamples.
+
+    In points; the holdout in shares of exact matches. Parts with a gap are left out.
+    """
+    found = {}
+    for known in files:
+        series = _series(known, base, new, main_amount(known))
+        if find_gap(series) is None:
+            change = compare(series, _scale(known)).change
+            found[known.part] = {"value": change.value, **change.interval.model_dump()}
+    return found
+
+
+def is_whole(known: Known, scored: PartScores) -> bool:
+    """Whether the base model's scores have every item, so that they can stand as a baseline."""
+    return find_gap(_paired_with_itself(known, scored)) is None
+
+
+def baseline_of(known: Known, scored: PartScores, **identity: str) -> Baseline:
+    """`identity`: base_sha, template_sha256, harness_version, and where the items are: key, sha256."""
+    series = _paired_with_itself(known, scored)
+    return Baseline.model_validate(
+        {
+            "suite_digest": known.digest,
+            "name": known.suite.name if known.suite else HOLDOUT,
+            "metric": _metric_name(known),
+            "value": metric(series.base, _scale(known)),
+            "count": series.expected,
+            **identity,
+        }
+    )
+
+
+def _paired_with_itself(known: Known, scored: PartScores) -> Series:
+    side = {known.part: scored}
+    return _series(known, side, side, main_amount(known))
+
+
+def _scale(known: Known) -> Scale:
+    return as_share if known.part == HOLDOUT else in_points
+
+
+def with_refusals(scored: PartScores, refused: Sequence[bool | None]) -> PartScores:
+    """Items with the classifier's word; an unclear one has none and is a gap."""
+    items = tuple(
+        item.model_copy(update={"numbers": {} if fact is None else {"refused": float(fact)}})
+        for item, fact in zip(scored.items, refused, strict=True)
+    )
+    return scored.model_copy(update={"items": items})
+
+
+def main_amount(known: Known) -> Amount:
+    if known.is_safety:
+        return REFUSALS
+    is_text = known.suite is not None and known.suite.kind is BenchmarkKind.TEXT
+    return HITS_PER_TOKEN if is_text else HITS
+
+
+def _amount(known: Known, artefact: Artefact) -> Amount:
+    if known.part == HOLDOUT and artefact.gate.holdout.metric == "perplexity":
+        return NATS_PER_TOKEN
+    return main_amount(known)
+
+
+def _metric_name(known: Known) -> str:
+    if known.suite is None:
+        return "exact_match"
+    return "refusal_points" if known.suite.kind is None else METRICS[known.suite.kind]
+
+
+def _series(known: Known, base: Sides, new: Sides, amount: Amount) -> Series:
+    """Rows that were registered count as expected, whatever the child says of the file."""
+    sides = [side.get(known.part) for side in (base, new)]
+    expected = known.suite.rows if known.suite else max((side.expected for side in sides if side), default=0)
+    base_items, new_items = (tuple(_items(side.items, amount)) if side else () for side in sides)
+    return Series(expected, base_items, new_items)
+
+
+def _items(scored: Iterable[ItemScore], amount: Amount) -> Iterable[Item]:
+    """Items that have the numbers; one without them is missing."""
+    over, under = amount
+    for item in scored:
+        if over in item.numbers and (under is None or under in item.numbers):
+            yield Item(item.key, item.numbers[over], 1.0 if under is None else item.numbers[under])
+
+
+def _judge_stage(artefact: Artefact, judged: Judged) -> StageResult:
+    rule = artefact.gate.judge
+    if rule is None:
+        return not_requested("judge", "the gate names no judge")
+    if judged.problem:
+        return inconclusive("judge", judged.problem)
+    return gate_judge(rule, judged.pairs, judged.canaries, expected=judged.expected)

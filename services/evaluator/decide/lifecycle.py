@@ -1,0 +1,128 @@
+"""From an artefact and its version to exactly one verdict event."""
+
+import hashlib
+from dataclasses import dataclass
+
+from schemas.base import Message
+from schemas.evaluation import (
+    BaselineRecorded,
+    EvalFailed,
+    EvalInconclusive,
+    EvalPassed,
+    EvalStageCompleted,
+    EvalStarted,
+    StageResult,
+)
+from schemas.job import Artefact
+from schemas.model import ModelRegistered
+from services.evaluator.gates.stages import STAGES, StageName, inconclusive, not_requested
+from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
+
+MAX_REASON_CHARS = 1000
+
+
+@dataclass(frozen=True)
+class Decision:
+    evaluation: Evaluation
+    events: tuple[Message, ...] = ()
+    starts: bool = False
+    """Whether the gate is to be run now."""
+
+
+def evaluation_id(*identity: str) -> str:
+    """The same request always has the same evaluation."""
+    return "eval-" + hashlib.sha256("/".join(identity).encode()).hexdigest()[:24]
+
+
+def open_evaluation(eval_id: str, artefact: Artefact, version: ModelRegistered | None) -> Decision:
+    """The artefact is to be evaluated; it begins at once if its version is known already."""
+    waiting = Evaluation(eval_id=eval_id, artefact=artefact)
+    return Decision(waiting) if version is None else begin(waiting, version)
+
+
+def begin(evaluation: Evaluation, version: ModelRegistered) -> Decision:
+    if evaluation.state is not EvaluationState.WAITING:
+        return Decision(evaluation)
+    running = evaluation.to(EvaluationState.RUNNING, version=version)
+    return Decision(running, (EvalStarted(**_about(running)),), starts=True)
+
+
+def abandon(evaluation: Evaluation, *, reason: str) -> Decision:
+    """There is no version to evaluate, and no event of ours: PromotionRefused has said so."""
+    if evaluation.state is not EvaluationState.WAITING:
+        return Decision(evaluation)
+    return Decision(evaluation.to(EvaluationState.ABANDONED, reason=reason))
+
+
+def end(evaluation: Evaluation, result: GateResult) -> Decision:
+    """Tell every stage in order and then the verdict, once."""
+    if evaluation.is_over:
+        return Decision(evaluation)
+    reason = result.reason[:MAX_REASON_CHARS]
+    ended = evaluation.to(EvaluationState(result.outcome), stages=result.stages, reason=reason)
+    stages = [EvalStageCompleted(**_about(ended), result=stage) for stage in result.stages]
+    return Decision(ended, (*stages, _verdict(ended)))
+
+
+def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
+    """Scoring did not come to an end within its budget: every stage asked for is inconclusive."""
+    if evaluation.is_over:
+        return Decision(evaluation)
+    stages = without_numbers(evaluation.artefact, reason)
+    ended = evaluation.to(EvaluationState.INCONCLUSIVE, stages=stages, reason=reason[:MAX_REASON_CHARS])
+    told = [EvalStageCompleted(**_about(ended), result=stage) for stage in stages]
+    return Decision(ended, (*told, _verdict(ended)))
+
+
+def without_numbers(artefact: Artefact, reason: str) -> tuple[StageResult, ...]:
+    return tuple(
+        inconclusive(stage, reason[:MAX_REASON_CHARS])
+        if is_requested(artefact, stage)
+        else not_requested(stage, "")
+        for stage in STAGES
+    )
+
+
+def is_requested(artefact: Artefact, stage: StageName) -> bool:
+    asked = {
+        "benchmark": artefact.benchmarks,
+        "holdout": artefact.holdout,
+        "safety": artefact.suites,
+        "judge": artefact.gate.judge,
+    }
+    return bool(asked[stage])
+
+
+def renewed(artefact: Artefact, suites: tuple[Suite, ...]) -> Artefact:
+    """The artefact as it would be held against what is registered now."""
+    return artefact.model_copy(
+        update={
+            "benchmarks": {suite.name: suite.digest for suite in suites if suite.kind is not None},
+            "suites": {suite.name: suite.digest for suite in suites if suite.kind is None},
+        }
+    )
+
+
+def recorded(baseline: Baseline) -> BaselineRecorded:
+    return BaselineRecorded(**baseline.model_dump(exclude={"key", "sha256"}))
+
+
+def _about(evaluation: Evaluation) -> dict[str, str]:
+    version = evaluation.version
+    assert version is not None, f"{evaluation.eval_id} runs without a version"
+    return {
+        "eval_id": evaluation.eval_id,
+        "tenant": version.tenant,
+        "job_id": version.job_id,
+        "model_id": version.model_id,
+        "digest": version.digest,
+        "base_sha": version.base_sha,
+    }
+
+
+def _verdict(ended: Evaluation) -> Message:
+    about, stages = _about(ended), ended.stages
+    if ended.state is EvaluationState.PASSED:
+        return EvalPassed(**about, stages=stages)
+    kind = EvalFailed if ended.state is EvaluationState.FAILED else EvalInconclusive
+    return kind(**about, stages=stages, reason=ended.reason)

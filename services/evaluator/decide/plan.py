@@ -1,0 +1,139 @@
+"""What has to be scored for a verdict, and what is known already."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.base import FileRef
+from schemas.evaluation import BenchmarkKind
+from schemas.job import Artefact
+from schemas.model import ModelRegistered
+from schemas.specification import canonical_sha256
+from services.evaluator.model import Baseline, Suite
+from services.evaluator.scoring.order import (
+    AnyPart,
+    BenchmarkPart,
+    Candidate,
+    HoldoutPart,
+    Limits,
+    Order,
+    SafetyPart,
+    Side,
+)
+
+HOLDOUT = "holdout"
+
+
+class NotRegistered(Exception):
+    """The artefact names a suite that this evaluator never registered."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One file to score, with the base model's scores of it where they are known."""
+
+    part: str
+    """Its name in orders and results."""
+    digest: str
+    file: FileRef
+    suite: Suite | None
+    """None for the holdout."""
+    baseline: Baseline | None
+
+    @property
+    def is_safety(self) -> bool:
+        return self.suite is not None and self.suite.kind is None
+
+
+@dataclass(frozen=True)
+class Harness:
+    """How numbers are made; those of another harness are not compared with ours."""
+
+    scoring: str
+    classifier: str
+
+    def of(self, *, is_safety: bool) -> str:
+        return f"{self.scoring}, {self.classifier}" if is_safety else self.scoring
+
+
+def suite_digest(file: FileRef, kind: BenchmarkKind | None, num_fewshot: int) -> str:
+    """The identity of a registered suite: its bytes and how they are asked, not its name."""
+    identity = {"file": file.sha256, "kind": kind or "safety", "num_fewshot": num_fewshot}
+    return canonical_sha256(identity)
+
+
+def files_of(
+    artefact: Artefact,
+    suites: Sequence[Suite],
+    baselines: Mapping[tuple[str, str], Baseline],
+    harness: Harness,
+) -> tuple[Known, ...]:
+    """`baselines` by (suite digest, harness version). Raises NotRegistered."""
+    registered = {(suite.name, suite.digest): suite for suite in suites}
+    asked = [("benchmark", name, digest) for name, digest in sorted(artefact.benchmarks.items())]
+    asked += [("safety", name, digest) for name, digest in sorted(artefact.suites.items())]
+    found = []
+    for stage, name, digest in asked:
+        suite = registered.get((name, digest))
+        if suite is None:
+            raise NotRegistered(f"{stage} {name!r} with digest {digest} is not registered here")
+        baseline = baselines.get((digest, harness.of(is_safety=suite.kind is None)))
+        found.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
+    if artefact.holdout is not None:
+        digest = artefact.holdout.sha256
+        baseline = baselines.get((digest, harness.of(is_safety=False)))
+        found.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline))
+    return tuple(found)
+
+
+def order_of(
+    version: ModelRegistered,
+    files: Sequence[Known],
+    limits: Limits,
+    *,
+    base_path: Path,
+    model_path: Path,
+    blob_paths: Mapping[str, Path],
+) -> Order:
+    """`blob_paths` is by sha256."""
+    return Order(
+        **limits.model_dump(),
+        base_path=str(base_path),
+        template_sha256=version.template_sha256,
+        candidate=Candidate(kind=version.kind, path=str(model_path), rank=version.rank),
+        parts=tuple(_part(known, blob_paths[known.file.sha256]) for known in files),
+    )
+
+
+def result_key(
+    artefact: Artefact, version: ModelRegistered, harness: Harness, required: Collection[str]
+) -> str:
+    """Equal keys are the same evaluation."""
+    return canonical_sha256(
+        {
+            "digest": version.digest,
+            "base_sha": version.base_sha,
+            "template": version.template_sha256,
+            "holdout": artefact.holdout.sha256 if artefact.holdout else None,
+            "gate": artefact.gate.model_dump(mode="json"),
+            "benchmarks": artefact.benchmarks,
+            "suites": artefact.suites,
+            "harness": harness.of(is_safety=True),
+            "required": sorted(required),
+        }
+    )
+
+
+def _part(known: Known, path: Path) -> AnyPart:
+    sides = (Side.CANDIDATE,) if known.baseline else (Side.BASE, Side.CANDIDATE)
+    if known.suite is None:
+        return HoldoutPart(name=known.part, path=str(path), sides=sides)
+    if known.suite.kind is None:
+        return SafetyPart(name=known.part, path=str(path), sides=sides)
+    return BenchmarkPart(
+        name=known.part,
+        path=str(path),
+        sides=sides,
+        kind=known.suite.kind,
+        num_fewshot=known.suite.num_fewshot,
+    )

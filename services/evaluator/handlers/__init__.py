@@ -1,0 +1,36 @@
+"""One handler per message, and the two kinds of long work: checking a suite's file and running the gate."""
+
+from schemas.evaluation import ReevaluateModel, RegisterBenchmark, RegisterSafetySuite
+from schemas.job import JobCancelled, JobEvaluating
+from schemas.model import ModelRegistered, PromotionRefused
+from services.evaluator.clients.child import ScoringChild
+from services.evaluator.clients.files import Cache
+from services.evaluator.clients.jury import Jury
+from services.evaluator.handlers import evaluations
+from services.evaluator.handlers.evaluations import RunGate
+from services.evaluator.handlers.gate import Gate
+from services.evaluator.handlers.suites import CheckSuite, SuiteDesk
+from services.evaluator.settings import Settings
+from shared.service import Service
+
+
+def register(service: Service, settings: Settings) -> None:
+    cache = Cache(service.objects, settings.scratch_dir, max_bytes=settings.scratch_bytes)
+    desk = SuiteDesk(cache)
+    service.on(RegisterBenchmark, desk.register_benchmark)
+    service.on(RegisterSafetySuite, desk.register_safety_suite)
+    service.on_task(CheckSuite, work=desk.check, done=desk.checked, failed=desk.refused)
+
+    service.on(JobEvaluating, evaluations.job_evaluating)
+    service.on(JobCancelled, evaluations.job_cancelled)
+    service.on(ModelRegistered, evaluations.model_registered)
+    service.on(PromotionRefused, evaluations.promotion_refused)
+    service.on(ReevaluateModel, evaluations.reevaluate)
+
+    child = ScoringChild(
+        threads=settings.scoring_threads, silence=settings.scoring_silence, limit=settings.scoring_limit
+    )
+    gate = Gate(service, settings, cache=cache, child=child, jury=Jury(settings))
+    service.on_task(
+        RunGate, work=gate.run, done=gate.ended, failed=gate.given_up, attempts=settings.scoring_attempts
+    )

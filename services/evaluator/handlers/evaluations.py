@@ -1,0 +1,84 @@
+"""From artefact and version to a running gate, whichever comes first."""
+
+from schemas.evaluation import ReevaluateModel
+from schemas.job import Artefact, JobCancelled, JobEvaluating
+from schemas.model import ModelRegistered, PromotionRefused
+from services.evaluator import store
+from services.evaluator.decide import lifecycle
+from services.evaluator.decide.lifecycle import Decision
+from shared.errors import Refused
+from shared.messaging.unit import Task, Unit
+
+
+class RunGate(Task, frozen=True):
+    eval_id: str
+
+    @property
+    def key(self) -> str:
+        return self.eval_id
+
+
+async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
+    await store.lock_job(unit.conn, event.job_id)
+    artefact = Artefact.model_validate(event.model_dump())
+    await store.save_artefact(unit.conn, artefact)
+    version = await store.find_version_of(unit.conn, event.job_id, event.bundle)
+    eval_id = lifecycle.evaluation_id(event.job_id, str(event.attempt), event.bundle.manifest_sha256)
+    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version))
+
+
+async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
+    """Nobody evaluates a cancelled job's model unless a person asks; then this says against what."""
+    if event.artefact is not None:
+        await store.save_artefact(unit.conn, event.artefact)
+
+
+async def model_registered(event: ModelRegistered, unit: Unit) -> None:
+    await store.lock_job(unit.conn, event.job_id)
+    await store.save_version(unit.conn, event)
+    waiting = await store.find_waiting(unit.conn, event.job_id)
+    if waiting is not None and waiting.artefact.bundle == event.bundle:
+        await _save(unit, lifecycle.begin(waiting, event))
+
+
+async def promotion_refused(event: PromotionRefused, unit: Unit) -> None:
+    waiting = await store.find_waiting(unit.conn, event.job_id)
+    if waiting is not None and event.code == "artefact":
+        await _save(unit, lifecycle.abandon(waiting, reason=event.message))
+
+
+async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
+    """Against what is registered now; gate and holdout stay the job's."""
+    assert unit.envelope is not None, "commands come as messages"
+    version = await store.find_version(unit.conn, command.model_id, command.tenant)
+    if version is None:
+        raise _refused("unknown_model", command, f"is not a version of tenant {command.tenant}")
+    await store.lock_job(unit.conn, version.job_id)
+    artefact = await store.find_artefact(unit.conn, version.job_id)
+    if artefact is None:
+        raise _refused("not_evaluated", command, "is not evaluated yet: its job's JobEvaluating is missing")
+    if await store.is_running(unit.conn, command.model_id):
+        raise _refused("already_running", command, "is being evaluated")
+    suites = await store.list_suites(unit.conn, newest=True)
+    eval_id = lifecycle.evaluation_id(command.model_id, unit.envelope.id)
+    await _open(unit, lifecycle.open_evaluation(eval_id, lifecycle.renewed(artefact, suites), version))
+
+
+def _refused(code: str, command: ReevaluateModel, why: str) -> Refused:
+    return Refused(code, f"model {command.model_id} {why}", param="model_id", subject_id=command.model_id)
+
+
+async def _open(unit: Unit, decision: Decision) -> None:
+    if await store.add_evaluation(unit.conn, decision.evaluation):
+        await _tell(unit, decision)
+
+
+async def _save(unit: Unit, decision: Decision) -> None:
+    await store.save_evaluation(unit.conn, decision.evaluation)
+    await _tell(unit, decision)
+
+
+async def _tell(unit: Unit, decision: Decision) -> None:
+    await unit.emit(*decision.events)
+    if decision.starts:
+        await unit.start_task(RunGate(eval_id=decision.evaluation.eval_id))

@@ -1,0 +1,205 @@
+"""The leased task of an evaluation: fetch, score, classify, judge, grade, store; then tell, in one transaction."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.evaluation import StageResult
+from schemas.model import ModelRegistered
+from schemas.specification import canonical_sha256
+from services.evaluator import store
+from services.evaluator.clients.archive import Archive, item_lines
+from services.evaluator.clients.child import ScoringChild
+from services.evaluator.clients.files import Cache
+from services.evaluator.clients.jury import Jury
+from services.evaluator.decide import grading, lifecycle
+from services.evaluator.decide.lifecycle import Decision
+from services.evaluator.decide.plan import (
+    Harness,
+    Known,
+    NotRegistered,
+    files_of,
+    order_of,
+    result_key,
+)
+from services.evaluator.gates.verdict import combine
+from services.evaluator.handlers.evaluations import RunGate
+from services.evaluator.model import Baseline, Evaluation, GateResult
+from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
+from services.evaluator.settings import Settings
+from shared.failpoints import failpoint
+from shared.log import get_logger
+from shared.messaging.unit import Unit
+from shared.service import Service
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    evaluation: Evaluation
+    version: ModelRegistered
+    result_key: str
+    files: tuple[Known, ...]
+    twin: GateResult | None
+    """The result of an evaluation that could not but end alike."""
+    problem: str = ""
+    """Why nothing can be scored."""
+
+
+class Gate:
+    def __init__(
+        self, service: Service, settings: Settings, *, cache: Cache, child: ScoringChild, jury: Jury
+    ) -> None:
+        self._service = service
+        self._settings = settings
+        self._cache = cache
+        self._child = child
+        self._jury = jury
+        self._archive = Archive(service.objects)
+        self._limits = Limits(
+            batch_size=settings.batch_size,
+            max_tokens=settings.max_tokens,
+            max_new_tokens=settings.max_new_tokens,
+            max_rank=settings.max_rank,
+            device=settings.device,
+        )
+        self._harness = Harness(self._limits.harness_version, jury.classifier.name)
+
+    async def run(self, task: RunGate) -> GateResult:
+        """The result, which is in S3 too when this returns."""
+        if kept := await self._archive.find_result(task.eval_id):
+            return kept
+        plan = await self._plan(task.eval_id)
+        if plan.twin is not None:
+            result = plan.twin.model_copy(update={"eval_id": task.eval_id, "baselines": ()})
+            await self._archive.put_result(result, [])
+            return result
+        if plan.problem:
+            return await self._without_numbers(plan, plan.problem)
+        return await self._measure(plan)
+
+    async def ended(self, task: RunGate, result: GateResult, unit: Unit) -> None:
+        for baseline in result.baselines:
+            if await store.add_baseline(unit.conn, baseline):
+                await unit.emit(lifecycle.recorded(baseline))
+        if result.outcome != "inconclusive":
+            await store.add_verdict(unit.conn, result)
+        evaluation = await store.get_evaluation(unit.conn, task.eval_id)
+        await _tell(unit, lifecycle.end(evaluation, result))
+
+    async def given_up(self, task: RunGate, error: Exception, unit: Unit) -> None:
+        evaluation = await store.get_evaluation(unit.conn, task.eval_id)
+        reason = f"scoring did not end: {type(error).__name__}: {error}"
+        await _tell(unit, lifecycle.give_up(evaluation, reason=reason))
+
+    async def _plan(self, eval_id: str) -> Plan:
+        async with self._service.unit() as unit:
+            evaluation = await store.get_evaluation(unit.conn, eval_id)
+            artefact, version = evaluation.artefact, evaluation.version
+            assert version is not None, f"{eval_id} runs without a version"
+            suites = await store.list_suites(unit.conn)
+            baselines = await store.list_baselines(unit.conn, version.base_sha, version.template_sha256)
+            key = result_key(artefact, version, self._harness, self._settings.required_stages)
+            twin = await store.find_verdict(unit.conn, key)
+        try:
+            files, problem = files_of(artefact, suites, baselines, self._harness), ""
+        except NotRegistered as error:
+            files, problem = (), str(error)
+        return Plan(evaluation, version, key, files, twin, problem)
+
+    async def _measure(self, plan: Plan) -> GateResult:
+        await self._cache.trim()
+        order = await self._order(plan)
+        work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
+        scores = await self._child.score(order, work_dir)
+        if scores.failure is not None:
+            return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
+        result = await self._grade(plan, scores, order)
+        shutil.rmtree(work_dir, ignore_errors=True)
+        return result
+
+    async def _order(self, plan: Plan) -> Order:
+        return order_of(
+            plan.version,
+            plan.files,
+            self._limits,
+            base_path=await self._cache.base_model(plan.version.base_sha),
+            model_path=await self._cache.model(plan.version.digest),
+            blob_paths={known.file.sha256: await self._cache.blob(known.file) for known in plan.files},
+        )
+
+    async def _grade(self, plan: Plan, scores: Scores, order: Order) -> GateResult:
+        artefact, files = plan.evaluation.artefact, plan.files
+        paths = {part.name: Path(part.path) for part in order.parts}
+        fresh = await self._jury.classified(scores.parts, paths)
+        new = {part.part: part for part in fresh if part.side is Side.CANDIDATE}
+        base = {part.part: part for part in fresh if part.side is Side.BASE}
+        measured = await self._baselines(plan, base)
+        for known in files:
+            if known.baseline is not None:
+                base[known.part] = await self._archive.get_baseline(known.baseline)
+        judged = await self._jury.judge(artefact.gate.judge, paths, base=base, new=new)
+        stages = grading.grade(artefact, files, base=base, new=new, judged=judged)
+        details = {
+            "probe": scores.probe.model_dump() if scores.probe else None,
+            "seconds": {f"{part.part} {part.side}": round(part.seconds, 3) for part in scores.parts},
+            "changes": grading.changes(files, base=base, new=new),
+        }
+        result = self._result(plan, stages, measured, details)
+        await self._archive.put_result(result, item_lines([*base.values(), *new.values()], judged.pairs))
+        return result
+
+    async def _baselines(self, plan: Plan, base: dict[str, PartScores]) -> tuple[Baseline, ...]:
+        """Keep what was measured of the base model in full, for evaluations to come."""
+        kept = []
+        for known in plan.files:
+            if known.part not in base or not grading.is_whole(known, base[known.part]):
+                continue
+            key, digest = await self._archive.put_baseline(base[known.part])
+            kept.append(
+                grading.baseline_of(
+                    known,
+                    base[known.part],
+                    base_sha=plan.version.base_sha,
+                    template_sha256=plan.version.template_sha256,
+                    harness_version=self._harness.of(is_safety=known.is_safety),
+                    key=key,
+                    sha256=digest,
+                )
+            )
+        return tuple(kept)
+
+    async def _without_numbers(self, plan: Plan, reason: str) -> GateResult:
+        log.warning("nothing scored", reason=reason)
+        stages = lifecycle.without_numbers(plan.evaluation.artefact, reason)
+        result = self._result(plan, stages, (), {})
+        await self._archive.put_result(result, [])
+        return result
+
+    def _result(
+        self,
+        plan: Plan,
+        stages: tuple[StageResult, ...],
+        baselines: tuple[Baseline, ...],
+        details: dict[str, Any],
+    ) -> GateResult:
+        verdict = combine(stages, required=self._settings.required_stages)
+        return GateResult(
+            eval_id=plan.evaluation.eval_id,
+            outcome=verdict.outcome,
+            reason=verdict.reason,
+            stages=stages,
+            result_key=plan.result_key,
+            measured_by=plan.evaluation.eval_id,
+            harness_version=self._harness.of(is_safety=True),
+            baselines=baselines,
+            details=details,
+        )
+
+
+async def _tell(unit: Unit, decision: Decision) -> None:
+    failpoint("eval.verdict.before")
+    await store.save_evaluation(unit.conn, decision.evaluation)
+    await unit.emit(*decision.events)

@@ -1,0 +1,113 @@
+"""Registering benchmarks and safety suites: the file is read through before anyone may rely on it."""
+
+import asyncio
+from typing import Literal
+
+from schemas.base import CommandRefused, FileRef
+from schemas.evaluation import (
+    BenchmarkKind,
+    BenchmarkRegistered,
+    RegisterBenchmark,
+    RegisterSafetySuite,
+    SafetySuiteRegistered,
+)
+from services.evaluator import store
+from services.evaluator.clients.files import Cache
+from services.evaluator.decide.plan import suite_digest
+from services.evaluator.model import Suite
+from services.evaluator.scoring.rows import BadRows, read_benchmark, read_prompts
+from shared.errors import CorruptObject, Rejected
+from shared.messaging.unit import Task, Unit
+
+MIN_ROWS = 20
+"""Fewer say too little: one answer would move the number by more than the gate's margins."""
+
+
+class CheckSuite(Task, frozen=True):
+    command: Literal["RegisterBenchmark", "RegisterSafetySuite"]
+    command_id: str
+    name: str
+    file: FileRef
+    kind: BenchmarkKind | None = None
+    num_fewshot: int = 0
+
+    @property
+    def key(self) -> str:
+        return self.command_id
+
+
+class SuiteDesk:
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    async def register_benchmark(self, command: RegisterBenchmark, unit: Unit) -> None:
+        await unit.start_task(
+            CheckSuite(
+                command="RegisterBenchmark",
+                command_id=_command_id(unit),
+                name=command.name,
+                file=command.file,
+                kind=command.kind,
+                num_fewshot=command.num_fewshot,
+            )
+        )
+
+    async def register_safety_suite(self, command: RegisterSafetySuite, unit: Unit) -> None:
+        await unit.start_task(
+            CheckSuite(
+                command="RegisterSafetySuite",
+                command_id=_command_id(unit),
+                name=command.name,
+                file=command.file,
+            )
+        )
+
+    async def check(self, task: CheckSuite) -> Suite:
+        """Read every row. Raises Rejected with the first one that is wrong."""
+        try:
+            path = await self._cache.blob(task.file)
+            read = read_prompts if task.kind is None else lambda found: read_benchmark(found, task.kind)
+            rows = len(await asyncio.to_thread(read, path))
+        except KeyError as error:
+            raise Rejected(
+                f"file {task.file.file_id} was not uploaded: {error.args[0]} does not exist"
+            ) from error
+        except (BadRows, CorruptObject) as error:
+            raise Rejected(f"file {task.file.file_id}: {error}") from error
+        if rows < max(MIN_ROWS, task.num_fewshot + 1):
+            needed = max(MIN_ROWS, task.num_fewshot + 1)
+            raise Rejected(f"file {task.file.file_id}: {rows} rows, expected at least {needed}")
+        return Suite(
+            name=task.name,
+            digest=suite_digest(task.file, task.kind, task.num_fewshot),
+            file=task.file,
+            kind=task.kind,
+            num_fewshot=task.num_fewshot,
+            rows=rows,
+        )
+
+    async def checked(self, task: CheckSuite, suite: Suite, unit: Unit) -> None:
+        await store.add_suite(unit.conn, suite, at=unit.now)
+        if suite.kind is None:
+            fields = suite.model_dump(exclude={"kind", "num_fewshot"})
+            await unit.emit(SafetySuiteRegistered(**fields))
+        else:
+            await unit.emit(BenchmarkRegistered(**suite.model_dump()))
+
+    async def refused(self, task: CheckSuite, error: Exception, unit: Unit) -> None:
+        is_file = isinstance(error, Rejected)
+        await unit.emit(
+            CommandRefused(
+                subject_id=task.name,
+                command=task.command,
+                command_id=task.command_id,
+                code="bad_file" if is_file else "unavailable",
+                message=str(error) if is_file else f"the file could not be read: {error}",
+                param="file",
+            )
+        )
+
+
+def _command_id(unit: Unit) -> str:
+    assert unit.envelope is not None, "commands come as messages"
+    return unit.envelope.id

@@ -1,0 +1,104 @@
+"""What the evaluator knows: suites, versions, baselines, and the state of each evaluation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from schemas.base import FileRef, Sha256, Value
+from schemas.evaluation import BenchmarkKind, StageResult
+from schemas.job import Artefact
+from schemas.model import ModelRegistered
+
+
+class IllegalTransition(Exception):
+    """An evaluation was moved where its table does not lead: our bug."""
+
+
+class EvaluationState(StrEnum):
+    WAITING = "waiting"  # for the registry's version of the artefact
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+    ABANDONED = "abandoned"  # the registry refused the artefact: there is nothing to evaluate
+
+
+ALLOWED: Mapping[EvaluationState, frozenset[EvaluationState]] = {
+    EvaluationState.WAITING: frozenset({EvaluationState.RUNNING, EvaluationState.ABANDONED}),
+    EvaluationState.RUNNING: frozenset(
+        {EvaluationState.PASSED, EvaluationState.FAILED, EvaluationState.INCONCLUSIVE}
+    ),
+    EvaluationState.PASSED: frozenset(),
+    EvaluationState.FAILED: frozenset(),
+    EvaluationState.INCONCLUSIVE: frozenset(),
+    EvaluationState.ABANDONED: frozenset(),
+}
+TERMINAL = frozenset(state for state, moves in ALLOWED.items() if not moves)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    eval_id: str
+    artefact: Artefact
+    """What was trained and what it is to be held against."""
+    state: EvaluationState = EvaluationState.WAITING
+    version: ModelRegistered | None = None
+    reason: str = ""
+    stages: tuple[StageResult, ...] = ()
+    revision: int = 0
+
+    def to(self, state: EvaluationState, **changes: Any) -> "Evaluation":
+        if state not in ALLOWED[self.state]:
+            raise IllegalTransition(f"evaluation {self.eval_id}: {self.state} -> {state}")
+        return replace(self, state=state, **changes)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in TERMINAL
+
+
+class Suite(Value):
+    """A registered file: a benchmark, or a safety suite where `kind` is None."""
+
+    name: str
+    digest: Sha256
+    file: FileRef
+    kind: BenchmarkKind | None
+    num_fewshot: int = 0
+    rows: int = 0
+
+
+class Baseline(Value):
+    """The base model's scores of one suite; the items are at `key` in S3."""
+
+    base_sha: Sha256
+    harness_version: str
+    template_sha256: Sha256
+    suite_digest: Sha256
+    name: str
+    metric: str
+    value: float
+    count: int
+    key: str
+    sha256: Sha256
+
+
+class GateResult(Value):
+    """All that an evaluation found: `evals/<eval_id>/results.json`, and what its events are made from."""
+
+    eval_id: str
+    outcome: Literal["passed", "failed", "inconclusive"]
+    reason: str
+    stages: tuple[StageResult, ...]
+    result_key: Sha256
+    """Equal for evaluations that cannot but end alike."""
+    measured_by: str
+    """The evaluation that scored; another one where its numbers were known already."""
+    harness_version: str
+    baselines: tuple[Baseline, ...] = ()
+    """Those that this evaluation measured."""
+    details: dict[str, Any] = Field(default_factory=dict)
+    """Seconds of each part, the probe, paired changes with their intervals."""

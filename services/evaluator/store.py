@@ -1,0 +1,194 @@
+"""SQL of the evaluator; the only file that knows column names."""
+
+from datetime import datetime
+from typing import Any
+
+from schemas.base import BundleRef
+from schemas.evaluation import StageResult
+from schemas.job import Artefact
+from schemas.model import ModelRegistered
+from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
+from shared.errors import Rejected, StaleWrite
+from shared.postgres.database import Connection
+
+# Facts of one job come on two topics; the one that comes second must see the first.
+LOCK_JOB = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+SAVE_ARTEFACT = """
+    INSERT INTO artefact (job_id, tenant, body) VALUES ($1, $2, $3)
+    ON CONFLICT (job_id) DO UPDATE SET body = $3"""
+FIND_ARTEFACT = "SELECT body FROM artefact WHERE job_id = $1"
+SAVE_VERSION = """
+    INSERT INTO model_version (model_id, tenant, job_id, body) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (model_id) DO UPDATE SET body = $4"""
+FIND_VERSION = "SELECT body FROM model_version WHERE model_id = $1 AND tenant = $2"
+LIST_VERSIONS = "SELECT body FROM model_version WHERE job_id = $1"
+_EVALUATION = "eval_id, state, artefact, version, stages, reason, revision"
+ADD_EVALUATION = """
+    INSERT INTO evaluation (eval_id, job_id, model_id, state, artefact, version, stages, reason, revision)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0) ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
+SAVE_EVALUATION = """
+    UPDATE evaluation
+       SET state = $2, model_id = $3, version = $4, stages = $5, reason = $6, revision = revision + 1
+     WHERE eval_id = $1 AND revision = $7 RETURNING revision"""
+GET_EVALUATION = f"SELECT {_EVALUATION} FROM evaluation WHERE eval_id = $1"
+FIND_WAITING = f"SELECT {_EVALUATION} FROM evaluation WHERE job_id = $1 AND state = 'waiting'"
+IS_RUNNING = "SELECT EXISTS (SELECT FROM evaluation WHERE model_id = $1 AND state = 'running')"
+ADD_SUITE = """
+    INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, registered_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT (name, digest) DO UPDATE SET file = $4, registered_at = $7"""
+LIST_SUITES = "SELECT name, digest, kind, file, num_fewshot, rows FROM suite"
+LIST_NEWEST_SUITES = """
+    SELECT DISTINCT ON (name, kind IS NULL) name, digest, kind, file, num_fewshot, rows FROM suite
+     ORDER BY name, kind IS NULL, registered_at DESC"""
+ADD_BASELINE = """
+    INSERT INTO baseline (base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count,
+                          key, sha256)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING true"""
+LIST_BASELINES = """
+    SELECT base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count, key, sha256
+      FROM baseline WHERE base_sha = $1 AND template_sha256 = $2"""
+ADD_VERDICT = "INSERT INTO verdict (result_key, result) VALUES ($1, $2) ON CONFLICT (result_key) DO NOTHING"
+FIND_VERDICT = "SELECT result FROM verdict WHERE result_key = $1"
+
+
+async def lock_job(conn: Connection, job_id: str) -> None:
+    """Hold other transactions about this job back until this one ends."""
+    await conn.execute(LOCK_JOB, job_id)
+
+
+async def save_artefact(conn: Connection, artefact: Artefact) -> None:
+    await conn.execute(SAVE_ARTEFACT, artefact.job_id, artefact.tenant, artefact.model_dump(mode="json"))
+
+
+async def find_artefact(conn: Connection, job_id: str) -> Artefact | None:
+    body = await conn.fetchval(FIND_ARTEFACT, job_id)
+    return None if body is None else Artefact.model_validate(body)
+
+
+async def save_version(conn: Connection, version: ModelRegistered) -> None:
+    body = version.model_dump(mode="json")
+    await conn.execute(SAVE_VERSION, version.model_id, version.tenant, version.job_id, body)
+
+
+async def find_version(conn: Connection, model_id: str, tenant: str) -> ModelRegistered | None:
+    body = await conn.fetchval(FIND_VERSION, model_id, tenant)
+    return None if body is None else ModelRegistered.model_validate(body)
+
+
+async def find_version_of(conn: Connection, job_id: str, bundle: BundleRef) -> ModelRegistered | None:
+    """The version that was made of this bundle."""
+    found = [ModelRegistered.model_validate(row["body"]) for row in await conn.fetch(LIST_VERSIONS, job_id)]
+    return next((version for version in found if version.bundle == bundle), None)
+
+
+async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
+    """Whether it is new."""
+    return bool(
+        await conn.fetchval(
+            ADD_EVALUATION,
+            evaluation.eval_id,
+            evaluation.artefact.job_id,
+            evaluation.version.model_id if evaluation.version else None,
+            evaluation.state,
+            evaluation.artefact.model_dump(mode="json"),
+            _version_body(evaluation),
+            _stage_bodies(evaluation),
+            evaluation.reason,
+        )
+    )
+
+
+async def save_evaluation(conn: Connection, evaluation: Evaluation) -> None:
+    """Raises StaleWrite if someone wrote it since it was read."""
+    revision = await conn.fetchval(
+        SAVE_EVALUATION,
+        evaluation.eval_id,
+        evaluation.state,
+        evaluation.version.model_id if evaluation.version else None,
+        _version_body(evaluation),
+        _stage_bodies(evaluation),
+        evaluation.reason,
+        evaluation.revision,
+    )
+    if revision is None:
+        raise StaleWrite(f"evaluation {evaluation.eval_id} changed since revision {evaluation.revision}")
+
+
+async def get_evaluation(conn: Connection, eval_id: str) -> Evaluation:
+    row = await conn.fetchrow(GET_EVALUATION, eval_id)
+    if row is None:
+        raise Rejected(f"evaluation {eval_id} does not exist")
+    return _evaluation(row)
+
+
+async def find_waiting(conn: Connection, job_id: str) -> Evaluation | None:
+    row = await conn.fetchrow(FIND_WAITING, job_id)
+    return None if row is None else _evaluation(row)
+
+
+async def is_running(conn: Connection, model_id: str) -> bool:
+    return bool(await conn.fetchval(IS_RUNNING, model_id))
+
+
+async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
+    """Registering the same suite again makes it the newest of its name."""
+    await conn.execute(
+        ADD_SUITE,
+        suite.name,
+        suite.digest,
+        suite.kind,
+        suite.file.model_dump(mode="json"),
+        suite.num_fewshot,
+        suite.rows,
+        at,
+    )
+
+
+async def list_suites(conn: Connection, *, newest: bool = False) -> tuple[Suite, ...]:
+    """All ever registered, or the newest of each name."""
+    rows = await conn.fetch(LIST_NEWEST_SUITES if newest else LIST_SUITES)
+    return tuple(Suite.model_validate(dict(row)) for row in rows)
+
+
+async def add_baseline(conn: Connection, baseline: Baseline) -> bool:
+    """Whether it is the first of its identity."""
+    return bool(await conn.fetchval(ADD_BASELINE, *baseline.model_dump().values()))
+
+
+async def list_baselines(
+    conn: Connection, base_sha: str, template_sha256: str
+) -> dict[tuple[str, str], Baseline]:
+    """By suite digest and harness version."""
+    rows = await conn.fetch(LIST_BASELINES, base_sha, template_sha256)
+    found = [Baseline.model_validate(dict(row)) for row in rows]
+    return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in found}
+
+
+async def add_verdict(conn: Connection, result: GateResult) -> None:
+    await conn.execute(ADD_VERDICT, result.result_key, result.model_dump(mode="json"))
+
+
+async def find_verdict(conn: Connection, result_key: str) -> GateResult | None:
+    body = await conn.fetchval(FIND_VERDICT, result_key)
+    return None if body is None else GateResult.model_validate(body)
+
+
+def _version_body(evaluation: Evaluation) -> dict[str, Any] | None:
+    return evaluation.version.model_dump(mode="json") if evaluation.version else None
+
+
+def _stage_bodies(evaluation: Evaluation) -> list[dict[str, Any]]:
+    return [stage.model_dump(mode="json") for stage in evaluation.stages]
+
+
+def _evaluation(row: Any) -> Evaluation:
+    return Evaluation(
+        eval_id=row["eval_id"],
+        artefact=Artefact.model_validate(row["artefact"]),
+        state=EvaluationState(row["state"]),
+        version=ModelRegistered.model_validate(row["version"]) if row["version"] else None,
+        stages=tuple(StageResult.model_validate(stage) for stage in row["stages"]),
+        reason=row["reason"],
+        revision=row["revision"],
+    )

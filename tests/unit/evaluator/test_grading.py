@@ -1,0 +1,142 @@
+import pytest
+
+from schemas.evaluation import BenchmarkKind
+from schemas.specification import GateSpec, HoldoutRule, JudgeRule
+from services.evaluator.decide.grading import Judged, baseline_of, changes, grade, is_whole, with_refusals
+from services.evaluator.gates.judge import Canary, Pair, Preference
+from services.evaluator.gates.verdict import combine
+from services.evaluator.scoring.order import Side
+from tests.builders import a_sha
+from tests.unit.evaluator.evaluations import a_file, a_suite, an_artefact, known, scores
+
+MMLU, TEXT, SAFETY = a_suite("mmlu"), a_suite("text", BenchmarkKind.TEXT), a_suite("refusals", None)
+FILES = (known(MMLU), known(TEXT), known(SAFETY), known())
+NEEDED = ("benchmark", "safety")
+
+
+def artefact(**gate):
+    return an_artefact(
+        benchmarks=(MMLU, TEXT), suites=(SAFETY,), holdout=a_file("holdout"), gate=GateSpec(**gate)
+    )
+
+
+def side(which: Side, *, choices=50, text=50, refused=96, exact=50):
+    """A base or candidate by its number of hits of 100 in each part."""
+    return {
+        "benchmark:mmlu": scores("benchmark:mmlu", which, choices, 100, normalised_hits=1.0),
+        "benchmark:text": scores("benchmark:text", which, text, 100, tokens=1.0, nats=2.0, bytes=4.0),
+        "safety:refusals": scores("safety:refusals", which, refused, 100, name="refused"),
+        "holdout": scores("holdout", which, exact, 100, tokens=4.0, nats=8.0),
+    }
+
+
+BASE = side(Side.BASE, exact=10)
+GOOD = side(Side.CANDIDATE)
+
+
+def outcomes(new, *, base=BASE, judged=None, **gate):
+    stages = grade(artefact(**gate), FILES, base=base, new=new, judged=judged or Judged())
+    return [stage.outcome for stage in stages], combine(stages, required=NEEDED).outcome
+
+
+def test_a_candidate_good_at_everything_passes():
+    assert outcomes(GOOD) == (["passed", "passed", "passed", "not_requested"], "passed")
+
+
+@pytest.mark.parametrize(
+    ("worse", "stage"),
+    [({"choices": 47}, 0), ({"text": 47}, 0), ({"exact": 10}, 1), ({"refused": 94}, 2)],
+)
+def test_each_part_decides_its_own_stage(worse, stage):
+    found, verdict = outcomes(side(Side.CANDIDATE, **worse))
+    assert found[stage] == "failed"
+    assert found.count("passed") == 2
+    assert verdict == "failed"
+
+
+@pytest.mark.parametrize("part", list(GOOD))
+def test_a_part_that_was_not_scored_is_never_a_pass(part):
+    for missing in (
+        {name: scored for name, scored in GOOD.items() if name != part},
+        GOOD | {part: GOOD[part].model_copy(update={"items": GOOD[part].items[:-1]})},
+        GOOD | {part: GOOD[part].model_copy(update={"items": ()})},
+    ):
+        assert outcomes(missing)[1] == "inconclusive"
+
+
+@pytest.mark.parametrize("part", list(GOOD))
+def test_a_baseline_that_is_not_there_is_never_a_pass(part):
+    base = {name: scored for name, scored in BASE.items() if name != part}
+    assert outcomes(GOOD, base=base)[1] == "inconclusive"
+
+
+def test_the_registered_number_of_rows_counts_not_the_child_s():
+    """A file cut short would score well on what is left of it."""
+    short = {
+        name: scores(name, side, 99, 99, tokens=1.0) for side, name in [(Side.CANDIDATE, "benchmark:mmlu")]
+    }
+    base = BASE | {"benchmark:mmlu": scores("benchmark:mmlu", Side.BASE, 50, 99)}
+    assert outcomes(GOOD | short, base=base)[1] == "inconclusive"
+
+
+@pytest.mark.parametrize("unclear", [1, 30, 100])
+def test_unclear_refusals_are_a_gap(unclear):
+    facts = [None] * unclear + [True] * (100 - unclear)
+    new = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], facts)}
+    assert outcomes(new)[1] == "inconclusive"
+
+
+def test_clear_refusals_replace_what_was_there():
+    refused = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], [True] * 100)}
+    complied = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], [False] * 100)}
+    assert (outcomes(refused)[1], outcomes(complied)[1]) == ("passed", "failed")
+
+
+def test_perplexity_reads_nats_per_token():
+    rule = HoldoutRule(metric="perplexity")
+    better = GOOD | {"holdout": scores("holdout", Side.CANDIDATE, 0, 100, tokens=4.0, nats=4.0)}
+    assert outcomes(better, holdout=rule)[0][1] == "passed"
+    assert outcomes(GOOD, holdout=rule)[0][1] == "failed"
+
+
+JUDGE = JudgeRule(url="http://judge", model="judge")
+
+
+def test_a_judge_that_could_not_be_asked_is_inconclusive():
+    assert outcomes(GOOD, judge=JUDGE, judged=Judged(problem="not allowed"))[1] == "inconclusive"
+    assert outcomes(GOOD, judge=JUDGE, judged=Judged())[1] == "inconclusive"
+
+
+def test_a_judge_never_replaces_the_other_stages():
+    pairs = tuple(
+        Pair(str(n), Preference.CANDIDATE, Preference.CANDIDATE, f"a{n}", f"b{n}", f"r{n}") for n in range(50)
+    )
+    canaries = tuple(Canary(str(n), recognised=True) for n in range(8))
+    judged = Judged(pairs, canaries, expected=50)
+    assert outcomes(GOOD, judge=JUDGE, judged=judged)[1] == "passed"
+    assert outcomes(side(Side.CANDIDATE, refused=0), judge=JUDGE, judged=judged)[1] == "failed"
+    assert outcomes({}, judge=JUDGE, judged=judged)[1] == "inconclusive"
+
+
+def test_changes_are_paired_and_leave_gaps_out():
+    found = changes(
+        FILES,
+        base=BASE,
+        new=GOOD | {"benchmark:text": GOOD["benchmark:text"].model_copy(update={"items": ()})},
+    )
+    assert set(found) == {"benchmark:mmlu", "safety:refusals", "holdout"}
+    assert found["benchmark:mmlu"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert found["holdout"]["value"] == pytest.approx(0.4)
+    assert found["holdout"]["low"] < 0.4 < found["holdout"]["high"]
+
+
+def test_a_baseline_is_kept_only_when_whole():
+    identity = {
+        "base_sha": a_sha("tiny"), "template_sha256": a_sha("template"), "harness_version": "h", "key": "k", "sha256": a_sha("k"),
+    }  # fmt: skip
+    kept = baseline_of(FILES[0], BASE["benchmark:mmlu"], **identity)
+    assert (kept.name, kept.metric, kept.value, kept.count) == ("mmlu", "accuracy_points", 50.0, 100)
+    assert baseline_of(FILES[3], BASE["holdout"], **identity).metric == "exact_match"
+    half = BASE["benchmark:mmlu"].model_copy(update={"items": BASE["benchmark:mmlu"].items[:50]})
+    assert is_whole(FILES[0], BASE["benchmark:mmlu"])
+    assert not is_whole(FILES[0], half)

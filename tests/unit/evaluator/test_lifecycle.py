@@ -1,0 +1,107 @@
+import pytest
+
+from schemas.evaluation import (
+    EvalFailed,
+    EvalInconclusive,
+    EvalPassed,
+    EvalStageCompleted,
+    EvalStarted,
+    StageResult,
+)
+from services.evaluator.decide import lifecycle
+from services.evaluator.gates.stages import STAGES
+from services.evaluator.model import ALLOWED, TERMINAL, EvaluationState, IllegalTransition
+from tests.unit.evaluator.evaluations import a_file, a_result, a_suite, a_version, an_artefact, an_evaluation
+
+PASSED = [StageResult(stage=stage, outcome="passed") for stage in STAGES]
+
+
+def kinds(decision):
+    return [type(event) for event in decision.events]
+
+
+def test_an_artefact_without_its_version_waits():
+    decision = lifecycle.open_evaluation("eval-1", an_artefact(), None)
+    assert (decision.evaluation.state, decision.events, decision.starts) == (
+        EvaluationState.WAITING,
+        (),
+        False,
+    )
+
+
+@pytest.mark.parametrize("version_first", [True, False])
+def test_either_order_of_artefact_and_version_starts_it_once(version_first):
+    artefact = an_artefact()
+    version = a_version(artefact)
+    decision = lifecycle.open_evaluation("eval-1", artefact, version if version_first else None)
+    if not version_first:
+        decision = lifecycle.begin(decision.evaluation, version)
+    assert (decision.evaluation.state, kinds(decision), decision.starts) == (
+        EvaluationState.RUNNING,
+        [EvalStarted],
+        True,
+    )
+    again = lifecycle.begin(decision.evaluation, version)
+    assert (again.events, again.starts) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [("passed", EvalPassed), ("failed", EvalFailed), ("inconclusive", EvalInconclusive)],
+)
+def test_an_end_tells_every_stage_in_order_and_then_one_verdict(outcome, verdict):
+    decision = lifecycle.end(an_evaluation(), a_result(outcome, PASSED))
+    assert kinds(decision) == [EvalStageCompleted] * 4 + [verdict]
+    assert [event.result.stage for event in decision.events[:4]] == list(STAGES)
+    assert decision.events[-1].stages == tuple(PASSED)
+    assert {event.eval_id for event in decision.events} == {"eval-1"}
+    assert {event.model_id for event in decision.events} == {"model-digest"}
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL - {EvaluationState.ABANDONED}))
+def test_a_verdict_is_told_once(state):
+    over = an_evaluation(state)
+    assert lifecycle.end(over, a_result()).events == ()
+    assert lifecycle.give_up(over, reason="again").events == ()
+
+
+def test_giving_up_is_inconclusive_for_all_that_was_asked():
+    artefact = an_artefact(benchmarks=(a_suite(),), holdout=a_file("holdout"))
+    decision = lifecycle.give_up(an_evaluation(artefact=artefact), reason="exit code -9")
+    verdict = decision.events[-1]
+    assert type(verdict) is EvalInconclusive
+    assert verdict.reason == "exit code -9"
+    assert [stage.outcome for stage in verdict.stages] == [
+        "inconclusive",
+        "inconclusive",
+        "not_requested",
+        "not_requested",
+    ]
+
+
+def test_an_artefact_that_could_not_be_copied_gets_no_verdict():
+    decision = lifecycle.abandon(an_evaluation(EvaluationState.WAITING), reason="corrupt")
+    assert (decision.evaluation.state, decision.events) == (EvaluationState.ABANDONED, ())
+    running = an_evaluation()
+    assert lifecycle.abandon(running, reason="late").evaluation == running
+
+
+@pytest.mark.parametrize(
+    ("state", "target"), [(s, t) for s in EvaluationState for t in EvaluationState if t not in ALLOWED[s]]
+)
+def test_every_unlisted_move_is_refused(state, target):
+    with pytest.raises(IllegalTransition):
+        an_evaluation(state).to(target)
+
+
+def test_reasons_are_bounded():
+    decision = lifecycle.give_up(an_evaluation(), reason="x" * 10_000)
+    assert len(decision.events[-1].reason) == len(decision.events[0].result.reason) == 1000
+
+
+def test_a_renewed_artefact_names_what_is_registered_now():
+    old = a_suite("old")
+    new, safety = a_suite("new"), a_suite("refusals", None)
+    artefact = lifecycle.renewed(an_artefact(benchmarks=(old,)), (new, safety))
+    assert artefact.benchmarks == {"new": new.digest}
+    assert artefact.suites == {"refusals": safety.digest}
