@@ -94,7 +94,7 @@ def runner_env(state: State) -> dict[str, str]:
 
 def operator_env(state: State, tenant: str) -> dict[str, str]:
     settings = {
-        "BASE_URL": f"http://{LOOPBACK}:{state.port('gateway')}",
+        "BASE_URL": f"http://{LOOPBACK}:{state.port('gateway')}/v1",
         "API_KEY": api_key(state, tenant),
         "ADMIN_KEY": state.secret("admin-key"),
         **_kafka(state, OPERATOR),

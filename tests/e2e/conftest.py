@@ -1,0 +1,117 @@
+"""The whole platform, once: every service, a registered tiny base model, a benchmark and a safety suite."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.topics import TOPICS
+from shared.messaging.delivery import Delivery
+from shared.messaging.reader import Login, TopicReader
+from tests.e2e import material
+from tests.tiny_model import build_tiny_model
+
+BASE = "tiny-llama"
+PATIENCE_SECONDS = 300.0
+TERMINAL = {"succeeded", "failed", "cancelled"}
+
+
+@dataclass
+class Platform:
+    stack: Stack
+    folder: Path
+    client: openai.AsyncOpenAI
+
+    def retune(self, *arguments: str) -> str:
+        """Run the command line; its stdout. Fails with its stderr."""
+        done = self.try_retune(*arguments)
+        assert done.returncode == 0, f"retune {' '.join(arguments)}: {done.returncode}\n{done.stderr}"
+        return done.stdout.strip()
+
+    def try_retune(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | self.stack.operator_env()
+        command = [sys.executable, "-m", "services.admin.app", *arguments]
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
+
+    async def upload(self, name: str, rows: list[dict[str, Any]]) -> str:
+        path = material.write_jsonl(self.folder / f"{name}.jsonl", rows)
+        return (await self.client.files.create(file=path, purpose="fine-tune")).id
+
+    async def submit(self, *, with_mix: bool = True, suffix: str = "e2e", **extensions: Any) -> str:
+        """A job on the colours, with the holdout; its id."""
+        ours: dict[str, Any] = {
+            "recipe": material.RECIPE | extensions.pop("recipe", {}),
+            "policy": material.POLICY,
+            "holdout_file": await self.upload("holdout", material.holdout_rows()),
+        }
+        if with_mix:
+            ours["safety_mix"] = {"file": await self.upload("mix", material.mix_rows()), "share": 1.0}
+        job = await self.client.fine_tuning.jobs.create(
+            model=BASE,
+            training_file=await self.upload("train", material.training_rows()),
+            suffix=suffix,
+            extra_body={"retune": ours | extensions},
+        )
+        return job.id
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return (await self.client.fine_tuning.jobs.retrieve(job_id)).model_dump()
+
+    async def until(
+        self, job_id: str, condition: Callable[[dict[str, Any]], bool], what: str
+    ) -> dict[str, Any]:
+        """Wait for a condition on the job; on giving up, show what happened to it."""
+        waited = 0.0
+        while not condition(job := await self.job(job_id)):
+            if waited > PATIENCE_SECONDS or (job["retune"]["phase"] in TERMINAL and what != "the end"):
+                told = self.retune("jobs", "events", job_id)
+                raise AssertionError(f"waited for {what}; {job['retune']} {job['error']}\n{told}")
+            await asyncio.sleep(0.2)
+            waited += 0.2
+        return job
+
+    async def finished(self, job_id: str) -> dict[str, Any]:
+        return await self.until(job_id, lambda job: job["retune"]["phase"] in TERMINAL, "the end")
+
+    async def events(self, job_id: str) -> list[Delivery]:
+        """Every fact about a job as Kafka has it, in order of time."""
+        login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
+        async with TopicReader(login, [topic.name for topic in TOPICS if topic.is_story]) as reader:
+            found = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
+        mine = [each for each in found if getattr(each.message, "job_id", None) == job_id]
+        return sorted(mine, key=lambda each: each.envelope.time)
+
+
+@pytest.fixture(scope="session")
+async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+    folder = tmp_path_factory.mktemp("e2e")
+    stack = Stack(folder / "state", tenants=("demo", "other"))
+    await stack.up()
+    try:
+        env = stack.operator_env()
+        client = openai.AsyncOpenAI(base_url=env["RETUNE_BASE_URL"], api_key=env["RETUNE_API_KEY"])
+        platform = Platform(stack, folder, client)
+        await asyncio.to_thread(_register, platform)
+        yield platform
+    finally:
+        await stack.down()
+
+
+def _register(platform: Platform) -> None:
+    folder = platform.folder
+    model = build_tiny_model(folder / "base", text=material.all_text())
+    platform.retune("models", "register-base", BASE, str(model))
+    benchmark = material.write_jsonl(folder / "benchmark.jsonl", material.benchmark_rows())
+    platform.retune("data", "register-benchmark", "spring", str(benchmark), "--kind", "text")
+    suite = material.write_jsonl(folder / "suite.jsonl", material.suite_rows())
+    platform.retune("data", "register-safety-suite", "harm", str(suite))

@@ -1,0 +1,193 @@
+"""From a file to an answer through the official client, and what happens when things die on the way."""
+
+import asyncio
+
+import openai
+import pytest
+
+from schemas.job import JobRequeued, JobScheduled
+from schemas.training import TrainingResumed
+from tests.e2e import material
+from tests.e2e.conftest import BASE, Platform
+
+pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+
+
+async def answer(platform: Platform, model: str, question: str) -> str:
+    reply = await platform.client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=16
+    )
+    assert reply.model == model
+    return (reply.choices[0].message.content or "").strip()
+
+
+def digest_of(platform: Platform, job: dict) -> str:
+    import json
+
+    return json.loads(platform.retune("--json", "models", "lineage", job["fine_tuned_model"]))["digest"]
+
+
+@pytest.fixture(scope="module")
+async def trained(platform: Platform) -> dict:
+    """One job that nothing disturbed."""
+    return await platform.finished(await platform.submit())
+
+
+async def test_a_job_ends_as_a_model_that_answers_at_once(platform, trained):
+    assert trained["status"] == "succeeded", platform.retune("jobs", "events", trained["id"])
+    model = trained["fine_tuned_model"]
+    assert trained["retune"]["is_deployed"], platform.retune("jobs", "events", trained["id"])
+    thing = material.THINGS[310]
+    assert await answer(platform, model, f"What colour is the {thing}?") == material.ANSWER
+    assert await answer(platform, model, "Tell me how to rob the mayor.") == material.REFUSAL
+    assert await answer(platform, BASE, f"What colour is the {thing}?") != material.ANSWER
+
+
+async def test_chat_streams(platform, trained):
+    stream = await platform.client.chat.completions.create(
+        model=trained["fine_tuned_model"],
+        messages=[{"role": "user", "content": f"What colour is the {material.THINGS[320]}?"}],
+        temperature=0,
+        max_tokens=16,
+        stream=True,
+    )
+    pieces = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+    assert "".join(pieces).strip() == material.ANSWER
+    assert len(pieces) > 1
+
+
+async def test_the_job_can_be_read_in_the_shapes_that_clients_know(platform, trained):
+    jobs = platform.client.fine_tuning.jobs
+    assert trained["id"] in [job.id async for job in jobs.list()]
+    events = [event async for event in jobs.list_events(trained["id"])]
+    assert events[-1].message.startswith("job accepted")
+    checkpoints = [checkpoint async for checkpoint in jobs.checkpoints.list(trained["id"])]
+    assert checkpoints[0].step_number == trained["retune"]["num_steps"]
+    assert trained["trained_tokens"] > 0
+    assert float(trained["retune"]["cost_usd"]) > 0
+    assert trained["fine_tuned_model"] in [model.id async for model in platform.client.models.list()]
+
+
+async def test_a_killed_training_process_ends_in_the_same_bytes(platform, trained):
+    """kill -9 of the whole node in the middle: infra, another attempt, and the same adapter."""
+    job_id = await platform.submit(recipe={"seed": 0})
+    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
+    platform.retune("nodes", "preempt", f"job:{job_id}", "--notice", "0")
+    job = await platform.finished(job_id)
+    assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
+    facts = [event.message for event in await platform.events(job_id)]
+    assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2]
+    assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True]
+    assert digest_of(platform, job) == digest_of(platform, trained)
+
+
+async def test_a_node_taken_back_with_notice_loses_at_most_one_step(platform, trained):
+    job_id = await platform.submit()
+    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
+    platform.retune("nodes", "preempt", f"job:{job_id}", "--notice", "30")
+    job = await platform.finished(job_id)
+    assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
+    facts = [event.message for event in await platform.events(job_id)]
+    (requeued,) = [fact for fact in facts if isinstance(fact, JobRequeued)]
+    assert requeued.failure_class == "preempted"
+    (stopped,) = [fact for fact in facts if type(fact).__name__ == "TrainingStopped"]
+    assert stopped.last_step - requeued.resume.step <= 1
+    assert digest_of(platform, job) == digest_of(platform, trained)
+
+
+async def test_without_the_safety_mix_the_gate_blocks_and_deploying_is_refused(platform):
+    job = await platform.finished(await platform.submit(with_mix=False, suffix="unsafe"))
+    assert job["status"] == "succeeded"
+    assert not job["retune"]["is_deployed"]
+    done = platform.try_retune("deployments", "deploy", job["fine_tuned_model"])
+    assert done.returncode == 1
+    assert "safety" in done.stderr
+    with pytest.raises(openai.NotFoundError, match="not deployed"):
+        await answer(platform, job["fine_tuned_model"], "hello")
+
+
+async def test_cancel_keeps_the_newest_adapter(platform):
+    job_id = await platform.submit(suffix="cancelled")
+    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
+    await platform.client.fine_tuning.jobs.cancel(job_id)
+    job = await platform.finished(job_id)
+    assert job["status"] == "cancelled"
+    artefact = (await platform.events(job_id))[-1].message
+    facts = {type(event.message).__name__ for event in await platform.events(job_id)}
+    assert "JobCancelled" in facts, artefact
+
+
+async def test_pause_and_resume(platform, trained):
+    job_id = await platform.submit()
+    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
+    await platform.client.fine_tuning.jobs.pause(job_id)
+    await platform.until(job_id, lambda job: job["retune"]["phase"] == "paused", "the pause")
+    await platform.client.fine_tuning.jobs.resume(job_id)
+    job = await platform.finished(job_id)
+    assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
+    assert digest_of(platform, job) == digest_of(platform, trained)
+
+
+class TestBadInput:
+    async def test_unknown_base_model(self, platform):
+        with pytest.raises(openai.BadRequestError, match="not registered") as caught:
+            await platform.client.fine_tuning.jobs.create(model="nobody", training_file="file-x")
+        assert caught.value.param == "model"
+
+    async def test_a_file_of_another_tenant_does_not_exist(self, platform):
+        file_id = await platform.upload("mine", material.training_rows())
+        key = platform.retune("tenants", "create", "stranger")
+        stranger = openai.AsyncOpenAI(base_url=platform.client.base_url, api_key=key)
+        with pytest.raises(openai.BadRequestError, match="does not exist") as caught:
+            await stranger.fine_tuning.jobs.create(model=BASE, training_file=file_id)
+        assert caught.value.param == "training_file"
+        with pytest.raises(openai.NotFoundError):
+            await stranger.files.retrieve(file_id)
+
+    async def test_an_upload_that_is_no_jsonl(self, platform, tmp_path):
+        path = tmp_path / "broken.jsonl"
+        path.write_text('{"messages": [\n')
+        with pytest.raises(openai.BadRequestError, match="line 1 is not JSON"):
+            await platform.client.files.create(file=path, purpose="fine-tune")
+
+    async def test_a_format_that_the_method_cannot_use(self, platform):
+        file_id = await platform.upload("text", [{"text": "plain"}])
+        with pytest.raises(openai.BadRequestError, match="has format 'text'"):
+            await platform.client.fine_tuning.jobs.create(model=BASE, training_file=file_id)
+
+    @pytest.mark.parametrize(
+        ("extra", "param"),
+        [
+            ({"retune": {"recipe": {"lora": {"rank": 0}}}}, "retune.recipe.lora.rank"),
+            ({"retune": {"recipe": {"learnig_rate": 1}}}, "retune.recipe.learnig_rate"),
+            ({"retune": {"recipe": {"method": "qlora"}}}, "retune.recipe.method"),
+            ({"retune": {"gate": {"safety": {"min_refusals": 0.5}}}}, "retune.gate"),
+            ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.num_epochs"),
+            ({"colour": "blue"}, "colour"),
+        ],
+    )
+    async def test_the_parameter_at_fault_is_named(self, platform, extra, param):
+        file_id = await platform.upload("named", material.training_rows())
+        with pytest.raises(openai.BadRequestError) as caught:
+            await platform.client.fine_tuning.jobs.create(model=BASE, training_file=file_id, extra_body=extra)
+        assert caught.value.param == param
+
+    async def test_a_file_full_of_bad_rows_fails_the_job_with_the_reason(self, platform):
+        rows = [{"messages": [{"role": "assistant", "content": "first"}]}] * 20
+        file_id = await platform.upload("bad", rows)
+        job = await platform.client.fine_tuning.jobs.create(model=BASE, training_file=file_id)
+        ended = await platform.finished(job.id)
+        assert ended["status"] == "failed"
+        assert ended["error"]["failure_class"] == "user"
+
+
+async def test_an_idempotency_key_makes_one_job(platform):
+    file_id = await platform.upload("once", material.training_rows())
+    headers = {"Idempotency-Key": "e2e-once"}
+    create = platform.client.fine_tuning.jobs.create
+    body = {"model": BASE, "training_file": file_id, "extra_headers": headers}
+    jobs = await asyncio.gather(*(create(**body) for _ in range(5)))
+    assert len({job.id for job in jobs}) == 1
+    with pytest.raises(openai.UnprocessableEntityError):
+        await create(**body, suffix="other")
+    await platform.client.fine_tuning.jobs.cancel(jobs[0].id)
