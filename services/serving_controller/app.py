@@ -1,0 +1,41 @@
+"""The serving controller: makes vLLM replicas serve what the registry approved, and nothing else."""
+
+from datetime import timedelta
+
+import httpx
+
+from services.serving_controller import handlers
+from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.local import LocalBackend
+from services.serving_controller.handlers.rounds import Rounds
+from services.serving_controller.handlers.steps import Steps
+from services.serving_controller.settings import Settings
+from shared.service import Service
+
+
+def build(settings: Settings | None = None) -> Service:
+    settings = settings or Settings()
+    service = Service("serving_controller", settings)
+    http = httpx.AsyncClient()
+    steps = Steps(
+        LocalBackend(settings.replicas_dir, settings.keys_dir, engine=settings.engine),
+        ModelFiles(service.objects, scratch=settings.scratch_dir),
+        http,
+        policy=settings.policy,
+        adapter_slots=settings.max_loras,
+    )
+    rounds = Rounds(
+        service, steps, policy=settings.policy, unanswered=timedelta(seconds=settings.unanswered_seconds)
+    )
+    handlers.register(
+        service,
+        rounds,
+        keep=settings.policy.keep,
+        look_every=timedelta(seconds=settings.look_every_seconds),
+    )
+    service.on_stop(http.aclose)
+    return service
+
+
+if __name__ == "__main__":
+    build().run()

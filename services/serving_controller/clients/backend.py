@@ -1,0 +1,53 @@
+"""Where replicas run: one Protocol, one file per engine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class ReplicaSpec:
+    replica_id: str
+    incarnation: str
+    model_dir: Path
+    served_name: str
+    max_lora_rank: int
+    """0: no adapters are loaded."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A replica that was started and not ended."""
+
+    replica_id: str
+    incarnation: str
+    url: str
+    is_alive: bool
+
+
+class BackendFailed(RuntimeError):
+    """The engine did not do what was asked; the sentence says what."""
+
+
+class ReplicaBackend(Protocol):
+    """Starts detached replicas, which outlive the controller, and finds them again."""
+
+    async def start(self, spec: ReplicaSpec) -> None:
+        """Start one. What may be left of an earlier start of it is ended first."""
+
+    async def see(self, replica_id: str) -> Seen | None: ...
+
+    async def started(self) -> list[str]:
+        """Ids of all that were started and not ended."""
+
+    async def end(self, replica_id: str) -> None:
+        """Kill it with all its processes; returns when none is left. Raises BackendFailed."""
+
+    def key(self, replica_id: str) -> str:
+        """The key to its API."""
+
+    def folder(self, replica_id: str) -> Path:
+        """Absolute; files in it can be read by the replica, and are gone at its next start."""
+
+    def last_words(self, replica_id: str) -> str:
+        """The end of its log, in one line."""

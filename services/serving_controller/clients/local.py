@@ -1,0 +1,238 @@
+"""The engine of one machine: a replica is a session of processes that outlives the controller.
+
+<replicas>/<replica id>/pid            "<pid> <start time>", written by the process itself
+                        replica.json   incarnation and address of this start
+                        port
+                        log            of this start; log.1 of the one before
+                        adapters/      what was loaded
+<keys>/<replica id>                    the key to its API, readable by this user alone
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.serving_controller.clients.backend import BackendFailed, ReplicaSpec, Seen
+from services.serving_controller.clients.processes import Identity, kill_all, marked
+
+HOST = "127.0.0.1"
+KILL_SECONDS = 20.0
+LAST_WORDS_BYTES = 8192
+PASSED_ON = (
+    "PATH",
+    "LANG",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES",
+    "RETUNE_STACK",
+)
+"""What a replica gets of our environment: nothing that is secret, since it loads files of tenants."""
+
+MARK = "RETUNE_REPLICA"
+
+# The pid file is written before the program starts, by the process that becomes it.
+BECOME = 'cd "$1" && shift && cut -d " " -f 1,22 /proc/$$/stat > pid.draft && mv pid.draft pid && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How vLLM is started on this machine."""
+
+    dtype: str = "float32"
+    enforce_eager: bool = True
+    one_process: bool = True
+    """Engine and worker in one process: a third less to import at each start."""
+    max_loras: int = 8
+    """Adapters in one batch, the identity adapter included."""
+    max_cpu_loras: int = 64
+    """Adapters kept in memory; beyond that the least recently used is read from disk again."""
+    max_model_len: int | None = None
+    max_num_seqs: int = 32
+    cache_bytes: int = 1024**3
+    """Memory for keys and values of requests under way."""
+    threads: int | None = None
+    """Threads of arithmetic; None lets torch decide."""
+
+    def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
+        options = [
+            f"--model={spec.model_dir}",
+            f"--served-model-name={spec.served_name}",
+            f"--host={HOST}",
+            f"--port={port}",
+            f"--dtype={self.dtype}",
+            f"--max-num-seqs={self.max_num_seqs}",
+            f"--kv-cache-memory-bytes={self.cache_bytes}",
+            "--disable-uvicorn-access-log",
+            "--disable-log-stats",
+        ]
+        options += [f"--max-model-len={self.max_model_len}"] if self.max_model_len else []
+        options += ["--enforce-eager"] if self.enforce_eager else []
+        options += ["--distributed-executor-backend=uni"] if self.one_process else []
+        return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options, *self._lora(spec)]
+
+    def _lora(self, spec: ReplicaSpec) -> list[str]:
+        if not spec.max_lora_rank:
+            return []
+        return [
+            "--enable-lora",
+            f"--max-loras={self.max_loras}",
+            f"--max-cpu-loras={self.max_cpu_loras}",
+            f"--max-lora-rank={spec.max_lora_rank}",
+        ]
+
+    def environment(self) -> dict[str, str]:
+        settings = {
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self.one_process else "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_HOST_IP": HOST,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "HF_HUB_OFFLINE": "1",
+        }
+        return settings | ({"OMP_NUM_THREADS": str(self.threads)} if self.threads else {})
+
+
+class LocalBackend:
+    """ReplicaBackend of processes on this machine."""
+
+    def __init__(self, replicas_dir: Path, keys_dir: Path, *, engine: Engine) -> None:
+        self._replicas_dir = replicas_dir.absolute()
+        self._keys_dir = keys_dir
+        self._engine = engine
+        self._children: set[int] = set()
+
+    async def start(self, spec: ReplicaSpec) -> None:
+        await self.end(spec.replica_id)
+        await asyncio.to_thread(self._start, spec)
+
+    async def see(self, replica_id: str) -> Seen | None:
+        return await asyncio.to_thread(self._see, replica_id)
+
+    async def started(self) -> list[str]:
+        found = await asyncio.to_thread(lambda: list(self._replicas_dir.glob("*/replica.json")))
+        return sorted(path.parent.name for path in found)
+
+    async def end(self, replica_id: str) -> None:
+        left = await kill_all(lambda: self._processes(replica_id), timeout_seconds=KILL_SECONDS)
+        self._reap()
+        if left:
+            raise BackendFailed(f"replica {replica_id}: processes {left} survive SIGKILL")
+        await asyncio.to_thread((self.folder(replica_id) / "replica.json").unlink, missing_ok=True)
+
+    def key(self, replica_id: str) -> str:
+        return (self._keys_dir / replica_id).read_text()
+
+    def folder(self, replica_id: str) -> Path:
+        return self._replicas_dir / replica_id
+
+    def last_words(self, replica_id: str) -> str:
+        try:
+            with (self.folder(replica_id) / "log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return "it has no log"
+        said = [line.strip() for line in lines if "Error" in line or "error" in line] or lines[-1:]
+        return said[-1][:500] if said else "its log is empty"
+
+    def _start(self, spec: ReplicaSpec) -> None:
+        folder = self.folder(spec.replica_id)
+        _prepare(folder)
+        port = _free_port()
+        key = self._new_key(spec.replica_id)
+        _write(folder / "port", f"{port}\n")
+        start = {"incarnation": spec.incarnation, "url": f"http://{HOST}:{port}"}
+        _write(folder / "replica.json", json.dumps(start))
+        argv = ["/bin/sh", "-c", BECOME, "replica", str(folder), *self._engine.argv(spec, port)]
+        with (folder / "log").open("wb") as log, Path(os.devnull).open("rb") as null:
+            actions = [
+                (os.POSIX_SPAWN_DUP2, null.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+            ]
+            # A session of its own: signals to the controller's group, and its end, do not reach the replica.
+            environment = self._environment(spec.replica_id, key, folder)
+            pid = os.posix_spawn("/bin/sh", argv, environment, file_actions=actions, setsid=True)
+        self._children.add(pid)
+
+    def _environment(self, replica_id: str, key: str, folder: Path) -> Mapping[str, str]:
+        passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        return {
+            **passed_on,
+            "HOME": str(folder),
+            **self._engine.environment(),
+            "VLLM_API_KEY": key,
+            MARK: replica_id,
+        }
+
+    def _new_key(self, replica_id: str) -> str:
+        self._keys_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key = secrets.token_urlsafe(32)
+        _write(self._keys_dir / replica_id, key)
+        return key
+
+    def _see(self, replica_id: str) -> Seen | None:
+        self._reap()
+        try:
+            start = json.loads((self.folder(replica_id) / "replica.json").read_text())
+        except FileNotFoundError:
+            return None
+        identity = self._identity(replica_id)
+        # Between its start and its pid file the process is known by its mark alone.
+        is_alive = identity.is_alive() if identity else any(marked(f"{MARK}={replica_id}"))
+        return Seen(replica_id, start["incarnation"], start["url"], is_alive)
+
+    def _processes(self, replica_id: str) -> Iterator[int]:
+        """All of them: the engine gives itself another title, which takes its mark away, not its session."""
+        self._reap()
+        if identity := self._identity(replica_id):
+            yield from identity.session()
+        yield from marked(f"{MARK}={replica_id}")
+
+    def _identity(self, replica_id: str) -> Identity | None:
+        try:
+            return Identity.parse((self.folder(replica_id) / "pid").read_text())
+        except FileNotFoundError:
+            return None
+
+    def _reap(self) -> None:
+        """A child that ended stays a zombie until its parent asks; after a restart of ours init asks."""
+        for pid in list(self._children):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
+            except ChildProcessError:
+                ended = True
+            if ended:
+                self._children.discard(pid)
+
+
+def _prepare(folder: Path) -> None:
+    """Empty, but for the log of the start before."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if (folder / "log").exists():
+        (folder / "log").replace(folder / "log.1")
+    (folder / "pid").unlink(missing_ok=True)
+    shutil.rmtree(folder / "adapters", ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, readable by this user alone."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
+        file.write(text)
+    draft.replace(path)

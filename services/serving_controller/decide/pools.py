@@ -1,0 +1,227 @@
+"""What replicas there should be, and the next steps from what there is to that."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from services.serving_controller.decide.slots import Served
+from services.serving_controller.model import (
+    Failure,
+    Group,
+    Phase,
+    Replica,
+    Retired,
+    Servable,
+    Slot,
+    allowed_rank,
+    pool_of,
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    replicas_per_pool: int = 1
+    serve_base_models: bool = True
+    """Start a base model's replicas at its registration; else at the first approval."""
+    rank: int = 32
+    """Rank that replicas are started with at least; a higher one costs memory and time of every request."""
+    keep: timedelta = timedelta(seconds=60)
+    """How long what is not routed any more stays loaded."""
+    start_within: timedelta = timedelta(minutes=10)
+    lasting: timedelta = timedelta(minutes=2)
+    """A replica that ran so long did start; its end counts as the first."""
+    first_pause: timedelta = timedelta(seconds=1)
+    longest_pause: timedelta = timedelta(minutes=5)
+    starts_before_failure: int = 4
+    """Starts in a row that did not last before deployments that wait for the replica fail."""
+
+
+@dataclass(frozen=True)
+class Start:
+    replica_id: str
+    max_rank: int
+    failures: int
+
+
+@dataclass(frozen=True)
+class End:
+    """Make sure that nothing of it runs, and say so if it was announced."""
+
+    replica: Replica
+    """As it shall be kept."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Forget:
+    replica: Replica
+
+
+@dataclass(frozen=True)
+class Admit:
+    """It answers: prove that its answers are right."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True)
+class Announce:
+    replica: Replica
+    base_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    replica_id: str
+    servable: Servable
+
+
+@dataclass(frozen=True)
+class Unload:
+    replica_id: str
+    served_name: str
+
+
+Action = Start | End | Forget | Admit | Announce | Load | Unload
+
+
+def wanted_groups(
+    slots: Iterable[Slot],
+    retired: Iterable[Retired],
+    base_models: Mapping[str, str],
+    *,
+    now: datetime,
+    policy: Policy,
+) -> dict[str, Group]:
+    """The groups that should run, by name. `base_models`: sha by registered name."""
+    groups: dict[str, Group] = {}
+    if policy.serve_base_models:
+        for base_sha in base_models.values():
+            groups[pool_of(base_sha)] = _base_group(base_sha, base_models, policy)
+    for servable in _servables(slots, retired, now):
+        group = groups.get(servable.group) or _group_of(servable, base_models, policy)
+        if servable.kind == "adapter":
+            group = replace(group, adapters={**group.adapters, servable.served_name: servable})
+        groups[group.name] = group
+    return groups
+
+
+def _servables(slots: Iterable[Slot], retired: Iterable[Retired], now: datetime) -> Iterable[Servable]:
+    """What requests reach, shall reach, or reached a moment ago."""
+    for slot in slots:
+        if slot.is_wanted and slot.desired is not None:
+            yield slot.desired
+        if slot.route is not None:
+            yield slot.route.servable
+    yield from (old.servable for old in retired if old.keep_until > now)
+
+
+def _group_of(servable: Servable, base_models: Mapping[str, str], policy: Policy) -> Group:
+    if servable.kind == "adapter":
+        return _base_group(servable.base_sha, base_models, policy)
+    return Group(servable.group, servable.base_sha, full=servable, num_replicas=policy.replicas_per_pool)
+
+
+def _base_group(base_sha: str, base_models: Mapping[str, str], policy: Policy) -> Group:
+    names = tuple(sorted(name for name, sha in base_models.items() if sha == base_sha))
+    return Group(pool_of(base_sha), base_sha, base_names=names, num_replicas=policy.replicas_per_pool)
+
+
+def plan(group: Group, replicas: Sequence[Replica], *, now: datetime, policy: Policy) -> tuple[Action, ...]:
+    """The steps of this round. A step that cannot be done now is planned again in the next one."""
+    known = {replica.replica_id: replica for replica in replicas}
+    wanted = [f"{group.name}-{index}" for index in range(group.num_replicas)]
+    actions: list[Action] = []
+    for replica_id in wanted:
+        actions += _step(group, replica_id, known.get(replica_id), now, policy)
+    for replica_id in sorted(known.keys() - set(wanted)):
+        actions.append(_put_away(known[replica_id], now))
+    return tuple(actions) or _exchange(group, replicas, now)
+
+
+def _step(
+    group: Group, replica_id: str, replica: Replica | None, now: datetime, policy: Policy
+) -> list[Action]:
+    if replica is None or replica.phase is Phase.LOST:
+        failures = replica.failures if replica else 0
+        is_due = replica is None or replica.not_before is None or replica.not_before <= now
+        rank = max(allowed_rank(policy.rank), group.max_rank) if group.full is None else 0
+        return [Start(replica_id, rank, failures)] if is_due else []
+    if reason := _fault(replica, now, policy):
+        return [end(replica, reason, now=now, policy=policy)]
+    if replica.phase is Phase.STARTING:
+        return [Admit(replica)] if replica.answers else []
+    return _equip(group, replica)
+
+
+def _fault(replica: Replica, now: datetime, policy: Policy) -> str:
+    if not replica.is_alive:
+        return replica.reason or "the process is gone"
+    if replica.answers:
+        return ""
+    if replica.phase is Phase.READY:
+        return "the process does not answer"
+    waited = now - replica.started_at
+    return f"no answer {waited.total_seconds():.0f} s after its start" if waited > policy.start_within else ""
+
+
+def end(replica: Replica, reason: str, *, now: datetime, policy: Policy) -> End:
+    """Give it up and try again, the later the more often it did not last."""
+    lasted = replica.phase is Phase.READY and now - replica.started_at >= policy.lasting
+    failures = 1 if lasted else replica.failures + 1
+    pause = min(policy.longest_pause, policy.first_pause * 2.0 ** (failures - 1))
+    return End(replica.lost(reason, failures=failures, not_before=now + pause), reason)
+
+
+def _put_away(replica: Replica, now: datetime) -> Action:
+    if replica.phase is Phase.LOST:
+        return Forget(replica)
+    return End(replica.lost("not wanted any more", failures=0, not_before=now), "not wanted any more")
+
+
+def _equip(group: Group, replica: Replica) -> list[Action]:
+    actions: list[Action] = []
+    if names := tuple(name for name in group.base_names if name not in replica.announced):
+        actions.append(Announce(replica, names))
+    if group.full is not None:
+        return actions
+    for name, servable in sorted(group.adapters.items()):
+        if name not in replica.loaded and servable.rank <= replica.max_rank:
+            actions.append(Load(replica.replica_id, servable))
+    actions += [Unload(replica.replica_id, name) for name in sorted(replica.loaded - group.adapters.keys())]
+    return actions
+
+
+def _exchange(group: Group, replicas: Sequence[Replica], now: datetime) -> tuple[Action, ...]:
+    """Start one replica anew that was started for lower ranks, while all others serve."""
+    if any(replica.phase is not Phase.READY for replica in replicas):
+        return ()
+    small = [replica for replica in replicas if replica.max_rank < group.max_rank]
+    if not small:
+        return ()
+    reason = f"started for rank {small[0].max_rank}, rank {group.max_rank} is needed"
+    return (End(small[0].lost(reason, failures=0, not_before=now), reason),)
+
+
+def found(
+    group: Group, replicas: Sequence[Replica], failures: Mapping[str, Failure], *, policy: Policy
+) -> dict[str, Served]:
+    """What is loaded where, for every name that the group shall serve."""
+    ready = [replica for replica in replicas if replica.phase is Phase.READY]
+    names = [group.full.served_name] if group.full else list(group.adapters)
+    broken = None if ready else _broken(replicas, policy)
+    return {name: _served(name, ready, failures.get(name) or broken) for name in names}
+
+
+def _served(name: str, ready: Sequence[Replica], failure: Failure | None) -> Served:
+    having = frozenset(replica.address for replica in ready if name in replica.loaded)
+    return Served(having, is_everywhere=bool(ready) and len(having) == len(ready), failure=failure)
+
+
+def _broken(replicas: Sequence[Replica], policy: Policy) -> Failure | None:
+    for replica in replicas:
+        if replica.phase is Phase.LOST and replica.failures >= policy.starts_before_failure:
+            return Failure(
+                "replica", f"{replica.replica_id} failed {replica.failures} times: {replica.reason}"
+            )
+    return None

@@ -1,0 +1,186 @@
+"""What happens to a slot: the highest generation wins, and requests move only when all is loaded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from schemas.base import Message
+from schemas.deployment import (
+    DeploymentFailed,
+    DeploymentReady,
+    DeploymentRolledBack,
+    DeploymentStopped,
+    ReplicaAddress,
+)
+from schemas.model import AdaptersStale, DeploymentApproved, DeploymentWithdrawn
+from services.serving_controller.model import Address, Failure, Retired, Route, Servable, Slot, SlotState
+
+
+@dataclass(frozen=True)
+class SlotDecision:
+    slot: Slot
+    events: tuple[Message, ...] = ()
+    retired: tuple[Retired, ...] = ()
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one round found about a served name."""
+
+    addresses: frozenset[Address] = frozenset()
+    """Ready replicas that have it, probed."""
+    is_everywhere: bool = False
+    """There is a ready replica, and none is without it."""
+    failure: Failure | None = None
+
+
+def on_approved(slot: Slot, approved: DeploymentApproved, *, full_name: str, is_stale: bool) -> SlotDecision:
+    if approved.generation <= slot.generation:
+        return SlotDecision(slot)  # an older decision about the slot
+    desired = Servable(
+        model_id=approved.model_id,
+        full_name=full_name,
+        kind=approved.kind,
+        digest=approved.digest,
+        base_model=approved.base_model,
+        base_sha=approved.base_sha,
+        rank=approved.rank,
+    )
+    pending = replace(slot, generation=approved.generation, state=SlotState.PENDING, desired=desired)
+    if is_stale:
+        return _fail(pending, _stale(desired))
+    return SlotDecision(pending)
+
+
+def on_withdrawn(
+    slot: Slot, withdrawn: DeploymentWithdrawn, *, now: datetime, keep: timedelta
+) -> SlotDecision:
+    if withdrawn.generation <= slot.generation:
+        return SlotDecision(slot)
+    emptied = replace(slot, generation=withdrawn.generation, state=SlotState.WITHDRAWN, desired=None)
+    stopping = slot.route.servable if slot.route else slot.desired
+    if stopping is None:
+        return SlotDecision(emptied)
+    return _stop(emptied, stopping, now=now, keep=keep)
+
+
+def on_stale(slot: Slot, stale: AdaptersStale, *, now: datetime, keep: timedelta) -> SlotDecision:
+    """Unroute what was trained on files that the base model's name does not point to any more."""
+    decision = SlotDecision(slot)
+    if slot.route is not None and _is_on(slot.route.servable, stale):
+        decision = _stop(slot, slot.route.servable, now=now, keep=keep)
+    if slot.is_wanted and slot.desired is not None and _is_on(slot.desired, stale):
+        failed = _fail(decision.slot, _stale(slot.desired))
+        decision = SlotDecision(failed.slot, decision.events + failed.events, decision.retired)
+    return decision
+
+
+def settle(slot: Slot, found: Mapping[str, Served], *, now: datetime, keep: timedelta) -> SlotDecision:
+    """Route the slot by what is loaded where: to the new version only when every replica has it.
+
+    found: what this round looked at; of names that are not in it nothing is known.
+    """
+    refreshed = _refresh(slot, found)
+    if slot.desired is None or not slot.is_wanted:
+        return refreshed
+    served = found.get(slot.desired.served_name, Served())
+    if served.failure is not None:
+        failed = _fail(refreshed.slot, served.failure)
+        return SlotDecision(failed.slot, refreshed.events + failed.events)
+    if slot.state is SlotState.PENDING and served.is_everywhere:
+        return _route(slot, served, now=now, keep=keep)
+    return refreshed
+
+
+def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> SlotDecision:
+    assert slot.desired is not None
+    before = slot.route.servable if slot.route else None
+    routed = replace(
+        slot,
+        state=SlotState.READY,
+        route=Route(slot.desired, slot.generation, served.addresses),
+        served=slot.served | {slot.desired.digest},
+    )
+    events: list[Message] = [_ready(routed)]
+    if before is not None and before.digest != slot.desired.digest and slot.desired.digest in slot.served:
+        events.append(_rolled_back(routed, before.digest))
+    changed = before is not None and before.served_name != slot.desired.served_name
+    retired = (Retired(before, now + keep),) if changed and before is not None else ()
+    return SlotDecision(routed, tuple(events), retired)
+
+
+def _refresh(slot: Slot, found: Mapping[str, Served]) -> SlotDecision:
+    """Tell where the routed version is now; that it is nowhere was told by ReplicaLost."""
+    served = found.get(slot.route.servable.served_name) if slot.route else None
+    if slot.route is None or served is None or served.addresses == slot.route.addresses:
+        return SlotDecision(slot)
+    refreshed = replace(slot, route=replace(slot.route, addresses=served.addresses))
+    return SlotDecision(refreshed, (_ready(refreshed),) if served.addresses else ())
+
+
+def _stop(slot: Slot, stopping: Servable, *, now: datetime, keep: timedelta) -> SlotDecision:
+    fact = DeploymentStopped(
+        pool=stopping.pool,
+        base_sha=stopping.base_sha,
+        slot=slot.name,
+        tenant=slot.tenant,
+        digest=stopping.digest,
+        generation=slot.generation,
+        model_id=stopping.model_id,
+    )
+    retired = (Retired(stopping, now + keep),) if slot.route else ()
+    return SlotDecision(replace(slot, route=None), (fact,), retired)
+
+
+def _fail(slot: Slot, failure: Failure) -> SlotDecision:
+    """The slot keeps its route: the version before goes on serving."""
+    assert slot.desired is not None
+    fact = DeploymentFailed(
+        pool=slot.desired.pool,
+        base_sha=slot.desired.base_sha,
+        slot=slot.name,
+        tenant=slot.tenant,
+        digest=slot.desired.digest,
+        generation=slot.generation,
+        model_id=slot.desired.model_id,
+        code=failure.code,
+        reason=failure.reason,
+    )
+    return SlotDecision(replace(slot, state=SlotState.FAILED), (fact,))
+
+
+def _stale(servable: Servable) -> Failure:
+    return Failure(
+        "stale",
+        f"{servable.full_name} was trained on base {servable.base_model} with sha {servable.base_sha[:12]}, "
+        f"which is not what that name points to now",
+    )
+
+
+def _is_on(servable: Servable, stale: AdaptersStale) -> bool:
+    return (servable.base_model, servable.base_sha) == (stale.base_model, stale.stale_sha)
+
+
+def _ready(slot: Slot) -> DeploymentReady:
+    assert slot.route is not None
+    servable = slot.route.servable
+    return DeploymentReady(
+        pool=servable.pool,
+        base_sha=servable.base_sha,
+        slot=slot.name,
+        tenant=slot.tenant,
+        digest=servable.digest,
+        generation=slot.route.generation,
+        model_id=servable.model_id,
+        served_name=servable.served_name,
+        replicas=tuple(replica_address(address) for address in sorted(slot.route.addresses)),
+    )
+
+
+def _rolled_back(slot: Slot, previous_digest: str) -> DeploymentRolledBack:
+    ready = _ready(slot).model_dump(exclude={"served_name", "replicas"})
+    return DeploymentRolledBack(**ready, previous_digest=previous_digest)
+
+
+def replica_address(address: Address) -> ReplicaAddress:
+    return ReplicaAddress(replica_id=address.replica_id, incarnation=address.incarnation, url=address.url)

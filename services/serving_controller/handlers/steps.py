@@ -1,0 +1,238 @@
+"""Take one step outside the database; what came of it is an Outcome to keep and to tell."""
+
+import asyncio
+import shutil
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+
+from schemas.base import Message
+from schemas.deployment import AdapterLoaded, ReplicaLost, ReplicaReady
+from services.serving_controller.clients import probe
+from services.serving_controller.clients.backend import ReplicaBackend, ReplicaSpec
+from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.probe import ProbeFailed
+from services.serving_controller.clients.vllm import LoadRefused, NoAnswer, VllmClient
+from services.serving_controller.decide import pools
+from services.serving_controller.decide.pools import Action, Policy
+from services.serving_controller.decide.slots import replica_address
+from services.serving_controller.model import Address, Failure, Group, Phase, Replica, Servable, pool_of
+from shared.clock import utc_now
+from shared.errors import CorruptObject
+from shared.failpoints import failpoint
+from shared.log import get_logger
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    replica: Replica
+    events: tuple[Message, ...] = ()
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """By served name."""
+    forgotten: bool = False
+
+
+class Steps:
+    def __init__(
+        self,
+        backend: ReplicaBackend,
+        files: ModelFiles,
+        http: httpx.AsyncClient,
+        *,
+        policy: Policy,
+        adapter_slots: int,
+    ) -> None:
+        self._backend = backend
+        self._files = files
+        self._http = http
+        self._policy = policy
+        self._adapter_slots = adapter_slots
+
+    async def end_unknown(self, known: set[str]) -> None:
+        for replica_id in await self._backend.started():
+            if replica_id not in known:
+                await self._backend.end(replica_id)
+
+    async def look_at(self, replica: Replica) -> Replica:
+        """The replica as it is now: whether this very start of it lives and answers, and what it has loaded."""
+        if replica.phase is Phase.LOST:
+            return replica
+        seen = await self._backend.see(replica.replica_id)
+        if seen is None or not seen.is_alive or seen.incarnation != replica.address.incarnation:
+            last_words = self._backend.last_words(replica.replica_id)
+            reason = f"the process is gone; it said: {last_words}"
+            return replace(replica, is_alive=False, answers=False, reason=reason)
+        replica = replace(replica, address=replace(replica.address, url=seen.url))
+        try:
+            models = await self._client(replica).models()
+        except NoAnswer:
+            return replace(replica, answers=False)
+        return replace(replica, loaded=replica.loaded & frozenset(models))
+
+    async def take(self, action: Action, group: Group, known: dict[str, Replica]) -> Outcome:
+        match action:
+            case pools.Start():
+                return await self._start(action, group)
+            case pools.End(replica, reason):
+                return await self._end(known[replica.replica_id], replica, reason)
+            case pools.Forget(replica):
+                return Outcome(replica, forgotten=True)
+            case pools.Admit(replica):
+                return await self._admit(replica, group)
+            case pools.Announce(replica, base_names):
+                return self._announce(replica, base_names)
+            case pools.Load(replica_id, servable):
+                return await self._load(known[replica_id], servable)
+            case pools.Unload(replica_id, served_name):
+                return await self._unload(known[replica_id], served_name)
+
+    async def _start(self, start: pools.Start, group: Group) -> Outcome:
+        replica = Replica(
+            replica_id=start.replica_id,
+            group=group.name,
+            base_sha=group.base_sha,
+            phase=Phase.STARTING,
+            address=Address(start.replica_id, uuid4().hex, ""),
+            started_at=utc_now(),
+            max_rank=start.max_rank,
+            failures=start.failures,
+        )
+        try:
+            spec = await self._spec(replica, group)
+        except (CorruptObject, KeyError) as error:
+            return Outcome(self._given_up(replica, f"model files: {error}"))
+        await self._backend.start(spec)
+        log.info("replica started", replica_id=replica.replica_id, incarnation=spec.incarnation)
+        return Outcome(replica)
+
+    async def _spec(self, replica: Replica, group: Group) -> ReplicaSpec:
+        return ReplicaSpec(
+            replica_id=replica.replica_id,
+            incarnation=replica.address.incarnation,
+            model_dir=await self._model_dir(group),
+            served_name=group.full.served_name if group.full else base_name(group),
+            max_lora_rank=replica.max_rank,
+        )
+
+    async def _model_dir(self, group: Group) -> Path:
+        return await (self._files.full(group.full) if group.full else self._files.base(group.base_sha))
+
+    async def _end(self, was: Replica, kept: Replica, reason: str) -> Outcome:
+        """Kill first, then tell: what was called lost can not answer any more."""
+        await self._backend.end(was.replica_id)
+        log.warning("replica ended", replica_id=was.replica_id, reason=reason, failures=kept.failures)
+        if was.phase is not Phase.READY:
+            return Outcome(kept)
+        lost = ReplicaLost(
+            pool=pool_of(was.base_sha),
+            base_sha=was.base_sha,
+            replica=replica_address(was.address),
+            reason=reason,
+        )
+        return Outcome(kept, (lost,))
+
+    def _given_up(self, replica: Replica, reason: str) -> Replica:
+        return pools.end(replica, reason, now=utc_now(), policy=self._policy).replica
+
+    async def _admit(self, replica: Replica, group: Group) -> Outcome:
+        try:
+            if group.full is not None:
+                return await self._admit_full(replica, group.full)
+            return await self._admit_base(replica, group)
+        except (ProbeFailed, LoadRefused) as error:
+            reason = f"{type(error).__name__}: {error}"
+            return await self._end(replica, self._given_up(replica, reason), reason)
+
+    async def _admit_base(self, replica: Replica, group: Group) -> Outcome:
+        served_base = await probe.prove_base(
+            self._client(replica),
+            base_name(group),
+            await self._model_dir(group),
+            self._adapters(replica),
+            slots=self._adapter_slots,
+        )
+        ready = replace(replica, phase=Phase.READY, served_base=served_base)
+        return self._announce(ready, group.base_names)
+
+    async def _admit_full(self, replica: Replica, full: Servable) -> Outcome:
+        await probe.prove_answers(self._client(replica), full.served_name)
+        name = full.served_name
+        ready = replace(replica, phase=Phase.READY, served_base=name, loaded=frozenset({name}))
+        seconds = (utc_now() - replica.started_at).total_seconds()
+        # Under its own name: whoever asks for the base model must not be sent here.
+        announced = self._announce(ready, (full.full_name,))
+        return replace(announced, events=(*announced.events, _loaded(ready, full, seconds)))
+
+    def _announce(self, replica: Replica, base_names: tuple[str, ...]) -> Outcome:
+        facts = tuple(
+            ReplicaReady(
+                pool=pool_of(replica.base_sha),
+                base_sha=replica.base_sha,
+                replica=replica_address(replica.address),
+                base_model=name,
+                served_base=replica.served_base,
+            )
+            for name in base_names
+        )
+        return Outcome(replace(replica, announced=replica.announced | set(base_names)), facts)
+
+    async def _load(self, replica: Replica, servable: Servable) -> Outcome:
+        name, client = servable.served_name, self._client(replica)
+        try:
+            path = await self._files.adapter(servable, self._adapters(replica))
+            began = time.monotonic()
+            await client.load(name, path)
+            seconds = time.monotonic() - began
+            failpoint("serving.load.one")
+            await client.require_listed(name)
+            await probe.prove_active(client, replica.served_base, name)
+        except (CorruptObject, KeyError, LoadRefused) as error:
+            return await self._not_loaded(replica, servable, Failure("load", _said(replica, error)))
+        except ProbeFailed as error:
+            return await self._not_loaded(replica, servable, Failure("probe", _said(replica, error)))
+        log.info("adapter loaded", replica_id=replica.replica_id, name=name, seconds=round(seconds, 3))
+        loaded = replace(replica, loaded=replica.loaded | {name})
+        return Outcome(loaded, (_loaded(loaded, servable, seconds),))
+
+    async def _not_loaded(self, replica: Replica, servable: Servable, failure: Failure) -> Outcome:
+        log.warning("adapter not loaded", replica_id=replica.replica_id, reason=failure.reason)
+        unloaded = await self._unload(replica, servable.served_name)
+        return replace(unloaded, failures={servable.served_name: failure})
+
+    async def _unload(self, replica: Replica, served_name: str) -> Outcome:
+        await self._client(replica).unload(served_name)
+        digest = served_name.rpartition("@")[2]
+        for path in self._adapters(replica).glob(f"{digest}-*"):
+            await asyncio.to_thread(shutil.rmtree, path)
+        return Outcome(replace(replica, loaded=replica.loaded - {served_name}))
+
+    def _adapters(self, replica: Replica) -> Path:
+        return self._backend.folder(replica.replica_id) / "adapters"
+
+    def _client(self, replica: Replica) -> VllmClient:
+        return VllmClient(self._http, replica.address.url, self._backend.key(replica.replica_id))
+
+
+def base_name(group: Group) -> str:
+    """What a replica calls its base model."""
+    return group.base_names[0] if group.base_names else group.pool
+
+
+def _loaded(replica: Replica, servable: Servable, seconds: float) -> AdapterLoaded:
+    return AdapterLoaded(
+        pool=servable.pool,
+        base_sha=servable.base_sha,
+        replica=replica_address(replica.address),
+        served_name=servable.served_name,
+        digest=servable.digest,
+        load_seconds=seconds,
+    )
+
+
+def _said(replica: Replica, error: Exception) -> str:
+    return f"{replica.replica_id}: {type(error).__name__}: {error}"

@@ -1,0 +1,175 @@
+"""Words of the serving controller: what slots are meant to serve, and what is loaded where."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, Self
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values that vLLM takes for --max-lora-rank."""
+
+
+def pool_of(base_sha: str) -> str:
+    return f"serve-{base_sha[:12]}"
+
+
+def allowed_rank(rank: int) -> int:
+    """The smallest rank that a replica can be started with and that holds an adapter of this one."""
+    return next((allowed for allowed in LORA_RANKS if allowed >= rank), LORA_RANKS[-1])
+
+
+@dataclass(frozen=True)
+class Servable:
+    """A model version as it is served: immutable, so that no cache can mix two of them up."""
+
+    model_id: str
+    full_name: str
+    kind: Literal["adapter", "full"]
+    digest: str
+    base_model: str
+    base_sha: str
+    rank: int
+
+    @property
+    def served_name(self) -> str:
+        return f"{self.full_name}@{self.digest}"
+
+    @property
+    def pool(self) -> str:
+        """The serving pool whose events tell of it."""
+        return pool_of(self.base_sha)
+
+    @property
+    def group(self) -> str:
+        """The replicas that serve it: those of the base model, or its own."""
+        if self.kind == "adapter":
+            return self.pool
+        return f"full-{hashlib.sha256(self.served_name.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, order=True)
+class Address:
+    """One start of one replica."""
+
+    replica_id: str
+    incarnation: str
+    url: str
+
+
+class SlotState(StrEnum):
+    PENDING = "pending"  # approved, not served yet; what was served before still is
+    READY = "ready"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where requests for a slot go now."""
+
+    servable: Servable
+    generation: int
+    addresses: frozenset[Address]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a slot is meant to serve, by its highest generation, and what it serves."""
+
+    tenant: str
+    name: str
+    generation: int = 0
+    state: SlotState = SlotState.WITHDRAWN
+    desired: Servable | None = None
+    route: Route | None = None
+    served: frozenset[str] = frozenset()
+    """Every digest that this slot was ever routed to."""
+    revision: int = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.state in (SlotState.PENDING, SlotState.READY)
+
+
+@dataclass(frozen=True)
+class Retired:
+    """Not routed any more; stays loaded a while for requests under way and a quick way back."""
+
+    servable: Servable
+    keep_until: datetime
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    READY = "ready"  # announced
+    LOST = "lost"  # dead; no start of it is under way
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One vLLM process as it was last seen."""
+
+    replica_id: str
+    group: str
+    base_sha: str
+    phase: Phase
+    address: Address
+    started_at: datetime
+    max_rank: int = 0
+    served_base: str = ""
+    """Name to send for requests to the base model; for a full model its own served name."""
+    announced: frozenset[str] = frozenset()
+    """Base model names for which ReplicaReady was sent."""
+    loaded: frozenset[str] = frozenset()
+    """Served names that are loaded, read back and probed."""
+    is_alive: bool = True
+    answers: bool = True
+    failures: int = 0
+    """Starts in a row that did not last."""
+    not_before: datetime | None = None
+    reason: str = ""
+    """Why it was lost."""
+
+    def lost(self, reason: str, *, failures: int, not_before: datetime) -> Self:
+        return replace(
+            self,
+            phase=Phase.LOST,
+            is_alive=False,
+            announced=frozenset(),
+            loaded=frozenset(),
+            failures=failures,
+            not_before=not_before,
+            reason=reason,
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Replicas that are alike: those of a base model, or those of one full model."""
+
+    name: str
+    base_sha: str
+    full: Servable | None = None
+    base_names: tuple[str, ...] = ()
+    """Registered names of the base model; the first is what the replica calls it."""
+    adapters: Mapping[str, Servable] = field(default_factory=dict)
+    """What shall be loaded, by served name."""
+    num_replicas: int = 0
+
+    @property
+    def pool(self) -> str:
+        return pool_of(self.base_sha)
+
+    @property
+    def max_rank(self) -> int:
+        return max((allowed_rank(adapter.rank) for adapter in self.adapters.values()), default=0)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something cannot be served."""
+
+    code: Literal["load", "probe", "replica", "stale"]
+    reason: str

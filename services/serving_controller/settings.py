@@ -1,0 +1,73 @@
+"""Typed environment of the serving controller."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+from pydantic_settings import SettingsConfigDict
+
+from services.serving_controller.clients.local import Engine
+from services.serving_controller.decide.pools import Policy
+from shared.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="SERVING_CONTROLLER_", frozen=True)
+
+    scratch_dir: Path
+    """Base models and full models, fetched once."""
+    replicas_dir: Path
+    """A folder for each replica: who it is, its log, what it loaded."""
+    keys_dir: Path
+    """One file per replica with the key to its API, for the gateway."""
+
+    replicas_per_pool: PositiveInt = 1
+    serve_base_models: bool = True
+    """Start a base model's replicas at its registration; else at the first approval of an adapter."""
+    max_lora_rank: Annotated[int, Field(ge=1, le=512)] = 32
+    """Rank that replicas start with; they are started anew when an adapter needs more."""
+    keep_seconds: float = 60.0
+    """How long what is not routed any more stays loaded."""
+    start_within_seconds: float = 600.0
+    unanswered_seconds: float = 30.0
+    """Silence of a ready replica after which it is lost."""
+    look_every_seconds: float = 0.5
+
+    dtype: str = "float32"
+    """`auto` on a GPU."""
+    enforce_eager: bool = True
+    """False on a GPU."""
+    one_process: bool = True
+    max_loras: PositiveInt = 8
+    """Adapters in one batch, the identity adapter included."""
+    max_cpu_loras: PositiveInt = 64
+    max_model_len: PositiveInt | None = None
+    max_num_seqs: PositiveInt = 32
+    cache_mib: PositiveInt = 256
+    """Memory for keys and values of requests under way."""
+    threads: PositiveInt | None = None
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            replicas_per_pool=self.replicas_per_pool,
+            serve_base_models=self.serve_base_models,
+            rank=self.max_lora_rank,
+            keep=timedelta(seconds=self.keep_seconds),
+            start_within=timedelta(seconds=self.start_within_seconds),
+        )
+
+    @property
+    def engine(self) -> Engine:
+        return Engine(
+            dtype=self.dtype,
+            enforce_eager=self.enforce_eager,
+            one_process=self.one_process,
+            max_loras=self.max_loras,
+            max_cpu_loras=max(self.max_cpu_loras, self.max_loras),
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            cache_bytes=self.cache_mib * 1024 * 1024,
+            threads=self.threads,
+        )

@@ -1,0 +1,219 @@
+"""SQL of the serving controller; the only file that knows its columns."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from services.serving_controller.model import (
+    Address,
+    Phase,
+    Replica,
+    Retired,
+    Route,
+    Servable,
+    Slot,
+    SlotState,
+)
+from shared.errors import StaleWrite
+from shared.postgres.database import Connection
+
+SLOTS = "SELECT tenant, name, generation, state, desired, route, served, revision FROM slot"
+
+ON_BASE = """
+    WHERE (desired->>'base_model' = $1 AND desired->>'base_sha' = $2)
+       OR (route->'servable'->>'base_model' = $1 AND route->'servable'->>'base_sha' = $2)
+    ORDER BY tenant, name FOR UPDATE"""
+
+ADD_SLOT = """
+    INSERT INTO slot (tenant, name, generation, state, served, groups) VALUES ($1, $2, 0, 'withdrawn', '{}', '{}')
+    ON CONFLICT DO NOTHING"""
+
+SAVE_SLOT = """
+    UPDATE slot SET generation = $3, state = $4, desired = $5, route = $6, served = $7, groups = $8,
+                    revision = revision + 1
+     WHERE tenant = $1 AND name = $2 AND revision = $9 RETURNING revision"""
+
+SAVE_RETIRED = """
+    INSERT INTO retired (served_name, servable, keep_until) VALUES ($1, $2, $3)
+    ON CONFLICT (served_name) DO UPDATE SET keep_until = greatest(retired.keep_until, excluded.keep_until)"""
+
+REPLICAS = """
+    SELECT replica_id, group_name, base_sha, phase, incarnation, url, started_at, max_rank, served_base,
+           announced, loaded, failures, not_before, reason FROM replica ORDER BY replica_id"""
+
+SAVE_REPLICA = """
+    INSERT INTO replica (replica_id, group_name, base_sha, phase, incarnation, url, started_at, max_rank,
+                         served_base, announced, loaded, failures, not_before, reason)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    ON CONFLICT (replica_id) DO UPDATE SET group_name = $2, base_sha = $3, phase = $4, incarnation = $5, url = $6,
+        started_at = $7, max_rank = $8, served_base = $9, announced = $10, loaded = $11, failures = $12,
+        not_before = $13, reason = $14"""
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a round needs to know."""
+
+    slots: tuple[Slot, ...]
+    retired: tuple[Retired, ...]
+    base_models: Mapping[str, str]
+    """sha by registered name."""
+    replicas: tuple[Replica, ...]
+
+
+async def load_view(conn: Connection) -> View:
+    bases = await conn.fetch("SELECT name, base_sha FROM base_model")
+    retired = await conn.fetch("SELECT servable, keep_until FROM retired")
+    return View(
+        slots=tuple(_slot(row) for row in await conn.fetch(SLOTS)),
+        retired=tuple(Retired(Servable(**row["servable"]), row["keep_until"]) for row in retired),
+        base_models={row["name"]: row["base_sha"] for row in bases},
+        replicas=tuple(_replica(row) for row in await conn.fetch(REPLICAS)),
+    )
+
+
+async def save_base_model(conn: Connection, name: str, base_sha: str) -> None:
+    """The name points there from now on, so that nothing on it is stale any more."""
+    await conn.execute(
+        "INSERT INTO base_model (name, base_sha) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET base_sha = $2",
+        name,
+        base_sha,
+    )
+    await conn.execute("DELETE FROM stale_base WHERE base_model = $1 AND base_sha = $2", name, base_sha)
+
+
+async def save_stale(conn: Connection, base_model: str, base_sha: str) -> None:
+    await conn.execute(
+        "INSERT INTO stale_base (base_model, base_sha) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+        base_model,
+        base_sha,
+    )
+
+
+async def is_stale(conn: Connection, base_model: str, base_sha: str) -> bool:
+    query = "SELECT true FROM stale_base WHERE base_model = $1 AND base_sha = $2"
+    return bool(await conn.fetchval(query, base_model, base_sha))
+
+
+async def save_model_name(conn: Connection, model_id: str, full_name: str) -> None:
+    await conn.execute(
+        "INSERT INTO model_name (model_id, full_name) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+        model_id,
+        full_name,
+    )
+
+
+async def find_model_name(conn: Connection, model_id: str) -> str | None:
+    found: str | None = await conn.fetchval("SELECT full_name FROM model_name WHERE model_id = $1", model_id)
+    return found
+
+
+async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
+    """The slot, locked; an empty one where it was never heard of."""
+    await conn.execute(ADD_SLOT, tenant, name)
+    row = await conn.fetchrow(f"{SLOTS} WHERE tenant = $1 AND name = $2 FOR UPDATE", tenant, name)
+    assert row is not None, f"slot {name} of {tenant} vanished within a transaction"
+    return _slot(row)
+
+
+async def slots_of_group(conn: Connection, group: str) -> list[Slot]:
+    """Slots that are or shall be served by the group, locked."""
+    rows = await conn.fetch(f"{SLOTS} WHERE $1 = ANY(groups) ORDER BY tenant, name FOR UPDATE", group)
+    return [_slot(row) for row in rows]
+
+
+async def slots_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Slot]:
+    """Slots that serve or shall serve something trained on these files under this name, locked."""
+    rows = await conn.fetch(f"{SLOTS} {ON_BASE}", base_model, base_sha)
+    return [_slot(row) for row in rows]
+
+
+async def save_slot(conn: Connection, slot: Slot) -> None:
+    """Raises StaleWrite if someone wrote it since it was read."""
+    servables = [slot.desired, slot.route.servable if slot.route else None]
+    written = await conn.fetchval(
+        SAVE_SLOT,
+        slot.tenant,
+        slot.name,
+        slot.generation,
+        slot.state,
+        asdict(slot.desired) if slot.desired else None,
+        _route_json(slot.route) if slot.route else None,
+        sorted(slot.served),
+        sorted({servable.group for servable in servables if servable}),
+        slot.revision,
+    )
+    if written is None:
+        raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")
+
+
+async def save_retired(conn: Connection, retired: Retired) -> None:
+    await conn.execute(
+        SAVE_RETIRED, retired.servable.served_name, asdict(retired.servable), retired.keep_until
+    )
+
+
+async def forget_retired(conn: Connection, *, now: datetime) -> None:
+    await conn.execute("DELETE FROM retired WHERE keep_until <= $1", now)
+
+
+async def save_replica(conn: Connection, replica: Replica) -> None:
+    await conn.execute(
+        SAVE_REPLICA,
+        replica.replica_id,
+        replica.group,
+        replica.base_sha,
+        replica.phase,
+        replica.address.incarnation,
+        replica.address.url,
+        replica.started_at,
+        replica.max_rank,
+        replica.served_base,
+        sorted(replica.announced),
+        sorted(replica.loaded),
+        replica.failures,
+        replica.not_before,
+        replica.reason,
+    )
+
+
+async def forget_replica(conn: Connection, replica_id: str) -> None:
+    await conn.execute("DELETE FROM replica WHERE replica_id = $1", replica_id)
+
+
+def _slot(row: asyncpg.Record) -> Slot:
+    return Slot(
+        tenant=row["tenant"],
+        name=row["name"],
+        generation=row["generation"],
+        state=SlotState(row["state"]),
+        desired=Servable(**row["desired"]) if row["desired"] else None,
+        route=_route(row["route"]) if row["route"] else None,
+        served=frozenset(row["served"]),
+        revision=row["revision"],
+    )
+
+
+def _route_json(route: Route) -> dict[str, Any]:
+    return {
+        "servable": asdict(route.servable),
+        "generation": route.generation,
+        "addresses": [asdict(address) for address in sorted(route.addresses)],
+    }
+
+
+def _route(found: dict[str, Any]) -> Route:
+    addresses = frozenset(Address(**address) for address in found["addresses"])
+    return Route(Servable(**found["servable"]), found["generation"], addresses)
+
+
+def _replica(row: asyncpg.Record) -> Replica:
+    columns = dict(row)
+    address = Address(columns["replica_id"], columns.pop("incarnation"), columns.pop("url"))
+    for name in ("announced", "loaded"):
+        columns[name] = frozenset(columns[name])
+    columns["phase"] = Phase(columns["phase"])
+    return Replica(group=columns.pop("group_name"), address=address, **columns)

@@ -1,0 +1,210 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from services.serving_controller.decide import pools
+from services.serving_controller.decide.pools import (
+    Admit,
+    Announce,
+    End,
+    Forget,
+    Load,
+    Policy,
+    Start,
+    Unload,
+)
+from services.serving_controller.model import Failure, Phase, Retired, allowed_rank, pool_of
+from tests.unit.serving_controller.builders import (
+    BASE_SHA,
+    FULL,
+    NOON,
+    ONE,
+    OTHER_SHA,
+    POOL,
+    TWO,
+    a_group,
+    a_pending_slot,
+    a_ready_slot,
+    a_replica,
+    a_servable,
+)
+
+POLICY = Policy()
+LATER = NOON + timedelta(minutes=5)
+
+
+def plan(group, *replicas, now=NOON, policy=POLICY):
+    return pools.plan(group, replicas, now=now, policy=policy)
+
+
+def wanted(slots=(), retired=(), bases=None, policy=POLICY):
+    return pools.wanted_groups(slots, retired, bases or {}, now=NOON, policy=policy)
+
+
+def starting(**changes):
+    return a_replica(phase=Phase.STARTING, served_base="", **changes)
+
+
+def lost(failures=1, *, not_before=NOON, **changes):
+    return a_replica(phase=Phase.LOST, is_alive=False, failures=failures, not_before=not_before, **changes)
+
+
+class TestWantedGroups:
+    def test_serve_a_registered_base_model_as_it_is(self):
+        groups = wanted(bases={"tiny": BASE_SHA, "also": BASE_SHA, "other": OTHER_SHA})
+        assert {name: group.base_names for name, group in groups.items()} == {
+            POOL: ("also", "tiny"),
+            pool_of(OTHER_SHA): ("other",),
+        }
+
+    def test_start_at_the_first_approval_where_that_is_the_policy(self):
+        lazy = Policy(serve_base_models=False)
+        assert wanted(bases={"tiny": BASE_SHA}, policy=lazy) == {}
+        groups = wanted([a_pending_slot(ONE)], bases={"tiny": BASE_SHA}, policy=lazy)
+        assert groups[POOL].base_names == ("tiny",)
+
+    def test_hold_what_is_routed_while_the_next_version_is_loaded(self):
+        groups = wanted([a_pending_slot(TWO, over=a_ready_slot(ONE))])
+        assert set(groups[POOL].adapters) == {ONE.served_name, TWO.served_name}
+
+    def test_hold_what_was_routed_a_moment_ago(self):
+        old = [Retired(ONE, NOON + timedelta(seconds=1)), Retired(TWO, NOON)]
+        assert set(wanted(retired=old)[POOL].adapters) == {ONE.served_name}
+
+    def test_give_a_full_model_replicas_of_its_own(self):
+        groups = wanted([a_pending_slot(FULL)])
+        assert [group.full for group in groups.values()] == [FULL]
+        assert FULL.group != POOL
+
+    def test_load_a_digest_once_for_all_its_slots(self):
+        groups = wanted([a_ready_slot(ONE), replace(a_ready_slot(ONE), name="alias")])
+        assert list(groups[POOL].adapters) == [ONE.served_name]
+
+
+class TestPlan:
+    def test_starts_what_is_missing(self):
+        assert plan(a_group(num_replicas=2), a_replica(0)) == (Start(f"{POOL}-1", 32, 0),)
+
+    def test_starts_with_the_rank_that_the_adapters_need(self):
+        (start,) = plan(a_group(ONE, a_servable(2, rank=65)))
+        assert start.max_rank == 128
+
+    def test_waits_before_it_starts_again(self):
+        replica = lost(3, not_before=NOON + timedelta(seconds=1))
+        assert plan(a_group(), replica) == ()
+        assert plan(a_group(), replica, now=NOON + timedelta(seconds=1)) == (
+            Start(replica.replica_id, 32, 3),
+        )
+
+    def test_admits_a_replica_that_answers(self):
+        assert plan(a_group(), starting()) == (Admit(starting()),)
+
+    def test_waits_for_a_replica_that_does_not_answer_yet(self):
+        replica = starting(answers=False)
+        assert plan(a_group(), replica, now=NOON + POLICY.start_within) == ()
+        (end,) = plan(a_group(), replica, now=NOON + POLICY.start_within + timedelta(seconds=1))
+        assert "no answer 601 s after its start" in end.reason
+
+    def test_ends_what_died_and_what_fell_silent(self):
+        (gone,) = plan(a_group(), a_replica(is_alive=False, reason="killed"), now=LATER)
+        assert (type(gone), gone.reason, gone.replica.phase) == (End, "killed", Phase.LOST)
+        (silent,) = plan(a_group(), a_replica(answers=False), now=LATER)
+        assert silent.reason == "the process does not answer"
+
+    def test_forgets_what_was_loaded_in_a_lost_process(self):
+        (end,) = plan(a_group(ONE), a_replica(is_alive=False, loaded=frozenset({ONE.served_name})))
+        assert end.replica.loaded == frozenset()
+
+    def test_loads_and_unloads(self):
+        replica = a_replica(loaded=frozenset({TWO.served_name}))
+        assert plan(a_group(ONE), replica) == (
+            Load(replica.replica_id, ONE),
+            Unload(replica.replica_id, TWO.served_name),
+        )
+
+    def test_says_once_for_each_name_that_the_base_is_served(self):
+        group = a_group(base_names=("also", "tiny"))
+        assert plan(group, a_replica()) == (Announce(a_replica(), ("also",)),)
+        assert plan(group, a_replica(announced=frozenset({"also", "tiny"}))) == ()
+
+    def test_exchanges_one_replica_at_a_time_for_a_higher_rank(self):
+        group = a_group(a_servable(1, rank=64), num_replicas=2)
+        (end,) = plan(group, a_replica(0), a_replica(1))
+        assert (end.replica.replica_id, end.replica.failures) == (f"{POOL}-0", 0)
+        assert plan(group, starting(answers=False, max_rank=64), a_replica(1)) == ()
+
+    def test_does_not_load_what_is_too_large_for_a_replica(self):
+        group = a_group(a_servable(1, rank=64), num_replicas=2)
+        actions = plan(group, starting(answers=False, max_rank=64), a_replica(1))
+        assert not any(isinstance(action, Load) for action in actions)
+
+    def test_ends_and_forgets_what_is_not_wanted(self):
+        group = a_group(num_replicas=0)
+        (end,) = plan(group, a_replica())
+        assert end.reason == "not wanted any more"
+        assert plan(group, end.replica) == (Forget(end.replica),)
+
+    def test_never_loads_into_a_full_models_replica(self):
+        group = a_group(full=FULL, base_names=())
+        assert plan(group, a_replica(loaded=frozenset({FULL.served_name}))) == ()
+
+
+class TestBackOff:
+    @pytest.mark.parametrize(("failures", "seconds"), [(0, 1), (1, 2), (2, 4), (5, 32), (20, 300)])
+    def test_doubles_and_is_bounded(self, failures, seconds):
+        (end,) = plan(a_group(), starting(is_alive=False, failures=failures))
+        assert end.replica.failures == failures + 1
+        assert end.replica.not_before == NOON + timedelta(seconds=seconds)
+
+    def test_begins_anew_after_a_start_that_lasted(self):
+        (end,) = plan(a_group(), a_replica(is_alive=False, failures=7), now=NOON + POLICY.lasting)
+        assert end.replica.failures == 1
+
+    def test_goes_on_after_a_start_that_did_not_last(self):
+        (end,) = plan(a_group(), a_replica(is_alive=False, failures=7), now=NOON + timedelta(seconds=5))
+        assert end.replica.failures == 8
+
+
+class TestFound:
+    def found(self, group, *replicas, failures=None):
+        return pools.found(group, replicas, failures or {}, policy=POLICY)
+
+    def test_is_everywhere_when_no_ready_replica_is_without_it(self):
+        here, without = a_replica(0, loaded=frozenset({ONE.served_name})), a_replica(1)
+        group = a_group(ONE, num_replicas=2)
+        assert self.found(group, here)[ONE.served_name].is_everywhere
+        assert not self.found(group, here, without)[ONE.served_name].is_everywhere
+        assert self.found(group, here, without)[ONE.served_name].addresses == {here.address}
+
+    def test_is_nowhere_while_no_replica_is_ready(self):
+        served = self.found(a_group(ONE), starting())[ONE.served_name]
+        assert (served.is_everywhere, served.failure) == (False, None)
+
+    def test_names_everything_that_the_group_shall_serve(self):
+        assert set(self.found(a_group(ONE, TWO))) == {ONE.served_name, TWO.served_name}
+        assert set(self.found(a_group(full=FULL))) == {FULL.served_name}
+
+    def test_fails_what_waits_for_a_replica_that_does_not_start(self):
+        below = self.found(a_group(ONE), lost(3, reason="out of memory"))
+        assert below[ONE.served_name].failure is None
+        failure = self.found(a_group(ONE), lost(4, reason="out of memory"))[ONE.served_name].failure
+        assert (failure.code, "out of memory" in failure.reason) == ("replica", True)
+
+    def test_does_not_fail_while_another_replica_serves(self):
+        here = a_replica(1, loaded=frozenset({ONE.served_name}))
+        assert self.found(a_group(ONE), lost(9), here)[ONE.served_name].failure is None
+
+    def test_passes_on_why_a_load_failed(self):
+        failure = Failure("probe", "answers as its base")
+        assert (
+            self.found(a_group(ONE), a_replica(), failures={ONE.served_name: failure})[
+                ONE.served_name
+            ].failure
+            == failure
+        )
+
+
+@pytest.mark.parametrize(("rank", "allowed"), [(1, 1), (2, 8), (8, 8), (33, 64), (257, 320), (512, 512)])
+def test_a_rank_is_rounded_up_to_one_that_the_engine_takes(rank, allowed):
+    assert allowed_rank(rank) == allowed
