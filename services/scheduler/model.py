@@ -72,9 +72,23 @@ CONSEQUENCES: Mapping[FailureClass, Consequence] = {
 
 
 class DatasetState(StrEnum):
+    ACCEPTED = "accepted"  # ingest is at it
+    REFUSED = "refused"  # its SubmitDataset was not carried out
     READY = "ready"
-    REJECTED = "rejected"  # or its SubmitDataset was refused
+    REJECTED = "rejected"  # its file makes no dataset
     DELETED = "deleted"
+
+
+SUPERSEDES: Mapping[DatasetState, frozenset[DatasetState | None]] = {
+    DatasetState.ACCEPTED: frozenset({None}),
+    # A second SubmitDataset of the same id may be refused; the first one goes on.
+    DatasetState.REFUSED: frozenset({None}),
+    DatasetState.READY: frozenset({None, DatasetState.ACCEPTED}),
+    DatasetState.REJECTED: frozenset({None, DatasetState.ACCEPTED}),
+    # Has the version's key, so it may overtake the news of the dataset.
+    DatasetState.DELETED: frozenset({None, *DatasetState} - {DatasetState.DELETED}),
+}
+"""What may be said of a dataset after what; None: nothing was said before."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +140,12 @@ class Unprovisioned:
 
 @dataclass(frozen=True)
 class Failure:
-    """The first NodeLost or TrainingFailed of an attempt."""
+    """NodeLost or TrainingFailed."""
 
     failure_class: FailureClass
     message: str
     deadline: datetime
-    """When its nodes are taken back, were it to end the attempt."""
+    """When its nodes are taken back, where it ends the attempt."""
 
 
 @dataclass(frozen=True)

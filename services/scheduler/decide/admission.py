@@ -16,13 +16,13 @@ def dataset_ready(job: Job, view: View) -> Decision | None:
 
 
 def dataset_unusable(job: Job, view: View) -> Decision | None:
-    """validating -> failed(user): rejected, refused, deleted, or not this job's dataset at all."""
+    """validating -> failed(user): refused, rejected, deleted, or not this job's dataset at all."""
     dataset = job.dataset
     if dataset is None:
         return None
     if mismatch := _mismatch(job, dataset):
         return fail(job, FailureClass.USER, "dataset_mismatch", mismatch, param="training_file")
-    if dataset.state is DatasetState.READY:
+    if dataset.state in (DatasetState.ACCEPTED, DatasetState.READY):
         return None
     code = dataset.code or f"dataset_{dataset.state}"
     return fail(job, FailureClass.USER, code, dataset.message, param="training_file")
@@ -41,6 +41,13 @@ def enqueue(job: Job, view: View) -> Decision:
     plan = job.plan or plan_of(job.spec, job.dataset)
     queued = job.to(JobState.QUEUED, plan=plan, queued_at=view.now, not_before=None)
     return Decision(queued, (job_queued(queued, view),))
+
+
+def plan_so_far(job: Job) -> Plan | None:
+    """The plan that the job has or is about to get; None while its dataset is not ready."""
+    if job.plan is not None or job.dataset is None or job.dataset.state is not DatasetState.READY:
+        return job.plan
+    return plan_of(job.spec, job.dataset)
 
 
 def plan_of(spec: JobSpec, dataset: Dataset) -> Plan:

@@ -22,8 +22,10 @@ from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Dataset, Job, JobSt
 from shared.errors import Refused
 
 
-def admit(command: SubmitJob, dataset: Dataset | None, *, now: datetime) -> Job:
+def admit(command: SubmitJob, existing: Job | None, dataset: Dataset | None, *, now: datetime) -> Job:
     """A job that could run, as far as can be told without its files."""
+    if existing is not None:
+        raise Refused("job_exists", f"job {command.job_id} exists already", param="job_id")
     if refusal := compatibility.check(command.spec):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
     return Job(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from schemas.base import BundleRef, FailureClass, Message
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
+from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.model import (
     AdaptersStale,
@@ -90,14 +91,14 @@ def on_training_stopped(job: Job, fact: TrainingStopped, view: View) -> Decision
 
 def on_training_failed(job: Job, fact: TrainingFailed, view: View) -> Decision:
     deadline = view.now + view.policy.abrupt_stop
-    return _store_first_failure(job, fact, view, Failure(fact.failure_class, fact.message, deadline))
+    return _store(job, fact, view, failure=Failure(fact.failure_class, fact.message, deadline))
 
 
 def on_node_lost(job: Job, fact: NodeLost, view: View) -> Decision:
     """The other nodes of the gang get the whole grace: they may still have something to save."""
     deadline = view.now + timedelta(seconds=job.grace_seconds)
     message = f"node {fact.node_id} was lost: {fact.message}"
-    return _store_first_failure(job, fact, view, Failure(FailureClass.INFRA, message, deadline))
+    return _store(job, fact, view, failure=Failure(FailureClass.INFRA, message, deadline))
 
 
 def on_node_preempted(job: Job, fact: NodePreempted, view: View) -> Decision:
@@ -169,8 +170,15 @@ def on_deployment_approved(
     job: Job, fact: DeploymentApproved, deployment: Deployment | None, view: View
 ) -> Decision:
     """`deployment`: what serving has said already about that slot."""
-    approval = job.evaluation.approval or Approval(fact.slot, fact.generation)
+    approval = Approval(fact.slot, fact.generation)
     return _store_evaluation(job, view, approval=approval, deployment=deployment)
+
+
+def deployment_of(fact: DeploymentReady | DeploymentFailed) -> Deployment:
+    if isinstance(fact, DeploymentReady):
+        return Deployment(fact.slot, fact.tenant, fact.generation, is_ready=True)
+    message = f"{fact.code}: {fact.reason}"
+    return Deployment(fact.slot, fact.tenant, fact.generation, is_ready=False, message=message)
 
 
 def on_deployment(job: Job, deployment: Deployment, view: View) -> Decision:
@@ -204,12 +212,6 @@ def _store(
     return follow(Decision(stored), view)
 
 
-def _store_first_failure(job: Job, fact: OfAttempt, view: View, failure: Failure) -> Decision:
-    if job.run is not None and job.run.facts.failure is not None:
-        failure = job.run.facts.failure
-    return _store(job, fact, view, failure=failure)
-
-
 def _store_evaluation(job: Job, view: View, **said: Any) -> Decision:
     if job.state not in ATTEMPT_OPEN | {JobState.EVALUATING}:
         return _ignored(job)
@@ -222,10 +224,8 @@ def _ignored(job: Job) -> Decision:
 
 
 ABOUT_JOB: Mapping[type[Message], Callable[[Job, Any, View], Decision]] = {
-    ProvisioningFailed: on_provisioning_failed,
     NodePreempted: on_node_preempted,
     NodeLost: on_node_lost,
-    NodesReleased: on_nodes_released,
     TrainingStarted: on_training_started,
     CheckpointWritten: on_checkpoint_written,
     TrainingFailed: on_training_failed,
@@ -240,7 +240,7 @@ ABOUT_JOB: Mapping[type[Message], Callable[[Job, Any, View], Decision]] = {
     ModelPromoted: on_model_promoted,
     PromotionRefused: on_promotion_refused,
 }
-"""Facts that name their job."""
+"""Facts that name their job and concern it alone."""
 
 ABOUT_TIME: Mapping[type[JobTimer], Callable[[Job, Any, View], Decision]] = {
     StartOverdue: on_start_overdue,

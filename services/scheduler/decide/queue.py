@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Self
 
 from schemas.base import PriceClass
+from schemas.node import PoolCapacityChanged
 from schemas.specification import Tier
 from services.scheduler.model import Job, Placement
 
@@ -78,6 +79,17 @@ class Ledger:
 
 
 NOTHING = Ledger()
+
+
+def pool_of(fact: PoolCapacityChanged, *, now: datetime) -> Pool:
+    return Pool(
+        name=fact.pool,
+        price_class=fact.price_class,
+        nodes=fact.nodes,
+        devices_per_node=fact.devices_per_node,
+        price_per_hour=fact.price_per_hour,
+        changed_at=now,
+    )
 
 
 @dataclass(frozen=True)

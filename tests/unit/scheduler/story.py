@@ -7,6 +7,7 @@ from typing import Any
 from schemas.base import Message
 from schemas.job import CancelJob, PauseJob, ResumeJob
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
+from schemas.node import NodesReleased, ProvisioningFailed
 from services.scheduler.decide import attempt, commands, facts
 from services.scheduler.decide.decision import Decision, JobTimer, Timer, View
 from services.scheduler.model import Dataset, Deployment, Job, Placement
@@ -24,7 +25,7 @@ class Story:
     now: datetime = NOON
     view: View = VIEW
     served: Deployment | None = None
-    """What serving had said before the approval came."""
+    """What serving has said about the slot, whether a job waits for it or not."""
     events: list[Message] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
@@ -59,10 +60,14 @@ class Story:
 
     def _decide(self, news: Any, view: View) -> Decision:
         match news:
+            case ProvisioningFailed():
+                return facts.on_provisioning_failed(self.job, news, view)
+            case NodesReleased():
+                return facts.on_nodes_released(self.job, news, view)
             case Dataset():
                 return facts.on_dataset(self.job, news, view)
             case Deployment():
-                return facts.on_deployment(self.job, news, view)
+                return self._serving_answered(news, view)
             case DeploymentApproved():
                 return facts.on_deployment_approved(self.job, news, self.served, view)
             case AdaptersStale():
@@ -75,3 +80,8 @@ class Story:
                 return COMMANDS[type(news)](self.job, news, view)
             case _:
                 return facts.ABOUT_JOB[type(news)](self.job, news, view)
+
+    def _serving_answered(self, answer: Deployment, view: View) -> Decision:
+        self.served = answer
+        waits = self.job.evaluation.approval is not None
+        return facts.on_deployment(self.job, answer, view) if waits else Decision(self.job)

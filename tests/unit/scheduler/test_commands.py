@@ -20,7 +20,7 @@ def a_submission(**changes):
 
 
 def submit(dataset=None, view=VIEW, **changes):
-    return commands.submit(commands.admit(a_submission(**changes), dataset, now=NOON), view)
+    return commands.submit(commands.admit(a_submission(**changes), None, dataset, now=NOON), view)
 
 
 class TestSubmit:
@@ -45,6 +45,10 @@ class TestSubmit:
         with pytest.raises(Refused, match="method qlora is not available yet") as refused:
             submit(spec=a_job_spec(recipe=Recipe(method=Method.QLORA)))
         assert (refused.value.code, refused.value.param) == ("method_not_available", "recipe.method")
+
+    def test_a_job_that_exists_is_not_made_again(self):
+        with pytest.raises(Refused, match="job ftjob-1 exists already"):
+            commands.admit(a_submission(), a_job(), None, now=NOON)
 
     def test_a_duplicate_is_named(self):
         view = View(NOON, ledger=a_ledger(), duplicate_of="ftjob-0")

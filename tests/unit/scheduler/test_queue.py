@@ -37,6 +37,7 @@ class TestPriority:
             (waiting(tier=Tier.PREMIUM), {}, 1.0),
             (waiting(minutes=5), {"acme": 1}, 0.0),
             (waiting(minutes=5), {"other": 1}, 0.5),
+            (waiting(), {"acme": 5}, -1.0),
         ],
     )
     def test_is_tier_plus_age_minus_the_share_held(self, candidate, held, expected):

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from schemas.artefacts import DatasetCounts
 from schemas.base import FailureClass, PriceClass
 from schemas.job import (
     JobCancelled,
@@ -21,7 +22,7 @@ from schemas.job import (
 from schemas.model import Stage
 from schemas.specification import LoraSpec, Method, Recipe, Resources
 from services.scheduler.decide.decision import DeploymentOverdue, StartOverdue, StopOverdue
-from services.scheduler.model import TERMINAL, DatasetState, JobState, Stop
+from services.scheduler.model import TERMINAL, Approval, DatasetState, JobState, Stop
 from tests.builders import (
     NOON,
     a_bundle,
@@ -71,6 +72,13 @@ class TestValidating:
         assert (fact.failure_class, fact.code, fact.param) == ("user", f"dataset_{state}", "training_file")
         assert fact.message == "9 of 10 rows are bad"
 
+    def test_a_dataset_that_was_only_accepted_is_waited_for(self):
+        assert Story(a_job(VALIDATING)).tell(a_dataset(DatasetState.ACCEPTED)).job.state is VALIDATING
+
+    def test_the_last_batch_of_an_epoch_may_be_smaller(self):
+        counts = DatasetCounts(rows=2000, windows=401, tokens=90_000, loss_tokens=40_000)
+        assert Story(a_job(VALIDATING)).tell(a_dataset(counts=counts)).last(JobQueued).num_steps == 603
+
     def test_another_tenants_dataset_fails_the_job(self):
         story = Story(a_job(VALIDATING)).tell(a_dataset(tenant="other"))
         assert story.last(JobFailed).message == "dataset ds-1 is not known to tenant acme"
@@ -94,6 +102,11 @@ class TestQueued:
     def test_each_attempt_has_the_next_number_and_forgets_the_facts_of_the_one_before(self):
         story = Story(a_job(PROVISIONING)).tell(news.lost(), news.released(), news.stopped()).schedule()
         assert (story.job.attempt, story.job.facts.failure, story.job.facts.released_at) == (2, None, None)
+
+    def test_an_attempt_knows_but_its_resume_point_of_older_bundles(self):
+        judged = (news.verified(a_bundle(10)), news.verified(a_bundle(20)), news.corrupt(a_bundle(30)))
+        job = Story(a_job(QUEUED)).tell(*judged).schedule().job
+        assert (job.verified, job.corrupt) == ({a_bundle(20)}, frozenset())
 
     def test_a_timer_watches_the_start(self):
         timer = Story(a_job(QUEUED)).schedule().timers[-1]
@@ -124,6 +137,10 @@ class TestPaused:
         story = Story(a_job(PAUSED)).later(hours=1).tell(news.resume())
         assert (story.job.state, story.types) == (QUEUED, ["JobQueued"])
         assert story.job.queued_at == NOON + timedelta(hours=1)
+
+    def test_resume_ends_a_back_off(self):
+        job = a_job(QUEUED, not_before=NOON + timedelta(hours=1))
+        assert Story(job).tell(news.pause(), news.resume()).job.not_before is None
 
     def test_resume_validates_while_the_dataset_is_not_ready(self):
         story = Story(a_job(VALIDATING)).tell(news.pause(), news.resume())
@@ -392,6 +409,11 @@ class TestTenMinutes:
         story = Story(a_job(RUNNING)).tell(news.released()).later(minutes=8).tell(news.preempted())
         assert story.timers[-1].at == NOON + timedelta(minutes=18)
 
+    def test_a_stronger_reason_does_not_put_the_end_off(self):
+        story = Story(a_job(STOPPING)).tell(news.released()).later(minutes=9).tell(news.cancel())
+        story.later(minutes=1).tell(StopOverdue(job_id="ftjob-1", attempt=1))
+        assert story.job.state is CANCELLED
+
     def test_a_missing_verdict_is_enough_to_wait_for(self):
         story = Story(a_job(STOPPING)).tell(news.written(), news.stopped(), news.released())
         story.later(minutes=9).tell(StopOverdue(job_id="ftjob-1", attempt=1))
@@ -547,6 +569,10 @@ class TestEvaluating:
         story = Story(a_job(RUNNING)).tell(news.stale(), news.completed(), news.verified(), news.registered())
         assert (story.job.state, story.last(JobSucceeded).promoted) == (SUCCEEDED, False)
 
+    def test_a_stale_base_is_forgotten_by_the_next_attempt(self):
+        story = Story(a_job(STOPPING)).tell(news.stale(), news.released(), news.stopped()).schedule()
+        assert story.job.evaluation.denial is None
+
     def test_registering_the_base_again_does_not_take_a_verdict_back(self):
         story = Story(a_job(EVALUATING)).tell(news.eval_failed(), news.stale(), news.base_registered())
         assert story.tell(news.registered()).job.state is SUCCEEDED
@@ -604,7 +630,8 @@ EVERYTHING = [
 @pytest.mark.parametrize("fact", EVERYTHING, ids=lambda fact: type(fact).__name__)
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 def test_a_terminal_state_absorbs_and_records(state, fact):
-    job = a_job(state, attempt=1, evaluation=an_evaluation(), run=a_job(RUNNING).run)
+    waited_for = an_evaluation(approval=Approval(news.MODEL.full_name, 1))
+    job = a_job(state, evaluation=waited_for, run=a_job(RUNNING).run)
     story = Story(job).tell(fact)
     assert (story.job, story.events, story.ignored) == (job, [], [f"the job is {state}"])
 

@@ -1,0 +1,169 @@
+"""One handler per message: load, decide, save, emit; in the same transaction whoever is next gets free nodes."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from schemas.base import CommandRefused
+from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
+from schemas.deployment import DeploymentFailed, DeploymentReady
+from schemas.job import CancelJob, PauseJob, ResumeJob, RetryJob, SubmitJob
+from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
+from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
+from services.scheduler import store
+from services.scheduler.decide import admission, attempt, commands, dataset, facts, queue
+from services.scheduler.decide.decision import Decision, Policy, View
+from services.scheduler.model import Job, JobState
+from shared.messaging.unit import Unit
+from shared.service import Service
+
+Handler = Callable[[Any, Unit], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Handlers:
+    service: Service
+    policy: Policy
+
+    async def submit(self, command: SubmitJob, unit: Unit) -> None:
+        existing = await store.find_job(unit.conn, command.job_id)
+        known = await store.find_dataset(unit.conn, command.dataset_id)
+        job = commands.admit(command, existing, known, now=unit.now)
+        await store.add_job(unit.conn, job)
+        await self._apply(unit, commands.submit(job, await self._view_of_queue(unit, job)))
+        await unit.release(f"job:{job.id}")
+
+    async def retry(self, command: RetryJob, unit: Unit) -> None:
+        original = await store.find_job(unit.conn, command.job_id)
+        await self.submit(commands.like(original, command), unit)
+
+    async def cancel(self, command: CancelJob, unit: Unit) -> None:
+        job = await store.find_job(unit.conn, command.job_id)
+        await self._apply(unit, commands.cancel(job, command, self._view(unit)))
+
+    async def pause(self, command: PauseJob, unit: Unit) -> None:
+        job = await store.find_job(unit.conn, command.job_id)
+        await self._apply(unit, commands.pause(job, command, self._view(unit)))
+
+    async def resume(self, command: ResumeJob, unit: Unit) -> None:
+        job = await store.find_job(unit.conn, command.job_id)
+        await self._apply(unit, commands.resume(job, command, await self._view_of_queue(unit, job)))
+
+    async def dataset(self, news: dataset.News, unit: Unit) -> None:
+        for said in dataset.said_by(news):
+            if not dataset.supersedes(said, await store.find_dataset(unit.conn, said.dataset_id)):
+                continue
+            await store.save_dataset(unit.conn, said)
+            for job in await store.jobs_on_dataset(unit.conn, said.dataset_id):
+                view = await self._view_of_queue(unit, job)
+                await self._apply(unit, facts.on_dataset(job, said, view))
+
+    def about_job(self, decide: Callable[[Job, Any, View], Decision]) -> Handler:
+        """For the facts and timers that name their job."""
+
+        async def handle(news: Any, unit: Unit) -> None:
+            job = await store.get_job(unit.conn, news.job_id)
+            await self._apply(unit, decide(job, news, self._view(unit)))
+
+        return handle
+
+    async def provisioning_failed(self, fact: ProvisioningFailed, unit: Unit) -> None:
+        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
+        job = await store.get_job(unit.conn, fact.job_id)
+        view = await self._view_of_queue(unit, job)
+        await self._apply(unit, facts.on_provisioning_failed(job, fact, view))
+        await self.start_waiting(unit)
+
+    async def nodes_released(self, fact: NodesReleased, unit: Unit) -> None:
+        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
+        job = await store.get_job(unit.conn, fact.job_id)
+        await self._apply(unit, facts.on_nodes_released(job, fact, self._view(unit)))
+        await self.start_waiting(unit)
+
+    async def pool_changed(self, fact: PoolCapacityChanged, unit: Unit) -> None:
+        await store.lock_ledger(unit.conn)
+        await store.save_pool(unit.conn, queue.pool_of(fact, now=unit.now))
+        await self.start_waiting(unit)
+
+    async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
+        for job in await store.jobs_on_base(unit.conn, fact.stale_sha):
+            await self._apply(unit, facts.on_adapters_stale(job, fact, self._view(unit)))
+
+    async def base_model_registered(self, fact: BaseModelRegistered, unit: Unit) -> None:
+        for job in await store.jobs_on_base(unit.conn, fact.base_sha):
+            await self._apply(unit, facts.on_base_model_registered(job, fact, self._view(unit)))
+
+    async def deployment_approved(self, fact: DeploymentApproved, unit: Unit) -> None:
+        if fact.job_id is None:
+            return  # a person asked for it, no job waits
+        job = await store.get_job(unit.conn, fact.job_id)
+        known = await store.find_deployment(unit.conn, fact.tenant, fact.slot)
+        await self._apply(unit, facts.on_deployment_approved(job, fact, known, self._view(unit)))
+
+    async def deployment(self, fact: DeploymentReady | DeploymentFailed, unit: Unit) -> None:
+        answer = facts.deployment_of(fact)
+        await store.save_deployment(unit.conn, answer)
+        for job in await store.jobs_waiting_for(unit.conn, answer):
+            await self._apply(unit, facts.on_deployment(job, answer, self._view(unit)))
+
+    async def look_at_queue(self) -> None:
+        async with self.service.unit() as unit:
+            await self.start_waiting(unit)
+
+    async def start_waiting(self, unit: Unit) -> None:
+        """Start who is next while nodes are free. The ledger's lock makes two of these take turns."""
+        waiting = await store.candidates(unit.conn)
+        if not waiting:
+            return
+        await store.lock_ledger(unit.conn)
+        ledger = await store.get_ledger(unit.conn)
+        for grant in queue.grants(waiting, ledger, now=unit.now):
+            if job := await store.find_queued_job(unit.conn, grant.job_id):
+                await self._apply(unit, attempt.begin(job, grant.placement, self._view(unit)))
+
+    async def _apply(self, unit: Unit, decision: Decision) -> None:
+        if decision.ignored:
+            await store.record_ignored(
+                unit.conn, decision.job.id, unit.envelope, decision.ignored, at=unit.now
+            )
+            return
+        await store.save_job(unit.conn, decision.job)
+        await unit.emit(*decision.events)
+        for timer in decision.timers:
+            await unit.set_timer(timer.payload, at=timer.at)
+        if decision.job.state is JobState.QUEUED:
+            await self.start_waiting(unit)
+
+    def _view(self, unit: Unit) -> View:
+        return View(unit.now, self.policy)
+
+    async def _view_of_queue(self, unit: Unit, job: Job | None) -> View:
+        """With what JobQueued says about capacity and duplicates."""
+        plan = admission.plan_so_far(job) if job else None
+        duplicate = await store.find_duplicate(unit.conn, job, plan.config_hash) if job and plan else None
+        return View(unit.now, self.policy, await store.get_ledger(unit.conn), duplicate)
+
+
+def register(service: Service, policy: Policy, *, look_every: timedelta) -> None:
+    handlers = Handlers(service, policy)
+    service.on(SubmitJob, handlers.submit)
+    service.on(RetryJob, handlers.retry)
+    service.on(CancelJob, handlers.cancel)
+    service.on(PauseJob, handlers.pause)
+    service.on(ResumeJob, handlers.resume)
+    for news in (DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted, CommandRefused):
+        service.on(news, handlers.dataset)
+    service.on(ProvisioningFailed, handlers.provisioning_failed)
+    service.on(NodesReleased, handlers.nodes_released)
+    for fact, decide in facts.ABOUT_JOB.items():
+        service.on(fact, handlers.about_job(decide))
+    for timer, decide in facts.ABOUT_TIME.items():
+        service.on_timer(timer, handlers.about_job(decide))
+    service.on(PoolCapacityChanged, handlers.pool_changed)
+    service.on(AdaptersStale, handlers.adapters_stale)
+    service.on(BaseModelRegistered, handlers.base_model_registered)
+    service.on(DeploymentApproved, handlers.deployment_approved)
+    service.on(DeploymentReady, handlers.deployment)
+    service.on(DeploymentFailed, handlers.deployment)
+    service.every(look_every, handlers.look_at_queue)

@@ -1,0 +1,16 @@
+"""The scheduler's environment: `SCHEDULER_…`."""
+
+from datetime import timedelta
+
+from pydantic_settings import SettingsConfigDict
+
+from shared.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="SCHEDULER_", frozen=True)
+
+    start_within: timedelta = timedelta(minutes=5)
+    """How long an attempt may take until its whole gang is there."""
+    look_every: timedelta = timedelta(seconds=1)
+    """How often the queue is looked at without news, for back-offs that end."""

@@ -1,0 +1,91 @@
+from itertools import permutations
+
+import pytest
+
+from schemas.artefacts import DatasetCounts
+from schemas.base import CommandRefused
+from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
+from services.scheduler.decide.dataset import said_by, supersedes
+from services.scheduler.model import Dataset, DatasetState
+from tests.builders import a_dataset, a_dataset_ref, a_sha
+
+COUNTS = DatasetCounts(rows=2000, windows=400, tokens=90_000, loss_tokens=40_000)
+WHO = {"dataset_id": "ds-1", "tenant": "acme"}
+ACCEPTED = DatasetAccepted(**WHO, base_sha=a_sha("tiny"))
+READY = DatasetReady(
+    **WHO,
+    dataset_version=a_dataset_ref().version,
+    manifest_sha256=a_dataset_ref().manifest_sha256,
+    base_sha=a_sha("tiny"),
+    template_sha256=a_sha("template"),
+    counts=COUNTS,
+    benchmarks={"stdlib": a_sha("benchmark")},
+    suites={"refusals": a_sha("suite")},
+)
+REJECTED = DatasetRejected(**WHO, code="empty", message="no row is left")
+DELETED = DatasetDeleted(dataset_version=a_dataset_ref().version, tenant="acme", dataset_ids=("ds-1", "ds-2"))
+
+
+def refused(command: str = "SubmitDataset") -> CommandRefused:
+    return CommandRefused(
+        subject_id="ds-1", command=command, command_id="c-1", code="bad", message="it says why", tenant="acme"
+    )
+
+
+def stands_after(*news: object) -> DatasetState | None:
+    known: Dataset | None = None
+    for each in news:
+        for said in said_by(each):
+            if said.dataset_id == "ds-1" and supersedes(said, known):
+                known = said
+    return known.state if known else None
+
+
+def test_what_is_ready_is_kept_whole():
+    assert said_by(READY) == (a_dataset(message=""),)
+
+
+@pytest.mark.parametrize(
+    ("news", "state", "code", "message"),
+    [
+        (ACCEPTED, DatasetState.ACCEPTED, "", ""),
+        (REJECTED, DatasetState.REJECTED, "dataset_empty", "no row is left"),
+        (refused(), DatasetState.REFUSED, "bad", "it says why"),
+    ],
+)
+def test_each_word_of_ingest_is_about_one_dataset(news, state, code, message):
+    (said,) = said_by(news)
+    assert (said.dataset_id, said.tenant, said.state, said.code, said.message) == (
+        "ds-1",
+        "acme",
+        state,
+        code,
+        message,
+    )
+
+
+def test_a_deleted_version_takes_each_request_that_ended_in_it_along():
+    assert [(said.dataset_id, said.state) for said in said_by(DELETED)] == [
+        ("ds-1", DatasetState.DELETED),
+        ("ds-2", DatasetState.DELETED),
+    ]
+
+
+def test_a_refusal_of_another_command_says_nothing():
+    assert said_by(refused("DeleteDataset")) == ()
+
+
+@pytest.mark.parametrize("order", list(permutations([ACCEPTED, READY, DELETED])))
+def test_deleted_stands_in_every_order(order):
+    assert stands_after(*order) is DatasetState.DELETED
+
+
+@pytest.mark.parametrize("first", [ACCEPTED, READY, REJECTED])
+def test_refusing_a_second_request_of_the_same_name_takes_nothing_back(first):
+    assert stands_after(first, refused()) is not DatasetState.REFUSED
+
+
+@pytest.mark.parametrize(("last", "state"), [(READY, "ready"), (REJECTED, "rejected")])
+def test_the_first_decision_stands(last, state):
+    other = READY if last is REJECTED else REJECTED
+    assert stands_after(ACCEPTED, last, other) == state
