@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import asyncpg
+from aiokafka.errors import KafkaError
+from botocore.exceptions import BotoCoreError, ClientError
+
 from deploy.local import environment, kafka, postgres, s3
 from deploy.local.binaries import Binaries, binaries
 from deploy.local.environment import process_name
@@ -29,6 +33,7 @@ READY_SECONDS = 120.0
 SERVICE_GRACE_SECONDS = 15.0
 DETACHED_GRACE_SECONDS = 10.0
 PART_GRACE_SECONDS = 20.0
+REFUSALS = (KafkaError, asyncpg.PostgresError, BotoCoreError, ClientError, OSError)
 FATAL_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 
@@ -191,7 +196,13 @@ class Stack:
         await asyncio.to_thread(part.prepare, self.state, parts)
         self._supervisor.start(part.program(self.state, parts))
         await self.wait_healthy(name)
-        await part.provision(self.state, self.tenants)
+        try:
+            await part.provision(self.state, self.tenants)
+        except REFUSALS as error:
+            raise StackError(
+                f"{name} runs but could not be set up: {error}; its log {self.log(name)} ends:\n"
+                f"{last_lines(self.log(name))}"
+            ) from error
         self._report(f"{name} ready on port {self.state.port(name)} after {time.monotonic() - began:.1f} s")
 
     async def _bring_service(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import binaries, cli, files, jars
+from deploy.local.processes import marked
 from deploy.local.stack import REPOSITORY
 from deploy.local.state import State
 
@@ -95,6 +97,33 @@ def test_down_stops_a_detached_stack(state: Path):
     assert left
     assert not any(process.is_alive() for process in left)
     assert run("status", "--state", str(state)).returncode == 1
+
+
+def signalled_once(state: Path, moment: str, number: signal.Signals) -> tuple[int, str]:
+    """Start in the foreground, signal at that moment; its exit code and what it said."""
+    command = [sys.executable, "-m", "deploy.local", "up", "--parts-only", "--state", str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as supervisor:
+        assert supervisor.stdout is not None
+        said = ""
+        while moment not in said:
+            line = supervisor.stdout.readline()
+            assert line, f"ended before it said {moment!r}: {said}"
+            said += line
+        supervisor.send_signal(number)
+        rest, _ = supervisor.communicate(timeout=60)
+    return supervisor.returncode, said + rest
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("moment", "number", "code"),
+    [("up: http", signal.SIGINT, 0), ("s3 ready", signal.SIGTERM, 1)],
+    ids=["ctrl-c when up", "terminated while starting"],
+)
+def test_a_signal_leaves_no_process(state: Path, moment: str, number: signal.Signals, code: int):
+    returned, said = signalled_once(state, moment, number)
+    assert returned == code, said
+    assert list(marked(State(state).mark)) == []
 
 
 def test_alone_it_prints_its_help(capsys: pytest.CaptureFixture[str]):
