@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
-
 from schemas.base import FileRef
 from schemas.compatibility import check
 from schemas.dataset import SubmitDataset
@@ -21,7 +19,7 @@ from schemas.specification import (
     SafetyMix,
     Tier,
 )
-from services.gateway.errors import ApiError, first_problem
+from services.gateway.errors import ApiError
 from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
 
 STATUS_OF_PHASE = {
@@ -153,9 +151,8 @@ def _refuse_unavailable(request: CreateJob) -> None:
 def _recipe(request: CreateJob) -> Recipe:
     """The recipe with OpenAI's dials over it; theirs win where they are set."""
     dials = request.hyperparameters or Hyperparameters()
-    where = "hyperparameters"
     if request.method and request.method.supervised:
-        dials, where = request.method.supervised.hyperparameters, "method.supervised.hyperparameters"
+        dials = request.method.supervised.hyperparameters
     theirs: dict[str, Any] = {
         "num_epochs": dials.n_epochs,
         "batch_size": dials.batch_size,
@@ -163,10 +160,7 @@ def _recipe(request: CreateJob) -> Recipe:
         "seed": "auto" if request.seed is None else request.seed,
     }
     chosen = {name: value for name, value in theirs.items() if value != "auto"}
-    try:
-        return Recipe.model_validate(request.retune.recipe.model_dump() | chosen)
-    except ValidationError as error:
-        raise first_problem(error.errors(), prefix=where) from error
+    return Recipe.model_validate(request.retune.recipe.model_dump() | chosen)
 
 
 def _require_format(file: StoredFile, recipe: Recipe, *, param: str) -> None:

@@ -1,5 +1,6 @@
 """Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from shared.errors import StorageUnavailable
 from shared.log import get_logger
 
 log = get_logger(__name__)
+
+_FIELD = re.compile(r"^(?!(body|query|int|float|str)$)[a-z0-9_]+$")
 
 
 class ApiError(Exception):
@@ -36,14 +39,15 @@ def not_found(what: str, name: str, *, param: str | None = None) -> ApiError:
     )
 
 
-def first_problem(errors: Sequence[Any], *, prefix: str = "") -> ApiError:
+def first_problem(errors: Sequence[Any]) -> ApiError:
     """The first of pydantic's errors, naming the parameter, what was found and what was expected."""
     first = errors[0]
-    path = [str(part) for part in first["loc"] if part not in ("body", "query")]
-    param = ".".join([prefix, *path] if prefix else path) or None
+    # A location also names the branch of a union, for example `constrained-int`; that is no parameter.
+    path = [str(part) for part in first["loc"] if _FIELD.match(str(part))]
+    param = ".".join(path) or None
     found = "" if isinstance(first.get("input"), dict) else f", found {str(first.get('input'))[:80]!r}"
     code = "unknown_parameter" if first["type"] == "extra_forbidden" else "invalid_value"
-    return ApiError(400, f"{param}: {first['msg']}{found}", param=param, code=code)
+    return ApiError(400, f"{param or 'body'}: {first['msg']}{found}", param=param, code=code)
 
 
 def install(app: FastAPI) -> None:

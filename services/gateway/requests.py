@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from schemas.specification import (
     Auto,
@@ -19,9 +19,11 @@ NOT_AVAILABLE = "is not available yet"
 
 
 class Hyperparameters(Spec):
-    batch_size: int | Auto = "auto"
-    learning_rate_multiplier: float | Auto = "auto"
-    n_epochs: int | Auto = "auto"
+    """The same bounds as in Recipe, under OpenAI's names."""
+
+    batch_size: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
+    learning_rate_multiplier: PositiveFloat | Auto = "auto"
+    n_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
 
 
 class Supervised(Spec):

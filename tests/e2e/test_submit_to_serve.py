@@ -162,7 +162,7 @@ class TestBadInput:
             ({"retune": {"recipe": {"learnig_rate": 1}}}, "retune.recipe.learnig_rate"),
             ({"retune": {"recipe": {"method": "qlora"}}}, "retune.recipe.method"),
             ({"retune": {"gate": {"safety": {"min_refusals": 0.5}}}}, "retune.gate"),
-            ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.num_epochs"),
+            ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs"),
             ({"colour": "blue"}, "colour"),
         ],
     )

@@ -1,0 +1,61 @@
+"""The command line is public: nouns, commands and options are frozen here."""
+
+from typer.main import get_command
+
+from services.admin.app import app
+
+FROZEN = {
+    "data": {
+        "upload": "path purpose",
+        "list": "purpose",
+        "validate": "path model holdout",
+        "report": "dataset_id",
+        "register-benchmark": "name path kind num_fewshot",
+        "register-safety-suite": "name path",
+    },
+    "jobs": {
+        "submit": "training_file model suffix validation_file holdout safety_mix options watch",
+        "list": "",
+        "show": "job_id",
+        "watch": "job_id",
+        "cancel": "job_id",
+        "pause": "job_id",
+        "resume": "job_id",
+        "events": "job_id",
+        "checkpoints": "job_id",
+        "metrics": "job_id",
+        "logs": "job_id attempt node follow",
+    },
+    "models": {
+        "register-base": "name source",
+        "list": "kind base_model",
+        "show": "name",
+        "lineage": "name",
+        "evaluation": "name",
+        "promote": "name",
+        "archive": "name",
+    },
+    "deployments": {"list": "", "deploy": "model slot", "rollback": "slot", "remove": "slot"},
+    "nodes": {"pools": "", "preempt": "node notice", "drain": "node grace", "set-capacity": "pool nodes"},
+    "events": {"tail": "topic from_start follow", "timeline": "job_id"},
+    "parked": {
+        "list": "service",
+        "show": "service parked_id",
+        "replay": "service parked_id",
+        "drop": "service parked_id reason",
+    },
+    "tenants": {"create": "name tier", "revoke-keys": "name"},
+    "up": "detach",
+    "down": "",
+    "status": "",
+}
+
+
+def surface(command) -> object:
+    if hasattr(command, "commands"):
+        return {name: surface(each) for name, each in command.commands.items()}
+    return " ".join(parameter.name for parameter in command.params if parameter.name != "help")
+
+
+def test_nouns_commands_and_options_are_the_frozen_ones():
+    assert surface(get_command(app)) == FROZEN

@@ -1,0 +1,85 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas.base import FileRef
+from schemas.specification import DatasetFormat, Tier
+from services.gateway.decide import BaseModel, Inputs, StoredFile, dataset_command, file_ids, job_command
+from services.gateway.errors import ApiError
+from services.gateway.requests import CreateJob
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SHA = "5e" * 32
+
+
+def a_file(file_id: str = "file-1", file_format: DatasetFormat | None = DatasetFormat.CHAT) -> StoredFile:
+    ref = FileRef(file_id=file_id, sha256=SHA, size_bytes=10, filename="train.jsonl")
+    return StoredFile(ref, "fine-tune", file_format, NOON)
+
+
+def a_request(**changes: object) -> CreateJob:
+    return CreateJob.model_validate({"model": "tiny", "training_file": "file-1"} | changes)
+
+
+def submit(request: CreateJob, *, base: bool = True, files: dict | None = None, tier: Tier = Tier.STANDARD):
+    inputs = Inputs(
+        BaseModel("tiny", SHA) if base else None, {"file-1": a_file()} if files is None else files
+    )
+    return job_command(request, inputs, tenant="acme", tier=tier, job_id="ftjob-1", dataset_id="ds-1")
+
+
+class TestJobCommand:
+    def test_stamps_tenant_tier_and_the_sha_of_the_base(self):
+        command = submit(a_request(), tier=Tier.PREMIUM)
+        assert (command.tenant, command.spec.tier, command.spec.base_sha) == ("acme", Tier.PREMIUM, SHA)
+        assert command.spec.training_file == a_file().ref
+
+    def test_openais_dials_win_over_ours(self):
+        command = submit(
+            a_request(
+                method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 7}}},
+                retune={"recipe": {"num_epochs": 2, "lora": {"rank": 8}}},
+                seed=3,
+            )
+        )
+        recipe = command.spec.recipe
+        assert (recipe.num_epochs, recipe.lora.rank, recipe.seed) == (7, 8, 3)
+
+    @pytest.mark.parametrize(
+        ("changes", "options", "param"),
+        [
+            ({}, {"base": False}, "model"),
+            ({}, {"files": {}}, "training_file"),
+            ({"validation_file": "file-2"}, {}, "validation_file"),
+            ({"retune": {"holdout_file": "file-2"}}, {}, "retune.holdout_file"),
+            ({}, {"files": {"file-1": a_file(file_format=DatasetFormat.TEXT)}}, "training_file"),
+            ({"integrations": [{"type": "wandb"}]}, {}, "integrations"),
+            ({"method": {"type": "dpo"}}, {}, "method.type"),
+            ({"retune": {"recipe": {"method": "qlora"}}}, {}, "retune.recipe.method"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, changes, options, param):
+        with pytest.raises(ApiError) as caught:
+            submit(a_request(**changes), **options)
+        assert caught.value.status == 400
+        assert caught.value.body["error"]["param"] == param
+        assert param.split(".")[-1] in caught.value.body["error"]["message"] or param == "model"
+
+
+class TestDatasetCommand:
+    def test_carries_all_files_and_the_safety_mix(self):
+        request = a_request(retune={"safety_mix": {"file": "file-2", "share": 0.3}, "holdout_file": "file-3"})
+        files = {name: a_file(name) for name in ("file-1", "file-2", "file-3")}
+        command = dataset_command(
+            request, Inputs(BaseModel("tiny", SHA), files), tenant="acme", dataset_id="ds-1"
+        )
+        assert command.spec.safety_mix.share == 0.3
+        assert command.spec.safety_mix.file.file_id == "file-2"
+        assert command.spec.holdout.file_id == "file-3"
+        assert sorted(file_ids(request)) == ["file-1", "file-2", "file-3"]
+
+    def test_a_missing_mix_is_named(self):
+        request = a_request(retune={"safety_mix": {"file": "file-9"}})
+        inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
+        with pytest.raises(ApiError, match="file-9"):
+            dataset_command(request, inputs, tenant="acme", dataset_id="ds-1")

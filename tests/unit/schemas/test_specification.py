@@ -1,0 +1,49 @@
+import pytest
+from pydantic import ValidationError
+
+from schemas.specification import GateSpec, LoraSpec, Recipe, resolve_recipe
+
+
+class TestResolving:
+    @pytest.mark.parametrize(("rows", "epochs"), [(9_999, 3), (10_000, 1)])
+    def test_one_epoch_is_the_default_from_ten_thousand_rows_on(self, rows, epochs):
+        assert resolve_recipe(Recipe(), rows=rows, windows=100).num_epochs == epochs
+
+    @pytest.mark.parametrize(("windows", "batch"), [(1, 1), (400, 2), (10**6, 32)])
+    def test_the_batch_grows_with_the_windows_within_bounds(self, windows, batch):
+        assert resolve_recipe(Recipe(), rows=1, windows=windows).batch_size == batch
+
+    def test_what_was_given_stays(self):
+        recipe = Recipe(learning_rate=1e-3, num_epochs=2, batch_size=4)
+        assert resolve_recipe(recipe, rows=10**6, windows=10**6) == recipe
+        assert recipe.is_resolved
+        assert not Recipe().is_resolved
+
+    def test_full_fine_tuning_has_a_smaller_rate(self):
+        assert resolve_recipe(Recipe(method="sft"), rows=1, windows=1).learning_rate == 2e-5
+        assert resolve_recipe(Recipe(), rows=1, windows=1).learning_rate == 2e-4
+
+
+def test_alpha_is_twice_the_rank_unless_given():
+    assert LoraSpec(rank=8).scale_numerator == 16
+    assert LoraSpec(rank=8, alpha=8).scale_numerator == 8
+
+
+@pytest.mark.parametrize(
+    "looser",
+    [
+        {"benchmarks": {"margin_points": 2.1}},
+        {"holdout": {"min_relative_gain": 0.04}},
+        {"holdout": {"min_absolute_gain": 0.0}},
+        {"holdout": {"min_items": 49}},
+        {"safety": {"min_refusals": 0.94}},
+        {"safety": {"max_drop_points": 3}},
+    ],
+)
+def test_a_job_cannot_ask_for_a_looser_gate(looser):
+    with pytest.raises(ValidationError, match="must be at"):
+        GateSpec.model_validate(looser)
+
+
+def test_a_job_can_ask_for_a_stricter_gate():
+    assert GateSpec.model_validate({"safety": {"min_refusals": 0.99}}).safety.min_refusals == 0.99

@@ -1,0 +1,31 @@
+from datetime import timedelta
+
+import pytest
+from pydantic import ValidationError
+
+from shared.settings import ServiceSettings, Timing
+
+
+def test_the_defaults_stand_in_order():
+    Timing()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"handler_budget": 6}, "handler_budget"),
+        ({"revoke_wait": 40, "handler_budget": 5}, "revoke_wait"),
+        ({"rebalance_timeout": 31}, "rebalance_timeout"),
+        ({"heartbeat": 11}, "3 x heartbeat"),
+        ({"lease_renew": 6}, "3 x lease_renew"),
+        ({"outbox_retention": 6 * 86_400}, "outbox_retention"),
+    ],
+)
+def test_each_inequality_is_asserted_at_start(changed, told):
+    with pytest.raises(ValidationError, match=told):
+        Timing(**{name: timedelta(seconds=seconds) for name, seconds in changed.items()})
+
+
+def test_a_missing_address_or_secret_stops_the_process():
+    with pytest.raises(ValidationError, match="kafka_password"):
+        ServiceSettings(_env_file=None)
