@@ -1,15 +1,15 @@
 """`python -m services.ingest.pipeline <order.json>`: one dataset, under limits, in a process of its own."""
 
+import errno
 import sys
 from pathlib import Path
 
-from services.ingest.pipeline.limits import confine
+from services.ingest.pipeline.limits import confine, die_with_parent
 from services.ingest.pipeline.order import Exhausted, Order, Said
-
-EXHAUSTED = 3
 
 
 def main(path: str) -> int:
+    die_with_parent()
     order = Order.model_validate_json(Path(path).read_bytes())
     limits = order.limits
     confine(memory_bytes=limits.memory_bytes, cpu_seconds=limits.cpu_seconds, file_bytes=limits.file_bytes)
@@ -21,10 +21,17 @@ def main(path: str) -> int:
     except MemoryError:
         say(
             Exhausted(
-                resource="memory", message=f"more than {limits.memory_bytes} bytes of memory are needed"
+                resource="memory", message=f"validation needs more than {limits.memory_bytes} bytes of memory"
             )
         )
-        return EXHAUSTED
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        say(
+            Exhausted(
+                resource="file", message=f"validation writes a file of more than {limits.file_bytes} bytes"
+            )
+        )
     return 0
 
 

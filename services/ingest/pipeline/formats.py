@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.specification import DatasetFormat
+from schemas.specification import DatasetFormat, format_of_row
 from services.ingest.pipeline.rules import BadRow, cut, shown
 
 # Which role may come before each; None is the start.
@@ -35,19 +35,9 @@ class Example:
     ignored_fields: tuple[str, ...] = ()
 
 
-def detect(row: dict[str, Any]) -> DatasetFormat | None:
-    if "messages" in row:
-        return DatasetFormat.CHAT
-    if "preferred_output" in row or "chosen" in row:
-        return DatasetFormat.PREFERENCE
-    if "prompt" in row and "completion" in row:
-        return DatasetFormat.PROMPT_COMPLETION
-    return DatasetFormat.TEXT if "text" in row else None
-
-
 def parse_example(row: dict[str, Any], *, expected: DatasetFormat | None, line: int) -> Example:
     """The row as turns; no format is expected where no row of the file has one. Raises BadRow."""
-    found = detect(row)
+    found = format_of_row(row)
     if expected is None:
         raise BadRow("format.unknown", "row", shown(row))
     if found is not None and found is not expected:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from schemas.dataset import RowProblem
-from schemas.specification import DatasetFormat, DatasetPolicy
+from schemas.specification import DatasetFormat, DatasetPolicy, format_of_row
 from services.ingest.pipeline.duplicates import DuplicateIndex, Kept, Match
 from services.ingest.pipeline.examine import Accepted, Examiner, examine_all
-from services.ingest.pipeline.formats import detect
 from services.ingest.pipeline.lines import LineReader, parse_object
 from services.ingest.pipeline.order import Progress
 from services.ingest.pipeline.rules import BadRow
@@ -94,7 +93,7 @@ def format_of_file(path: Path, name: str, policy: DatasetPolicy) -> DatasetForma
         reader = LineReader(stream, name=name, max_row_bytes=policy.max_row_bytes, max_rows=policy.max_rows)
         for line in reader:
             try:
-                found = detect(parse_object(line, max_row_bytes=policy.max_row_bytes))
+                found = format_of_row(parse_object(line, max_row_bytes=policy.max_row_bytes))
             except BadRow:
                 continue
             if found is not None:

@@ -1,0 +1,249 @@
+"""A validation from outside: inputs from S3, the child process under its limits, outputs to S3."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, DatasetManifest, FileEntry
+from schemas.base import FileRef
+from schemas.specification import DatasetSpec
+from services.ingest.model import BaseModel, Ready, Rejection, Source
+from services.ingest.pipeline.order import SAID, Exhausted, Finished, Limits, Order, Progress, SourceFile
+from services.ingest.pipeline.outcome import MANIFEST, READY, REPORT
+from services.ingest.report import DatasetReport
+from services.ingest.settings import Settings
+from shared.errors import CorruptObject, Rejected
+from shared.failpoints import failpoint
+from shared.log import get_logger
+from shared.storage.objects import ObjectStore, fetch_files, get_manifest, put_manifest, sha256_of
+
+log = get_logger(__name__)
+
+TOKENIZER_FILES = frozenset(
+    {
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "vocab.json",
+        "merges.txt",
+        "tokenizer.model",
+    }
+)
+REPOSITORY = Path(__file__).resolve().parents[2]
+SPARE_FILE_BYTES = 1 << 30
+TAIL_BYTES = 2_000
+
+
+class ChildDied(Exception):
+    """The validating process ended without a verdict; the next try may have one."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All that a validation is made of."""
+
+    version: str
+    tenant: str
+    spec: DatasetSpec
+    base: BaseModel
+    sources: tuple[Source, ...]
+
+
+class Validator:
+    def __init__(self, objects: ObjectStore, settings: Settings) -> None:
+        self._objects = objects
+        self._settings = settings
+
+    async def clear_scratch(self) -> None:
+        """What a killed process left behind is of no use."""
+        await asyncio.to_thread(_empty, self._settings.scratch_dir)
+
+    async def validate(self, wanted: Wanted) -> Ready | Rejection:
+        """Raises Rejected if an input is missing or altered; ChildDied, StorageUnavailable: try again."""
+        with tempfile.TemporaryDirectory(dir=self._settings.scratch_dir) as name:
+            order = await self._fetch(wanted, Path(name))
+            order_file = Path(name) / "order.json"
+            order_file.write_text(order.model_dump_json())
+            said = await run_child(order_file, seconds=self._settings.time_limit.total_seconds())
+            if isinstance(said, Exhausted):
+                return Rejection(code="too_expensive", message=said.message, is_final=False)
+            return await self._store(wanted, order.output, said)
+
+    async def delete(self, version: str) -> None:
+        """Manifest first: from then on the version does not exist, whatever is left of its parts."""
+        await self._objects.delete([layout.dataset(version)])
+        failpoint("gc.marked")
+        rest = await self._objects.list_objects(layout.dataset(version, ""))
+        await self._objects.delete(head.key for head in rest)
+
+    async def _fetch(self, wanted: Wanted, directory: Path) -> Order:
+        spec, base = wanted.spec, wanted.base
+        for name in ("inputs", "output", "scratch", "tokenizer"):
+            (directory / name).mkdir()
+        inputs = directory / "inputs"
+        await self._fetch_tokenizer(base, directory / "tokenizer")
+        mix = spec.safety_mix.file if spec.safety_mix else None
+        return Order(
+            version=wanted.version,
+            tenant=wanted.tenant,
+            spec=spec,
+            template_sha256=base.template_sha256,
+            context_tokens=base.context_tokens,
+            tokenizer=directory / "tokenizer",
+            training=await self._fetch_blob(spec.training_file, inputs),
+            validation=spec.validation_file and await self._fetch_blob(spec.validation_file, inputs),
+            holdout=spec.holdout and await self._fetch_blob(spec.holdout, inputs),
+            safety_mix=mix and await self._fetch_blob(mix, inputs),
+            sources=tuple([await self._fetch_source(source, inputs) for source in wanted.sources]),
+            output=directory / "output",
+            scratch=directory / "scratch",
+            limits=self._limits(inputs),
+            workers=self._settings.workers,
+        )
+
+    async def _fetch_tokenizer(self, base: BaseModel, into: Path) -> None:
+        key = layout.base_model(base.base_sha)
+        manifest = await get_manifest(self._objects, key, BaseModelManifest, sha256=base.manifest_sha256)
+        files = [file for file in manifest.files if file.path in TOKENIZER_FILES]
+        await fetch_files(
+            self._objects, lambda path: layout.base_model(base.base_sha, f"files/{path}"), files, into
+        )
+
+    async def _fetch_source(self, source: Source, into: Path) -> SourceFile:
+        path = await self._fetch_blob(source.file, into)
+        return SourceFile(name=source.name, kind=source.kind, digest=source.digest, path=path)
+
+    async def _fetch_blob(self, file: FileRef, into: Path) -> Path:
+        path = into / file.sha256
+        if path.exists():
+            return path
+        key = layout.blob(file.sha256)
+        try:
+            await self._objects.get_file(key, path, sha256=file.sha256, size_bytes=file.size_bytes)
+        except KeyError:
+            raise Rejected(f"file {file.file_id} is not in the store: {key} does not exist") from None
+        except CorruptObject as error:
+            raise Rejected(f"file {file.file_id} is not what was uploaded: {error}") from error
+        return path
+
+    def _limits(self, inputs: Path) -> Limits:
+        in_bytes = sum(path.stat().st_size for path in inputs.iterdir())
+        seconds = self._settings.time_limit.total_seconds()
+        return Limits(
+            memory_bytes=self._settings.memory_bytes,
+            cpu_seconds=int(seconds * max(1, os.cpu_count() or 1)),
+            # A token takes 4 bytes and stands for one byte of text at least.
+            file_bytes=5 * in_bytes + SPARE_FILE_BYTES,
+        )
+
+    async def _store(self, wanted: Wanted, output: Path, said: Finished) -> Ready | Rejection:
+        report_key = layout.dataset(wanted.version, REPORT)
+        report = output / REPORT
+        if said.code != READY:
+            await self._objects.put_file(report_key, report, sha256=sha256_of(report))
+            found = DatasetReport.model_validate_json(report.read_bytes())
+            return Rejection(
+                code=said.code,
+                message=said.message,
+                problems=found.first_problems(),
+                report_key=report_key,
+            )
+        manifest = DatasetManifest.model_validate_json((output / MANIFEST).read_bytes())
+        for entry in (*manifest.training, *manifest.validation, manifest.report):
+            await self._put(wanted.version, output, entry)
+        failpoint("s3.parts.done")
+        digest = await put_manifest(self._objects, layout.dataset(wanted.version), manifest)
+        return Ready(manifest_sha256=digest, template_sha256=manifest.template_sha256, counts=manifest.counts)
+
+    async def _put(self, version: str, output: Path, entry: FileEntry) -> None:
+        key = layout.dataset(version, entry.path)
+        await self._objects.put_file(key, output / entry.path, sha256=entry.sha256)
+
+
+async def run_child(order: Path, *, seconds: float) -> Finished | Exhausted:
+    """Run the pipeline on an order file. Raises ChildDied."""
+    errors = order.with_name("stderr")
+    with errors.open("wb") as stderr:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "services.ingest.pipeline", str(order)),
+            env=_child_env(order.parent),
+            cwd=order.parent,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    try:
+        async with asyncio.timeout(seconds):
+            said = await _listen(child, _log_progress)
+    except TimeoutError:
+        return Exhausted(resource="time", message=f"validation took more than {seconds:.0f} seconds")
+    finally:
+        await _end(child)
+    return said or _silent_end(child.returncode, errors)
+
+
+def _child_env(home: Path) -> dict[str, str]:
+    """Nothing of ours: no address, no credential, no proxy."""
+    return {
+        "PYTHONPATH": str(REPOSITORY),
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "LANG": "C.UTF-8",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "2",
+    }
+
+
+async def _listen(
+    child: asyncio.subprocess.Process, on_progress: Callable[[Progress], None]
+) -> Finished | Exhausted | None:
+    """The child's last word, once it has ended."""
+    assert child.stdout is not None, "the child was started without a pipe"
+    last: Finished | Exhausted | None = None
+    async for line in child.stdout:
+        said = SAID.validate_json(line)
+        if isinstance(said, Progress):
+            on_progress(said)
+        else:
+            last = said
+    await child.wait()
+    return last
+
+
+def _log_progress(progress: Progress) -> None:
+    log.info("rows validated", stage=progress.stage, rows=progress.rows, kept=progress.kept)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """The child is the first of its session: workers end with it."""
+    if child.returncode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+    await child.wait()
+
+
+def _silent_end(code: int | None, errors: Path) -> Exhausted:
+    if code == -signal.SIGXCPU:
+        return Exhausted(resource="cpu", message="validation used more processor time than it may")
+    if code == -signal.SIGABRT:
+        return Exhausted(resource="memory", message="validation needed more memory than it may have")
+    tail = errors.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+    raise ChildDied(f"the validating process ended with code {code}: {tail}")
+
+
+def _empty(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in directory.iterdir():
+        shutil.rmtree(path, ignore_errors=True)

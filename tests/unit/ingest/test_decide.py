@@ -1,0 +1,272 @@
+"""Requests, verdicts, deletions: who is answered what."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schemas.artefacts import DatasetCounts
+from schemas.base import FileRef
+from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
+from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
+from services.ingest.decide import answer_of, on_delete, on_submit, on_validated, version_id
+from services.ingest.model import (
+    ALLOWED,
+    BaseModel,
+    IllegalTransition,
+    Ready,
+    Rejection,
+    Request,
+    Source,
+    Version,
+    VersionState,
+)
+from shared.errors import Refused
+from tests.builders import TENANT, a_file_ref, a_sha
+
+BASE = BaseModel(
+    base_sha=a_sha("tiny"),
+    manifest_sha256=a_sha("tiny manifest"),
+    template_sha256=a_sha("template"),
+    context_tokens=512,
+)
+READY = Ready(
+    manifest_sha256=a_sha("manifest"),
+    template_sha256=a_sha("template"),
+    counts=DatasetCounts(rows=9, windows=1, tokens=99, loss_tokens=50),
+)
+REJECTION = Rejection(code="empty", message="the training file has no rows")
+
+
+def a_source(name: str = "stdlib", digest: str = "benchmark", kind: Any = "benchmark") -> Source:
+    return Source(kind=kind, name=name, digest=a_sha(digest), file=a_file_ref(name))
+
+
+SOURCES = (a_source(), a_source("refusals", "suite", "suite"))
+
+
+def a_spec(**changes: Any) -> DatasetSpec:
+    fields = {"base_model": "tiny", "base_sha": BASE.base_sha, "training_file": a_file_ref()}
+    return DatasetSpec(**fields | changes)
+
+
+def a_command(
+    dataset_id: str = "ds-1", *, spec: DatasetSpec | None = None, tenant: str = TENANT
+) -> SubmitDataset:
+    return SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec or a_spec())
+
+
+def submitted(command: SubmitDataset, known: Version | None = None, asked: Request | None = None) -> Any:
+    return on_submit(command, BASE, SOURCES, known=known, asked=asked)
+
+
+def a_version(state: VersionState = VersionState.READY) -> Version:
+    version = submitted(a_command()).version
+    ready = READY if state in {VersionState.READY, VersionState.DELETING} else None
+    rejection = REJECTION if state in {VersionState.REJECTED, VersionState.FAILED} else None
+    return replace(version, state=state, ready=ready, rejection=rejection)
+
+
+def id_of(
+    spec: DatasetSpec, *, tenant: str = TENANT, template: str = "t", sources: Any = SOURCES, rules: int = 1
+) -> str:
+    return version_id(tenant, spec, a_sha(template), sources, rules=rules)
+
+
+OTHER = FileRef(file_id="file-other", sha256=a_sha("other"), size_bytes=5)
+FULL = a_spec(
+    validation_file=a_file_ref("v"), holdout=a_file_ref("h"), safety_mix=SafetyMix(file=a_file_ref("m"))
+)
+
+
+class TestVersionId:
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            id_of(FULL, tenant="other"),
+            id_of(FULL, template="other"),
+            id_of(FULL, rules=2),
+            id_of(FULL, sources=()),
+            id_of(FULL, sources=(*SOURCES, a_source("more"))),
+            id_of(FULL, sources=(a_source(digest="newer"), SOURCES[1])),
+            id_of(FULL, sources=(a_source(), a_source("refusals", "newer", "suite"))),
+            *(
+                id_of(FULL.model_copy(update=change))
+                for change in (
+                    {"training_file": OTHER},
+                    {"validation_file": OTHER},
+                    {"validation_file": None},
+                    {"holdout": OTHER},
+                    {"holdout": None},
+                    {"safety_mix": SafetyMix(file=OTHER)},
+                    {"safety_mix": SafetyMix(file=a_file_ref("m"), share=0.2)},
+                    {"safety_mix": None},
+                    {"base_sha": a_sha("other base")},
+                    {"method": Method.SFT},
+                    {"policy": DatasetPolicy(window_tokens=256)},
+                    {"policy": DatasetPolicy(over_length="truncate")},
+                    {"policy": DatasetPolicy(near_duplicate_similarity=0.8)},
+                )
+            ),
+        ],
+    )
+    def test_changes_with_each_ingredient(self, changed: str) -> None:
+        assert changed != id_of(FULL)
+
+    def test_is_the_same_for_the_same_bytes_under_other_names(self) -> None:
+        renamed = FULL.training_file.model_copy(update={"file_id": "file-2", "filename": "again.jsonl"})
+        same = FULL.model_copy(update={"training_file": renamed, "base_model": "alias"})
+        assert id_of(same) == id_of(FULL)
+        assert id_of(FULL, sources=SOURCES[::-1]) == id_of(FULL)
+
+    def test_swapped_files_are_another_version(self) -> None:
+        swapped = FULL.model_copy(update={"validation_file": FULL.holdout, "holdout": FULL.validation_file})
+        assert id_of(swapped) != id_of(FULL)
+
+
+class TestOnSubmit:
+    def test_a_new_version_is_accepted_and_validated(self) -> None:
+        found = submitted(a_command())
+        assert found.starts
+        assert found.version.state is VersionState.VALIDATING
+        assert found.version.benchmarks == {"stdlib": a_sha("benchmark")}
+        assert found.version.suites == {"refusals": a_sha("suite")}
+        assert found.events == (DatasetAccepted(dataset_id="ds-1", tenant=TENANT, base_sha=BASE.base_sha),)
+        assert not found.request.is_answered
+
+    def test_a_ready_version_answers_at_once_under_the_new_id_without_a_run(self) -> None:
+        found = submitted(a_command("ds-2"), a_version())
+        accepted, ready = found.events
+        assert isinstance(accepted, DatasetAccepted)
+        assert isinstance(ready, DatasetReady)
+        assert (ready.dataset_id, ready.manifest_sha256) == ("ds-2", READY.manifest_sha256)
+        assert ready.benchmarks == {"stdlib": a_sha("benchmark")}
+        assert found.request.is_answered
+        assert not found.starts
+
+    def test_a_rejected_version_answers_at_once(self) -> None:
+        found = submitted(a_command("ds-2"), a_version(VersionState.REJECTED))
+        assert isinstance(found.events[1], DatasetRejected)
+        assert found.events[1].code == "empty"
+        assert not found.starts
+
+    def test_a_version_under_validation_is_joined(self) -> None:
+        found = submitted(a_command("ds-2"), a_version(VersionState.VALIDATING))
+        assert [event.type for event in found.events] == ["DatasetAccepted"]
+        assert not found.starts
+        assert not found.request.is_answered
+
+    @pytest.mark.parametrize("state", [VersionState.FAILED, VersionState.DELETED])
+    def test_a_version_that_failed_or_is_deleted_is_validated_again(self, state: VersionState) -> None:
+        found = submitted(a_command("ds-2"), a_version(state))
+        assert found.starts
+        assert found.version.state is VersionState.VALIDATING
+        assert [event.type for event in found.events] == ["DatasetAccepted"]
+
+    def test_a_version_on_its_way_out_is_not_given_away(self) -> None:
+        found = submitted(a_command("ds-2"), a_version(VersionState.DELETING))
+        assert found.events[1].code == "being_deleted"
+
+    def test_the_same_request_twice_is_accepted_once(self) -> None:
+        first = submitted(a_command())
+        again = submitted(a_command(), first.version, first.request)
+        assert again.events == ()
+        assert not again.starts
+
+    @pytest.mark.parametrize(
+        "command",
+        [a_command(spec=a_spec(training_file=OTHER)), a_command(tenant="other")],
+        ids=["other file", "other tenant"],
+    )
+    def test_an_id_stands_for_one_dataset(self, command: SubmitDataset) -> None:
+        with pytest.raises(Refused, match="dataset id ds-1 stands for another") as caught:
+            submitted(command, None, submitted(a_command()).request)
+        assert (caught.value.code, caught.value.param) == ("dataset_id_taken", "dataset_id")
+
+    @pytest.mark.parametrize(
+        ("changes", "code", "param"),
+        [
+            ({"method": Method.DPO}, "not_available", "method"),
+            ({"policy": DatasetPolicy(window_tokens=513)}, "window_too_long", "policy.window_tokens"),
+            ({"policy": DatasetPolicy(max_row_bytes=2**27)}, "row_too_long", "policy.max_row_bytes"),
+        ],
+    )
+    def test_what_cannot_work_is_refused_naming_the_parameter(
+        self, changes: dict[str, Any], code: str, param: str
+    ) -> None:
+        with pytest.raises(Refused) as caught:
+            submitted(a_command(spec=a_spec(**changes)))
+        assert (caught.value.code, caught.value.param) == (code, param)
+
+    def test_a_window_of_the_whole_context_is_fine(self) -> None:
+        assert submitted(a_command(spec=a_spec(policy=DatasetPolicy(window_tokens=512)))).starts
+
+
+class TestOnValidated:
+    requests = (
+        Request("ds-1", TENANT, "v"),
+        Request("ds-2", TENANT, "v", is_answered=True),
+        Request("ds-3", TENANT, "v"),
+    )
+
+    def test_every_waiting_request_gets_its_own_answer(self) -> None:
+        found = on_validated(a_version(VersionState.VALIDATING), READY, self.requests)
+        assert found.version.state is VersionState.READY
+        assert [(event.type, event.key) for event in found.events] == [
+            ("DatasetReady", "ds-1"),
+            ("DatasetReady", "ds-3"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("is_final", "state"), [(True, VersionState.REJECTED), (False, VersionState.FAILED)]
+    )
+    def test_a_rejection_is_for_good_only_if_the_files_are_at_fault(
+        self, is_final: bool, state: VersionState
+    ) -> None:
+        rejection = REJECTION.model_copy(update={"is_final": is_final})
+        found = on_validated(a_version(VersionState.VALIDATING), rejection, self.requests)
+        assert found.version.state is state
+        assert [event.type for event in found.events] == ["DatasetRejected"] * 2
+
+
+class TestOnDelete:
+    command = DeleteDataset(dataset_version=a_version().id, tenant=TENANT)
+
+    @pytest.mark.parametrize("state", [VersionState.READY, VersionState.REJECTED, VersionState.FAILED])
+    def test_a_finished_version_is_marked(self, state: VersionState) -> None:
+        assert on_delete(self.command, a_version(state)).state is VersionState.DELETING
+
+    def test_a_foreign_version_is_refused_in_the_words_of_an_unknown_one(self) -> None:
+        foreign = DeleteDataset(dataset_version=a_version().id, tenant="other")
+        with pytest.raises(Refused) as of_foreign:
+            on_delete(foreign, a_version())
+        with pytest.raises(Refused) as of_unknown:
+            on_delete(foreign, None)
+        assert of_foreign.value.args == of_unknown.value.args
+        assert of_foreign.value.code == of_unknown.value.code == "unknown_dataset"
+
+    @pytest.mark.parametrize(
+        ("state", "code"),
+        [
+            (VersionState.VALIDATING, "validating"),
+            (VersionState.DELETING, "already_deleted"),
+            (VersionState.DELETED, "already_deleted"),
+        ],
+    )
+    def test_a_version_that_is_not_finished_or_gone_is_refused(self, state: VersionState, code: str) -> None:
+        with pytest.raises(Refused) as caught:
+            on_delete(self.command, a_version(state))
+        assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("state", "target"), [(s, t) for s in VersionState for t in VersionState if t not in ALLOWED[s]]
+)
+def test_every_unlisted_move_is_refused(state: VersionState, target: VersionState) -> None:
+    with pytest.raises(IllegalTransition):
+        a_version(state).to(target)
+
+
+@pytest.mark.parametrize("state", [VersionState.VALIDATING, VersionState.DELETED])
+def test_there_is_no_answer_while_nothing_is_known(state: VersionState) -> None:
+    assert answer_of(a_version(state), Request("ds-1", TENANT, "v")) is None
