@@ -1,0 +1,80 @@
+"""Postgres from any of its sources, started by any kind of user."""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from deploy.local import binaries, postgres
+from deploy.local.binaries import Binaries
+from deploy.local.problems import MissingPart
+from deploy.local.state import State
+from deploy.local.supervisor import Supervisor
+
+pytestmark = pytest.mark.stack
+
+PATIENCE_SECONDS = 60
+NOBODY = 65534
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    """With a state folder outside of pytest's own, which only its user may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        state = State(Path(folder))
+        state.prepare()
+        supervisor = Supervisor(state, report=lambda line: None)
+        yield supervisor
+        await supervisor.stop(postgres.NAME, grace_seconds=PATIENCE_SECONDS)
+
+
+def parts(folder: Path) -> Binaries:
+    return Binaries(java=Path(), jars=(), versitygw=Path(), postgres=folder)
+
+
+async def start(supervisor: Supervisor, folder: Path) -> None:
+    state = supervisor.state
+    postgres.prepare(state, parts(folder))
+    supervisor.start(postgres.program(state, parts(folder)))
+    await supervisor.wait_ready(postgres.NAME, timeout_seconds=PATIENCE_SECONDS)
+    await postgres.provision(state, ())
+
+
+@pytest.fixture
+def debian(monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(binaries.importlib.util, "find_spec", lambda name: None)
+    try:
+        return binaries.postgres()
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+
+
+async def test_debians_postgres_serves_where_the_wheel_is_missing(supervisor: Supervisor, debian: Path):
+    await start(supervisor, debian)
+    connection = await asyncpg.connect(postgres.dsn(supervisor.state, "scheduler"))
+    assert await connection.fetchval("SHOW data_checksums") == "on"
+    await connection.close()
+
+
+async def test_data_of_another_version_is_refused(supervisor: Supervisor):
+    data = supervisor.state.root / "postgres/data"
+    data.mkdir(parents=True)
+    (data / "PG_VERSION").write_text("9\n")
+    with pytest.raises(
+        MissingPart, match=r"was made by Postgres 9, but Postgres \d+ was found: set RETUNE_POSTGRES_BIN"
+    ):
+        await start(supervisor, binaries.postgres())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a normal user needs no disguise")
+async def test_root_without_namespaces_falls_back_to_nobody(
+    supervisor: Supervisor, debian: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(postgres, "UNSHARE", ("false",))
+    await start(supervisor, debian)
+    identity = supervisor.child(postgres.NAME).identity
+    assert identity is not None
+    assert Path(f"/proc/{identity.pid}").stat().st_uid == NOBODY
