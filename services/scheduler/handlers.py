@@ -23,7 +23,6 @@ Handler = Callable[[Any, Unit], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Handlers:
-    service: Service
     policy: Policy
 
     async def submit(self, command: SubmitJob, unit: Unit) -> None:
@@ -107,10 +106,6 @@ class Handlers:
         for job in await store.jobs_waiting_for(unit.conn, answer):
             await self._apply(unit, facts.on_deployment(job, answer, self._view(unit)))
 
-    async def look_at_queue(self) -> None:
-        async with self.service.unit() as unit:
-            await self.start_waiting(unit)
-
     async def start_waiting(self, unit: Unit) -> None:
         """Start who is next while nodes are free. The ledger's lock makes two of these take turns."""
         waiting = await store.candidates(unit.conn)
@@ -146,7 +141,7 @@ class Handlers:
 
 
 def register(service: Service, policy: Policy, *, look_every: timedelta) -> None:
-    handlers = Handlers(service, policy)
+    handlers = Handlers(policy)
     service.on(SubmitJob, handlers.submit)
     service.on(RetryJob, handlers.retry)
     service.on(CancelJob, handlers.cancel)
@@ -166,4 +161,10 @@ def register(service: Service, policy: Policy, *, look_every: timedelta) -> None
     service.on(DeploymentApproved, handlers.deployment_approved)
     service.on(DeploymentReady, handlers.deployment)
     service.on(DeploymentFailed, handlers.deployment)
-    service.every(look_every, handlers.look_at_queue)
+
+    async def look_at_queue() -> None:
+        """For back-offs that end, of which nobody sends news."""
+        async with service.unit() as unit:
+            await handlers.start_waiting(unit)
+
+    service.every(look_every, look_at_queue)

@@ -88,7 +88,7 @@ FIND_DUPLICATE = """
        AND state NOT IN ('failed', 'cancelled')
      ORDER BY submitted_at, id LIMIT 1"""
 
-LOCK_LEDGER = "SELECT only FROM ledger FOR UPDATE"
+LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
 POOLS = """
     SELECT pool.name, pool.price_class, pool.nodes, pool.devices_per_node, pool.price_per_hour, pool.changed_at,
            coalesce(sum(attempt.nodes), 0) AS booked

@@ -54,7 +54,7 @@ CREATE TABLE attempt (
 CREATE INDEX attempt_holding ON attempt (pool) WHERE freed_at IS NULL;
 
 -- The capacity ledger is the pools and the attempts that hold nodes of them. Its one row is the lock.
-CREATE TABLE ledger (only boolean PRIMARY KEY DEFAULT true CHECK (only));
+CREATE TABLE ledger (singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton));
 INSERT INTO ledger DEFAULT VALUES;
 
 CREATE TABLE pool (

@@ -1,0 +1,304 @@
+"""The scheduler as a process on the real stack; the other services are played by their Kafka users."""
+
+import signal
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.base import BundleRef, CommandRefused, Message, PriceClass
+from schemas.dataset import DatasetReady, DatasetRejected
+from schemas.deployment import DeploymentReady
+from schemas.job import CancelJob, JobCancelled, JobScheduled, ResumeJob, SubmitJob
+from schemas.node import PoolCapacityChanged
+from schemas.specification import Method, Recipe, Resources
+from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job_spec, a_sha
+from tests.integration.voices import Ear, Voices, ear, voices
+from tests.unit.scheduler import news
+
+pytestmark = pytest.mark.stack
+
+SUBMITTED = ("JobSubmitted", "JobQueued", "JobScheduled")
+
+
+@pytest.fixture(scope="module")
+async def scheduler(stack: Stack) -> AsyncIterator[Stack]:
+    await stack.start("scheduler")
+    await stack.wait_healthy("scheduler")
+    yield stack
+    await stack.stop("scheduler")
+
+
+@pytest.fixture(scope="module")
+async def voice(scheduler: Stack) -> AsyncIterator[Voices]:
+    async with voices(scheduler) as voice:
+        yield voice
+
+
+@pytest.fixture(scope="module")
+async def heard(scheduler: Stack) -> AsyncIterator[Ear]:
+    async with ear(scheduler, "job.events") as heard:
+        yield heard
+
+
+@pytest.fixture(scope="module")
+async def db(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(stack.postgres_dsn("operator"))
+    yield conn
+    await conn.close()
+
+
+class Play:
+    """One job on a pool of its own."""
+
+    def __init__(self, voice: Voices, heard: Ear) -> None:
+        self.voice, self.heard = voice, heard
+        mark = uuid4().hex[:8]
+        self.job, self.dataset, self.pool = f"ftjob-{mark}", f"ds-{mark}", f"pool-{mark}"
+
+    def submission(self, *, job_id: str = "", recipe: Recipe | None = None) -> SubmitJob:
+        spec = a_job_spec(recipe=recipe or Recipe(), resources=Resources(pool=self.pool))
+        return SubmitJob(job_id=job_id or self.job, tenant=TENANT, dataset_id=self.dataset, spec=spec)
+
+    def ready(self) -> DatasetReady:
+        known = a_dataset()
+        return DatasetReady(
+            dataset_id=self.dataset,
+            tenant=TENANT,
+            dataset_version=known.ref.version,
+            manifest_sha256=known.ref.manifest_sha256,
+            base_sha=known.base_sha,
+            template_sha256=known.template_sha256,
+            counts=known.counts,
+            benchmarks=known.benchmarks,
+            suites=known.suites,
+        )
+
+    def capacity(self, nodes: int) -> PoolCapacityChanged:
+        return PoolCapacityChanged(
+            pool=self.pool,
+            price_class=PriceClass.SPOT,
+            nodes=nodes,
+            free=nodes,
+            devices_per_node=1,
+            price_per_hour="0.1",
+        )
+
+    async def say(self, writer: str, *messages: Message) -> None:
+        """Messages about `ftjob-1`, told of this job."""
+        of_job = {"job_id": self.job}
+        if messages and hasattr(messages[0], "eval_id"):
+            of_job["eval_id"] = f"ev-{self.job}"
+        if messages and hasattr(messages[0], "model_id"):
+            of_job["model_id"] = f"mv-{self.job}"
+        await self.voice.say(writer, *(message.model_copy(update=of_job) for message in messages))
+
+    async def until(self, *types: str) -> Message:
+        return await self.heard.until(self.job, *types)
+
+    async def scheduled(self, nodes: int = 1) -> JobScheduled:
+        await self.voice.say("gateway", self.submission())
+        await self.voice.say("ingest", self.ready())
+        await self.voice.say("provisioner", self.capacity(nodes))
+        return await self.until(*SUBMITTED)
+
+    async def running(self) -> None:
+        await self.scheduled()
+        await self.say("trainer_agent", news.started())
+        await self.until(*SUBMITTED, "JobRunning")
+
+
+@pytest.fixture
+def play(voice: Voices, heard: Ear) -> Iterator[Play]:
+    return Play(voice, heard)
+
+
+def deployed(play: Play) -> DeploymentReady:
+    return DeploymentReady(
+        pool=f"serve-{play.job}",
+        base_sha=a_sha("tiny"),
+        slot=f"ft:{play.job}",
+        tenant=TENANT,
+        digest=news.MODEL.digest,
+        generation=1,
+        model_id=f"mv-{play.job}",
+        served_name="name@digest",
+        replicas=(),
+    )
+
+
+async def test_a_job_from_submission_to_success(play: Play):
+    await play.voice.say("gateway", play.submission())
+    await play.until("JobSubmitted")
+    await play.voice.say("ingest", play.ready())
+    queued = await play.until("JobSubmitted", "JobQueued")
+    assert "no pool can hold 1 x 1 devices" in queued.waiting_for
+    assert queued.num_steps == 600
+    await play.voice.say("provisioner", play.capacity(1))
+    scheduled = await play.until(*SUBMITTED)
+    assert (scheduled.attempt, scheduled.pool, scheduled.resume) == (1, play.pool, None)
+
+    await play.say("trainer_agent", news.started())
+    await play.until(*SUBMITTED, "JobRunning")
+    await play.say("trainer_agent", news.written(), news.completed())
+    await play.say("checkpoint_watcher", news.verified())
+    evaluating = await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")
+    assert evaluating.bundle == news.FINAL
+
+    slot = {"slot": f"ft:{play.job}"}
+    await play.say("provisioner", news.released())
+    await play.voice.say("serving_controller", deployed(play))
+    await play.say("registry", news.registered(), news.promoted())
+    await play.say("registry", news.approved().model_copy(update=slot))
+    await play.say("evaluator", news.eval_passed())
+    end = await play.until(*SUBMITTED, "JobRunning", "JobEvaluating", "JobSucceeded")
+    assert (end.promoted, end.deployed, end.model_id) == (True, True, f"mv-{play.job}")
+    sequences = [each.envelope.sequence for each in play.heard.heard[play.job]]
+    assert sequences == list(range(1, 7))
+
+
+async def test_the_dataset_may_be_ready_before_the_job_is_submitted(play: Play):
+    await play.voice.say("provisioner", play.capacity(1))
+    await play.voice.say("ingest", play.ready())
+    await play.voice.say("gateway", play.submission())
+    await play.until(*SUBMITTED)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["completed first", "verified first"])
+async def test_completion_and_verdict_come_in_either_order(play: Play, order: int):
+    await play.running()
+    told = [("trainer_agent", news.completed()), ("checkpoint_watcher", news.verified())]
+    for writer, fact in told[::order]:
+        await play.say(writer, fact)
+    await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")
+
+
+async def test_a_preempted_job_resumes_from_its_newest_verified_bundle(play: Play):
+    await play.running()
+    bundles: list[BundleRef] = [a_bundle(10), a_bundle(20)]
+    await play.say("trainer_agent", *map(news.written, bundles))
+    await play.say("checkpoint_watcher", *map(news.verified, bundles))
+    await play.say("provisioner", news.preempted(deadline=NOON))
+    await play.say("trainer_agent", news.stopped(bundles[-1]))
+    stopping = await play.until(*SUBMITTED, "JobRunning", "JobStopping")
+    assert stopping.reason == "preempt"
+    await play.say("provisioner", news.released())
+    told = (*SUBMITTED, "JobRunning", "JobStopping", "JobRequeued", "JobScheduled")
+    again = await play.until(*told)
+    assert (again.attempt, again.resume) == (2, a_bundle(20))
+
+
+async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Connection):
+    jobs = [f"{play.job}-{number}" for number in range(4)]
+    await play.voice.say("ingest", play.ready())
+    await play.voice.say("gateway", *(play.submission(job_id=job) for job in jobs))
+    for job in jobs:
+        await play.heard.until(job, "JobSubmitted", "JobQueued")
+    await play.voice.say("provisioner", play.capacity(2))
+    for job in jobs[:2]:
+        await play.heard.until(job, *SUBMITTED)
+    held = "SELECT count(*) FROM scheduler.attempt WHERE pool = $1 AND freed_at IS NULL"
+    assert await db.fetchval(held, play.pool) == 2
+
+    await play.voice.say(
+        "provisioner", news.provisioning_failed("engine_error").model_copy(update={"job_id": jobs[0]})
+    )
+    await play.heard.until(jobs[0], *SUBMITTED, "JobRequeued", "JobScheduled")
+    assert [play.heard.types(job) for job in jobs[2:]] == [["JobSubmitted", "JobQueued"]] * 2
+    assert await db.fetchval(held, play.pool) == 2
+
+
+async def test_a_second_job_of_the_same_configuration_names_the_first(play: Play):
+    await play.scheduled()
+    twin = f"{play.job}-twin"
+    await play.voice.say("gateway", play.submission(job_id=twin))
+    queued = await play.heard.until(twin, "JobSubmitted", "JobQueued")
+    assert queued.duplicate_of is not None
+    assert "0 of 1 nodes free" in queued.waiting_for
+
+
+async def test_what_cannot_run_is_refused_by_name(play: Play):
+    await play.voice.say("gateway", play.submission(recipe=Recipe(method=Method.DPO)))
+    refused = await play.until("CommandRefused")
+    assert isinstance(refused, CommandRefused)
+    assert (refused.command, refused.code, refused.param) == (
+        "SubmitJob",
+        "method_not_available",
+        "recipe.method",
+    )
+
+
+async def test_commands_of_others_and_out_of_place_are_refused(play: Play):
+    await play.scheduled()
+    await play.voice.say("gateway", CancelJob(job_id=play.job, tenant="other"))
+    assert (await play.until(*SUBMITTED, "CommandRefused")).code == "unknown_job"
+    await play.voice.say("gateway", ResumeJob(job_id=play.job, tenant=TENANT))
+    assert (await play.until(*SUBMITTED, "CommandRefused", "CommandRefused")).code == "not_paused"
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "rejected"])
+async def test_a_job_without_a_dataset_fails_as_the_users(play: Play, is_refused: bool):
+    await play.voice.say("gateway", play.submission())
+    rejected = DatasetRejected(dataset_id=play.dataset, tenant=TENANT, code="empty", message="no row is left")
+    refused = CommandRefused(
+        subject_id=play.dataset,
+        command="SubmitDataset",
+        command_id="c-1",
+        code="unknown_base_model",
+        message="base model tiny is not registered",
+        tenant=TENANT,
+    )
+    await play.voice.say("ingest", refused if is_refused else rejected)
+    failed = await play.until("JobSubmitted", "JobFailed")
+    assert failed.failure_class == "user"
+    assert failed.code == ("unknown_base_model" if is_refused else "dataset_empty")
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["cancel first", "verdict first"])
+async def test_a_cancel_that_races_completion_leads_to_one_end(play: Play, order: int):
+    await play.running()
+    await play.say("trainer_agent", news.completed())
+    told = [("gateway", news.cancel()), ("checkpoint_watcher", news.verified())]
+    for writer, message in told[::order]:
+        await play.say(writer, message)
+    await play.say("provisioner", news.released())
+    await play.say("registry", news.registered(), news.promotion_refused())
+    end = await play.heard.until_any(play.job, "JobCancelled", "JobSucceeded")
+    if isinstance(end, JobCancelled):
+        assert end.artefact.bundle == news.FINAL
+        assert play.heard.types(play.job) == [*SUBMITTED, "JobRunning", "JobStopping", "JobCancelled"]
+    else:
+        refused = await play.heard.until_any(play.job, "CommandRefused")
+        assert refused.code == "too_late"
+        assert play.heard.types(play.job).count("JobSucceeded") == 1
+
+
+async def test_a_fact_of_an_old_attempt_is_recorded_and_moves_nothing(play: Play, db: asyncpg.Connection):
+    await play.scheduled()
+    await play.say("provisioner", news.provisioning_failed("engine_error"))
+    await play.until(*SUBMITTED, "JobRequeued", "JobScheduled")
+    await play.say("trainer_agent", news.started(attempt=1), news.started(attempt=2))
+    await play.until(*SUBMITTED, "JobRequeued", "JobScheduled", "JobRunning")
+    found = await db.fetch("SELECT type, reason FROM scheduler.ignored WHERE job_id = $1", play.job)
+    assert [tuple(row) for row in found] == [("TrainingStarted", "attempt 1, present: 2")]
+
+
+async def test_redelivery_changes_nothing(play: Play):
+    await play.scheduled()
+    again = await play.voice.say("trainer_agent", news.started().model_copy(update={"job_id": play.job}))
+    await play.voice.say(
+        "trainer_agent", news.started().model_copy(update={"job_id": play.job}), event_id=again
+    )
+    await play.say("trainer_agent", news.stopped())
+    await play.until(*SUBMITTED, "JobRunning", "JobStopping")
+
+
+async def test_killed_it_comes_back_and_goes_on(play: Play, scheduler: Stack):
+    await play.scheduled()
+    await scheduler.kill("scheduler", signal.SIGKILL)
+    await play.say("trainer_agent", news.started(), news.written(), news.completed())
+    await play.say("checkpoint_watcher", news.verified())
+    await scheduler.wait_healthy("scheduler")
+    await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")
