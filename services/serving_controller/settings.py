@@ -47,6 +47,8 @@ class Settings(ServiceSettings):
     cache_mib: PositiveInt = 256
     """Memory for keys and values of requests under way."""
     threads: PositiveInt | None = None
+    cache_dir: Path = Path.home() / ".cache" / "retune" / "vllm"
+    """What vLLM finds out once and keeps: nothing of a tenant."""
 
     @property
     def policy(self) -> Policy:
@@ -70,4 +72,5 @@ class Settings(ServiceSettings):
             max_num_seqs=self.max_num_seqs,
             cache_bytes=self.cache_mib * 1024 * 1024,
             threads=self.threads,
+            cache_dir=self.cache_dir,
         )

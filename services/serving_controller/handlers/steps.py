@@ -72,7 +72,7 @@ class Steps:
             models = await self._client(replica).models()
         except NoAnswer:
             return replace(replica, answers=False)
-        return replace(replica, loaded=replica.loaded & frozenset(models))
+        return replace(replica, is_alive=True, answers=True, loaded=replica.loaded & frozenset(models))
 
     async def take(self, action: Action, group: Group, known: dict[str, Replica]) -> Outcome:
         match action:

@@ -1,0 +1,122 @@
+"""Replicas without vLLM: the same API in this process, so that a test can break one of them."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from safetensors.numpy import load_file
+
+from services.serving_controller.clients.backend import ReplicaSpec, Seen
+
+HOST = "http://replica"
+
+
+@dataclass
+class Engine:
+    """One start of one replica. An adapter adds the sum of its B to every log-probability."""
+
+    spec: ReplicaSpec
+    is_alive: bool = True
+    adapters: dict[str, float] = field(default_factory=dict)
+    slots: list[float] = field(default_factory=list)
+    """What was in use last, as in vLLM: unloading a name does not empty its slot."""
+
+
+@dataclass
+class Engines:
+    """ReplicaBackend, and the HTTP of what it started."""
+
+    root: Path
+    num_slots: int = 2
+    is_broken: bool = False
+    """Base requests get the delta of the last slot, as on vLLM's CPU path."""
+    running: dict[str, Engine] = field(default_factory=dict)
+    refusing: dict[str, str] = field(default_factory=dict)
+    """Replica id -> part of a name that it will not load."""
+    idle: set[str] = field(default_factory=set)
+    """Names whose adapter is loaded and ignored."""
+    starts: list[str] = field(default_factory=list)
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
+
+    async def start(self, spec: ReplicaSpec) -> None:
+        assert (spec.model_dir / "config.json").is_file()
+        self.folder(spec.replica_id).mkdir(parents=True, exist_ok=True)
+        self.running[spec.replica_id] = Engine(spec)
+        self.starts.append(spec.replica_id)
+
+    async def see(self, replica_id: str) -> Seen | None:
+        engine = self.running.get(replica_id)
+        if engine is None:
+            return None
+        return Seen(replica_id, engine.spec.incarnation, f"{HOST}.{replica_id}", engine.is_alive)
+
+    async def started(self) -> list[str]:
+        return sorted(self.running)
+
+    async def end(self, replica_id: str) -> None:
+        self.running.pop(replica_id, None)
+
+    def key(self, replica_id: str) -> str:
+        return f"key of {replica_id}"
+
+    def folder(self, replica_id: str) -> Path:
+        return self.root / replica_id
+
+    def last_words(self, replica_id: str) -> str:
+        return "killed"
+
+    def names(self, replica_id: str) -> set[str]:
+        return set(self.running[replica_id].adapters)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        replica_id = request.url.host.removeprefix("replica.")
+        engine = self.running.get(replica_id)
+        if engine is None or not engine.is_alive:
+            raise httpx.ConnectError("connection refused")
+        assert request.headers["authorization"] == f"Bearer {self.key(replica_id)}"
+        body = json.loads(request.content or b"{}")
+        match request.url.path:
+            case "/health":
+                return httpx.Response(200)
+            case "/v1/models":
+                names = [engine.spec.served_name, *engine.adapters]
+                return httpx.Response(200, json={"data": [{"id": name} for name in names]})
+            case "/v1/load_lora_adapter":
+                return self._load(engine, body["lora_name"], Path(body["lora_path"]))
+            case "/v1/unload_lora_adapter":
+                found = engine.adapters.pop(body["lora_name"], None) is not None
+                return httpx.Response(200 if found else 404, text="")
+            case "/v1/completions":
+                return self._complete(engine, body["model"])
+        raise AssertionError(f"no such route: {request.url.path}")
+
+    def _load(self, engine: Engine, name: str, path: Path) -> httpx.Response:
+        if (refused := self.refusing.get(engine.spec.replica_id)) and refused in name:
+            return httpx.Response(500, json={"error": {"message": "the disk is on fire"}})
+        if name in engine.adapters:
+            return httpx.Response(400, json={"error": {"message": f"{name} has already been loaded"}})
+        tensors = load_file(path / "adapter_model.safetensors")
+        effect = sum(float(tensor.sum()) for part, tensor in tensors.items() if "lora_B" in part)
+        engine.adapters[name] = 0.0 if name in self.idle else effect
+        return httpx.Response(200, text="")
+
+    def _complete(self, engine: Engine, model: str) -> httpx.Response:
+        if model == engine.spec.served_name:
+            full = self.is_broken and len(engine.slots) >= self.num_slots
+            effect = engine.slots[-1] if full else 0.0
+        elif model in engine.adapters:
+            effect = engine.adapters[model]
+            engine.slots = [*engine.slots, effect][-self.num_slots :]
+        else:
+            return httpx.Response(404, json={"error": {"message": f"the model {model} does not exist"}})
+        logprob = -5.0 + effect
+        choice = {
+            "text": "a b",
+            "logprobs": {"tokens": ["a", "b"], "token_logprobs": [logprob, logprob]},
+            "prompt_logprobs": [None, {"7": {"logprob": logprob}}],
+        }
+        return httpx.Response(200, json={"choices": [choice]})

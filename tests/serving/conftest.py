@@ -1,0 +1,211 @@
+"""One real vLLM replica of a tiny model for all tests of this folder, and one of a full model beside it."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
+from schemas.base import BundleRef, Message
+from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.local import Engine, LocalBackend
+from services.serving_controller.clients.vllm import VllmClient
+from services.serving_controller.decide import pools
+from services.serving_controller.decide.pools import Policy
+from services.serving_controller.handlers.steps import Steps
+from services.serving_controller.model import Failure, Group, Phase, Replica, Servable, pool_of
+from shared.clock import utc_now
+from shared.storage.objects import put_manifest, sha256_of
+from shared.storage.testing import FakeObjectStore
+from tests.tiny_model import build_tiny_model
+
+SLOTS = 4
+START_SECONDS = 500.0
+TEXT = "\n".join(
+    f"def times_{number}(x): return x * {number}  # multiply by {number}" for number in range(300)
+)
+ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+
+
+@dataclass
+class Rig:
+    """The serving controller's steps on a real replica, its tables in memory."""
+
+    steps: Steps
+    backend: LocalBackend
+    objects: FakeObjectStore
+    http: httpx.AsyncClient
+    base_dir: Path
+    base_sha: str
+    scratch: Path
+    policy: Policy
+    replicas: dict[str, Replica] = field(default_factory=dict)
+    facts: list[Message] = field(default_factory=list)
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    def group(self, *adapters: Servable) -> Group:
+        return Group(
+            pool_of(self.base_sha),
+            self.base_sha,
+            base_names=("tiny",),
+            adapters={adapter.served_name: adapter for adapter in adapters},
+            num_replicas=1,
+        )
+
+    async def round(self, group: Group) -> int:
+        """Look, plan, act; how many steps were taken."""
+        mine = [replica for replica in self.replicas.values() if replica.group == group.name]
+        seen = {replica.replica_id: await self.steps.look_at(replica) for replica in mine}
+        self.replicas |= seen
+        actions = pools.plan(group, list(seen.values()), now=utc_now(), policy=self.policy)
+        for action in actions:
+            outcome = await self.steps.take(action, group, self.replicas)
+            self.replicas[outcome.replica.replica_id] = outcome.replica
+            self.facts += outcome.events
+            self.failures |= outcome.failures
+            if outcome.forgotten:
+                del self.replicas[outcome.replica.replica_id]
+        return len(actions)
+
+    async def converge(self, group: Group) -> Replica:
+        """Go on until nothing is left to do; the group's replica."""
+        deadline = time.monotonic() + START_SECONDS
+        while await self.round(group) or self.replica(group).phase is not Phase.READY:
+            assert time.monotonic() < deadline, self.backend.last_words(self.replica(group).replica_id)
+            await asyncio.sleep(0.2)
+        return self.replica(group)
+
+    def replica(self, group: Group) -> Replica:
+        return self.replicas[f"{group.name}-0"]
+
+    def client(self, replica: Replica) -> VllmClient:
+        return VllmClient(self.http, replica.address.url, self.backend.key(replica.replica_id))
+
+    def facts_of(self, kind: type[Message]) -> list[Message]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    async def an_adapter(
+        self, number: int, *, gain: float = 0.2, rank: int = 8, **shapes: tuple[int, int]
+    ) -> Servable:
+        """Store an adapter of random weights on the attention layers; `shapes` replaces some."""
+        directory = self.scratch / f"adapter-{number}"
+        write_adapter(directory, self.base_dir, seed=number, gain=gain, rank=rank, replaced=shapes)
+        digest = await self.store(directory, "adapter")
+        return Servable(
+            f"mv-{number}", f"ft:tiny:acme:test:{digest[:8]}", "adapter", digest, "tiny", self.base_sha, rank
+        )
+
+    async def store(self, directory: Path, kind: str) -> str:
+        files = entries(directory)
+        digest = files_digest(files)
+        for file in files:
+            key = layout.model(digest, f"files/{file.path}")
+            await self.objects.put_file(key, directory / file.path, sha256=file.sha256)
+        source = BundleRef(attempt=1, step=1, manifest_sha256="0" * 64)
+        manifest = ModelManifest(
+            kind=kind, files=files, base_sha=self.base_sha, source=source, job_id="ftjob-1"
+        )
+        await put_manifest(self.objects, layout.model(digest), manifest)
+        return digest
+
+
+def entries(directory: Path) -> tuple[FileEntry, ...]:
+    return tuple(
+        FileEntry(path=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
+        for path in sorted(directory.iterdir())
+    )
+
+
+def write_adapter(
+    directory: Path,
+    base_dir: Path,
+    *,
+    seed: int,
+    gain: float,
+    rank: int,
+    replaced: dict[str, tuple[int, int]],
+) -> None:
+    directory.mkdir()
+    random = np.random.default_rng(seed)
+    tensors = {}
+    with safe_open(base_dir / "model.safetensors", framework="numpy") as base:
+        for name in base.keys():  # noqa: SIM118
+            module = name.removesuffix(".weight")
+            if not module.endswith(ATTENTION):
+                continue
+            outputs, inputs = replaced.get(module.rpartition(".")[2], tuple(base.get_slice(name).get_shape()))
+            lora_a = random.standard_normal((rank, inputs), dtype=np.float32)
+            lora_b = random.standard_normal((outputs, rank), dtype=np.float32)
+            tensors[f"base_model.model.{module}.lora_A.weight"] = lora_a * np.float32(0.3)
+            tensors[f"base_model.model.{module}.lora_B.weight"] = lora_b * np.float32(gain)
+    save_file(tensors, directory / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": 16,
+        "bias": "none",
+        "target_modules": sorted({name.rpartition(".")[2] for name in ATTENTION}),
+    }
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+
+
+async def store_base(objects: FakeObjectStore, directory: Path) -> str:
+    files = entries(directory)
+    base_sha = files_digest(files)
+    for file in files:
+        key = layout.base_model(base_sha, f"files/{file.path}")
+        await objects.put_file(key, directory / file.path, sha256=file.sha256)
+    manifest = BaseModelManifest(
+        name="tiny",
+        source="directory",
+        files=files,
+        template_sha256="0" * 64,
+        context_tokens=512,
+        num_parameters=1,
+    )
+    await put_manifest(objects, layout.base_model(base_sha), manifest)
+    return base_sha
+
+
+@pytest.fixture(scope="package")
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    root = tmp_path_factory.mktemp("serving")
+    base_dir = build_tiny_model(root / "base", text=TEXT)
+    objects = FakeObjectStore()
+    engine = Engine(
+        max_loras=SLOTS,
+        max_cpu_loras=16,
+        max_num_seqs=16,
+        cache_bytes=64 * 1024 * 1024,
+        threads=1,
+        cache_dir=Path.home() / ".cache" / "retune" / "vllm",
+    )
+    backend = LocalBackend(root / "replicas", root / "keys", engine=engine)
+    policy = Policy(rank=8)
+    async with httpx.AsyncClient() as http:
+        files = ModelFiles(objects, scratch=root / "scratch")
+        rig = Rig(
+            steps=Steps(backend, files, http, policy=policy, adapter_slots=SLOTS),
+            backend=backend,
+            objects=objects,
+            http=http,
+            base_dir=base_dir,
+            base_sha=await store_base(objects, base_dir),
+            scratch=root,
+            policy=policy,
+        )
+        try:
+            yield rig
+        finally:
+            for replica_id in await backend.started():
+                await backend.end(replica_id)

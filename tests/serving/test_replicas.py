@@ -1,0 +1,225 @@
+"""Real vLLM on a real, tiny model: what the serving controller promises of a replica. Tests share one process
+and run in order."""
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from schemas.deployment import AdapterLoaded, ReplicaLost, ReplicaReady
+from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.local import LocalBackend
+from services.serving_controller.clients.probe import PROMPTS
+from services.serving_controller.model import Group, Phase, Servable
+from tests.serving.conftest import SLOTS, Rig
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+
+CLOSE = 2e-3
+"""Log-probabilities of the same model by two engines."""
+
+
+def resident_mib(rig: Rig, replica_id: str) -> int:
+    leader = int((rig.backend.folder(replica_id) / "pid").read_text().split()[0])
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                rollup = (stat.parent / "smaps_rollup").read_text()
+                total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+        except OSError:
+            continue
+    return total // 1024
+
+
+@pytest.fixture(scope="module")
+async def first(rig: Rig) -> Servable:
+    return await rig.an_adapter(1)
+
+
+async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, record_property):
+    full_dir = rig.base_dir
+    full_digest = await rig.store(full_dir, "full")
+    full = Servable(
+        "mv-f", f"ft:tiny:acme:full:{full_digest[:8]}", "full", full_digest, "tiny", rig.base_sha, 0
+    )
+    own = Group(full.group, rig.base_sha, full=full, num_replicas=1)
+    began = time.monotonic()
+    replica, own_replica = await asyncio.gather(rig.converge(rig.group()), rig.converge(own))
+    record_property("two replicas ready after, s", round(time.monotonic() - began, 1))
+    record_property("memory of a replica, MiB", resident_mib(rig, replica.replica_id))
+    ready, ready_full = sorted(rig.facts_of(ReplicaReady), key=lambda fact: fact.base_model != "tiny")
+    assert (ready.base_model, ready.base_sha, ready.replica.url) == (
+        "tiny",
+        rig.base_sha,
+        replica.address.url,
+    )
+    assert (ready_full.base_model, ready_full.served_base) == (full.full_name, full.served_name)
+    assert own_replica.loaded == {full.served_name}
+    base = await rig.client(replica).answer(replica.served_base, PROMPTS[0])
+    same = await rig.client(own_replica).answer(full.served_name, PROMPTS[0])
+    assert same.distance(base) < CLOSE
+    # Not wanted any more: it is ended, said to be lost, and forgotten.
+    while own_replica.replica_id in rig.replicas:
+        await rig.round(Group(own.name, own.base_sha))
+    assert [lost.replica.incarnation for lost in rig.facts_of(ReplicaLost)] == [
+        own_replica.address.incarnation
+    ]
+    rig.facts.clear()
+
+
+async def test_it_listens_on_this_machine_alone_and_asks_for_its_key(rig: Rig):
+    replica = rig.replica(rig.group())
+    answer = await rig.http.get(f"{replica.address.url}/v1/models")
+    assert answer.status_code == 401
+    answer = await rig.http.post(
+        f"{replica.address.url}/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "/x"}
+    )
+    assert answer.status_code == 401
+    paths = (await rig.http.get(f"{replica.address.url}/openapi.json")).json()["paths"]
+    assert not {"/pause", "/resume", "/update_weights", "/sleep", "/collective_rpc"} & set(paths)
+    key = rig.scratch / "keys" / replica.replica_id
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert rig.backend.key(replica.replica_id) not in Path(f"/proc/{_leader(rig)}/cmdline").read_text()
+
+
+def _leader(rig: Rig) -> int:
+    return int((rig.backend.folder(rig.replica(rig.group()).replica_id) / "pid").read_text().split()[0])
+
+
+async def test_an_adapter_is_loaded_read_back_probed_and_answers_as_it_was_trained(
+    rig: Rig, first: Servable, record_property
+):
+    replica = await rig.converge(rig.group(first))
+    (fact,) = rig.facts_of(AdapterLoaded)
+    record_property("adapter loaded in, ms", round(fact.load_seconds * 1000))
+    assert (fact.served_name, fact.digest) == (first.served_name, first.digest)
+    client = rig.client(replica)
+    assert first.served_name in await client.models()
+    found = await client.answer(first.served_name, PROMPTS[0])
+    assert max(_difference(found.prompt_logprobs, _reference(rig, 1))) < CLOSE
+    base = await client.answer(replica.served_base, PROMPTS[0])
+    assert max(_difference(base.prompt_logprobs, _reference(rig, None))) < CLOSE
+    assert found.distance(base) > 0.01
+
+
+def _reference(rig: Rig, adapter: int | None) -> list[float]:
+    """Log-probabilities of the first prompt by transformers and PEFT."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(rig.base_dir)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, str(rig.scratch / f"adapter-{adapter}"))
+    tokens = AutoTokenizer.from_pretrained(rig.base_dir)(PROMPTS[0], return_tensors="pt").input_ids
+    with torch.no_grad():
+        logprobs = model(tokens).logits.log_softmax(-1)
+    return [float(logprobs[0, position, token]) for position, token in enumerate(tokens[0, 1:])]
+
+
+def _difference(found: tuple[float, ...], expected: list[float]) -> list[float]:
+    return [abs(a - b) for a, b in zip(found, expected, strict=True)]
+
+
+async def test_base_answers_are_right_in_batches_that_hold_every_adapter_slot(rig: Rig, first: Servable):
+    adapters = [first, *[await rig.an_adapter(number, gain=2.0) for number in range(2, 2 + SLOTS)]]
+    replica = await rig.converge(rig.group(*adapters))
+    client = rig.client(replica)
+    alone = [await client.answer(replica.served_base, prompt) for prompt in PROMPTS]
+    others = [(adapter.served_name, PROMPTS[0]) for adapter in adapters]
+
+    async def worst(name: str) -> float:
+        distances = []
+        for _ in range(6):
+            found = await client.answers([*others, *((name, prompt) for prompt in PROMPTS)])
+            mixed = found[len(others) :]
+            distances += [a.distance(b) for a, b in zip(mixed, alone, strict=True)]
+        return max(distances)
+
+    assert await worst(replica.served_base) < CLOSE
+    # The probe at the start decided rightly: the bare name is wrong exactly where an identity adapter is used.
+    assert (await worst("tiny") > 0.05) == (replica.served_base != "tiny")
+
+
+async def test_what_is_not_wanted_is_unloaded_and_its_files_go(rig: Rig, first: Servable):
+    replica = await rig.converge(rig.group(first))
+    assert [name for name in await rig.client(replica).models() if "ft:" in name] == [first.served_name]
+    kept = {
+        path.name[:64] for path in (rig.backend.folder(replica.replica_id) / "adapters").glob("?" * 64 + "-*")
+    }
+    assert kept == {first.digest}
+
+
+async def test_an_adapter_that_changes_nothing_fails_its_probe(rig: Rig, first: Servable):
+    idle = await rig.an_adapter(20, gain=0.0)
+    await rig.round(rig.group(first, idle))
+    assert rig.failures.pop(idle.served_name).code == "probe"
+    assert idle.served_name not in await rig.client(rig.replica(rig.group())).models()
+
+
+async def test_an_adapter_that_vllm_refuses_leaves_the_replica_serving(rig: Rig, first: Servable):
+    odd = await rig.an_adapter(21, q_proj=(96, 64))
+    await rig.round(rig.group(first, odd))
+    failure = rig.failures.pop(odd.served_name)
+    assert failure.code == "load"
+    assert "q_proj" in failure.reason
+    replica = await rig.converge(rig.group(first))
+    await rig.client(replica).answer(first.served_name, PROMPTS[0])
+
+
+async def test_bytes_that_are_not_what_was_approved_never_reach_vllm(rig: Rig, first: Servable):
+    forged = replace(first, digest="0" * 64)
+    await rig.round(rig.group(first, forged))
+    assert rig.failures.pop(forged.served_name).code == "load"
+
+
+async def test_a_controller_that_starts_anew_finds_the_replica_as_it_is(rig: Rig, first: Servable):
+    before = await rig.converge(rig.group(first))
+    rig.facts.clear()
+    again = LocalBackend(rig.scratch / "replicas", rig.scratch / "keys", engine=rig.backend._engine)
+    steps = type(rig.steps)(
+        again,
+        ModelFiles(rig.objects, scratch=rig.scratch / "other"),
+        rig.http,
+        policy=rig.policy,
+        adapter_slots=SLOTS,
+    )
+    assert await again.started() == [before.replica_id]
+    assert await steps.look_at(before) == before
+
+
+async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, first: Servable, record_property):
+    before = await rig.converge(rig.group(first))
+    rig.facts.clear()
+    # Only the process that answers: its engine survives, and must not be left behind.
+    os.kill(_leader(rig), signal.SIGKILL)
+    began = time.monotonic()
+    while rig.replica(rig.group()).phase is Phase.READY:
+        await rig.round(rig.group(first))
+    after = await rig.converge(rig.group(first))
+    record_property("replica with its adapter back after, s", round(time.monotonic() - began, 1))
+    (lost,) = rig.facts_of(ReplicaLost)
+    assert lost.replica.incarnation == before.address.incarnation
+    assert after.address.incarnation != before.address.incarnation
+    assert [type(fact) for fact in rig.facts] == [ReplicaLost, ReplicaReady, AdapterLoaded]
+    assert after.loaded == {first.served_name}
+    assert after.served_base == before.served_base
+    found = await rig.client(after).answer(first.served_name, PROMPTS[0])
+    assert max(_difference(found.prompt_logprobs, _reference(rig, 1))) < CLOSE
+    titles = [path.read_text() for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
+    assert sum("EngineCor" in title for title in titles if title) <= 2
+
+
+async def test_ending_it_leaves_no_process(rig: Rig):
+    replica = rig.replica(rig.group())
+    leader = _leader(rig)
+    await rig.backend.end(replica.replica_id)
+    assert await rig.backend.see(replica.replica_id) is None
+    sessions = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
+    assert [fields for fields in sessions if int(fields[3]) == leader and fields[0] != "Z"] == []
