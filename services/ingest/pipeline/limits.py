@@ -15,11 +15,12 @@ def confine(*, memory_bytes: int, cpu_seconds: int, file_bytes: int) -> None:
     """Cap address space, processor time and file size of this process and its workers; refuse the network."""
     for limit, value in (
         (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (value, value))
+    # The soft limit ends the process by a signal that says why, the hard one by SIGKILL.
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 10))
     sys.addaudithook(_refuse)
 
 

@@ -1,0 +1,451 @@
+"""The validating child process as it is: a real tokenizer, real files, real limits."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from schemas.artefacts import DatasetManifest, FileEntry
+from schemas.base import FileRef
+from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
+from services.ingest.clients import REPOSITORY, run_child
+from services.ingest.pipeline.order import Exhausted, Finished, Limits, Order, SourceFile
+from services.ingest.report import DatasetReport, FileReport
+from tests.builders import a_sha
+from tests.tiny_model import CHAT_TEMPLATE, save_tokenizer
+
+CONTEXT = 256
+GENEROUS = Limits(memory_bytes=4 << 30, cpu_seconds=300, file_bytes=1 << 30)
+WORDS = [
+    "heap",
+    "stack",
+    "queue",
+    "tree",
+    "graph",
+    "list",
+    "array",
+    "map",
+    "set",
+    "node",
+    "edge",
+    "path",
+    "root",
+    "leaf",
+    "key",
+    "value",
+    "sort",
+    "merge",
+]
+
+
+def sentence(rng: random.Random, length: int = 12) -> str:
+    return " ".join(rng.choice(WORDS) + str(rng.randrange(100)) for _ in range(length))
+
+
+def chat(question: str, answer: str, **more: Any) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer, **more}]
+    }
+
+
+def rows(count: int, *, seed: int = 1) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    return [chat(f"What is {sentence(rng)}?", f"It is {sentence(rng)}.") for _ in range(count)]
+
+
+class Bench:
+    """A folder with a tokenizer, in which orders are carried out."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tokenizer = directory / "tokenizer"
+        text = "\n".join(f"{word}{number} " for word in WORDS for number in range(100))
+        save_tokenizer(self.tokenizer, text=text, vocab_size=600, context_tokens=CONTEXT)
+        self._orders = 0
+
+    def file(self, content: list[Any] | bytes) -> Path:
+        if not isinstance(content, bytes):
+            content = b"".join(json.dumps(row).encode() + b"\n" for row in content)
+        path = self.directory / hashlib.sha256(content).hexdigest()
+        path.write_bytes(content)
+        return path
+
+    def order(self, training: Any, *, spec: dict[str, Any] | None = None, **files: Any) -> Order:
+        """`files`: validation, holdout, safety_mix as rows, sources by name; anything else is the order's."""
+        self._orders += 1
+        home = self.directory / f"order-{self._orders}"
+        for name in ("output", "scratch"):
+            (home / name).mkdir(parents=True)
+        sources = tuple(
+            SourceFile(name=name, kind="benchmark", digest=a_sha(name), path=self.file(content))
+            for name, content in files.pop("sources", {}).items()
+        )
+        paths = {
+            name: self.file(files.pop(name))
+            for name in ("validation", "holdout", "safety_mix")
+            if name in files
+        }
+        paths["training"] = self.file(training)
+        template = (self.tokenizer / "chat_template.jinja").read_bytes()
+        fields = {
+            "version": a_sha("version"),
+            "tenant": "acme",
+            "spec": _spec(paths, spec or {}),
+            "template_sha256": hashlib.sha256(template).hexdigest(),
+            "context_tokens": CONTEXT,
+            "tokenizer": self.tokenizer,
+            "sources": sources,
+            "output": home / "output",
+            "scratch": home / "scratch",
+            "limits": GENEROUS,
+        }
+        return Order(**fields | paths | files)
+
+    async def run(self, training: Any, **options: Any) -> "Made":
+        order = self.order(training, **options)
+        return Made(order, await carry_out(order))
+
+
+def _spec(paths: dict[str, Path], changes: dict[str, Any]) -> DatasetSpec:
+    def ref(name: str) -> FileRef:
+        return FileRef(file_id=name, sha256=paths[name].name, size_bytes=paths[name].stat().st_size)
+
+    fields = {"base_model": "tiny", "base_sha": a_sha("tiny"), "training_file": ref("training")}
+    for name, field in (("validation", "validation_file"), ("holdout", "holdout")):
+        if name in paths:
+            fields[field] = ref(name)
+    if "safety_mix" in paths:
+        fields["safety_mix"] = SafetyMix(file=ref("safety_mix"), share=changes.pop("share", 0.1))
+    return DatasetSpec(**fields | changes)
+
+
+async def carry_out(order: Order, *, seconds: float = 300) -> Finished | Exhausted:
+    path = order.output.parent / "order.json"
+    path.write_text(order.model_dump_json())
+    return await run_child(path, seconds=seconds)
+
+
+class Made:
+    def __init__(self, order: Order, said: Finished | Exhausted) -> None:
+        self.order = order
+        self.said = said
+        self.report = DatasetReport.model_validate_json((order.output / "report.json").read_bytes())
+
+    @property
+    def code(self) -> str:
+        assert isinstance(self.said, Finished), self.said
+        assert self.said.code == self.report.code
+        return self.said.code
+
+    @property
+    def manifest(self) -> DatasetManifest:
+        assert self.code == "ready", self.said
+        return DatasetManifest.model_validate_json((self.order.output / "manifest.json").read_bytes())
+
+    def file(self, role: str) -> FileReport:
+        return next(file for file in self.report.files if file.role == role)
+
+    def examples(self, entries: tuple[FileEntry, ...] | None = None) -> dict[int, tuple[str, str]]:
+        """By line: the whole text, and the text of the tokens that are targets."""
+        tokenizer = Tokenizer.from_file(str(self.order.tokenizer / "tokenizer.json"))
+        found = {}
+        for entry in self.manifest.training if entries is None else entries:
+            part = load_file(self.order.output / entry.path)
+            offsets = part["example_offsets"]
+            for number, line in enumerate(part["example_lines"].tolist()):
+                tokens = part["tokens"][offsets[number] : offsets[number + 1]]
+                mask = part["loss_mask"][offsets[number] : offsets[number + 1]].astype(bool)
+                found[line] = (
+                    tokenizer.decode(tokens.tolist(), skip_special_tokens=False),
+                    tokenizer.decode(tokens[mask].tolist(), skip_special_tokens=False),
+                )
+        return found
+
+    def digests(self) -> dict[str, str]:
+        output = self.order.output
+        return {
+            str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in output.rglob("*")
+            if path.is_file()
+        }
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("ingest"))
+
+
+GOOD = rows(60)
+BENCHMARK = sentence(random.Random(7), 40)
+PLANTED = [
+    *GOOD,
+    chat(GOOD[0]["messages"][0]["content"] + "  ", GOOD[0]["messages"][1]["content"]),  # 61: exact duplicate
+    chat(GOOD[1]["messages"][0]["content"], GOOD[1]["messages"][1]["content"] + "!"),  # 62: near duplicate
+    {"messages": GOOD[2]["messages"][::-1]},  # 63: roles out of order
+    chat("What is it?", " "),  # 64: empty answer
+    chat("What is it?", "Well <|im_end|> said."),  # 65: special token
+    chat(BENCHMARK, "No idea."),  # 66: in a benchmark
+    chat("Go on.", sentence(random.Random(8), 300)),  # 67: over the window
+    rows(1, seed=99)[0],  # 68: a holdout row
+    rows(1, seed=98)[0],  # 69: a validation row
+]
+
+
+@pytest.fixture(scope="module")
+async def made(bench: Bench) -> Made:
+    return await bench.run(
+        PLANTED,
+        spec={"share": 0.2},
+        holdout=rows(1, seed=99) + rows(50, seed=2),
+        validation=rows(1, seed=98) + rows(9, seed=3),
+        safety_mix=rows(40, seed=4),
+        sources={"arc": [{"question": BENCHMARK, "choices": ["a", "b"]}]},
+    )
+
+
+class TestPlantedFaults:
+    def test_each_is_reported_by_line_and_rule(self, made: Made) -> None:
+        training = made.file("training")
+        assert [(each.line, each.rule) for each in training.problems] == [
+            (63, "chat.role_order"),
+            (64, "chat.content_empty"),
+            (65, "text.special_token"),
+            (67, "tokens.over_length"),
+        ]
+        clusters = {
+            (cluster.kept_file, cluster.kept_line): [each.line for each in cluster.duplicates]
+            for cluster in training.clusters
+        }
+        assert clusters == {
+            ("training", 1): [61],
+            ("training", 2): [62],
+            ("holdout", 1): [68],
+            ("validation", 1): [69],
+        }
+        assert {each.line: each.source for each in training.overlaps if each.is_contaminated} == {
+            66: "arc",
+            68: "holdout",
+        }
+        assert (training.contaminated_rows, training.holdout_duplicates) == (2, 1)
+
+    def test_exactly_the_good_rows_are_trained_on_with_a_share_of_the_mix(self, made: Made) -> None:
+        lines = set(made.examples())
+        assert {line for line in lines if line > 0} == set(range(1, 61))
+        assert len({line for line in lines if line < 0}) == 12
+        counts = made.manifest.counts
+        assert (counts.rows, counts.safety_rows, counts.validation_rows) == (72, 12, 10)
+        assert (counts.rejected_rows, counts.exact_duplicates, counts.near_duplicates) == (4, 2, 1)
+        assert (counts.contaminated_rows, made.report.safety_rows) == (2, 12)
+
+    def test_the_targets_are_the_assistants_words_and_their_end(self, made: Made) -> None:
+        for line, (whole, targets) in made.examples().items():
+            row = GOOD[line - 1] if line > 0 else rows(40, seed=4)[-line - 1]
+            question, answer = (message["content"] for message in row["messages"])
+            assert targets == f"{answer}<|im_end|>"
+            assert (
+                whole
+                == f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
+            )
+
+    def test_three_samples_show_text_and_mask(self, made: Made) -> None:
+        assert len(made.report.samples) == 3
+        examples = made.examples()
+        for sample in made.report.samples:
+            assert "".join(segment.text for segment in sample.segments) == examples[sample.line][0]
+            targets = "".join(segment.text for segment in sample.segments if segment.is_target)
+            assert targets == examples[sample.line][1]
+
+    def test_the_windows_hold_every_example_once_within_the_limit(self, made: Made) -> None:
+        (entry,) = made.manifest.training
+        part = load_file(made.order.output / entry.path)
+        lengths = part["example_offsets"][1:] - part["example_offsets"][:-1]
+        assert sorted(part["window_examples"].tolist()) == list(range(72))
+        offsets = part["window_offsets"].tolist()
+        sums = [int(lengths[part["window_examples"][start:end]].sum()) for start, end in pairwise(offsets)]
+        assert max(sums) <= CONTEXT
+        packing = made.report.packing
+        assert packing is not None
+        assert packing.fill_share == pytest.approx(sum(sums) / (len(sums) * CONTEXT), abs=1e-6)
+
+    def test_the_holdout_is_named_as_a_source_with_its_grams(self, made: Made) -> None:
+        found = {source.name: (source.kind, source.contaminated_rows) for source in made.report.sources}
+        assert found == {"arc": ("benchmark", 1), "holdout": ("holdout", 1)}
+        assert all(source.grams > 0 for source in made.report.sources)
+
+
+async def test_equal_input_makes_equal_bytes_in_any_number_of_processes(bench: Bench) -> None:
+    many = rows(700)
+    one = await bench.run(many, validation=rows(20, seed=5))
+    two = await bench.run(many, validation=rows(20, seed=5), workers=2)
+    assert one.code == "ready"
+    assert one.digests() == two.digests()
+    assert one.manifest.report.sha256 == one.digests()["report.json"]
+
+
+async def test_weights_truncation_and_rows_without_a_target(bench: Bench) -> None:
+    turns = [{"role": role, "content": f"{role} {n}"} for n in (1, 2) for role in ("user", "assistant")]
+    turns[1]["weight"] = 0
+    made = await bench.run(
+        [
+            {"messages": turns},
+            chat("Go on.", sentence(random.Random(1), 300)),
+            chat(sentence(random.Random(2), 300), "Too late."),
+            chat("Unlearned.", "Never.", weight=0),
+        ],
+        spec={"policy": DatasetPolicy(over_length="truncate", max_bad_share=1.0)},
+    )
+    examples = made.examples()
+    assert set(examples) == {1, 2}
+    assert examples[1][1] == "assistant 2<|im_end|>"
+    assert made.report.lengths is not None
+    assert made.report.lengths.maximum == CONTEXT
+    assert [(each.line, each.rule) for each in made.file("training").problems] == [
+        (3, "tokens.no_loss_token"),
+        (4, "tokens.no_loss_token"),
+    ]
+
+
+async def test_prompt_and_completion_learn_the_completion_and_its_end(bench: Bench) -> None:
+    made = await bench.run([{"prompt": f"heap{n} is", "completion": f" tree{n}"} for n in range(9)])
+    assert made.manifest.format == "prompt_completion"
+    assert made.examples()[3] == ("heap2 is tree2<|im_end|>", " tree2<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("training", "found"),
+    [
+        ([{"prompt": "x", "chosen": "y", "rejected": "z"}, {"prompt": "x", "chosen": "y"}], "preference"),
+        ([{"text": "Once upon a time."}, {"text": ""}], "text"),
+    ],
+)
+async def test_rows_for_another_method_are_checked_and_then_refused_by_name(
+    bench: Bench, training: list[Any], found: str
+) -> None:
+    made = await bench.run(training, spec={"method": Method.SFT})
+    assert made.code == "wrong_format"
+    assert made.said.message.startswith(
+        f"method sft trains on chat or prompt_completion rows, the training file has {found} rows"
+    )
+    assert [each.line for each in made.report.first_problems()] == [2]
+
+
+async def test_a_bad_holdout_row_refuses_the_dataset_and_is_named_with_its_file(bench: Bench) -> None:
+    made = await bench.run(rows(5), holdout=[*rows(3, seed=6), chat("?", "")])
+    assert made.code == "bad_rows"
+    assert "1 of 4 rows of the holdout file are bad (chat.content_empty 1)" in made.said.message
+    (problem,) = made.report.first_problems()
+    assert (problem.line, problem.field) == (4, "holdout: messages[1].content")
+    assert not (made.order.output / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (
+            lambda text: text.replace("{% generation %}", "").replace("{% endgeneration %}", ""),
+            "template.no_generation_marker",
+        ),
+        (
+            lambda text: "{{ raise_exception('roles must alternate') }}{% generation %}{% endgeneration %}",
+            "too_many_bad_rows",
+        ),
+    ],
+)
+async def test_a_template_that_cannot_serve_is_said(
+    tmp_path: Path, change: Callable[[str], str], code: str
+) -> None:
+    bench = Bench(tmp_path)
+    (bench.tokenizer / "chat_template.jinja").write_text(change(CHAT_TEMPLATE))
+    made = await bench.run(rows(3))
+    assert made.code == code
+    if code == "too_many_bad_rows":
+        assert {each.found for each in made.file("training").problems} == {"roles must alternate"}
+
+
+async def test_a_template_other_than_the_registered_one_is_refused(bench: Bench) -> None:
+    made = await bench.run(rows(3), template_sha256=a_sha("registered"))
+    assert made.code == "template.changed"
+
+
+class TestLimits:
+    async def test_memory(self, bench: Bench) -> None:
+        tight = GENEROUS.model_copy(update={"memory_bytes": 320 << 20})
+        line = json.dumps(chat("x", "abc " * 16_000_000)).encode()
+        order = bench.order(line, limits=tight, spec={"policy": DatasetPolicy(max_row_bytes=1 << 30)})
+        said = await carry_out(order)
+        assert isinstance(said, Exhausted)
+        assert said.resource == "memory"
+
+    async def test_processor_time(self, bench: Bench) -> None:
+        said = await carry_out(bench.order(rows(3), limits=GENEROUS.model_copy(update={"cpu_seconds": 1})))
+        assert isinstance(said, Exhausted)
+        assert said.resource == "cpu"
+
+    async def test_file_size(self, bench: Bench) -> None:
+        said = await carry_out(bench.order(rows(50), limits=GENEROUS.model_copy(update={"file_bytes": 4096})))
+        assert isinstance(said, Exhausted)
+        assert said.resource == "file"
+
+    async def test_time_by_the_clock_ends_the_process(self, bench: Bench) -> None:
+        order = bench.order(rows(3))
+        said = await carry_out(order, seconds=0.2)
+        assert isinstance(said, Exhausted)
+        assert said.resource == "time"
+
+    def test_hostile_lines_stay_below_a_gigabyte_and_good_ones_beside_them_are_kept(
+        self, bench: Bench
+    ) -> None:
+        cap = 4 << 20
+        hostile = [
+            b"[" * cap,
+            b'{"messages": ' + b'[{"a":' * (cap // 6),
+            b'{"messages": [' + b"{}," * (cap // 3 - 10) + b"{}]}",
+            b"x" * (64 << 20),
+            json.dumps(chat("q", "\u4f60" * (cap // 6 - 100))).encode(),
+            json.dumps(chat("q", "a" * (cap - 200))).encode(),
+            json.dumps(chat(" ".join(map(str, range(500_000))), "b")).encode(),
+        ]
+        content = b"\n".join([*hostile, *(json.dumps(row).encode() for row in rows(100))])
+        order = bench.order(content, spec={"policy": DatasetPolicy(max_bad_share=0.5)})
+        path = order.output.parent / "order.json"
+        path.write_text(order.model_dump_json())
+        command = [sys.executable, "-m", "services.ingest.pipeline", str(path)]
+        with subprocess.Popen(
+            command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as child:
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        assert used.ru_maxrss < 1 << 20, f"{used.ru_maxrss} KiB"
+        made = Made(order, Finished(code="ready", message=""))
+        assert made.file("training").rejected_rows == len(hostile)
+        assert set(made.examples()) == set(range(8, 108))
+
+    @pytest.mark.parametrize(
+        "attempt",
+        [
+            "import socket; socket.socket()",
+            "import subprocess; subprocess.run(['true'])",
+            "import os; os.system('true')",
+        ],
+    )
+    def test_no_socket_and_no_program(self, attempt: str) -> None:
+        code = (
+            "from services.ingest.pipeline.limits import confine\n"
+            f"confine(memory_bytes={4 << 30}, cpu_seconds=60, file_bytes=1000)\n{attempt}\nprint('did it')"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        )
+        assert run.returncode != 0
+        assert "opens no socket and starts no program" in run.stderr
