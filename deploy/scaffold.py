@@ -1,0 +1,102 @@
+"""New files from templates: `make migration SERVICE= NAME=` and `make service NAME=`."""
+
+import re
+import sys
+from pathlib import Path
+
+SERVICES = Path(__file__).parents[1] / "services"
+WORD = re.compile(r"^[a-z][a-z0-9_]*$")
+
+FILES = {
+    "__init__.py": '"""What this service is for, in one sentence."""\n',
+    "settings.py": '''"""Typed environment of {name}."""
+
+from pydantic_settings import SettingsConfigDict
+
+from shared.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="{upper}_", frozen=True)
+''',
+    "handlers.py": '''"""One function per message: load, decide, save, emit."""
+
+from shared.service import Service
+
+
+def register(service: Service) -> None:
+    """Nothing is handled yet."""
+''',
+    "app.py": '''"""Wiring of {name}: `python -m services.{name}.app`."""
+
+from services.{name} import handlers
+from services.{name}.settings import Settings
+from shared.service import Service
+
+
+def build(settings: Settings | None = None) -> Service:
+    service = Service("{name}", settings or Settings())
+    handlers.register(service)
+    return service
+
+
+if __name__ == "__main__":
+    build().run()
+''',
+    "README.md": """# {name}
+
+| | |
+|---|---|
+| listens to | |
+| emits | |
+| owns | |
+
+**Invariants.**
+
+**How it fails.**
+""",
+}
+
+
+def new_migration(service: str, name: str) -> str:
+    folder = SERVICES / service / "migrations"
+    if not folder.is_dir():
+        raise SystemExit(f"no service {service!r}: {folder} does not exist")
+    numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.sql")]
+    path = folder / f"{max(numbers, default=0) + 1:04d}_{_word(name)}.sql"
+    path.write_text(f"-- {path.name}: what changes and why; safe for the code that runs now\n")
+    return f"written: {path.relative_to(SERVICES.parent)}"
+
+
+def new_service(name: str) -> str:
+    folder = SERVICES / _word(name)
+    if folder.exists():
+        raise SystemExit(f"{folder.name} exists already")
+    (folder / "migrations").mkdir(parents=True)
+    (folder / "migrations" / ".gitkeep").touch()
+    for file, text in FILES.items():
+        (folder / file).write_text(text.replace("{name}", name).replace("{upper}", name.upper()))
+    steps = "schemas/topics.py (SERVICES, LISTENS, writers), schemas/layout.py, .importlinter"
+    return f"written: services/{name}; now add it to {steps}"
+
+
+def _word(name: str) -> str:
+    if not WORD.match(name):
+        raise SystemExit(f"name: found {name!r}, expected lower-case words joined by underscores")
+    return name
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["migration", service, name]:
+            print(new_migration(service, name))
+        case ["service", name]:
+            print(new_service(name))
+        case _:
+            raise SystemExit(
+                "usage: make migration SERVICE=<service> NAME=<words>, or make service NAME=<word>"
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
