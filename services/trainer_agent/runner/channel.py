@@ -30,6 +30,10 @@ POLL_MILLISECONDS = 200
 CONNECT_TIMEOUT_MILLISECONDS = 10_000
 
 
+class NotAcknowledged(Exception):
+    """The broker did not say that it has the message; it may have it all the same."""
+
+
 class Channel:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -80,21 +84,19 @@ class Channel:
                     yield directive
 
     async def send(self, message: Message, *, event_id: str, time: datetime) -> None:
-        """Return once the broker has acknowledged it. Raises KafkaError; it may then have arrived all the same."""
+        """Return once the broker has acknowledged it. Raises NotAcknowledged."""
         topic = topic_of(type(message), writer=WRITER).name
         headers = to_headers(self._envelope(message, event_id, time))
         value = message.model_dump_json().encode()
         try:
             producer = await self._current_producer()
         except KafkaError as error:
-            log.warning("no connection for reports", type=message.type, error=str(error))
-            raise
+            raise _not_acknowledged(message, error) from error
         try:
             await producer.send_and_wait(topic, value=value, key=self._key, headers=headers)
         except KafkaError as error:
-            log.warning("report not acknowledged", type=message.type, error=str(error))
             await self._drop(producer)
-            raise
+            raise _not_acknowledged(message, error) from error
 
     async def _current_producer(self) -> AIOKafkaProducer:
         async with self._creating:
@@ -163,3 +165,8 @@ class Channel:
             causation_id=cause.id if cause else "",
             traceparent=cause.traceparent if cause else "",
         )
+
+
+def _not_acknowledged(message: Message, error: KafkaError) -> NotAcknowledged:
+    log.warning("report not acknowledged", type=message.type, error=f"{type(error).__name__}: {error}")
+    return NotAcknowledged(str(error))

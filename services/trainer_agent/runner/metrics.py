@@ -4,10 +4,8 @@ import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
-from aiokafka.errors import KafkaError
-
 from schemas.training import StepMetrics, StepsRecorded
-from services.trainer_agent.runner.channel import Channel
+from services.trainer_agent.runner.channel import Channel, NotAcknowledged
 from shared.clock import utc_now
 
 MAX_STEPS = 400
@@ -36,5 +34,5 @@ class MetricsBatch:
             message = StepsRecorded(**self._who, attempt=self._attempt, steps=tuple(batch))
             try:
                 await self._channel.send(message, event_id=uuid4().hex, time=utc_now())
-            except KafkaError:
+            except NotAcknowledged:
                 return

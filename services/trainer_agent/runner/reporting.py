@@ -9,11 +9,9 @@ from datetime import timedelta
 from typing import Literal
 from uuid import uuid4
 
-from aiokafka.errors import KafkaError
-
 from schemas.base import Message
 from schemas.training import RunnerHeartbeat, RunnerReport
-from services.trainer_agent.runner.channel import Channel
+from services.trainer_agent.runner.channel import Channel, NotAcknowledged
 from services.trainer_agent.runner.decide import EXIT_FENCED
 from services.trainer_agent.runner.journal import Acknowledged, Journal, Reported
 from shared.clock import utc_now
@@ -63,7 +61,7 @@ class Reporter:
         while True:
             try:
                 return await self._channel.send(message, event_id=report.id, time=report.time)
-            except KafkaError:
+            except NotAcknowledged:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
@@ -89,7 +87,7 @@ class Pulse:
         sent_at = time.monotonic()
         try:
             await self._channel.send(message, event_id=uuid4().hex, time=utc_now())
-        except KafkaError:
+        except NotAcknowledged:
             return
         self.acknowledged_at = max(self.acknowledged_at, sent_at)
 

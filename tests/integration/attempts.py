@@ -1,0 +1,242 @@
+"""Plays the scheduler for attempts of invented jobs, and reads what comes of them."""
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, DatasetCounts, DatasetManifest, FileEntry, files_digest
+from schemas.base import BundleRef, DatasetRef, FileRef, Message, PriceClass
+from schemas.envelope import Envelope, to_headers
+from schemas.job import JobScheduled, JobStopping, StopReason
+from schemas.specification import DatasetFormat, JobSpec, Method
+from schemas.topics import (
+    AGENT_DIRECTIVES,
+    AGENT_REPORTS,
+    NODE_EVENTS,
+    RUN_METRICS,
+    TRAINING_EVENTS,
+    topic_of,
+)
+from shared.clock import utc_now
+from shared.messaging.delivery import Delivery
+from shared.messaging.kafka import kafka_producer
+from shared.messaging.reader import Login, TopicReader
+from shared.storage.objects import S3ObjectStore, put_manifest
+
+FAKE_CHILD = Path(__file__).with_name("fake_child.py")
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE_SECONDS = 60.0
+TENANT = "demo"
+SHA = "a" * 64
+
+M = TypeVar("M", bound=Message)
+
+
+class Attempts:
+    """One per test module: `async with Attempts.on(stack) as attempts`."""
+
+    def __init__(self, stack: Stack, objects: S3ObjectStore) -> None:
+        self.stack = stack
+        self.objects = objects
+        self._sequences: dict[tuple[str, str], Any] = defaultdict(lambda: itertools.count(1))
+        self._heard: list[Delivery] = []
+        self._base_sha = ""
+        self._dataset: DatasetRef | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, stack: Stack) -> AsyncIterator["Attempts"]:
+        key = stack.s3_credentials("root")
+        objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
+        attempts = cls(stack, objects)
+        await attempts._put_inputs()
+        login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
+        topics = (AGENT_REPORTS, AGENT_DIRECTIVES, TRAINING_EVENTS, NODE_EVENTS, RUN_METRICS)
+        async with TopicReader(login, [topic.name for topic in topics], from_end=True) as reader:
+            listening = asyncio.create_task(attempts._listen(reader))
+            yield attempts
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def schedule(self, job_id: str = "", *, attempt: int = 1, **changes: Any) -> JobScheduled:
+        """Write JobScheduled as the scheduler does."""
+        event = self.a_schedule(job_id, attempt=attempt, **changes)
+        await self.write("scheduler", event)
+        return event
+
+    def a_schedule(self, job_id: str = "", *, attempt: int = 1, **changes: Any) -> JobScheduled:
+        assert self._dataset is not None, "inputs are put first"
+        file = FileRef(file_id="file-1", sha256=SHA, size_bytes=1)
+        fields = {
+            "job_id": job_id or f"ftjob-{uuid4().hex[:8]}",
+            "tenant": TENANT,
+            "attempt": attempt,
+            "spec": JobSpec(base_model="tiny", base_sha=self._base_sha, training_file=file),
+            "base_sha": self._base_sha,
+            "dataset": self._dataset,
+            "config_hash": SHA,
+            "resume": None,
+            "pool": "test",
+            "price_class": PriceClass.SPOT,
+            "nodes": 1,
+            "devices_per_node": 1,
+            "grace_seconds": 30.0,
+            "start_deadline": utc_now() + timedelta(minutes=5),
+        }
+        return JobScheduled(**fields | changes)
+
+    async def stop(
+        self, scheduled: JobScheduled, *, seconds: float = 30, reason: StopReason = StopReason.CANCEL
+    ) -> None:
+        """Write JobStopping as the scheduler does."""
+        deadline = utc_now() + timedelta(seconds=seconds)
+        await self.write(
+            "scheduler",
+            JobStopping(
+                job_id=scheduled.job_id,
+                tenant=scheduled.tenant,
+                attempt=scheduled.attempt,
+                reason=reason,
+                deadline=deadline,
+            ),
+        )
+
+    async def write(self, user: str, message: Message) -> None:
+        """Put a message on its topic as `user`, numbered as its story demands."""
+        topic = topic_of(type(message), writer=user)
+        envelope = Envelope(
+            id=uuid4().hex,
+            type=message.type,
+            version=message.version,
+            source=f"/retune/{user}",
+            time=utc_now(),
+            key=message.key,
+            sequence=next(self._sequences[topic.name, message.key]) if topic.is_story else None,
+        )
+        password = self.stack.kafka_password(user)
+        async with kafka_producer(self.stack.kafka_bootstrap, user, password, client_id="test") as producer:
+            await producer.send_and_wait(
+                topic.name,
+                value=message.model_dump_json().encode(),
+                key=message.key.encode(),
+                headers=to_headers(envelope),
+            )
+
+    def heard(self, job_id: str, message: type[M], /, **fields: Any) -> list[M]:
+        """Messages of that type about the job so far, in order, whose fields are so."""
+        return [
+            delivery.message
+            for delivery in self._heard
+            if delivery.envelope.key == job_id
+            and isinstance(delivery.message, message)
+            and all(getattr(delivery.message, name) == value for name, value in fields.items())
+        ]
+
+    def story(self, job_id: str, topic: str) -> list[str]:
+        """Types of the job's messages on a topic, in order."""
+        return [
+            delivery.message.type
+            for delivery in self._heard
+            if delivery.envelope.key == job_id and delivery.topic.name == topic
+        ]
+
+    def report_ids(self, job_id: str, kind: type[Message]) -> list[str]:
+        return [
+            delivery.envelope.id
+            for delivery in self._heard
+            if delivery.envelope.key == job_id and isinstance(delivery.message, kind)
+        ]
+
+    async def until(
+        self,
+        job_id: str,
+        message: type[M],
+        /,
+        *,
+        seconds: float = PATIENCE_SECONDS,
+        times: int = 1,
+        **fields: Any,
+    ) -> M:
+        """The message, once it was heard so many times; the job's whole story where it was not."""
+        try:
+            async with asyncio.timeout(seconds):
+                while len(found := self.heard(job_id, message, **fields)) < times:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            story = [delivery.message for delivery in self._heard if delivery.envelope.key == job_id]
+            raise AssertionError(
+                f"no {message.type} {fields} of {job_id} in {seconds:g} s: {story}"
+            ) from None
+        return found[times - 1]
+
+    async def log(self, scheduled: JobScheduled, *, node: int = 0) -> str:
+        """All chunks of a node's log, as `retune jobs logs` reads them."""
+        chunks = []
+        for number in itertools.count():
+            key = layout.log(scheduled.job_id, scheduled.attempt, node, number)
+            if await self.objects.head(key) is None:
+                return b"".join(chunks).decode()
+            chunks.append(await self.objects.get_bytes(key))
+        raise AssertionError("the count has no end")
+
+    async def bundle_state(self, job_id: str, ref: BundleRef) -> dict[str, Any]:
+        """The content of a stored bundle's first part, after its manifest was verified."""
+        key = layout.checkpoint(job_id, ref.attempt, ref.step)
+        manifest = json.loads(await self.objects.get_bytes(key, sha256=ref.manifest_sha256))
+        part = manifest["parts"][0]
+        stored = layout.checkpoint(job_id, ref.attempt, ref.step, f"parts/{part['sha256']}")
+        state: dict[str, Any] = json.loads(await self.objects.get_bytes(stored, sha256=part["sha256"]))
+        return state
+
+    async def _listen(self, reader: TopicReader) -> None:
+        async for found in reader.follow():
+            assert isinstance(found, Delivery), f"unreadable: {found}"
+            self._heard.append(found)
+
+    async def _put_inputs(self) -> None:
+        """A base model of one file and a dataset of one part; the fake child reads neither."""
+        config = FileEntry(path="config.json", size_bytes=2, sha256=hashlib.sha256(b"{}").hexdigest())
+        self._base_sha = files_digest((config,))
+        await self.objects.put_bytes(layout.base_model(self._base_sha, "files/config.json"), b"{}")
+        base = BaseModelManifest(
+            name="tiny",
+            source="directory",
+            files=(config,),
+            template_sha256=SHA,
+            context_tokens=8,
+            num_parameters=1,
+        )
+        await put_manifest(self.objects, layout.base_model(self._base_sha), base)
+        await self._put_dataset()
+
+    async def _put_dataset(self) -> None:
+        data = uuid4().hex.encode()
+        sha256 = hashlib.sha256(data).hexdigest()
+        part = FileEntry(path=f"parts/{sha256}", size_bytes=len(data), sha256=sha256)
+        version = hashlib.sha256(sha256.encode()).hexdigest()
+        await self.objects.put_bytes(layout.dataset(version, part.path), data)
+        manifest = DatasetManifest(
+            version=version,
+            tenant=TENANT,
+            base_sha=self._base_sha,
+            template_sha256=SHA,
+            format=DatasetFormat.CHAT,
+            method=Method.LORA,
+            window_tokens=8,
+            counts=DatasetCounts(rows=1, windows=1, tokens=1, loss_tokens=1),
+            training=(part,),
+            report=part,
+            rules_version=1,
+        )
+        digest = await put_manifest(self.objects, layout.dataset(version), manifest)
+        self._dataset = DatasetRef(version=version, manifest_sha256=digest)

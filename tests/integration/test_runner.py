@@ -1,0 +1,473 @@
+"""Runners and the control side together, with a scripted child, on real Kafka, Postgres and S3."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.base import FailureClass
+from schemas.job import JobScheduled, StopReason
+from schemas.node import NodesReleased
+from schemas.training import (
+    BundleKind,
+    CheckpointWritten,
+    RunnerHeartbeat,
+    RunnerStarted,
+    RunnerStopped,
+    StartTraining,
+    StepReached,
+    StepsRecorded,
+    StopTraining,
+    TrainingCompleted,
+    TrainingFailed,
+    TrainingResumed,
+    TrainingStarted,
+    TrainingStopped,
+)
+from services.provisioner.backends.local import LocalBackend
+from services.provisioner.backends.processes import marked
+from services.provisioner.backends.protocol import AttemptSpec, Member, MemberState
+from shared.clock import utc_now
+from tests.integration.attempts import FAKE_CHILD, REPOSITORY, Attempts
+from tests.integration.backend_suite import until
+
+pytestmark = pytest.mark.stack
+
+SLOW = {"steps": 10_000, "seconds": 0.05}
+QUICK_TIMES = {
+    "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
+    "RUNNER_METRICS_EVERY": "PT0.3S",
+    "RUNNER_LOG_EVERY": "PT0.3S",
+    "RUNNER_FLUSH_LIMIT": "PT5S",
+}
+
+
+@pytest.fixture(scope="module")
+async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
+    await stack.start("trainer_agent")
+    await stack.wait_healthy("trainer_agent")
+    async with Attempts.on(stack) as attempts:
+        yield attempts
+    await stack.stop("trainer_agent")
+
+
+class Nodes:
+    """Runners of one test, as the provisioner's local backend starts them."""
+
+    def __init__(self, attempts: Attempts, folder: Path) -> None:
+        self._attempts = attempts
+        self.folder = folder / "nodes"
+        env_file = attempts.stack.state.root / "runner.env"
+        self.backend = LocalBackend(self.folder, runner_env_file=env_file)
+        self._names: list[str] = []
+
+    async def start(self, scheduled: JobScheduled, *, script: dict | None = None, **env: str) -> None:
+        spec = AttemptSpec(
+            name=layout.attempt_name(scheduled.job_id, scheduled.attempt),
+            job_id=scheduled.job_id,
+            tenant=scheduled.tenant,
+            attempt=scheduled.attempt,
+            pool=scheduled.pool,
+            nodes=scheduled.nodes,
+            devices_per_node=scheduled.devices_per_node,
+            argv=(sys.executable, "-m", "services.trainer_agent.runner"),
+            env=tuple(
+                {
+                    "PYTHONPATH": str(REPOSITORY),
+                    "RUNNER_CHILD_ARGV": json.dumps([sys.executable, str(FAKE_CHILD)]),
+                    "FAKE_CHILD": json.dumps(script or {}),
+                    **QUICK_TIMES,
+                    **env,
+                }.items()
+            ),
+        )
+        self._names.append(spec.name)
+        await self.backend.create(spec)
+
+    async def restart(self, scheduled: JobScheduled, node: int = 0) -> None:
+        """Start a dead node's runner again in its old folder, as an engine might that was told not to."""
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+        for left in ("pid", "exit"):
+            (self.folder / name / str(node) / left).unlink(missing_ok=True)
+        spec = json.loads((self.folder / name / "spec.json").read_text())
+        spec.pop("digest")
+        spec |= {"argv": tuple(spec["argv"]), "env": tuple((key, value) for key, value in spec["env"])}
+        await self.backend.create(AttemptSpec(**spec))
+
+    async def until_ended(self, scheduled: JobScheduled, node: int = 0) -> Member:
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+
+        async def member() -> Member:
+            found = await self.backend.observe(name)
+            assert found is not None
+            return found.members[node]
+
+        async def has_ended() -> bool:
+            return (await member()).state is MemberState.ENDED
+
+        await until(has_ended, seconds=60)
+        return await member()
+
+    def runner_pid(self, scheduled: JobScheduled, node: int = 0) -> int:
+        """Of the Python process, which is neither its wrapper nor a part of its child."""
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+        children = set(self.child_pids(scheduled, node))
+        return next(
+            pid
+            for pid in marked(f"RUNNER_NODE_ID={name}-n{node}")
+            if pid not in children and b"python" in Path("/proc", str(pid), "exe").readlink().name.encode()
+        )
+
+    def child_pids(self, scheduled: JobScheduled, node: int = 0) -> list[int]:
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+        return list(marked(f"RUNNER_CHILD_OF={name}-n{node}"))
+
+    async def clean_up(self) -> None:
+        for name in self._names:
+            await self.backend.stop(name, 0.0)
+
+
+@pytest.fixture
+async def nodes(attempts: Attempts, tmp_path: Path) -> AsyncIterator[Nodes]:
+    nodes = Nodes(attempts, tmp_path)
+    yield nodes
+    await nodes.clean_up()
+
+
+class TestHappyPath:
+    async def test_trains_stores_and_tells(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script={"steps": 35, "seconds": 0.02, "every": 10})
+        done = await attempts.until(scheduled.job_id, TrainingCompleted)
+        assert (done.last_step, done.bundle.step, done.bundle.attempt) == (35, 35, 1)
+        assert (await attempts.bundle_state(scheduled.job_id, done.bundle))["step"] == 35
+        story = attempts.story(scheduled.job_id, "training.events")
+        assert (story[0], story[-1]) == ("TrainingStarted", "TrainingCompleted")
+        assert set(story[1:-1]) == {"CheckpointWritten"}
+        final = attempts.heard(scheduled.job_id, CheckpointWritten, kind=BundleKind.FINAL)
+        assert [fact.bundle for fact in final] == [done.bundle]
+        assert (await nodes.until_ended(scheduled)).exit_code == 0
+
+    async def test_a_last_bundle_of_a_step_that_was_just_saved_is_stored_once(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script={"steps": 3, "every": 1})
+        done = await attempts.until(scheduled.job_id, TrainingCompleted)
+        assert done.bundle.step == 3
+        written = [fact.bundle for fact in attempts.heard(scheduled.job_id, CheckpointWritten)]
+        assert written.count(done.bundle) == 1
+
+    async def test_tells_the_first_step_and_metrics_of_every_step(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script={"steps": 12})
+        await attempts.until(scheduled.job_id, TrainingCompleted)
+        first = await attempts.until(scheduled.job_id, StepReached)
+        assert (first.step, first.num_steps, first.packing, first.certificate) == (1, 12, "proved", None)
+        await nodes.until_ended(scheduled)
+        await attempts.until(scheduled.job_id, StepsRecorded)
+        steps = [s.step for batch in attempts.heard(scheduled.job_id, StepsRecorded) for s in batch.steps]
+        assert steps == list(range(1, 13))
+
+    async def test_its_log_can_be_followed_and_is_kept(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+
+        async def is_followed() -> bool:
+            return "step 3\n" in await attempts.log(scheduled)
+
+        await until(is_followed)
+        await attempts.stop(scheduled)
+        await nodes.until_ended(scheduled)
+        log = await attempts.log(scheduled)
+        last = attempts.heard(scheduled.job_id, RunnerStopped)[0].last_step
+        assert f"step {last}\n" in log
+        assert "runner ends" in log
+
+    async def test_resumes_from_a_verified_bundle_with_its_certificate(self, attempts, nodes):
+        first = await attempts.schedule()
+        await nodes.start(first, script=SLOW)
+        await attempts.until(first.job_id, StepReached)
+        await attempts.stop(first)
+        stopped = await attempts.until(first.job_id, TrainingStopped)
+        second = await attempts.schedule(first.job_id, attempt=2, resume=stopped.bundle)
+        steps = stopped.last_step + 4
+        await nodes.start(second, script={"steps": steps})
+        done = await attempts.until(first.job_id, TrainingCompleted)
+        assert (done.attempt, done.last_step) == (2, steps)
+        resumed = attempts.heard(first.job_id, TrainingResumed)[0]
+        assert (resumed.certificate.exact, resumed.certificate.step) == (True, stopped.bundle.step)
+        assert attempts.heard(first.job_id, StepReached)[-1].step == stopped.last_step + 1
+
+
+class TestStop:
+    async def test_saves_at_the_step_boundary_and_tells(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        await attempts.stop(scheduled, reason=StopReason.PAUSE)
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert (stopped.reason, stopped.bundle.step) == ("pause", stopped.last_step)
+        assert (await attempts.bundle_state(scheduled.job_id, stopped.bundle))["step"] == stopped.last_step
+        assert attempts.story(scheduled.job_id, "training.events") == [
+            "TrainingStarted",
+            "CheckpointWritten",
+            "TrainingStopped",
+        ]
+        assert (await nodes.until_ended(scheduled)).exit_code == 143
+
+    async def test_that_the_child_ignores_ends_at_its_deadline(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW | {"ignore_stop": True})
+        await attempts.until(scheduled.job_id, StepReached)
+        began = utc_now()
+        await attempts.stop(scheduled, seconds=3)
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert (stopped.reason, stopped.bundle) == ("cancel", None)
+        assert (await nodes.until_ended(scheduled)).exit_code == 143
+        assert utc_now() - began < timedelta(seconds=6)
+        assert nodes.child_pids(scheduled) == []
+
+    async def test_moved_earlier_counts(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW | {"ignore_stop": True})
+        await attempts.until(scheduled.job_id, StepReached)
+        await attempts.stop(scheduled, seconds=300)
+        await attempts.until(scheduled.job_id, StopTraining)
+        await attempts.stop(scheduled, seconds=2)
+        await attempts.until(scheduled.job_id, TrainingStopped, seconds=30)
+        assert len(attempts.heard(scheduled.job_id, StopTraining)) == 2
+
+    async def test_before_the_gang_is_complete_nothing_starts(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await attempts.stop(scheduled)
+        await attempts.until(scheduled.job_id, StopTraining)
+        await nodes.start(scheduled)
+        assert (await nodes.until_ended(scheduled)).exit_code == 143
+        await attempts.until(scheduled.job_id, TrainingStopped)
+        assert attempts.heard(scheduled.job_id, StartTraining) == []
+
+    async def test_answers_a_runner_of_an_ended_attempt(self, attempts, nodes):
+        old = await attempts.schedule()
+        await attempts.schedule(old.job_id, attempt=2)
+        await attempts.until(old.job_id, TrainingStopped, attempt=1)
+        await nodes.start(old)
+        assert (await nodes.until_ended(old)).exit_code == 143
+        assert attempts.heard(old.job_id, StartTraining) == []
+
+
+class TestNotice:
+    async def test_with_its_directive_saves_and_stops(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        name = layout.attempt_name(scheduled.job_id, 1)
+        await nodes.backend.notify(name, 0, utc_now() + timedelta(seconds=20))
+        await attempts.stop(scheduled, seconds=20, reason=StopReason.PREEMPT)
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert (stopped.reason, stopped.bundle.step) == ("preempt", stopped.last_step)
+
+    async def test_without_a_directive_saves_all_the_same(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        name = layout.attempt_name(scheduled.job_id, 1)
+        await nodes.backend.notify(name, 0, utc_now() + timedelta(seconds=20))
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert (stopped.reason, stopped.bundle.step) == ("unasked", stopped.last_step)
+        assert (await nodes.until_ended(scheduled)).exit_code == 143
+
+    async def test_that_came_before_training_ends_the_runner(self, attempts, nodes):
+        scheduled = await attempts.schedule(nodes=2)
+        await nodes.start(scheduled.model_copy(update={"nodes": 1}), RUNNER_NOTICE_WAIT="PT0.2S")
+        await attempts.until(scheduled.job_id, RunnerStarted)
+        await nodes.backend.notify(
+            layout.attempt_name(scheduled.job_id, 1), 0, utc_now() + timedelta(seconds=20)
+        )
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert (stopped.reason, stopped.last_step, stopped.bundle) == ("unasked", 0, None)
+        assert (await nodes.until_ended(scheduled)).exit_code == 143
+
+
+class TestFailure:
+    async def failed(self, attempts, scheduled: JobScheduled) -> TrainingFailed:
+        await attempts.until(scheduled.job_id, TrainingStopped)
+        story = attempts.story(scheduled.job_id, "training.events")
+        assert story[-2:] == ["TrainingFailed", "TrainingStopped"]
+        return attempts.heard(scheduled.job_id, TrainingFailed)[0]
+
+    @pytest.mark.parametrize(
+        ("script", "failure", "message"),
+        [
+            ({"fail_at": 3}, FailureClass.NUMERIC, "loss is NaN"),
+            ({"crash_at": 3}, FailureClass.INTERNAL, "the training child exited with code 3"),
+            ({"hang_at": 3}, FailureClass.INFRA, "the training child hung: no progress in its step section"),
+        ],
+        ids=["told", "crash", "hang"],
+    )
+    async def test_is_told_by_class(self, attempts, nodes, script, failure, message):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=script, RUNNER_STEP_LIMIT="PT2S")
+        failed = await self.failed(attempts, scheduled)
+        assert failed.failure_class is failure
+        assert failed.message.startswith(message)
+        assert (await nodes.until_ended(scheduled)).exit_code == 143
+        assert nodes.child_pids(scheduled) == []
+
+    async def test_a_killed_child_is_infrastructure(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW | {"every": 2})
+        await attempts.until(scheduled.job_id, CheckpointWritten)
+        os.kill(nodes.child_pids(scheduled)[0], signal.SIGKILL)
+        failed = await self.failed(attempts, scheduled)
+        assert (failed.failure_class, failed.message) == (
+            FailureClass.INFRA,
+            "the training child was ended by signal 9",
+        )
+
+    async def test_inputs_that_are_not_there_are_infrastructure(self, attempts, nodes):
+        scheduled = await attempts.schedule(base_sha="b" * 64)
+        await nodes.start(scheduled)
+        failed = await self.failed(attempts, scheduled)
+        assert failed.failure_class is FailureClass.INFRA
+        assert "inputs could not be fetched: KeyError" in failed.message
+
+    async def test_a_corrupt_input_is_not_trained_on(self, attempts, nodes):
+        dataset = attempts.a_schedule().dataset
+        scheduled = await attempts.schedule(dataset=dataset.model_copy(update={"manifest_sha256": "b" * 64}))
+        await nodes.start(scheduled)
+        assert "CorruptObject" in (await self.failed(attempts, scheduled)).message
+
+
+class TestDeathOfARunner:
+    async def test_it_never_starts_a_second_child(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        os.kill(nodes.runner_pid(scheduled), signal.SIGKILL)
+        assert (await nodes.until_ended(scheduled)).exit_code == 137
+        started = len(attempts.heard(scheduled.job_id, RunnerStarted))
+        await nodes.backend.end(layout.attempt_name(scheduled.job_id, 1), 0)
+        await nodes.restart(scheduled)
+        failed = await attempts.until(scheduled.job_id, TrainingFailed)
+        assert failed.message == "the runner was started again while its child trained"
+        assert (await nodes.until_ended(scheduled)).exit_code == 143
+        assert nodes.child_pids(scheduled) == []
+        assert len(attempts.heard(scheduled.job_id, RunnerStarted)) == started
+
+    async def test_before_training_it_goes_on_where_it_was(self, attempts, nodes):
+        """Its RunnerStarted is the same, and the directive that came meanwhile is not missed."""
+        scheduled = attempts.a_schedule()
+        await nodes.start(scheduled, script={"steps": 3})
+        await attempts.until(scheduled.job_id, RunnerStarted)
+        await nodes.backend.end(layout.attempt_name(scheduled.job_id, 1), 0)
+        await nodes.until_ended(scheduled)
+        await attempts.write("scheduler", scheduled)
+        await attempts.until(scheduled.job_id, StartTraining)
+        await nodes.restart(scheduled)
+        await attempts.until(scheduled.job_id, TrainingCompleted)
+        assert len(set(attempts.report_ids(scheduled.job_id, RunnerStarted))) == 1
+
+    async def test_in_silence_fails_the_attempt_and_its_nodes_release_ends_it(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        await nodes.backend.end(layout.attempt_name(scheduled.job_id, 1), 0)
+        failed = await attempts.until(scheduled.job_id, TrainingFailed, seconds=90)
+        assert (failed.failure_class, failed.message) == (
+            FailureClass.INFRA,
+            "no report from runner 0 for 30 s",
+        )
+        await attempts.write(
+            "provisioner", NodesReleased(job_id=scheduled.job_id, tenant="demo", attempt=1, nodes=())
+        )
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert stopped.reason == "failure"
+
+    async def test_of_silence_kills_itself_and_its_child(self, attempts, nodes):
+        """Without acknowledged heartbeats the control side must take it for gone."""
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW, RUNNER_FENCE_AFTER="PT4S")
+        await attempts.until(scheduled.job_id, StepReached)
+        await attempts.stack.stop("kafka")
+        try:
+            assert (await nodes.until_ended(scheduled)).exit_code == 70
+            assert nodes.child_pids(scheduled) == []
+        finally:
+            await attempts.stack.start("kafka")
+            await attempts.stack.wait_healthy("kafka")
+
+    async def test_stopped_by_a_signal_and_woken_up_it_fences_itself(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW, RUNNER_FENCE_AFTER="PT3S")
+        await attempts.until(scheduled.job_id, RunnerHeartbeat, state="training")
+        runner = nodes.runner_pid(scheduled)
+        os.kill(runner, signal.SIGSTOP)
+        before = len(attempts.heard(scheduled.job_id, RunnerHeartbeat))
+        await asyncio.sleep(4)  # the time of the fence itself is what is tested
+        os.kill(runner, signal.SIGCONT)
+        assert (await nodes.until_ended(scheduled)).exit_code == 70
+        assert len(attempts.heard(scheduled.job_id, RunnerHeartbeat)) <= before + 2
+
+
+class TestGang:
+    async def test_starts_when_all_have_reported_and_stores_one_bundle_of_all(self, attempts, nodes):
+        scheduled = await attempts.schedule(nodes=2)
+        await nodes.start(scheduled, script={"steps": 8, "seconds": 0.02})
+        done = await attempts.until(scheduled.job_id, TrainingCompleted)
+        started = await attempts.until(scheduled.job_id, TrainingStarted)
+        assert [member.node_index for member in started.members] == [0, 1]
+        assert len({member.port for member in started.members}) == 2
+        key = layout.checkpoint(scheduled.job_id, 1, done.bundle.step)
+        manifest = json.loads(await attempts.objects.get_bytes(key))
+        assert [part["path"] for part in manifest["parts"]] == ["state.json", "state-1.json"]
+        for part in manifest["parts"]:
+            stored = layout.checkpoint(scheduled.job_id, 1, done.bundle.step, f"parts/{part['sha256']}")
+            assert await attempts.objects.head(stored) is not None
+        for node in range(2):
+            assert (await nodes.until_ended(scheduled, node)).exit_code == 0
+
+    async def test_of_which_one_is_missing_does_not_start(self, attempts, nodes):
+        scheduled = await attempts.schedule(nodes=2)
+        await nodes.start(scheduled.model_copy(update={"nodes": 1}))
+        await attempts.until(scheduled.job_id, RunnerHeartbeat, times=3, state="waiting")
+        assert attempts.heard(scheduled.job_id, StartTraining) == []
+        await attempts.stop(scheduled)
+        await attempts.until(scheduled.job_id, TrainingStopped)
+
+    async def test_a_stop_reaches_all(self, attempts, nodes):
+        scheduled = await attempts.schedule(nodes=2)
+        await nodes.start(scheduled, script=SLOW | {"hold_at": 5})
+        await attempts.until(scheduled.job_id, StepReached)
+        await attempts.stop(scheduled)
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert (stopped.last_step, stopped.bundle.step) == (5, 5)
+        for node in range(2):
+            assert (await nodes.until_ended(scheduled, node)).exit_code == 143
+
+    async def test_metrics_come_from_one_node(self, attempts, nodes):
+        scheduled = await attempts.schedule(nodes=2)
+        await nodes.start(scheduled, script={"steps": 6})
+        await attempts.until(scheduled.job_id, TrainingCompleted)
+        for node in range(2):
+            await nodes.until_ended(scheduled, node)
+        await attempts.until(scheduled.job_id, StepsRecorded)
+        steps = [s.step for batch in attempts.heard(scheduled.job_id, StepsRecorded) for s in batch.steps]
+        assert steps == list(range(1, 7))
+
+
+async def test_a_restart_of_the_control_side_loses_no_attempt(attempts, nodes):
+    scheduled = await attempts.schedule()
+    await nodes.start(scheduled, script={"steps": 150, "seconds": 0.05})
+    await attempts.until(scheduled.job_id, StepReached)
+    await attempts.stack.kill("trainer_agent")  # its supervisor starts it again
+    await attempts.until(scheduled.job_id, TrainingCompleted)
+    story = attempts.story(scheduled.job_id, "training.events")
+    assert story.count("TrainingStarted") == story.count("TrainingCompleted") == 1
+    assert "TrainingFailed" not in story
