@@ -1,17 +1,18 @@
 """Small real jobs for the training child: a tiny base model, a packed dataset, orders, and ways to run them."""
 
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import psutil
 import torch
 from safetensors.numpy import save_file
 
@@ -21,6 +22,7 @@ from services.trainer_agent.protocol import (
     REPORTS,
     Report,
     Saved,
+    Stepped,
     TrainingOrder,
     bundle_manifest,
     parse_reports,
@@ -37,6 +39,9 @@ CONFIG_HASH = "c0" * 32
 WINDOW_TOKENS = 96
 ONE_PROCESS = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"))
 CHILD = (sys.executable, "-m", "services.trainer_agent.training.main")
+
+PATIENCE_SECONDS = 240
+"""Longer than any start on a busy machine."""
 
 Tokens = tuple[list[int], list[int]]
 """Token ids and loss mask of one example."""
@@ -81,7 +86,9 @@ def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_p
     directory.mkdir(parents=True)
     num_training = len(windows) - len(windows) // 8
     parts = [list(part) for part in np.array_split(np.arange(num_training), num_parts)]
-    training = [_write_part(directory, f"part-{i}", [windows[w] for w in part]) for i, part in enumerate(parts)]
+    training = [
+        _write_part(directory, f"part-{i}", [windows[w] for w in part]) for i, part in enumerate(parts)
+    ]
     validation = _write_part(directory, "validation-0", windows[num_training:])
     (directory / "report.json").write_text("{}")
     manifest = DatasetManifest(
@@ -142,6 +149,33 @@ def reports_in(work_dir: Path) -> tuple[Report, ...]:
 
 def reports_of(reports: Sequence[Report], kind: type[T]) -> list[T]:
     return [report for report in reports if isinstance(report, kind)]
+
+
+def wait_for_step(child: subprocess.Popen[bytes], work_dir: Path, step: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not any(report.step >= step for report in reports_of(reports_in(work_dir), Stepped)):
+        if child.poll() is not None or time.monotonic() > deadline:
+            end_all(child)
+            raise AssertionError(f"no step {step}:\n{log_in(work_dir)}")
+        time.sleep(0.002)
+
+
+def wait_for_exit(child: subprocess.Popen[bytes], work_dir: Path) -> int:
+    try:
+        return child.wait(PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        end_all(child)
+        raise AssertionError(f"still running:\n{log_in(work_dir)}") from None
+
+
+def end_all(*children: subprocess.Popen[bytes]) -> None:
+    """What is still running of them and below them."""
+    for child in children:
+        if child.poll() is None:
+            for process in psutil.Process(child.pid).children(recursive=True):
+                process.kill()
+            child.kill()
+            child.wait()
 
 
 def log_in(work_dir: Path) -> str:

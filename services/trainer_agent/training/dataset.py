@@ -95,13 +95,13 @@ def load_dataset(directory: Path, *, version: str, base_sha: str) -> Dataset:
 def _load_part(directory: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
     try:
         part: dict[str, NDArray[Any]] = load_file(directory / entry.path)
-        _check_part(part)
+        check_part(part)
     except (SafetensorError, KeyError, ValueError) as error:
         raise _refusal(f"{entry.path}: {error}") from error
     return part
 
 
-def _check_part(part: dict[str, NDArray[Any]]) -> None:
+def check_part(part: dict[str, NDArray[Any]]) -> None:
     """Every offset must rise and end where its array ends, and every window must name examples there are."""
     num_examples = len(part["example_offsets"]) - 1
     if len(part["loss_mask"]) != len(part["tokens"]):

@@ -1,0 +1,196 @@
+"""Several processes share one run: the same losses, whole adapters, one stop for all."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from schemas.base import FailureClass
+from schemas.specification import LoraSpec, Method, Recipe
+from services.trainer_agent.protocol import (
+    STOP,
+    BundleKind,
+    Ended,
+    Outcome,
+    PackingVerdict,
+    PreflightDone,
+    Report,
+    ResumeChecked,
+    Saved,
+    Started,
+    Stepped,
+    TrainingOrder,
+)
+from tests.training.jobs import (
+    a_recipe,
+    an_order,
+    as_bundle,
+    carry_out,
+    end_all,
+    free_port,
+    log_in,
+    model_sha256,
+    reports_in,
+    reports_of,
+    start_gang_node,
+    wait_for_exit,
+    wait_for_step,
+)
+
+# No dropout: each process draws its own, so only runs without it can be equal.
+LORA = a_recipe(lora=LoraSpec(rank=4), num_epochs=8)
+SFT = a_recipe(method=Method.SFT, learning_rate=1e-3, num_epochs=1, gradient_checkpointing=True, batch_size=5)
+
+
+@dataclass(frozen=True)
+class Gang:
+    order: TrainingOrder
+    reports: tuple[Report, ...]
+
+    @property
+    def losses(self) -> list[float]:
+        return [report.loss for report in reports_of(self.reports, Stepped)]
+
+    @property
+    def saved(self) -> list[Saved]:
+        return reports_of(self.reports, Saved)
+
+
+def two_processes(directory: Path, inputs, recipe: Recipe, **changes) -> Gang:
+    order = an_order(inputs, recipe, devices_per_node=2, **changes)
+    node = start_gang_node(directory, order)
+    assert wait_for_exit(node, directory) == 0, log_in(directory)
+    return Gang(order, reports_in(directory))
+
+
+def one_process(directory: Path, inputs, recipe: Recipe, **changes) -> Gang:
+    order = an_order(inputs, recipe, **changes)
+    return Gang(order, carry_out(directory, order))
+
+
+def weights_of(saved: Saved) -> dict[str, torch.Tensor]:
+    [path] = (saved.directory / "model").glob("*.safetensors")
+    return load_file(path)
+
+
+def assert_close(found: Saved, expected: Saved, *, atol: float) -> None:
+    found_weights, expected_weights = weights_of(found), weights_of(expected)
+    assert found_weights.keys() == expected_weights.keys()
+    for name, weight in expected_weights.items():
+        torch.testing.assert_close(found_weights[name], weight, atol=atol, rtol=0, msg=name)
+
+
+@pytest.fixture(scope="module")
+def gang(inputs, tmp_path_factory) -> Gang:
+    return two_processes(tmp_path_factory.mktemp("gang") / "work", inputs, LORA)
+
+
+@pytest.fixture(scope="module")
+def alone(inputs, tmp_path_factory) -> Gang:
+    return one_process(tmp_path_factory.mktemp("alone") / "work", inputs, LORA)
+
+
+@pytest.fixture(scope="module")
+def stopped(inputs, tmp_path_factory) -> list[Gang]:
+    """Two nodes of one process each; only the second is told to stop."""
+    order = an_order(inputs, LORA, nodes=2)
+    port = free_port()
+    work_dirs = [tmp_path_factory.mktemp("nodes") / str(node) for node in (0, 1)]
+    nodes = [start_gang_node(work_dirs[n], order, node=n, port=port) for n in (0, 1)]
+    try:
+        wait_for_step(nodes[0], work_dirs[0], 4)
+        (work_dirs[1] / STOP).write_text("preempt")
+        for node, work_dir in zip(nodes, work_dirs, strict=True):
+            wait_for_exit(node, work_dir)
+            [ended] = reports_of(reports_in(work_dir), Ended)
+            assert ended.outcome is Outcome.STOPPED, log_in(work_dir)
+    finally:
+        end_all(*nodes)
+    return [Gang(order, reports_in(work_dir)) for work_dir in work_dirs]
+
+
+class TestTwoProcesses:
+    def test_agree_with_one(self, gang, alone):
+        [started], [verdict] = reports_of(gang.reports, Started), reports_of(gang.reports, PreflightDone)
+        assert (started.world_size, verdict.packing) == (2, PackingVerdict.PROVED)
+        assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
+        assert gang.saved[-1].metrics == pytest.approx(alone.saved[-1].metrics, abs=1e-4)
+        assert_close(gang.saved[-1], alone.saved[-1], atol=1e-4)
+
+    def test_write_slices_each_and_the_adapter_once(self, gang):
+        paths = {entry.path for entry in gang.saved[-1].all_parts}
+        assert {f"{folder}/rank-{r}.safetensors" for folder in ("optimizer", "rng") for r in (0, 1)} < paths
+        assert sum(path.startswith("model/") for path in paths) == 2
+        whole = sum(
+            t.numel() for t in load_file(gang.saved[-1].directory / "optimizer/rank-0.safetensors").values()
+        )
+        assert whole < 2 * sum(t.numel() for t in weights_of(gang.saved[-1]).values())
+
+    def test_their_bundle_is_resumed_by_one_and_not_called_exact(self, inputs, gang, alone, tmp_path):
+        bundle = as_bundle(gang.order, gang.saved[1], tmp_path / "bundle")
+        resumed = one_process(tmp_path / "work", inputs, LORA, resume_dir=bundle)
+        [checked] = reports_of(resumed.reports, ResumeChecked)
+        assert not checked.certificate.exact
+        assert checked.certificate.reason == "number of processes: expected 2, found 1"
+        assert checked.certificate.expected_batch_sha256 == checked.certificate.found_batch_sha256
+        assert resumed.losses == pytest.approx(alone.losses[6:], abs=1e-4)
+        assert_close(resumed.saved[-1], alone.saved[-1], atol=1e-4)
+
+
+class TestTwoNodes:
+    def test_stop_at_the_same_step_though_only_one_was_told(self, stopped):
+        lasts = [gang.saved[-1] for gang in stopped]
+        assert [saved.bundle for saved in lasts] == [BundleKind.EMERGENCY] * 2
+        assert lasts[0].step == lasts[1].step == len(stopped[0].losses) == len(stopped[1].losses)
+
+    def test_each_report_their_own_files_and_the_first_all(self, stopped):
+        first, second = (gang.saved[-1] for gang in stopped)
+        assert {entry.path for entry in second.parts} == {
+            "optimizer/rank-1.safetensors",
+            "optimizer/rank-1.json",
+            "rng/rank-1.safetensors",
+        }
+        assert set(first.all_parts) == {*first.parts, *second.parts}
+        assert not second.all_parts
+
+    def test_their_bundle_is_resumed_exactly_by_as_many_processes(self, inputs, gang, stopped, tmp_path):
+        first, second = (node.saved[-1] for node in stopped)
+        bundle = as_bundle(stopped[0].order, first, tmp_path / "bundle")
+        shutil.copytree(second.directory, bundle, dirs_exist_ok=True)
+        resumed = two_processes(tmp_path / "work", inputs, LORA, resume_dir=bundle)
+        [checked] = reports_of(resumed.reports, ResumeChecked)
+        assert checked.certificate.exact, checked.certificate.reason
+        assert model_sha256(resumed.saved[-1]) == model_sha256(gang.saved[-1])
+
+
+class TestFullWeights:
+    def test_two_processes_agree_with_one_and_one_resumes_from_them(self, inputs, tmp_path):
+        gang = two_processes(tmp_path / "gang", inputs, SFT)
+        alone = one_process(tmp_path / "alone", inputs, SFT)
+        assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
+        assert_close(gang.saved[-1], alone.saved[-1], atol=1e-3)
+        bundle = as_bundle(gang.order, gang.saved[0], tmp_path / "bundle")
+        resumed = one_process(tmp_path / "resumed", inputs, SFT, resume_dir=bundle)
+        assert resumed.losses == pytest.approx(alone.losses[gang.saved[0].step :], abs=1e-4)
+        assert model_sha256(gang.saved[-1]) != model_sha256(gang.saved[0])
+
+
+def test_a_process_that_dies_ends_its_peers_with_infra(inputs, tmp_path):
+    order = an_order(inputs, a_recipe(num_epochs=50), devices_per_node=2)
+    node = start_gang_node(tmp_path / "work", order)
+    wait_for_step(node, tmp_path / "work", 2)
+    kill_rank(node.pid, 1)
+    assert wait_for_exit(node, tmp_path / "work") != 0
+    [ended] = reports_of(reports_in(tmp_path / "work"), Ended)
+    assert (ended.outcome, ended.failure_class) == (Outcome.FAILED, FailureClass.INFRA)
+
+
+def kill_rank(torchrun: int, rank: int) -> None:
+    [worker] = [
+        child for child in psutil.Process(torchrun).children() if child.environ().get("RANK") == str(rank)
+    ]
+    worker.kill()

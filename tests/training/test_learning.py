@@ -1,0 +1,168 @@
+"""What a run learns, and what its adapter or model is worth outside of it."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from schemas.specification import LoraSpec, Method
+from services.trainer_agent.protocol import (
+    BundleKind,
+    Ended,
+    Outcome,
+    PackingVerdict,
+    PreflightDone,
+    Saved,
+    Started,
+    Stepped,
+)
+from services.trainer_agent.training.reports import Reports
+from services.trainer_agent.training.setup import prepare
+from services.trainer_agent.training.step import take_step
+from tests.training.jobs import (
+    BASE_SHA,
+    ONE_PROCESS,
+    a_recipe,
+    a_work_dir,
+    an_order,
+    carry_out,
+    model_sha256,
+    reports_of,
+)
+
+SFT = a_recipe(method=Method.SFT, num_epochs=4)
+
+
+@pytest.fixture(scope="module")
+def lora_reports(inputs, tmp_path_factory):
+    return carry_out(tmp_path_factory.mktemp("lora") / "work", an_order(inputs))
+
+
+@pytest.fixture(scope="module")
+def sft_reports(inputs, tmp_path_factory):
+    return carry_out(tmp_path_factory.mktemp("sft") / "work", an_order(inputs, SFT))
+
+
+class TestLora:
+    def test_tells_the_whole_story_in_order(self, lora_reports):
+        [started] = reports_of(lora_reports, Started)
+        [ended] = reports_of(lora_reports, Ended)
+        assert [type(report) for report in lora_reports[:2]] == [Started, PreflightDone]
+        assert started.num_trainable < started.num_parameters
+        assert [report.step for report in reports_of(lora_reports, Stepped)] == list(range(1, 15))
+        assert (ended.outcome, ended.last_step, started.num_steps) == (Outcome.COMPLETED, 14, 14)
+        assert lora_reports[-1] == ended
+
+    def test_loss_goes_down(self, lora_reports):
+        losses = [report.loss for report in reports_of(lora_reports, Stepped)]
+        assert sum(losses[-3:]) < sum(losses[:3]) - 0.2
+
+    def test_saves_periodically_and_at_the_end_with_validation_loss(self, lora_reports):
+        saved = reports_of(lora_reports, Saved)
+        assert [(s.step, s.bundle) for s in saved] == [
+            *((step, BundleKind.PERIODIC) for step in (3, 6, 9, 12)),
+            (14, BundleKind.FINAL),
+        ]
+        assert saved[-1].parts == saved[-1].all_parts
+        assert saved[-1].metrics["full_valid_loss"] < saved[0].metrics["valid_loss"]
+
+    def test_bundle_holds_safetensors_and_json_alone(self, lora_reports):
+        saved = reports_of(lora_reports, Saved)[-1]
+        assert {entry.path for entry in saved.all_parts} == {
+            "model/adapter_model.safetensors",
+            "model/adapter_config.json",
+            "optimizer/rank-0.safetensors",
+            "optimizer/rank-0.json",
+            "rng/rank-0.safetensors",
+            "state.json",
+        }
+
+    def test_the_adapter_names_its_base_by_sha(self, lora_reports):
+        directory = reports_of(lora_reports, Saved)[-1].directory
+        config = json.loads((directory / "model/adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == BASE_SHA
+        assert config["inference_mode"] is True
+        assert config["target_modules"] == sorted(config["target_modules"])
+
+    def test_equal_orders_give_equal_bytes(self, inputs, lora_reports, tmp_path):
+        again = carry_out(tmp_path / "work", an_order(inputs))
+        finals = [reports_of(reports, Saved)[-1] for reports in (lora_reports, again)]
+        files = [[entry for entry in s.parts if entry.path.startswith("model/")] for s in finals]
+        assert files[0] == files[1]
+
+    def test_gradient_checkpointing_changes_memory_but_not_the_result(self, inputs, lora_reports, tmp_path):
+        recipe = a_recipe(gradient_checkpointing=True)
+        reports = carry_out(tmp_path / "work", an_order(inputs, recipe))
+        expected = [r.loss for r in reports_of(lora_reports, Stepped)]
+        assert [r.loss for r in reports_of(reports, Stepped)] == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_adapter_loaded_by_peft_gives_the_loops_own_logits(inputs, tmp_path):
+    recipe = a_recipe(lora=LoraSpec(rank=4))
+    order = an_order(inputs, recipe)
+    work_dir = a_work_dir(tmp_path / "loop", order)
+    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    while not run.is_complete:
+        take_step(run)
+    saved = reports_of(carry_out(tmp_path / "work", order), Saved)[-1]
+
+    base = AutoModelForCausalLM.from_pretrained(inputs.base_dir)
+    tokens = torch.arange(40)[None]
+    with torch.no_grad():
+        untrained = base(tokens).logits
+        served = PeftModel.from_pretrained(base, saved.directory / "model").eval()(tokens).logits
+        trained = run.network.model.eval()(tokens).logits
+    assert torch.equal(served, trained)
+    assert (served - untrained).abs().max() > 0.1
+
+
+class TestSft:
+    def test_trains_all_weights_and_learns_more(self, sft_reports):
+        [started] = reports_of(sft_reports, Started)
+        losses = [report.loss for report in reports_of(sft_reports, Stepped)]
+        assert started.num_trainable == started.num_parameters
+        assert losses[-1] < losses[0] - 1.0
+
+    def test_the_bundles_model_directory_can_be_served_as_it_is(self, inputs, sft_reports):
+        saved = reports_of(sft_reports, Saved)[-1]
+        directory = saved.directory / "model"
+        weights = load_file(directory / "model.safetensors")
+        model = AutoModelForCausalLM.from_pretrained(directory)
+        assert torch.equal(model.lm_head.weight, weights["lm_head.weight"])
+        assert not torch.equal(
+            weights["lm_head.weight"], load_file(inputs.base_dir / "model.safetensors")["lm_head.weight"]
+        )
+        assert AutoTokenizer.from_pretrained(directory).chat_template
+        assert model_sha256(saved)
+
+
+class TestLayouts:
+    def test_an_unpacked_run_takes_the_same_steps_with_the_same_losses(self, inputs, lora_reports, tmp_path):
+        """Dropout is off, so that only the layout differs."""
+        runs = []
+        for packing in (True, False):
+            recipe = a_recipe(packing=packing, lora=LoraSpec(rank=4))
+            reports = carry_out(tmp_path / f"packing-{packing}", an_order(inputs, recipe))
+            [verdict] = reports_of(reports, PreflightDone)
+            assert verdict.packing is (PackingVerdict.PROVED if packing else PackingVerdict.OFF)
+            runs.append([report.loss for report in reports_of(reports, Stepped)])
+        assert runs[0] == pytest.approx(runs[1], abs=1e-4)
+
+    def test_micro_batches_add_up_to_the_batch(self, inputs, tmp_path):
+        runs = []
+        for size in (1, 4):
+            recipe = a_recipe(micro_batch_size=size, lora=LoraSpec(rank=4))
+            reports = carry_out(tmp_path / f"micro-{size}", an_order(inputs, recipe))
+            runs.append([report.loss for report in reports_of(reports, Stepped)])
+        assert runs[0] == pytest.approx(runs[1], abs=1e-4)
+
+    def test_bfloat16_stays_near_float32(self, inputs, lora_reports, tmp_path):
+        recipe = a_recipe(precision="bfloat16")
+        reports = carry_out(tmp_path / "work", an_order(inputs, recipe))
+        [verdict] = reports_of(reports, PreflightDone)
+        assert verdict.packing is PackingVerdict.PROVED
+        expected = [report.loss for report in reports_of(lora_reports, Stepped)]
+        assert [r.loss for r in reports_of(reports, Stepped)] == pytest.approx(expected, abs=0.05)

@@ -1,0 +1,299 @@
+"""Whatever interrupts a run, the attempt after it ends with the same bytes, or says that it may not."""
+
+import json
+import random
+import signal
+import subprocess
+from threading import Event
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from schemas.base import FailureClass
+from schemas.specification import CheckpointSpec, Method
+from services.trainer_agent.protocol import (
+    STOP,
+    BundleKind,
+    Ended,
+    Outcome,
+    Report,
+    ResumeChecked,
+    Saved,
+    Started,
+    Stepped,
+)
+from services.trainer_agent.training import loop, saver
+from services.trainer_agent.training.main import run_child
+from services.trainer_agent.training.reports import Reports
+from services.trainer_agent.training.setup import prepare
+from services.trainer_agent.training.stop import StopWish
+from tests.training.jobs import (
+    BASE_SHA,
+    ONE_PROCESS,
+    a_recipe,
+    a_work_dir,
+    an_order,
+    as_bundle,
+    carry_out,
+    log_in,
+    model_sha256,
+    reports_in,
+    reports_of,
+    rewrite_manifest,
+    start_child,
+    wait_for_exit,
+    wait_for_step,
+)
+
+LONG = a_recipe(num_epochs=8)
+NUM_STEPS = 56
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(inputs, tmp_path_factory):
+    return carry_out(tmp_path_factory.mktemp("uninterrupted") / "work", an_order(inputs, LONG))
+
+
+@pytest.fixture(scope="module")
+def at_step_3(inputs, uninterrupted, tmp_path_factory):
+    """A bundle of the uninterrupted run, as a runner fetches it. Tests that change it copy it first."""
+    saved = next(s for s in reports_of(uninterrupted, Saved) if s.step == 3)
+    return as_bundle(an_order(inputs, LONG), saved, tmp_path_factory.mktemp("bundle") / "at-3")
+
+
+def final_sha256(reports: tuple[Report, ...]) -> str:
+    last = reports_of(reports, Saved)[-1]
+    assert (last.step, last.bundle) == (NUM_STEPS, BundleKind.FINAL)
+    return model_sha256(last)
+
+
+def resumed(inputs, bundle, directory, **changes):
+    return carry_out(directory, an_order(inputs, LONG, attempt=2, resume_dir=bundle, **changes))
+
+
+class TestExactness:
+    def test_a_resumed_run_ends_with_the_same_bytes_and_says_so(
+        self, inputs, uninterrupted, at_step_3, tmp_path
+    ):
+        reports = resumed(inputs, at_step_3, tmp_path / "work")
+        [started], [checked] = reports_of(reports, Started), reports_of(reports, ResumeChecked)
+        assert (started.start_step, checked.certificate.exact) == (3, True), checked.certificate.reason
+        tail = [s.loss for s in reports_of(uninterrupted, Stepped)][3:]
+        assert [s.loss for s in reports_of(reports, Stepped)] == tail
+        assert final_sha256(reports) == final_sha256(uninterrupted)
+
+    def test_the_expected_loss_is_the_very_loss_of_the_next_step(self, inputs, tmp_path):
+        """One micro batch per step, so that both are the same sum; dropout shows that no number was drawn."""
+        recipe = a_recipe(num_epochs=1, micro_batch_size=4)
+        reports = carry_out(tmp_path / "work", an_order(inputs, recipe))
+        losses = {s.step: s.loss for s in reports_of(reports, Stepped)}
+        expected = {
+            saved.step + 1: json.loads((saved.directory / "state.json").read_text())["expected_loss"]
+            for saved in reports_of(reports, Saved)
+            if saved.bundle is not BundleKind.FINAL
+        }
+        assert expected == {step: losses[step] for step in (4, 7)}
+
+    def test_saving_changes_nothing(self, inputs, uninterrupted, tmp_path):
+        rare = LONG.model_copy(update={"checkpoint": CheckpointSpec(every_steps=10_000, every_seconds=3600)})
+        reports = carry_out(tmp_path / "work", an_order(inputs, rare))
+        assert [s.step for s in reports_of(reports, Saved)] == [NUM_STEPS]
+        assert final_sha256(reports) == final_sha256(uninterrupted)
+
+    def test_full_weights_resume_exactly_too(self, inputs, tmp_path):
+        recipe = a_recipe(method=Method.SFT, learning_rate=1e-3)
+        whole = carry_out(tmp_path / "whole", an_order(inputs, recipe))
+        bundle = as_bundle(an_order(inputs, recipe), reports_of(whole, Saved)[1], tmp_path / "bundle")
+        reports = carry_out(tmp_path / "work", an_order(inputs, recipe, resume_dir=bundle))
+        [checked] = reports_of(reports, ResumeChecked)
+        assert checked.certificate.exact, checked.certificate.reason
+        assert model_sha256(reports_of(reports, Saved)[-1]) == model_sha256(reports_of(whole, Saved)[-1])
+
+
+class TestCertificate:
+    @pytest.fixture
+    def bundle(self, at_step_3, tmp_path):
+        target = tmp_path / "bundle"
+        subprocess.run(["cp", "-r", at_step_3, target], check=True)
+        return target
+
+    def certificate(self, inputs, bundle, tmp_path):
+        rewrite_manifest(bundle)
+        order = an_order(inputs, LONG, resume_dir=bundle)
+        work_dir = a_work_dir(tmp_path / "work", order)
+        prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+        [checked] = reports_of(reports_in(work_dir), ResumeChecked)
+        return checked.certificate
+
+    def test_notices_other_weights(self, inputs, bundle, tmp_path):
+        self.nudge(bundle / "model/adapter_model.safetensors", by=1e-3)
+        certificate = self.certificate(inputs, bundle, tmp_path)
+        assert not certificate.exact
+        assert certificate.reason.startswith("state of rank 0: expected ")
+        assert certificate.expected_loss != certificate.found_loss
+
+    def test_notices_other_moments(self, inputs, bundle, tmp_path):
+        self.nudge(bundle / "optimizer/rank-0.safetensors", by=1e-6)
+        certificate = self.certificate(inputs, bundle, tmp_path)
+        assert not certificate.exact
+        assert certificate.reason.startswith("state of rank 0: expected ")
+        assert certificate.expected_loss == certificate.found_loss
+
+    def test_notices_other_random_numbers(self, inputs, bundle, tmp_path):
+        torch.manual_seed(999)
+        save_file({"cpu": torch.get_rng_state()}, bundle / "rng/rank-0.safetensors")
+        certificate = self.certificate(inputs, bundle, tmp_path)
+        assert not certificate.exact
+        assert certificate.expected_loss != certificate.found_loss
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"step": 4}, "next batch: expected "),
+            ({"expected_loss": 1.5}, "next loss: expected 1.5, found "),
+            ({"expected_batch_sha256": "0" * 64}, "next batch: expected 0000"),
+            ({"packed": False}, "packing: expected False, found True"),
+        ],
+    )
+    def test_notices_another_position(self, inputs, bundle, tmp_path, changes, reason):
+        state = json.loads((bundle / "state.json").read_text())
+        (bundle / "state.json").write_text(json.dumps(state | changes))
+        certificate = self.certificate(inputs, bundle, tmp_path)
+        assert not certificate.exact
+        assert certificate.reason.startswith(reason)
+
+    def nudge(self, path, *, by):
+        tensors = load_file(path)
+        name = max(tensors)
+        tensors[name] = tensors[name] + by
+        save_file(tensors, path, metadata={"format": "pt"})
+
+
+class TestRefusals:
+    def test_a_part_that_is_not_what_the_manifest_names_is_infra(self, inputs, at_step_3, tmp_path):
+        bundle = tmp_path / "bundle"
+        subprocess.run(["cp", "-r", at_step_3, bundle], check=True)
+        path = bundle / "optimizer/rank-0.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+        [ended] = reports_of(resumed(inputs, bundle, tmp_path / "work"), Ended)
+        assert (ended.outcome, ended.failure_class) == (Outcome.FAILED, FailureClass.INFRA)
+        assert "optimizer/rank-0.safetensors" in ended.message
+
+    def test_a_bundle_of_another_recipe_is_refused(self, inputs, at_step_3, tmp_path):
+        other = LONG.model_copy(update={"batch_size": 2})
+        reports = carry_out(tmp_path / "work", an_order(inputs, other, resume_dir=at_step_3))
+        [ended] = reports_of(reports, Ended)
+        assert ended.failure_class is FailureClass.INTERNAL
+        assert "recipe" in ended.message
+
+
+class TestKill:
+    def test_kill_9_at_a_random_step_loses_nothing_but_time(self, inputs, uninterrupted, tmp_path):
+        step = random.randint(4, NUM_STEPS - 12)
+        child = start_child(tmp_path / "killed", an_order(inputs, LONG))
+        wait_for_step(child, tmp_path / "killed", step)
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
+        reports = reports_in(tmp_path / "killed")
+        assert not reports_of(reports, Ended)
+        saved = reports_of(reports, Saved)[-1]
+        bundle = as_bundle(an_order(inputs, LONG), saved, tmp_path / "bundle")
+        after = resumed(inputs, bundle, tmp_path / "resumed")
+        [checked] = reports_of(after, ResumeChecked)
+        assert checked.certificate.exact, checked.certificate.reason
+        assert final_sha256(after) == final_sha256(uninterrupted)
+
+
+class TestStop:
+    @pytest.mark.parametrize("way", ["sigterm", "file"])
+    def test_a_stop_keeps_every_step_and_leaves_the_same_bytes(self, inputs, uninterrupted, tmp_path, way):
+        work_dir = tmp_path / "stopped"
+        child = start_child(work_dir, an_order(inputs, LONG))
+        wait_for_step(child, work_dir, 4)
+        if way == "sigterm":
+            child.terminate()
+        else:
+            (work_dir / STOP).write_text("preempt")
+        assert wait_for_exit(child, work_dir) == 143, log_in(work_dir)
+        reports = reports_in(work_dir)
+        [ended], saved = reports_of(reports, Ended), reports_of(reports, Saved)[-1]
+        assert (ended.outcome, ended.message) == (
+            Outcome.STOPPED,
+            "preempt" if way == "file" else "SIGTERM",
+        )
+        assert saved.bundle is BundleKind.EMERGENCY
+        assert saved.step == reports_of(reports, Stepped)[-1].step == ended.last_step < NUM_STEPS
+        bundle = as_bundle(an_order(inputs, LONG), saved, tmp_path / "bundle")
+        after = resumed(inputs, bundle, tmp_path / "resumed")
+        [checked] = reports_of(after, ResumeChecked)
+        assert checked.certificate.exact, checked.certificate.reason
+        assert final_sha256(after) == final_sha256(uninterrupted)
+
+    def test_a_stop_before_the_first_step_saves_nothing(self, inputs, tmp_path):
+        reports = self.stopped_at_once(tmp_path / "work", an_order(inputs, LONG))
+        [ended] = reports_of(reports, Ended)
+        assert (ended.outcome, ended.last_step) == (Outcome.STOPPED, 0)
+        assert not reports_of(reports, Saved)
+
+    def test_a_stop_right_after_a_resume_names_the_bundle_it_came_from(self, inputs, at_step_3, tmp_path):
+        order = an_order(inputs, LONG, resume_dir=at_step_3)
+        reports = self.stopped_at_once(tmp_path / "work", order)
+        [saved], [ended] = reports_of(reports, Saved), reports_of(reports, Ended)
+        assert (saved.reused, saved.step, saved.directory) == (True, 3, at_step_3)
+        assert saved.all_parts
+        assert not saved.parts
+        assert ended.last_step == 3
+
+    def test_a_resume_from_the_last_step_completes_with_that_bundle(self, inputs, uninterrupted, tmp_path):
+        saved = reports_of(uninterrupted, Saved)[-1]
+        bundle = as_bundle(an_order(inputs, LONG), saved, tmp_path / "bundle")
+        reports = resumed(inputs, bundle, tmp_path / "work")
+        [again], [ended] = reports_of(reports, Saved), reports_of(reports, Ended)
+        assert (again.reused, again.bundle, again.step) == (True, BundleKind.FINAL, NUM_STEPS)
+        assert ended.outcome is Outcome.COMPLETED
+        [checked] = reports_of(reports, ResumeChecked)
+        assert checked.certificate.exact
+
+    def stopped_at_once(self, work_dir, order):
+        a_work_dir(work_dir, order)
+        (work_dir / STOP).write_text("cancel")
+        run_child(work_dir, ONE_PROCESS, StopWish(work_dir))
+        return reports_in(work_dir)
+
+
+class TestInterval:
+    def test_a_bundle_is_due_by_the_clock_as_well(self, inputs, tmp_path):
+        recipe = a_recipe(num_epochs=1, checkpoint=CheckpointSpec(every_steps=1000, every_seconds=1e-6))
+        reports = carry_out(tmp_path / "work", an_order(inputs, recipe))
+        periodic = [s.step for s in reports_of(reports, Saved) if s.bundle is BundleKind.PERIODIC]
+        assert periodic[0] == 1
+        assert len(periodic) > 1
+
+    def test_one_bundle_at_a_time_and_training_goes_on_meanwhile(self, inputs, tmp_path, monkeypatch):
+        """The first bundle's writing takes until step 5."""
+        write, reached = saver._write, Event()
+
+        def slow_write(run, snapshot, state):
+            assert reached.wait(60)
+            return write(run, snapshot, state)
+
+        def watched_step(run):
+            stepped = take_step(run)
+            if stepped.step == 5:
+                reached.set()
+            return stepped
+
+        take_step = loop.take_step
+        monkeypatch.setattr(saver, "_write", slow_write)
+        monkeypatch.setattr(loop, "take_step", watched_step)
+        recipe = a_recipe(checkpoint=CheckpointSpec(every_steps=1, every_seconds=3600))
+        reports = carry_out(tmp_path / "work", an_order(inputs, recipe))
+        order = [(type(report).__name__, report.step) for report in reports if hasattr(report, "step")]
+        assert order.index(("Saved", 1)) > order.index(("Stepped", 5))
+        assert {step for kind, step in order if kind == "Saved"}.isdisjoint({2, 3, 4})
+
+
+def test_the_base_is_named_in_every_manifest(inputs, at_step_3):
+    manifest = json.loads((at_step_3 / "manifest.json").read_text())
+    assert (manifest["base_sha"], manifest["step"]) == (BASE_SHA, 3)

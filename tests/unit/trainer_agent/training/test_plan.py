@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from services.trainer_agent.training.dataset import Example, Window
+from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan, chain
+
+
+def an_example(number: int, length: int, *, mask: list[int] | None = None) -> Example:
+    loss_mask = np.array(mask or [1] * length, dtype=np.uint8)
+    return Example(number, np.arange(length, dtype=np.int32), loss_mask)
+
+
+def windows_of(*lengths: list[int]) -> tuple[Window, ...]:
+    numbers = iter(range(100))
+    return tuple(tuple(an_example(next(numbers), length) for length in window) for window in lengths)
+
+
+def a_layout(*, packed: bool = True, micro_batch_size: int = 2) -> Layout:
+    return Layout(packed=packed, micro_batch_size=micro_batch_size, window_tokens=10)
+
+
+def ids(micro_batches: tuple[MicroBatch, ...]) -> list[list[list[int]]]:
+    return [[[example.id for example in row] for row in batch] for batch in micro_batches]
+
+
+FIVE = StepPlan(windows_of([4, 6], [10], [3, 3, 3], [9], [5, 5]))
+
+
+class TestMicroBatches:
+    def test_packed_rows_are_whole_windows(self):
+        assert ids(FIVE.micro_batches(a_layout(), rank=0, world_size=1)) == [
+            [[0, 1], [2]],
+            [[3, 4, 5], [6]],
+            [[7, 8]],
+        ]
+
+    def test_unpacked_rows_are_single_examples_within_the_same_padded_size(self):
+        batches = FIVE.micro_batches(a_layout(packed=False), rank=0, world_size=1)
+        assert all(len(row) == 1 for batch in batches for row in batch)
+        assert all(len(batch) * max(len(row[0].tokens) for row in batch) <= 20 for batch in batches)
+        assert sorted(row[0].id for batch in batches for row in batch) == list(range(9))
+
+    @pytest.mark.parametrize("packed", [True, False])
+    @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+    def test_ranks_share_every_example_once_in_equally_many_passes(self, packed, world_size):
+        layout = a_layout(packed=packed, micro_batch_size=1)
+        shares = [FIVE.micro_batches(layout, rank=r, world_size=world_size) for r in range(world_size)]
+        assert len({len(share) for share in shares}) == 1
+        trained = [example.id for share in shares for batch in share for row in batch for example in row]
+        assert sorted(trained) == list(range(9))
+
+
+class TestCounts:
+    def test_the_first_token_is_nobodys_target(self):
+        example = an_example(0, 4, mask=[1, 0, 1, 1])
+        assert example.targets.tolist() == [2, 3]
+        assert StepPlan(((example,),)).num_loss_tokens == 2
+
+    def test_tokens_are_counted_without_padding(self):
+        assert FIVE.num_tokens == 48
+
+
+class TestDigests:
+    def test_a_batch_is_known_by_its_examples_in_order(self):
+        swapped = StepPlan(FIVE.windows[::-1])
+        assert FIVE.batch_sha256 == StepPlan(FIVE.windows).batch_sha256
+        assert FIVE.batch_sha256 != swapped.batch_sha256
+
+    def test_the_chain_depends_on_what_came_before(self):
+        assert chain(chain("", "a"), "b") != chain(chain("", "b"), "a")
