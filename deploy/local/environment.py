@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from deploy.local import files, kafka, postgres, s3
+from deploy.local.cache import cache_folder
 from deploy.local.rights import OPERATOR, RUNNER
 from deploy.local.state import LOOPBACK, State
 
@@ -69,6 +70,7 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
         "serving_controller": {
             "REPLICAS_DIR": str(root / "replicas"),
             "KEYS_DIR": str(root / "replica-keys"),
+            "CACHE_DIR": str(files.folder(cache_folder() / "vllm")),
         },
     }
     return own.get(service, {})

@@ -149,14 +149,15 @@ class Stack:
         await self._supervisor.wait_ready(name, timeout_seconds=timeout_seconds)
 
     async def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal this one process; after a deadly signal, return when it is gone."""
-        identity = self._supervisor.child(name).identity
-        if identity is None or not identity.is_alive():
+        """Signal this one process; after a deadly signal, return when the supervisor has seen it die."""
+        child = self._supervisor.child(name)
+        if child.identity is None or not child.is_running:
             raise StackError(f"{name} does not run; its log is {self.log(name)}")
-        identity.signal_alone(number)
-        if number in FATAL_SIGNALS and not await until(lambda: not identity.is_alive(), READY_SECONDS):
+        deaths = child.deaths
+        child.identity.signal_alone(number)
+        if number in FATAL_SIGNALS and not await until(lambda: child.deaths > deaths, READY_SECONDS):
             raise StackError(
-                f"{name} (pid {identity.pid}) still runs {READY_SECONDS:.0f} s after {number.name}"
+                f"{name}, pid {child.identity.pid}, ignores {number.name}; log: {self.log(name)}"
             )
 
     async def stop(self, name: str) -> None:

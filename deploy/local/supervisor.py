@@ -128,6 +128,8 @@ class Supervisor:
         child = self._children.get(program.name)
         if child and child.is_running:
             raise StackError(f"{program.name} already runs")
+        if waiting := self._watches.pop(program.name, None):
+            waiting.cancel()  # a restart may be under way
         child = Child(program, self.state.log(program.name), self.state.mark)
         child.spawn()
         self._children[program.name] = child
@@ -195,11 +197,13 @@ class Supervisor:
     async def _restart(self, child: Child, code: int) -> None:
         if time.monotonic() - child.started_at > STEADY_SECONDS:
             child.restarts = 0
-        delay = min(FIRST_DELAY_SECONDS * 2**child.restarts, LONGEST_DELAY_SECONDS)
+        delay = min(FIRST_DELAY_SECONDS * 2 ** min(child.restarts, 10), LONGEST_DELAY_SECONDS)
         self.report(
             f"{child.program.name} ended with code {code}; restart in {delay:.1f} s; log: {child.log}"
         )
         await asyncio.sleep(delay)
+        if not self.restarting:
+            return
         child.restarts += 1
         child.spawn()
         self.record()
