@@ -52,7 +52,7 @@ FIND_ATTEMPT = """
 ADD_JOB = """
     INSERT INTO job (id, tenant, state, spec, base_sha, dataset_id, submitted_at, retry_of,
                      verified, corrupt, turned_away, requeues, preempted_at, evaluation)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '[]', '[]', '{}', '{}', '[]', $9)"""
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '[]', '[]', '{}', '{}', '[]', '{}')"""
 
 SAVE_JOB = """
     UPDATE job SET state = $3, plan = $4, config_hash = $5, attempt = $6, verified = $7, corrupt = $8,
@@ -140,6 +140,7 @@ async def find_queued_job(conn: Connection, job_id: str) -> Job | None:
 
 
 async def add_job(conn: Connection, job: Job) -> None:
+    """A new job, of which nothing is known but its submission."""
     await conn.execute(
         ADD_JOB,
         job.id,
@@ -150,7 +151,6 @@ async def add_job(conn: Connection, job: Job) -> None:
         job.dataset_id,
         job.submitted_at,
         job.retry_of,
-        EVALUATION.dump_python(job.evaluation, mode="json"),
     )
 
 

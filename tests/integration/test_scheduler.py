@@ -193,8 +193,8 @@ async def test_a_preempted_job_resumes_from_its_newest_verified_bundle(play: Pla
 async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Connection):
     jobs = [f"{play.job}-{number}" for number in range(4)]
     await play.voice.say("ingest", play.ready())
-    await play.voice.say("gateway", *(play.submission(job_id=job) for job in jobs))
     for job in jobs:
+        await play.voice.say("gateway", play.submission(job_id=job))
         await play.heard.until(job, "JobSubmitted", "JobQueued")
     await play.voice.say("provisioner", play.capacity(2))
     for job in jobs[:2]:
@@ -202,9 +202,8 @@ async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Conn
     held = "SELECT count(*) FROM scheduler.attempt WHERE pool = $1 AND freed_at IS NULL"
     assert await db.fetchval(held, play.pool) == 2
 
-    await play.voice.say(
-        "provisioner", news.provisioning_failed("engine_error").model_copy(update={"job_id": jobs[0]})
-    )
+    failed = news.provisioning_failed("engine_error").model_copy(update={"job_id": jobs[0]})
+    await play.voice.say("provisioner", failed)
     await play.heard.until(jobs[0], *SUBMITTED, "JobRequeued", "JobScheduled")
     assert [play.heard.types(job) for job in jobs[2:]] == [["JobSubmitted", "JobQueued"]] * 2
     assert await db.fetchval(held, play.pool) == 2

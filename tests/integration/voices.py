@@ -65,15 +65,19 @@ class Voices:
 
 
 class Ear:
-    """Everything said on some topics, by key."""
+    """Everything said on some topics, by key, and each event once: a relay that was killed may send it again."""
 
     def __init__(self) -> None:
         self.heard: dict[str, list[Delivery]] = defaultdict(list)
+        self._ids: set[str] = set()
         self._news = asyncio.Condition()
 
     async def listen(self, reader: TopicReader) -> None:
         async for found in reader.follow():
             assert isinstance(found, Delivery), f"unreadable: {found}"
+            if found.envelope.id in self._ids:
+                continue
+            self._ids.add(found.envelope.id)
             async with self._news:
                 self.heard[found.envelope.key].append(found)
                 self._news.notify_all()

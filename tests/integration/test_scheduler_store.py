@@ -1,0 +1,222 @@
+"""What only a real Postgres shows of the scheduler: rows read back whole, locks, and who waits for whom."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.base import FailureClass, PriceClass
+from schemas.job import StopReason
+from schemas.specification import Resources
+from services.scheduler import store
+from services.scheduler.decide.decision import Policy
+from services.scheduler.handlers import Handlers
+from services.scheduler.model import Dataset, DatasetState, Deployment, Job, JobState
+from shared.clock import utc_now
+from shared.errors import ParentUnknown, StaleWrite
+from shared.messaging.unit import Unit
+from shared.postgres.database import Database
+from shared.postgres.migrate import migrate
+from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job, a_job_spec, a_pool, a_stop, an_attempt
+from tests.unit.scheduler import news
+from tests.unit.scheduler.story import Story
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture(scope="module")
+async def database(stack: Stack) -> AsyncIterator[Database]:
+    dsn = stack.postgres_dsn("scheduler")
+    await migrate("scheduler", dsn)
+    database = Database(dsn, application="scheduler-test")
+    await database.open()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def mark() -> str:
+    return uuid4().hex[:8]
+
+
+def a_job_of(mark: str, state: JobState = JobState.QUEUED, **changes: object) -> Job:
+    """A job that no other test knows, on a dataset and a pool of its own."""
+    spec = a_job_spec(resources=Resources(pool=f"pool-{mark}"))
+    dataset = a_dataset(dataset_id=f"ds-{mark}")
+    fields = {"id": f"ftjob-{mark}", "dataset_id": dataset.dataset_id, "dataset": dataset, "spec": spec}
+    return a_job(state, **fields | changes)
+
+
+async def add(database: Database, *jobs: Job) -> None:
+    async with database.transaction() as conn:
+        for job in jobs:
+            if job.dataset:
+                await store.save_dataset(conn, job.dataset)
+            await store.add_job(conn, replace(job, state=JobState.VALIDATING))
+            await store.save_job(conn, job)
+
+
+async def read(database: Database, job_id: str) -> Job:
+    async with database.transaction() as conn:
+        return await store.get_job(conn, job_id)
+
+
+def everything_set(mark: str) -> Job:
+    facts = (
+        news.started(),
+        news.written(a_bundle(10)),
+        news.written(a_bundle(20)),
+        news.corrupt(a_bundle(10)),
+        news.verified(a_bundle(20)),
+        news.preempted(),
+        news.lost(),
+        news.stopped(a_bundle(30)),
+        news.released(),
+        news.stale(),
+    )
+    told = Story(a_job_of(mark, JobState.PROVISIONING)).tell(
+        *(_about(fact, f"ftjob-{mark}") for fact in facts)
+    )
+    return replace(
+        told.job,
+        not_before=NOON + timedelta(seconds=1),
+        turned_away={"cpu-spot": NOON},
+        requeues={FailureClass.INFRA: 2},
+        preempted_at=(NOON, NOON + timedelta(minutes=1)),
+    )
+
+
+def _about(fact, job_id):
+    return fact.model_copy(update={"job_id": job_id}) if hasattr(fact, "job_id") else fact
+
+
+async def test_what_is_saved_is_read_back_whole(database: Database, mark: str):
+    job = everything_set(mark)
+    await add(database, job)
+    assert await read(database, job.id) == replace(job, revision=1)
+
+
+@pytest.mark.parametrize("state", [JobState.VALIDATING, JobState.QUEUED, JobState.EVALUATING])
+async def test_what_is_not_there_yet_is_read_back_as_nothing(database: Database, mark: str, state: JobState):
+    job = a_job_of(mark, state, dataset=None)
+    await add(database, job)
+    assert await read(database, job.id) == replace(job, revision=1)
+
+
+async def test_a_job_written_by_another_meanwhile_is_not_overwritten(database: Database, mark: str):
+    job = a_job_of(mark)
+    await add(database, job)
+    async with database.transaction() as conn:
+        with pytest.raises(StaleWrite, match=f"job {job.id} changed since revision 0"):
+            await store.save_job(conn, job)
+
+
+async def test_a_fact_about_an_unknown_job_waits_for_it(database: Database, mark: str):
+    with pytest.raises(ParentUnknown) as unknown:
+        await read(database, f"ftjob-{mark}")
+    assert unknown.value.parent == f"job:ftjob-{mark}"
+
+
+async def test_passes_at_the_same_time_book_each_node_once(database: Database, mark: str):
+    jobs = [a_job_of(mark, id=f"ftjob-{mark}-{number}") for number in range(6)]
+    await add(database, *jobs)
+    async with database.transaction() as conn:
+        await store.save_pool(conn, a_pool(f"pool-{mark}", nodes=2))
+
+    async def one_pass() -> None:
+        async with database.transaction() as conn:
+            await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
+
+    await asyncio.gather(*(one_pass() for _ in range(5)))
+    ends = [await read(database, job.id) for job in jobs]
+    assert sorted(job.state for job in ends) == ["provisioning"] * 2 + ["queued"] * 4
+    async with database.transaction() as conn:
+        ledger = await store.get_ledger(conn)
+    assert next(pool.booked for pool in ledger.pools if pool.name == f"pool-{mark}") == 2
+
+
+async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database, mark: str):
+    job = a_job_of(mark)
+    await add(database, job)
+    async with database.transaction() as busy, database.transaction() as conn:
+        await store.get_job(busy, job.id)
+        assert await store.find_queued_job(conn, job.id) is None
+
+
+async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, mark: str):
+    tenant = f"tenant-{mark}"
+    run = an_attempt(stop=a_stop(StopReason.CANCEL))
+    run = replace(run, placement=replace(run.placement, pool=f"pool-{mark}", nodes=3))
+    await add(database, a_job_of(mark, JobState.STOPPING, run=run, tenant=tenant))
+    async with database.transaction() as conn:
+        await store.save_pool(conn, a_pool(f"pool-{mark}", nodes=4, devices_per_node=8))
+        assert (await store.get_ledger(conn)).devices_held[tenant] == 24
+        await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON)
+        await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON + timedelta(hours=1))
+        ledger = await store.get_ledger(conn)
+        freed_at = await conn.fetchval("SELECT freed_at FROM attempt WHERE job_id = $1", f"ftjob-{mark}")
+    assert (tenant in ledger.devices_held, freed_at) == (False, NOON)
+
+
+async def test_a_duplicate_is_an_earlier_job_of_the_tenant_that_came_to_something(
+    database: Database, mark: str
+):
+    tenant = f"tenant-{mark}"
+    first = a_job_of(f"{mark}-1", tenant=tenant)
+    failed = a_job_of(f"{mark}-0", JobState.FAILED, tenant=tenant, submitted_at=NOON - timedelta(hours=1))
+    others = a_job_of(f"{mark}-2", tenant=f"other-{mark}", submitted_at=NOON - timedelta(hours=1))
+    await add(database, first, failed, others)
+    twin = a_job_of(f"{mark}-3", tenant=tenant, submitted_at=NOON + timedelta(seconds=1))
+    async with database.transaction() as conn:
+        assert await store.find_duplicate(conn, twin, twin.plan.config_hash) == first.id
+        assert await store.find_duplicate(conn, first, first.plan.config_hash) is None
+        assert await store.find_duplicate(conn, twin, "0" * 64) is None
+
+
+async def test_the_queue_is_read_as_its_jobs_say(database: Database, mark: str):
+    resources = Resources(nodes=2, devices_per_node=4, price_class=PriceClass.SPOT, pool=f"pool-{mark}")
+    job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, turned_away={"a": NOON})
+    await add(database, job)
+    async with database.transaction() as conn:
+        found = [each for each in await store.candidates(conn) if each.job_id == job.id]
+    assert found == [store.Candidate.of(job, queued_at=job.queued_at)]
+
+
+async def test_a_dataset_concerns_the_jobs_without_an_attempt(database: Database, mark: str):
+    concerned = [JobState.VALIDATING, JobState.QUEUED, JobState.PAUSED]
+    jobs = [a_job_of(mark, state, id=f"ftjob-{mark}-{state}") for state in JobState]
+    await add(database, *jobs)
+    async with database.transaction() as conn:
+        found = await store.jobs_on_dataset(conn, f"ds-{mark}")
+        await store.save_dataset(conn, Dataset(f"ds-{mark}", TENANT, DatasetState.DELETED, "gone"))
+        assert (await store.find_dataset(conn, f"ds-{mark}")).state is DatasetState.DELETED
+    assert {job.state for job in found} == set(concerned)
+
+
+async def test_a_base_concerns_the_jobs_that_train_or_are_evaluated(database: Database, mark: str):
+    sha = mark.ljust(64, "0")
+    jobs = [
+        a_job_of(mark, state, id=f"ftjob-{mark}-{state}", spec=a_job_spec(base_sha=sha)) for state in JobState
+    ]
+    await add(database, *jobs)
+    async with database.transaction() as conn:
+        found = {job.state for job in await store.jobs_on_base(conn, sha)}
+    assert found == {JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING, JobState.EVALUATING}
+
+
+async def test_serving_concerns_the_jobs_that_wait_for_the_slot(database: Database, mark: str):
+    slot = f"ft:{mark}"
+    approved = news.approved().model_copy(update={"slot": slot})
+    waiting = Story(a_job_of(mark, JobState.EVALUATING)).tell(approved).job
+    await add(database, waiting)
+    async with database.transaction() as conn:
+        for generation in (2, 1):
+            await store.save_deployment(conn, Deployment(slot, TENANT, generation, is_ready=True))
+        known = await store.find_deployment(conn, TENANT, slot)
+        assert [job.id for job in await store.jobs_waiting_for(conn, known)] == [waiting.id]
+        assert await store.jobs_waiting_for(conn, replace(known, tenant="other")) == []
+    assert known.generation == 2
