@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -32,22 +31,14 @@ from schemas.training import (
     TrainingStarted,
     TrainingStopped,
 )
-from services.provisioner.backends.local import LocalBackend
-from services.provisioner.backends.processes import marked
-from services.provisioner.backends.protocol import AttemptSpec, Member, MemberState
 from shared.clock import utc_now
-from tests.integration.attempts import FAKE_CHILD, REPOSITORY, Attempts
+from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until
+from tests.integration.nodes import Nodes
 
 pytestmark = pytest.mark.stack
 
 SLOW = {"steps": 10_000, "seconds": 0.05}
-QUICK_TIMES = {
-    "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
-    "RUNNER_METRICS_EVERY": "PT0.3S",
-    "RUNNER_LOG_EVERY": "PT0.3S",
-    "RUNNER_FLUSH_LIMIT": "PT5S",
-}
 
 
 @pytest.fixture(scope="module")
@@ -57,82 +48,6 @@ async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
     async with Attempts.on(stack) as attempts:
         yield attempts
     await stack.stop("trainer_agent")
-
-
-class Nodes:
-    """Runners of one test, as the provisioner's local backend starts them."""
-
-    def __init__(self, attempts: Attempts, folder: Path) -> None:
-        self._attempts = attempts
-        self.folder = folder / "nodes"
-        env_file = attempts.stack.state.root / "runner.env"
-        self.backend = LocalBackend(self.folder, runner_env_file=env_file)
-        self._names: list[str] = []
-
-    async def start(self, scheduled: JobScheduled, *, script: dict | None = None, **env: str) -> None:
-        spec = AttemptSpec(
-            name=layout.attempt_name(scheduled.job_id, scheduled.attempt),
-            job_id=scheduled.job_id,
-            tenant=scheduled.tenant,
-            attempt=scheduled.attempt,
-            pool=scheduled.pool,
-            nodes=scheduled.nodes,
-            devices_per_node=scheduled.devices_per_node,
-            argv=(sys.executable, "-m", "services.trainer_agent.runner"),
-            env=tuple(
-                {
-                    "PYTHONPATH": str(REPOSITORY),
-                    "RUNNER_CHILD_ARGV": json.dumps([sys.executable, str(FAKE_CHILD)]),
-                    "FAKE_CHILD": json.dumps(script or {}),
-                    **QUICK_TIMES,
-                    **env,
-                }.items()
-            ),
-        )
-        self._names.append(spec.name)
-        await self.backend.create(spec)
-
-    async def restart(self, scheduled: JobScheduled, node: int = 0) -> None:
-        """Start a dead node's runner again in its old folder, as an engine might that was told not to."""
-        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-        for left in ("pid", "exit"):
-            (self.folder / name / str(node) / left).unlink(missing_ok=True)
-        spec = json.loads((self.folder / name / "spec.json").read_text())
-        spec.pop("digest")
-        spec |= {"argv": tuple(spec["argv"]), "env": tuple((key, value) for key, value in spec["env"])}
-        await self.backend.create(AttemptSpec(**spec))
-
-    async def until_ended(self, scheduled: JobScheduled, node: int = 0) -> Member:
-        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-
-        async def member() -> Member:
-            found = await self.backend.observe(name)
-            assert found is not None
-            return found.members[node]
-
-        async def has_ended() -> bool:
-            return (await member()).state is MemberState.ENDED
-
-        await until(has_ended, seconds=60)
-        return await member()
-
-    def runner_pid(self, scheduled: JobScheduled, node: int = 0) -> int:
-        """Of the Python process, which is neither its wrapper nor a part of its child."""
-        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-        children = set(self.child_pids(scheduled, node))
-        return next(
-            pid
-            for pid in marked(f"RUNNER_NODE_ID={name}-n{node}")
-            if pid not in children and b"python" in Path("/proc", str(pid), "exe").readlink().name.encode()
-        )
-
-    def child_pids(self, scheduled: JobScheduled, node: int = 0) -> list[int]:
-        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-        return list(marked(f"RUNNER_CHILD_OF={name}-n{node}"))
-
-    async def clean_up(self) -> None:
-        for name in self._names:
-            await self.backend.stop(name, 0.0)
 
 
 @pytest.fixture

@@ -1,0 +1,150 @@
+"""Runners with the real training child under torchrun: a gang of two nodes is stopped and goes on exactly."""
+
+import os
+import signal
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.artefacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, files_digest
+from schemas.base import DatasetRef, FailureClass
+from schemas.job import StopReason
+from schemas.specification import CheckpointSpec, JobSpec
+from schemas.training import (
+    StepReached,
+    StepsRecorded,
+    TrainingCompleted,
+    TrainingFailed,
+    TrainingResumed,
+    TrainingStopped,
+)
+from shared.storage.objects import get_manifest, put_manifest, sha256_of
+from tests.integration.attempts import Attempts
+from tests.integration.nodes import Nodes
+from tests.tiny_model import build_tiny_model
+from tests.training.conftest import packed_windows
+from tests.training.jobs import a_recipe, write_dataset
+
+pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+
+PATIENCE_SECONDS = 400
+TEMPLATE_SHA = "7e" * 32
+ONE_THREAD = {"RUNNER_OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
+    await stack.start("trainer_agent")
+    await stack.wait_healthy("trainer_agent")
+    async with Attempts.on(stack) as attempts:
+        yield attempts
+    await stack.stop("trainer_agent")
+
+
+@pytest.fixture
+async def nodes(attempts: Attempts, tmp_path: Path) -> AsyncIterator[Nodes]:
+    nodes = Nodes(attempts, tmp_path)
+    yield nodes
+    await nodes.clean_up()
+
+
+@pytest.fixture(scope="module")
+async def inputs(attempts: Attempts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A tiny Llama and a packed dataset in S3, as fields of JobScheduled."""
+    folder = tmp_path_factory.mktemp("inputs")
+    text = Path(textwrap.__file__).read_text()
+    base_dir = build_tiny_model(folder / "base", text=text)
+    dataset_dir = write_dataset(folder / "dataset", packed_windows(base_dir, text))
+    base_sha = await put_base_model(attempts, base_dir)
+    dataset = await put_dataset(attempts, dataset_dir, base_sha)
+    recipe = a_recipe(num_epochs=8, checkpoint=CheckpointSpec(every_steps=10, every_seconds=3600))
+    spec = attempts.a_schedule().spec
+    return {
+        "base_sha": base_sha,
+        "dataset": dataset,
+        "spec": JobSpec(**spec.model_dump() | {"base_sha": base_sha, "recipe": recipe}),
+    }
+
+
+async def put_base_model(attempts: Attempts, folder: Path) -> str:
+    files = tuple(
+        FileEntry(path=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
+        for path in sorted(folder.iterdir())
+    )
+    sha = files_digest(files)
+    for file in files:
+        key = layout.base_model(sha, f"files/{file.path}")
+        await attempts.objects.put_file(key, folder / file.path, sha256=file.sha256)
+    manifest = BaseModelManifest(
+        name="tiny",
+        source="directory",
+        files=files,
+        template_sha256=TEMPLATE_SHA,
+        context_tokens=512,
+        num_parameters=1,
+    )
+    await put_manifest(attempts.objects, layout.base_model(sha), manifest)
+    return sha
+
+
+async def put_dataset(attempts: Attempts, folder: Path, base_sha: str) -> DatasetRef:
+    manifest = DatasetManifest.model_validate_json((folder / layout.MANIFEST).read_bytes())
+    manifest = manifest.model_copy(update={"base_sha": base_sha})
+    for part in (*manifest.training, *manifest.validation):
+        key = layout.dataset(manifest.version, part.path)
+        await attempts.objects.put_file(key, folder / part.path, sha256=part.sha256)
+    digest = await put_manifest(attempts.objects, layout.dataset(manifest.version), manifest)
+    return DatasetRef(version=manifest.version, manifest_sha256=digest)
+
+
+async def test_a_gang_of_two_nodes_is_stopped_and_goes_on_exactly(attempts, nodes, inputs):
+    first = await attempts.schedule(nodes=2, **inputs)
+    await nodes.start_real(first, **ONE_THREAD)
+    await attempts.until(first.job_id, StepReached, seconds=PATIENCE_SECONDS)
+    await attempts.stop(first, seconds=120, reason=StopReason.PREEMPT)
+    stopped = await attempts.until(first.job_id, TrainingStopped, seconds=130)
+    assert (stopped.reason, stopped.bundle.step) == ("preempt", stopped.last_step)
+    for node in range(2):
+        assert (await nodes.until_ended(first, node)).exit_code == 143
+
+    second = await attempts.schedule(first.job_id, attempt=2, nodes=2, resume=stopped.bundle, **inputs)
+    await nodes.start_real(second, **ONE_THREAD)
+    done = await attempts.until(first.job_id, TrainingCompleted, seconds=PATIENCE_SECONDS)
+    certificate = (await attempts.until(first.job_id, TrainingResumed)).certificate
+    assert (certificate.exact, certificate.reason, certificate.step) == (True, "equal", stopped.last_step)
+    key = layout.checkpoint(first.job_id, done.bundle.attempt, done.bundle.step)
+    manifest = await get_manifest(attempts.objects, key, BundleManifest, sha256=done.bundle.manifest_sha256)
+    assert manifest.world_size == 2
+    assert {"rng/rank-0.safetensors", "rng/rank-1.safetensors"} <= {part.path for part in manifest.parts}
+    for node in range(2):
+        assert (await nodes.until_ended(second, node)).exit_code == 0
+    steps = [s.step for batch in attempts.heard(first.job_id, StepsRecorded) for s in batch.steps]
+    assert steps == list(range(1, done.last_step + 1))
+
+
+async def test_a_killed_training_process_is_infrastructure_and_leaves_nothing(attempts, nodes, inputs):
+    scheduled = await attempts.schedule(**inputs)
+    await nodes.start_real(scheduled, **ONE_THREAD)
+    await attempts.until(scheduled.job_id, StepReached, seconds=PATIENCE_SECONDS)
+    os.kill(worker_of(nodes.child_pids(scheduled)), signal.SIGKILL)
+    failed = await attempts.until(scheduled.job_id, TrainingFailed, seconds=60)
+    assert (failed.failure_class, failed.message) == (
+        FailureClass.INFRA,
+        "the training child was ended by signal 9",
+    )
+    assert (await nodes.until_ended(scheduled)).exit_code == 143
+    assert nodes.child_pids(scheduled) == []
+
+
+def worker_of(pids: list[int]) -> int:
+    """The training process itself, neither torchrun nor its wrapper."""
+    for pid in pids:
+        command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        if b"python" in command[0] and b"services.trainer_agent.training.main" in command[:4]:
+            return pid
+    raise AssertionError(f"no training process among {pids}")
