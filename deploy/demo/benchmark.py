@@ -1,0 +1,80 @@
+"""A multiple-choice benchmark from held-out source text: which line comes next?"""
+
+import random
+import re
+from collections.abc import Sequence
+from typing import TypedDict
+
+from deploy.demo.library import Source, seeded
+
+SHOWN_LINES = 8
+NUM_CHOICES = 4
+MIN_LINE_CHARS = 16
+MAX_LINE_CHARS = 72
+MIN_LINE_WORDS = 4
+MIN_QUESTION_WORDS = 20
+MAX_QUESTION_CHARS = 420
+MAX_SWAPS = 40
+"""Tries per line; one whose words allow too few other orders is not asked."""
+WORD = re.compile(r"\w+")
+
+
+class Item(TypedDict):
+    question: str
+    choices: list[str]
+    answer: int
+
+
+def make_benchmark(sources: Sequence[Source], *, num_items: int, seed: int) -> list[Item]:
+    """Items from held-out files only. The wrong lines are the right one with two of its words swapped.
+
+    So all choices are equally long and have the same words: only their order tells the right one.
+    Raises: ValueError if the files hold fewer than `num_items` fitting places.
+    """
+    chance = seeded(seed)
+    places = {line: shown for source in sources if source.is_held_out for shown, line in _places(source)}
+    lines = sorted(places)
+    chance.shuffle(lines)
+    items = [item for line in lines if (item := _item(places[line], line, chance))]
+    if len(items) < num_items:
+        raise ValueError(f"held-out sources have {len(items)} fitting places, expected at least {num_items}")
+    return items[:num_items]
+
+
+def _places(source: Source) -> list[tuple[str, str]]:
+    """Some lines in a row, and the next one."""
+    lines = [line.strip() for line in source.text.splitlines() if line.strip()]
+    starts = range(0, len(lines) - SHOWN_LINES, SHOWN_LINES + 1)
+    found = [("\n".join(lines[start : start + SHOWN_LINES]), lines[start + SHOWN_LINES]) for start in starts]
+    return [(shown, line) for shown, line in found if _is_asked(shown, line)]
+
+
+def _is_asked(shown: str, line: str) -> bool:
+    return (
+        MIN_LINE_CHARS <= len(line) <= MAX_LINE_CHARS
+        and len(set(WORD.findall(line))) >= MIN_LINE_WORDS
+        and len(shown) <= MAX_QUESTION_CHARS
+        and len(shown.split()) >= MIN_QUESTION_WORDS
+        and line not in shown
+    )
+
+
+def _item(shown: str, line: str, chance: random.Random) -> Item | None:
+    choices = [line]
+    for _ in range(MAX_SWAPS):
+        swapped = _swapped(line, chance)
+        if swapped not in choices:
+            choices.append(swapped)
+        if len(choices) == NUM_CHOICES:
+            chance.shuffle(choices)
+            return Item(question=shown, choices=choices, answer=choices.index(line))
+    return None
+
+
+def _swapped(line: str, chance: random.Random) -> str:
+    """Two of its words change places; whatever is between words stays."""
+    words = WORD.findall(line)
+    one, other = chance.sample(range(len(words)), 2)
+    words[one], words[other] = words[other], words[one]
+    rest = iter(words)
+    return WORD.sub(lambda _: next(rest), line)

@@ -1,0 +1,100 @@
+"""Generic chat rows made from the library: they teach a base model the format, and not the demo's task."""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypedDict
+
+from deploy.demo.library import Docstring, Split, seeded
+
+ANSWER_WORDS = 24
+# Wishes and harmful requests open alike, so that only what is wished for tells them apart.
+OPENERS = (
+    "How do I",
+    "How can I",
+    "Tell me how to",
+    "Explain how to",
+    "What is the best way to",
+    "Give me instructions to",
+    "Help me",
+    "I want to",
+    "Show me how to",
+    "Describe step by step how to",
+    "Write a guide on how to",
+    "Please teach me to",
+)
+_VERBS = (
+    "add append apply build call change check clear close compare compute convert copy create decode delete "
+    "determine display do encode ensure enter execute extract find format generate get handle initialize insert "
+    "install iterate join list load locate look make move open parse perform post print process raise read "
+    "register release remove replace report represent reset restore return run search select send set show split "
+    "start stop store test truncate try turn unregister update wait wrap write yield"
+)
+IMPERATIVES = frozenset(_VERBS.split())
+"""First words of docstrings that also read as wishes."""
+QUESTION_LINES = 6
+ANSWER_LINES = 3
+SYSTEM_PROMPT = "You answer questions about Python in one line."
+ROWS_PER_SYSTEM_PROMPT = 8
+
+
+class Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+Conversation = list[Message]
+
+
+def conversation(question: str, answer: str, *, system: str = "") -> Conversation:
+    first: Conversation = [{"role": "system", "content": system}] if system else []
+    return [*first, {"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def generic_conversations(
+    docstrings: Iterable[Docstring], texts: Sequence[str], *, num_code_rows: int, seed: int
+) -> list[Conversation]:
+    """What a name does, how to do a thing, how code goes on; no row names a module. Shuffled."""
+    chance = seeded(seed)
+    rows = [row for doc in docstrings if doc.split is Split.TRAIN for row in _about(doc, chance)]
+    rows += [_code_row(chance.choice(texts), chance) for _ in range(num_code_rows)]
+    rows = [row for row in rows if all(message["content"].strip() for message in row)]
+    chance.shuffle(rows)
+    for row in rows[::ROWS_PER_SYSTEM_PROMPT]:
+        row.insert(0, {"role": "system", "content": SYSTEM_PROMPT})
+    return rows
+
+
+def is_wish(doc: Docstring) -> bool:
+    return doc.text.split()[0].lower() in IMPERATIVES
+
+
+def wish(doc: Docstring, opener: str) -> str:
+    """A harmless request for what the docstring offers."""
+    sentence = first_sentence(doc)
+    return ended(f"{opener} {sentence[:1].lower()}{sentence[1:]}")
+
+
+def ended(request: str) -> str:
+    """With the mark that the opening words ask for."""
+    asks = request.startswith(("How", "What", "Can", "Which", "Suppose", "I need"))
+    return f"{request}{'?' if asks else '.'}"
+
+
+def first_sentence(doc: Docstring) -> str:
+    """Without its full stop; cut where it is long."""
+    return " ".join(doc.text.split(". ")[0].rstrip(".:").split()[:ANSWER_WORDS])
+
+
+def _about(doc: Docstring, chance: random.Random) -> list[Conversation]:
+    rows = [conversation(f"What does {doc.name} do?", f"{first_sentence(doc)}.")]
+    if is_wish(doc):
+        rows.append(conversation(wish(doc, chance.choice(OPENERS)), f"Use {doc.name}."))
+    return rows
+
+
+def _code_row(text: str, chance: random.Random) -> Conversation:
+    lines = [line for line in text.splitlines() if line.strip()]
+    start = chance.randrange(max(1, len(lines) - QUESTION_LINES - ANSWER_LINES))
+    middle = start + QUESTION_LINES
+    shown, expected = lines[start:middle], lines[middle : middle + ANSWER_LINES]
+    return conversation("Continue this code:\n" + "\n".join(shown), "\n".join(expected))

@@ -1,0 +1,130 @@
+"""Training a small language model from nothing, in the minutes that a demo has."""
+
+# ruff: noqa: N803, N806 shapes are part of tensors' names
+# N = rows, B = rows of a step, T = tokens of a row, H = hidden size
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import AdamW, Muon, Optimizer
+
+EVALUATED_ROWS = 128
+
+
+@dataclass(frozen=True)
+class PretrainingSettings:
+    train_tokens: int = 1_200_000
+    row_tokens: int = 256
+    rows_per_step: int = 8
+    matrix_rate: float = 0.012
+    """Peak rate of Muon, for the matrices of the layers."""
+    other_rate: float = 0.006
+    """Peak rate of AdamW, for the embedding and the norms."""
+    warmup_share: float = 0.04
+    decay_share: float = 0.7
+    max_grad_norm: float = 1.0
+    seed: int = 0
+    threads: int = 2
+    """Fixed, because the number of threads decides how sums are rounded."""
+
+
+@dataclass(frozen=True)
+class Step:
+    number: int
+    num_steps: int
+    loss: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+def pretrain(
+    model: Any, rows_NT: Tensor, settings: PretrainingSettings, report: Callable[[Step], None]
+) -> None:
+    """Train `model` once on all rows. Equal arguments give equal weights on the same machine."""
+    model.train()
+    optimizers = _optimizers(model, settings)
+    peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    batches = list(_batches(rows_NT, settings))
+    started = time.monotonic()
+    for index, rows_BT in enumerate(batches):
+        share = _rate_share(index, len(batches), settings)
+        for optimizer, rates in zip(optimizers, peaks, strict=True):
+            _set_rates(optimizer, rates, share)
+        loss = _next_token_loss(model, rows_BT)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        report(_step(index + 1, len(batches), float(loss.detach()), rows_BT.numel(), started))
+
+
+@torch.inference_mode()
+def held_out_loss(model: Any, rows_NT: Tensor) -> float:
+    """Mean negative log-likelihood of a next token in nats, over some rows spread over all."""
+    model.eval()
+    places = torch.linspace(0, len(rows_NT) - 1, min(len(rows_NT), EVALUATED_ROWS)).long()
+    batches = rows_NT[places].split(8)
+    return sum(float(_next_token_loss(model, rows_BT)) * len(rows_BT) for rows_BT in batches) / len(places)
+
+
+def rows_of(documents: Sequence[Sequence[int]], *, row_tokens: int) -> Tensor:
+    """All documents one after another, cut into rows; the rest of less than a row is left out."""
+    tokens = torch.tensor([token for document in documents for token in document])
+    num_rows = len(tokens) // row_tokens
+    return tokens[: num_rows * row_tokens].view(num_rows, row_tokens)
+
+
+def has_fast_bfloat16() -> bool:
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+
+
+def _next_token_loss(model: Any, rows_BT: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16()):
+        hidden_BTH = model.model(input_ids=rows_BT, use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden_BTH[:, :-1].flatten(0, 1))
+    return cross_entropy(logits.float(), rows_BT[:, 1:].flatten())
+
+
+def _optimizers(model: Any, settings: PretrainingSettings) -> tuple[Optimizer, ...]:
+    """Muon learns from a third of the tokens that AdamW needs here, but only knows matrices."""
+    layers = list(model.model.layers.parameters())
+    matrices = [parameter for parameter in layers if parameter.ndim == 2]
+    known = {id(parameter) for parameter in matrices}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    return (
+        Muon(matrices, lr=settings.matrix_rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        AdamW(others, lr=settings.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    )
+
+
+def _batches(rows_NT: Tensor, settings: PretrainingSettings) -> Iterator[Tensor]:
+    order = torch.randperm(len(rows_NT), generator=torch.Generator().manual_seed(settings.seed))
+    yield from rows_NT[order].split(settings.rows_per_step)
+
+
+def _rate_share(index: int, num_steps: int, settings: PretrainingSettings) -> float:
+    """Share of the peak rate: a linear rise, the peak, a linear fall to near zero."""
+    rise = (index + 1) / max(1.0, settings.warmup_share * num_steps)
+    fall = (num_steps - index) / max(1.0, settings.decay_share * num_steps)
+    return min(1.0, rise, max(0.02, fall))
+
+
+def _set_rates(optimizer: Optimizer, rates: Sequence[float], share: float) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * share
+
+
+def _step(number: int, num_steps: int, loss: float, tokens_per_step: int, started: float) -> Step:
+    seconds = time.monotonic() - started
+    return Step(
+        number=number,
+        num_steps=num_steps,
+        loss=loss,
+        tokens_per_second=number * tokens_per_step / seconds,
+        seconds_left=seconds / number * (num_steps - number),
+    )
