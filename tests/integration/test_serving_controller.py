@@ -6,12 +6,14 @@ Real vLLM is in tests/serving.
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import numpy as np
 import pytest
@@ -116,11 +118,17 @@ class World:
         )
 
     async def approve(self, version: DeploymentApproved, slot: str, generation: int) -> None:
-        await self.voices.say("registry", version.model_copy(update={"slot": slot, "generation": generation}))
+        named = version.model_copy(update={"slot": self.slot(slot), "generation": generation})
+        await self.voices.say("registry", named)
 
     async def withdraw(self, slot: str, generation: int) -> None:
-        fact = DeploymentWithdrawn(slot=slot, tenant="demo", generation=generation, reason="asked for")
+        fact = DeploymentWithdrawn(
+            slot=self.slot(slot), tenant="demo", generation=generation, reason="asked for"
+        )
         await self.voices.say("registry", fact)
+
+    def slot(self, name: str) -> str:
+        return f"{name}-{self.base_sha[:8]}"
 
     async def heard(self, name: str, **fields: Any) -> Any:
         """The first fact of this type and these fields."""
@@ -140,10 +148,10 @@ class World:
 
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
-    async with asyncio.timeout(PATIENCE_SECONDS) as limit:
-        while not (found := await condition()):
-            await asyncio.sleep(0.05)
-            assert not limit.expired(), f"waited {PATIENCE_SECONDS:g} s for {what}"
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := await condition()):
+        await asyncio.sleep(0.05)
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
     return found
 
 
@@ -240,8 +248,18 @@ async def objects(stack: Stack) -> S3ObjectStore:
 @pytest.fixture
 async def world(stack: Stack, objects: S3ObjectStore, tmp_path: Path, said: Voices, listening: Ear) -> World:
     await migrate("serving_controller", stack.postgres_dsn("serving_controller"))
+    await forget_pools(stack)
     base_sha = await put_base(objects, tmp_path / "base")
     return World(said, listening, Engines(tmp_path / "replicas"), objects, base_sha, tmp_path)
+
+
+async def forget_pools(stack: Stack) -> None:
+    """No replica of an earlier test is started beside this one's."""
+    conn = await asyncpg.connect(stack.postgres_dsn("serving_controller"))
+    try:
+        await conn.execute("TRUNCATE base_model, slot, retired, replica")
+    finally:
+        await conn.close()
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +423,7 @@ async def test_a_stale_base_is_unrouted_and_refused_until_it_is_registered_again
         assert (await world.heard("DeploymentFailed", generation=2)).code == "stale"
         await world.register()
         await world.approve(one, "later", 1)
-        await world.heard("DeploymentReady", slot="later")
+        await world.heard("DeploymentReady", slot=world.slot("later"))
 
 
 async def test_an_approval_waits_for_the_name_of_its_version(stack, world):
@@ -438,7 +456,7 @@ async def test_a_higher_rank_exchanges_the_replica(stack, world):
         await world.approve(one, "support", 1)
         await world.heard("DeploymentReady", generation=1)
         await world.approve(high, "high", 1)
-        await world.heard("DeploymentReady", slot="high")
+        await world.heard("DeploymentReady", slot=world.slot("high"))
         lost = await world.heard("ReplicaLost")
     assert "rank 64 is needed" in lost.reason
     assert world.engines.running[world.replica].spec.max_lora_rank == 64
