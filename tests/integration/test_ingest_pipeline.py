@@ -24,6 +24,8 @@ from services.ingest.report import DatasetReport, FileReport
 from tests.builders import a_sha
 from tests.tiny_model import CHAT_TEMPLATE, save_tokenizer
 
+pytestmark = pytest.mark.timeout(300)
+
 CONTEXT = 256
 GENEROUS = Limits(memory_bytes=4 << 30, cpu_seconds=300, file_bytes=1 << 30)
 WORDS = [
