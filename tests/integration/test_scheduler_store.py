@@ -11,7 +11,7 @@ import pytest
 from deploy.local.stack import Stack
 from schemas.base import FailureClass, PriceClass
 from schemas.job import StopReason
-from schemas.specification import Resources
+from schemas.specification import Resources, Tier
 from services.scheduler import store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.handlers import Handlers
@@ -27,12 +27,14 @@ from tests.unit.scheduler.story import Story
 
 pytestmark = pytest.mark.stack
 
+APPLICATION = "scheduler-test"
+
 
 @pytest.fixture(scope="module")
 async def database(stack: Stack) -> AsyncIterator[Database]:
     dsn = stack.postgres_dsn("scheduler")
     await migrate("scheduler", dsn)
-    database = Database(dsn, application="scheduler-test")
+    database = Database(dsn, application=APPLICATION)
     await database.open()
     yield database
     await database.close()
@@ -121,22 +123,31 @@ async def test_a_fact_about_an_unknown_job_waits_for_it(database: Database, mark
     assert unknown.value.parent == f"job:ftjob-{mark}"
 
 
-async def test_passes_at_the_same_time_book_each_node_once(database: Database, mark: str):
-    jobs = [a_job_of(mark, id=f"ftjob-{mark}-{number}") for number in range(6)]
-    await add(database, *jobs)
+async def one_pass(database: Database) -> None:
     async with database.transaction() as conn:
-        await store.save_pool(conn, a_pool(f"pool-{mark}", nodes=2))
+        await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
 
-    async def one_pass() -> None:
-        async with database.transaction() as conn:
-            await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
 
-    await asyncio.gather(*(one_pass() for _ in range(5)))
-    ends = [await read(database, job.id) for job in jobs]
-    assert sorted(job.state for job in ends) == ["provisioning"] * 2 + ["queued"] * 4
+async def is_blocked(database: Database) -> bool:
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'"
+    return bool(await database.fetchval(waits, APPLICATION))
+
+
+async def test_passes_at_the_same_time_book_a_node_once(database: Database, mark: str):
+    first = a_job_of(f"{mark}-1", spec=a_job_spec(resources=Resources(pool=mark)))
+    better = a_job_of(f"{mark}-2", spec=a_job_spec(resources=Resources(pool=mark), tier=Tier.PREMIUM))
+    await add(database, first)
     async with database.transaction() as conn:
-        ledger = await store.get_ledger(conn)
-    assert next(pool.booked for pool in ledger.pools if pool.name == f"pool-{mark}") == 2
+        await store.save_pool(conn, a_pool(mark, nodes=1))
+        await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
+        await add(database, better)
+        other = asyncio.create_task(one_pass(database))
+        while not await is_blocked(database):
+            assert not other.done(), "the second pass did not wait for the first"
+            await asyncio.sleep(0.02)
+    await other
+    states = [(await read(database, job.id)).state for job in (first, better)]
+    assert states == [JobState.PROVISIONING, JobState.QUEUED]
 
 
 async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database, mark: str):
