@@ -15,8 +15,17 @@ from schemas.artefacts import BaseModelManifest, DatasetManifest, FileEntry
 from schemas.base import FileRef
 from schemas.specification import DatasetSpec
 from services.ingest.model import BaseModel, Ready, Rejection, Source
-from services.ingest.pipeline.order import SAID, Exhausted, Finished, Limits, Order, Progress, SourceFile
-from services.ingest.pipeline.outcome import MANIFEST, READY, REPORT
+from services.ingest.pipeline.order import (
+    READY,
+    REPORT,
+    SAID,
+    Exhausted,
+    Finished,
+    Limits,
+    Order,
+    Progress,
+    SourceFile,
+)
 from services.ingest.report import DatasetReport
 from services.ingest.settings import Settings
 from shared.errors import CorruptObject, Rejected
@@ -158,7 +167,7 @@ class Validator:
                 problems=found.first_problems(),
                 report_key=report_key,
             )
-        manifest = DatasetManifest.model_validate_json((output / MANIFEST).read_bytes())
+        manifest = DatasetManifest.model_validate_json((output / layout.MANIFEST).read_bytes())
         for entry in (*manifest.training, *manifest.validation, manifest.report):
             await self._put(wanted.version, output, entry)
         failpoint("s3.parts.done")

@@ -7,7 +7,7 @@ from schemas.base import Message
 from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
 from schemas.specification import AVAILABLE_METHODS, DatasetSpec, canonical_sha256
 from services.ingest.model import BaseModel, Ready, Rejection, Request, Source, Version, VersionState
-from services.ingest.pipeline.parts import PART_TOKENS
+from services.ingest.pipeline.packing import PART_TOKENS
 from services.ingest.pipeline.rules import RULES_VERSION
 from shared.errors import Refused
 

@@ -9,6 +9,8 @@ from schemas.base import Bytes, Count, Sha256, Value
 from schemas.specification import DatasetSpec
 from services.ingest.report import SourceKind
 
+READY = "ready"
+REPORT = "report.json"
 WINDOW_TOKENS = 4096
 """`auto` window where the base model's context is not smaller."""
 

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from schemas.artefacts import DatasetCounts, DatasetManifest, FileEntry
 from schemas.base import Value
+from schemas.layout import MANIFEST
 from services.ingest.pipeline.figures import length_histogram, packing_report
 from services.ingest.pipeline.findings import Findings
-from services.ingest.pipeline.order import Finished, Order, SourceFile
+from services.ingest.pipeline.order import READY, REPORT, Finished, Order, SourceFile
 from services.ingest.pipeline.parts import PartTotals
 from services.ingest.pipeline.rules import RULES_VERSION
 from services.ingest.report import DatasetReport, Sample, SourceReport
 
-READY = "ready"
-REPORT = "report.json"
-MANIFEST = "manifest.json"
 HOLDOUT_ITEMS = 50
 """Fewer can never pass the gate's holdout stage."""
 

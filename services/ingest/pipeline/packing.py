@@ -4,6 +4,9 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+PART_TOKENS = 1 << 26
+"""A part is closed at the first example that reaches this many tokens; windows never cross parts."""
+
 
 @dataclass(frozen=True)
 class Packing:

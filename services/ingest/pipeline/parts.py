@@ -12,11 +12,8 @@ from typing import BinaryIO
 import numpy as np
 
 from schemas.artefacts import FileEntry
-from services.ingest.pipeline.packing import Packing, pack
+from services.ingest.pipeline.packing import PART_TOKENS, Packing, pack
 from services.ingest.pipeline.tokens import Encoded
-
-PART_TOKENS = 1 << 26
-"""A part is closed at the first example that reaches this many tokens; windows never cross parts."""
 
 
 class TokenSpool:
