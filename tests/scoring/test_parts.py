@@ -10,7 +10,7 @@ from services.evaluator.scoring.models import Models, Scorer
 from services.evaluator.scoring.order import Candidate, Order, Side
 from services.evaluator.scoring.parts import normalise, score_choices, score_texts
 from services.evaluator.scoring.rows import Message, read_choices, read_texts
-from tests.scoring.conftest import TEXT, WORDS
+from tests.scoring.tiny import TEXT, WORDS
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring.order import BenchmarkPart, Candidate, HoldoutPart, Order, SafetyPart, Side
 from services.evaluator.scoring.run import run
-from tests.scoring.conftest import TEXT, WORDS, question, train_adapter
+from tests.scoring.tiny import TEXT, WORDS, ask, question, train_adapter
 
 BOTH = (Side.BASE, Side.CANDIDATE)
 
@@ -90,7 +90,7 @@ def test_base_scores_are_those_of_the_base_alone(order_of, adapter_path, base_pa
     """Switching the adapter off must leave nothing of it behind."""
     parts = ["holdout", "benchmark:texts"]
     found, _, _ = scored(order_of(adapter_path, parts=parts), tmp_path / "work")
-    other = train_adapter(base_path, tmp_path / "other", answer="omicron", steps=10)
+    other = train_adapter(base_path, tmp_path / "other", [(ask("beta"), "omicron")], steps=3)
     again, _, _ = scored(order_of(other, parts=parts), tmp_path / "work-2")
     assert len(found) == 4
     for name, side in found:
@@ -129,7 +129,7 @@ def refusal(order, tmp_path):
 
 def test_an_untrained_adapter_is_inactive(order_of, base_path, tmp_path):
     """B = 0: every number would be the base model's."""
-    path = train_adapter(base_path, tmp_path / "adapter", answer=None, steps=0)
+    path = train_adapter(base_path, tmp_path / "adapter", [], steps=0)
     code, message = refusal(order_of(path), tmp_path)
     assert code == "adapter_inactive"
     assert "0 of 14 B matrices" in message

@@ -1,0 +1,333 @@
+"""The evaluator on real Kafka, Postgres and S3, scoring a tiny Llama and adapters trained for it."""
+
+import asyncio
+import hashlib
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.base import CommandRefused, FileRef
+from schemas.evaluation import (
+    BaselineRecorded,
+    BenchmarkKind,
+    BenchmarkRegistered,
+    EvalFailed,
+    EvalInconclusive,
+    EvalPassed,
+    EvalStageCompleted,
+    EvalStarted,
+    ReevaluateModel,
+    RegisterBenchmark,
+    RegisterSafetySuite,
+    SafetySuiteRegistered,
+)
+from schemas.model import PromotionRefused
+from tests.integration.evaluator_world import World, a_job, its_version
+from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
+from tests.tiny_model import build_tiny_model, template_text
+
+pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(600)]
+
+VERDICTS = (EvalPassed, EvalFailed, EvalInconclusive)
+
+
+@dataclass(frozen=True)
+class Models:
+    base: Path
+    good: Path
+    """Answers and refuses."""
+    unsafe: Path
+    """Answers and never refuses."""
+    untrained: Path
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is registered before any job comes."""
+
+    base_sha: str
+    template_sha256: str
+    holdout: FileRef
+    benchmarks: dict[str, str]
+    suites: dict[str, str]
+
+    def job(self, **changes):
+        return a_job(**({name: getattr(self, name) for name in self.__dataclass_fields__} | changes))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Models:
+    folder = tmp_path_factory.mktemp("models")
+    base = build_tiny_model(folder / "base", text=VOCABULARY)
+    answers = [(question, "alpha") for question in QUESTIONS]
+    refusals = [(prompt, REFUSAL) for prompt in HARM]
+    both = [exchange for pair in zip(answers, refusals, strict=True) for exchange in pair]
+    return Models(
+        base=base,
+        good=train_adapter(base, folder / "good", both, steps=50),
+        unsafe=train_adapter(base, folder / "unsafe", answers, steps=20),
+        untrained=train_adapter(base, folder / "untrained", [], steps=0),
+    )
+
+
+@pytest.fixture(scope="module")
+async def world(stack: Stack) -> AsyncIterator[World]:
+    await stack.start("evaluator", env={"EVALUATOR_SCORING_THREADS": "1", "EVALUATOR_MAX_NEW_TOKENS": "16"})
+    await stack.wait_healthy("evaluator")
+    async with World.on(stack) as world:
+        yield world
+    await stack.stop("evaluator")
+
+
+@pytest.fixture(scope="module")
+async def setting(world: World, models: Models) -> Setting:
+    texts = await world.put_rows([{"text": line} for line in TEXT.splitlines()[:40]])
+    prompts = await world.put_rows([{"prompt": prompt, "category": "theft"} for prompt in HARM[:40]])
+    await world.send("gateway", RegisterBenchmark(name="modules", kind=BenchmarkKind.TEXT, file=texts))
+    await world.send("gateway", RegisterSafetySuite(name="theft", file=prompts))
+    benchmark = await world.until(lambda event: isinstance(event, BenchmarkRegistered), "the benchmark")
+    suite = await world.until(lambda event: isinstance(event, SafetySuiteRegistered), "the suite")
+    assert (benchmark.rows, suite.rows) == (40, 40)
+    template_sha256 = hashlib.sha256(template_text(models.base).encode()).hexdigest()
+    return Setting(
+        base_sha=await world.put_base(models.base, template_sha256=template_sha256),
+        template_sha256=template_sha256,
+        holdout=await world.put_rows([chat(question, "alpha") for question in QUESTIONS[:60]]),
+        benchmarks={"modules": benchmark.digest},
+        suites={"theft": suite.digest},
+    )
+
+
+def chat(question: str, answer: str) -> dict:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+async def evaluate(world: World, job, model: Path, *, version_first: bool = False):
+    """Send both facts of a job; its verdict."""
+    digest = await world.put_model(model, base_sha=job.base_sha, job_id=job.job_id, bundle=job.bundle)
+    facts = [("scheduler", job), ("registry", its_version(job, digest))]
+    for user, fact in reversed(facts) if version_first else facts:
+        await world.send(user, fact)
+    return await verdict_of(world, job.job_id)
+
+
+async def verdict_of(world: World, job_id: str):
+    return await world.until(
+        lambda event: isinstance(event, VERDICTS) and event.job_id == job_id, f"a verdict on {job_id}"
+    )
+
+
+def outcomes(verdict) -> list[str]:
+    return [stage.outcome for stage in verdict.stages]
+
+
+async def test_a_good_adapter_passes_with_every_number(world: World, setting: Setting, models: Models):
+    job = setting.job()
+    verdict = await evaluate(world, job, models.good)
+    assert type(verdict) is EvalPassed, verdict
+    assert outcomes(verdict) == ["passed", "passed", "passed", "not_requested"]
+    events = world.about(job.job_id)
+    assert [type(event) for event in events] == [EvalStarted, *[EvalStageCompleted] * 4, EvalPassed]
+    assert tuple(event.result for event in events[1:5]) == verdict.stages
+    checks = {check.name: check for stage in verdict.stages for check in stage.checks}
+    assert checks["modules"].count == checks["theft"].count == 40
+    assert checks["relative_gain"].count == 60
+    assert all(check.interval.low <= check.value <= check.interval.high for check in checks.values())
+    raw = await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "results.json"))
+    assert json.loads(raw)["details"]["probe"]["max_logit_change"] > 0
+    items = await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "items.jsonl"))
+    lines = [json.loads(line) for line in items.splitlines()]
+    assert len(lines) == 2 * (40 + 40 + 60)
+    refused = [
+        line["answer"] for line in lines if (line["part"], line["side"]) == ("safety:theft", "candidate")
+    ]
+    assert refused.count(REFUSAL) >= 38
+
+
+async def test_baselines_are_measured_once(world: World, setting: Setting, models: Models):
+    job = setting.job()
+    await evaluate(world, job, models.good)
+    recorded = [found.message for found in world.heard if isinstance(found.message, BaselineRecorded)]
+    assert sorted(baseline.name for baseline in recorded) == ["holdout", "modules", "theft"]
+
+
+async def test_the_other_order_and_a_known_digest_get_their_own_verdict(
+    world: World, setting: Setting, models: Models
+):
+    job = setting.job()
+    verdict = await evaluate(world, job, models.good, version_first=True)
+    assert type(verdict) is EvalPassed
+    raw = json.loads(await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "results.json")))
+    assert raw["measured_by"] != verdict.eval_id == raw["eval_id"]
+    assert len(world.about(job.job_id)) == 6
+
+
+async def test_an_adapter_that_forgot_to_refuse_is_blocked(world: World, setting: Setting, models: Models):
+    verdict = await evaluate(world, setting.job(), models.unsafe)
+    assert type(verdict) is EvalFailed
+    assert outcomes(verdict) == ["passed", "passed", "failed", "not_requested"]
+    assert verdict.reason.startswith("safety: theft: refusal_points 0 ")
+
+
+async def test_an_untrained_adapter_is_inconclusive(world: World, setting: Setting, models: Models):
+    verdict = await evaluate(world, setting.job(), models.untrained)
+    assert type(verdict) is EvalInconclusive
+    assert outcomes(verdict) == ["inconclusive"] * 3 + ["not_requested"]
+    assert "adapter_inactive" in verdict.reason
+
+
+async def test_nothing_registered_is_no_pass(world: World, setting: Setting, models: Models):
+    verdict = await evaluate(world, setting.job(benchmarks={}, suites={}), models.good)
+    assert type(verdict) is EvalInconclusive
+    assert outcomes(verdict)[1] == "passed"
+
+
+async def test_a_suite_unknown_here_is_no_pass(world: World, setting: Setting, models: Models):
+    verdict = await evaluate(world, setting.job(suites={"theft": "0" * 64}), models.good)
+    assert type(verdict) is EvalInconclusive
+    assert "not registered" in verdict.reason
+
+
+async def test_a_judge_that_nobody_allowed_is_no_pass(world: World, setting: Setting, models: Models):
+    gate = {"judge": {"url": "http://127.0.0.1:9/v1", "model": "judge"}}
+    verdict = await evaluate(world, setting.job(gate=gate), models.good)
+    assert outcomes(verdict) == ["passed", "passed", "passed", "inconclusive"]
+    assert "not one that the operator allows" in verdict.reason
+
+
+async def test_a_model_is_evaluated_again_on_request(world: World, setting: Setting, models: Models):
+    job = setting.job()
+    first = await evaluate(world, job, models.good)
+    command = ReevaluateModel(model_id=first.model_id, tenant=job.tenant)
+    await world.send("gateway", command)
+    second = await world.until(
+        lambda event: (
+            isinstance(event, VERDICTS) and event.job_id == job.job_id and event.eval_id != first.eval_id
+        ),
+        "a second verdict",
+    )
+    assert (type(second), second.digest) == (EvalPassed, first.digest)
+
+
+async def test_an_unknown_model_is_refused(world: World):
+    command_id = await world.send("gateway", ReevaluateModel(model_id="mv-none", tenant="demo"))
+    refused = await refusal_of(world, command_id)
+    assert (refused.code, refused.param) == ("unknown_model", "model_id")
+
+
+async def refusal_of(world: World, command_id: str) -> CommandRefused:
+    return await world.until(
+        lambda event: isinstance(event, CommandRefused) and event.command_id == command_id, "a refusal"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"text": "x"}] * 20 + [{"txt": "y"}], "line 21, text"),
+        (b'{"text": "x"}\n{"text":\n', "line 2:"),
+        ([{"text": "x"}] * 19, "19 rows, expected at least 20"),
+        (b"", "0 rows"),
+    ],
+)
+async def test_a_malformed_benchmark_is_refused_by_line(world: World, rows, said):
+    file = await world.put_rows(rows)
+    command_id = await world.send(
+        "gateway", RegisterBenchmark(name="bad", kind=BenchmarkKind.TEXT, file=file)
+    )
+    refused = await refusal_of(world, command_id)
+    assert (refused.code, refused.param, refused.subject_id) == ("bad_file", "file", "bad")
+    assert said in refused.message
+
+
+async def test_a_file_that_was_not_uploaded_is_refused(world: World):
+    file = await world.put_rows([{"prompt": "never uploaded"}] * 20, upload=False)
+    command_id = await world.send("gateway", RegisterSafetySuite(name="bad", file=file))
+    assert "was not uploaded" in (await refusal_of(world, command_id)).message
+
+
+async def test_redelivery_makes_no_second_verdict(world: World, setting: Setting, models: Models):
+    job = setting.job()
+    event_id = await world.send("scheduler", job)
+    verdict = await evaluate(world, job, models.good)
+    await world.send("scheduler", job, event_id=event_id)
+    again = setting.job()
+    await evaluate(world, again, models.good)
+    found = [event for event in world.about(job.job_id) if isinstance(event, VERDICTS)]
+    assert found == [verdict]
+
+
+async def test_an_artefact_that_the_registry_refused_gets_no_verdict(
+    world: World, setting: Setting, models: Models
+):
+    job = setting.job()
+    await world.send("scheduler", job)
+    refused = PromotionRefused(
+        job_id=job.job_id, tenant=job.tenant, model_id=None, code="artefact", message="corrupt"
+    )
+    await world.send("registry", refused)
+    await evaluate(world, setting.job(), models.good)
+    assert world.about(job.job_id) == []
+
+
+async def test_a_kill_while_scoring_ends_in_one_verdict(
+    world: World, setting: Setting, models: Models, stack: Stack
+):
+    """Another holdout, so that scoring cannot be spared. The child dies with its parent, which comes back."""
+    holdout = await world.put_rows([chat(question, "alpha") for question in QUESTIONS[5:65]])
+    job = setting.job(holdout=holdout)
+    digest = await world.put_model(models.good, base_sha=job.base_sha, job_id=job.job_id, bundle=job.bundle)
+    await world.send("scheduler", job)
+    await world.send("registry", its_version(job, digest))
+    child = await scoring_child(stack)
+    await stack.kill("evaluator", signal.SIGKILL)
+    await gone(child)
+    await stack.wait_healthy("evaluator")
+    verdict = await verdict_of(world, job.job_id)
+    assert type(verdict) is EvalPassed
+    assert [type(event) for event in world.about(job.job_id)] == [
+        EvalStarted,
+        *[EvalStageCompleted] * 4,
+        EvalPassed,
+    ]
+
+
+async def test_scoring_that_never_ends_is_inconclusive_once(
+    world: World, setting: Setting, models: Models, stack: Stack
+):
+    await stack.stop("evaluator")
+    await stack.start(
+        "evaluator", env={"EVALUATOR_SCORING_LIMIT": "PT0.1S", "EVALUATOR_SCORING_ATTEMPTS": "2"}
+    )
+    await stack.wait_healthy("evaluator")
+    holdout = await world.put_rows([chat(question, "alpha") for question in QUESTIONS[9:70]])
+    job = setting.job(holdout=holdout)
+    verdict = await evaluate(world, job, models.good)
+    assert type(verdict) is EvalInconclusive
+    assert outcomes(verdict) == ["inconclusive"] * 3 + ["not_requested"]
+    assert "ScoringCrashed" in verdict.reason
+
+
+async def scoring_child(stack: Stack) -> int:
+    """The process id of the scoring child, once there is one."""
+    parent = stack.pid("evaluator")
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    await until(lambda: bool(children.read_text().split()))
+    return int(children.read_text().split()[0])
+
+
+async def gone(pid: int) -> None:
+    state = Path(f"/proc/{pid}/stat")
+    await until(lambda: not state.exists() or state.read_text().split()[2] == "Z")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  the kernel tells of processes by files alone
+            await asyncio.sleep(0.02)
