@@ -16,9 +16,7 @@ from deploy.local.cache import cache_folder
 from deploy.local.files import require_free_space
 from deploy.local.problems import AlreadyRunning, StackError
 from deploy.local.processes import Identity
-from deploy.local.stack import ALL, REPOSITORY, Stack, end_leftovers
-from deploy.local.state import State
-from deploy.local.warm_start import warm_up
+from deploy.local.state import REPOSITORY, State
 
 DONE, REFUSED = 0, 1
 STOP_SECONDS = 90.0
@@ -70,6 +68,8 @@ def _default_state() -> Path:
 
 
 def _setup(options: argparse.Namespace) -> int:
+    from deploy.local.warm_start import warm_up
+
     require_free_space(cache_folder(), "RETUNE_CACHE")
     parts = binaries()
     try:
@@ -92,6 +92,8 @@ def _up(options: argparse.Namespace) -> int:
 
 async def _run(state: State, parts_only: bool) -> int:
     """Be the supervisor until a signal says stop."""
+    from deploy.local.stack import ALL, Stack
+
     stack = Stack(state.root, services=() if parts_only else ALL, report=_say)
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -176,6 +178,8 @@ def _stop(supervisor: Identity) -> None:
 
 
 async def _sweep(state: State) -> None:
+    from deploy.local.stack import end_leftovers
+
     try:
         await end_leftovers(state)
     except AlreadyRunning as error:

@@ -23,12 +23,11 @@ from deploy.local.network import answers_ok
 from deploy.local.problems import StackError, last_lines
 from deploy.local.processes import end, marked, recorded, until
 from deploy.local.s3 import Credentials
-from deploy.local.state import State
+from deploy.local.state import REPOSITORY, State
 from deploy.local.supervisor import Child, Program, Supervisor
 from schemas.topics import SERVICES
 
 ALL = SERVICES
-REPOSITORY = Path(__file__).parents[2]
 READY_SECONDS = 120.0
 SERVICE_GRACE_SECONDS = 15.0
 DETACHED_GRACE_SECONDS = 10.0

@@ -14,6 +14,8 @@ from deploy.local.cache import cache_folder
 from deploy.local.problems import AlreadyRunning, MissingPart
 from deploy.local.processes import Identity
 
+REPOSITORY = Path(__file__).parents[2]
+PARTS = ("kafka", "postgres", "s3")
 LOOPBACK = "127.0.0.1"
 PORTS = range(20000, 32000)
 """Below the ports that systems give to outgoing connections: one could sit on ours while a part is down."""

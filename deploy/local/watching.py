@@ -6,8 +6,7 @@ from typing import IO
 
 from deploy.local.network import accepts_connections, answers_ok
 from deploy.local.processes import Identity, memory_bytes
-from deploy.local.stack import PARTS
-from deploy.local.state import State
+from deploy.local.state import PARTS, State
 
 POLL_SECONDS = 0.2
 ROW = "{:<20}{:<10}{:>8}{:>8}{:>9}{:>10}  {}"

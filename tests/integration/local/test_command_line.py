@@ -12,8 +12,7 @@ import pytest
 
 from deploy.local import binaries, cli, files, jars
 from deploy.local.processes import marked
-from deploy.local.stack import REPOSITORY
-from deploy.local.state import State
+from deploy.local.state import REPOSITORY, State
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,8 @@ from aiokafka import TopicPartition
 
 from deploy.local.problems import AlreadyRunning, StackError
 from deploy.local.processes import Identity, marked, until
-from deploy.local.stack import REPOSITORY, Stack, end_leftovers
+from deploy.local.stack import Stack, end_leftovers
+from deploy.local.state import REPOSITORY
 from tests.integration.local.clients import consumer, producer, s3
 
 pytestmark = pytest.mark.stack
