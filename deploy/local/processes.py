@@ -89,11 +89,10 @@ async def until(condition: Callable[[], bool], timeout_seconds: float) -> bool:
 def recorded(folder: Path) -> list[Identity]:
     """The detached processes (runners, replicas) whose `pid` files lie below `folder`."""
     found = []
-    for file in folder.rglob("pid"):
-        try:
-            found.append(Identity.parse(file.read_text()))
-        except ValueError:
-            continue  # being written now; the sweep by mark finds its process
+    for place, _, names in os.walk(folder):  # unlike glob, it bears folders that vanish meanwhile
+        if "pid" in names:
+            with suppress(ValueError, OSError):  # half written or gone: the sweep by mark finds its process
+                found.append(Identity.parse(Path(place, "pid").read_text()))
     return found
 
 
