@@ -15,8 +15,11 @@ from services.scheduler import store
 from services.scheduler.decide import admission, attempt, commands, dataset, facts, queue
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.model import Job, JobState
+from shared.log import get_logger
 from shared.messaging.unit import Unit
 from shared.service import Service
+
+log = get_logger(__name__)
 
 Handler = Callable[[Any, Unit], Awaitable[None]]
 
@@ -68,15 +71,15 @@ class Handlers:
         return handle
 
     async def provisioning_failed(self, fact: ProvisioningFailed, unit: Unit) -> None:
-        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         job = await store.get_job(unit.conn, fact.job_id)
+        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         view = await self._view_of_queue(unit, job)
         await self._apply(unit, facts.on_provisioning_failed(job, fact, view))
         await self.start_waiting(unit)
 
     async def nodes_released(self, fact: NodesReleased, unit: Unit) -> None:
-        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         job = await store.get_job(unit.conn, fact.job_id)
+        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         await self._apply(unit, facts.on_nodes_released(job, fact, self._view(unit)))
         await self.start_waiting(unit)
 
@@ -125,6 +128,8 @@ class Handlers:
             return
         await store.save_job(unit.conn, decision.job)
         await unit.emit(*decision.events)
+        for event in decision.events:
+            log.info("job moved", job_id=event.key, event_type=event.type, attempt=decision.job.attempt)
         for timer in decision.timers:
             await unit.set_timer(timer.payload, at=timer.at)
         if decision.job.state is JobState.QUEUED:

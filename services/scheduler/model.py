@@ -80,11 +80,11 @@ class DatasetState(StrEnum):
 
 
 SUPERSEDES: Mapping[DatasetState, frozenset[DatasetState | None]] = {
-    DatasetState.ACCEPTED: frozenset({None}),
+    DatasetState.ACCEPTED: frozenset({None, DatasetState.REFUSED}),
     # A second SubmitDataset of the same id may be refused; the first one goes on.
     DatasetState.REFUSED: frozenset({None}),
-    DatasetState.READY: frozenset({None, DatasetState.ACCEPTED}),
-    DatasetState.REJECTED: frozenset({None, DatasetState.ACCEPTED}),
+    DatasetState.READY: frozenset({None, DatasetState.REFUSED, DatasetState.ACCEPTED}),
+    DatasetState.REJECTED: frozenset({None, DatasetState.REFUSED, DatasetState.ACCEPTED}),
     # Has the version's key, so it may overtake the news of the dataset.
     DatasetState.DELETED: frozenset({None, *DatasetState} - {DatasetState.DELETED}),
 }
@@ -323,6 +323,18 @@ class Job:
 
     def is_judged(self, bundle: BundleRef) -> bool:
         return bundle in self.verified or bundle in self.corrupt
+
+    def without_settled_bundles(self) -> Self:
+        """Forget what was named and judged and is older than the resume point: nothing can depend on it.
+
+        The last bundle of an attempt is its newest, so it is still known when the attempt's end names it.
+        """
+        newest = self.resume
+        if self.run is None or newest is None:
+            return self
+        settled = {each for each in self.facts.named if self.is_judged(each) and _age(each) < _age(newest)}
+        kept = replace(self, verified=self.verified - settled, corrupt=self.corrupt - settled)
+        return kept.with_run(facts=replace(self.facts, named=self.facts.named - settled))
 
     def with_run(self, **changes: Any) -> Self:
         return replace(self, run=replace(self.present, **changes))

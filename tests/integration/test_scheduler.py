@@ -134,7 +134,7 @@ async def test_a_job_from_submission_to_success(play: Play):
     await play.until("JobSubmitted")
     await play.voice.say("ingest", play.ready())
     queued = await play.until("JobSubmitted", "JobQueued")
-    assert "no pool can hold 1 x 1 devices" in queued.waiting_for
+    assert "no pool can hold 1 node(s) with 1 device(s) each" in queued.waiting_for
     assert queued.num_steps == 600
     await play.voice.say("provisioner", play.capacity(1))
     scheduled = await play.until(*SUBMITTED)

@@ -1,6 +1,6 @@
 """From a dataset's fate to a place in the queue, or to none."""
 
-from schemas.base import FailureClass, Message
+from schemas.base import FailureClass
 from schemas.job import JobFailed, JobQueued
 from schemas.specification import JobSpec, Recipe, config_hash, resolve_recipe
 from services.scheduler.decide.decision import Decision, View
@@ -92,7 +92,7 @@ def job_queued(job: Job, view: View, *, waiting_for: str = "") -> JobQueued:
 def fail(
     job: Job, failure_class: FailureClass, code: str, message: str, *, param: str | None = None
 ) -> Decision:
-    fact: Message = JobFailed(
+    fact = JobFailed(
         job_id=job.id,
         tenant=job.tenant,
         failure_class=failure_class,

@@ -123,7 +123,7 @@ def on_verdict(job: Job, fact: CheckpointVerified | CheckpointCorrupt, view: Vie
         judged = replace(job, verified=job.verified | {fact.bundle})
     else:
         judged = replace(job, corrupt=job.corrupt | {fact.bundle})
-    return follow(Decision(judged), view)
+    return follow(Decision(judged.without_settled_bundles()), view)
 
 
 def on_eval_passed(job: Job, fact: EvalPassed, view: View) -> Decision:
@@ -209,7 +209,7 @@ def _store(
         return Decision(job, ignored=f"attempt {fact.attempt}, present: {job.attempt}")
     named = job.facts.named | ({bundle} if bundle else frozenset())
     stored = job.with_run(facts=replace(job.facts, named=named, **facts))
-    return follow(Decision(stored), view)
+    return follow(Decision(stored.without_settled_bundles()), view)
 
 
 def _store_evaluation(job: Job, view: View, **said: Any) -> Decision:

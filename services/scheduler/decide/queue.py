@@ -149,7 +149,7 @@ def priority(candidate: Candidate, ledger: Ledger, *, now: datetime) -> float:
 
 def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     """One sentence for the person who asks."""
-    wanted = f"{candidate.nodes} x {candidate.devices_per_node} devices ({candidate.price_class})"
+    wanted = f"{candidate.nodes} node(s) with {candidate.devices_per_node} device(s) each ({candidate.price_class})"
     if candidate.not_before is not None and _is_backing_off(candidate, now):
         return f"backs off until {candidate.not_before:%H:%M:%S} UTC"
     suited = _suited_pools(candidate, ledger)

@@ -85,6 +85,10 @@ def test_refusing_a_second_request_of_the_same_name_takes_nothing_back(first):
     assert stands_after(first, refused()) is not DatasetState.REFUSED
 
 
+def test_a_request_that_was_refused_may_be_made_again():
+    assert stands_after(refused(), ACCEPTED, READY) is DatasetState.READY
+
+
 @pytest.mark.parametrize(("last", "state"), [(READY, "ready"), (REJECTED, "rejected")])
 def test_the_first_decision_stands(last, state):
     other = READY if last is REJECTED else REJECTED

@@ -166,14 +166,14 @@ class TestWhyWaiting:
             (
                 waiting(nodes=3),
                 a_pool(nodes=2),
-                "no pool can hold 3 x 1 devices (spot-first); known: cpu-spot",
+                "no pool can hold 3 node(s) with 1 device(s) each (spot-first); known: cpu-spot",
             ),
             (
                 waiting(nodes=2),
                 a_pool(booked=1),
-                "waits for 2 x 1 devices (spot-first): cpu-spot has 1 of 2 nodes free",
+                "waits for 2 node(s) with 1 device(s) each (spot-first): cpu-spot has 1 of 2 nodes free",
             ),
-            (waiting(), a_pool(), "its turn for 1 x 1 devices (spot-first)"),
+            (waiting(), a_pool(), "its turn for 1 node(s) with 1 device(s) each (spot-first)"),
             (
                 waiting(not_before=NOON + timedelta(seconds=61)),
                 a_pool(),
@@ -182,7 +182,7 @@ class TestWhyWaiting:
             (
                 waiting(turned_away={SPOT: NOON}),
                 a_pool(),
-                "1 x 1 devices (spot-first): the engine had no capacity in cpu-spot, asked again soon",
+                "1 node(s) with 1 device(s) each (spot-first): the engine had no capacity in cpu-spot, asked again soon",
             ),
         ],
     )

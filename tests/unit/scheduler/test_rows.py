@@ -483,6 +483,23 @@ class TestResumePoint:
         story = Story(a_job(QUEUED)).tell(news.verified(a_bundle(10)), news.corrupt(a_bundle(20))).schedule()
         assert (story.last(JobScheduled).resume, story.job.run.resume) == (a_bundle(10), a_bundle(10))
 
+    def test_a_long_attempt_remembers_but_the_bundles_that_matter(self):
+        story = Story(a_job(RUNNING))
+        for step in range(1, 500):
+            verdict = news.corrupt if step % 7 == 0 else news.verified
+            told = (news.written(a_bundle(step)), verdict(a_bundle(step)))
+            story.tell(*told[:: 1 if step % 2 else -1])
+        job = story.tell(news.written(a_bundle(500))).job
+        assert (job.verified, job.corrupt) == ({a_bundle(499)}, frozenset())
+        assert job.facts.named == {a_bundle(499), a_bundle(500)}
+
+    def test_what_an_attempt_ends_with_may_have_been_judged_long_ago(self):
+        early, last = a_bundle(10), a_bundle(20)
+        job = Story(a_job(RUNNING)).tell(
+            news.written(early), news.verified(early), news.written(last), news.verified(last)
+        )
+        assert job.tell(news.completed(last)).job.state is EVALUATING
+
     @pytest.mark.parametrize("state", [VALIDATING, EVALUATING])
     def test_elsewhere_a_verdict_is_recorded_as_ignored(self, state):
         story = Story(a_job(state)).tell(news.verified(a_bundle(999)))
