@@ -19,6 +19,8 @@ log = get_logger(__name__)
 router = APIRouter()
 
 MAX_CHOICES = 8
+# Log-probabilities of the prompt end the engine of vLLM on CPU when adapters share its batch.
+REFUSED_OPTIONS = ("prompt_logprobs", "echo")
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
 
@@ -66,6 +68,9 @@ def _checked(raw: bytes) -> dict[str, Any]:
         raise ApiError(400, f"body: not JSON: {error}") from error
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         raise ApiError(400, "model: missing or not text", param="model", code="missing_required_parameter")
+    for name in REFUSED_OPTIONS:
+        if body.get(name) not in (None, False):
+            raise ApiError(400, f"{name} is not available", param=name, code="not_available_yet")
     choices = body.get("n")
     if choices is not None and not (isinstance(choices, int) and 1 <= choices <= MAX_CHOICES):
         raise ApiError(
