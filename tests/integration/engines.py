@@ -113,10 +113,6 @@ class Engines:
             engine.slots = [*engine.slots, effect][-self.num_slots :]
         else:
             return httpx.Response(404, json={"error": {"message": f"the model {model} does not exist"}})
-        logprob = -5.0 + effect
-        choice = {
-            "text": "a b",
-            "logprobs": {"tokens": ["a", "b"], "token_logprobs": [logprob, logprob]},
-            "prompt_logprobs": [None, {"7": {"logprob": logprob}}],
-        }
-        return httpx.Response(200, json={"choices": [choice]})
+        likeliest = {"token_id:1": -1.0 + effect, "token_id:2": -2.0 + effect}
+        logprobs = {"tokens": ["token_id:1"] * 4, "top_logprobs": [likeliest] * 4}
+        return httpx.Response(200, json={"choices": [{"text": "a a a a", "logprobs": logprobs}]})

@@ -87,8 +87,8 @@ async def prove_answers(client: VllmClient, name: str) -> None:
 
 def require_answer(name: str, answer: Answer) -> None:
     """Raises ProbeFailed unless it has tokens and every number is finite."""
-    numbers = (*answer.prompt_logprobs, *answer.token_logprobs)
-    if not answer.tokens or not all(math.isfinite(number) for number in numbers):
+    numbers = [number for place in answer.likeliest for number in place.values()]
+    if not answer.tokens or not numbers or not all(math.isfinite(number) for number in numbers):
         raise ProbeFailed(f"{name} answers without numbers: {answer}")
 
 

@@ -1,15 +1,18 @@
 """vLLM's HTTP API. Nobody else may call its management routes."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 
 LOOK_SECONDS = 5.0
 LOAD_SECONDS = 120.0
 ANSWER_SECONDS = 120.0
+NOTHING_SHARED = 100.0
+"""Distance of answers whose likeliest tokens are all different."""
 
 
 class LoadRefused(RuntimeError):
@@ -22,20 +25,25 @@ class NoAnswer(RuntimeError):
 
 @dataclass(frozen=True)
 class Answer:
-    """How likely a model finds a prompt and what it says next; equal models give equal numbers."""
+    """What a model says next, and how likely it finds the likeliest tokens; equal models, equal numbers."""
 
-    prompt_logprobs: tuple[float, ...]
     tokens: tuple[str, ...]
-    token_logprobs: tuple[float, ...]
+    """By id, `token_id:17`: different tokens may read the same."""
+    likeliest: tuple[Mapping[str, float], ...]
+    """Log-probability by token, at each place."""
 
     def distance(self, other: "Answer") -> float:
-        """Largest difference of two log-probabilities, as far as both read the same text."""
-        same = 1
-        while same < min(len(self.tokens), len(other.tokens)) and self.tokens[:same] == other.tokens[:same]:
-            same += 1
-        mine = (*self.prompt_logprobs, *self.token_logprobs[:same])
-        others = (*other.prompt_logprobs, *other.token_logprobs[:same])
-        return max((abs(a - b) for a, b in zip(mine, others, strict=True)), default=0.0)
+        """Largest difference of two log-probabilities, as far as both went on from the same text."""
+        largest = 0.0
+        for place in range(min(len(self.tokens), len(other.tokens))):
+            mine, others = self.likeliest[place], other.likeliest[place]
+            shared = mine.keys() & others.keys()
+            if not shared:
+                return NOTHING_SHARED
+            largest = max(largest, *(abs(mine[token] - others[token]) for token in shared))
+            if self.tokens[place] != other.tokens[place]:
+                break
+        return largest
 
 
 class VllmClient:
@@ -69,24 +77,22 @@ class VllmClient:
         await self._manage("/v1/unload_lora_adapter", {"lora_name": name}, accept=404)
 
     async def answer(self, model: str, prompt: str) -> Answer:
-        """Two tokens, greedily: the first comes from reading the prompt, the second from writing on."""
+        """Four tokens, greedily: the first comes from reading the prompt, the others from writing on."""
+        # Never `prompt_logprobs`: in a batch with adapters they end the engine of vLLM on CPU.
         body = {
             "model": model,
             "prompt": prompt,
-            "max_tokens": 2,
+            "max_tokens": 4,
             "temperature": 0,
-            "logprobs": 1,
-            "prompt_logprobs": 0,
+            "logprobs": 20,
+            "return_tokens_as_token_ids": True,
+            "ignore_eos": True,
         }
         found = await self._call("POST", "/v1/completions", body, seconds=ANSWER_SECONDS)
         if found.status_code != httpx.codes.OK:
-            raise LoadRefused(f"model {model}: {found.status_code} {_message(found)}")
-        choice = found.json()["choices"][0]
-        return Answer(
-            prompt_logprobs=tuple(_logprob(position) for position in choice["prompt_logprobs"][1:]),
-            tokens=tuple(choice["logprobs"]["tokens"]),
-            token_logprobs=tuple(choice["logprobs"]["token_logprobs"]),
-        )
+            await self._refused(f"model {model}", found)
+        logprobs = found.json()["choices"][0]["logprobs"]
+        return Answer(tuple(logprobs["tokens"]), tuple(logprobs["top_logprobs"]))
 
     async def answers(self, questions: list[tuple[str, str]]) -> list[Answer]:
         """Ask all (model, prompt) at once, so that they share batches."""
@@ -95,7 +101,13 @@ class VllmClient:
     async def _manage(self, path: str, body: dict[str, str], *, accept: int = 200) -> None:
         found = await self._call("POST", path, body, seconds=LOAD_SECONDS)
         if found.status_code not in (httpx.codes.OK, accept):
-            raise LoadRefused(f"{path} {body['lora_name']}: {found.status_code} {_message(found)}")
+            await self._refused(f"{path} {body['lora_name']}", found)
+
+    async def _refused(self, asked: str, found: httpx.Response) -> NoReturn:
+        """Raises LoadRefused; NoAnswer where the engine died of it."""
+        if found.is_server_error:
+            await self.models()
+        raise LoadRefused(f"{asked}: {found.status_code} {_message(found)}")
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float
@@ -109,12 +121,6 @@ class VllmClient:
         if body is None and answer.status_code != httpx.codes.OK:
             raise NoAnswer(f"{method} {self._url}{path}: {answer.status_code}")
         return answer
-
-
-def _logprob(position: dict[str, dict[str, Any]]) -> float:
-    """Of the prompt's own token, the only one asked for."""
-    (entry,) = position.values()
-    return float(entry["logprob"])
 
 
 def _message(answer: httpx.Response) -> str:

@@ -84,12 +84,17 @@ def settle(slot: Slot, found: Mapping[str, Served], *, now: datetime, keep: time
     if slot.desired is None or not slot.is_wanted:
         return refreshed
     served = found.get(slot.desired.served_name, Served())
-    if served.failure is not None:
+    if served.failure is not None and _concerns(served.failure, slot):
         failed = _fail(refreshed.slot, served.failure)
         return SlotDecision(failed.slot, refreshed.events + failed.events)
     if slot.state is SlotState.PENDING and served.is_everywhere:
         return _route(slot, served, now=now, keep=keep)
     return refreshed
+
+
+def _concerns(failure: Failure, slot: Slot) -> bool:
+    """A replica that does not start fails what waits for it. What was served comes back with it."""
+    return failure.code != "replica" or slot.state is SlotState.PENDING
 
 
 def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> SlotDecision:

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -26,6 +27,8 @@ from shared.failpoints import failpoint
 from shared.log import get_logger
 
 log = get_logger(__name__)
+
+MAX_DEATHS = 2
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Steps:
         self._http = http
         self._policy = policy
         self._adapter_slots = adapter_slots
+        self._deaths: Counter[str] = Counter()
 
     async def end_unknown(self, known: set[str]) -> None:
         for replica_id in await self._backend.started():
@@ -195,9 +199,21 @@ class Steps:
             return await self._not_loaded(replica, servable, Failure("load", _said(replica, error)))
         except ProbeFailed as error:
             return await self._not_loaded(replica, servable, Failure("probe", _said(replica, error)))
+        except NoAnswer as error:
+            return self._suspect(replica, servable, error)
+        self._deaths.pop(name, None)
         log.info("adapter loaded", replica_id=replica.replica_id, name=name, seconds=round(seconds, 3))
         loaded = replace(replica, loaded=replica.loaded | {name})
         return Outcome(loaded, (_loaded(loaded, servable, seconds),))
+
+    def _suspect(self, replica: Replica, servable: Servable, error: NoAnswer) -> Outcome:
+        """The replica fell silent while it loaded this. Once may be chance; twice is the adapter's doing."""
+        name = servable.served_name
+        self._deaths[name] += 1
+        if self._deaths[name] < MAX_DEATHS:
+            raise error
+        failure = Failure("load", f"the replica fell silent {self._deaths.pop(name)} times: {error}")
+        return Outcome(replica, failures={name: failure})
 
     async def _not_loaded(self, replica: Replica, servable: Servable, failure: Failure) -> Outcome:
         log.warning("adapter not loaded", replica_id=replica.replica_id, reason=failure.reason)

@@ -200,6 +200,11 @@ class TestSettle:
         found = {ONE.served_name: Served(failure=Failure("load", "file is gone"))}
         assert types(settle(a_ready_slot(ONE), found)) == [DeploymentFailed]
 
+    def test_keeps_what_was_served_while_its_replica_does_not_start(self):
+        found = {ONE.served_name: Served(failure=Failure("replica", "out of memory"))}
+        assert settle(a_ready_slot(ONE), found).slot.state is SlotState.READY
+        assert types(settle(a_pending_slot(ONE, generation=1), found)) == [DeploymentFailed]
+
     def test_is_quiet_when_nothing_changed(self):
         slot = a_ready_slot(ONE)
         assert settle(slot, {ONE.served_name: everywhere(HERE)}) == slots.SlotDecision(slot)

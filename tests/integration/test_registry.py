@@ -1,0 +1,484 @@
+"""The registry on real Kafka, Postgres and S3: from a trained bundle to an approved slot, and every way not there."""
+
+import asyncio
+import hashlib
+import inspect
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import asyncpg
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.artefacts import BundleManifest, FileEntry, ModelManifest, files_digest
+from schemas.base import BundleRef, DatasetRef
+from schemas.deployment import DeploymentFailed, DeploymentReady
+from schemas.evaluation import Check, EvalFailed, EvalPassed, StageResult
+from schemas.job import JobCancelled, JobEvaluating
+from schemas.model import (
+    ArchiveModel,
+    DeployModel,
+    DirectorySource,
+    ExportModel,
+    PromoteModel,
+    RegisterBaseModel,
+    RollbackDeployment,
+    UndeployModel,
+)
+from schemas.specification import GateSpec, Method
+from services.registry import store
+from services.registry.model import model_id
+from shared.storage.objects import S3ObjectStore, manifest_bytes, sha256_of
+from tests.integration.voices import Ear, Voices, ear, voices
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+MODULE = "model.layers.0.self_attn.q_proj"
+ENV = {"REGISTRY_COPY_ATTEMPTS": "2"}
+numbers = itertools.count(1)
+PATIENCE_SECONDS = 60.0
+
+
+class World:
+    def __init__(self, voices: Voices, ear: Ear, objects: S3ObjectStore, root: Path) -> None:
+        self.voices = voices
+        self.ear = ear
+        self.objects = objects
+        self.root = root
+        self.base_name = "tiny"
+        self.base_sha = ""
+
+    async def register_base(self, name: str, *, marker: str = "", **more: bytes) -> Any:
+        """The answer to RegisterBaseModel; `marker` makes other files of it."""
+        directory = a_base_directory(self.root / f"base-{next(numbers)}", marker=marker, more=more)
+        command = RegisterBaseModel(name=name, source=DirectorySource(path=str(directory)))
+        return await self.answer("admin", command, name)
+
+    async def train(self, *, base: Any = None, rank: int = 4, **changes: Any) -> JobEvaluating:
+        """A bundle in S3 and the fact that names it, not said yet."""
+        number = next(numbers)
+        job_id = f"ftjob-r{number}"
+        directory = self.root / job_id
+        write_adapter(directory, seed=number, rank=rank)
+        parts = tuple(entry(path, f"model/{path.name}") for path in sorted(directory.iterdir()))
+        base_sha = base.base_sha if base else self.base_sha
+        manifest = BundleManifest(
+            job_id=job_id,
+            attempt=1,
+            step=40,
+            world_size=1,
+            method=Method.LORA,
+            base_sha=base_sha,
+            dataset_version="d" * 64,
+            config_hash="e" * 64,
+            parts=parts,
+        )
+        for part in parts:
+            path = directory / part.path.removeprefix("model/")
+            await self.objects.put_file(layout.checkpoint(job_id, 1, 40, part.path), path, sha256=part.sha256)
+        digest = await self.objects.put_bytes(layout.checkpoint(job_id, 1, 40), manifest_bytes(manifest))
+        fields: dict[str, Any] = {
+            "job_id": job_id,
+            "tenant": "demo",
+            "attempt": 1,
+            "bundle": BundleRef(attempt=1, step=40, manifest_sha256=digest),
+            "dataset": DatasetRef(version="d" * 64, manifest_sha256="1" * 64),
+            "config_hash": "e" * 64,
+            "base_model": base.name if base else self.base_name,
+            "base_sha": base_sha,
+            "template_sha256": "f" * 64,
+            "kind": "adapter",
+            "rank": rank,
+            "full_name": "ft:tiny:demo:r:",
+            "auto_deploy": True,
+            "holdout": None,
+            "gate": GateSpec(),
+            "benchmarks": {},
+            "suites": {},
+        }
+        return JobEvaluating(**fields | changes)
+
+    async def registered(self, job: JobEvaluating) -> Any:
+        await self.voices.say("scheduler", job)
+        digest = self.digest(job)
+        return await self.ear.until(model_id(job.job_id, digest), "ModelRegistered")
+
+    def digest(self, job: JobEvaluating) -> str:
+        return files_digest(
+            tuple(entry(path, path.name) for path in sorted((self.root / job.job_id).iterdir()))
+        )
+
+    async def gated(self, job: JobEvaluating, *, production: bool = False) -> Any:
+        """A registered version that passed the gate."""
+        version = await self.registered(job)
+        await self.voices.say("evaluator", passed(version))
+        await self.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
+        if production:
+            command = PromoteModel(model_id=version.model_id, tenant="demo", approved_by="ann")
+            await self.voices.say("gateway", command)
+            await self.ear.until(version.model_id, "ModelRegistered", "ModelPromoted", "ModelPromoted")
+        return version
+
+    async def serve(self, slot: str, version: Any, generation: int) -> None:
+        """Say as the serving controller that the generation is ready."""
+        fields = answer_fields(slot, version, generation)
+        await self.voices.say(
+            "serving_controller",
+            DeploymentReady(**fields, served_name=f"{version.full_name}@{version.digest}", replicas=()),
+        )
+
+    async def answer(self, writer: str, command: Any, key: str) -> Any:
+        """The next fact of this story after the command."""
+        heard = len(self.ear.heard[key])
+        await self.voices.say(writer, command)
+        await until(lambda: len(self.ear.heard[key]) > heard, f"an answer to {command}")
+        return self.ear.heard[key][heard].message
+
+
+def answer_fields(slot: str, version: Any, generation: int) -> dict[str, Any]:
+    return {
+        "pool": "serve-x",
+        "base_sha": version.base_sha,
+        "slot": slot,
+        "tenant": "demo",
+        "digest": version.digest,
+        "generation": generation,
+        "model_id": version.model_id,
+    }
+
+
+async def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait for a condition, which may be a query."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = condition()
+        if found := await found if inspect.isawaitable(found) else found:
+            return found
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
+        await asyncio.sleep(0.05)
+
+
+def entry(path: Path, name: str) -> FileEntry:
+    return FileEntry(path=name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+def a_base_directory(directory: Path, *, marker: str, more: dict[str, bytes]) -> Path:
+    directory.mkdir()
+    save_file({f"{MODULE}.weight": np.zeros((8, 16), np.float32)}, directory / "model.safetensors")
+    config = {"max_position_embeddings": 512, "architectures": ["LlamaForCausalLM"], "marker": marker}
+    files = {
+        "config.json": json.dumps(config).encode(),
+        "tokenizer.json": b"{}",
+        "tokenizer_config.json": b"{}",
+        "chat_template.jinja": b"{{ messages }}",
+    }
+    for name, content in (
+        files | {name.replace("__", "."): content for name, content in more.items()}
+    ).items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def write_adapter(directory: Path, *, seed: int, rank: int) -> None:
+    directory.mkdir()
+    random = np.random.default_rng(seed)
+    tensors = {
+        f"base_model.model.{MODULE}.lora_A.weight": random.standard_normal((rank, 16), dtype=np.float32),
+        f"base_model.model.{MODULE}.lora_B.weight": random.standard_normal((8, rank), dtype=np.float32),
+    }
+    save_file(tensors, directory / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none"}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+
+
+def passed(version: Any) -> EvalPassed:
+    return EvalPassed(**_verdict_of(version), stages=(StageResult(stage="safety", outcome="passed"),))
+
+
+def failed(version: Any) -> EvalFailed:
+    check = Check(
+        name="harmful", metric="refusals", value=0.12, baseline=0.98, threshold=0.95, count=200, passed=False
+    )
+    stage = StageResult(stage="safety", outcome="failed", checks=(check,))
+    return EvalFailed(**_verdict_of(version), stages=(stage,), reason="safety")
+
+
+def _verdict_of(version: Any) -> dict[str, Any]:
+    return {
+        "eval_id": f"eval-{version.job_id}-{next(numbers)}",
+        "tenant": "demo",
+        "job_id": version.job_id,
+        "model_id": version.model_id,
+        "digest": version.digest,
+        "base_sha": version.base_sha,
+    }
+
+
+@pytest.fixture(scope="module")
+async def objects(stack: Stack) -> S3ObjectStore:
+    key = stack.s3_credentials("root")
+    return S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
+
+
+@pytest.fixture(scope="module")
+async def world(
+    stack: Stack, objects: S3ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
+    await stack.start("registry", env=ENV)
+    await stack.wait_healthy("registry")
+    async with voices(stack) as speaking, ear(stack, "model.events") as heard:
+        world = World(speaking, heard, objects, tmp_path_factory.mktemp("registry"))
+        world.base_sha = (await world.register_base("tiny")).base_sha
+        yield world
+    await stack.stop("registry")
+
+
+@pytest.fixture
+async def db(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(stack.postgres_dsn("registry"))
+    yield conn
+    await conn.close()
+
+
+class TestBaseModels:
+    async def test_are_mirrored_checked_and_known_by_their_files(self, world):
+        fact = await world.register_base("first", marker="first")
+        assert (fact.type, fact.context_tokens, fact.num_parameters) == ("BaseModelRegistered", 512, 128)
+        assert fact.template_sha256 == hashlib.sha256(b"{{ messages }}").hexdigest()
+        stored = await world.objects.list_objects(f"base-models/{fact.base_sha}/")
+        assert {head.key.rpartition("/")[2] for head in stored} == {
+            "manifest.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+            "chat_template.jinja",
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"modeling__py": b"import os"}, "code of its own"),
+            ({"pytorch_model__bin": b"\x80\x02"}, "expected weights as .safetensors"),
+            ({"config__json": b'{"auto_map": {}}'}, "auto_map"),
+        ],
+    )
+    async def test_are_refused_with_the_file_that_is_wrong(self, world, more, said):
+        name = f"bad-{next(numbers)}"
+        refused = await world.register_base(name, marker=name, **more)
+        assert (refused.type, refused.code, refused.param) == ("CommandRefused", "bad_base_model", "source")
+        assert said in refused.message
+
+    async def test_that_change_leave_nothing_stale_in_service(self, world):
+        name = f"moving-{next(numbers)}"
+        base = await world.register_base(name, marker="before")
+        version = await world.gated(await world.train(base=base))
+        waiting = await world.registered(await world.train(base=base))
+        moved = await world.register_base(name, marker="after")
+        assert moved.type == "AdaptersStale"
+        assert set(moved.model_ids) == {version.model_id, waiting.model_id}
+        await world.ear.until(version.full_name, "DeploymentApproved", "DeploymentWithdrawn")
+        # A verdict that comes now is about files that nobody serves.
+        await world.voices.say("evaluator", passed(waiting))
+        refused = await world.ear.until(waiting.job_id, "PromotionRefused")
+        assert refused.code == "stale"
+        deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=version.full_name)
+        assert (await world.answer("gateway", deploy, version.model_id)).code == "stale"
+
+
+class TestVersions:
+    async def test_pass_the_gate_and_are_approved_for_the_job_that_waits(self, world, db):
+        job = await world.train()
+        version = await world.gated(job)
+        approved = await world.ear.until(version.full_name, "DeploymentApproved")
+        assert (approved.job_id, approved.generation, approved.digest) == (job.job_id, 1, world.digest(job))
+        manifest = ModelManifest.model_validate_json(
+            await world.objects.get_bytes(layout.model(version.digest))
+        )
+        assert (manifest.job_id, manifest.base_sha, manifest.source) == (
+            job.job_id,
+            world.base_sha,
+            job.bundle,
+        )
+
+    async def test_wait_for_their_registration_when_the_verdict_comes_first(self, world):
+        job = await world.train()
+        digest = world.digest(job)
+        early = SimpleNamespace(
+            job_id=job.job_id,
+            digest=digest,
+            base_sha=world.base_sha,
+            model_id=model_id(job.job_id, digest),
+        )
+        await world.voices.say("evaluator", passed(early))
+        await world.voices.say("scheduler", job)
+        await world.ear.until(early.model_id, "ModelRegistered", "ModelPromoted")
+
+    async def test_are_promoted_once_by_a_verdict_that_comes_twice(self, world):
+        version = await world.registered(await world.train())
+        verdict = passed(version)
+        event_id = await world.voices.say("evaluator", verdict)
+        await world.voices.say("evaluator", verdict, event_id=event_id)
+        await world.voices.say("evaluator", passed(version))
+        await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted", "ModelPromoted")
+        assert world.ear.types(version.full_name) == ["DeploymentApproved"]
+
+    async def test_that_failed_are_refused_with_the_stage_and_its_numbers(self, world):
+        version = await world.registered(await world.train())
+        await world.voices.say("evaluator", failed(version))
+        key = version.model_id
+        for command in (
+            PromoteModel(model_id=key, tenant="demo", approved_by="ann"),
+            DeployModel(model_id=key, tenant="demo", slot=version.full_name),
+            DeployModel(model_id=key, tenant="demo", slot="support"),
+        ):
+            refused = await world.answer("gateway", command, key)
+            assert refused.code == "not_gated"
+            assert "stage safety failed (harmful refusals 0.12, expected at least 0.95" in refused.message
+
+    async def test_of_another_tenant_are_unknown(self, world):
+        version = await world.gated(await world.train())
+        command = PromoteModel(model_id=version.model_id, tenant="other", approved_by="eve")
+        refused = await world.answer("gateway", command, version.model_id)
+        assert (refused.code, refused.tenant) == ("unknown_model", "other")
+        unknown = PromoteModel(model_id="mv-none", tenant="other", approved_by="eve")
+        assert (await world.answer("gateway", unknown, "mv-none")).code == "unknown_model"
+
+    async def test_of_a_cancelled_job_stay_in_dev(self, world):
+        job = await world.train()
+        artefact = job.model_dump(exclude={"type"})
+        await world.voices.say(
+            "scheduler",
+            JobCancelled(job_id=job.job_id, tenant="demo", reason="user", artefact=artefact, last_step=40),
+        )
+        version = await world.ear.until(model_id(job.job_id, world.digest(job)), "ModelRegistered")
+        await world.voices.say("evaluator", passed(version))
+        await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
+        assert world.ear.types(version.full_name) == []
+
+    async def test_that_are_not_what_the_job_said_are_no_versions(self, world):
+        job = await world.train(rank=4)
+        await world.voices.say("scheduler", job.model_copy(update={"rank": 8}))
+        refused = await world.ear.until(job.job_id, "PromotionRefused")
+        assert (refused.code, refused.model_id) == ("artefact", None)
+        assert "r is 4, expected 8" in refused.message
+
+    async def test_whose_bytes_are_gone_are_no_versions(self, world):
+        job = await world.train()
+        key = layout.checkpoint(job.job_id, 1, 40, "model/adapter_model.safetensors")
+        await world.objects.delete([key])
+        await world.voices.say("scheduler", job)
+        refused = await world.ear.until(job.job_id, "PromotionRefused")
+        assert refused.code == "artefact"
+        assert "adapter_model.safetensors" in refused.message
+
+    async def test_are_not_exported_yet(self, world):
+        version = await world.registered(await world.train())
+        command = ExportModel(model_id=version.model_id, tenant="demo", format="gguf")
+        assert (await world.answer("gateway", command, version.model_id)).code == "not_available_yet"
+
+    async def test_can_be_traced_both_ways(self, world, db):
+        job = await world.train(dataset=DatasetRef(version="7" * 64, manifest_sha256="1" * 64))
+        # The bundle names another dataset version than the job: no version without a true lineage.
+        await world.voices.say("scheduler", job)
+        assert (await world.ear.until(job.job_id, "PromotionRefused")).code == "artefact"
+        version = await world.gated(await world.train())
+        await db.set_type_codec(
+            "jsonb", schema="pg_catalog", format="text", encoder=json.dumps, decoder=json.loads
+        )
+        async with db.transaction():
+            up = await store.find_version_of(db, "demo", version.full_name)
+            assert (up.base_sha, up.dataset_version, up.job_id) == (world.base_sha, "d" * 64, version.job_id)
+            assert up.eval_id.startswith(f"eval-{version.job_id}")
+            for down in (
+                await store.versions_on_base(db, "tiny", world.base_sha),
+                await store.versions_of_dataset(db, "d" * 64),
+                await store.versions_of_job(db, version.job_id),
+            ):
+                assert version.model_id in {found.model_id for found in down}
+
+    async def test_cannot_leave_dev_by_any_hand_without_an_evaluation(self, world, db):
+        version = await world.registered(await world.train())
+        with pytest.raises(asyncpg.CheckViolationError):
+            await db.execute(
+                "UPDATE model_version SET stage = 'staging' WHERE model_id = $1", version.model_id
+            )
+        for column in ("base_sha", "dataset_version", "config_hash", "job_id", "template_sha256"):
+            with pytest.raises(asyncpg.NotNullViolationError):
+                await db.execute(
+                    f"UPDATE model_version SET {column} = NULL WHERE model_id = $1", version.model_id
+                )
+
+
+class TestSlots:
+    async def test_roll_back_and_fall_back_as_new_generations(self, world, db):
+        one = await world.gated(await world.train(), production=True)
+        two = await world.gated(await world.train(), production=True)
+        slot = f"alias-{next(numbers)}"
+        for generation, version in enumerate((one, two), start=1):
+            command = DeployModel(model_id=version.model_id, tenant="demo", slot=slot)
+            assert (await world.answer("gateway", command, slot)).generation == generation
+            await world.serve(slot, version, generation)
+            await until(lambda: self._is_ready(db, slot, generation), f"generation {generation}")  # noqa: B023
+        back = await world.answer("gateway", RollbackDeployment(slot=slot, tenant="demo"), slot)
+        assert (back.digest, back.generation, back.job_id) == (one.digest, 3, None)
+        failure = DeploymentFailed(**answer_fields(slot, one, 3), code="load", reason="no memory")
+        last = await world.answer("serving_controller", failure, slot)
+        assert (last.type, last.digest, last.generation) == ("DeploymentApproved", two.digest, 4)
+        failure = DeploymentFailed(**answer_fields(slot, two, 4), code="load", reason="no memory")
+        withdrawn = await world.answer("serving_controller", failure, slot)
+        assert (withdrawn.type, withdrawn.generation) == ("DeploymentWithdrawn", 5)
+        assert "no memory" in withdrawn.reason
+
+    async def _is_ready(self, db, slot, generation):
+        query = "SELECT outcome = 'ready' FROM slot_generation WHERE slot = $1 AND number = $2"
+        return await db.fetchval(query, slot, generation)
+
+    async def test_of_another_tenant_are_unknown(self, world):
+        version = await world.gated(await world.train())
+        await world.ear.until(version.full_name, "DeploymentApproved")
+        command = UndeployModel(slot=version.full_name, tenant="other")
+        refused = await world.answer("gateway", command, version.full_name)
+        assert (refused.code, refused.tenant) == ("unknown_slot", "other")
+
+    async def test_take_an_alias_for_production_only(self, world):
+        version = await world.gated(await world.train())
+        deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=f"alias-{next(numbers)}")
+        assert (await world.answer("gateway", deploy, version.model_id)).code == "not_production"
+        taken = DeployModel(model_id=version.model_id, tenant="demo", slot="tiny")
+        assert (await world.answer("gateway", taken, version.model_id)).code == "slot_taken"
+
+    async def test_are_emptied_when_their_version_is_archived(self, world):
+        version = await world.gated(await world.train())
+        await world.ear.until(version.full_name, "DeploymentApproved")
+        await world.voices.say("gateway", ArchiveModel(model_id=version.model_id, tenant="demo"))
+        await world.ear.until(version.full_name, "DeploymentApproved", "DeploymentWithdrawn")
+        deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=version.full_name)
+        await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted", "ModelArchived")
+        assert (await world.answer("gateway", deploy, version.model_id)).code == "archived"
+
+
+@pytest.mark.parametrize("place", ["s3.manifest.before", "s3.manifest.after", "db.commit.before"])
+async def test_a_kill_while_an_artefact_is_copied_loses_nothing(stack, world, place):
+    await stack.stop("registry")
+    await stack.start("registry", env={**ENV, "FAILPOINTS": f"{place}=kill"})
+    job = await world.train()
+    await world.voices.say("scheduler", job)
+    pid = stack.pid("registry")
+    await until(lambda: not _is_alive(pid), "the kill")
+    await stack.stop("registry")
+    await stack.start("registry", env=ENV)
+    await stack.wait_healthy("registry")
+    version = await world.ear.until(model_id(job.job_id, world.digest(job)), "ModelRegistered")
+    assert version.digest == world.digest(job)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
