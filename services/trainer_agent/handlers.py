@@ -127,7 +127,7 @@ def register(service: Service, *, awake_since: datetime) -> None:
         done=handlers.reports_read,
         failed=handlers.reading_failed,
         attempts=10,
-        concurrency=4,
+        concurrency=2,
     )
 
 

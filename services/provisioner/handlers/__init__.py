@@ -15,7 +15,7 @@ from shared.service import Service
 
 RESYNC = timedelta(seconds=1)
 SWEEP = timedelta(seconds=15)
-PARALLEL = 4
+PARALLEL = 2
 
 
 def register(service: Service, backend: Backend, *, pools_file: Path) -> None:

@@ -70,6 +70,8 @@ class Child:
     work_dir: Path
     node_id: str
     process: asyncio.subprocess.Process
+    is_wrapped: bool
+    """Whether each training process has a wrapper that writes down how it ended."""
     _read_bytes: int = field(default=0)
 
     @classmethod
@@ -81,7 +83,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
-        return cls(settings.work_dir, settings.node_id, process)
+        return cls(settings.work_dir, settings.node_id, process, is_wrapped=settings.child_argv is None)
 
     @property
     def has_ended(self) -> bool:
@@ -117,5 +119,7 @@ class Child:
 
     def rank_codes(self) -> tuple[int, ...]:
         """Exit codes of the training processes that ended under their wrapper's eyes."""
+        if not self.is_wrapped and self.process.returncode is not None:
+            return (self.process.returncode,)
         files = sorted(self.work_dir.glob(f"{EXIT_FILE}*"))
         return tuple(int(text) for file in files if (text := file.read_text().strip()))

@@ -121,7 +121,8 @@ class ChildEnd:
     return_code: int
     """Of torchrun; negative: ended by that signal."""
     rank_codes: tuple[int, ...] = ()
-    """Of each training process that ended under its wrapper's eyes; 128 + signal where it was killed."""
+    """Of each training process that ended under its wrapper's eyes; 128 + signal where it was killed.
+    None at all: torchrun's processes did not find each other, or their wrappers died with them."""
     oom_kills: int = 0
     """How often the kernel killed for memory in our control group while the child ran."""
     move: Move = Move.NONE
@@ -186,5 +187,8 @@ def _failure_without_a_word(end: ChildEnd) -> tuple[FailureClass, str]:
     if killed or end.return_code < 0:
         number = killed[0] if killed else -end.return_code
         return FailureClass.INFRA, f"the training child was ended by signal {number}"
+    if not end.rank_codes:
+        message = f"torchrun ended with code {end.return_code} and no training process of it did by itself"
+        return FailureClass.INFRA, message
     message = f"the training child exited with code {end.return_code} and no last report; its log tells more"
     return FailureClass.INTERNAL, message

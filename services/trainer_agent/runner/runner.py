@@ -1,6 +1,7 @@
 """The life of a runner: report, wait for the gang, fetch, train, store, tell how it ended."""
 
 import asyncio
+import math
 import signal
 import socket
 from collections.abc import Coroutine
@@ -171,8 +172,11 @@ class Runner:
         return task.result()
 
     async def _flush_log(self) -> None:
+        """Not at the cost of the last report: of the time that is left, at most half."""
+        deadline = self._wish.deadline
+        left = (deadline - utc_now()).total_seconds() if deadline else math.inf
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._shipper.ship(), LOG_FLUSH_SECONDS)
+            await asyncio.wait_for(self._shipper.ship(), max(0.0, min(LOG_FLUSH_SECONDS, left / 2)))
 
     def _take_notice(self) -> None:
         """SIGTERM: the node goes away. The file says when; without one, the usual grace is assumed."""

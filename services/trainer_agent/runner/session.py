@@ -39,6 +39,8 @@ from shared.log import get_logger
 log = get_logger(__name__)
 
 POLL_SECONDS = 0.1
+EXIT_SECONDS = 15.0
+"""A child that has told its end but does not leave is ended after so long."""
 
 
 class Session:
@@ -91,8 +93,8 @@ class Session:
         return conclude(end, last_step=self.step, bundle=bundle, puts_manifest=self._who.node_index == 0)
 
     async def _watch(self, child: Child) -> Move:
-        """Until the child ends, or is ended: by which move."""
-        while not child.has_ended and self._take_reports(child):
+        """Until the child ends, or has to be ended: by which move."""
+        while not child.has_ended and self._take_reports(child) and not self._lingers():
             move = next_move(
                 self._wish(),
                 self._progress,
@@ -112,6 +114,9 @@ class Session:
                 self.is_stopping = True
             await asyncio.sleep(POLL_SECONDS)
         return Move.NONE
+
+    def _lingers(self) -> bool:
+        return self._ended is not None and time.monotonic() - self._progress.moved_at > EXIT_SECONDS
 
     def _take_reports(self, child: Child) -> bool:
         """Whether the child still makes sense."""

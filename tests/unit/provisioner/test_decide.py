@@ -78,6 +78,10 @@ class TestReservation:
         ]
         assert (decision.events, decision.actions) == ((), (Create(),))
 
+    def test_takes_the_last_nodes_of_a_pool(self):
+        decision = decide.on_job_scheduled(a_schedule(nodes=2), a_pool(nodes=3, held=1), now=NOON)
+        assert decision.attempt.held == 2
+
     @pytest.mark.parametrize(
         ("event", "pool", "code"),
         [
@@ -163,7 +167,9 @@ class TestStop:
         failing = decide.on_create_failed(creating(), "engine_failed", "").attempt
         decision = stop(failing)
         assert decision.actions == ()
-        assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
+        released = decide.on_released(decision.attempt, now=NOON)
+        assert types(released) == [NodesReleased]
+        assert released.events[0].nodes == ()
 
     @pytest.mark.parametrize("order", list(permutations(["stop", "created", "released"])))
     def test_releases_exactly_once_in_every_order(self, order):

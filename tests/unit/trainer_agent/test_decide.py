@@ -169,6 +169,10 @@ class TestGangBarrier:
         assert decision.dropped == "node index 1 of an attempt of 1 nodes"
         assert decision.attempt.runners == ()
 
+    def test_nothing_starts_after_a_stop(self):
+        attempt = an_attempt(started=2, order=None, stop=Stop(StopReason.CANCEL, NOON))
+        assert types(decide.on_job_scheduled(attempt, a_schedule())) == []
+
     def test_nothing_starts_after_a_failure(self):
         assert types(on_started(an_attempt(started=1, failure=FailureClass.INFRA), started(1))) == []
 

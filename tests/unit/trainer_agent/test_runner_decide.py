@@ -237,6 +237,11 @@ class TestConclude:
                 "the training child exited with code 1 and no last report; its log tells more",
             ),
             (
+                ChildEnd(None, 1),
+                FailureClass.INFRA,
+                "torchrun ended with code 1 and no training process of it did by itself",
+            ),
+            (
                 ChildEnd(None, 0, (0,)),
                 FailureClass.INTERNAL,
                 "the training child exited with code 0 and no last report; its log tells more",
