@@ -303,11 +303,12 @@ async def test_weights_truncation_and_rows_without_a_target(bench: Bench) -> Non
             chat("Go on.", sentence(random.Random(1), 300)),
             chat(sentence(random.Random(2), 300), "Too late."),
             chat("Unlearned.", "Never.", weight=0),
+            chat("Go on for ever.", sentence(random.Random(3), 50_000)),
         ],
         spec={"policy": DatasetPolicy(over_length="truncate", max_bad_share=1.0)},
     )
     examples = made.examples()
-    assert set(examples) == {1, 2}
+    assert set(examples) == {1, 2, 5}
     assert examples[1][1] == "assistant 2<|im_end|>"
     assert made.report.lengths is not None
     assert made.report.lengths.maximum == CONTEXT

@@ -130,7 +130,10 @@ def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
             f"{tally.contaminated} rows of the {name} file stand in a benchmark or the holdout",
         )
     if not tally.kept:
+        repeated = tally.exact + tally.near
         return FileRefused(
-            "empty", f"no row of the {name} file is left: duplicates and contaminated rows are out"
+            "empty",
+            f"no row of the {name} file is left: of {tally.rows} rows {tally.rejected} are bad, "
+            f"{repeated} duplicates, {tally.contaminated} contaminated",
         )
     return None

@@ -5,7 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,14 +92,15 @@ class Encoder:
                 good.append(index)
             else:
                 results[index] = problem
-        for index, row in zip(good, self._rows([examples[index] for index in good]), strict=True):
+        bounded = [without_tail(examples[index], self._max_bytes) for index in good]
+        for index, row in zip(good, self._rows(bounded), strict=True):
             results[index] = row if isinstance(row, BadRow) else self._within_limit(row)
         return [results[index] for index in range(len(examples))]
 
     def _text_problem(self, example: Example) -> BadRow | None:
         found = special_token_problem(example, self._special)
         num_bytes = sum(len(turn.content.encode()) for turn in example.turns)
-        if found is None and num_bytes > self._max_bytes:
+        if found is None and num_bytes > self._max_bytes and not self._truncates:
             # No token is longer than the longest one: so many bytes need not be tokenised to be too many.
             at_least = num_bytes * self._limit // self._max_bytes
             return BadRow("tokens.over_length", "row", f"at least {at_least} tokens, at most {self._limit}")
@@ -177,6 +178,15 @@ def special_token_problem(example: Example, special: re.Pattern[str] | None) -> 
             around = f"{shown(match[0])} at character {match.start() + 1}"
             return BadRow("text.special_token", turn.field, around)
     return None
+
+
+def without_tail(example: Example, max_characters: int) -> Example:
+    """The row without the text that is certainly cut away: it need not be tokenised."""
+    turns, left = [], max_characters
+    for turn in example.turns:
+        turns.append(replace(turn, content=turn.content[:left]))
+        left = max(0, left - len(turn.content))
+    return replace(example, turns=tuple(turns)) if left == 0 else example
 
 
 def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadRow:

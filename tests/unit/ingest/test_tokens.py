@@ -7,7 +7,15 @@ import pytest
 
 from services.ingest.pipeline.formats import Turn
 from services.ingest.pipeline.rules import BadRow, FileRefused
-from services.ingest.pipeline.tokens import Encoded, require_marker, special_pattern, weighted, within_limit
+from services.ingest.pipeline.tokens import (
+    Encoded,
+    require_marker,
+    special_pattern,
+    weighted,
+    within_limit,
+    without_tail,
+)
+from tests.unit.ingest.builders import an_example
 
 
 def row(mask: str) -> Encoded:
@@ -100,3 +108,12 @@ def test_a_template_that_marks_no_answer_is_a_hard_error(template: str, code: st
     with pytest.raises(FileRefused) as caught:
         require_marker(template)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(100, ["abc", "de", "f"]), (6, ["abc", "de", "f"]), (4, ["abc", "d", ""]), (3, ["abc", "", ""])],
+)
+def test_text_behind_the_window_is_left_out_and_no_turn_is(most: int, expected: list[str]) -> None:
+    found = without_tail(an_example("abc", "de", "f"), most)
+    assert [turn.content for turn in found.turns] == expected
