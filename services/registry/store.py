@@ -51,9 +51,9 @@ SAVE_VERSION = """
 VERSION_BY_ANY_NAME = f"""
     SELECT {VERSION_COLUMNS} FROM model_version
      WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
-     ORDER BY (archived_at IS NULL) DESC, (stage <> 'dev') DESC, registered_at DESC LIMIT 1 FOR UPDATE"""  # noqa: S608
+     ORDER BY (archived_at IS NULL) DESC, (stage <> 'dev') DESC, registered_at DESC LIMIT 1 FOR UPDATE"""
 
-VERSIONS = f"SELECT {VERSION_COLUMNS} FROM model_version"  # noqa: S608
+VERSIONS = f"SELECT {VERSION_COLUMNS} FROM model_version"
 
 ADD_SLOT = "INSERT INTO slot (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 

@@ -30,7 +30,7 @@ class Settings(ServiceSettings):
     keep_seconds: float = 60.0
     """How long what is not routed any more stays loaded."""
     start_within_seconds: float = 600.0
-    unanswered_seconds: float = 30.0
+    unanswered_seconds: float = 60.0
     """Silence of a ready replica after which it is lost."""
     look_every_seconds: float = 0.5
 

@@ -192,7 +192,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     )
     backend = LocalBackend(root / "replicas", root / "keys", engine=engine)
     policy = Policy(rank=8)
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         files = ModelFiles(objects, scratch=root / "scratch")
         rig = Rig(
             steps=Steps(backend, files, http, policy=policy, adapter_slots=SLOTS),

@@ -52,7 +52,7 @@ def require_config(text: bytes, *, rank: int) -> None:
     config = _config(text)
     for option, allowed in _PLAIN.items():
         found = config.get(option, allowed[-1])
-        if not any(found == value and type(found) is type(value) for value in allowed):
+        if found not in allowed:
             raise BadAdapter(f"{CONFIG}: {option} is {str(found)[:80]}, expected {allowed[0]!r}")
     if type(config.get("r")) is not int or config["r"] != rank or not 1 <= rank <= MAX_RANK:
         raise BadAdapter(f"{CONFIG}: r is {config.get('r')!r}, expected {rank} (1 to {MAX_RANK})")

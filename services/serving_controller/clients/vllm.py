@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import httpx
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 15.0
 LOAD_SECONDS = 120.0
 ANSWER_SECONDS = 120.0
 NOTHING_SHARED = 100.0
