@@ -29,8 +29,8 @@ from services.trainer_agent.protocol import (
     write_order,
 )
 from services.trainer_agent.training.bundle import sha256_of
+from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.distributed import World
-from services.trainer_agent.training.main import run_child
 from services.trainer_agent.training.stop import StopWish
 
 BASE_SHA = "ba" * 32

@@ -116,7 +116,9 @@ def stopped(inputs, tmp_path_factory) -> list[Gang]:
 class TestTwoProcesses:
     def test_agree_with_one(self, gang, alone):
         [started], [verdict] = reports_of(gang.reports, Started), reports_of(gang.reports, PreflightDone)
+        [started_alone] = reports_of(alone.reports, Started)
         assert (started.world_size, verdict.packing) == (2, PackingVerdict.PROVED)
+        assert started.num_trainable == started_alone.num_trainable
         assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
         assert gang.saved[-1].metrics == pytest.approx(alone.saved[-1].metrics, abs=1e-4)
         assert_close(gang.saved[-1], alone.saved[-1], atol=1e-4)

@@ -1,6 +1,7 @@
 """What a run learns, and what its adapter or model is worth outside of it."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -137,6 +138,38 @@ class TestSft:
         )
         assert AutoTokenizer.from_pretrained(directory).chat_template
         assert model_sha256(saved)
+
+
+def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
+    """Full weights, each example alone, plain AdamW, the schedule as its definition has it."""
+    recipe = a_recipe(method=Method.SFT, learning_rate=1e-3, warmup_share=0.25, max_grad_norm=0.5)
+    order = an_order(inputs, recipe)
+    work_dir = a_work_dir(tmp_path / "work", order)
+    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    model = AutoModelForCausalLM.from_pretrained(inputs.base_dir)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=0.0, foreach=False, fused=False)
+    for step in range(6):
+        rate = 1e-3 * (step + 1) / 4 if step < 4 else 5e-4 * (1 + math.cos(math.pi * (step - 4) / 10))
+        examples = [example for window in run.next_plan().windows for example in window]
+        count = sum(len(example.targets) for example in examples)
+        total = 0.0
+        for example in examples:
+            tokens = torch.from_numpy(example.tokens).long()[None]
+            labels = torch.where(torch.from_numpy(example.loss_mask)[None] == 1, tokens, -100)
+            loss = model(tokens, labels=labels).loss * len(example.targets) / count
+            loss.backward()
+            total += loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+        stepped = take_step(run)
+        assert stepped.loss == pytest.approx(total, abs=1e-5)
+        assert stepped.grad_norm == pytest.approx(norm.item(), rel=1e-3)
+        assert stepped.grad_norm > 0.5
+        assert stepped.learning_rate == pytest.approx(rate)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(run.parameters[name], parameter, atol=2e-5, rtol=0, msg=name)
 
 
 class TestLayouts:

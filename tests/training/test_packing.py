@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from services.trainer_agent.protocol import PackingVerdict, PreflightDone, Stepped
+from schemas.base import FailureClass
+from services.trainer_agent.protocol import Ended, PackingVerdict, PreflightDone, Stepped
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.plan import Layout, rows_of
 from services.trainer_agent.training.reports import Reports
@@ -82,6 +83,18 @@ def test_packed_losses_equal_those_of_each_example_alone(inputs, tmp_path, rows)
         }
     expected = torch.cat([singles[example.id] for window in windows for example in window])
     assert (found - expected).abs().max() < 1e-5
+
+
+def test_a_model_whose_loss_is_more_than_its_head_is_refused_also_without_packing(
+    inputs, tmp_path, monkeypatch
+):
+    """As where a family caps or scales its logits."""
+    honest = TokenLosses.whole_logits_losses
+    monkeypatch.setattr(TokenLosses, "whole_logits_losses", lambda net, tokens: honest(net, tokens) * 0.9)
+    reports = carry_out(tmp_path / "work", an_order(inputs, a_recipe(packing=False)))
+    [ended] = reports_of(reports, Ended)
+    assert ended.failure_class is FailureClass.USER
+    assert "LlamaForCausalLM" in ended.message
 
 
 def test_losses_in_chunks_equal_losses_at_once(inputs, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from services.trainer_agent.protocol import (
     Stepped,
 )
 from services.trainer_agent.training import loop, saver
-from services.trainer_agent.training.main import run_child
+from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.stop import StopWish
@@ -82,6 +82,8 @@ class TestExactness:
         tail = [s.loss for s in reports_of(uninterrupted, Stepped)][3:]
         assert [s.loss for s in reports_of(reports, Stepped)] == tail
         assert final_sha256(reports) == final_sha256(uninterrupted)
+        ends = [reports_of(r, Saved)[-1].directory / "state.json" for r in (reports, uninterrupted)]
+        assert ends[0].read_text() == ends[1].read_text()
 
     def test_the_expected_loss_is_the_very_loss_of_the_next_step(self, inputs, tmp_path):
         """One micro batch per step, so that both are the same sum; dropout shows that no number was drawn."""
@@ -154,6 +156,7 @@ class TestCertificate:
             ({"expected_loss": 1.5}, "next loss: expected 1.5, found "),
             ({"expected_batch_sha256": "0" * 64}, "next batch: expected 0000"),
             ({"packed": False}, "packing: expected False, found True"),
+            ({"num_threads": 10_000}, "threads: expected 10000, found 1"),
         ],
     )
     def test_notices_another_position(self, inputs, bundle, tmp_path, changes, reason):

@@ -1,7 +1,6 @@
 """One training process among all of them: who it is, and what all agree on."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -64,26 +63,41 @@ class World:
         return [float(value) for value in tensor]
 
 
+def own_world(environment: Mapping[str, str]) -> World:
+    """The place that torchrun gave this process; without torchrun, it is alone."""
+    local_rank = int(environment.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    return World(
+        rank=int(environment.get("RANK", "0")),
+        size=int(environment.get("WORLD_SIZE", "1")),
+        local_rank=local_rank,
+        local_size=int(environment.get("LOCAL_WORLD_SIZE", "1")),
+        device=device,
+    )
+
+
 @contextmanager
-def joined_world() -> Iterator[World]:
-    """The world that torchrun's environment describes; without torchrun, one process alone."""
-    world = _world_of(os.environ)
+def joined(world: World) -> Iterator[None]:
+    """Meet the other processes, if there are any, and leave together."""
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
     if world.size == 1:
-        yield world
+        yield
         return
     backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-    yield world
+    yield
     # Not reached after an error: the peers may be gone, and leaving together would wait for them.
     world.barrier()
     dist.destroy_process_group()
 
 
 def shard(network: TokenLosses, world: World) -> None:
-    """Spread weights, gradients and moments over all ranks, block by block. Nothing to do for one process."""
+    """Move the network from host memory to its devices, spread over all ranks block by block: weights,
+    gradients and moments. One process takes it whole.
+    """
     if world.size == 1:
+        network.to(world.device)
         return
     mesh = init_device_mesh(world.device.type, (world.size,))
     reduced = network.compute_dtype is not torch.float32
@@ -107,15 +121,3 @@ def local(tensor: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """All of it, on every rank: all ranks must ask at once."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _world_of(environment: os._Environ[str]) -> World:
-    local_rank = int(environment.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    return World(
-        rank=int(environment.get("RANK", "0")),
-        size=int(environment.get("WORLD_SIZE", "1")),
-        local_rank=local_rank,
-        local_size=int(environment.get("LOCAL_WORLD_SIZE", "1")),
-        device=device,
-    )

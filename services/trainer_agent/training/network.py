@@ -16,7 +16,7 @@ from services.trainer_agent.training.loss import TokenLosses
 
 
 def build_network(recipe: Recipe, base_dir: Path, device: torch.device) -> TokenLosses:
-    """The same on every rank: adapters start from the recipe's seed."""
+    """In host memory, for training on `device`. The same on every rank: adapters start from the recipe's seed."""
     dtype = compute_dtype(recipe, device)
     # All weights are trained in float32; a frozen base may lie in the smaller type.
     base = _load_base(base_dir, dtype if recipe.method is Method.LORA else torch.float32)
@@ -24,7 +24,7 @@ def build_network(recipe: Recipe, base_dir: Path, device: torch.device) -> Token
         base.gradient_checkpointing_enable({"use_reentrant": False})
     torch.manual_seed(recipe.seed)
     model = _with_adapter(base, recipe.lora) if recipe.method is Method.LORA else base
-    return TokenLosses(model, compute_dtype=dtype).to(device).train()
+    return TokenLosses(model, compute_dtype=dtype).train()
 
 
 def compute_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:

@@ -21,18 +21,24 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 def check_packing(run: Run) -> PreflightDone:
-    """All ranks run the same windows: sharded weights are gathered by all at once."""
-    windows = _telling_windows(run)
+    """All ranks run the same windows: sharded weights are gathered by all at once.
+
+    Raises: TrainingFailed(user) for a model whose loss is not its head on its last hidden state.
+    """
+    run.network.eval()
+    with torch.no_grad():
+        _check_single_examples(run)
+        verdict = _verdict(run, _telling_windows(run))
+    run.network.train()
+    return verdict
+
+
+def _verdict(run: Run, windows: list[Window]) -> PreflightDone:
     if not run.order.recipe.packing or not windows:
         return PreflightDone(packing=PackingVerdict.OFF)
     tolerance = TOLERANCE[run.network.compute_dtype]
-    run.network.eval()
-    with torch.no_grad():
-        difference = _largest(_differences(run, rows_of(windows, run.layout)))
-        [refused] = run.world.highest([not difference <= tolerance])
-        if refused:
-            _check_single_examples(run, windows, tolerance)
-    run.network.train()
+    difference = _largest(_differences(run, rows_of(windows, run.layout)))
+    [refused] = run.world.highest([not difference <= tolerance])
     return PreflightDone(
         packing=PackingVerdict.REFUSED if refused else PackingVerdict.PROVED,
         max_loss_difference=difference if math.isfinite(difference) else None,
@@ -50,7 +56,7 @@ def _telling_windows(run: Run) -> list[Window]:
 def _largest(values: Iterable[float]) -> float:
     """Not a number, if one of them is not."""
     found = list(values)
-    return math.nan if any(math.isnan(value) for value in found) else max(found)
+    return math.nan if any(math.isnan(value) for value in found) else max(found, default=0.0)
 
 
 def _differences(run: Run, micro_batches: tuple[MicroBatch, ...]) -> Iterator[float]:
@@ -78,10 +84,11 @@ def _distance(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().mean()) if len(found) else 0.0
 
 
-def _check_single_examples(run: Run, windows: list[Window], tolerance: float) -> None:
-    """Tell a leak between examples from a model whose loss is not its head on its last hidden state."""
+def _check_single_examples(run: Run) -> None:
     alone = Layout(packed=False, micro_batch_size=1, window_tokens=1)
-    difference = _largest(_differences(run, rows_of([windows[0][:EXAMPLES_PER_WINDOW]], alone)))
+    windows = [run.dataset.training[0][:EXAMPLES_PER_WINDOW]]
+    tolerance = TOLERANCE[run.network.compute_dtype]
+    difference = _largest(_differences(run, rows_of(windows, alone)))
     if difference > tolerance:
         name = type(run.network.causal_lm).__name__
         raise TrainingFailed(

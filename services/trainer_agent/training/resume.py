@@ -94,7 +94,13 @@ def _other_circumstances(run: Run, bundle: Bundle) -> str | None:
         _difference("number of processes", bundle.manifest.world_size, run.world.size)
         or _difference("number of steps", bundle.state.num_steps, run.sampler.num_steps)
         or _difference("packing", bundle.state.packed, run.layout.packed)
+        or _difference("threads", bundle.state.num_threads, _num_threads(run, bundle))
     )
+
+
+def _num_threads(run: Run, bundle: Bundle) -> int:
+    """Of no importance on a GPU."""
+    return torch.get_num_threads() if run.device.type == "cpu" else bundle.state.num_threads
 
 
 def _other_state(run: Run, bundle: Bundle) -> str | None:

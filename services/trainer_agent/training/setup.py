@@ -1,5 +1,6 @@
 """From an order to a run that is ready for its first step."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -97,9 +98,10 @@ def _check_vocabulary(dataset: Dataset, network: TokenLosses) -> None:
 def _make_arithmetic_repeatable(world: World, bundle: Bundle | None) -> None:
     if world.device.type == "cuda":
         return
-    if bundle is not None:
+    # More threads than cores would make the run many times slower; the certificate then says so instead.
+    if bundle is not None and bundle.state.num_threads <= (os.cpu_count() or 1):
         torch.set_num_threads(bundle.state.num_threads)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 

@@ -1,0 +1,36 @@
+"""One order, carried out; whatever happens, the last report tells the end."""
+
+import logging
+from pathlib import Path
+
+from services.trainer_agent.protocol import Ended, Outcome, read_order
+from services.trainer_agent.training.distributed import World, joined
+from services.trainer_agent.training.failures import classify, describe
+from services.trainer_agent.training.loop import train
+from services.trainer_agent.training.reports import Reports
+from services.trainer_agent.training.setup import prepare
+from services.trainer_agent.training.stop import StopWish
+
+log = logging.getLogger(__name__)
+
+
+def run_child(work_dir: Path, world: World, stop: StopWish) -> Outcome:
+    """Carry out the order in `work_dir`; its end, also by an error, is the last report."""
+    reports = Reports(work_dir, world)
+    try:
+        with joined(world):
+            run, resumed = prepare(read_order(work_dir), work_dir, world, reports)
+            outcome = train(run, stop, resumed)
+            reason = stop.reason if outcome is Outcome.STOPPED else ""
+            reports.end(Ended(outcome=outcome, message=reason, last_step=reports.last_step))
+    except Exception as error:
+        log.exception("training failed")
+        failure = Ended(
+            outcome=Outcome.FAILED,
+            failure_class=classify(error),
+            message=describe(error),
+            last_step=reports.last_step,
+        )
+        reports.end(failure)
+        return Outcome.FAILED
+    return outcome
