@@ -83,7 +83,8 @@ class World:
         )
         for part in parts:
             path = directory / part.path.removeprefix("model/")
-            await self.objects.put_file(layout.checkpoint(job_id, 1, 40, part.path), path, sha256=part.sha256)
+            key = layout.checkpoint(job_id, 1, 40, f"parts/{part.sha256}")
+            await self.objects.put_file(key, path, sha256=part.sha256)
         digest = await self.objects.put_bytes(layout.checkpoint(job_id, 1, 40), manifest_bytes(manifest))
         fields: dict[str, Any] = {
             "job_id": job_id,
@@ -369,12 +370,12 @@ class TestVersions:
 
     async def test_whose_bytes_are_gone_are_no_versions(self, world):
         job = await world.train()
-        key = layout.checkpoint(job.job_id, 1, 40, "model/adapter_model.safetensors")
-        await world.objects.delete([key])
+        part = f"parts/{sha256_of(world.root / job.job_id / 'adapter_model.safetensors')}"
+        await world.objects.delete([layout.checkpoint(job.job_id, 1, 40, part)])
         await world.voices.say("scheduler", job)
         refused = await world.ear.until(job.job_id, "PromotionRefused")
         assert refused.code == "artefact"
-        assert "adapter_model.safetensors" in refused.message
+        assert part in refused.message
 
     async def test_are_not_exported_yet(self, world):
         version = await world.registered(await world.train())

@@ -53,9 +53,11 @@ class ArtefactCopies:
 
     async def _fetch(self, artefact: Artefact, files: Sequence[FileEntry], into: Path) -> None:
         bundle = artefact.bundle
+        sha256 = {file.path: file.sha256 for file in files}
 
         def key_of(path: str) -> str:
-            return layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step, f"model/{path}")
+            part = f"parts/{sha256[path]}"
+            return layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step, part)
 
         await fetch_files(self._objects, key_of, files, into)
 

@@ -121,6 +121,10 @@ class TestMirror:
             await mirror.mirror("tiny", DirectorySource(path=str(tmp_path / "none")))
 
 
+def part_key(content):
+    return layout.checkpoint("ftjob-1", 1, 40, f"parts/{hashlib.sha256(content).hexdigest()}")
+
+
 async def a_bundle(objects, files, *, kind="adapter", base_sha="b" * 64, **changes):
     """Store a bundle whose model is `files`; the artefact that names it."""
     parts = tuple(entry(f"model/{path}", content) for path, content in sorted(files.items()))
@@ -138,8 +142,8 @@ async def a_bundle(objects, files, *, kind="adapter", base_sha="b" * 64, **chang
             **changes,
         }
     )
-    for path, content in files.items():
-        await objects.put_bytes(layout.checkpoint("ftjob-1", 1, 40, f"model/{path}"), content)
+    for content in files.values():
+        await objects.put_bytes(part_key(content), content)
     digest = await objects.put_bytes(layout.checkpoint("ftjob-1", 1, 40), manifest_bytes(manifest))
     return JobEvaluating(
         job_id="ftjob-1",
@@ -205,7 +209,7 @@ class TestCopy:
 
     async def test_refuses_a_part_whose_bytes_changed(self, copies, objects):
         artefact = await a_bundle(objects, ADAPTER)
-        objects.objects[layout.checkpoint("ftjob-1", 1, 40, "model/adapter_config.json")] = b"{}"
+        objects.objects[part_key(ADAPTER["adapter_config.json"])] = b"{}"
         with pytest.raises(CorruptObject):
             await copies.copy(artefact, BASE_SHAPES)
 
