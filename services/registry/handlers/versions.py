@@ -57,7 +57,8 @@ async def copied(task: CopyArtefact, digest: str, unit: Unit) -> None:
 
 
 async def not_copied(task: CopyArtefact, error: Exception, unit: Unit) -> None:
-    await unit.emit(versions.refuse_artefact(task.artefact, reason=f"{type(error).__name__}: {error}"))
+    said = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
+    await unit.emit(versions.refuse_artefact(task.artefact, reason=f"{type(error).__name__}: {said}"))
 
 
 async def passed(event: EvalPassed, unit: Unit) -> None:

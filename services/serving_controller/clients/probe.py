@@ -26,6 +26,8 @@ PROMPTS = (
     "Question: which of these is a colour?\nAnswer: ",
 )
 ROUNDS = 3
+LOUD = 50.0
+"""Gain of the probing adapter: its effect must be far above the rounding of any precision."""
 MIN_EFFECT = 1e-3
 """Below this difference the loud adapter changes nothing that could be seen."""
 WRONG_SHARE = 0.1
@@ -53,7 +55,7 @@ async def prove_base(
     loud = [f"{base_name}@probe-{number}" for number in range(slots)]
     module, shape = pick_module(shapes_of(model_dir))
     await client.load(identity, write_adapter(scratch / "identity", module, shape, gain=0.0))
-    path = write_adapter(scratch / "loud", module, shape, gain=1.0)
+    path = write_adapter(scratch / "loud", module, shape, gain=LOUD)
     for name in loud:
         await client.load(name, path)
     effect = await _effect(client, right, loud[0])

@@ -251,4 +251,5 @@ def _loaded(replica: Replica, servable: Servable, seconds: float) -> AdapterLoad
 
 
 def _said(replica: Replica, error: Exception) -> str:
-    return f"{replica.replica_id}: {type(error).__name__}: {error}"
+    said = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
+    return f"{replica.replica_id}: {type(error).__name__}: {said}"

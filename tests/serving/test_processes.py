@@ -1,0 +1,158 @@
+"""Replicas as processes of this machine; what runs in them is a script in place of vLLM."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.serving_controller.clients.backend import ReplicaSpec
+from services.serving_controller.clients.local import Engine, LocalBackend
+
+# Like vLLM: a leader, and an engine process that overwrites its environment and outlives the leader.
+SCRIPT = """
+import ctypes, json, os, subprocess, sys, time
+json.dump(dict(os.environ), open("environment.json.draft", "w"))
+engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={})
+json.dump({"leader": os.getpid(), "engine": engine.pid}, open("processes.json.draft", "w"))
+for name in ("environment.json", "processes.json"):
+    os.rename(name + ".draft", name)
+print("RuntimeError: out of memory", flush=True)
+time.sleep(600)
+"""
+PATIENCE_SECONDS = 60.0
+ID = "serve-0123456789ab-0"
+
+
+@dataclass(frozen=True)
+class Script(Engine):
+    def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
+        return [sys.executable, "-c", SCRIPT]
+
+
+def a_spec(incarnation: str = "first") -> ReplicaSpec:
+    return ReplicaSpec(ID, incarnation, Path("/model"), "tiny", 8)
+
+
+def a_backend(root: Path) -> LocalBackend:
+    return LocalBackend(root / "replicas", root / "keys", engine=Script())
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[LocalBackend]:
+    backend = a_backend(tmp_path)
+    yield backend
+    await backend.end(ID)
+
+
+async def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
+        await asyncio.sleep(0.02)
+    return found
+
+
+async def started(backend: LocalBackend, incarnation: str = "first") -> dict[str, int]:
+    """Start it; the pids of its leader and its engine."""
+    record = backend.folder(ID) / "processes.json"
+    record.unlink(missing_ok=True)
+    await backend.start(a_spec(incarnation))
+    await until(record.exists, "the script to be up")
+    return json.loads(record.read_text())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_replica_is_known_by_its_incarnation_also_to_the_next_controller(backend, tmp_path):
+    pids = await started(backend)
+    for anyone in (backend, a_backend(tmp_path)):
+        seen = await anyone.see(ID)
+        assert (seen.incarnation, seen.is_alive) == ("first", True)
+        assert seen.url == f"http://127.0.0.1:{(backend.folder(ID) / 'port').read_text().strip()}"
+        assert await anyone.started() == [ID]
+    pid, start = (backend.folder(ID) / "pid").read_text().split()
+    assert int(pid) == pids["leader"]
+    assert start == Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+async def test_it_gets_its_key_and_none_of_our_secrets(backend, monkeypatch):
+    monkeypatch.setenv("SERVING_CONTROLLER_S3_SECRET_KEY", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("RETUNE_STACK", "mark")
+    await started(backend)
+    found = json.loads((backend.folder(ID) / "environment.json").read_text())
+    assert "secret" not in found.values()
+    assert found["VLLM_API_KEY"] == backend.key(ID)
+    assert found["RETUNE_STACK"] == "mark"
+    assert found["HF_HUB_OFFLINE"] == "1"
+    assert "VLLM_SERVER_DEV_MODE" not in found
+
+
+async def test_each_start_has_a_key_of_its_own_that_only_we_can_read(backend, tmp_path):
+    await started(backend)
+    first = backend.key(ID)
+    await started(backend, "second")
+    assert backend.key(ID) != first
+    assert len(first) >= 43
+    assert (tmp_path / "keys" / ID).stat().st_mode & 0o777 == 0o600
+    assert (await backend.see(ID)).incarnation == "second"
+
+
+async def test_ending_it_takes_its_engine_too_when_the_leader_is_dead(backend):
+    pids = await started(backend)
+    os.kill(pids["leader"], signal.SIGKILL)
+    await until(lambda: not is_alive(pids["leader"]), "the leader to die")
+    assert not (await backend.see(ID)).is_alive
+    assert is_alive(pids["engine"])
+    await backend.end(ID)
+    assert not is_alive(pids["engine"])
+    assert await backend.see(ID) is None
+
+
+async def test_a_new_start_leaves_nothing_of_the_one_before(backend):
+    pids = await started(backend)
+    (backend.folder(ID) / "adapters" / "old").mkdir(parents=True)
+    await started(backend, "second")
+    assert not is_alive(pids["leader"])
+    assert not is_alive(pids["engine"])
+    assert not (backend.folder(ID) / "adapters").exists()
+
+
+async def test_a_process_that_has_no_pid_file_yet_is_found_by_its_mark(backend):
+    pids = await started(backend)
+    (backend.folder(ID) / "pid").unlink()
+    assert (await backend.see(ID)).is_alive
+    await backend.end(ID)
+    assert not is_alive(pids["leader"])
+
+
+async def test_a_recycled_pid_is_not_taken_for_the_replica(backend):
+    await started(backend)
+    await backend.end(ID)
+    own = os.getpid()
+    (backend.folder(ID) / "replica.json").write_text(json.dumps({"incarnation": "first", "url": ""}))
+    (backend.folder(ID) / "pid").write_text(f"{own} 1\n")
+    assert not (await backend.see(ID)).is_alive
+    await backend.end(ID)
+    assert is_alive(own)
+
+
+async def test_its_last_words_are_an_error_where_there_is_one(backend):
+    await started(backend)
+    log = backend.folder(ID) / "log"
+    await until(lambda: "memory" in log.read_text(), "the script's word")
+    assert backend.last_words(ID) == "RuntimeError: out of memory"
+    assert backend.last_words("never-started") == "it has no log"
