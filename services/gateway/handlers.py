@@ -88,6 +88,7 @@ async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
         unit.conn,
         event.job_id,
         event.tenant,
+        phase="validating",
         spec=event.spec.model_dump(mode="json"),
         dataset_id=event.dataset_id,
         retry_of=event.retry_of,
