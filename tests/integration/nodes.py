@@ -74,7 +74,7 @@ class Nodes:
         async def has_ended() -> bool:
             return (await member()).state is MemberState.ENDED
 
-        await until(has_ended, seconds=60)
+        await until(has_ended, seconds=150)
         return await member()
 
     def runner_pid(self, scheduled: JobScheduled, node: int = 0) -> int:

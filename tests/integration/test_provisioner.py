@@ -34,7 +34,7 @@ from shared.clock import utc_now
 from tests.integration.attempts import FAKE_CHILD, Attempts
 from tests.integration.backend_suite import until
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 POOLS = """
 [pools.test]

@@ -13,6 +13,7 @@ from schemas.base import BundleRef
 from schemas.specification import Recipe
 from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder
 from services.trainer_agent.runner.bundles import Identity, Uploader
+from shared.storage.objects import ObjectHead
 from shared.storage.testing import FakeObjectStore
 
 SHA = "a" * 64
@@ -20,12 +21,17 @@ RESUME = BundleRef(attempt=1, step=4, manifest_sha256=SHA)
 
 
 class HeldObjectStore(FakeObjectStore):
-    """Puts of parts wait until the test lets them go."""
+    """Puts of parts wait until the test lets them go; looks for keys are counted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open = asyncio.Event()
         self.waiting = 0
+        self.looks = 0
+
+    async def head(self, key: str) -> ObjectHead | None:
+        self.looks += 1
+        return await super().head(key)
 
     async def put_file(self, key: str, path: Path, *, sha256: str) -> None:
         self.waiting += 1
@@ -154,7 +160,8 @@ async def test_the_manifest_waits_for_the_parts_of_all_nodes(uploader, objects, 
     bundle = saved(tmp_path, 5, BundleKind.FINAL, others=1)
     uploader.offer(bundle)
     mine, theirs = bundle.all_parts
-    await until(lambda: part_key(mine, 5) in objects.objects)
+    await until(lambda: objects.looks == 1)
+    assert part_key(mine, 5) in objects.objects
     assert layout.checkpoint("ftjob-1", 2, 5) not in objects.objects
     await objects.put_bytes(part_key(theirs, 5), content_of(theirs.path))
     await uploader.finish()
