@@ -143,9 +143,13 @@ class BackendSuite:
 
     async def test_a_stop_ends_what_a_runner_left_behind(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
-        children = [word for word in self.words(tmp_path, 0) if word.startswith("child")]
+
+        def children() -> list[str]:
+            return [word.split()[1] for word in self.words(tmp_path, 0) if word.startswith("child")]
+
+        await until(lambda: bool(children()))
         await backend.stop(spec.name, 30.0)
-        assert not Path("/proc", children[0].split()[1], "exe").exists()
+        assert not Path("/proc", children()[0], "exe").exists()
 
     async def test_stopping_twice_is_stopping_once(self, backend, spec):
         await backend.create(spec)
