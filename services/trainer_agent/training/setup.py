@@ -98,9 +98,12 @@ def _check_vocabulary(dataset: Dataset, network: TokenLosses) -> None:
 def _make_arithmetic_repeatable(world: World, bundle: Bundle | None) -> None:
     if world.device.type == "cuda":
         return
+    num_threads = torch.get_num_threads()
     # More threads than cores would make the run many times slower; the certificate then says so instead.
     if bundle is not None and bundle.state.num_threads <= (os.cpu_count() or 1):
-        torch.set_num_threads(bundle.state.num_threads)
+        num_threads = bundle.state.num_threads
+    # Also where the number stays: until it is set, MKL chooses its own per product and sums in another order.
+    torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
