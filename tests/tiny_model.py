@@ -24,8 +24,11 @@ def build_tiny_model(
     num_layers: int = 2,
     context_tokens: int = 512,
     seed: int = 0,
+    head_scale: float = 1.0,
 ) -> Path:
     """Write a base model as a hub directory has it; equal arguments give equal bytes.
+
+    `head_scale` multiplies the output matrix: untrained, it is too small for an adapter to become sure of a token.
 
     Heads are 32 wide and the inner size is a multiple of 128, which serving and quantisation ask for.
     """
@@ -48,7 +51,10 @@ def build_tiny_model(
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        LlamaForCausalLM(config).save_pretrained(directory)
+        model = LlamaForCausalLM(config)
+        with torch.no_grad():
+            model.lm_head.weight.mul_(head_scale)
+        model.save_pretrained(directory)
     return directory
 
 

@@ -1,7 +1,7 @@
 """Commands and topics over Kafka, as the operator's own user."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from schemas.base import CommandRefused, Message
 from schemas.topics import TOPICS
@@ -13,26 +13,43 @@ from shared.messaging.reader import TopicReader, send
 WRITER = "admin"
 
 
+Answers = Callable[[Message], bool]
+
+
 def command(
-    connection: Connection, message: Message, *, until: Iterable[type[Message]], seconds: float
+    connection: Connection,
+    message: Message,
+    *,
+    until: Iterable[type[Message]],
+    seconds: float,
+    answers: Answers = lambda fact: False,
 ) -> Message:
-    """Send a command and wait for one of the facts it causes. Raises RefusedByPlatform, Unreachable."""
-    return asyncio.run(_command(connection, message, tuple(until), seconds))
+    """Send a command and wait for one of the facts it causes. Raises RefusedByPlatform, Unreachable.
+
+    `answers` recognises facts that follow from the command without naming it, such as a node found lost.
+    """
+    return asyncio.run(_command(connection, message, tuple(until), seconds, answers))
 
 
 async def _command(
-    connection: Connection, message: Message, until: tuple[type[Message], ...], seconds: float
+    connection: Connection,
+    message: Message,
+    until: tuple[type[Message], ...],
+    seconds: float,
+    answers: Answers,
 ) -> Message:
     topics = {topic.name for topic in TOPICS for fact in (*until, CommandRefused) if fact in topic.messages}
     try:
         async with TopicReader(connection.kafka, topics, from_end=True) as reader, asyncio.timeout(seconds):
             event_id = await send(connection.kafka, message, writer=WRITER)
             async for found in reader.follow():
-                if isinstance(found, Delivery) and found.envelope.correlation_id == event_id:
-                    if isinstance(found.message, CommandRefused):
-                        raise RefusedByPlatform(f"{found.message.code}: {found.message.message}")
-                    if isinstance(found.message, until):
-                        return found.message
+                if not isinstance(found, Delivery):
+                    continue
+                is_caused = found.envelope.correlation_id == event_id
+                if is_caused and isinstance(found.message, CommandRefused):
+                    raise RefusedByPlatform(f"{found.message.code}: {found.message.message}")
+                if isinstance(found.message, until) and (is_caused or answers(found.message)):
+                    return found.message
     except TimeoutError as error:
         raise Unreachable(
             f"nobody answered {message.type} within {seconds:g} s; see `retune status`"

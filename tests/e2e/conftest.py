@@ -103,13 +103,14 @@ async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pl
         platform = Platform(stack, folder, client)
         await asyncio.to_thread(_register, platform)
         yield platform
+        await client.close()
     finally:
         await stack.down()
 
 
 def _register(platform: Platform) -> None:
     folder = platform.folder
-    model = build_tiny_model(folder / "base", text=material.all_text())
+    model = build_tiny_model(folder / "base", text=material.all_text(), head_scale=20.0)
     platform.retune("models", "register-base", BASE, str(model))
     benchmark = material.write_jsonl(folder / "benchmark.jsonl", material.benchmark_rows())
     platform.retune("data", "register-benchmark", "spring", str(benchmark), "--kind", "text")

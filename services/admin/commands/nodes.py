@@ -33,6 +33,7 @@ def preempt(
         PreemptNode(node_id=node, notice_seconds=notice),
         until=[NodePreempted, NodeLost],
         seconds=ANSWER_SECONDS,
+        answers=lambda fact: isinstance(fact, NodeLost) and node in (fact.node_id, f"job:{fact.job_id}"),
     )
     assert isinstance(fact, NodePreempted | NodeLost)
     deadline = f" by {fact.deadline:%H:%M:%S}" if isinstance(fact, NodePreempted) else ""
