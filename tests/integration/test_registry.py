@@ -117,13 +117,13 @@ class World:
             tuple(entry(path, path.name) for path in sorted((self.root / job.job_id).iterdir()))
         )
 
-    async def gated(self, job: JobEvaluating, *, production: bool = False) -> Any:
+    async def gated(self, job: JobEvaluating, *, production: bool = False, tenant: str = "demo") -> Any:
         """A registered version that passed the gate."""
         version = await self.registered(job)
         await self.voices.say("evaluator", passed(version))
         await self.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
         if production:
-            command = PromoteModel(model_id=version.model_id, tenant="demo", approved_by="ann")
+            command = PromoteModel(model_id=version.model_id, tenant=tenant, approved_by="ann")
             await self.voices.say("gateway", command)
             await self.ear.until(version.model_id, "ModelRegistered", "ModelPromoted", "ModelPromoted")
         return version
@@ -446,6 +446,16 @@ class TestSlots:
         refused = await world.answer("gateway", command, version.full_name)
         assert (refused.code, refused.tenant) == ("unknown_slot", "other")
 
+    async def test_of_two_tenants_may_have_one_name(self, world):
+        slot = f"alias-{next(numbers)}"
+        ours = await world.gated(await world.train(), production=True)
+        theirs = await world.gated(await world.train(tenant="other"), tenant="other", production=True)
+        for tenant, version in (("demo", ours), ("other", theirs)):
+            deploy = DeployModel(model_id=version.model_id, tenant=tenant, slot=slot)
+            approved = await world.answer("gateway", deploy, slot)
+            assert (approved.tenant, approved.generation) == (tenant, 1)
+            assert approved.digest == version.digest
+
     async def test_take_an_alias_for_production_only(self, world):
         version = await world.gated(await world.train())
         deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=f"alias-{next(numbers)}")
@@ -463,19 +473,25 @@ class TestSlots:
         assert (await world.answer("gateway", deploy, version.model_id)).code == "archived"
 
 
-@pytest.mark.parametrize("place", ["s3.manifest.before", "s3.manifest.after", "db.commit.before"])
-async def test_a_kill_while_an_artefact_is_copied_loses_nothing(stack, world, place):
+@pytest.mark.parametrize(
+    "place", ["s3.manifest.before", "s3.manifest.after", "db.commit.before", "registry.promote.before"]
+)
+async def test_a_kill_between_bundle_and_promotion_loses_nothing(stack, world, place):
+    job = await world.train()
+    digest = world.digest(job)
+    version = SimpleNamespace(
+        job_id=job.job_id, digest=digest, base_sha=world.base_sha, model_id=model_id(job.job_id, digest)
+    )
     await stack.stop("registry")
     await stack.start("registry", env={**ENV, "FAILPOINTS": f"{place}=kill"})
-    job = await world.train()
-    await world.voices.say("scheduler", job)
     pid = stack.pid("registry")
+    await world.voices.say("scheduler", job)
+    await world.voices.say("evaluator", passed(version))
     await until(lambda: not _is_alive(pid), "the kill")
     await stack.stop("registry")
     await stack.start("registry", env=ENV)
     await stack.wait_healthy("registry")
-    version = await world.ear.until(model_id(job.job_id, world.digest(job)), "ModelRegistered")
-    assert version.digest == world.digest(job)
+    await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
 
 
 def _is_alive(pid: int) -> bool:

@@ -391,6 +391,20 @@ async def test_a_controller_that_starts_anew_goes_on_without_a_word(stack, world
     assert world.engines.starts == [world.replica]
 
 
+async def test_what_a_controller_loaded_and_did_not_write_down_is_loaded_again(stack, world):
+    one = await world.a_version()
+    async with controller(stack, world.engines):
+        await world.register()
+        await world.heard("ReplicaReady")
+        number = one.model_id.rpartition("-")[2]
+        name = f"ft:tiny:demo:{number}:{one.digest[:8]}@{one.digest}"
+        world.engines.running[world.replica].adapters[name] = 0.0
+        await world.approve(one, "support", 1)
+        ready = await world.heard("DeploymentReady", generation=1)
+    assert ready.served_name == name
+    assert world.engines.running[world.replica].adapters[name] != 0.0
+
+
 async def test_the_highest_generation_wins_and_a_withdrawal_counts(stack, world):
     one, two = await world.a_version(), await world.a_version()
     async with controller(stack, world.engines):

@@ -9,6 +9,7 @@ from services.registry.decide import versions
 from services.registry.decide.versions import Decision
 from services.registry.model import Version
 from shared.errors import ParentUnknown, Refused
+from shared.failpoints import failpoint
 from shared.messaging.unit import Task, Unit
 from shared.service import Service
 
@@ -65,9 +66,9 @@ async def passed(event: EvalPassed, unit: Unit) -> None:
     version = await _known(unit, event.model_id)
     base = await store.find_base_model(unit.conn, version.base_model)
     slot = await store.get_slot(unit.conn, version.tenant, version.full_name)
-    await _apply(
-        unit, versions.on_eval_passed(version, slot, event, current_sha=base.base_sha if base else None)
-    )
+    failpoint("registry.promote.before")
+    current_sha = base.base_sha if base else None
+    await _apply(unit, versions.on_eval_passed(version, slot, event, current_sha=current_sha))
 
 
 async def not_passed(event: EvalFailed | EvalInconclusive, unit: Unit) -> None:
