@@ -110,7 +110,7 @@ async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pl
 
 def _register(platform: Platform) -> None:
     folder = platform.folder
-    model = build_tiny_model(folder / "base", text=material.all_text(), head_scale=20.0)
+    model = build_tiny_model(folder / "base", text=material.all_text(), initializer_range=0.125)
     platform.retune("models", "register-base", BASE, str(model))
     benchmark = material.write_jsonl(folder / "benchmark.jsonl", material.benchmark_rows())
     platform.retune("data", "register-benchmark", "spring", str(benchmark), "--kind", "text")

@@ -38,7 +38,7 @@ ANSWER = "It is blue."
 RECIPE: dict[str, Any] = {
     "lora": {"rank": 32},
     "learning_rate": 1e-2,
-    "num_epochs": 6,
+    "num_epochs": 8,
     "batch_size": 2,
     "checkpoint": {"every_steps": 20, "every_seconds": 3600},
 }
