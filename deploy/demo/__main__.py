@@ -1,0 +1,13 @@
+"""`python -m deploy.demo`: the main job, from the standard library's sources to a gated, served adapter."""
+
+import asyncio
+import sys
+
+from deploy.demo.story import DemoFailed, tell
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(tell())
+    except DemoFailed as failure:
+        print(f"demo: {failure}", file=sys.stderr)
+        sys.exit(1)
