@@ -10,7 +10,7 @@ from typing import Any
 from deploy.demo import base_model
 from deploy.demo.data import DemoFiles, make_data, question, write_files
 from deploy.demo.library import Split, distinct_docstrings, library_root, read_sources
-from deploy.demo.platform import DemoFailed, Platform, Stages, require
+from deploy.demo.platform import POLL_SECONDS, DemoFailed, Platform, Stages, require
 from deploy.demo.recipes import POLICY, RECIPE
 from schemas.job import JobRequeued
 from schemas.topics import TOPICS
@@ -80,10 +80,7 @@ async def _show_report(platform: Platform, files: DemoFiles) -> None:
             "retune": {"policy": POLICY, "holdout_file": await platform.upload(files.holdout)},
         },
     )
-    while (found := await platform.client.get(f"/datasets/{dataset['id']}", cast_to=dict[str, Any]))[
-        "status"
-    ] == "validating":
-        await asyncio.sleep(0.5)
+    found = await _decided(platform, dataset["id"])
     require(found["status"] == "ready", f"the dataset was rejected: {found.get('message')}")
     report = await platform.client.get(f"/datasets/{dataset['id']}/report", cast_to=dict[str, Any])
     training = next(file for file in report["files"] if file["role"] == "training")
@@ -92,6 +89,14 @@ async def _show_report(platform: Platform, files: DemoFiles) -> None:
         require(told, f"{planted.fault} at line {planted.line} was not caught")
         print(f"   line {planted.line:>5}  {planted.fault.value:<20} {told}")
     print(f"   {found['counts']}")
+
+
+async def _decided(platform: Platform, dataset_id: str) -> dict[str, Any]:
+    while True:
+        found = await platform.client.get(f"/datasets/{dataset_id}", cast_to=dict[str, Any])
+        if found["status"] != "validating":
+            return found
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _told_of(report: dict[str, Any], line: int) -> str:
