@@ -38,6 +38,5 @@ def _paths() -> list[str]:
 def code(num_lines: int, *, seed: str = "") -> str:
     """Lines that differ, each with more than four words."""
     return "\n".join(
-        f"value_{seed}{number} = make_{number}(first, second, third={number})"
-        for number in range(num_lines)
+        f"value_{seed}{number} = make_{number}(first, second, third={number})" for number in range(num_lines)
     )
