@@ -11,8 +11,6 @@ import httpx
 LOOK_SECONDS = 15.0
 LOAD_SECONDS = 120.0
 ANSWER_SECONDS = 120.0
-NOTHING_SHARED = 100.0
-"""Distance of answers whose likeliest tokens are all different."""
 
 
 class LoadRefused(RuntimeError):
@@ -36,14 +34,18 @@ class Answer:
         """Largest difference of two log-probabilities, as far as both went on from the same text."""
         largest = 0.0
         for place in range(min(len(self.tokens), len(other.tokens))):
-            mine, others = self.likeliest[place], other.likeliest[place]
-            shared = mine.keys() & others.keys()
-            if not shared:
-                return NOTHING_SHARED
-            largest = max(largest, *(abs(mine[token] - others[token]) for token in shared))
+            largest = max(largest, _apart(self.likeliest[place], other.likeliest[place]))
             if self.tokens[place] != other.tokens[place]:
                 break
         return largest
+
+
+def _apart(mine: Mapping[str, float], others: Mapping[str, float]) -> float:
+    """At least so far apart: a token that one of them does not list is no likelier than its last."""
+    my_last, their_last = min(mine.values()), min(others.values())
+    return max(
+        abs(mine.get(token, my_last) - others.get(token, their_last)) for token in mine.keys() | others.keys()
+    )
 
 
 class VllmClient:
