@@ -246,6 +246,12 @@ async def test_a_malformed_benchmark_is_refused_by_line(world: World, rows, said
     assert said in refused.message
 
 
+async def test_a_name_that_is_none_is_refused(world: World):
+    file = await world.put_rows([{"prompt": "x"}] * 20)
+    command_id = await world.send("gateway", RegisterSafetySuite(name="../up and away", file=file))
+    assert (await refusal_of(world, command_id)).code == "bad_name"
+
+
 async def test_a_file_that_was_not_uploaded_is_refused(world: World):
     file = await world.put_rows([{"prompt": "never uploaded"}] * 20, upload=False)
     command_id = await world.send("gateway", RegisterSafetySuite(name="bad", file=file))

@@ -1,6 +1,7 @@
 """A tiny base model, adapters of it, and files of rows, made once for the whole directory."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _few_threads():
+def _offline_with_one_thread(tmp_path_factory):
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path_factory.mktemp("datasets"))}
     import torch
 
     torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """Registering benchmarks and safety suites: the file is read through before anyone may rely on it."""
 
 import asyncio
+import re
 from typing import Literal
 
 from schemas.base import CommandRefused, FileRef
@@ -16,11 +17,15 @@ from services.evaluator.clients.files import Cache
 from services.evaluator.decide.plan import suite_digest
 from services.evaluator.model import Suite
 from services.evaluator.scoring.rows import BadRows, read_benchmark, read_prompts
-from shared.errors import CorruptObject, Rejected
+from shared.errors import CorruptObject, Refused, Rejected
 from shared.messaging.unit import Task, Unit
 
 MIN_ROWS = 20
 """Fewer say too little: one answer would move the number by more than the gate's margins."""
+
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
+MAX_SUITE_BYTES = 512 * 1024 * 1024
 
 
 class CheckSuite(Task, frozen=True):
@@ -41,6 +46,7 @@ class SuiteDesk:
         self._cache = cache
 
     async def register_benchmark(self, command: RegisterBenchmark, unit: Unit) -> None:
+        _require_name(command.name)
         await unit.start_task(
             CheckSuite(
                 command="RegisterBenchmark",
@@ -53,6 +59,7 @@ class SuiteDesk:
         )
 
     async def register_safety_suite(self, command: RegisterSafetySuite, unit: Unit) -> None:
+        _require_name(command.name)
         await unit.start_task(
             CheckSuite(
                 command="RegisterSafetySuite",
@@ -64,6 +71,9 @@ class SuiteDesk:
 
     async def check(self, task: CheckSuite) -> Suite:
         """Read every row. Raises Rejected with the first one that is wrong."""
+        if task.file.size_bytes > MAX_SUITE_BYTES:
+            found = f"{task.file.size_bytes} bytes, expected at most {MAX_SUITE_BYTES}"
+            raise Rejected(f"file {task.file.file_id}: {found}")
         try:
             path = await self._cache.blob(task.file)
             read = read_prompts if task.kind is None else lambda found: read_benchmark(found, task.kind)
@@ -106,6 +116,12 @@ class SuiteDesk:
                 param="file",
             )
         )
+
+
+def _require_name(name: str) -> None:
+    if re.fullmatch(NAME, name) is None:
+        found = f"name is {name[:80]!r}, expected letters, digits and `._/-`, at most 128"
+        raise Refused("bad_name", found, param="name", subject_id=name[:128] or "-")
 
 
 def _command_id(unit: Unit) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from services.evaluator.scoring.order import SCORES_FILE, Order
 
 ORPHANED = 3
+CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo"})
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -26,6 +27,7 @@ def main(order_path: Path) -> None:
     os.environ.update(OFFLINE)
     os.environ["HF_HOME"] = str(work_dir / "cache")
     os.environ["HF_DATASETS_CACHE"] = str(work_dir / "cache" / "datasets")
+    refuse_network()
     reports = _take_stdout()
     _end_with_parent()
     order = Order.model_validate_json(order_path.read_bytes())
@@ -40,6 +42,16 @@ def main(order_path: Path) -> None:
     scores = run(order, work_dir, say)
     write_whole(work_dir / SCORES_FILE, scores.model_dump_json())
     say({"event": "done", "failure": scores.failure.code if scores.failure else None})
+
+
+def refuse_network() -> None:
+    """Whatever a library or a model's file would reach for, this process connects to nothing."""
+
+    def refuse(event: str, _: object) -> None:
+        if event in CONNECTING:
+            raise PermissionError(f"scoring opens no connection: {event}")
+
+    sys.addaudithook(refuse)
 
 
 def _take_stdout() -> TextIO:

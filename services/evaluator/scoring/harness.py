@@ -45,7 +45,6 @@ def score_choices(
         model=ReportingLM(scorer, report, num_requests=sum(len(row.choices) for row in rows)),
         tasks=[TASK],
         task_manager=TaskManager(include_path=str(directory), include_defaults=False),
-        num_fewshot=num_fewshot,
         bootstrap_iters=0,
         log_samples=True,
         random_seed=scorer.seed,

@@ -1,5 +1,6 @@
 """Carry out an order: prove that the candidate is active, then score every part on the sides asked for."""
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,7 +65,7 @@ def _score_once(
     scorer: Scorer, part: AnyPart, rows: list[Any], side: Side, work_dir: Path, say: Say
 ) -> PartScores:
     """A part that an earlier process of the same order finished is read, not scored again."""
-    kept = work_dir / "parts" / f"{part.name.replace(':', '-')}.{side}.json"
+    kept = work_dir / "parts" / f"{_file_name(part, side)}.json"
     if kept.exists():
         return PartScores.model_validate_json(kept.read_bytes())
     started = time.monotonic()
@@ -79,6 +80,11 @@ def _score_once(
     )
     write_whole(kept, found.model_dump_json())
     return found
+
+
+def _file_name(part: AnyPart, side: Side) -> str:
+    """Names are chosen by people and are no paths."""
+    return hashlib.sha256(f"{part.name} {side}".encode()).hexdigest()
 
 
 def _reporter(part: AnyPart, side: Side, say: Say) -> Report:
