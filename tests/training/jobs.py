@@ -157,7 +157,7 @@ def wait_for_step(child: subprocess.Popen[bytes], work_dir: Path, step: int) -> 
         if child.poll() is not None or time.monotonic() > deadline:
             end_all(child)
             raise AssertionError(f"no step {step}:\n{log_in(work_dir)}")
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 def wait_for_exit(child: subprocess.Popen[bytes], work_dir: Path) -> int:

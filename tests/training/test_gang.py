@@ -56,6 +56,10 @@ class Gang:
         return [report.loss for report in reports_of(self.reports, Stepped)]
 
     @property
+    def grad_norms(self) -> list[float]:
+        return [report.grad_norm for report in reports_of(self.reports, Stepped)]
+
+    @property
     def saved(self) -> list[Saved]:
         return reports_of(self.reports, Saved)
 
@@ -120,6 +124,8 @@ class TestTwoProcesses:
         assert (started.world_size, verdict.packing) == (2, PackingVerdict.PROVED)
         assert started.num_trainable == started_alone.num_trainable
         assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
+        # The optimizer does not care for the gradient's scale; the norm shows it.
+        assert gang.grad_norms == pytest.approx(alone.grad_norms, rel=1e-3)
         assert gang.saved[-1].metrics == pytest.approx(alone.saved[-1].metrics, abs=1e-4)
         assert_close(gang.saved[-1], alone.saved[-1], atol=1e-4)
 
@@ -174,6 +180,7 @@ class TestFullWeights:
         gang = two_processes(tmp_path / "gang", inputs, SFT)
         alone = one_process(tmp_path / "alone", inputs, SFT)
         assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
+        assert gang.grad_norms == pytest.approx(alone.grad_norms, rel=1e-3)
         assert_close(gang.saved[-1], alone.saved[-1], atol=1e-3)
         bundle = as_bundle(gang.order, gang.saved[0], tmp_path / "bundle")
         resumed = one_process(tmp_path / "resumed", inputs, SFT, resume_dir=bundle)

@@ -38,10 +38,10 @@ class Reports:
 
     def _append(self, report: Report) -> None:
         line = report.model_dump_json()
-        log.info("%s", line)
         # One write per line: a reader sees it whole or not at all, whoever else appends.
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(handle, line.encode() + b"\n")
         finally:
             os.close(handle)
+        log.info("%s", line)

@@ -68,13 +68,14 @@ def restore(run: Run, bundle: Bundle) -> None:
 
 
 def certify(run: Run, bundle: Bundle) -> ResumeCertificate:
-    """All ranks at once. Compares, in this order: processes, restored state, next batch, next loss."""
+    """All ranks at once. Compares, in this order: circumstances, restored state, next batch, next loss."""
     state = bundle.state
     found_batch = None if run.is_complete else run.next_plan().batch_sha256
     found_loss = None if run.is_complete else next_loss(run)
+    other_state = _other_state(run, bundle)
     reason = (
         _other_circumstances(run, bundle)
-        or _other_state(run, bundle)
+        or other_state
         or _difference("next batch", state.expected_batch_sha256, found_batch)
         or _difference("next loss", state.expected_loss, found_loss)
     )
@@ -104,7 +105,11 @@ def _num_threads(run: Run, bundle: Bundle) -> int:
 
 
 def _other_state(run: Run, bundle: Bundle) -> str | None:
-    """Compares every bit of weights, moments and random numbers, as they now are, with the writing run's."""
+    """Compares every bit of weights, moments and random numbers, as they now are, with the writing run's;
+    each rank with the one of its number, where there are as many.
+    """
+    if bundle.manifest.world_size != run.world.size:
+        return None
     found = take_snapshot(run.parameters, run.optimizer, run.world).sha256
     pairs = zip(bundle.indices, run.world.gathered(found), strict=True)
     differences = (

@@ -1,6 +1,6 @@
 """One training run in memory."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -38,7 +38,6 @@ class Run:
     last_loss: float | None = None
     num_matmul_parameters: int = 0
     peak_flops: float | None = None
-    resumed_metrics: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
