@@ -13,7 +13,7 @@ from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
 from shared.messaging.lease import Lease
-from shared.postgres.database import Database
+from shared.postgres.database import Database, is_unavailable
 from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, PUBLISHED
 
 log = get_logger(__name__)
@@ -31,6 +31,10 @@ MARK = "UPDATE outbox SET published_at = clock_timestamp() WHERE id = ANY($1)"
 BACKLOG = """
     SELECT count(*) AS rows, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0) AS age
       FROM outbox WHERE published_at IS NULL"""
+
+
+class SendFailed(RuntimeError):
+    """Kafka did not take a batch. The rows stay in the outbox; the process ends and starts anew."""
 
 
 class Relay:
@@ -55,8 +59,18 @@ class Relay:
         """Until cancelled. Any failure to send ends the process: start-up is the recovery path."""
         async with self._make_producer() as producer:
             while True:
-                if not await self._holds_lease() or await self._drain(producer) < BATCH_ROWS:
+                if await self._is_idle(producer):
                     await self._until_poked()
+
+    async def _is_idle(self, producer: AIOKafkaProducer) -> bool:
+        """Relay one batch; whether there was no more, or Postgres is away."""
+        try:
+            return not await self._holds_lease() or await self._drain(producer) < BATCH_ROWS
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            log.warning("database is away", error=f"{type(error).__name__}: {error}")
+            return True
 
     async def _holds_lease(self) -> bool:
         if self._lease.epoch is None or time.monotonic() - self._renewed_at > self._renew_seconds:
@@ -70,9 +84,7 @@ class Relay:
         if not rows:
             return 0
         failpoint("relay.read")
-        async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
-            acks = [await _send(producer, row) for row in rows]
-            await asyncio.gather(*acks)
+        await _send_all(producer, rows)
         failpoint("relay.sent")
         await self._database.execute(MARK, [row["id"] for row in rows])
         failpoint("relay.marked")
@@ -92,6 +104,17 @@ class Relay:
         OUTBOX_ROWS.labels(self._service).set(row["rows"])
         OUTBOX_AGE.labels(self._service).set(row["age"])
         return float(row["age"])
+
+
+async def _send_all(producer: AIOKafkaProducer, rows: list[Any]) -> None:
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
+            acks = [await _send(producer, row) for row in rows]
+            await asyncio.gather(*acks)
+    except Exception as error:
+        raise SendFailed(
+            f"{len(rows)} rows were not acknowledged: {type(error).__name__}: {error}"
+        ) from error
 
 
 async def _send(producer: AIOKafkaProducer, row: Any) -> Any:

@@ -1,6 +1,7 @@
 """Timers are rows; when due they fire into the same kind of handler as messages do."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -45,15 +46,18 @@ class Timers:
 
     async def run(self) -> None:
         while self._handlers:
-            try:
-                fired = await self._fire_next()
-            except Exception as error:
-                fired = False
-                if not is_unavailable(error):
-                    log.exception("timer failed")
-                    await self._postpone_next()
-            if not fired:
+            if not await self._fired():
                 await asyncio.sleep(POLL_SECONDS)
+
+    async def _fired(self) -> bool:
+        try:
+            return await self._fire_next()
+        except Exception as error:
+            if not is_unavailable(error):
+                log.exception("timer failed")
+                with contextlib.suppress(OSError):  # Postgres went away meanwhile: the timer is still there
+                    await self._postpone_next()
+        return False
 
     async def _fire_next(self) -> bool:
         """Fire the earliest due timer in one transaction with its handler; whether there was one."""
