@@ -25,7 +25,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation-package retune -e .
 	@touch $@
 
-demo: setup ## the main job on real input: pre-train, fine-tune twice, gate, deploy, ask
+demo: setup ## the main job on the standard library (its recipe is not tuned yet, see deploy/demo/recipes.py)
 	@$(BIN)/python -m deploy.demo
 
 up: setup ## start the local stack and return when it is healthy
