@@ -28,7 +28,7 @@ from shared.messaging.reader import Login, TopicReader
 from shared.storage.objects import S3ObjectStore, put_manifest, sha256_of
 
 TENANT = "demo"
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 500.0
 
 
 class World:

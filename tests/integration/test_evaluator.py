@@ -32,7 +32,7 @@ from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
 from tests.tiny_model import build_tiny_model, template_text
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
 VERDICTS = (EvalPassed, EvalFailed, EvalInconclusive)
 

@@ -88,7 +88,8 @@ class ScoringChild:
 
 def _note(report: Mapping[str, Any]) -> None:
     if report.get("done") == report.get("total"):
-        log.info("scoring", **{name: value for name, value in report.items() if name != "event"})
+        details = {name: value for name, value in report.items() if name != "event"}
+        log.info("scoring reported", report=report.get("event"), **details)
 
 
 async def _end(process: Process) -> None:
