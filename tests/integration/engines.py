@@ -19,8 +19,8 @@ class Engine:
     spec: ReplicaSpec
     is_alive: bool = True
     adapters: dict[str, float] = field(default_factory=dict)
-    slots: list[float] = field(default_factory=list)
-    """What was in use last, as in vLLM: unloading a name does not empty its slot."""
+    slots: dict[str, float] = field(default_factory=dict)
+    """What is in use, by name, the last one newest. As in vLLM, unloading a name does not empty its slot."""
 
 
 @dataclass
@@ -107,10 +107,10 @@ class Engines:
     def _complete(self, engine: Engine, model: str) -> httpx.Response:
         if model == engine.spec.served_name:
             full = self.is_broken and len(engine.slots) >= self.num_slots
-            effect = engine.slots[-1] if full else 0.0
+            effect = list(engine.slots.values())[-1] if full else 0.0
         elif model in engine.adapters:
             effect = engine.adapters[model]
-            engine.slots = [*engine.slots, effect][-self.num_slots :]
+            engine.slots = dict([*(engine.slots | {model: effect}).items()][-self.num_slots :])
         else:
             return httpx.Response(404, json={"error": {"message": f"the model {model} does not exist"}})
         likeliest = {"token_id:1": -1.0 + effect, "token_id:2": -2.0 + effect}
