@@ -111,7 +111,14 @@ async def test_a_judge_that_never_answers_is_inconclusive(reply):
 
 @pytest.mark.parametrize("reply", GARBAGE)
 async def test_babble_is_no_answer(reply):
-    assert (await stage(lambda _: reply, attempts=1)).outcome == "inconclusive"
+    async with server(lambda _: reply) as (url, _), a_judge(url, attempts=1) as judge:
+        assert await judge.ask("{mark}", [("REQUEST", "x")], ("FIRST", "SECOND", "TIE")) is None
+
+
+@pytest.mark.parametrize("reply", ["FIRST", "first.", " **FIRST** ", "<think>SECOND? no</think>FIRST"])
+async def test_one_word_alone_is_an_answer(reply):
+    async with server(lambda _: reply) as (url, _), a_judge(url, attempts=1) as judge:
+        assert await judge.ask("{mark}", [("REQUEST", "x")], ("FIRST", "SECOND", "TIE")) == "FIRST"
 
 
 @pytest.mark.parametrize("word", ["FIRST", "SECOND", "TIE"])

@@ -165,6 +165,30 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path, content, why):
         read_header(path)
 
 
+@pytest.mark.parametrize(("extra", "cut"), [(b"pickle", 0), (b"", 4)])
+def test_bytes_that_no_tensor_owns_or_that_are_missing_are_refused(adapter_path, tmp_path, extra, cut):
+    raw = (adapter_path / WEIGHTS).read_bytes()
+    (tmp_path / WEIGHTS).write_bytes(raw[: len(raw) - cut] + extra)
+    with pytest.raises(MalformedModel, match="bytes of data"):
+        read_header(tmp_path / WEIGHTS)
+
+
+def test_a_rank_other_than_the_lineage_s_is_refused(check, adapter_path):
+    with pytest.raises(MalformedModel, match="as in the lineage"):
+        check(adapter_path, rank=4)
+
+
+def test_one_matrix_of_a_pair_alone_is_refused(check, adapter_path, copy_of):
+    from safetensors.torch import load_file, save_file
+
+    path = copy_of(adapter_path)
+    tensors = load_file(path / WEIGHTS)
+    lonely = next(name for name in tensors if "lora_B" in name)
+    save_file({name: tensor for name, tensor in tensors.items() if name != lonely}, path / WEIGHTS)
+    with pytest.raises(MalformedModel, match="A alone"):
+        check(path)
+
+
 def test_a_header_over_one_mebibyte_is_refused(tmp_path):
     write(tmp_path / "x.safetensors", b"{" + b" " * (1024 * 1024) + b"}", b"")
     with pytest.raises(MalformedModel, match="1048576"):
