@@ -144,6 +144,11 @@ class World:
         return self.ear.heard[key][heard].message
 
 
+async def is_ready(db: asyncpg.Connection, slot: str, generation: int) -> bool:
+    query = "SELECT outcome = 'ready' FROM slot_generation WHERE slot = $1 AND number = $2"
+    return bool(await db.fetchval(query, slot, generation))
+
+
 def answer_fields(slot: str, version: Any, generation: int) -> dict[str, Any]:
     return {
         "pool": "serve-x",
@@ -274,10 +279,13 @@ class TestBaseModels:
         assert (refused.type, refused.code, refused.param) == ("CommandRefused", "bad_base_model", "source")
         assert said in refused.message
 
-    async def test_that_change_leave_nothing_stale_in_service(self, world):
+    async def test_that_change_leave_nothing_stale_in_service(self, world, db):
         name = f"moving-{next(numbers)}"
         base = await world.register_base(name, marker="before")
         version = await world.gated(await world.train(base=base))
+        slot = version.full_name
+        await world.serve(slot, version, 1)
+        await until(lambda: is_ready(db, slot, 1), "the version to be served")
         waiting = await world.registered(await world.train(base=base))
         moved = await world.register_base(name, marker="after")
         assert moved.type == "AdaptersStale"
@@ -287,8 +295,12 @@ class TestBaseModels:
         await world.voices.say("evaluator", passed(waiting))
         refused = await world.ear.until(waiting.job_id, "PromotionRefused")
         assert refused.code == "stale"
-        deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=version.full_name)
+        deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=slot)
         assert (await world.answer("gateway", deploy, version.model_id)).code == "stale"
+        refused = await world.answer("gateway", RollbackDeployment(slot=slot, tenant="demo"), slot)
+        assert "archived or stale" in refused.message
+        refused = await world.answer("gateway", UndeployModel(slot=slot, tenant="demo"), slot)
+        assert refused.code == "not_deployed"
 
 
 class TestVersions:
@@ -424,7 +436,7 @@ class TestSlots:
             command = DeployModel(model_id=version.model_id, tenant="demo", slot=slot)
             assert (await world.answer("gateway", command, slot)).generation == generation
             await world.serve(slot, version, generation)
-            await until(lambda: self._is_ready(db, slot, generation), f"generation {generation}")  # noqa: B023
+            await until(lambda: is_ready(db, slot, generation), f"generation {generation}")  # noqa: B023
         back = await world.answer("gateway", RollbackDeployment(slot=slot, tenant="demo"), slot)
         assert (back.digest, back.generation, back.job_id) == (one.digest, 3, None)
         failure = DeploymentFailed(**answer_fields(slot, one, 3), code="load", reason="no memory")
@@ -434,10 +446,6 @@ class TestSlots:
         withdrawn = await world.answer("serving_controller", failure, slot)
         assert (withdrawn.type, withdrawn.generation) == ("DeploymentWithdrawn", 5)
         assert "no memory" in withdrawn.reason
-
-    async def _is_ready(self, db, slot, generation):
-        query = "SELECT outcome = 'ready' FROM slot_generation WHERE slot = $1 AND number = $2"
-        return await db.fetchval(query, slot, generation)
 
     async def test_of_another_tenant_are_unknown(self, world):
         version = await world.gated(await world.train())
