@@ -114,8 +114,8 @@ class BackendSuite:
         assert [member.state for member in found.members] == [MemberState.RUNNING] * 2
         assert spec.name in [observation.name for observation in await backend.list_owned()]
 
-    async def test_creating_twice_is_creating_once(self, backend, spec, tmp_path):
-        await asyncio.gather(backend.create(spec), backend.create(spec))
+    async def test_creating_often_is_creating_once(self, backend, spec, tmp_path):
+        await asyncio.gather(*(backend.create(spec) for _ in range(8)))
         await self.started(backend, spec, tmp_path)
         assert [self.words(tmp_path, index).count("started") for index in range(2)] == [1, 1]
 

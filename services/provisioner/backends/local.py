@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from uuid import uuid4
 
 from services.provisioner.backends.processes import Identity, kill_marked, marked
 from services.provisioner.backends.protocol import (
@@ -200,12 +201,13 @@ def _mark(name: str, index: int) -> str:
 
 def _claim(root: Path, spec: AttemptSpec) -> None:
     """Write the specification once; found again it must be the same, and not stopped."""
-    draft = root / f".spec.{os.getpid()}"
+    path = root / "spec.json"
+    draft = _draft(path)
     draft.write_text(json.dumps({"digest": spec.digest, **asdict(spec)}))
     try:
-        os.link(draft, root / "spec.json")
+        os.link(draft, path)
     except FileExistsError:
-        found = json.loads((root / "spec.json").read_text())["digest"]
+        found = json.loads(path.read_text())["digest"]
         if found != spec.digest:
             raise SpecConflict(f"{spec.name} exists with spec {found}, asked for {spec.digest}") from None
     finally:
@@ -249,9 +251,14 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.draft")
+    draft = _draft(path)
     draft.write_text(text)
     draft.replace(path)
+
+
+def _draft(path: Path) -> Path:
+    """A name beside `path` that no other writer takes, in another thread or process."""
+    return path.with_name(f".{path.name}.{uuid4().hex}")
 
 
 def _forget(root: Path) -> None:
