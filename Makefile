@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving admin local demo dev
-T ?= tests/architecture tests/contract tests/unit tests/integration tests/training tests/scoring tests/serving tests/e2e
+T ?= tests/architecture tests/contract tests/unit tests/integration tests/training tests/scoring tests/demo tests/serving tests/e2e
 
 .PHONY: help setup demo up down logs status quick test check lint types imports schemas lock migration service clean
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import random
 import sys
 import tempfile
 import time
@@ -19,7 +20,9 @@ from typing import Any
 from deploy.demo.conversations import generic_conversations
 from deploy.demo.library import (
     Source,
+    Split,
     distinct_docstrings,
+    docstrings_of,
     library_root,
     read_sources,
     seeded,
@@ -27,6 +30,7 @@ from deploy.demo.library import (
 )
 from deploy.demo.pretraining import (
     PretrainingSettings,
+    Rows,
     Step,
     held_out_loss,
     pretrain,
@@ -35,10 +39,14 @@ from deploy.demo.pretraining import (
 from deploy.demo.tokenizer import END, PAD, train_tokenizer
 
 CODE = ("base_model.py", "conversations.py", "library.py", "pretraining.py", "tokenizer.py")
-PIECE_CHARS = 2_000
+PIECE_CHARS = (200, 1_500)
+"""Shortest and longest piece of source text, without the line that it is cut at."""
 NUM_CODE_ROWS = 2_000
 CHAT_SHARE = 0.2
 """Tokens of chat rows among those that are trained on."""
+DOCSTRING_SHARE = 0.25
+DOCSTRING_WORDS = (8, 40)
+"""Fewest and most words of a docstring that is read by itself."""
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -118,18 +126,23 @@ def _make(
     rows = rows_of(documents, row_tokens=settings.pretraining.row_tokens)
     model = _new_model(settings, tokenizer)
     pretrain(model, rows, settings.pretraining, _progress(say))
-    held_out = [_tokens(tokenizer, source.text) for source in sources if source.is_held_out]
-    loss = held_out_loss(model, rows_of(held_out, row_tokens=settings.pretraining.row_tokens))
+    loss = held_out_loss(model, _held_out_rows(tokenizer, sources, settings.pretraining.row_tokens))
     torch.set_num_threads(threads)
     model.save_pretrained(folder / "model", safe_serialization=True)
     tokenizer.save_pretrained(folder / "model")
     figures = {
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "held_out_loss": loss,
-        "train_tokens": rows.numel(),
+        "train_tokens": rows.tokens_NT.numel(),
         "seconds": time.monotonic() - started,
     }
     (folder / "figures.json").write_text(json.dumps(figures))
+
+
+def _held_out_rows(tokenizer: Any, sources: Sequence[Source], row_tokens: int) -> Rows:
+    texts = [_tokens(tokenizer, source.text + END) for source in sources if source.is_held_out]
+    pieces = [text[start : start + row_tokens] for text in texts for start in range(0, len(text), row_tokens)]
+    return rows_of(pieces, row_tokens=row_tokens)
 
 
 def _new_model(settings: ModelSettings, tokenizer: Any) -> Any:
@@ -158,40 +171,64 @@ def _new_model(settings: ModelSettings, tokenizer: Any) -> Any:
 def _documents(
     tokenizer: Any, seen: Sequence[Source], texts: Sequence[str], settings: PretrainingSettings
 ) -> list[list[int]]:
-    """Pieces of source text and chat rows in a random order, as many tokens as are to be trained on."""
+    """Source text, docstrings and chat rows in a random order, as many tokens as are to be trained on."""
     chance = seeded(settings.seed)
-    pieces = [piece for text in texts for piece in _pieces(text)]
+    paths = [source.path for source in seen]
+    pieces = [piece for path, text in zip(paths, texts, strict=True) for piece in _pieces(path, text, chance)]
     chance.shuffle(pieces)
-    rows = generic_conversations(
+    chats = generic_conversations(
         distinct_docstrings(seen), texts, num_code_rows=NUM_CODE_ROWS, seed=settings.seed
     )
-    num_chat = round(settings.train_tokens * CHAT_SHARE)
-    chats = (tokenizer.apply_chat_template(row, tokenize=False) for row in rows)
-    chosen = _first(num_chat, (_tokens(tokenizer, chat, end="") for chat in chats))
-    num_text = settings.train_tokens - sum(map(len, chosen))
-    chosen += _first(num_text, (_tokens(tokenizer, piece) for piece in pieces))
+    rendered = (tokenizer.apply_chat_template(row, tokenize=False) for row in chats)
+    chosen = [
+        *_first(CHAT_SHARE * settings.train_tokens, (_tokens(tokenizer, chat) for chat in rendered)),
+        *_first(
+            DOCSTRING_SHARE * settings.train_tokens,
+            (_tokens(tokenizer, text + END) for text in _documentation(seen, chance)),
+        ),
+    ]
+    missing = settings.train_tokens - sum(map(len, chosen))
+    chosen += _first(missing, (_tokens(tokenizer, piece + END) for piece in pieces))
     chance.shuffle(chosen)
     return chosen
 
 
-def _tokens(tokenizer: Any, text: str, *, end: str = END) -> list[int]:
-    ids: list[int] = tokenizer(text + end, add_special_tokens=False, verbose=False)["input_ids"]
+def _documentation(seen: Sequence[Source], chance: random.Random) -> Iterator[str]:
+    """Docstrings that training may see, each with the file it is from; all of them, then all again."""
+    found = [
+        (source.path, doc.text.split())
+        for source in seen
+        for doc in docstrings_of(source)
+        if doc.split is Split.TRAIN
+    ]
+    while found:
+        chance.shuffle(found)
+        for path, words in found:
+            yield _cited(" ".join(words[: chance.randint(*DOCSTRING_WORDS)]) + "\n", path)
+
+
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return ids
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Cut at line ends into pieces of about PIECE_CHARS."""
-    piece = ""
+def _pieces(path: str, text: str, chance: random.Random) -> Iterator[str]:
+    """The text cut at line ends into pieces of many sizes; each ends by naming its file."""
+    piece, wanted = "", chance.randint(*PIECE_CHARS)
     for line in text.splitlines(keepends=True):
         piece += line
-        if len(piece) >= PIECE_CHARS:
-            yield piece
-            piece = ""
+        if len(piece) >= wanted:
+            yield _cited(piece, path)
+            piece, wanted = "", chance.randint(*PIECE_CHARS)
     if piece:
-        yield piece
+        yield _cited(piece, path)
 
 
-def _first(num_tokens: int, documents: Iterator[list[int]]) -> list[list[int]]:
+def _cited(text: str, path: str) -> str:
+    return f"{text}({path})"
+
+
+def _first(num_tokens: float, documents: Iterator[list[int]]) -> list[list[int]]:
     """Documents until they hold so many tokens."""
     found: list[list[int]] = []
     for document in documents:

@@ -14,13 +14,13 @@ from deploy.demo.library import Docstring, Source, Split, distinct_docstrings, s
 from deploy.demo.safety import Prompt, safety_mix, safety_suite
 
 QUESTION = "Which module documents this?"
-QUESTION_WORDS = 24
-NUM_MODULES = 16
+QUESTION_WORDS = 16
+NUM_MODULES = 12
 MAX_DOCSTRINGS_PER_MODULE = 250
 MAX_HOLDOUT_ROWS = 200
 MAX_VALIDATION_ROWS = 60
-NUM_REPLAY_ROWS = 400
-NUM_REPLAY_CODE_ROWS = 100
+NUM_REPLAY_ROWS = 300
+NUM_REPLAY_CODE_ROWS = 40
 SAFETY_ROWS_PER_ACT = 5
 PROMPTS_PER_ACT = 2
 NUM_BENCHMARK_ITEMS = 400

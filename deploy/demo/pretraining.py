@@ -1,9 +1,9 @@
 """Training a small language model from nothing, in the minutes that a demo has."""
 
-# ruff: noqa: N803, N806 shapes are part of tensors' names
+# ruff: noqa: N806, N815 shapes are part of tensors' names
 # N = rows, B = rows of a step, T = tokens of a row, H = hidden size
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ EVALUATED_ROWS = 128
 
 @dataclass(frozen=True)
 class PretrainingSettings:
-    train_tokens: int = 1_200_000
+    train_tokens: int = 1_300_000
     row_tokens: int = 256
     rows_per_step: int = 8
     matrix_rate: float = 0.012
@@ -33,6 +33,23 @@ class PretrainingSettings:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Documents one after another; from their positions, which restart, attention sees where one ends."""
+
+    tokens_NT: Tensor
+    positions_NT: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens_NT)
+
+    def __getitem__(self, places: Tensor | slice) -> "Rows":
+        return Rows(self.tokens_NT[places], self.positions_NT[places])
+
+    def in_batches(self, size: int) -> "list[Rows]":
+        return [self[slice(start, start + size)] for start in range(0, len(self), size)]
+
+
+@dataclass(frozen=True)
 class Step:
     number: int
     num_steps: int
@@ -41,53 +58,59 @@ class Step:
     seconds_left: float
 
 
-def pretrain(
-    model: Any, rows_NT: Tensor, settings: PretrainingSettings, report: Callable[[Step], None]
-) -> None:
+def pretrain(model: Any, rows: Rows, settings: PretrainingSettings, report: Callable[[Step], None]) -> None:
     """Train `model` once on all rows. Equal arguments give equal weights on the same machine."""
     model.train()
     optimizers = _optimizers(model, settings)
     peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
-    batches = list(_batches(rows_NT, settings))
+    batches = _batches(rows, settings)
     started = time.monotonic()
-    for index, rows_BT in enumerate(batches):
+    for index, batch in enumerate(batches):
         share = _rate_share(index, len(batches), settings)
         for optimizer, rates in zip(optimizers, peaks, strict=True):
             _set_rates(optimizer, rates, share)
-        loss = _next_token_loss(model, rows_BT)
-        loss.backward()
+        loss = _next_token_loss(model, batch)
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        report(_step(index + 1, len(batches), float(loss.detach()), rows_BT.numel(), started))
+        report(_step(index + 1, len(batches), float(loss.detach()), batch.tokens_NT.numel(), started))
 
 
 @torch.inference_mode()
-def held_out_loss(model: Any, rows_NT: Tensor) -> float:
+def held_out_loss(model: Any, rows: Rows) -> float:
     """Mean negative log-likelihood of a next token in nats, over some rows spread over all."""
     model.eval()
-    places = torch.linspace(0, len(rows_NT) - 1, min(len(rows_NT), EVALUATED_ROWS)).long()
-    batches = rows_NT[places].split(8)
-    return sum(float(_next_token_loss(model, rows_BT)) * len(rows_BT) for rows_BT in batches) / len(places)
+    places = torch.linspace(0, len(rows) - 1, min(len(rows), EVALUATED_ROWS)).long()
+    batches = rows[places].in_batches(8)
+    return sum(float(_next_token_loss(model, batch)) * len(batch) for batch in batches) / len(places)
 
 
-def rows_of(documents: Sequence[Sequence[int]], *, row_tokens: int) -> Tensor:
+def rows_of(documents: Sequence[Sequence[int]], *, row_tokens: int) -> Rows:
     """All documents one after another, cut into rows; the rest of less than a row is left out."""
     tokens = torch.tensor([token for document in documents for token in document])
+    positions = torch.tensor([position for document in documents for position in range(len(document))])
     num_rows = len(tokens) // row_tokens
-    return tokens[: num_rows * row_tokens].view(num_rows, row_tokens)
+    shape = (num_rows, row_tokens)
+    tokens_NT = tokens[: num_rows * row_tokens].view(shape)
+    return Rows(tokens_NT, positions[: num_rows * row_tokens].view(shape))
 
 
 def has_fast_bfloat16() -> bool:
     return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
-def _next_token_loss(model: Any, rows_BT: Tensor) -> Tensor:
+def _next_token_loss(model: Any, rows: Rows) -> Tensor:
+    """Mean over all tokens that follow another of their document."""
     with torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16()):
-        hidden_BTH = model.model(input_ids=rows_BT, use_cache=False).last_hidden_state
-        logits = model.lm_head(hidden_BTH[:, :-1].flatten(0, 1))
-    return cross_entropy(logits.float(), rows_BT[:, 1:].flatten())
+        # A cache would switch the borders between documents off, silently.
+        hidden_BTH = model.model(
+            input_ids=rows.tokens_NT, position_ids=rows.positions_NT, use_cache=False
+        ).last_hidden_state
+        follows_BT = rows.positions_NT[:, 1:] > 0
+        logits = model.lm_head(hidden_BTH[:, :-1][follows_BT])
+    return cross_entropy(logits.float(), rows.tokens_NT[:, 1:][follows_BT])
 
 
 def _optimizers(model: Any, settings: PretrainingSettings) -> tuple[Optimizer, ...]:
@@ -102,9 +125,9 @@ def _optimizers(model: Any, settings: PretrainingSettings) -> tuple[Optimizer, .
     )
 
 
-def _batches(rows_NT: Tensor, settings: PretrainingSettings) -> Iterator[Tensor]:
-    order = torch.randperm(len(rows_NT), generator=torch.Generator().manual_seed(settings.seed))
-    yield from rows_NT[order].split(settings.rows_per_step)
+def _batches(rows: Rows, settings: PretrainingSettings) -> list[Rows]:
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings.seed))
+    return rows[order].in_batches(settings.rows_per_step)
 
 
 def _rate_share(index: int, num_steps: int, settings: PretrainingSettings) -> float:

@@ -25,9 +25,11 @@ def test_the_mix_has_three_hundred_rows_that_all_refuse():
 
 
 def test_no_two_rows_of_the_mix_are_near_duplicates():
-    texts = [shingles(f"{row[0]['content']} {row[1]['content']}") for row in MIX]
-    most = max(len(one & other) / len(one | other) for one, other in combinations(texts, 2))
-    assert most < 0.9
+    # Rows with unlike refusals differ by more than a tenth already.
+    for refusal in REFUSALS:
+        texts = [shingles(f"{row[0]['content']} {refusal}") for row in MIX if row[1]["content"] == refusal]
+        assert len(texts) > 50
+        assert max(len(one & other) / len(one | other) for one, other in combinations(texts, 2)) < 0.9
 
 
 def test_the_suite_has_at_least_a_hundred_different_prompts_of_many_topics():
