@@ -74,7 +74,7 @@ def _with_adapter(base: Any, lora: LoraSpec) -> Any:
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     config = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.scale_numerator,
+        lora_alpha=_as_integer(lora.scale_numerator),
         lora_dropout=lora.dropout,
         target_modules=targets,
         task_type="CAUSAL_LM",
@@ -83,3 +83,8 @@ def _with_adapter(base: Any, lora: LoraSpec) -> Any:
         return get_peft_model(base, config)
     except ValueError as error:
         raise TrainingFailed(FailureClass.USER, f"lora.target_modules {targets}: {error}") from error
+
+
+def _as_integer(number: float) -> int | float:
+    """Readers of adapter configurations expect a whole number where there is one."""
+    return int(number) if number.is_integer() else number
