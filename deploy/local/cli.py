@@ -15,8 +15,8 @@ from deploy.local.binaries import binaries
 from deploy.local.cache import cache_folder
 from deploy.local.files import require_free_space
 from deploy.local.problems import AlreadyRunning, StackError
-from deploy.local.processes import Identity
 from deploy.local.state import REPOSITORY, State
+from shared.processes import Identity
 
 DONE, REFUSED = 0, 1
 STOP_SECONDS = 90.0

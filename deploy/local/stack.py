@@ -21,11 +21,13 @@ from deploy.local.binaries import Binaries, binaries
 from deploy.local.environment import process_name
 from deploy.local.network import answers_ok
 from deploy.local.problems import StackError, last_lines
-from deploy.local.processes import end, marked, recorded, until
-from deploy.local.s3 import Credentials
+from deploy.local.processes import end, recorded, until
+from deploy.local.site import site
 from deploy.local.state import REPOSITORY, State
 from deploy.local.supervisor import Child, Program, Supervisor
+from deploy.provision.site import BUCKET, Credentials
 from schemas.topics import SERVICES
+from shared.processes import marked
 
 ALL = SERVICES
 READY_SECONDS = 120.0
@@ -78,26 +80,26 @@ class Stack:
 
     @property
     def kafka_bootstrap(self) -> str:
-        return kafka.bootstrap(self.state)
+        return site(self.state).kafka_bootstrap
 
     def kafka_password(self, user: str) -> str:
-        return kafka.password(self.state, user)
+        return site(self.state).kafka_password(user)
 
     def postgres_dsn(self, role: str) -> str:
         """Of a service, of `operator` (reads all) or of `postgres` (superuser)."""
-        return postgres.dsn(self.state, role)
+        return site(self.state).postgres_dsn(role)
 
     @property
     def s3_endpoint(self) -> str:
-        return s3.endpoint(self.state)
+        return site(self.state).s3_endpoint
 
     @property
     def s3_bucket(self) -> str:
-        return s3.BUCKET
+        return BUCKET
 
     def s3_credentials(self, user: str) -> Credentials:
         """Of a service, of `runner`, of `admin` or of `root`."""
-        return s3.credentials(self.state, user)
+        return site(self.state).s3_credentials(user)
 
     def service_env(self, name: str, slot: int = 0) -> dict[str, str]:
         return environment.service_env(self.state, name, self.tenants[0], slot)

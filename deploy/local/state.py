@@ -12,7 +12,8 @@ from typing import IO, Any
 from deploy.local import files
 from deploy.local.cache import cache_folder
 from deploy.local.problems import AlreadyRunning, MissingPart
-from deploy.local.processes import Identity
+from deploy.provision.site import new_secret
+from shared.processes import Identity
 
 REPOSITORY = Path(__file__).parents[2]
 PARTS = ("kafka", "postgres", "s3")
@@ -44,7 +45,7 @@ class State:
 
     def secret(self, name: str) -> str:
         """Random letters and digits, made at the first request and kept."""
-        return str(self._remember("secrets.json", name, lambda known: secrets.token_hex(20)))
+        return str(self._remember("secrets.json", name, lambda known: new_secret()))
 
     def port(self, name: str) -> int:
         """A free port, chosen at the first request and kept."""

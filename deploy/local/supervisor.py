@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.problems import StackError, last_lines
-from deploy.local.processes import Identity, end
+from deploy.local.processes import end
 from deploy.local.state import State
+from shared.processes import Identity
 
 LEASH = Path(__file__).with_name("leash.py")
 FIRST_DELAY_SECONDS = 0.2

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import IO
 
 from deploy.local.network import accepts_connections, answers_ok
-from deploy.local.processes import Identity, memory_bytes
+from deploy.local.processes import memory_bytes
 from deploy.local.state import PARTS, State
+from shared.processes import Identity
 
 POLL_SECONDS = 0.2
 ROW = "{:<20}{:<10}{:>8}{:>8}{:>9}{:>10}  {}"

@@ -7,8 +7,8 @@ from pathlib import Path
 from schemas import layout
 from schemas.job import JobScheduled
 from services.provisioner.backends.local import LocalBackend
-from services.provisioner.backends.processes import marked
 from services.provisioner.backends.protocol import AttemptSpec, Member, MemberState
+from shared.processes import marked
 from tests.integration.attempts import FAKE_CHILD, REPOSITORY, Attempts
 from tests.integration.backend_suite import until
 
@@ -82,14 +82,15 @@ class Nodes:
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
         children = set(self.child_pids(scheduled, node))
         return next(
-            pid
-            for pid in marked(f"RUNNER_NODE_ID={name}-n{node}")
-            if pid not in children and b"python" in Path("/proc", str(pid), "exe").readlink().name.encode()
+            process.pid
+            for process in marked(f"RUNNER_NODE_ID={name}-n{node}")
+            if process.pid not in children
+            and b"python" in Path("/proc", str(process.pid), "exe").readlink().name.encode()
         )
 
     def child_pids(self, scheduled: JobScheduled, node: int = 0) -> list[int]:
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-        return list(marked(f"RUNNER_CHILD_OF={name}-n{node}"))
+        return [process.pid for process in marked(f"RUNNER_CHILD_OF={name}-n{node}")]
 
     async def clean_up(self) -> None:
         for name in self._names:

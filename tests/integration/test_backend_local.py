@@ -1,13 +1,12 @@
 """The engine of one machine keeps the promises of every engine."""
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
 
 from services.provisioner.backends.local import LocalBackend
-from services.provisioner.backends.processes import marked
+from shared.processes import marked, signal_marked
 from tests.integration.backend_suite import BackendSuite, a_spec, until
 
 
@@ -24,15 +23,14 @@ class TestLocalBackend(BackendSuite):
     @pytest.fixture
     def end_abruptly(self):
         async def kill(name: str, index: int) -> None:
-            for pid in marked(f"RUNNER_NODE_ID={name}-n{index}"):
-                os.kill(pid, signal.SIGKILL)
+            signal_marked(f"RUNNER_NODE_ID={name}-n{index}", signal.SIGKILL)
 
         return kill
 
     async def test_a_killed_runner_leaves_its_exit_code(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
-        runner = next(pid for pid in marked(f"RUNNER_NODE_ID={spec.name}-n0") if _is_runner(pid))
-        os.kill(runner, signal.SIGKILL)
+        runner = next(found for found in marked(f"RUNNER_NODE_ID={spec.name}-n0") if _is_runner(found.pid))
+        runner.signal_alone(signal.SIGKILL)
         assert (await self.until_ended(backend, spec, 0)).exit_code == 137
 
     async def test_a_runner_gets_its_place_and_not_our_secrets(self, backend, tmp_path, monkeypatch):

@@ -28,6 +28,7 @@ from schemas.evaluation import (
     SafetySuiteRegistered,
 )
 from schemas.model import PromotionRefused
+from shared.processes import Identity
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
 from tests.tiny_model import build_tiny_model, template_text
@@ -329,8 +330,7 @@ async def scoring_child(stack: Stack) -> int:
 
 
 async def gone(pid: int) -> None:
-    state = Path(f"/proc/{pid}/stat")
-    await until(lambda: not state.exists() or state.read_text().split()[2] == "Z")
+    await until(lambda: Identity.of(pid) is None)
 
 
 async def until(condition: Callable[[], bool]) -> None:

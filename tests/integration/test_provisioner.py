@@ -29,8 +29,8 @@ from schemas.node import (
     SetPoolCapacity,
 )
 from schemas.training import StepReached, TrainingFailed, TrainingStarted, TrainingStopped
-from services.provisioner.backends.processes import marked
 from shared.clock import utc_now
+from shared.processes import marked
 from tests.integration.attempts import FAKE_CHILD, Attempts
 from tests.integration.backend_suite import until
 
@@ -104,7 +104,7 @@ def name_of(scheduled: JobScheduled) -> str:
 
 
 def processes_of(scheduled: JobScheduled, node: int = 0) -> list[int]:
-    return list(marked(f"RUNNER_NODE_ID={name_of(scheduled)}-n{node}"))
+    return [process.pid for process in marked(f"RUNNER_NODE_ID={name_of(scheduled)}-n{node}")]
 
 
 async def training(attempts: Attempts, scheduled: JobScheduled) -> NodesProvisioned:

@@ -36,6 +36,7 @@ from schemas.model import (
 from schemas.specification import GateSpec, Method
 from services.registry import store
 from services.registry.model import model_id
+from shared.processes import Identity
 from shared.storage.objects import S3ObjectStore, manifest_bytes, sha256_of
 from tests.integration.voices import Ear, Voices, ear, voices
 
@@ -495,15 +496,8 @@ async def test_a_kill_between_bundle_and_promotion_loses_nothing(stack, world, p
     pid = stack.pid("registry")
     await world.voices.say("scheduler", job)
     await world.voices.say("evaluator", passed(version))
-    await until(lambda: not _is_alive(pid), "the kill")
+    await until(lambda: Identity.of(pid) is None, "the kill")
     await stack.stop("registry")
     await stack.start("registry", env=ENV)
     await stack.wait_healthy("registry")
     await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -15,6 +15,7 @@ import pytest
 
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine, LocalBackend
+from shared.processes import Identity
 
 # Like vLLM: a leader, and an engine process that overwrites its environment and outlives the leader.
 SCRIPT = """
@@ -70,10 +71,7 @@ async def started(backend: LocalBackend, incarnation: str = "first") -> dict[str
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return Identity.of(pid) is not None
 
 
 async def test_a_replica_is_known_by_its_incarnation_also_to_the_next_controller(backend, tmp_path):
@@ -83,9 +81,7 @@ async def test_a_replica_is_known_by_its_incarnation_also_to_the_next_controller
         assert (seen.incarnation, seen.is_alive) == ("first", True)
         assert seen.url == f"http://127.0.0.1:{(backend.folder(ID) / 'port').read_text().strip()}"
         assert await anyone.started() == [ID]
-    pid, start = (backend.folder(ID) / "pid").read_text().split()
-    assert int(pid) == pids["leader"]
-    assert start == Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    assert Identity.parse((backend.folder(ID) / "pid").read_text()) == Identity.of(pids["leader"])
 
 
 async def test_it_gets_its_key_and_none_of_our_secrets(backend, monkeypatch):

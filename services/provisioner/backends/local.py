@@ -24,7 +24,6 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from services.provisioner.backends.processes import Identity, kill_marked, marked
 from services.provisioner.backends.protocol import (
     AttemptSpec,
     Caps,
@@ -35,6 +34,7 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from services.provisioner.model import node_id
+from shared.processes import Identity, kill_marked, marked
 
 OWN_PREFIX = "PROVISIONER_"
 POLL_SECONDS = 0.2
@@ -90,7 +90,8 @@ class LocalBackend:
         await asyncio.to_thread(self._notify, self._nodes_dir / name / str(index), deadline)
 
     async def end(self, name: str, index: int) -> None:
-        if left := await kill_marked(_mark(name, index), timeout_seconds=KILL_SECONDS):
+        mark = _mark(name, index)
+        if left := await asyncio.to_thread(kill_marked, mark, timeout_seconds=KILL_SECONDS):
             raise EngineFailed(f"node {node_id(name, index)}: processes {left} survive SIGKILL")
 
     async def stop(self, name: str, grace_seconds: float) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.serving_controller.clients.backend import BackendFailed, ReplicaSpec, Seen
-from services.serving_controller.clients.processes import Identity, kill_all, marked
+from shared.processes import Identity, kill_all, marked
 
 HOST = "127.0.0.1"
 KILL_SECONDS = 20.0
@@ -128,7 +128,9 @@ class LocalBackend:
         return sorted(path.parent.name for path in found)
 
     async def end(self, replica_id: str) -> None:
-        left = await kill_all(lambda: self._processes(replica_id), timeout_seconds=KILL_SECONDS)
+        left = await asyncio.to_thread(
+            kill_all, lambda: self._processes(replica_id), timeout_seconds=KILL_SECONDS
+        )
         self._reap()
         if left:
             raise BackendFailed(f"replica {replica_id}: processes {left} survive SIGKILL")
@@ -197,7 +199,7 @@ class LocalBackend:
         is_alive = identity.is_alive() if identity else any(marked(f"{MARK}={replica_id}"))
         return Seen(replica_id, start["incarnation"], start["url"], is_alive)
 
-    def _processes(self, replica_id: str) -> Iterator[int]:
+    def _processes(self, replica_id: str) -> Iterator[Identity]:
         """All of them: the engine gives itself another title, which takes its mark away, not its session."""
         self._reap()
         if identity := self._identity(replica_id):

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports, write_order
-from services.trainer_agent.runner.processes import kill_marked, signal_marked
 from services.trainer_agent.runner.settings import Settings
+from shared.processes import kill_marked, signal_marked
 
 SECRETS = ("RUNNER_KAFKA_", "RUNNER_S3_")
 EXIT_FILE = "exit-"
 DUMP_SECONDS = 2.0
+KILL_SECONDS = 10.0
 SHUTDOWN_SECONDS = 5
 
 # torchrun's own exit code does not tell how a process of it ended. SIGTERM goes to the whole group, so the
@@ -107,7 +108,7 @@ class Child:
 
     async def end(self) -> int:
         """End all of its processes at once; its exit code."""
-        await asyncio.to_thread(kill_marked, mark(self.node_id))
+        await asyncio.to_thread(kill_marked, mark(self.node_id), timeout_seconds=KILL_SECONDS)
         return await self.process.wait()
 
     async def end_with_dump(self) -> int:

@@ -14,19 +14,19 @@ from schemas.training import RunnerHeartbeat, RunnerStarted, RunnerStopped, Star
 from services.trainer_agent.protocol import Outcome, TrainingOrder
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.channel import Channel
-from services.trainer_agent.runner.child import mark
+from services.trainer_agent.runner.child import KILL_SECONDS, mark
 from services.trainer_agent.runner.decide import Ending, Wish
 from services.trainer_agent.runner.inputs import Inputs
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
-from services.trainer_agent.runner.processes import kill_marked
 from services.trainer_agent.runner.reporting import Fence, Pulse, Reporter, State
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
 from shared.clock import utc_now
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
+from shared.processes import kill_marked
 from shared.storage.objects import ObjectStore
 
 log = get_logger(__name__)
@@ -215,7 +215,7 @@ class Runner:
         return Ending(Outcome(str(told.payload["outcome"])), 0).exit_code
 
     def _end_child(self) -> None:
-        if left := kill_marked(mark(self._settings.node_id)):
+        if left := kill_marked(mark(self._settings.node_id), timeout_seconds=KILL_SECONDS):
             log.error("processes of the child survive SIGKILL", pids=left)
 
 

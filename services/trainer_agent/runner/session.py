@@ -31,7 +31,7 @@ from services.trainer_agent.runner.decide import (
     conclude,
     next_move,
 )
-from services.trainer_agent.runner.processes import oom_kills
+from services.trainer_agent.runner.memory import oom_kills
 from services.trainer_agent.runner.settings import Settings
 from shared.clock import utc_now
 from shared.log import get_logger

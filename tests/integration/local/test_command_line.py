@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import binaries, cli, files, jars
-from deploy.local.processes import marked
 from deploy.local.state import REPOSITORY, State
+from shared.processes import marked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

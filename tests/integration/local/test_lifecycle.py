@@ -15,9 +15,10 @@ import pytest
 from aiokafka import TopicPartition
 
 from deploy.local.problems import AlreadyRunning, StackError
-from deploy.local.processes import Identity, marked, until
+from deploy.local.processes import until
 from deploy.local.stack import Stack, end_leftovers
 from deploy.local.state import REPOSITORY
+from shared.processes import Identity, marked
 from tests.integration.local.clients import consumer, producer, s3
 
 pytestmark = pytest.mark.stack

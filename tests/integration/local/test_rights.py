@@ -2,7 +2,7 @@
 
 import json
 
-from deploy.local.rights import ANY, Right, bucket_policy, kafka_rights, kafka_users
+from deploy.provision.rights import ANY, Right, bucket_policy, kafka_rights, kafka_users
 from schemas.layout import ACCESS, Access
 from schemas.topics import LISTENS, SERVICES, TOPICS
 
