@@ -5,10 +5,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from deploy.local import files, kafka, postgres, s3
+from deploy.local import files
 from deploy.local.cache import cache_folder
-from deploy.local.rights import OPERATOR, RUNNER
+from deploy.local.site import site
 from deploy.local.state import LOOPBACK, State
+from deploy.provision import postgres
+from deploy.provision.rights import OPERATOR, RUNNER
+from deploy.provision.site import BUCKET
 
 HAVE_SCRATCH = ("ingest", "evaluator", "registry", "serving_controller", "gateway")
 POOLS = Path(__file__).with_name("pools.toml")
@@ -24,7 +27,7 @@ def service_env(state: State, service: str, tenant: str, slot: int = 0) -> dict[
     settings = {
         **_kafka(state, service),
         **_s3(state, service),
-        "POSTGRES_DSN": postgres.dsn(state, service),
+        "POSTGRES_DSN": site(state).postgres_dsn(service),
         "HTTP_PORT": str(state.port(process_name(service, slot))),
         "SLOT": str(slot),
         **_own(state, service, tenant),
@@ -36,19 +39,19 @@ def service_env(state: State, service: str, tenant: str, slot: int = 0) -> dict[
 
 def _kafka(state: State, user: str) -> dict[str, str]:
     return {
-        "KAFKA_BOOTSTRAP": kafka.bootstrap(state),
+        "KAFKA_BOOTSTRAP": site(state).kafka_bootstrap,
         "KAFKA_USERNAME": user,
-        "KAFKA_PASSWORD": kafka.password(state, user),
+        "KAFKA_PASSWORD": site(state).kafka_password(user),
     }
 
 
 def _s3(state: State, user: str) -> dict[str, str]:
-    key = s3.credentials(state, user)
+    key = site(state).s3_credentials(user)
     return {
-        "S3_ENDPOINT": s3.endpoint(state),
+        "S3_ENDPOINT": site(state).s3_endpoint,
         "S3_ACCESS_KEY": key.access_key,
         "S3_SECRET_KEY": key.secret_key,
-        "S3_BUCKET": s3.BUCKET,
+        "S3_BUCKET": BUCKET,
     }
 
 
@@ -100,10 +103,10 @@ def operator_env(state: State, tenant: str) -> dict[str, str]:
         "API_KEY": api_key(state, tenant),
         "ADMIN_KEY": state.secret("admin-key"),
         **_kafka(state, OPERATOR),
-        "POSTGRES_DSN": postgres.dsn(state, postgres.OPERATOR),
+        "POSTGRES_DSN": site(state).postgres_dsn(postgres.OPERATOR),
         **_s3(state, OPERATOR),
         "TENANT_KAFKA_USERNAME": f"tenant-{tenant}",
-        "TENANT_KAFKA_PASSWORD": kafka.password(state, f"tenant-{tenant}"),
+        "TENANT_KAFKA_PASSWORD": site(state).kafka_password(f"tenant-{tenant}"),
     }
     return {f"RETUNE_{name}": value for name, value in settings.items()}
 

@@ -1,4 +1,4 @@
-"""One Postgres, a login role and a schema per service; runs as root too, by looking like a normal user."""
+"""One Postgres; runs as root too, by looking like a normal user."""
 
 import os
 import pwd
@@ -13,15 +13,13 @@ import asyncpg
 from deploy.local import files
 from deploy.local.binaries import Binaries, postgres_version
 from deploy.local.problems import MissingPart, StackError
+from deploy.local.site import site
 from deploy.local.state import LOOPBACK, State
 from deploy.local.supervisor import Program
-from schemas.topics import SERVICES
+from deploy.provision import postgres as provisioning
+from deploy.provision.site import POSTGRES_SUPER_USER
 
 NAME = "postgres"
-DATABASE = "retune"
-SUPER_USER = "postgres"
-OPERATOR = "operator"
-"""May read every schema and write none."""
 MAX_CONNECTIONS = 300
 NOGROUP = 65534
 UNSHARE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
@@ -34,14 +32,6 @@ class Disguise:
 
     prefix: tuple[str, ...] = ()
     user_id: int | None = None
-
-
-def dsn(state: State, role: str, *, database: str = DATABASE) -> str:
-    return f"postgresql://{role}:{_password(state, role)}@{LOOPBACK}:{state.port(NAME)}/{database}"
-
-
-def _password(state: State, role: str) -> str:
-    return state.secret(f"postgres:{role}")
 
 
 def prepare(state: State, parts: Binaries) -> None:
@@ -100,11 +90,11 @@ def _run(disguise: Disguise, command: list[str]) -> subprocess.CompletedProcess[
 
 def _initdb(state: State, folder: Path, data: Path, version: int, disguise: Disguise) -> None:
     secret = data.with_name("superuser.password")
-    files.write(secret, _password(state, SUPER_USER))
+    files.write(secret, site(state).postgres_password(POSTGRES_SUPER_USER))
     if disguise.user_id is not None:
         os.chown(data.parent, disguise.user_id, NOGROUP)
         os.chown(secret, disguise.user_id, NOGROUP)
-    command = [str(folder / "initdb"), "-D", str(data), "-U", SUPER_USER, f"--pwfile={secret}"]
+    command = [str(folder / "initdb"), "-D", str(data), "-U", POSTGRES_SUPER_USER, f"--pwfile={secret}"]
     command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--data-checksums"]
     if version >= FIRST_WITH_BUILTIN_LOCALE:
         command.append("--locale-provider=builtin")
@@ -134,7 +124,8 @@ def program(state: State, parts: Binaries) -> Program:
 
 async def _answers(state: State) -> bool:
     try:
-        connection = await asyncpg.connect(dsn(state, SUPER_USER, database=SUPER_USER), timeout=5)
+        dsn = site(state).postgres_dsn(POSTGRES_SUPER_USER, database=POSTGRES_SUPER_USER)
+        connection = await asyncpg.connect(dsn, timeout=5)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return False
     await connection.close()
@@ -142,42 +133,4 @@ async def _answers(state: State) -> bool:
 
 
 async def provision(state: State, _: tuple[str, ...]) -> None:
-    """The database, and per service a role that owns one schema and sees no other."""
-    connection = await asyncpg.connect(dsn(state, SUPER_USER, database=SUPER_USER))
-    try:
-        await _create_database(connection)
-        for role in (*SERVICES, OPERATOR):
-            await _set_login(connection, role, _password(state, role))
-    finally:
-        await connection.close()
-    connection = await asyncpg.connect(dsn(state, SUPER_USER))
-    try:
-        await connection.execute(_grants())
-    finally:
-        await connection.close()
-
-
-async def _create_database(connection: asyncpg.Connection) -> None:
-    if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", DATABASE):
-        await connection.execute(f"CREATE DATABASE {DATABASE}")
-
-
-async def _set_login(connection: asyncpg.Connection, role: str, password: str) -> None:
-    verb = (
-        "ALTER"
-        if await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role)
-        else "CREATE"
-    )
-    await connection.execute(f"{verb} ROLE {role} LOGIN PASSWORD '{password}'")
-
-
-def _grants() -> str:
-    closing = f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC;"
-    opening = f"GRANT CONNECT ON DATABASE {DATABASE} TO {OPERATOR}; GRANT pg_read_all_data TO {OPERATOR};"
-    own = (
-        f"GRANT CONNECT ON DATABASE {DATABASE} TO {service};"
-        f"CREATE SCHEMA IF NOT EXISTS {service} AUTHORIZATION {service};"
-        f"ALTER ROLE {service} IN DATABASE {DATABASE} SET search_path = {service};"
-        for service in SERVICES
-    )
-    return "\n".join((closing, opening, *own))
+    await provisioning.provision(site(state))

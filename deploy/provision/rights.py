@@ -29,6 +29,10 @@ def kafka_users(tenants: Iterable[str]) -> tuple[str, ...]:
     return (*SERVICES, RUNNER, OPERATOR, *(f"tenant-{tenant}" for tenant in tenants))
 
 
+def s3_users() -> tuple[str, ...]:
+    return (*SERVICES, RUNNER, OPERATOR)
+
+
 def all_topics(tenants: Iterable[str]) -> tuple[Topic, ...]:
     return (*TOPICS, *(tenant_commands(tenant) for tenant in tenants))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -22,8 +23,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from deploy.local.problems import StackError
-from deploy.local.rights import Right
+from deploy.provision.rights import Right
 
 # Codes of the Kafka protocol.
 SCRAM_SHA_512 = 2
@@ -177,4 +177,4 @@ async def _send(admin: AIOKafkaAdminClient, request: Request[Any]) -> Any:
 def _check(what: str, results: Sequence[tuple[int, str | None]]) -> None:
     refused = [f"error {code} {text}" for code, text in results if code != 0]
     if refused:
-        raise StackError(f"Kafka refused {len(refused)} of {len(results)} {what}; the first: {refused[0]}")
+        raise KafkaError(f"refused {len(refused)} of {len(results)} {what}; the first: {refused[0]}")

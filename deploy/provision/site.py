@@ -1,0 +1,46 @@
+"""Where Kafka, Postgres and S3 answer, and everybody's passwords there."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+DATABASE = "retune"
+BUCKET = "retune"
+REGION = "us-east-1"
+
+KAFKA_SUPER_USER = "broker"
+POSTGRES_SUPER_USER = "postgres"
+S3_ROOT = "root"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    access_key: str
+    secret_key: str
+
+
+@dataclass(frozen=True)
+class Site:
+    kafka_bootstrap: str
+    postgres_address: str
+    """`host:port`"""
+    s3_endpoint: str
+    secret: Callable[[str], str]
+    """The password called `kafka:<user>`, `postgres:<role>`, `s3:<user>`, `admin-key` or `api-key:<tenant>`."""
+
+    def kafka_password(self, user: str) -> str:
+        return self.secret(f"kafka:{user}")
+
+    def postgres_dsn(self, role: str, *, database: str = DATABASE) -> str:
+        return f"postgresql://{role}:{self.postgres_password(role)}@{self.postgres_address}/{database}"
+
+    def postgres_password(self, role: str) -> str:
+        return self.secret(f"postgres:{role}")
+
+    def s3_credentials(self, user: str) -> Credentials:
+        return Credentials(user, self.secret(f"s3:{user}"))
+
+
+def new_secret() -> str:
+    """Letters and digits alone, so that it needs no quotes in a shell, an address or a configuration."""
+    return secrets.token_hex(20)
