@@ -9,21 +9,33 @@ def blob(sha256: str) -> str:
     return f"blobs/{sha256}"
 
 
+def part(sha256: str) -> str:
+    """The `path` of a part of a dataset or bundle, which is named by its content."""
+    return f"parts/{sha256}"
+
+
+def file(name: str) -> str:
+    """The `path` of a file of a base model or model, which keeps its name."""
+    return f"files/{name}"
+
+
 def dataset(version: str, path: str = MANIFEST) -> str:
+    """`path` is the manifest, a part or the report."""
     return f"datasets/{version}/{path}"
 
 
 def checkpoint(job_id: str, attempt: int, step: int, path: str = MANIFEST) -> str:
+    """`path` is the manifest or a part."""
     return f"checkpoints/{job_id}/{attempt_name(job_id, attempt)}/{step}/{path}"
 
 
 def base_model(sha: str, path: str = MANIFEST) -> str:
-    """`path` is the manifest or `files/<name>`."""
+    """`path` is the manifest or a file."""
     return f"base-models/{sha}/{path}"
 
 
 def model(digest: str, path: str = MANIFEST) -> str:
-    """`path` is the manifest or `files/<name>`."""
+    """`path` is the manifest or a file."""
     return f"models/{digest}/{path}"
 
 

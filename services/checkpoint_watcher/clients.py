@@ -25,7 +25,7 @@ async def verify_bundle(objects: ObjectStore, job_id: str, bundle: BundleRef) ->
         )
         _check_identity(manifest, job_id, bundle)
         for part in manifest.parts:
-            key = _key(job_id, bundle, f"parts/{part.sha256}")
+            key = _key(job_id, bundle, layout.part(part.sha256))
             await objects.verify(key, sha256=part.sha256, size_bytes=part.size_bytes)
     except KeyError as error:
         return Verdict(0, f"{error.args[0]} does not exist")

@@ -125,7 +125,7 @@ class Validator:
         manifest = await get_manifest(self._objects, key, BaseModelManifest, sha256=base.manifest_sha256)
         files = [file for file in manifest.files if file.path in TOKENIZER_FILES]
         await fetch_files(
-            self._objects, lambda path: layout.base_model(base.base_sha, f"files/{path}"), files, into
+            self._objects, lambda path: layout.base_model(base.base_sha, layout.file(path)), files, into
         )
 
     async def _fetch_source(self, source: Source, into: Path) -> SourceFile:

@@ -195,7 +195,7 @@ class Attempts:
         key = layout.checkpoint(job_id, ref.attempt, ref.step)
         manifest = json.loads(await self.objects.get_bytes(key, sha256=ref.manifest_sha256))
         part = manifest["parts"][0]
-        stored = layout.checkpoint(job_id, ref.attempt, ref.step, f"parts/{part['sha256']}")
+        stored = layout.checkpoint(job_id, ref.attempt, ref.step, layout.part(part["sha256"]))
         state: dict[str, Any] = json.loads(await self.objects.get_bytes(stored, sha256=part["sha256"]))
         return state
 
@@ -223,7 +223,7 @@ class Attempts:
     async def _put_dataset(self) -> None:
         data = uuid4().hex.encode()
         sha256 = hashlib.sha256(data).hexdigest()
-        part = FileEntry(path=f"parts/{sha256}", size_bytes=len(data), sha256=sha256)
+        part = FileEntry(path=layout.part(sha256), size_bytes=len(data), sha256=sha256)
         version = hashlib.sha256(sha256.encode()).hexdigest()
         await self.objects.put_bytes(layout.dataset(version, part.path), data)
         manifest = DatasetManifest(

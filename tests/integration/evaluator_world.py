@@ -104,7 +104,7 @@ class World:
         return FileRef(file_id=f"file-{digest[:8]}", sha256=digest, size_bytes=len(raw))
 
     async def put_base(self, directory: Path, *, template_sha256: str) -> str:
-        files = await self._put_files(directory, lambda sha, path: layout.base_model(sha, f"files/{path}"))
+        files = await self._put_files(directory, lambda sha, path: layout.base_model(sha, layout.file(path)))
         sha = files_digest(files)
         manifest = BaseModelManifest(
             name="tiny",
@@ -119,7 +119,7 @@ class World:
 
     async def put_model(self, directory: Path, *, base_sha: str, job_id: str, bundle: BundleRef) -> str:
         """As the registry copies an artefact; a digest that is there already stays as it is."""
-        files = await self._put_files(directory, lambda digest, path: layout.model(digest, f"files/{path}"))
+        files = await self._put_files(directory, lambda digest, path: layout.model(digest, layout.file(path)))
         digest = files_digest(files)
         if await self.objects.head(layout.model(digest)) is None:
             manifest = ModelManifest(

@@ -84,7 +84,7 @@ class World:
         )
         for part in parts:
             path = directory / part.path.removeprefix("model/")
-            key = layout.checkpoint(job_id, 1, 40, f"parts/{part.sha256}")
+            key = layout.checkpoint(job_id, 1, 40, layout.part(part.sha256))
             await self.objects.put_file(key, path, sha256=part.sha256)
         digest = await self.objects.put_bytes(layout.checkpoint(job_id, 1, 40), manifest_bytes(manifest))
         fields: dict[str, Any] = {
@@ -383,7 +383,7 @@ class TestVersions:
 
     async def test_whose_bytes_are_gone_are_no_versions(self, world):
         job = await world.train()
-        part = f"parts/{sha256_of(world.root / job.job_id / 'adapter_model.safetensors')}"
+        part = layout.part(sha256_of(world.root / job.job_id / "adapter_model.safetensors"))
         await world.objects.delete([layout.checkpoint(job.job_id, 1, 40, part)])
         await world.voices.say("scheduler", job)
         refused = await world.ear.until(job.job_id, "PromotionRefused")

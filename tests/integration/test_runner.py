@@ -312,7 +312,7 @@ class TestGang:
         manifest = json.loads(await attempts.objects.get_bytes(key))
         assert [part["path"] for part in manifest["parts"]] == ["state.json", "state-1.json"]
         for part in manifest["parts"]:
-            stored = layout.checkpoint(scheduled.job_id, 1, done.bundle.step, f"parts/{part['sha256']}")
+            stored = layout.checkpoint(scheduled.job_id, 1, done.bundle.step, layout.part(part["sha256"]))
             assert await attempts.objects.head(stored) is not None
         for node in range(2):
             assert (await nodes.until_ended(scheduled, node)).exit_code == 0

@@ -176,7 +176,7 @@ async def put_model(objects: S3ObjectStore, directory: Path, base_sha: str) -> s
     files = entries(directory)
     digest = files_digest(files)
     for file in files:
-        key = layout.model(digest, f"files/{file.path}")
+        key = layout.model(digest, layout.file(file.path))
         await objects.put_file(key, directory / file.path, sha256=file.sha256)
     source = BundleRef(attempt=1, step=1, manifest_sha256="0" * 64)
     manifest = ModelManifest(kind="adapter", files=files, base_sha=base_sha, source=source, job_id="ftjob-1")
@@ -191,7 +191,7 @@ async def put_base(objects: S3ObjectStore, directory: Path) -> str:
     files = entries(directory)
     sha = files_digest(files)
     for file in files:
-        key = layout.base_model(sha, f"files/{file.path}")
+        key = layout.base_model(sha, layout.file(file.path))
         await objects.put_file(key, directory / file.path, sha256=file.sha256)
     manifest = BaseModelManifest(
         name="tiny",

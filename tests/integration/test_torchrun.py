@@ -78,7 +78,7 @@ async def put_base_model(attempts: Attempts, folder: Path) -> str:
     )
     sha = files_digest(files)
     for file in files:
-        key = layout.base_model(sha, f"files/{file.path}")
+        key = layout.base_model(sha, layout.file(file.path))
         await attempts.objects.put_file(key, folder / file.path, sha256=file.sha256)
     manifest = BaseModelManifest(
         name="tiny",

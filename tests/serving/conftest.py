@@ -108,7 +108,7 @@ class Rig:
         files = entries(directory)
         digest = files_digest(files)
         for file in files:
-            key = layout.model(digest, f"files/{file.path}")
+            key = layout.model(digest, layout.file(file.path))
             await self.objects.put_file(key, directory / file.path, sha256=file.sha256)
         source = BundleRef(attempt=1, step=1, manifest_sha256="0" * 64)
         manifest = ModelManifest(
@@ -163,7 +163,7 @@ async def store_base(objects: FakeObjectStore, directory: Path) -> str:
     files = entries(directory)
     base_sha = files_digest(files)
     for file in files:
-        key = layout.base_model(base_sha, f"files/{file.path}")
+        key = layout.base_model(base_sha, layout.file(file.path))
         await objects.put_file(key, directory / file.path, sha256=file.sha256)
     manifest = BaseModelManifest(
         name="tiny",

@@ -28,14 +28,14 @@ class Cache:
         """Directory with the files of a base model."""
         manifest = await get_manifest(self._objects, layout.base_model(sha), BaseModelManifest)
         return await self._directory(
-            "base-models", sha, manifest.files, lambda path: layout.base_model(sha, f"files/{path}")
+            "base-models", sha, manifest.files, lambda path: layout.base_model(sha, layout.file(path))
         )
 
     async def model(self, digest: str) -> Path:
         """Directory with the files of a model version."""
         manifest = await get_manifest(self._objects, layout.model(digest), ModelManifest)
         return await self._directory(
-            "models", digest, manifest.files, lambda path: layout.model(digest, f"files/{path}")
+            "models", digest, manifest.files, lambda path: layout.model(digest, layout.file(path))
         )
 
     async def blob(self, file: FileRef) -> Path:

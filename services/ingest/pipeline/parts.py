@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from schemas import layout
 from schemas.artefacts import FileEntry
 from services.ingest.pipeline.packing import PART_TOKENS, Packing, pack
 from services.ingest.pipeline.tokens import Encoded
@@ -106,7 +107,7 @@ def write_part(spool: TokenSpool, packing: Packing, output: Path) -> FileEntry:
     }
     shapes = [(name, "I64", len(values), 8) for name, values in small.items()]
     shapes += [("tokens", "I32", spool.num_tokens, 4), ("loss_mask", "U8", spool.num_tokens, 1)]
-    temporary = output / "parts" / "incomplete"
+    temporary = output / layout.part("incomplete")
     temporary.parent.mkdir(exist_ok=True)
     with temporary.open("wb") as file:
         file.write(_header(shapes))
@@ -133,7 +134,7 @@ def _named_by_digest(temporary: Path) -> FileEntry:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     final = temporary.with_name(sha256)
     temporary.replace(final)
-    return FileEntry(path=f"parts/{sha256}", size_bytes=final.stat().st_size, sha256=sha256)
+    return FileEntry(path=layout.part(sha256), size_bytes=final.stat().st_size, sha256=sha256)
 
 
 def _read(file: BinaryIO, start: int, length: int) -> bytes:

@@ -56,7 +56,7 @@ class ArtefactCopies:
         sha256 = {file.path: file.sha256 for file in files}
 
         def key_of(path: str) -> str:
-            part = f"parts/{sha256[path]}"
+            part = layout.part(sha256[path])
             return layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step, part)
 
         await fetch_files(self._objects, key_of, files, into)
@@ -76,7 +76,7 @@ class ArtefactCopies:
     async def _store(self, artefact: Artefact, files: tuple[FileEntry, ...], into: Path) -> str:
         digest = files_digest(files)
         for file in files:
-            key = layout.model(digest, f"files/{file.path}")
+            key = layout.model(digest, layout.file(file.path))
             await self._objects.put_file(key, into / file.path, sha256=file.sha256)
         manifest = ModelManifest(
             kind=artefact.kind,

@@ -53,7 +53,7 @@ class BaseModelMirror:
         manifest, shapes = await asyncio.to_thread(describe, directory, name, source)
         base_sha = files_digest(manifest.files)
         for file in manifest.files:
-            key = layout.base_model(base_sha, f"files/{file.path}")
+            key = layout.base_model(base_sha, layout.file(file.path))
             await self._objects.put_file(key, directory / file.path, sha256=file.sha256)
         manifest, manifest_sha256 = await self._seal(base_sha, manifest)
         return Mirrored(base_sha, manifest_sha256, manifest, source, shapes)

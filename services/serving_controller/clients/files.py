@@ -30,7 +30,9 @@ class ModelFiles:
         if not into.is_dir():
             manifest = await get_manifest(self._objects, layout.base_model(base_sha), BaseModelManifest)
             _require_digest(manifest.files, base_sha)
-            await self._fetch(lambda path: layout.base_model(base_sha, f"files/{path}"), manifest.files, into)
+            await self._fetch(
+                lambda path: layout.base_model(base_sha, layout.file(path)), manifest.files, into
+            )
         return into
 
     async def full(self, servable: Servable) -> Path:
@@ -55,7 +57,7 @@ class ModelFiles:
         _require_digest(manifest.files, servable.digest)
         if manifest.kind != servable.kind:
             raise CorruptObject(f"{into.name}: found kind {manifest.kind}, expected {servable.kind}")
-        await self._fetch(lambda path: layout.model(servable.digest, f"files/{path}"), manifest.files, into)
+        await self._fetch(lambda path: layout.model(servable.digest, layout.file(path)), manifest.files, into)
 
     async def _fetch(self, key_of: Callable[[str], str], files: Sequence[FileEntry], into: Path) -> None:
         """All files or no directory."""

@@ -70,7 +70,7 @@ class Inputs:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         await fetch_files(
-            self._objects, lambda path: layout.base_model(sha, f"files/{path}"), manifest.files, partial
+            self._objects, lambda path: layout.base_model(sha, layout.file(path)), manifest.files, partial
         )
         partial.replace(models / sha)
 
@@ -106,7 +106,7 @@ class Inputs:
 
 def part_keys(job_id: str, attempt: int, step: int, parts: Iterable[FileEntry]) -> dict[str, str]:
     """Path of each part -> its key, which is made of its content."""
-    return {part.path: layout.checkpoint(job_id, attempt, step, f"parts/{part.sha256}") for part in parts}
+    return {part.path: layout.checkpoint(job_id, attempt, step, layout.part(part.sha256)) for part in parts}
 
 
 async def persistently(call: Callable[[], Awaitable[Result]]) -> Result:

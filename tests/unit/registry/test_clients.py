@@ -82,7 +82,7 @@ class TestMirror:
         assert (manifest.context_tokens, manifest.num_parameters) == (512, 32 * 64 + 64)
         assert manifest.template_sha256 == hashlib.sha256(b"{{ messages }}").hexdigest()
         for file in manifest.files:
-            stored = objects.objects[layout.base_model(mirrored.base_sha, f"files/{file.path}")]
+            stored = objects.objects[layout.base_model(mirrored.base_sha, layout.file(file.path))]
             assert stored == MODEL[file.path]
         assert mirrored.shapes == BASE_SHAPES
 
@@ -122,7 +122,7 @@ class TestMirror:
 
 
 def part_key(content):
-    return layout.checkpoint("ftjob-1", 1, 40, f"parts/{hashlib.sha256(content).hexdigest()}")
+    return layout.checkpoint("ftjob-1", 1, 40, layout.part(hashlib.sha256(content).hexdigest()))
 
 
 async def a_bundle(objects, files, *, kind="adapter", base_sha="b" * 64, **changes):
@@ -174,7 +174,7 @@ class TestCopy:
         assert (manifest.kind, manifest.job_id, manifest.source.step) == ("adapter", "ftjob-1", 40)
         assert [file.path for file in manifest.files] == sorted(ADAPTER)
         for path, content in ADAPTER.items():
-            assert objects.objects[layout.model(digest, f"files/{path}")] == content
+            assert objects.objects[layout.model(digest, layout.file(path))] == content
 
     async def test_may_be_done_twice(self, copies, objects):
         artefact = await a_bundle(objects, ADAPTER)

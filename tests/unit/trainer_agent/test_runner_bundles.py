@@ -92,7 +92,7 @@ def an_entry(path: str) -> FileEntry:
 
 
 def part_key(entry: FileEntry, step: int) -> str:
-    return layout.checkpoint("ftjob-1", 2, step, f"parts/{entry.sha256}")
+    return layout.checkpoint("ftjob-1", 2, step, layout.part(entry.sha256))
 
 
 def steps(told) -> list[int]:
