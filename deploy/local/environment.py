@@ -1,5 +1,6 @@
 """The environment of each service, of the node runners, and of the person at the shell."""
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from deploy.provision.site import BUCKET
 
 HAVE_SCRATCH = ("ingest", "evaluator", "registry", "serving_controller", "gateway")
 POOLS = Path(__file__).with_name("pools.toml")
+NODES_AT_WORK = 2
+"""So many train at a time without taking turns."""
 
 
 def process_name(service: str, slot: int = 0) -> str:
@@ -93,7 +96,9 @@ def write_files(state: State, tenants: Iterable[str]) -> None:
 
 
 def runner_env(state: State) -> dict[str, str]:
-    settings = {**_kafka(state, RUNNER), **_s3(state, RUNNER)}
+    """Nodes of one machine share its cores, and threads that wait for a core make training crawl."""
+    threads = max(1, (os.cpu_count() or 1) // NODES_AT_WORK)
+    settings = {**_kafka(state, RUNNER), **_s3(state, RUNNER), "OMP_NUM_THREADS": str(threads)}
     return {f"RUNNER_{name}": value for name, value in settings.items()}
 
 
