@@ -14,7 +14,7 @@ MAX_LINE_CHARS = 72
 MIN_LINE_WORDS = 4
 MIN_QUESTION_WORDS = 20
 MAX_QUESTION_CHARS = 420
-MAX_SWAPS = 40
+MAX_SHUFFLES = 40
 """Tries per line; one whose words allow too few other orders is not asked."""
 WORD = re.compile(r"\w+")
 
@@ -26,7 +26,7 @@ class Item(TypedDict):
 
 
 def make_benchmark(sources: Sequence[Source], *, num_items: int, seed: int) -> list[Item]:
-    """Items from held-out files only. The wrong lines are the right one with two of its words swapped.
+    """Items from held-out files only. The wrong lines are the right one with its words in another order.
 
     So all choices are equally long and have the same words: only their order tells the right one.
     Raises: ValueError if the files hold fewer than `num_items` fitting places.
@@ -61,20 +61,19 @@ def _is_asked(shown: str, line: str) -> bool:
 
 def _item(shown: str, line: str, chance: random.Random) -> Item | None:
     choices = [line]
-    for _ in range(MAX_SWAPS):
-        swapped = _swapped(line, chance)
-        if swapped not in choices:
-            choices.append(swapped)
+    for _ in range(MAX_SHUFFLES):
+        shuffled = _shuffled(line, chance)
+        if shuffled not in choices:
+            choices.append(shuffled)
         if len(choices) == NUM_CHOICES:
             chance.shuffle(choices)
             return Item(question=shown, choices=choices, answer=choices.index(line))
     return None
 
 
-def _swapped(line: str, chance: random.Random) -> str:
-    """Two of its words change places; whatever is between words stays."""
+def _shuffled(line: str, chance: random.Random) -> str:
+    """Its words change places; whatever is between words stays."""
     words = WORD.findall(line)
-    one, other = chance.sample(range(len(words)), 2)
-    words[one], words[other] = words[other], words[one]
+    chance.shuffle(words)
     rest = iter(words)
     return WORD.sub(lambda _: next(rest), line)

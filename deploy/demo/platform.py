@@ -19,6 +19,7 @@ from shared.messaging.reader import TopicReader
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 POLL_SECONDS = 0.25
+SECONDS_BETWEEN_LINES = 10.0
 
 
 class DemoFailed(Exception):
@@ -81,14 +82,14 @@ class Platform:
         self, job_id: str, condition: Callable[[dict[str, Any]], bool], what: str
     ) -> dict[str, Any]:
         """Wait, telling how far the job is; ends with DemoFailed if it ends before the condition holds."""
-        told = ""
+        told_phase, told_at = "", 0.0
         while not condition(job := await self.job(job_id)):
             ours = job["retune"]
-            require(ours["phase"] not in TERMINAL, f"{job_id} {ours['phase']} before {what}: {job['error']}")
-            line = f"   {ours['phase']:<13} step {ours['last_step']} of {ours['num_steps'] or '?'}"
-            if line != told:
-                print(line, flush=True)
-                told = line
+            phase = ours["phase"]
+            require(phase not in TERMINAL, f"{job_id} {phase} before {what}: {job['error']}")
+            if phase != told_phase or time.monotonic() - told_at > SECONDS_BETWEEN_LINES:
+                print(f"   {phase:<13} step {ours['last_step']} of {ours['num_steps'] or '?'}", flush=True)
+                told_phase, told_at = phase, time.monotonic()
             await asyncio.sleep(POLL_SECONDS)
         return job
 

@@ -126,6 +126,7 @@ async def _submit(platform: Platform, files: DemoFiles, *, suffix: str, with_mix
     job = await platform.client.fine_tuning.jobs.create(
         model=BASE,
         training_file=await platform.upload(files.training),
+        validation_file=await platform.upload(files.validation),
         suffix=suffix,
         extra_body={"retune": ours},
     )
@@ -167,13 +168,15 @@ async def _show_answers(platform: Platform, tuned: str, questions: list[str]) ->
 async def _roll_back_and_redeploy(platform: Platform, job: dict[str, Any]) -> None:
     model = job["fine_tuned_model"]
     await platform.retune("models", "promote", model)
-    for action in (("deploy", model, "--slot", SLOT), ("remove", SLOT), ("deploy", model, "--slot", SLOT)):
+    deploy = ("deploy", model, "--slot", SLOT)
+    for action in (deploy, ("remove", SLOT), ("rollback", SLOT), ("remove", SLOT), deploy):
         began = time.monotonic()
         await platform.retune("deployments", *action)
         wanted = "stopped" if action[0] == "remove" else "ready"
         while not await _slot_is(platform, wanted):
             require(time.monotonic() - began < 60, f"slot {SLOT} did not become {wanted}")
-        print(f"   {action[0]} {SLOT}: {wanted} after {time.monotonic() - began:.1f} s")
+            await asyncio.sleep(POLL_SECONDS)
+        print(f"   {action[0]:<8} {SLOT}: {wanted} after {time.monotonic() - began:.1f} s")
 
 
 async def _slot_is(platform: Platform, wanted: str) -> bool:
