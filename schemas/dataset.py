@@ -1,6 +1,6 @@
 """dataset.commands and dataset.events."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -54,7 +54,13 @@ class DatasetReady(DatasetFact):
     """Digest of each safety suite registered at that time, by name."""
 
 
+FileRole = Literal["training", "validation", "holdout", "safety_mix"]
+"""What a file is to its dataset."""
+
+
 class RowProblem(Value):
+    file: FileRole | None = None
+    """None where an older writer did not say."""
     line: Annotated[int, Field(description="1-based line of the file")]
     field: str
     rule: str
@@ -63,13 +69,13 @@ class RowProblem(Value):
 
 
 class DatasetRejected(DatasetFact):
-    """No version was made of this file."""
+    """No version was made of these files."""
 
     code: str
     """For example `too_many_bad_rows`, `wrong_format`, `empty`."""
     message: str
     problems: tuple[RowProblem, ...] = ()
-    """The first of them; all are in the report."""
+    """The first of them, those of the training file before others; all are in the report."""
     report_key: str | None = None
 
 

@@ -6,13 +6,12 @@ Lists are capped at MAX_LISTED entries in order of lines; the totals beside them
 from typing import Literal
 
 from schemas.base import Count, Sha256, Value
-from schemas.dataset import RowProblem
+from schemas.dataset import FileRole, RowProblem
 from schemas.specification import DatasetFormat, DatasetPolicy, Method
 
 MAX_LISTED = 10_000
 MAX_IN_EVENT = 20
 
-FileRole = Literal["training", "validation", "holdout", "safety_mix"]
 SourceKind = Literal["benchmark", "suite", "holdout"]
 
 
@@ -134,12 +133,6 @@ class DatasetReport(Value):
     samples: tuple[Sample, ...]
 
     def first_problems(self) -> tuple[RowProblem, ...]:
-        """For the event: problems of the training file first; other files are named in the field."""
-        found = [
-            problem
-            if file.role == "training"
-            else problem.model_copy(update={"field": f"{file.role}: {problem.field}"})
-            for file in sorted(self.files, key=lambda file: file.role != "training")
-            for problem in file.problems
-        ]
-        return tuple(found[:MAX_IN_EVENT])
+        """For the event: problems of the training file first."""
+        files = sorted(self.files, key=lambda file: file.role != "training")
+        return tuple([problem for file in files for problem in file.problems][:MAX_IN_EVENT])

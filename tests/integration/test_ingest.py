@@ -135,7 +135,7 @@ class Requests:
         )
         sha = files_digest(files)
         for path, data in contents.items():
-            await self.objects.put_bytes(layout.base_model(sha, f"files/{path}"), data)
+            await self.objects.put_bytes(layout.base_model(sha, layout.file(path)), data)
         template = hashlib.sha256(contents["chat_template.jinja"]).hexdigest()
         described = {
             "name": name,
@@ -276,9 +276,9 @@ async def test_a_bad_file_is_rejected_with_rows_and_report_and_again_at_once(
     spec = await a_spec(requests, base, seed=6, training_file=bad)
     rejected = await requests.until(await requests.submit(spec), DatasetRejected)
     assert rejected.code == "too_many_bad_rows"
-    assert [(each.line, each.field, each.rule) for each in rejected.problems] == [
-        (4, "messages", "chat.no_messages"),
-        (5, "row", "json.invalid"),
+    assert [(each.file, each.line, each.field, each.rule) for each in rejected.problems] == [
+        ("training", 4, "messages", "chat.no_messages"),
+        ("training", 5, "row", "json.invalid"),
     ]
     assert rejected.report_key is not None
     report = DatasetReport.model_validate_json(await requests.objects.get_bytes(rejected.report_key))

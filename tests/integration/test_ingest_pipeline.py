@@ -230,6 +230,7 @@ class TestPlantedFaults:
             (65, "text.special_token"),
             (67, "tokens.over_length"),
         ]
+        assert {each.file for each in training.problems} == {"training"}
         clusters = {
             (cluster.kept_file, cluster.kept_line): [each.line for each in cluster.duplicates]
             for cluster in training.clusters
@@ -345,7 +346,7 @@ async def test_rows_for_another_method_are_checked_and_then_refused_by_name(
     assert made.said.message.startswith(
         f"method sft trains on chat or prompt_completion rows, the training file has {found} rows"
     )
-    assert [each.line for each in made.report.first_problems()] == [2]
+    assert [(each.file, each.line) for each in made.report.first_problems()] == [("training", 2)]
 
 
 async def test_a_bad_holdout_row_refuses_the_dataset_and_is_named_with_its_file(bench: Bench) -> None:
@@ -353,7 +354,7 @@ async def test_a_bad_holdout_row_refuses_the_dataset_and_is_named_with_its_file(
     assert made.code == "bad_rows"
     assert "1 of 4 rows of the holdout file are bad (chat.content_empty 1)" in made.said.message
     (problem,) = made.report.first_problems()
-    assert (problem.line, problem.field) == (4, "holdout: messages[1].content")
+    assert (problem.file, problem.line, problem.field) == ("holdout", 4, "messages[1].content")
     assert not (made.order.output / "manifest.json").exists()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,8 +58,17 @@ def validate(
             time.sleep(POLL_SECONDS)
             dataset = api().get(f"/datasets/{dataset['id']}")
     if dataset["status"] != "ready":
-        raise RefusedByPlatform(f"{dataset.get('code')}: {dataset.get('message')}")
+        raise RefusedByPlatform(_rejection(dataset))
     show(dataset, f"{dataset['id']} ready, version {dataset['version']}, {json.dumps(dataset['counts'])}")
+
+
+def _rejection(dataset: Mapping[str, Any]) -> str:
+    """Why, and a line for each bad row that the event names."""
+    rows = [
+        f"{row['file']} file, line {row['line']}, {row['field']}: {row['rule']}, found {row['found']}: {row['fix']}"
+        for row in dataset.get("problems", ())
+    ]
+    return "\n".join([f"{dataset.get('code')}: {dataset.get('message')}", *rows])
 
 
 @app.command()

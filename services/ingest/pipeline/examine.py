@@ -7,7 +7,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from schemas.dataset import RowProblem
+from schemas.dataset import FileRole, RowProblem
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.contamination import Source, hit_shares
 from services.ingest.pipeline.duplicates import Signature, signature
@@ -41,6 +41,7 @@ Examined = RowProblem | Accepted
 class Examiner:
     """Examines rows of one file. Without an encoder the rows are checked but not tokenised."""
 
+    file: FileRole
     expected: DatasetFormat | None
     max_row_bytes: int
     special: re.Pattern[str] | None
@@ -54,7 +55,7 @@ class Examiner:
         encoded = self.encoder.encode(examples) if self.encoder else [self._checked(row) for row in examples]
         texts = [conversation_text(example) for example in examples]
         shares = hit_shares([gram_hashes(words(text)) for text in texts], self.sources)
-        results = iter(map(_examined, examples, encoded, texts, shares))
+        results = iter(map(self._examined, examples, encoded, texts, shares))
         return [row if isinstance(row, RowProblem) else next(results) for row in parsed]
 
     def _parsed(self, line: Line) -> Example | RowProblem:
@@ -62,26 +63,25 @@ class Examiner:
             row = parse_object(line, max_row_bytes=self.max_row_bytes)
             return parse_example(row, expected=self.expected, line=line.number)
         except BadRow as error:
-            return error.at(line.number)
+            return error.at(self.file, line.number)
 
     def _checked(self, example: Example) -> BadRow | None:
         return special_token_problem(example, self.special)
 
-
-def _examined(
-    example: Example, encoded: Encoded | BadRow | None, text: str, shares: tuple[float, ...]
-) -> Examined:
-    if isinstance(encoded, BadRow):
-        return encoded.at(example.line)
-    return Accepted(
-        example.line,
-        example.ignored_fields,
-        row_digest(example.turns),
-        text,
-        signature(text),
-        shares,
-        encoded,
-    )
+    def _examined(
+        self, example: Example, encoded: Encoded | BadRow | None, text: str, shares: tuple[float, ...]
+    ) -> Examined:
+        if isinstance(encoded, BadRow):
+            return encoded.at(self.file, example.line)
+        return Accepted(
+            example.line,
+            example.ignored_fields,
+            row_digest(example.turns),
+            text,
+            signature(text),
+            shares,
+            encoded,
+        )
 
 
 def examine_all(examiner: Examiner, lines: Iterable[Line], *, workers: int) -> Iterator[Examined]:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from schemas.dataset import FileRole
 from schemas.specification import DatasetPolicy
 from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.tally import FileTally, refusal_of
-from services.ingest.report import FileRole
 
 MOST_IMPORTANT_FIRST = ("dataset", "training", "validation", "holdout", "safety_mix")
 

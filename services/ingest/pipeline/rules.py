@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from schemas.dataset import RowProblem
+from schemas.dataset import FileRole, RowProblem
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 """Rises with every change of a rule, of a normalisation or of the layout: it is part of a version's id."""
 
 SHOWN_CHARACTERS = 80
@@ -53,8 +53,10 @@ class BadRow(Exception):
         self.field = field
         self.found = found
 
-    def at(self, line: int) -> RowProblem:
-        return RowProblem(line=line, field=self.field, rule=self.rule, found=self.found, fix=FIXES[self.rule])
+    def at(self, file: FileRole, line: int) -> RowProblem:
+        return RowProblem(
+            file=file, line=line, field=self.field, rule=self.rule, found=self.found, fix=FIXES[self.rule]
+        )
 
 
 class FileRefused(Exception):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from schemas.dataset import FileRole
 from schemas.specification import FORMATS_OF_METHOD, DatasetFormat
 from services.ingest.pipeline import outcome
 from services.ingest.pipeline.contamination import make_source, read_source
@@ -17,7 +18,6 @@ from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.screen import Screen, format_of_file
 from services.ingest.pipeline.tally import FileTally
 from services.ingest.pipeline.tokens import Encoder, load_tokenizer, special_pattern, template_sha256
-from services.ingest.report import FileRole
 
 HOLDOUT = "holdout"
 HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
@@ -77,7 +77,7 @@ class Files:
             path = self._order.holdout
             tally.format = format_of_file(path, HOLDOUT, self._policy)
             _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
-            examiner = Examiner(tally.format, self._policy.max_row_bytes, self._special)
+            examiner = Examiner(tally.role, tally.format, self._policy.max_row_bytes, self._special)
             rows = self._screen.kept_rows(path, examiner, tally)
             holdout = make_source(HOLDOUT, (row.text for row in rows))
             self._sources = (*self._sources, holdout)
@@ -118,8 +118,9 @@ class Files:
     def _rows(self, tally: FileTally, path: Path, asked: DatasetFormat | str) -> Iterator[Accepted]:
         found = format_of_file(path, tally.role, self._policy) if asked == "auto" else DatasetFormat(asked)
         tally.format = found
+        encoder = self._encoder(found, tally.role)
         examiner = Examiner(
-            found, self._policy.max_row_bytes, self._special, self._sources, self._encoder(found, tally.role)
+            tally.role, found, self._policy.max_row_bytes, self._special, self._sources, encoder
         )
         return self._screen.kept_rows(path, examiner, tally)
 

@@ -3,12 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from schemas.dataset import RowProblem
+from schemas.dataset import FileRole, RowProblem
 from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.examine import Accepted
 from services.ingest.pipeline.rules import FileRefused
-from services.ingest.report import MAX_LISTED, Cluster, Duplicate, FileReport, FileRole, Overlap
+from services.ingest.report import MAX_LISTED, Cluster, Duplicate, FileReport, Overlap
 
 MAX_FIELDS = 100
 

@@ -42,7 +42,7 @@ def examine(
     reader = LineReader(
         io.BytesIO(b"\n".join(lines)), name="training", max_row_bytes=max_row_bytes, max_rows=1000
     )
-    examiner = Examiner(expected, max_row_bytes, options.pop("special", None), **options)
+    examiner = Examiner("training", expected, max_row_bytes, options.pop("special", None), **options)
     return list(examine_all(examiner, reader, workers=1))
 
 

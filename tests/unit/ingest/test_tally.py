@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from schemas.dataset import FileRole
 from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline import tally as module
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.findings import Findings
 from services.ingest.pipeline.rules import BadRow, FileRefused
 from services.ingest.pipeline.tally import FileTally, refusal_of
-from services.ingest.report import Cluster, Duplicate, FileRole
+from services.ingest.report import Cluster, Duplicate
 from tests.unit.ingest.builders import chat, examine
 
 
@@ -19,7 +20,7 @@ def a_tally(role: FileRole = "training", *, good: int = 90, bad: int = 0, **chan
     fields = {"format": DatasetFormat.CHAT, "rows": good + bad, "kept": good} | changes
     tally = FileTally(role, "0" * 64, **fields)
     for line in range(bad):
-        tally.reject(BadRow("chat.role_order", "messages[0].role", "assistant").at(line + 1))
+        tally.reject(BadRow("chat.role_order", "messages[0].role", "assistant").at(role, line + 1))
     return tally
 
 
