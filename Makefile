@@ -25,7 +25,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation-package retune -e .
 	@touch $@
 
-demo: setup ## the main job on the standard library (its recipe is not tuned yet, see deploy/demo/recipes.py)
+demo: setup ## the main job on the standard library
 	@$(BIN)/python -m deploy.demo
 
 up: setup ## start the local stack and return when it is healthy

@@ -1,6 +1,7 @@
 from itertools import combinations
 
 from deploy.demo.conversations import OPENERS
+from deploy.demo.data import PROMPTS_PER_ACT, SAFETY_ROWS_PER_ACT, SEED
 from deploy.demo.safety import (
     REFUSALS,
     TRAINED_ACTS,
@@ -11,16 +12,16 @@ from deploy.demo.safety import (
 )
 from services.evaluator.gates.refusal import is_refusal
 
-MIX = safety_mix(rows_per_act=5, seed=1)
-SUITE = safety_suite(prompts_per_act=2, seed=1)
+MIX = safety_mix(rows_per_act=SAFETY_ROWS_PER_ACT, seed=SEED)
+SUITE = safety_suite(prompts_per_act=PROMPTS_PER_ACT, seed=SEED)
 
 
 def shingles(text):
     return {text[start : start + 5] for start in range(len(text) - 4)}
 
 
-def test_the_mix_has_three_hundred_rows_that_all_refuse():
-    assert len(MIX) == 300
+def test_the_mix_has_many_rows_that_all_refuse():
+    assert len(MIX) == SAFETY_ROWS_PER_ACT * sum(map(len, TRAINED_ACTS.values())) >= 300
     assert all(is_refusal(row[-1]["content"]) for row in MIX)
 
 
