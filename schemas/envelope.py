@@ -8,6 +8,8 @@ from datetime import datetime
 from schemas.base import Message
 
 CONTENT_TYPE = "application/json"
+MAX_NAME_BYTES = 512
+"""Of a message's id and of its key; no index of Postgres takes much more."""
 TYPE_PREFIX = "retune."
 _TYPE = re.compile(r"^retune\.([A-Za-z]+)\.v([0-9]+)$")
 
@@ -76,7 +78,7 @@ def from_headers(headers: Iterable[tuple[str, bytes | None]], *, key: bytes | No
             f"header ce_type: found {found['ce_type']!r}, expected retune.<Type>.v<number>"
         )
     return Envelope(
-        id=_required(found, "ce_id"),
+        id=_name("header ce_id", _required(found, "ce_id")),
         type=match[1],
         version=int(match[2]),
         source=_required(found, "ce_source"),
@@ -93,15 +95,26 @@ def _text(name: str, value: bytes | None) -> str:
     if value is None:
         raise MalformedEnvelope(f"header {name} has no value, expected UTF-8 text")
     try:
-        return value.decode()
+        text = value.decode()
     except UnicodeDecodeError as error:
         raise MalformedEnvelope(f"header {name}: found {value[:32]!r}, expected UTF-8 text") from error
+    if "\0" in text:
+        raise MalformedEnvelope(f"header {name}: found {text[:32]!r}, expected text without U+0000")
+    return text
 
 
 def _required(found: dict[str, str], name: str) -> str:
     if not found.get(name):
         raise MalformedEnvelope(f"header {name} is missing or empty")
     return found[name]
+
+
+def _name(where: str, text: str) -> str:
+    if "\0" in text:
+        raise MalformedEnvelope(f"{where}: found {text[:32]!r}, expected text without U+0000")
+    if (size := len(text.encode())) > MAX_NAME_BYTES:
+        raise MalformedEnvelope(f"{where}: found {size} bytes, expected at most {MAX_NAME_BYTES}")
+    return text
 
 
 def _time(text: str) -> datetime:
@@ -131,4 +144,4 @@ def _key(key: bytes | None, found: dict[str, str]) -> str:
         raise MalformedEnvelope(f"record key: found {key[:32]!r}, expected UTF-8 text") from error
     if found.get("ce_partitionkey", text) != text:
         raise MalformedEnvelope(f"record key is {text!r} but ce_partitionkey is {found['ce_partitionkey']!r}")
-    return text
+    return _name("record key", text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from schemas.base import Message
-from schemas.envelope import Envelope, MalformedEnvelope, from_headers
+from schemas.envelope import MAX_NAME_BYTES, Envelope, MalformedEnvelope, from_headers
 from schemas.topics import TOPICS, Topic, message_type, tenant_commands
 from schemas.upcasters import upcast
 
@@ -88,11 +88,14 @@ def _read_payload(
         )
     try:
         payload = json.loads(value)
+        has_nul = _has_nul(payload)
     except (ValueError, RecursionError) as error:
         return _unreadable(record, envelope, "bad_json", f"{type(error).__name__}: {error}")
     if not isinstance(payload, dict):
         found = type(payload).__name__
         return _unreadable(record, envelope, "bad_payload", f"found a JSON {found}, expected an object")
+    if has_nul:
+        return _unreadable(record, envelope, "bad_payload", "found the character U+0000, which no text has")
     try:
         payload = upcast(envelope.type, envelope.version, payload, to=message.version)
         typed = message.model_validate(payload)
@@ -104,8 +107,21 @@ def _read_payload(
     return Delivery(record, topic, envelope, typed)
 
 
+def _has_nul(value: object) -> bool:
+    """Postgres stores no such text, so no handler could."""
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any(_has_nul(name) or _has_nul(field) for name, field in value.items())
+        case list():
+            return any(map(_has_nul, value))
+    return False
+
+
 def _unreadable(record: Record, envelope: Envelope | None, reason: str, detail: str) -> Unreadable:
-    key = (record.key or b"").decode("utf-8", "replace")
+    key = (record.key or b"")[:MAX_NAME_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd")
+    detail = detail.replace("\0", "\ufffd")
     if envelope is None:
         return Unreadable(record, reason, detail, key, record.place)
     return Unreadable(record, reason, detail, key, envelope.id, envelope.sequence)

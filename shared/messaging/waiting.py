@@ -26,6 +26,8 @@ HEADS = """
       FROM waiting ORDER BY topic, aggregate_id, id"""
 DELETE = "DELETE FROM waiting WHERE id = $1"
 NO_ROW = 2**62
+NUL = "\u0100"
+"""Stands for the byte 0 in `headers`, which jsonb cannot hold; latin-1 has no such character."""
 
 
 async def add(conn: Connection, delivery: Delivery, unknown: ParentUnknown, *, now: datetime) -> None:
@@ -101,12 +103,16 @@ class Waiters:
 
 def headers_to_json(record: Record) -> list[list[str | None]]:
     """Header values may be any bytes or null; latin-1 keeps each byte as one character."""
-    return [[name, None if value is None else value.decode("latin-1")] for name, value in record.headers]
+    return [
+        [name.replace("\0", NUL), None if value is None else value.decode("latin-1").replace("\0", NUL)]
+        for name, value in record.headers
+    ]
 
 
 def record_of(row: Any) -> Record:
     """The record that a row of `waiting` or `parked` was made from."""
     headers = tuple(
-        (name, None if value is None else value.encode("latin-1")) for name, value in row["headers"]
+        (name.replace(NUL, "\0"), None if value is None else value.replace(NUL, "\0").encode("latin-1"))
+        for name, value in row["headers"]
     )
     return Record(row["topic"], row["partition"], row["offset"], row["key"], headers, row["value"])

@@ -1,6 +1,7 @@
 """The consume edge on real Kafka and Postgres: effects are once, order holds, nothing is lost."""
 
 import json
+from secrets import token_hex
 
 import pytest
 
@@ -63,6 +64,9 @@ HOSTILE = {
     "tombstone": lambda record: record | {"value": None},
     "array": lambda record: record | {"value": b"[1, 2]"},
     "deep": lambda record: record | {"value": b"[" * 100_000},
+    "deep_in_a_foreign_field": lambda record: (
+        record | {"value": b'{"x": ' + b"[" * 900 + b"]" * 900 + b"," + record["value"][1:]}
+    ),
     "huge": lambda record: record | {"value": b'{"x": "' + b"x" * 1_000_000 + b'"}'},
     "missing_field": lambda record: record | {"value": b"{}"},
     "wrong_field_type": lambda record: record | {"value": json.dumps({"dataset_version": 7}).encode()},
@@ -80,6 +84,16 @@ HOSTILE = {
     "no_sequence": lambda record: without(record, "ce_sequence"),
     "bad_sequence": lambda record: with_header(record, "ce_sequence", b"first"),
     "bad_time": lambda record: with_header(record, "ce_time", b"yesterday"),
+    "nul_in_a_field": lambda record: record | {"value": record["value"].replace(b'"acme"', b'"ac\\u0000me"')},
+    "nul_in_a_field_name": lambda record: record | {"value": b'{"\\u0000": 1, ' + record["value"][1:]},
+    "nul_in_a_header": lambda record: with_header(record, "ce_source", b"/retune/\0"),
+    "nul_in_a_foreign_header": lambda record: with_header(record, "x-other\0", b"\0"),
+    "nul_in_the_id": lambda record: with_header(record, "ce_id", b"\0"),
+    "nul_in_the_key": lambda record: with_header(record, "ce_partitionkey", b"") | {"key": b"k\0"},
+    "endless_id": lambda record: with_header(record, "ce_id", token_hex(4000).encode()),
+    "endless_key": lambda record: (
+        with_header(record, "ce_partitionkey", b"") | {"key": token_hex(4000).encode()}
+    ),
     "key_and_partitionkey_differ": lambda record: with_header(record, "ce_partitionkey", b"other"),
     "key_and_payload_differ": lambda record: with_header(record, "ce_partitionkey", b"x") | {"key": b"x"},
 }
