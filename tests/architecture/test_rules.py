@@ -29,6 +29,7 @@ OWN_ROOMS = {
         "deps",
         "errors",
         "logs",
+        "middleware",
         "readmodels",
         "requests",
         "routes",

@@ -11,6 +11,7 @@ import pytest
 from deploy.local import binaries, postgres
 from deploy.local.binaries import Binaries
 from deploy.local.problems import MissingPart
+from deploy.local.site import site
 from deploy.local.state import State
 from deploy.local.supervisor import Supervisor
 
@@ -54,7 +55,7 @@ def debian(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_debians_postgres_serves_where_the_wheel_is_missing(supervisor: Supervisor, debian: Path):
     await start(supervisor, debian)
-    connection = await asyncpg.connect(postgres.dsn(supervisor.state, "scheduler"))
+    connection = await asyncpg.connect(site(supervisor.state).postgres_dsn("scheduler"))
     assert await connection.fetchval("SHOW data_checksums") == "on"
     await connection.close()
 

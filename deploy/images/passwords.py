@@ -1,0 +1,35 @@
+"""`python3 -m deploy.images.passwords`: write `.env` with a random password for each that docker-compose.yml needs.
+
+Needs nothing but Python. What `.env` has already stays as it is.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from deploy.local import files
+from deploy.provision.site import new_secret
+
+REPOSITORY = Path(__file__).parents[2]
+REQUIRED = re.compile(r"\$\{(SECRET_[A-Z0-9_]+):\?")
+SETTINGS = {"COMPOSE_PROFILES": "cpu"}
+
+
+def complete(compose: str, known: str) -> str:
+    """The text of `.env`: what was there, then what is new."""
+    present = {line.partition("=")[0] for line in known.splitlines()}
+    wanted = SETTINGS | {name: new_secret() for name in sorted(set(REQUIRED.findall(compose)))}
+    new = [f"{name}={value}\n" for name, value in wanted.items() if name not in present]
+    return known + "".join(new)
+
+
+def main(root: Path = REPOSITORY) -> None:
+    path = root / ".env"
+    known = path.read_text() if path.exists() else ""
+    text = complete((root / "docker-compose.yml").read_text(), known)
+    files.write(path, text)
+    print(f"{path}: {text.count('SECRET_')} passwords, {known.count('SECRET_')} of them known before")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""`python -m deploy.provision`: set up a Kafka, a Postgres and an S3 server that somebody else has started.
+
+Reads KAFKA_BOOTSTRAP, POSTGRES_ADDRESS, S3_ENDPOINT, TENANT and each password as SECRET_<NAME>, for example
+SECRET_KAFKA_SCHEDULER. Run again, it repairs what differs and applies new migrations.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import asyncpg
+from aiokafka.errors import KafkaConnectionError
+from botocore.exceptions import EndpointConnectionError, HTTPClientError
+
+from deploy.provision import kafka, postgres, s3
+from deploy.provision.site import Site
+from schemas.topics import SERVICES
+from shared.postgres.migrate import migrate
+
+PATIENCE_SECONDS = 90.0
+POLL_SECONDS = 1.0
+NOT_THERE_YET = (
+    KafkaConnectionError,
+    EndpointConnectionError,
+    HTTPClientError,
+    asyncpg.CannotConnectNowError,
+    OSError,
+)
+
+
+def variable(secret: str) -> str:
+    """`kafka:tenant-demo` is found in SECRET_KAFKA_TENANT_DEMO."""
+    return "SECRET_" + secret.replace(":", "_").replace("-", "_").upper()
+
+
+def site_of(environment: Mapping[str, str]) -> Site:
+    def find(name: str) -> str:
+        if not environment.get(name):
+            raise SystemExit(f"{name} is not set: `python3 -m deploy.images.passwords` writes it to .env")
+        return environment[name]
+
+    return Site(
+        kafka_bootstrap=find("KAFKA_BOOTSTRAP"),
+        postgres_address=find("POSTGRES_ADDRESS"),
+        s3_endpoint=find("S3_ENDPOINT"),
+        secret=lambda name: find(variable(name)),
+    )
+
+
+async def provision(site: Site, tenant: str) -> None:
+    await _patiently("S3", lambda: s3.provision(site))
+    await _patiently("Postgres", lambda: postgres.provision(site))
+    for service in SERVICES:
+        applied = await migrate(service, site.postgres_dsn(service))
+        print(f"schema {service}: {len(applied)} migrations applied", flush=True)
+    await _patiently("Kafka", lambda: kafka.provision(site, (tenant,)))
+
+
+async def _patiently(part: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Try again while the server cannot be reached."""
+    began = time.monotonic()
+    while True:
+        try:
+            await work()
+        except NOT_THERE_YET as error:
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                raise SystemExit(f"{part} does not answer after {PATIENCE_SECONDS:.0f} s: {error}") from error
+            await asyncio.sleep(POLL_SECONDS)
+        else:
+            print(f"{part} set up in {time.monotonic() - began:.1f} s", flush=True)
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(provision(site_of(os.environ), os.environ["TENANT"])))

@@ -1,0 +1,53 @@
+"""The command that writes `.env`: a random password for each that is asked for, kept from then on."""
+
+import re
+
+from deploy.images import passwords
+from deploy.provision.__main__ import variable
+from deploy.provision.rights import kafka_users, s3_users
+from schemas.topics import SERVICES
+
+COMPOSE = "a: ${SECRET_B:?x}\nb: ${SECRET_A:?}\nc: ${SECRET_B:?x}\nd: ${OTHER:-}\n"
+
+
+def parsed(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def test_each_password_that_is_asked_for_is_made_once_and_at_random():
+    first, second = (parsed(passwords.complete(COMPOSE, "")) for _ in range(2))
+    assert list(first) == ["COMPOSE_PROFILES", "SECRET_A", "SECRET_B"]
+    secrets = [found[name] for found in (first, second) for name in ("SECRET_A", "SECRET_B")]
+    assert len(set(secrets)) == len(secrets)
+    assert all(re.fullmatch(r"[0-9a-f]{40}", secret) for secret in secrets)
+
+
+def test_what_is_known_stays():
+    known = "COMPOSE_PROFILES=gpu\nSECRET_A=mine\nTIMING_HEARTBEAT=4\n"
+    text = passwords.complete(COMPOSE, known)
+    assert text.startswith(known)
+    assert list(parsed(text)) == [*parsed(known), "SECRET_B"]
+    assert passwords.complete(COMPOSE, text) == text
+
+
+def test_the_file_is_its_owners_alone(tmp_path):
+    (tmp_path / "docker-compose.yml").write_text(COMPOSE)
+    passwords.main(tmp_path)
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert set(parsed((tmp_path / ".env").read_text())) == {"COMPOSE_PROFILES", "SECRET_A", "SECRET_B"}
+
+
+def test_all_that_is_required_is_made_and_all_that_provision_sets():
+    text = (passwords.REPOSITORY / "docker-compose.yml").read_text()
+    made = set(parsed(passwords.complete(text, "")))
+    required = set(re.findall(r"\$\{([A-Z0-9_]+):\?", text))
+    assert required < made
+    names = [
+        *(f"kafka:{user}" for user in ("broker", *kafka_users(("demo",)))),
+        *(f"postgres:{role}" for role in ("postgres", "operator", *SERVICES)),
+        *(f"s3:{user}" for user in ("root", *s3_users())),
+    ]
+    assert {variable(name) for name in names} <= made
+    assert "${" not in re.sub(r"\$\{[A-Z0-9_]+:[?-][^}]*\}", "", text), (
+        "a variable may be neither set nor required"
+    )
