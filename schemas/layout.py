@@ -1,8 +1,11 @@
 """Where bytes lie in S3, and who may touch them. No key is a prefix of another."""
 
+import re
 from dataclasses import dataclass
 
 MANIFEST = "manifest.json"
+MAX_LABEL = 52
+_LABEL = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{MAX_LABEL - 2}}}[a-z0-9])?")
 
 
 def blob(sha256: str) -> str:
@@ -26,7 +29,12 @@ def dataset(version: str, path: str = MANIFEST) -> str:
 
 def checkpoint(job_id: str, attempt: int, step: int, path: str = MANIFEST) -> str:
     """`path` is the manifest or a part."""
-    return f"checkpoints/{job_id}/{attempt_name(job_id, attempt)}/{step}/{path}"
+    return f"{checkpoints(job_id, attempt)}{step}/{path}"
+
+
+def checkpoints(job_id: str, attempt: int) -> str:
+    """Prefix of all that an attempt saved."""
+    return f"checkpoints/{job_id}/{attempt_name(job_id, attempt)}/"
 
 
 def base_model(sha: str, path: str = MANIFEST) -> str:
@@ -49,7 +57,16 @@ def log(job_id: str, attempt: int, node_index: int, number: int) -> str:
 
 def attempt_name(job_id: str, attempt: int) -> str:
     """The attempt's name at every engine: a DNS label of at most 52 characters."""
-    return f"a-{job_id}-e{attempt}"
+    name = f"a-{job_id}-e{attempt}"
+    assert is_dns_label(name), (
+        f"attempt name is {name!r}, expected a DNS label of at most {MAX_LABEL} characters"
+    )
+    return name
+
+
+def is_dns_label(name: str) -> bool:
+    """Whether the name can stand in a folder, a key and a host name."""
+    return _LABEL.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

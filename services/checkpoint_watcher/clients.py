@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from schemas import layout
 from schemas.artefacts import BundleManifest
 from schemas.base import BundleRef
+from services.checkpoint_watcher import decide
 from shared.errors import CorruptObject
 from shared.failpoints import failpoint
 from shared.storage.objects import ObjectStore, get_manifest
@@ -40,6 +41,14 @@ async def delete_bundle(objects: ObjectStore, job_id: str, bundle: BundleRef) ->
     await objects.delete([_key(job_id, bundle)])
     failpoint("gc.marked")
     await objects.delete([head.key for head in await objects.list_objects(prefix)])
+
+
+async def delete_abandoned(objects: ObjectStore, job_id: str, attempt: int) -> int:
+    """Free what an attempt, which writes no more, uploaded of bundles that it never finished; how many parts."""
+    heads = await objects.list_objects(layout.checkpoints(job_id, attempt))
+    keys = decide.abandoned([head.key for head in heads])
+    await objects.delete(keys)
+    return len(keys)
 
 
 def _key(job_id: str, bundle: BundleRef, path: str = layout.MANIFEST) -> str:

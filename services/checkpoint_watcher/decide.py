@@ -1,8 +1,9 @@
-"""Pure decisions: which bundles retention may delete, and whether a checkpoint is overdue."""
+"""Pure decisions: what retention may delete, and whether a checkpoint is overdue."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from schemas import layout
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
 
 
@@ -18,6 +19,15 @@ def expirable(checkpoints: Sequence[Checkpoint], attempt: Attempt | None, *, kee
     )
     pinned = attempt.resume if attempt is not None and attempt.is_open else None
     return [each for each in verified[keep:] if each.age != pinned]
+
+
+def abandoned(keys: Sequence[str]) -> list[str]:
+    """Of all keys of a closed attempt those of bundles without a manifest, which nobody can ever name.
+
+    They are what a killed runner had uploaded, or what a deletion that broke off had left.
+    """
+    complete = {key.removesuffix(layout.MANIFEST) for key in keys if key.endswith(f"/{layout.MANIFEST}")}
+    return [key for key in keys if not key.startswith(tuple(complete))]
 
 
 def is_overdue(attempt: Attempt, *, now: datetime, intervals: float) -> bool:

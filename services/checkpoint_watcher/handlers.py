@@ -5,7 +5,7 @@ from schemas.checkpoint import CheckpointCorrupt, CheckpointExpired, CheckpointO
 from schemas.job import JobCancelled, JobEvaluating, JobFailed, JobPaused, JobRequeued, JobScheduled
 from schemas.training import CheckpointWritten, TrainingCompleted, TrainingStarted, TrainingStopped
 from services.checkpoint_watcher import decide, store
-from services.checkpoint_watcher.clients import Verdict, delete_bundle, verify_bundle
+from services.checkpoint_watcher.clients import Verdict, delete_abandoned, delete_bundle, verify_bundle
 from services.checkpoint_watcher.model import CheckpointState
 from services.checkpoint_watcher.settings import Settings
 from shared.log import get_logger
@@ -31,6 +31,20 @@ class VerifyBundle(BundleTask, frozen=True):
 
 class ExpireBundle(BundleTask, frozen=True):
     pass
+
+
+class SweepAttempt(Task, frozen=True):
+    job_id: str
+    attempt: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.job_id}/{self.attempt}"
+
+
+class SweepDue(Value):
+    job_id: str
+    attempt: int
 
 
 class LookForCheckpoint(Value):
@@ -59,14 +73,14 @@ class Watcher:
             await unit.start_task(VerifyBundle(job_id=event.job_id, tenant=event.tenant, bundle=event.bundle))
 
     async def attempt_ended(self, event: TrainingStopped | TrainingCompleted, unit: Unit) -> None:
-        await store.close_attempt(unit.conn, event.job_id, event.attempt)
+        await self._close(event.job_id, event.attempt, unit)
 
     async def job_at_rest(
         self, event: JobEvaluating | JobPaused | JobRequeued | JobFailed | JobCancelled, unit: Unit
     ) -> None:
         attempt = await store.find_attempt(unit.conn, event.job_id)
         if attempt is not None:
-            await store.close_attempt(unit.conn, event.job_id, attempt.attempt)
+            await self._close(event.job_id, attempt.attempt, unit)
 
     async def verify(self, task: VerifyBundle) -> Verdict:
         return await verify_bundle(self._objects, task.job_id, task.bundle)
@@ -97,8 +111,21 @@ class Watcher:
         await unit.emit(CheckpointExpired(job_id=task.job_id, tenant=task.tenant, bundle=task.bundle))
 
     async def not_expired(self, task: ExpireBundle, error: Exception, unit: Unit) -> None:
-        """Its manifest may be gone already, so it is not offered for resume again; the sweep comes back."""
+        """Its manifest may be gone already, so it is not offered for resume again."""
         log.error("checkpoint could not be deleted", key=task.key, error=str(error))
+
+    async def sweep_due(self, due: SweepDue, unit: Unit) -> None:
+        await unit.start_task(SweepAttempt(job_id=due.job_id, attempt=due.attempt))
+
+    async def sweep(self, task: SweepAttempt) -> int:
+        return await delete_abandoned(self._objects, task.job_id, task.attempt)
+
+    async def swept(self, task: SweepAttempt, num_parts: int, unit: Unit) -> None:
+        if num_parts:
+            log.info("abandoned parts deleted", job_id=task.job_id, attempt=task.attempt, num_parts=num_parts)
+
+    async def not_swept(self, task: SweepAttempt, error: Exception, unit: Unit) -> None:
+        log.error("abandoned parts could not be deleted", key=task.key, error=str(error))
 
     async def look_for_checkpoint(self, look: LookForCheckpoint, unit: Unit) -> None:
         attempt = await store.find_attempt(unit.conn, look.job_id)
@@ -115,6 +142,12 @@ class Watcher:
                 )
             )
         await self._look_again(look.job_id, unit)
+
+    async def _close(self, job_id: str, attempt: int, unit: Unit) -> None:
+        closed = await store.close_attempt(unit.conn, job_id, attempt)
+        if closed is not None:
+            due = SweepDue(job_id=job_id, attempt=closed)
+            await unit.set_timer(due, at=unit.now + self._settings.sweep_after)
 
     async def _look_again(self, job_id: str, unit: Unit) -> None:
         attempt = await store.find_attempt(unit.conn, job_id)
@@ -156,4 +189,6 @@ def register(service: Service, settings: Settings) -> None:
         concurrency=2,
     )
     service.on_task(ExpireBundle, work=watcher.expire, done=watcher.expired, failed=watcher.not_expired)
+    service.on_task(SweepAttempt, work=watcher.sweep, done=watcher.swept, failed=watcher.not_swept)
+    service.on_timer(SweepDue, watcher.sweep_due)
     service.on_timer(LookForCheckpoint, watcher.look_for_checkpoint)

@@ -1,5 +1,6 @@
 """Typed environment of the checkpoint watcher."""
 
+from datetime import timedelta
 from typing import Annotated
 
 from pydantic import Field
@@ -15,3 +16,5 @@ class Settings(ServiceSettings):
     """Newest verified bundles of a job that retention never deletes."""
     overdue_intervals: Annotated[float, Field(gt=1)] = 3.0
     """A running attempt is overdue after this many checkpoint intervals without a bundle."""
+    sweep_after: timedelta = timedelta(hours=1)
+    """From the end of an attempt to the deletion of what it left; longer than a cut-off runner can go on writing."""

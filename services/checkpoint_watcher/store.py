@@ -27,7 +27,8 @@ OPEN_ATTEMPT = """
 START_ATTEMPT = "UPDATE attempt SET started_at = $3 WHERE job_id = $1 AND attempt = $2"
 NOTE_WRITTEN = """
     UPDATE attempt SET last_written_at = $3, last_step = $4 WHERE job_id = $1 AND attempt = $2"""
-CLOSE_ATTEMPT = "UPDATE attempt SET is_open = false WHERE job_id = $1 AND attempt <= $2"
+CLOSE_ATTEMPT = """
+    UPDATE attempt SET is_open = false WHERE job_id = $1 AND attempt <= $2 AND is_open RETURNING attempt"""
 FIND_ATTEMPT = """
     SELECT job_id, tenant, attempt, interval_seconds, resume_attempt, resume_step, is_open, last_step,
            last_written_at, started_at FROM attempt WHERE job_id = $1"""
@@ -78,8 +79,10 @@ async def note_written(conn: Connection, job_id: str, attempt: int, step: int, *
     await conn.execute(NOTE_WRITTEN, job_id, attempt, at, step)
 
 
-async def close_attempt(conn: Connection, job_id: str, attempt: int) -> None:
-    await conn.execute(CLOSE_ATTEMPT, job_id, attempt)
+async def close_attempt(conn: Connection, job_id: str, attempt: int) -> int | None:
+    """Close the job's present attempt unless it is later; its number if it was open."""
+    closed: int | None = await conn.fetchval(CLOSE_ATTEMPT, job_id, attempt)
+    return closed
 
 
 async def find_attempt(conn: Connection, job_id: str) -> Attempt | None:

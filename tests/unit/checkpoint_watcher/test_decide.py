@@ -2,8 +2,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schemas import layout
 from schemas.base import BundleRef
-from services.checkpoint_watcher.decide import expirable, is_overdue, next_look
+from services.checkpoint_watcher.decide import abandoned, expirable, is_overdue, next_look
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -50,6 +51,22 @@ class TestExpirable:
         assert expirable(checkpoints, an_attempt(resume=(1, 10)), keep=2) == []
         closed = an_attempt(resume=(1, 10), is_open=False)
         assert [each.age for each in expirable(checkpoints, closed, keep=2)] == [(1, 10)]
+
+
+def keys_of(step: int, *paths: str) -> list[str]:
+    return [layout.checkpoint("ftjob-1", 2, step, path) for path in paths]
+
+
+class TestAbandoned:
+    def test_bundles_without_a_manifest_go_and_all_others_stay_whole(self):
+        complete = keys_of(10, layout.MANIFEST, layout.part("5e1"), layout.part("5e2"))
+        cut_off = keys_of(1, layout.part("5e1")) + keys_of(100, layout.part("5e3"), layout.part("5e4"))
+        assert abandoned(sorted(complete + cut_off)) == sorted(cut_off)
+
+    def test_where_nothing_was_finished_everything_goes(self):
+        cut_off = keys_of(10, layout.part("5e1"))
+        assert abandoned(cut_off) == cut_off
+        assert abandoned([]) == []
 
 
 class TestOverdue:

@@ -10,6 +10,7 @@ KEYS = {
     layout.dataset("v1", layout.part("5e1")): "datasets/v1/parts/5e1",
     layout.checkpoint("ftjob-1", 2, 30): "checkpoints/ftjob-1/a-ftjob-1-e2/30/manifest.json",
     layout.checkpoint("ftjob-1", 2, 30, layout.part("5e1")): "checkpoints/ftjob-1/a-ftjob-1-e2/30/parts/5e1",
+    layout.checkpoints("ftjob-1", 2): "checkpoints/ftjob-1/a-ftjob-1-e2/",
     layout.base_model("b45"): "base-models/b45/manifest.json",
     layout.base_model("b45", layout.file("config.json")): "base-models/b45/files/config.json",
     layout.model("d16"): "models/d16/manifest.json",

@@ -1,0 +1,67 @@
+"""The checkpoint watcher on real Kafka, Postgres and S3: what a cut-off attempt uploaded does not stay for ever."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.base import FailureClass
+from schemas.job import JobRequeued, JobScheduled
+from shared.clock import utc_now
+from tests.integration.attempts import PATIENCE_SECONDS, Attempts
+from tests.integration.backend_suite import until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+
+SOON = {"CHECKPOINT_WATCHER_SWEEP_AFTER": "PT0.1S"}
+
+
+@pytest.fixture(scope="module")
+async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
+    await stack.start("checkpoint_watcher", env=SOON)
+    await stack.wait_healthy("checkpoint_watcher")
+    async with Attempts.on(stack) as attempts:
+        yield attempts
+    await stack.stop("checkpoint_watcher")
+
+
+async def put(attempts: Attempts, job_id: str, attempt: int, step: int, *paths: str) -> set[str]:
+    keys = {layout.checkpoint(job_id, attempt, step, path) for path in paths}
+    for key in keys:
+        await attempts.objects.put_bytes(key, key.encode())
+    return keys
+
+
+async def keys_below(attempts: Attempts, job_id: str, attempt: int) -> set[str]:
+    return {head.key for head in await attempts.objects.list_objects(layout.checkpoints(job_id, attempt))}
+
+
+def requeued(scheduled: JobScheduled) -> JobRequeued:
+    return JobRequeued(
+        job_id=scheduled.job_id,
+        tenant=scheduled.tenant,
+        attempt=scheduled.attempt,
+        failure_class=FailureClass.PREEMPTED,
+        resume=None,
+        not_before=utc_now() + timedelta(minutes=1),
+        message="the node was taken back",
+    )
+
+
+async def test_parts_that_no_manifest_will_ever_name_go_once_their_attempt_ended(attempts: Attempts):
+    first = await attempts.schedule()
+    job_id = first.job_id
+    complete = await put(attempts, job_id, 1, 10, layout.MANIFEST, layout.part("5e1"))
+    cut_off = await put(attempts, job_id, 1, 20, layout.part("5e2"), layout.part("5e3"))
+    under_way = await put(attempts, job_id, 2, 30, layout.part("5e4"))
+    await attempts.write("scheduler", requeued(first))
+    await attempts.schedule(job_id, attempt=2)
+
+    async def is_swept() -> bool:
+        return not await keys_below(attempts, job_id, 1) & cut_off
+
+    await until(is_swept, seconds=PATIENCE_SECONDS)
+    assert await keys_below(attempts, job_id, 1) == complete
+    assert await keys_below(attempts, job_id, 2) == under_way
