@@ -11,7 +11,8 @@ from prometheus_client import make_asgi_app
 
 from services.gateway import errors, handlers, store
 from services.gateway.deps import Gateway
-from services.gateway.routes import admin, chat, datasets, files, jobs, models
+from services.gateway.middleware import BoundedBody, Traced
+from services.gateway.routes import admin, chat, datasets, files, jobs, models, progress, refusals
 from services.gateway.settings import Settings
 from shared.log import configure_logging
 from shared.service import Service
@@ -36,8 +37,11 @@ def build(settings: Settings | None = None) -> FastAPI:
     errors.install(app)
     for prefix in ("/v1/fine_tuning", "/v1/fine-tuning"):
         app.include_router(jobs.router, prefix=prefix)
-    for router in (files.router, models.router, chat.router, datasets.router, admin.router):
-        app.include_router(router, prefix="/v1")
+        app.include_router(progress.router, prefix=prefix)
+    for each in (files, models, chat, datasets, refusals, admin):
+        app.include_router(each.router, prefix="/v1")
+    app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
+    app.add_middleware(Traced)
     app.mount("/metrics", make_asgi_app())
 
     @app.get("/healthz")

@@ -19,7 +19,7 @@ from schemas.specification import (
     SafetyMix,
     Tier,
 )
-from services.gateway.errors import ApiError
+from services.gateway.errors import ApiError, not_available_yet
 from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
 
 STATUS_OF_PHASE = {
@@ -96,7 +96,6 @@ def job_command(
         auto_deploy=extensions.auto_deploy,
         tier=tier,
         metadata=request.metadata or {},
-        max_cost=extensions.max_cost,
     )
     if refusal := check(spec):
         raise ApiError(400, refusal.message, param=refusal.param, code=refusal.code)
@@ -137,7 +136,7 @@ def file_ids(request: CreateJob | CreateDataset) -> list[str]:
 
 def _refuse_unavailable(request: CreateJob) -> None:
     if request.integrations:
-        raise ApiError(400, f"integrations {NOT_AVAILABLE}", param="integrations", code="not_available_yet")
+        raise not_available_yet("integrations")
     if request.method and request.method.type != "supervised":
         message = f"method.type {request.method.type!r} {NOT_AVAILABLE}, expected 'supervised'"
         raise ApiError(400, message, param="method.type", code="not_available_yet")

@@ -18,6 +18,7 @@ from shared.service import Service
 
 POLL_SECONDS = 0.05
 MAX_PAGE = 100
+MAX_DIGITS = 18
 
 
 @dataclass
@@ -46,9 +47,14 @@ class Gateway:
 def _accepted(row: Any) -> dict[str, Any]:
     payload: dict[str, Any] = row["payload"]
     if row["event_type"] == "CommandRefused":
-        status = 404 if payload["code"].startswith("unknown") else 409
-        raise ApiError(status, payload["message"], param=payload["param"], code=payload["code"])
+        raise refusal(payload)
     return payload
+
+
+def refusal(payload: dict[str, Any]) -> ApiError:
+    """Never 409: OpenAI's clients send the same request again after it."""
+    status = 404 if payload["code"].startswith("unknown") else 400
+    return ApiError(status, payload["message"], param=payload["param"], code=payload["code"])
 
 
 def gateway(request: Request) -> Gateway:
@@ -81,12 +87,27 @@ def _unauthorised(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", kind="authentication_error")
 
 
-def page_size(limit: int) -> int:
-    if not 1 <= limit <= MAX_PAGE:
-        raise ApiError(
-            400, f"limit: found {limit}, expected 1 to {MAX_PAGE}", param="limit", code="invalid_value"
-        )
+def page_size(limit: int, *, at_most: int = MAX_PAGE) -> int:
+    if not 1 <= limit <= at_most:
+        message = f"limit: found {limit}, expected 1 to {at_most}"
+        raise ApiError(400, message, param="limit", code="invalid_value")
     return limit
+
+
+def row_number(row_id: str | None, prefix: str, *, param: str) -> int | None:
+    """Of an id such as `ftevent-12`."""
+    if row_id is None:
+        return None
+    number = row_id.removeprefix(f"{prefix}-")
+    if number == row_id or not (number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS):
+        message = f"{param}: found {row_id[:80]!r}, expected {prefix}-<number>"
+        raise ApiError(400, message, param=param, code="invalid_value")
+    return int(number)
+
+
+def unknown_place(after: str) -> ApiError:
+    """Where a page should begin after something that is not in the list."""
+    return ApiError(400, f"after: {after[:80]!r} is not in this list", param="after", code="invalid_value")
 
 
 Caller = Annotated[Principal, Depends(principal)]

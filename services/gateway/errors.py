@@ -1,9 +1,11 @@
 """Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 import re
+import socket
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -11,10 +13,17 @@ from starlette.exceptions import HTTPException
 
 from shared.errors import StorageUnavailable
 from shared.log import get_logger
+from shared.postgres.database import is_unavailable
 
 log = get_logger(__name__)
 
-_FIELD = re.compile(r"^(?!(body|query|int|float|str)$)[a-z0-9_]+$")
+RETRY_SECONDS = 5
+AWAY = (ConnectionError, TimeoutError, socket.gaierror, asyncpg.InterfaceError, asyncpg.PostgresError)
+"""What a database that cannot be reached raises; `is_unavailable` has the last word."""
+
+_FIELD = re.compile(r"^(?!(body|query|header|int|float|str)$)[a-zA-Z0-9_]+$")
+_CODES = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}
+_HTTP_CODES = {400: "invalid_body", 404: "unknown_url", 405: "method_not_allowed", 413: "request_too_large"}
 
 
 class ApiError(Exception):
@@ -31,49 +40,80 @@ class ApiError(Exception):
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
+    def answer(self) -> JSONResponse:
+        headers = {"retry-after": str(RETRY_SECONDS)} if self.status == 503 else None
+        return JSONResponse(self.body, status_code=self.status, headers=headers)
+
 
 def not_found(what: str, name: str, *, param: str | None = None) -> ApiError:
     """Also for what belongs to another tenant: existence is not told."""
-    return ApiError(
-        404, f"{what} {name!r} does not exist", param=param, code=f"{what.replace(' ', '_')}_not_found"
-    )
+    code = re.sub(r"\W", "_", what)
+    return ApiError(404, f"{what} {name!r} does not exist", param=param, code=f"{code}_not_found")
+
+
+def unavailable(message: str, *, param: str | None = None, code: str) -> ApiError:
+    """Clients try again after `retry-after`."""
+    return ApiError(503, message, param=param, code=code, kind="server_error")
+
+
+def not_available_yet(param: str) -> ApiError:
+    return ApiError(400, f"{param} is not available yet", param=param, code="not_available_yet")
 
 
 def first_problem(errors: Sequence[Any]) -> ApiError:
     """The first of pydantic's errors, naming the parameter, what was found and what was expected."""
     first = errors[0]
+    kind, message = first["type"], first["msg"].removeprefix("Value error, ")
+    if kind == "json_invalid":
+        return ApiError(400, f"body: not JSON: {message}", code="invalid_json")
     # A location also names the branch of a union, for example `constrained-int`; that is no parameter.
-    path = [str(part) for part in first["loc"] if _FIELD.match(str(part))]
-    param = ".".join(path) or None
-    found = "" if isinstance(first.get("input"), dict) else f", found {str(first.get('input'))[:80]!r}"
-    code = "unknown_parameter" if first["type"] == "extra_forbidden" else "invalid_value"
-    return ApiError(400, f"{param or 'body'}: {first['msg']}{found}", param=param, code=code)
+    param = ".".join(str(part) for part in first["loc"] if _FIELD.match(str(part))) or None
+    has_value = kind != "missing" and not isinstance(first.get("input"), dict)
+    found = f", found {str(first.get('input'))[:80]!r}" if has_value else ""
+    code = _CODES.get(kind, "not_available_yet" if kind == "not_available_yet" else "invalid_value")
+    return ApiError(400, f"{param or 'body'}: {message}{found}", param=param, code=code)
 
 
 def install(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> JSONResponse:
-        return JSONResponse(error.body, status_code=error.status)
+        return error.answer()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        problem = first_problem(error.errors())
-        return JSONResponse(problem.body, status_code=problem.status)
+        return first_problem(error.errors()).answer()
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse(
-            ApiError(error.status_code, str(error.detail)).body, status_code=error.status_code
-        )
+        code = _HTTP_CODES.get(error.status_code)
+        return ApiError(error.status_code, f"{request.url.path}: {error.detail}", code=code).answer()
 
     @app.exception_handler(StorageUnavailable)
     async def storage(request: Request, error: StorageUnavailable) -> JSONResponse:
-        problem = ApiError(503, "the object store did not answer; try again", kind="server_error")
         log.warning("storage unavailable", error=str(error))
-        return JSONResponse(problem.body, status_code=503, headers={"retry-after": "5"})
+        return unavailable("the object store did not answer; try again", code="storage_unavailable").answer()
+
+    @app.exception_handler(asyncpg.CharacterNotInRepertoireError)
+    @app.exception_handler(asyncpg.UntranslatableCharacterError)
+    async def no_text(request: Request, error: Exception) -> JSONResponse:
+        message = "a text of the request has a character that cannot be stored, such as NUL"
+        return ApiError(400, message, code="invalid_value").answer()
+
+    async def away(request: Request, error: Exception) -> JSONResponse:
+        if not is_unavailable(error):
+            return _bug(request, error)
+        log.warning("database unavailable", error=f"{type(error).__name__}: {error}")
+        return unavailable("the database did not answer; try again", code="database_unavailable").answer()
+
+    for each in AWAY:
+        app.add_exception_handler(each, away)
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:
-        log.error("request failed", path=request.url.path, exc_info=error)
-        problem = ApiError(500, "internal error; it was logged", kind="server_error", code="internal_error")
-        return JSONResponse(problem.body, status_code=500)
+        return _bug(request, error)
+
+
+def _bug(request: Request, error: Exception) -> JSONResponse:
+    log.error("request failed", path=request.url.path, exc_info=error)
+    message = "internal error; it was logged"
+    return ApiError(500, message, kind="server_error", code="internal_error").answer()

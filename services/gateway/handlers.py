@@ -7,8 +7,10 @@ from schemas import checkpoint, cost, dataset, deployment, evaluation, job, mode
 from schemas.base import CommandRefused, FileRef, Message
 from schemas.topics import LISTENS, TENANT_COMMAND_TYPES
 from services.gateway import readmodels, store
+from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from shared.errors import Refused
+from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
 from shared.service import Service
 
@@ -19,9 +21,9 @@ async def project(event: Message, unit: Unit) -> None:
     """Bring the read models up to date, and the job's timeline where the event is about a job."""
     if update := PROJECTIONS.get(type(event)):
         await update(event, unit)
-    job_id, tenant = getattr(event, "job_id", None), getattr(event, "tenant", None)
+    job_id, tenant = await _job_of(event, unit), getattr(event, "tenant", None)
     assert unit.envelope is not None, "events come with an envelope"
-    if job_id and tenant and not isinstance(event, training.StepsRecorded):
+    if job_id and tenant:
         await readmodels.add_event(
             unit.conn, job_id, tenant, unit.envelope.id, event, sentence(event), unit.envelope.time
         )
@@ -30,9 +32,20 @@ async def project(event: Message, unit: Unit) -> None:
         await unit.conn.execute(readmodels.SAVE_OUTCOME, unit.envelope.causation_id, event.type, payload)
 
 
+async def _job_of(event: Any, unit: Unit) -> str | None:
+    """The job in whose timeline the event belongs."""
+    if isinstance(event, training.StepsRecorded):
+        return None
+    if isinstance(event, CommandRefused):
+        own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
+        return event.subject_id if own else None
+    return getattr(event, "job_id", None)
+
+
 async def tenant_command(command: Any, unit: Unit) -> None:
     """Authorise, stamp the tenant from the topic, forward. The sender's own word on its tenant is not taken."""
-    tenant = unit.topic.split(".")[1]
+    tenant = topic_named(unit.topic).tenant
+    assert tenant is not None, f"{unit.topic} is no tenant's"
     if command.tenant != tenant:
         raise Refused(
             "wrong_tenant", f"tenant: found {command.tenant!r}, this topic is of {tenant!r}", param="tenant"
@@ -42,25 +55,38 @@ async def tenant_command(command: Any, unit: Unit) -> None:
         tier = await store.find_tier(unit.conn, tenant)
         spec = command.spec.model_copy(update={"tier": tier or command.spec.tier})
         command = command.model_copy(update={"spec": spec})
+    if isinstance(command, dataset.SubmitDataset):
+        await unit.conn.execute(readmodels.NOTE_DATASET, command.dataset_id, tenant)
     await unit.emit(command)
 
 
 async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
-    spec = getattr(command, "spec", None)
-    if spec is not None:
-        await _require_files(spec, tenant, unit)
-        base = await store.find_base(unit.conn, spec.base_model)
-        if base is None or base.base_sha != spec.base_sha:
-            raise Refused(
-                "unknown_base_model", f"spec.base_model: {spec.base_model!r} at that sha is not registered"
-            )
-    elif (
-        isinstance(command, job.JobMessage)
-        and await readmodels.find_job(unit.conn, command.job_id, tenant) is None
-    ):
-        raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
+    if isinstance(command, dataset.SubmitDataset | job.SubmitJob):
+        await _require_dataset(command.dataset_id, tenant, unit)
+        await _require_files(command.spec, tenant, unit)
+        await _require_base(command.spec, unit)
+    if isinstance(command, job.SubmitJob):
+        if command.spec.max_cost is not None:
+            raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
+    elif isinstance(command, job.JobMessage):
+        if await readmodels.find_job(unit.conn, command.job_id, tenant) is None:
+            raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
     elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
+
+
+async def _require_dataset(dataset_id: str, tenant: str, unit: Unit) -> None:
+    """A dataset that is not known yet may be on its way on another partition."""
+    owner = await unit.conn.fetchval(readmodels.TENANT_OF_DATASET, dataset_id)
+    if owner not in (None, tenant):
+        raise Refused("unknown_dataset", f"dataset {dataset_id!r} does not exist", param="dataset_id")
+
+
+async def _require_base(spec: Any, unit: Unit) -> None:
+    base = await store.find_base(unit.conn, spec.base_model)
+    if base is None or base.base_sha != spec.base_sha:
+        message = f"spec.base_model: {spec.base_model!r} at sha {spec.base_sha} is not registered"
+        raise Refused("unknown_base_model", message, param="spec.base_model")
 
 
 async def _has_model(command: model.ModelCommand, tenant: str, unit: Unit) -> bool:
@@ -81,6 +107,18 @@ async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
             if found is None or found.ref.sha256 != ref.sha256:
                 message = f"spec.{param}: file {ref.file_id!r} does not exist or has another sha256"
                 raise Refused("unknown_file", message, param=f"spec.{param}")
+
+
+async def _refused(event: CommandRefused, unit: Unit) -> None:
+    """What the tenant's own producers, who read no topic, can see of it."""
+    if event.tenant is None:
+        return
+    told = (event.command_id, event.command, event.subject_id, event.code, event.message, event.param)
+    await unit.conn.execute(readmodels.ADD_REFUSAL, event.tenant, *told, unit.now)
+    # Elsewhere the request stands for another dataset, which goes on.
+    if event.command == dataset.SubmitDataset.type and event.code != "dataset_id_taken":
+        detail = {"code": event.code, "message": event.message}
+        await unit.conn.execute(readmodels.REFUSE_DATASET, event.subject_id, event.tenant, detail)
 
 
 async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
@@ -332,6 +370,7 @@ AWAITED = (
 """What a request that sent a command waits for; found by its causation id."""
 
 PROJECTIONS: dict[type[Message], Projection] = {
+    CommandRefused: _refused,
     dataset.DatasetAccepted: _dataset("validating"),
     dataset.DatasetReady: _dataset("ready"),
     dataset.DatasetRejected: _dataset("rejected"),

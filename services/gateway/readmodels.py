@@ -28,6 +28,7 @@ EVENT_COLUMNS = "id, job_id, event_id, type, level, message, data, created_at"
 EVENTS_BEFORE = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND ($2::bigint IS NULL OR id < $2)
      ORDER BY id DESC LIMIT $3"""
+HAS_EVENT = "SELECT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND id = $2)"
 EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3"
 SAVE_CHECKPOINT = """
     INSERT INTO checkpoint (job_id, attempt, step, manifest_sha256, tenant, kind, metrics, state, created_at)
@@ -41,6 +42,8 @@ LIST_CHECKPOINTS = """
      WHERE job_id = $1 AND tenant = $2 AND state = 'verified'
        AND ($3::int IS NULL OR (attempt, step) < ($3, $4))
      ORDER BY attempt DESC, step DESC LIMIT $5"""
+HAS_CHECKPOINT = """
+    SELECT EXISTS (SELECT FROM checkpoint WHERE job_id = $1 AND tenant = $2 AND attempt = $3 AND step = $4)"""
 SAVE_STEP = """
     INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
@@ -48,7 +51,16 @@ LIST_STEPS = "SELECT step, attempt, metrics FROM step WHERE job_id = $1 AND step
 SAVE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, dataset_version, detail) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (dataset_id) DO UPDATE SET state = $3,
-        dataset_version = coalesce($4, dataset.dataset_version), detail = dataset.detail || $5"""
+        dataset_version = coalesce($4, dataset.dataset_version), detail = dataset.detail || $5
+     WHERE dataset.tenant = $2"""
+NOTE_DATASET = """
+    INSERT INTO dataset (dataset_id, tenant, state) VALUES ($1, $2, 'validating')
+    ON CONFLICT (dataset_id) DO NOTHING"""
+REFUSE_DATASET = """
+    INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
+    ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
+     WHERE dataset.tenant = $2 AND dataset.state = 'validating'"""
+TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
@@ -84,15 +96,21 @@ SAVE_REPLICA = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, true)
     ON CONFLICT (replica_id) DO UPDATE SET incarnation = $2, served_base = $6, url = $7, is_ready = true"""
 LOSE_REPLICA = "UPDATE replica SET is_ready = false WHERE replica_id = $1 AND incarnation = $2"
+# What is wanted and what is so come on two topics, in any order: of one generation, the latter stays.
 SAVE_ROUTE = """
     INSERT INTO route (tenant, slot, generation, model_id, digest, state, reason, served_name, replicas, updated_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
     ON CONFLICT (tenant, slot) DO UPDATE SET generation = $3, model_id = $4, digest = $5, state = $6, reason = $7,
         served_name = CASE WHEN $8 = '' THEN route.served_name ELSE $8 END,
         replicas = CASE WHEN $6 IN ('pending', 'failed') THEN route.replicas ELSE $9 END, updated_at = $10
-     WHERE route.generation <= $3"""
+     WHERE route.generation < $3
+        OR (route.generation = $3 AND $6 NOT IN ('pending', 'withdrawn'))"""
 ROUTE_COLUMNS = "tenant, slot, generation, model_id, digest, state, reason, served_name, replicas, updated_at"
 FIND_ROUTE = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND slot = $2"
+IS_ROUTE_EXPECTED = """
+    SELECT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2 AND state = 'pending')
+        OR (EXISTS (SELECT FROM job WHERE tenant = $1 AND fine_tuned_model = $2 AND is_deployed)
+            AND NOT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2))"""
 LIST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY slot"
 READY_REPLICAS_OF_BASE = """
     SELECT replica_id, incarnation, url, served_base FROM replica
@@ -104,14 +122,24 @@ LIST_POOLS = "SELECT name, detail FROM pool ORDER BY name"
 SAVE_OUTCOME = """
     INSERT INTO outcome (causation_id, event_type, payload) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
 FIND_OUTCOME = "SELECT event_type, payload FROM outcome WHERE causation_id = $1"
+ADD_REFUSAL = """
+    INSERT INTO refusal (tenant, command_id, command, subject_id, code, message, param, refused_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
+REFUSAL_COLUMNS = "id, command_id, command, subject_id, code, message, param, refused_at"
+LIST_REFUSALS = f"""
+    SELECT {REFUSAL_COLUMNS} FROM refusal WHERE tenant = $1 AND ($2::bigint IS NULL OR id < $2)
+     ORDER BY id DESC LIMIT $3"""
+HAS_REFUSAL = "SELECT EXISTS (SELECT FROM refusal WHERE tenant = $1 AND id = $2)"
 
 
 async def update_job(conn: Connection, job_id: str, tenant: str, **changes: Any) -> None:
     """Set columns of a job, which need not be known yet: topics come in any order."""
     await conn.execute(UPSERT_JOB, job_id, tenant)
     if changes:
-        columns = ", ".join(f"{name} = ${number}" for number, name in enumerate(changes, 2))
-        await conn.execute(f"UPDATE job SET {columns} WHERE job_id = $1", job_id, *changes.values())
+        columns = ", ".join(f"{name} = ${number}" for number, name in enumerate(changes, 3))
+        await conn.execute(
+            f"UPDATE job SET {columns} WHERE job_id = $1 AND tenant = $2", job_id, tenant, *changes.values()
+        )
 
 
 async def find_job(conn: Connection | Database, job_id: str, tenant: str) -> Any:

@@ -22,3 +22,5 @@ class Settings(ServiceSettings):
     inference_timeout_seconds: float = 300.0
     command_wait_seconds: float = 10.0
     """How long a request waits for the service that decides to accept or refuse its command."""
+    route_wait_seconds: float = 10.0
+    """How long a chat request waits for the route of a model that is approved already."""

@@ -195,6 +195,20 @@ def deployment(row: Row) -> Shape:
     }
 
 
+def refusal(row: Row) -> Shape:
+    return {
+        "id": f"refusal-{row['id']}",
+        "object": "command.refusal",
+        "created_at": unix(row["refused_at"]),
+        "command": row["command"],
+        "command_id": row["command_id"],
+        "subject_id": row["subject_id"],
+        "code": row["code"],
+        "message": row["message"],
+        "param": row["param"],
+    }
+
+
 def dataset(row: Row) -> Shape:
     return {
         "id": row["dataset_id"],

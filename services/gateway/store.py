@@ -31,6 +31,7 @@ LIST_FILES = f"""
        AND ($3::text IS NULL OR (created_at, file_id) <
             (SELECT created_at, file_id FROM file WHERE file_id = $3 AND tenant = $1))
      ORDER BY created_at DESC, file_id DESC LIMIT $4"""
+HAS_FILE = "SELECT EXISTS (SELECT FROM file WHERE file_id = $1 AND tenant = $2)"
 DELETE_FILE = """
     UPDATE file SET deleted_at = $3 WHERE file_id = $1 AND tenant = $2 AND deleted_at IS NULL RETURNING true"""
 FIND_BASE = "SELECT name, base_sha FROM base_model WHERE name = $1"

@@ -1,17 +1,36 @@
 """A first look at an upload: is it JSON lines at all, and of which format? Ingest checks every row."""
 
 import json
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from schemas.specification import DatasetFormat, format_of_row
-from services.gateway.errors import ApiError
+from services.gateway.errors import ApiError, not_available_yet
 
 ROWS_LOOKED_AT = 20
 MAX_ROW_BYTES = 4 * 1024 * 1024
 DATASET_PURPOSES = frozenset({"fine-tune"})
 PURPOSES = DATASET_PURPOSES | {"benchmark", "safety-suite"}
+FIELDS = frozenset({"file", "purpose"})
+PARQUET = b"PAR1"
+MAX_FILENAME_CHARACTERS = 255
+
+
+def require_fields(names: Iterable[str]) -> None:
+    """Refuse what is not known, and what is named twice or missing."""
+    found = list(names)
+    for name in found:
+        if name.startswith("expires_after"):
+            raise not_available_yet("expires_after")
+        if name not in FIELDS:
+            message = f"{name[:80]}: unknown field, expected file and purpose"
+            raise ApiError(400, message, param=name[:80], code="unknown_parameter")
+    for name in sorted(FIELDS):
+        if (number := found.count(name)) != 1:
+            code = "invalid_value" if number else "missing_required_parameter"
+            raise ApiError(400, f"{name}: found {number} of it, expected one", param=name, code=code)
 
 
 def require_purpose(purpose: str) -> None:
@@ -21,11 +40,26 @@ def require_purpose(purpose: str) -> None:
         raise ApiError(400, message, param="purpose", code="invalid_value")
 
 
+def safe_name(filename: str) -> str:
+    """A name to show: no folders, no control characters."""
+    last = filename.replace("\\", "/").rpartition("/")[2]
+    shown = "".join(letter for letter in last if unicodedata.category(letter)[0] != "C").strip()
+    return (shown.strip(".") and shown[:MAX_FILENAME_CHARACTERS]) or "upload.jsonl"
+
+
 def look_at(path: Path, *, purpose: str) -> DatasetFormat | None:
     """The format of the first row. Raises ApiError where the file cannot be JSON lines of objects."""
     found: DatasetFormat | None = None
     rows = 0
     with path.open("rb") as file:
+        if file.read(len(PARQUET)) == PARQUET:
+            raise ApiError(
+                400,
+                "file: Parquet is not available yet, expected JSON lines",
+                param="file",
+                code="not_available_yet",
+            )
+        file.seek(0)
         for number, line in enumerate(_lines(file), 1):
             if not line.strip():
                 continue

@@ -1,27 +1,35 @@
 """/v1/chat/completions and /v1/completions: proxied to a replica that has the model, streaming too."""
 
+import asyncio
 import json
 import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import ValidationError
 
 from services.gateway import readmodels
 from services.gateway.deps import Caller, Found, Gateway
-from services.gateway.errors import ApiError
+from services.gateway.errors import ApiError, first_problem, unavailable
+from services.gateway.requests import ChatRequest, CompletionRequest, Inference
 from shared.log import get_logger
 
 log = get_logger(__name__)
 router = APIRouter()
 
-MAX_CHOICES = 8
-# Log-probabilities of the prompt end the engine of vLLM on CPU when adapters share its batch.
-REFUSED_OPTIONS = ("prompt_logprobs", "echo")
-MAX_BODY_BYTES = 8 * 1024 * 1024
+POLL_SECONDS = 0.1
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, OSError)
+"""The request never left, or there is no key to send it with."""
+NOT_HERE = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND})
+"""The replica has lost the model, or our key is of its last incarnation."""
+
+
+class Elsewhere(Exception):
+    """This replica did nothing with the request; another one may."""
 
 
 @dataclass(frozen=True)
@@ -33,54 +41,54 @@ class Target:
 
 @router.post("/chat/completions", response_model=None)
 async def chat(caller: Caller, found: Found, request: Request) -> Response:
-    return await _proxy(caller, found, request, "/v1/chat/completions")
+    asked = checked(await request.body(), ChatRequest)
+    return await _proxy(caller, found, asked, "/v1/chat/completions")
 
 
 @router.post("/completions", response_model=None)
 async def completions(caller: Caller, found: Found, request: Request) -> Response:
-    return await _proxy(caller, found, request, "/v1/completions")
+    asked = checked(await request.body(), CompletionRequest)
+    return await _proxy(caller, found, asked, "/v1/completions")
 
 
-async def _proxy(caller: Caller, found: Gateway, request: Request, path: str) -> Response:
-    body = _checked(await request.body())
-    asked = body["model"]
-    targets = await _targets(found, caller.tenant, asked)
+def checked(raw: bytes, kind: type[Inference]) -> Inference:
+    """Raises ApiError naming the parameter at fault."""
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        raise first_problem(error.errors(include_url=False)) from error
+
+
+async def _proxy(caller: Caller, found: Gateway, asked: Inference, path: str) -> Response:
+    targets = await _targets(found, caller.tenant, asked.model)
     random.shuffle(targets)
     for target in targets:
         try:
-            return await _forward(found, target, path, body | {"model": target.served_name}, asked)
-        except httpx.ConnectError as error:
+            return await _forward(found, target, path, asked)
+        except Elsewhere as error:
             log.warning("replica does not answer", replica_id=target.replica_id, error=str(error))
-    raise ApiError(
-        503,
-        f"no replica of model {asked!r} answers now; try again",
-        code="model_unavailable",
-        kind="server_error",
-    )
+    raise _unavailable(asked.model)
 
 
-def _checked(raw: bytes) -> dict[str, Any]:
-    if len(raw) > MAX_BODY_BYTES:
-        raise ApiError(413, f"body: found {len(raw)} bytes, expected at most {MAX_BODY_BYTES}")
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"body: not JSON: {error}") from error
-    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
-        raise ApiError(400, "model: missing or not text", param="model", code="missing_required_parameter")
-    for name in REFUSED_OPTIONS:
-        if body.get(name) not in (None, False):
-            raise ApiError(400, f"{name} is not available", param=name, code="not_available_yet")
-    choices = body.get("n")
-    if choices is not None and not (isinstance(choices, int) and 1 <= choices <= MAX_CHOICES):
-        raise ApiError(
-            400, f"n: found {choices!r}, expected 1 to {MAX_CHOICES}", param="n", code="invalid_value"
-        )
-    return body
+def _unavailable(name: str) -> ApiError:
+    message = f"no replica of model {name!r} answers now; try again"
+    return unavailable(message, param="model", code="model_unavailable")
 
 
 async def _targets(found: Gateway, tenant: str, name: str) -> list[Target]:
-    """Replicas that serve the name: a slot of the tenant, else a base model. Lost incarnations do not count."""
+    """Replicas that serve the name. The word that a model is approved may be here before its route is."""
+    until = time.monotonic() + found.settings.route_wait_seconds
+    while not (targets := await _serving(found, tenant, name)):
+        if not await found.service.database.fetchval(readmodels.IS_ROUTE_EXPECTED, tenant, name):
+            raise await _why_not(found, tenant, name)
+        if time.monotonic() > until:
+            raise _unavailable(name)
+        await asyncio.sleep(POLL_SECONDS)
+    return targets
+
+
+async def _serving(found: Gateway, tenant: str, name: str) -> list[Target]:
+    """For a slot of the tenant, else a base model. Lost incarnations do not count."""
     database = found.service.database
     route = await database.fetchrow(readmodels.FIND_ROUTE, tenant, name)
     if route is not None and route["replicas"]:
@@ -91,48 +99,80 @@ async def _targets(found: Gateway, tenant: str, name: str) -> list[Target]:
             if (replica["replica_id"], replica["incarnation"]) in ready
         ]
     replicas = await database.fetch(readmodels.READY_REPLICAS_OF_BASE, name)
-    if replicas:
-        return [Target(row["replica_id"], row["url"], row["served_base"]) for row in replicas]
-    raise await _why_not(found, tenant, name)
+    return [Target(row["replica_id"], row["url"], row["served_base"]) for row in replicas]
 
 
 async def _why_not(found: Gateway, tenant: str, name: str) -> ApiError:
-    model = await readmodels.find_model(found.service.database, tenant, name)
+    database = found.service.database
+    route = await database.fetchrow(readmodels.FIND_ROUTE, tenant, name)
+    if route is not None and route["state"] == "ready":
+        return _unavailable(name)
+    model = await readmodels.find_model(database, tenant, name)
     if model is not None:
-        verdict = await readmodels.find_evaluation(found.service.database, model["model_id"])
+        verdict = await readmodels.find_evaluation(database, model["model_id"])
         reason = f"; gate: {verdict['outcome']} {verdict['reason']}".rstrip() if verdict else ""
         message = f"model {name!r} is in stage {model['stage']!r} and not deployed{reason}"
         return ApiError(404, message, param="model", code="model_not_deployed")
-    for row in await found.service.database.fetch(readmodels.LIST_BASES):
+    for row in await database.fetch(readmodels.LIST_BASES):
         if row["name"] == name:
-            message = f"no replica of base model {name!r} is ready yet; try again"
-            return ApiError(503, message, param="model", code="model_unavailable", kind="server_error")
+            return _unavailable(name)
     return ApiError(404, f"model {name!r} does not exist", param="model", code="model_not_found")
 
 
-async def _forward(found: Gateway, target: Target, path: str, body: dict[str, Any], asked: str) -> Response:
-    key = (found.settings.replica_keys_dir / target.replica_id).read_text().strip()
-    request = found.http.build_request(
-        "POST", target.url + path, json=body, headers={"authorization": f"Bearer {key}"}
-    )
-    answer = await found.http.send(request, stream=True)
-    if body.get("stream") and answer.status_code == 200:
-        lines = _renamed_lines(answer, target.served_name, asked)
+async def _forward(found: Gateway, target: Target, path: str, asked: Inference) -> Response:
+    """Raises Elsewhere while the replica has done nothing.
+
+    A request that it had is not given to the next one: what ended one engine could end them all.
+    """
+    answer = await _send(found, target, path, asked)
+    if asked.stream and answer.status_code == httpx.codes.OK:
+        lines = _renamed_lines(answer, target, asked.model)
         return StreamingResponse(lines, media_type="text/event-stream")
     try:
         raw = await answer.aread()
+    except httpx.TransportError as error:
+        raise _lost(target, asked, error) from error
     finally:
         await answer.aclose()
+    if answer.status_code in NOT_HERE:
+        raise Elsewhere(f"{answer.status_code}: {raw[:200]!r}")
+    if answer.is_server_error:
+        raise _lost(target, asked, f"{answer.status_code}: {raw[:200]!r}")
     media_type = answer.headers.get("content-type", "application/json")
     return Response(
-        _renamed(raw, target.served_name, asked), status_code=answer.status_code, media_type=media_type
+        _renamed(raw, target.served_name, asked.model), status_code=answer.status_code, media_type=media_type
     )
 
 
-async def _renamed_lines(answer: httpx.Response, served: str, asked: str) -> AsyncIterator[bytes]:
+async def _send(found: Gateway, target: Target, path: str, asked: Inference) -> httpx.Response:
+    body = asked.model_dump(exclude_none=True) | {"model": target.served_name}
+    try:
+        key = (found.settings.replica_keys_dir / target.replica_id).read_text().strip()
+        headers = {"authorization": f"Bearer {key}"}
+        request = found.http.build_request("POST", target.url + path, json=body, headers=headers)
+        return await found.http.send(request, stream=True)
+    except UNSENT as error:
+        raise Elsewhere(f"{type(error).__name__}: {error}") from error
+    except httpx.TransportError as error:
+        raise _lost(target, asked, error) from error
+
+
+def _lost(target: Target, asked: Inference, error: object) -> ApiError:
+    log.warning("replica failed in a request", replica_id=target.replica_id, error=repr(error))
+    message = f"the replica of model {asked.model!r} failed while it answered; try again"
+    return unavailable(message, param="model", code="model_unavailable")
+
+
+async def _renamed_lines(answer: httpx.Response, target: Target, asked: str) -> AsyncIterator[bytes]:
     try:
         async for line in answer.aiter_lines():
-            yield _renamed(line.encode(), served, asked) + b"\n"
+            yield _renamed(line.encode(), target.served_name, asked) + b"\n"
+    except httpx.TransportError as error:
+        log.warning("replica failed in a stream", replica_id=target.replica_id, error=repr(error))
+        problem = unavailable(
+            f"the replica of model {asked!r} failed in its answer", code="model_unavailable"
+        )
+        yield f"data: {json.dumps(problem.body)}\n\n".encode()
     finally:
         await answer.aclose()
 

@@ -24,7 +24,7 @@ async def validate(caller: Caller, found: Found, body: CreateDataset) -> dict[st
     async with found.service.unit() as unit:
         inputs = await inputs_of(unit, caller.tenant, body)
         await unit.emit(decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id))
-        await unit.conn.execute(readmodels.SAVE_DATASET, dataset_id, caller.tenant, "validating", None, {})
+        await unit.conn.execute(readmodels.NOTE_DATASET, dataset_id, caller.tenant)
         row = await unit.conn.fetchrow(readmodels.FIND_DATASET, dataset_id, caller.tenant)
     return shapes.dataset(row)
 

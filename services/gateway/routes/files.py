@@ -3,45 +3,57 @@
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from uuid import uuid4
 
-from fastapi import APIRouter, File, Form, UploadFile
+from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
+from starlette.datastructures import UploadFile
 
 from schemas import layout
 from schemas.base import FileRef
 from services.gateway import shapes, store, uploads
-from services.gateway.deps import Caller, Found, page_size
+from services.gateway.deps import Caller, Found, Gateway, page_size, unknown_place
 from services.gateway.errors import ApiError, not_found
 from shared.failpoints import failpoint
 from shared.storage.objects import sha256_of
 
 router = APIRouter()
 
+MAX_FILES_OF_A_PAGE = 10_000
+"""OpenAI's."""
+
 
 @router.post("/files")
-async def upload(
-    caller: Caller, found: Found, file: Annotated[UploadFile, File()], purpose: Annotated[str, Form()]
-) -> dict[str, Any]:
-    uploads.require_purpose(purpose)
-    limit = found.settings.max_upload_bytes
-    if file.size is None or file.size > limit:
-        message = f"file: found {file.size} bytes, expected at most {limit}"
-        raise ApiError(413, message, param="file", code="file_too_large")
+async def upload(caller: Caller, found: Found, request: Request) -> dict[str, Any]:
+    # Parsed here, so that nothing is spooled for a caller who is not known.
+    async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
+        uploads.require_fields(name for name, _ in form.multi_items())
+        file, purpose = form["file"], form["purpose"]
+        if not isinstance(file, UploadFile) or not isinstance(purpose, str):
+            message = (
+                "file: found text, expected a file" if isinstance(file, str) else "purpose: found a file"
+            )
+            param = "file" if isinstance(file, str) else "purpose"
+            raise ApiError(400, message, param=param, code="invalid_value")
+        uploads.require_purpose(purpose)
+        return await _store(caller, found, file, purpose)
+
+
+async def _store(caller: Caller, found: Gateway, file: UploadFile, purpose: str) -> dict[str, Any]:
     path = found.settings.scratch_dir / f"upload-{uuid4().hex}"
     try:
         await asyncio.to_thread(_spool, file, path)
         file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
-        digest = await asyncio.to_thread(sha256_of, path)
+        size_bytes, digest = path.stat().st_size, await asyncio.to_thread(sha256_of, path)
         await found.service.objects.put_file(layout.blob(digest), path, sha256=digest)
     finally:
         path.unlink(missing_ok=True)
     ref = FileRef(
         file_id=f"file-{uuid4().hex[:24]}",
         sha256=digest,
-        size_bytes=file.size,
-        filename=Path(file.filename or "upload.jsonl").name[:255],
+        size_bytes=size_bytes,
+        filename=uploads.safe_name(file.filename or ""),
     )
     async with found.service.unit() as unit:
         await store.add_file(
@@ -55,10 +67,11 @@ async def upload(
 async def list_files(
     caller: Caller, found: Found, purpose: str | None = None, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
-    size = page_size(limit)
-    rows = await store.list_files(
-        found.service.database, caller.tenant, purpose=purpose, after=after, limit=size + 1
-    )
+    size = page_size(limit, at_most=MAX_FILES_OF_A_PAGE)
+    database = found.service.database
+    if after is not None and not await database.fetchval(store.HAS_FILE, after, caller.tenant):
+        raise unknown_place(after)
+    rows = await store.list_files(database, caller.tenant, purpose=purpose, after=after, limit=size + 1)
     return shapes.page([shapes.file(row) for row in rows[:size]], has_more=len(rows) > size)
 
 

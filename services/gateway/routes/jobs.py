@@ -3,17 +3,18 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import JSONResponse
 
-from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob
+from schemas.base import CommandRefused
+from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
 from services.gateway import decide, readmodels, shapes, store
-from services.gateway.decide import TERMINAL_PHASES, Inputs
-from services.gateway.deps import Caller, Found, Gateway, page_size
+from services.gateway.decide import Inputs
+from services.gateway.deps import Caller, Found, Gateway, page_size, refusal, unknown_place
 from services.gateway.errors import ApiError, not_found
 from services.gateway.requests import CreateDataset, CreateJob
 from shared.failpoints import failpoint
@@ -21,8 +22,14 @@ from shared.messaging.unit import Unit
 
 router = APIRouter()
 
-SSE_POLL_SECONDS = 0.25
-SSE_KEEPALIVE_SECONDS = 15.0
+POLL_SECONDS = 0.25
+EXPECTED: dict[type[JobMessage], tuple[str, str]] = {
+    CancelJob: ("job_not_active", "one that is not evaluated yet and has not ended"),
+    PauseJob: ("job_not_active", "one that is not evaluated yet and has not ended"),
+    ResumeJob: ("job_not_paused", "paused"),
+    RetryJob: ("job_not_retryable", "failed or cancelled"),
+}
+"""Code of a refusal, and the states that the command is for."""
 
 
 @router.post("/jobs")
@@ -54,6 +61,7 @@ async def _submit(unit: Unit, caller: Caller, body: CreateJob) -> dict[str, Any]
     )
     dataset = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
     await unit.emit(dataset, submit)
+    await unit.conn.execute(readmodels.NOTE_DATASET, dataset_id, caller.tenant)
     spec = submit.spec.model_dump(mode="json")
     await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
     return shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
@@ -82,15 +90,18 @@ async def list_jobs(
         for name, value in request.query_params.items()
         if name.startswith("metadata[") and name.endswith("]")
     }
+    database = found.service.database
+    if after is not None and await readmodels.find_job(database, after, caller.tenant) is None:
+        raise unknown_place(after)
     rows = await readmodels.list_jobs(
-        found.service.database, caller.tenant, metadata=wanted or None, after=after, limit=size + 1
+        database, caller.tenant, metadata=wanted or None, after=after, limit=size + 1
     )
     return shapes.page([shapes.job(row) for row in rows[:size]], has_more=len(rows) > size)
 
 
 @router.get("/jobs/{job_id}")
 async def retrieve(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
-    return shapes.job(await _row(caller, found, job_id))
+    return shapes.job(await row_of(caller, found, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -108,125 +119,72 @@ async def resume(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
     return await _command(caller, found, ResumeJob(job_id=job_id, tenant=caller.tenant))
 
 
+@router.post("/jobs/{job_id}/retry")
+async def retry(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
+    """The new job, which is like this one and names it as `retry_of`."""
+    original = await row_of(caller, found, job_id)
+    new_job_id = f"ftjob-{uuid4().hex[:16]}"
+    command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)
+    if await _sent(caller, found, command, until=lambda row: row is not None, about=new_job_id) is None:
+        await _note_retry(found, original, new_job_id)
+    return shapes.job(await row_of(caller, found, new_job_id))
+
+
 async def _command(caller: Caller, found: Gateway, command: JobMessage) -> dict[str, Any]:
     """Send it and wait until the job moved; a refusal is the answer."""
-    before = await _row(caller, found, command.job_id)
+    before = await row_of(caller, found, command.job_id)
+    await _sent(
+        caller,
+        found,
+        command,
+        until=lambda row: row["phase"] != before["phase"],
+        about=command.job_id,
+    )
+    return shapes.job(await row_of(caller, found, command.job_id))
+
+
+async def _sent(
+    caller: Caller, found: Gateway, command: JobMessage, *, until: Callable[[Any], bool], about: str
+) -> Any:
+    """The row of the job `about` once the condition holds; None if that takes longer than a request waits."""
     async with found.service.unit() as unit:
         command_id = (await unit.emit(command))[0]
-    until = time.monotonic() + found.settings.command_wait_seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + found.settings.command_wait_seconds
+    while time.monotonic() < deadline:
         outcome = await readmodels.find_outcome(found.service.database, command_id)
-        if outcome is not None and outcome["event_type"] == "CommandRefused":
-            payload = outcome["payload"]
-            raise ApiError(409, payload["message"], param=payload["param"], code=payload["code"])
-        row = await _row(caller, found, command.job_id)
-        if row["phase"] != before["phase"]:
-            return shapes.job(row)
-        await asyncio.sleep(SSE_POLL_SECONDS)
-    return shapes.job(await _row(caller, found, command.job_id))
+        if outcome is not None and outcome["event_type"] == CommandRefused.type:
+            raise _refused(command, await row_of(caller, found, command.job_id), outcome["payload"])
+        row = await readmodels.find_job(found.service.database, about, caller.tenant)
+        if until(row):
+            return row
+        await asyncio.sleep(POLL_SECONDS)
+    return None
 
 
-@router.get("/jobs/{job_id}/events", response_model=None)
-async def events(
-    caller: Caller,
-    found: Found,
-    request: Request,
-    job_id: str,
-    after: str | None = None,
-    limit: int = 20,
-    stream: bool = False,
-    last_event_id: Annotated[str | None, Header()] = None,
-) -> dict[str, Any] | StreamingResponse:
-    """Newest first, as OpenAI lists them; or, with `stream=true`, a server-sent stream from the beginning."""
-    await _row(caller, found, job_id)
-    if stream or "text/event-stream" in request.headers.get("accept", ""):
-        begin = _event_number(last_event_id, param="Last-Event-ID") or 0
-        return StreamingResponse(_stream(caller, found, job_id, begin), media_type="text/event-stream")
-    size = page_size(limit)
-    before = _event_number(after, param="after")
-    rows = await readmodels.events_before(found.service.database, job_id, before=before, limit=size + 1)
-    return shapes.page([shapes.job_event(row) for row in rows[:size]], has_more=len(rows) > size)
+def _refused(command: JobMessage, row: Any, payload: dict[str, Any]) -> ApiError:
+    problem = refusal(payload)
+    if problem.status == 404:
+        return not_found("fine-tuning job", command.job_id, param="fine_tuning_job_id")
+    code, expected = EXPECTED[type(command)]
+    message = f"{payload['message']}; found a job that is {row['phase']}, expected {expected}"
+    return ApiError(problem.status, message, param="fine_tuning_job_id", code=code)
 
 
-async def _stream(caller: Caller, found: Gateway, job_id: str, begin: int) -> AsyncIterator[str]:
-    """Ends after the last event of a finished job; a client that returns with Last-Event-ID misses nothing."""
-    last, spoke_at = begin, time.monotonic()
-    while True:
-        row = await _row(caller, found, job_id)
-        rows = await readmodels.events_after(found.service.database, job_id, after=last)
-        for event in rows:
-            last, spoke_at = event["id"], time.monotonic()
-            body = JSONResponse(shapes.job_event(event)).body
-            yield f"id: ftevent-{event['id']}\nevent: {event['type']}\ndata: {bytes(body).decode()}\n\n"
-        if not rows:
-            if row["phase"] in TERMINAL_PHASES:
-                yield "data: [DONE]\n\n"
-                return
-            if time.monotonic() - spoke_at > SSE_KEEPALIVE_SECONDS:
-                spoke_at = time.monotonic()
-                yield ": still here\n\n"
-            await asyncio.sleep(SSE_POLL_SECONDS)
+async def _note_retry(found: Gateway, original: Any, new_job_id: str) -> None:
+    """Show the job before the scheduler has heard of it."""
+    async with found.service.unit() as unit:
+        await store.note_submitted(
+            unit.conn,
+            new_job_id,
+            original["tenant"],
+            original["spec"],
+            original["dataset_id"],
+            now=unit.now,
+        )
 
 
-@router.get("/jobs/{job_id}/checkpoints")
-async def checkpoints(
-    caller: Caller, found: Found, job_id: str, after: str | None = None, limit: int = 10
-) -> dict[str, Any]:
-    await _row(caller, found, job_id)
-    size = page_size(limit)
-    attempt, step = _checkpoint_place(after)
-    rows = await found.service.database.fetch(
-        readmodels.LIST_CHECKPOINTS, job_id, caller.tenant, attempt, step, size + 1
-    )
-    return shapes.page([shapes.checkpoint(row) for row in rows[:size]], has_more=len(rows) > size)
-
-
-@router.get("/jobs/{job_id}/metrics")
-async def metrics(
-    caller: Caller,
-    found: Found,
-    job_id: str,
-    after_step: int = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
-) -> dict[str, Any]:
-    await _row(caller, found, job_id)
-    rows = await found.service.database.fetch(readmodels.LIST_STEPS, job_id, after_step, limit)
-    data = [{"step": row["step"], "attempt": row["attempt"], **row["metrics"]} for row in rows]
-    return {"object": "list", "data": data, "has_more": len(rows) == limit}
-
-
-@router.get("/jobs/{job_id}/logs")
-async def logs(
-    caller: Caller, found: Found, job_id: str, attempt: int | None = None, node: int = 0, after: int = -1
-) -> dict[str, Any]:
-    """Chunks of an attempt's log with a number greater than `after`; `next` is what to ask with next time."""
-    row = await _row(caller, found, job_id)
-    wanted = row["attempt"] if attempt is None else attempt
-    return await found.logs_of(job_id, wanted, node, after)
-
-
-async def _row(caller: Caller, found: Gateway, job_id: str) -> Any:
+async def row_of(caller: Caller, found: Gateway, job_id: str) -> Any:
     row = await readmodels.find_job(found.service.database, job_id, caller.tenant)
     if row is None:
         raise not_found("fine-tuning job", job_id, param="fine_tuning_job_id")
     return row
-
-
-def _event_number(event_id: str | None, *, param: str) -> int | None:
-    if event_id is None:
-        return None
-    number = event_id.removeprefix("ftevent-")
-    if not number.isdigit():
-        raise ApiError(400, f"{param}: found {event_id!r}, expected ftevent-<number>", param=param)
-    return int(number)
-
-
-def _checkpoint_place(checkpoint_id: str | None) -> tuple[int | None, int | None]:
-    if checkpoint_id is None:
-        return None, None
-    attempt, _, step = checkpoint_id.rpartition("-")
-    attempt = attempt.rpartition("-")[2]
-    if not (attempt.isdigit() and step.isdigit()):
-        message = f"after: found {checkpoint_id!r}, expected ftckpt-<job>-<attempt>-<step>"
-        raise ApiError(400, message, param="after")
-    return int(attempt), int(step)

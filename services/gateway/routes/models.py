@@ -14,7 +14,7 @@ from schemas.model import (
 )
 from services.gateway import readmodels, shapes
 from services.gateway.deps import Caller, Found, Gateway
-from services.gateway.errors import not_found
+from services.gateway.errors import not_found, unavailable
 from services.gateway.requests import Deploy
 
 router = APIRouter()
@@ -55,11 +55,14 @@ async def evaluation(caller: Caller, found: Found, name: str) -> dict[str, Any]:
 
 @router.post("/models/{name:path}/deploy")
 async def deploy(caller: Caller, found: Found, name: str, body: Deploy | None = None) -> dict[str, Any]:
-    """Serve a gated version; 409 with the gate's reason where it is not."""
+    """Serve a gated version; 400 with the gate's reason where it is not."""
     row = await _row(caller, found, name)
     slot = (body.slot if body else None) or row["full_name"]
     await _send(found, DeployModel(model_id=row["model_id"], tenant=caller.tenant, slot=slot))
-    return await _deployment(caller, found, slot)
+    route = await _route(caller, found, slot)
+    if route is None:
+        raise unavailable(f"deployment {slot!r} is asked for but not decided yet", code="not_decided_yet")
+    return shapes.deployment(route)
 
 
 @router.post("/models/{name:path}/promote")
@@ -124,7 +127,11 @@ async def _row(caller: Caller, found: Gateway, name: str) -> Any:
 
 
 async def _deployment(caller: Caller, found: Gateway, slot: str) -> dict[str, Any]:
-    row = await found.service.database.fetchrow(readmodels.FIND_ROUTE, caller.tenant, slot)
+    row = await _route(caller, found, slot)
     if row is None:
         raise not_found("deployment", slot)
     return shapes.deployment(row)
+
+
+async def _route(caller: Caller, found: Gateway, slot: str) -> Any:
+    return await found.service.database.fetchrow(readmodels.FIND_ROUTE, caller.tenant, slot)

@@ -2,7 +2,7 @@ import pytest
 
 from schemas.specification import DatasetFormat
 from services.gateway.errors import ApiError
-from services.gateway.uploads import look_at, require_purpose
+from services.gateway.uploads import look_at, require_fields, require_purpose, safe_name
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,47 @@ def test_other_purposes_need_rows_but_no_format(tmp_path):
 def test_an_unknown_purpose_is_named():
     with pytest.raises(ApiError, match="purpose: found 'assistants'"):
         require_purpose("assistants")
+
+
+def test_parquet_is_not_available_yet(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"PAR1\x15\x04\x15\x10")
+    with pytest.raises(ApiError, match="Parquet is not available yet") as caught:
+        look_at(path, purpose="fine-tune")
+    assert caught.value.body["error"]["code"] == "not_available_yet"
+
+
+@pytest.mark.parametrize(
+    ("names", "param", "code"),
+    [
+        (["file", "purpose", "colour"], "colour", "unknown_parameter"),
+        (["file", "purpose", "expires_after[anchor]"], "expires_after", "not_available_yet"),
+        (["file"], "purpose", "missing_required_parameter"),
+        (["purpose"], "file", "missing_required_parameter"),
+        (["file", "purpose", "purpose"], "purpose", "invalid_value"),
+    ],
+)
+def test_a_field_of_the_form_at_fault_is_named(names, param, code):
+    with pytest.raises(ApiError, match=param) as caught:
+        require_fields(names)
+    assert (caught.value.body["error"]["param"], caught.value.body["error"]["code"]) == (param, code)
+    require_fields(["purpose", "file"])
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("train.jsonl", "train.jsonl"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\temp\\rows.jsonl", "rows.jsonl"),
+        ("/etc/", "upload.jsonl"),
+        ("..", "upload.jsonl"),
+        ("", "upload.jsonl"),
+        ("a\x00b\r\nSet-Cookie: x", "abSet-Cookie: x"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("naïve 数.jsonl", "naïve 数.jsonl"),
+        ("x" * 5000, "x" * 255),
+    ],
+)
+def test_a_filename_is_only_a_name(hostile, shown):
+    assert safe_name(hostile) == shown

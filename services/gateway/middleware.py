@@ -1,0 +1,66 @@
+"""What surrounds every request: a span, and a bound on the size of its body."""
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.gateway.errors import ApiError
+from shared.telemetry.tracing import span
+
+UPLOADS = "/v1/files"
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_FORM_BYTES = 64 * 1024
+"""What a form has around its file."""
+
+
+class Traced:
+    """One span per request, so that all that it sends is of one trace; the caller's, where it names one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+            return
+        with span(f"{scope['method']} request", traceparent=Headers(scope=scope).get("traceparent", "")):
+            await self._app(scope, receive, send)
+
+
+class BoundedBody:
+    """A body that is too long is refused by its Content-Length, or else where it passes the limit."""
+
+    def __init__(self, app: ASGIApp, *, upload_bytes: int) -> None:
+        self._app = app
+        self._upload_bytes = upload_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = self._upload_bytes + MAX_FORM_BYTES if scope["path"] == UPLOADS else MAX_BODY_BYTES
+        announced = Headers(scope=scope).get("content-length", "0")
+        if announced.isdecimal() and int(announced) > limit:
+            await _too_large(int(announced), limit).answer()(scope, receive, send)
+            return
+        await self._app(scope, _counted(receive, limit), send)
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    received = 0
+
+    async def next_part() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > limit:
+            # FastAPI makes 400 of anything else that is raised while it reads a body.
+            raise HTTPException(413, f"found over {limit} bytes, expected at most {limit}")
+        return message
+
+    return next_part
+
+
+def _too_large(found: int, limit: int) -> ApiError:
+    message = f"body: found {found} bytes, expected at most {limit}"
+    return ApiError(413, message, code="request_too_large")

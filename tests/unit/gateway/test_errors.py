@@ -1,0 +1,62 @@
+import pytest
+from pydantic import ValidationError
+
+from services.gateway.errors import ApiError, first_problem, not_found, unavailable
+from services.gateway.requests import CreateDataset, CreateJob
+
+JOB = {"model": "tiny", "training_file": "file-1"}
+
+
+def problem(body: dict, kind: type = CreateJob) -> dict:
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body)
+    return first_problem(caught.value.errors()).body["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "code"),
+    [
+        ({"colour": "blue"}, "colour", "unknown_parameter"),
+        ({"metadata": {"k" * 65: "v"}}, f"metadata.{'k' * 65}", "invalid_value"),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k", "invalid_value"),
+        ({"metadata": {str(n): "v" for n in range(17)}}, "metadata", "invalid_value"),
+        ({"retune": {"max_cost": 5}}, "retune.max_cost", "not_available_yet"),
+        ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs", "invalid_value"),
+        ({"suffix": "a b"}, "suffix", "invalid_value"),
+    ],
+)
+def test_the_parameter_is_named_with_a_code(changes, param, code):
+    found = problem(JOB | changes)
+    assert (found["param"], found["code"]) == (param, code)
+    assert param in found["message"]
+
+
+def test_a_missing_field_has_openais_code():
+    found = problem({"model": "tiny"})
+    assert (found["param"], found["code"]) == ("training_file", "missing_required_parameter")
+    assert "secret" not in problem({"model": "tiny", "suffix": "secret"})["message"]
+
+
+def test_a_cap_on_cost_is_refused_for_datasets_too():
+    assert problem(JOB | {"retune": {"max_cost": "1.5"}}, CreateDataset)["code"] == "not_available_yet"
+
+
+def test_metadata_at_its_limits_is_taken():
+    metadata = {f"{n:064}": "v" * 512 for n in range(16)}
+    assert CreateJob.model_validate(JOB | {"metadata": metadata}).metadata == metadata
+
+
+def test_a_body_that_is_no_json_is_no_parameter():
+    raw = {"type": "json_invalid", "loc": ("body", 12), "msg": "JSON decode error", "input": {}}
+    found = first_problem([raw]).body["error"]
+    assert (found["param"], found["code"]) == (None, "invalid_json")
+
+
+def test_what_does_not_exist_has_a_code_without_hyphens():
+    error = not_found("fine-tuning job", "ftjob-1", param="fine_tuning_job_id").body["error"]
+    assert error["code"] == "fine_tuning_job_not_found"
+
+
+def test_clients_are_told_when_to_come_back():
+    assert unavailable("away", code="x").answer().headers["retry-after"] == "5"
+    assert "retry-after" not in ApiError(400, "no").answer().headers
