@@ -41,6 +41,12 @@ class Topic:
         """Requests, which may be refused."""
         return self.name.endswith(".commands")
 
+    @property
+    def tenant(self) -> str | None:
+        """Whose own topic this is; what its messages claim does not count."""
+        family, _, rest = self.name.partition(".")
+        return rest.removesuffix(".commands") if family == "tenant" and self.is_commands else None
+
 
 DATASET_COMMANDS = Topic(
     "dataset.commands", ("gateway", "admin"), (dataset.SubmitDataset, dataset.DeleteDataset)
@@ -246,6 +252,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
         DEPLOYMENT_EVENTS,
         COST_EVENTS,
         RUN_METRICS,
+        TENANT_EVENTS,
         PARKED_COMMANDS,
     ),
     "ingest": (DATASET_COMMANDS, JOB_EVENTS, EVAL_EVENTS, MODEL_EVENTS, PARKED_COMMANDS),

@@ -227,7 +227,7 @@ class Edge:
                     code=refused.code,
                     message=refused.message,
                     param=refused.param,
-                    tenant=getattr(delivery.message, "tenant", None),
+                    tenant=delivery.topic.tenant or getattr(delivery.message, "tenant", None),
                 )
             )
             if settle is not None:
