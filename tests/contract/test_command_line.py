@@ -21,6 +21,7 @@ FROZEN = {
         "cancel": "job_id",
         "pause": "job_id",
         "resume": "job_id",
+        "retry": "job_id",
         "events": "job_id",
         "checkpoints": "job_id",
         "metrics": "job_id",

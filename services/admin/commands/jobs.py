@@ -92,6 +92,13 @@ def resume(job_id: str) -> None:
 
 
 @app.command()
+def retry(job_id: str) -> None:
+    """Make a new job like a failed or cancelled one."""
+    job = api().post(f"{JOBS}/{job_id}/retry")
+    show(job, job["id"])
+
+
+@app.command()
 def events(job_id: str) -> None:
     """Print what happened to a job, oldest first."""
     found = list(api().pages(f"{JOBS}/{job_id}/events"))[::-1]
