@@ -1,14 +1,17 @@
 """stdout is the result, for people or, with --json, for machines; everything else goes to stderr."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-stderr = Console(stderr=True, highlight=False)
-stdout = Console(highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+PIPED_WIDTH = 1_000
+"""Columns of a table that no terminal shows: none is folded."""
+stdout = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 class Output:

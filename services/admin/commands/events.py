@@ -15,6 +15,10 @@ from shared.messaging.reader import TopicReader
 app = typer.Typer(help="Events, straight from Kafka.", no_args_is_help=True)
 
 STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_story)
+GIST = (
+    *("attempt", "reason", "failure_class", "step", "last_step", "pool"),
+    *("code", "message", "stage", "slot"),
+)
 
 
 @app.command()
@@ -91,19 +95,11 @@ def _value(event: Delivery) -> dict[str, Any]:
 def _gist(event: Delivery) -> str:
     """The fields that tell most at a glance."""
     data = event.message.model_dump(mode="json")
-    names = (
-        "attempt",
-        "reason",
-        "failure_class",
-        "step",
-        "last_step",
-        "pool",
-        "code",
-        "message",
-        "stage",
-        "slot",
-    )
-    parts = [f"{name}={data[name]}" for name in names if data.get(name) not in (None, "")]
+    parts = [f"{name}={data[name]}" for name in GIST if data.get(name) not in (None, "")]
     if bundle := data.get("bundle"):
         parts.append(f"bundle={bundle['attempt']}/{bundle['step']}")
+    if certificate := data.get("certificate"):
+        parts.append(f"step={certificate['step']} exact={str(certificate['exact']).lower()}")
+    if result := data.get("result"):
+        parts.append(f"stage={result['stage']} outcome={result['outcome']}")
     return " ".join(parts)
