@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import openai
 
@@ -71,6 +71,16 @@ class Platform:
 
     async def read(self, *arguments: str) -> Any:
         return json.loads(await self.retune("--json", *arguments))
+
+    async def request(
+        self, method: Literal["GET", "POST", "DELETE"], path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What the openai client has no name for."""
+        answer = dict[str, Any]
+        if method == "GET":
+            return await self.client.get(path, cast_to=answer)
+        send = self.client.post if method == "POST" else self.client.delete
+        return await send(path, cast_to=answer, body=body)
 
     async def upload(self, path: Path) -> str:
         return (await self.client.files.create(file=path, purpose="fine-tune")).id
