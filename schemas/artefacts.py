@@ -5,7 +5,7 @@ A manifest is written last and names size and sha256 of every file; an artefact 
 
 from typing import Literal
 
-from schemas.base import Attempt, BundleRef, Bytes, Count, Sha256, Step, Value
+from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
 from schemas.specification import DatasetFormat, Method, canonical_sha256
 
 
@@ -61,7 +61,7 @@ class DatasetManifest(Value):
     """
 
     version: Sha256
-    tenant: str
+    tenant: TenantName
     base_sha: Sha256
     template_sha256: Sha256
     format: DatasetFormat
@@ -82,7 +82,7 @@ class BundleManifest(Value):
     expected next batch), `rng/rank-<r>.safetensors`.
     """
 
-    job_id: str
+    job_id: JobId
     attempt: Attempt
     step: Step
     world_size: Count
@@ -109,7 +109,7 @@ class ModelManifest(Value):
     files: tuple[FileEntry, ...]
     base_sha: Sha256
     source: BundleRef
-    job_id: str
+    job_id: JobId
 
 
 class ResumeCertificate(Value):

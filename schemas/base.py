@@ -6,6 +6,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+LABEL = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+"""What becomes part of a folder, a key or a host name: a DNS label of at most 40 characters."""
+
+JobId = Annotated[str, Field(pattern=LABEL, description="a DNS label of at most 40 characters")]
+DatasetId = Annotated[str, Field(pattern=LABEL, description="a DNS label of at most 40 characters")]
+TenantName = Annotated[str, Field(pattern=LABEL, description="a DNS label of at most 40 characters")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="sha256, lower-case hexadecimal")]
 Step = Annotated[int, Field(ge=0, description="optimizer steps completed")]
 Attempt = Annotated[int, Field(ge=0, description="the attempt number of the job; its epoch")]

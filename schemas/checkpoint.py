@@ -2,13 +2,13 @@
 
 from datetime import datetime
 
-from schemas.base import BundleRef, Bytes, Message, Step
+from schemas.base import BundleRef, Bytes, JobId, Message, Step, TenantName
 
 
 class CheckpointFact(Message):
     keyed_by = "job_id"
-    job_id: str
-    tenant: str
+    job_id: JobId
+    tenant: TenantName
 
 
 class CheckpointVerified(CheckpointFact):

@@ -2,15 +2,15 @@
 
 from datetime import datetime
 
-from schemas.base import Attempt, Message, PriceClass, Seconds, Usd
+from schemas.base import Attempt, JobId, Message, PriceClass, Seconds, TenantName, Usd
 
 
 class CostAccrued(Message):
     """An attempt's nodes were released; what they cost."""
 
     keyed_by = "job_id"
-    job_id: str
-    tenant: str
+    job_id: JobId
+    tenant: TenantName
     attempt: Attempt
     node_seconds: Seconds
     cost: Usd

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.artefacts import DatasetCounts
-from schemas.base import Message, Sha256, Value
+from schemas.base import DatasetId, Message, Sha256, TenantName, Value
 from schemas.specification import DatasetSpec
 
 
@@ -13,9 +13,9 @@ class SubmitDataset(Message):
     """Validate, deduplicate, check, tokenise and pack a file for one base model."""
 
     keyed_by = "dataset_id"
-    dataset_id: str
+    dataset_id: DatasetId
     """Id of this request, `ds-…`; jobs name it. Several requests may end in one version."""
-    tenant: str
+    tenant: TenantName
     spec: DatasetSpec
 
 
@@ -24,14 +24,14 @@ class DeleteDataset(Message):
 
     keyed_by = "dataset_version"
     dataset_version: Sha256
-    tenant: str
+    tenant: TenantName
 
 
 class DatasetFact(Message):
     keyed_by = "dataset_id"
-    dataset_id: str
+    dataset_id: DatasetId
     """The SubmitDataset that this answers."""
-    tenant: str
+    tenant: TenantName
 
 
 class DatasetAccepted(DatasetFact):
@@ -84,5 +84,5 @@ class DatasetDeleted(Message):
 
     keyed_by = "dataset_version"
     dataset_version: Sha256
-    tenant: str
+    tenant: TenantName
     dataset_ids: tuple[str, ...]

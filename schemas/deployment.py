@@ -1,6 +1,6 @@
 """deployment.events: what is loaded where. Key: the serving pool, one per base sha."""
 
-from schemas.base import Count, Message, Seconds, Sha256, Value
+from schemas.base import Count, Message, Seconds, Sha256, TenantName, Value
 
 
 class ReplicaAddress(Value):
@@ -42,7 +42,7 @@ class AdapterLoaded(PoolFact):
 
 class SlotState(PoolFact):
     slot: str
-    tenant: str
+    tenant: TenantName
     digest: Sha256
     generation: Count
     model_id: str

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Literal
 
-from schemas.base import Count, FileRef, Message, Sha256, Value
+from schemas.base import Count, FileRef, JobId, Message, Sha256, TenantName, Value
 
 
 class BenchmarkKind(StrEnum):
@@ -30,7 +30,7 @@ class RegisterSafetySuite(Message):
 class ReevaluateModel(Message):
     keyed_by = "model_id"
     model_id: str
-    tenant: str
+    tenant: TenantName
 
 
 class BenchmarkRegistered(Message):
@@ -98,8 +98,8 @@ class BaselineRecorded(Message):
 class EvalFact(Message):
     keyed_by = "eval_id"
     eval_id: str
-    tenant: str
-    job_id: str
+    tenant: TenantName
+    job_id: JobId
     model_id: str
     digest: Sha256
     base_sha: Sha256

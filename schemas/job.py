@@ -8,14 +8,17 @@ from schemas.base import (
     Attempt,
     BundleRef,
     Count,
+    DatasetId,
     DatasetRef,
     FailureClass,
     FileRef,
+    JobId,
     Message,
     PriceClass,
     Seconds,
     Sha256,
     Step,
+    TenantName,
 )
 from schemas.specification import GateSpec, JobSpec
 
@@ -40,7 +43,12 @@ class StopReason(StrEnum):
 class JobMessage(Message):
     keyed_by = "job_id"
     job_id: str
-    tenant: str
+    """In a command any text, so that a bad one is refused with a reason; in a fact a JobId."""
+    tenant: TenantName
+
+
+class JobFact(JobMessage):
+    job_id: JobId
 
 
 class SubmitJob(JobMessage):
@@ -68,16 +76,16 @@ class RetryJob(JobMessage):
     new_job_id: str
 
 
-class JobSubmitted(JobMessage):
+class JobSubmitted(JobFact):
     """Accepted; its dataset may not be ready yet."""
 
-    dataset_id: str
+    dataset_id: DatasetId
     spec: JobSpec
     submitted_at: datetime
-    retry_of: str | None = None
+    retry_of: JobId | None = None
 
 
-class JobQueued(JobMessage):
+class JobQueued(JobFact):
     """Waiting for capacity."""
 
     dataset: DatasetRef
@@ -86,11 +94,11 @@ class JobQueued(JobMessage):
     """Optimizer steps of the whole job."""
     waiting_for: str
     """Why it is not running yet, for people."""
-    duplicate_of: str | None = None
+    duplicate_of: JobId | None = None
     """An earlier job of the tenant with the same configuration hash."""
 
 
-class JobScheduled(JobMessage):
+class JobScheduled(JobFact):
     """An attempt begins: the only message at which the attempt number rises."""
 
     attempt: Attempt
@@ -108,11 +116,11 @@ class JobScheduled(JobMessage):
     start_deadline: datetime
 
 
-class JobRunning(JobMessage):
+class JobRunning(JobFact):
     attempt: Attempt
 
 
-class JobStopping(JobMessage):
+class JobStopping(JobFact):
     """Sent again when the reason grows stronger or the deadline earlier."""
 
     attempt: Attempt
@@ -122,13 +130,13 @@ class JobStopping(JobMessage):
     message: str = ""
 
 
-class JobPaused(JobMessage):
+class JobPaused(JobFact):
     attempt: Attempt
     reason: PauseReason
     resume: BundleRef | None
 
 
-class JobRequeued(JobMessage):
+class JobRequeued(JobFact):
     attempt: Attempt
     """The attempt that ended."""
     failure_class: FailureClass
@@ -137,7 +145,7 @@ class JobRequeued(JobMessage):
     message: str
 
 
-class Artefact(JobMessage):
+class Artefact(JobFact):
     """What the evaluator and the registry need about a trained model."""
 
     attempt: Attempt
@@ -163,7 +171,7 @@ class JobEvaluating(Artefact):
     """Training is complete and its final bundle verified."""
 
 
-class JobSucceeded(JobMessage):
+class JobSucceeded(JobFact):
     fine_tuned_model: str
     """Full name of the model version."""
     model_id: str
@@ -173,7 +181,7 @@ class JobSucceeded(JobMessage):
     message: str
 
 
-class JobFailed(JobMessage):
+class JobFailed(JobFact):
     failure_class: FailureClass
     code: str
     message: str
@@ -181,7 +189,7 @@ class JobFailed(JobMessage):
     attempt: Attempt = 0
 
 
-class JobCancelled(JobMessage):
+class JobCancelled(JobFact):
     reason: Literal["user", "budget"]
     artefact: Artefact | None
     """The newest verified bundle, kept as a `dev` version; None if there is none."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import BundleRef, Count, Message, Sha256, Value
+from schemas.base import BundleRef, Count, JobId, Message, Sha256, TenantName, Value
 
 
 class Stage(StrEnum):
@@ -36,7 +36,7 @@ class RegisterBaseModel(Message):
 class ModelCommand(Message):
     keyed_by = "model_id"
     model_id: str
-    tenant: str
+    tenant: TenantName
 
 
 class PromoteModel(ModelCommand):
@@ -68,13 +68,13 @@ class RollbackDeployment(Message):
 
     keyed_by = "slot"
     slot: str
-    tenant: str
+    tenant: TenantName
 
 
 class UndeployModel(Message):
     keyed_by = "slot"
     slot: str
-    tenant: str
+    tenant: TenantName
 
 
 class BaseModelRegistered(Message):
@@ -93,8 +93,8 @@ class BaseModelRegistered(Message):
 class ModelFact(Message):
     keyed_by = "model_id"
     model_id: str
-    tenant: str
-    job_id: str
+    tenant: TenantName
+    job_id: JobId
     digest: Sha256
 
 
@@ -123,8 +123,8 @@ class PromotionRefused(Message):
     """The version is not promoted. `artefact`: it could not be copied or verified, so there is no version."""
 
     keyed_by = "job_id"
-    job_id: str
-    tenant: str
+    job_id: JobId
+    tenant: TenantName
     model_id: str | None
     code: str
     message: str
@@ -154,13 +154,13 @@ class SlotFact(Message):
 
     keyed_by = "slot"
     slot: str
-    tenant: str
+    tenant: TenantName
     generation: Count
 
 
 class DeploymentApproved(SlotFact):
     model_id: str
-    job_id: str | None
+    job_id: JobId | None
     """The job that waits for this, or None where a person asked."""
     kind: Literal["adapter", "full"]
     digest: Sha256

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from schemas.base import Attempt, Count, Message, PriceClass, Seconds, Usd, Value
+from schemas.base import Attempt, Count, JobId, Message, PriceClass, Seconds, TenantName, Usd, Value
 
 
 class DrainNode(Message):
@@ -39,8 +39,8 @@ class AllocatedNode(Value):
 
 class NodeFact(Message):
     keyed_by = "job_id"
-    job_id: str
-    tenant: str
+    job_id: JobId
+    tenant: TenantName
     attempt: Attempt
 
 

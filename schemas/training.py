@@ -11,10 +11,12 @@ from schemas.base import (
     Count,
     DatasetRef,
     FailureClass,
+    JobId,
     Message,
     Seconds,
     Sha256,
     Step,
+    TenantName,
     Value,
 )
 from schemas.job import StopReason
@@ -38,8 +40,8 @@ class Member(Value):
 
 class AttemptMessage(Message):
     keyed_by = "job_id"
-    job_id: str
-    tenant: str
+    job_id: JobId
+    tenant: TenantName
     attempt: Attempt
 
 

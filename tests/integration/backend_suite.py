@@ -124,6 +124,22 @@ class BackendSuite:
         with pytest.raises(SpecConflict):
             await backend.create(replace(spec, nodes=3))
 
+    @pytest.mark.parametrize(
+        "name", ["..", "../evil", "a/../../evil", "/proc/evil", "a-é-e1", "A-X-E1", "a-\0", "", "a" * 53]
+    )
+    async def test_a_name_that_is_no_label_is_refused(self, backend, tmp_path, name):
+        before = sorted(tmp_path.parent.rglob("*"))
+        for call in (
+            backend.create(a_spec(tmp_path, name=name)),
+            backend.observe(name),
+            backend.notify(name, 0, datetime.now(UTC)),
+            backend.stop(name, 0.0),
+            backend.forget(name),
+        ):
+            with pytest.raises(SpecConflict, match="expected a DNS label"):
+                await call
+        assert sorted(tmp_path.parent.rglob("*")) == before
+
     @pytest.mark.parametrize("exit_code", [0, 143])
     async def test_a_stop_asks_first_and_the_runner_says_how_it_ended(
         self, backend, spec, tmp_path, exit_code

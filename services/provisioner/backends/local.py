@@ -24,6 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
+from schemas.layout import is_dns_label
 from services.provisioner.backends.protocol import (
     AttemptSpec,
     Caps,
@@ -71,7 +72,7 @@ class LocalBackend:
         await self._until_started(spec)
 
     async def observe(self, name: str) -> Observation | None:
-        return await asyncio.to_thread(self._observe, self._nodes_dir / name)
+        return await asyncio.to_thread(self._observe, self._folder(name))
 
     async def list_owned(self) -> list[Observation]:
         return await asyncio.to_thread(lambda: list(self._list_owned()))
@@ -87,7 +88,7 @@ class LocalBackend:
             await asyncio.sleep(POLL_SECONDS)
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
-        await asyncio.to_thread(self._notify, self._nodes_dir / name / str(index), deadline)
+        await asyncio.to_thread(self._notify, self._folder(name) / str(index), deadline)
 
     async def end(self, name: str, index: int) -> None:
         mark = _mark(name, index)
@@ -95,7 +96,7 @@ class LocalBackend:
             raise EngineFailed(f"node {node_id(name, index)}: processes {left} survive SIGKILL")
 
     async def stop(self, name: str, grace_seconds: float) -> None:
-        root = self._nodes_dir / name
+        root = self._folder(name)
         root.mkdir(parents=True, exist_ok=True)
         (root / "stopped").touch()
         if grace_seconds > 0:
@@ -104,10 +105,15 @@ class LocalBackend:
             await self.end(name, index)
 
     async def forget(self, name: str) -> None:
-        await asyncio.to_thread(_forget, self._nodes_dir / name)
+        await asyncio.to_thread(_forget, self._folder(name))
+
+    def _folder(self, name: str) -> Path:
+        if not is_dns_label(name):
+            raise SpecConflict(f"attempt name is {name[:80]!r}, expected a DNS label")
+        return self._nodes_dir / name
 
     def _create(self, spec: AttemptSpec) -> None:
-        root = self._nodes_dir / spec.name
+        root = self._folder(spec.name)
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         _claim(root, spec)
         for index in range(spec.nodes):
@@ -138,7 +144,7 @@ class LocalBackend:
         }
 
     async def _until_started(self, spec: AttemptSpec) -> None:
-        root = self._nodes_dir / spec.name
+        root = self._folder(spec.name)
         deadline = time.monotonic() + START_SECONDS
         while not all((root / str(index) / "pid").exists() for index in range(spec.nodes)):
             if (root / "stopped").exists():

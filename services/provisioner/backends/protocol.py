@@ -80,7 +80,7 @@ class Observation:
 
 
 class SpecConflict(Exception):
-    """The name exists at the engine with another specification, or was stopped before."""
+    """The name exists at the engine with another specification, was stopped before, or is no DNS label."""
 
 
 class EngineFailed(Exception):

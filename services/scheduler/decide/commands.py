@@ -1,9 +1,11 @@
 """What a person, or someone for them, asks of a job. Raises Refused where it cannot be done."""
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from schemas import compatibility
+from schemas.base import LABEL
 from schemas.job import (
     CancelJob,
     JobMessage,
@@ -24,6 +26,8 @@ from shared.errors import Refused
 
 def admit(command: SubmitJob, existing: Job | None, dataset: Dataset | None, *, now: datetime) -> Job:
     """A job that could run, as far as can be told without its files."""
+    for param in ("job_id", "dataset_id", "retry_of"):
+        _require_id(getattr(command, param), param)
     if existing is not None:
         raise Refused("job_exists", f"job {command.job_id} exists already", param="job_id")
     if refusal := compatibility.check(command.spec):
@@ -47,6 +51,7 @@ def like(original: Job | None, command: RetryJob) -> SubmitJob:
         raise Refused(
             "not_retryable", f"job {job.id} is {job.state}; expected failed or cancelled", param="job_id"
         )
+    _require_id(command.new_job_id, "new_job_id")
     return SubmitJob(
         job_id=command.new_job_id,
         tenant=job.tenant,
@@ -91,6 +96,16 @@ def resume(found: Job | None, command: ResumeJob, view: View) -> Decision:
     if decision.job.state is not JobState.VALIDATING:
         return decision
     return replace(decision, events=(_job_submitted(job),))
+
+
+def _require_id(found: str | None, param: str) -> None:
+    """It becomes a folder, a key and a host name."""
+    if found is not None and re.fullmatch(LABEL, found) is None:
+        raise Refused(
+            f"bad_{param}",
+            f"{param}: found {found[:80]!r}, expected at most 40 of a-z, 0-9 and -, with no - at either end",
+            param=param,
+        )
 
 
 def _own(found: Job | None, command: JobMessage) -> Job:

@@ -1,5 +1,6 @@
 import pytest
 
+from schemas import layout
 from schemas.base import FailureClass
 from schemas.job import CancelJob, JobQueued, JobSubmitted, PauseJob, ResumeJob, RetryJob, SubmitJob
 from schemas.specification import Method, Recipe
@@ -61,6 +62,49 @@ class TestSubmit:
             for recipe in (Recipe(), resolved, Recipe(seed=1))
         }
         assert len(hashes) == 2
+
+
+HOSTILE_IDS = {
+    "up": "..",
+    "out of the folder": "x/../../../../etc/evil",
+    "absolute": "/etc/evil",
+    "slash": "a/b",
+    "nul": "ftjob-\0",
+    "line end": "ftjob-1\n",
+    "space": "ftjob 1",
+    "unicode": "ftjob-é",
+    "look-alike": "ftjob-１",
+    "upper case": "FTJOB-1",
+    "leading dash": "-rf",
+    "trailing dash": "ftjob-",
+    "dot": "ftjob.1",
+    "shell": "$(id)",
+    "too long by one": "a" * 41,
+    "200 characters": "a" * 200,
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_IDS.values(), ids=HOSTILE_IDS)
+class TestIds:
+    """They become folders, keys and host names."""
+
+    @pytest.mark.parametrize("param", ["job_id", "dataset_id", "retry_of"])
+    def test_a_submission_with_a_bad_one_is_refused_by_name(self, param, hostile):
+        with pytest.raises(Refused, match=f"{param}: found ") as refused:
+            submit(**{param: hostile})
+        assert (refused.value.code, refused.value.param) == (f"bad_{param}", param)
+
+    def test_so_is_a_retry_under_a_bad_one(self, hostile):
+        with pytest.raises(Refused, match="new_job_id: found ") as refused:
+            commands.like(a_job(JobState.FAILED), news.retry(hostile))
+        assert (refused.value.code, refused.value.param) == ("bad_new_job_id", "new_job_id")
+
+
+@pytest.mark.parametrize("job_id", ["a", "7", "ftjob-4f1c9a0b7d2e4f1c", "a" * 40, "a--b"])
+def test_good_ids_are_admitted_and_name_attempts_to_the_end(job_id):
+    assert submit(job_id=job_id).job.id == job_id
+    assert len(layout.attempt_name(job_id, 99_999_999)) <= layout.MAX_LABEL
 
 
 class TestRetry:
