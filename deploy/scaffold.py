@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-SERVICES = Path(__file__).parents[1] / "services"
+ROOT = Path(__file__).parents[1]
 WORD = re.compile(r"^[a-z][a-z0-9_]*$")
 
 FILES = {
@@ -59,25 +59,37 @@ if __name__ == "__main__":
 
 
 def new_migration(service: str, name: str) -> str:
-    folder = SERVICES / service / "migrations"
+    folder = ROOT / "services" / service / "migrations"
     if not folder.is_dir():
         raise SystemExit(f"no service {service!r}: {folder} does not exist")
     numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.sql")]
     path = folder / f"{max(numbers, default=0) + 1:04d}_{_word(name)}.sql"
     path.write_text(f"-- {path.name}: what changes and why; safe for the code that runs now\n")
-    return f"written: {path.relative_to(SERVICES.parent)}"
+    return f"written: {path.relative_to(ROOT)}"
 
 
 def new_service(name: str) -> str:
-    folder = SERVICES / _word(name)
+    folder = ROOT / "services" / _word(name)
     if folder.exists():
         raise SystemExit(f"{folder.name} exists already")
     (folder / "migrations").mkdir(parents=True)
     (folder / "migrations" / ".gitkeep").touch()
     for file, text in FILES.items():
         (folder / file).write_text(text.replace("{name}", name).replace("{upper}", name.upper()))
-    steps = "schemas/topics.py (SERVICES, LISTENS, writers), schemas/layout.py, .importlinter"
-    return f"written: services/{name}; now add it to {steps}"
+    compose = ROOT / "docker-compose.yml"
+    compose.write_text(with_container(compose.read_text(), name))
+    steps = "schemas/topics.py (SERVICES, LISTENS, writers) and .importlinter, then run `make schemas`"
+    return f"written: services/{name} and its container in docker-compose.yml; now add it to {steps}"
+
+
+def with_container(compose: str, name: str) -> str:
+    """Its block stands after that of tracker, which has nothing of its own, and is like it at the next port."""
+    found = re.search(r"\n  tracker:\n(?:    .*\n)+", compose)
+    assert found, "docker-compose.yml has no service tracker to copy"
+    ports = map(int, re.findall(r'_HTTP_PORT: "(\d+)"', compose))
+    block = found[0].replace("tracker", name).replace("TRACKER", name.upper())
+    block = re.sub(r'(_HTTP_PORT: )"\d+"', rf'\1"{max(ports) + 1}"', block)
+    return compose[: found.end()] + block + compose[found.end() :]
 
 
 def _word(name: str) -> str:

@@ -63,6 +63,7 @@ def requires(name: str) -> list[str]:
         return []  # kept out by an override of pyproject.toml
 
 
+@cache
 def loaded_by(program: str, *, without: str = "") -> set[str]:
     """Third-party modules of `python -m program`, of all of ours that it imports, and of what these start.
 
