@@ -55,14 +55,14 @@ async def consumer(
 
 
 @contextmanager
-def s3(stack: Stack, user: str) -> Iterator["S3Client"]:
+def s3(stack: Stack, user: str, secret: str | None = None) -> Iterator["S3Client"]:
     key = stack.s3_credentials(user)
     client = boto3.client(
         "s3",
         endpoint_url=stack.s3_endpoint,
         region_name="us-east-1",
         aws_access_key_id=key.access_key,
-        aws_secret_access_key=key.secret_key,
+        aws_secret_access_key=secret or key.secret_key,
         config=Config(signature_version="s3v4", s3={"addressing_style": "path"}, retries={"max_attempts": 1}),
     )
     try:

@@ -13,11 +13,15 @@ from pathlib import Path
 import asyncpg
 import pytest
 from aiokafka import TopicPartition
+from botocore.exceptions import ClientError
 
 from deploy.local.problems import AlreadyRunning, StackError
 from deploy.local.processes import until
 from deploy.local.stack import Stack, end_leftovers
 from deploy.local.state import REPOSITORY
+from deploy.provision.__main__ import variable
+from deploy.provision.rights import kafka_users, s3_users
+from schemas.topics import SERVICES
 from shared.processes import Identity, marked
 from tests.integration.local.clients import consumer, producer, s3
 
@@ -131,6 +135,44 @@ async def test_secrets_are_readable_by_their_owner_only(own: Stack):
     for process in running(own):
         command = Path(f"/proc/{process.pid}/cmdline").read_text()
         assert not any(secret in command for secret in own_secrets(own)), command
+
+
+async def test_a_site_is_set_up_from_addresses_and_passwords_alone(own: Stack):
+    """What the container `provision` does, here on servers that the launcher has started."""
+    secrets = [f"postgres:{role}" for role in ("postgres", "operator", *SERVICES)]
+    secrets += [f"kafka:{user}" for user in ("broker", *kafka_users(own.tenants))]
+    secrets += [f"s3:{user}" for user in ("root", *s3_users())]
+    settings = {
+        "KAFKA_BOOTSTRAP": own.kafka_bootstrap,
+        "POSTGRES_ADDRESS": f"127.0.0.1:{own.state.port('postgres')}",
+        "S3_ENDPOINT": own.s3_endpoint,
+        "TENANT": "demo",
+        **{variable(name): own.state.secret(name) for name in secrets},
+        "SECRET_S3_TRACKER": "changed",
+    }
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "deploy.provision", cwd=REPOSITORY, env=os.environ | settings
+    )
+    assert await done.wait() == 0
+    connection = await asyncpg.connect(own.postgres_dsn("operator"))
+    applied = {
+        service: await connection.fetchval(f"SELECT count(*) FROM {service}.migration")
+        for service in SERVICES
+    }
+    await connection.close()
+    assert all(applied.values()), applied
+    assert s3_answer(own, "tracker", secret="changed") == "AccessDenied"  # known, and allowed nothing
+    assert s3_answer(own, "tracker") == "SignatureDoesNotMatch"
+    assert s3_answer(own, "ingest") == "allowed"
+
+
+def s3_answer(stack: Stack, user: str, secret: str | None = None) -> str:
+    with s3(stack, user, secret=secret) as client:
+        try:
+            client.list_objects_v2(Bucket=stack.s3_bucket, Prefix="datasets/")
+        except ClientError as error:
+            return error.response["Error"]["Code"]
+    return "allowed"
 
 
 def own_secrets(stack: Stack) -> list[str]:

@@ -2,8 +2,10 @@
 
 import re
 
+import pytest
+
 from deploy.images import passwords
-from deploy.provision.__main__ import variable
+from deploy.provision.__main__ import site_of, variable
 from deploy.provision.rights import kafka_users, s3_users
 from schemas.topics import SERVICES
 
@@ -51,3 +53,9 @@ def test_all_that_is_required_is_made_and_all_that_provision_sets():
     assert "${" not in re.sub(r"\$\{[A-Z0-9_]+:[?-][^}]*\}", "", text), (
         "a variable may be neither set nor required"
     )
+
+
+def test_a_missing_password_is_named():
+    site = site_of({"KAFKA_BOOTSTRAP": "k:1", "POSTGRES_ADDRESS": "p:2", "S3_ENDPOINT": "http://s:3"})
+    with pytest.raises(SystemExit, match=r"SECRET_KAFKA_TENANT_DEMO is not set: .*deploy\.images\.passwords"):
+        site.kafka_password("tenant-demo")
