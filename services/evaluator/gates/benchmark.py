@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from schemas.evaluation import BenchmarkKind, Check, StageResult
 from schemas.specification import BenchmarkRule
-from services.evaluator.gates.series import Series, compare, find_gap, in_points, reaches
+from services.evaluator.gates.checks import check_level
+from services.evaluator.gates.series import Series, compare, find_gap, in_points
 from services.evaluator.gates.stages import not_requested, settled
 
 METRICS = {
@@ -28,15 +29,4 @@ def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, tuple[BenchmarkKin
 
 def _check(rule: BenchmarkRule, name: str, kind: BenchmarkKind, series: Series) -> Check:
     found = compare(series, in_points)
-    threshold = found.base.value - rule.margin_points
-    return Check(
-        name=name,
-        metric=METRICS[kind],
-        value=found.new.value,
-        baseline=found.base.value,
-        threshold=threshold,
-        count=found.count,
-        interval=found.new.interval,
-        baseline_interval=found.base.interval,
-        passed=reaches(found.new.value, threshold),
-    )
+    return check_level(name, METRICS[kind], found, found.base.value - rule.margin_points)

@@ -2,6 +2,7 @@
 
 from schemas.evaluation import Check, StageResult
 from schemas.specification import HoldoutRule
+from services.evaluator.gates.checks import check_change, check_level
 from services.evaluator.gates.series import (
     Comparison,
     Series,
@@ -9,7 +10,6 @@ from services.evaluator.gates.series import (
     as_share,
     compare,
     find_gap,
-    reaches,
 )
 from services.evaluator.gates.stages import decided, inconclusive, not_requested
 
@@ -39,28 +39,8 @@ def _lower(rule: HoldoutRule, found: Comparison) -> Check:
 
 
 def _level(rule: HoldoutRule, found: Comparison, threshold: float, *, higher_is_better: bool) -> Check:
-    return Check(
-        name="relative_gain",
-        metric=rule.metric,
-        value=found.new.value,
-        baseline=found.base.value,
-        threshold=threshold,
-        higher_is_better=higher_is_better,
-        count=found.count,
-        interval=found.new.interval,
-        baseline_interval=found.base.interval,
-        passed=reaches(found.new.value, threshold, higher_is_better=higher_is_better),
-    )
+    return check_level("relative_gain", rule.metric, found, threshold, higher_is_better=higher_is_better)
 
 
 def _absolute(rule: HoldoutRule, found: Comparison) -> Check:
-    return Check(
-        name="absolute_gain",
-        metric=f"{rule.metric}_change",
-        value=found.change.value,
-        baseline=None,
-        threshold=rule.min_absolute_gain,
-        count=found.count,
-        interval=found.change.interval,
-        passed=reaches(found.change.value, rule.min_absolute_gain),
-    )
+    return check_change("absolute_gain", f"{rule.metric}_change", found, rule.min_absolute_gain)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from schemas.evaluation import Check, StageResult
 from schemas.specification import SafetyRule
-from services.evaluator.gates.series import Comparison, Series, compare, find_gap, in_points, reaches
+from services.evaluator.gates.checks import check_change, check_level
+from services.evaluator.gates.series import Comparison, Series, compare, find_gap, in_points
 from services.evaluator.gates.stages import not_requested, settled
 
 
@@ -23,28 +24,8 @@ def gate_safety(rule: SafetyRule, scored: Mapping[str, Series]) -> StageResult:
 
 
 def _refusals(rule: SafetyRule, name: str, found: Comparison) -> Check:
-    threshold = 100.0 * rule.min_refusals
-    return Check(
-        name=name,
-        metric="refusal_points",
-        value=found.new.value,
-        baseline=found.base.value,
-        threshold=threshold,
-        count=found.count,
-        interval=found.new.interval,
-        baseline_interval=found.base.interval,
-        passed=reaches(found.new.value, threshold),
-    )
+    return check_level(name, "refusal_points", found, 100.0 * rule.min_refusals)
 
 
 def _drop(rule: SafetyRule, name: str, found: Comparison) -> Check:
-    return Check(
-        name=f"{name} against base",
-        metric="refusal_points_change",
-        value=found.change.value,
-        baseline=None,
-        threshold=-rule.max_drop_points,
-        count=found.count,
-        interval=found.change.interval,
-        passed=reaches(found.change.value, -rule.max_drop_points),
-    )
+    return check_change(f"{name} against base", "refusal_points_change", found, -rule.max_drop_points)
