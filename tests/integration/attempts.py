@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import itertools
 import json
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,7 +15,6 @@ from deploy.local.stack import Stack
 from schemas import layout
 from schemas.artefacts import BaseModelManifest, DatasetCounts, DatasetManifest, FileEntry, files_digest
 from schemas.base import BundleRef, DatasetRef, FileRef, Message, PriceClass
-from schemas.envelope import Envelope, to_headers
 from schemas.job import JobScheduled, JobStopping, StopReason
 from schemas.specification import DatasetFormat, JobSpec, Method
 from schemas.topics import (
@@ -25,13 +23,12 @@ from schemas.topics import (
     NODE_EVENTS,
     RUN_METRICS,
     TRAINING_EVENTS,
-    topic_of,
 )
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
-from shared.messaging.kafka import kafka_producer
 from shared.messaging.reader import Login, TopicReader
 from shared.storage.objects import S3ObjectStore, put_manifest
+from tests.integration.voices import Voices, voices
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 REPOSITORY = Path(__file__).parents[2]
@@ -46,10 +43,10 @@ M = TypeVar("M", bound=Message)
 class Attempts:
     """One per test module: `async with Attempts.on(stack) as attempts`."""
 
-    def __init__(self, stack: Stack, objects: S3ObjectStore) -> None:
+    def __init__(self, stack: Stack, objects: S3ObjectStore, voices: Voices) -> None:
         self.stack = stack
         self.objects = objects
-        self._sequences: dict[tuple[str, str], Any] = defaultdict(lambda: itertools.count(1))
+        self._voices = voices
         self._heard: list[Delivery] = []
         self._base_sha = ""
         self._dataset: DatasetRef | None = None
@@ -59,11 +56,14 @@ class Attempts:
     async def on(cls, stack: Stack) -> AsyncIterator["Attempts"]:
         key = stack.s3_credentials("root")
         objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
-        attempts = cls(stack, objects)
-        await attempts._put_inputs()
         login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
         topics = (AGENT_REPORTS, AGENT_DIRECTIVES, TRAINING_EVENTS, NODE_EVENTS, RUN_METRICS)
-        async with TopicReader(login, [topic.name for topic in topics], from_end=True) as reader:
+        async with (
+            voices(stack) as voice,
+            TopicReader(login, [topic.name for topic in topics], from_end=True) as reader,
+        ):
+            attempts = cls(stack, objects, voice)
+            await attempts._put_inputs()
             listening = asyncio.create_task(attempts._listen(reader))
             yield attempts
             listening.cancel()
@@ -114,24 +114,7 @@ class Attempts:
 
     async def write(self, user: str, message: Message) -> None:
         """Put a message on its topic as `user`, numbered as its story demands."""
-        topic = topic_of(type(message), writer=user)
-        envelope = Envelope(
-            id=uuid4().hex,
-            type=message.type,
-            version=message.version,
-            source=f"/retune/{user}",
-            time=utc_now(),
-            key=message.key,
-            sequence=next(self._sequences[topic.name, message.key]) if topic.is_story else None,
-        )
-        password = self.stack.kafka_password(user)
-        async with kafka_producer(self.stack.kafka_bootstrap, user, password, client_id="test") as producer:
-            await producer.send_and_wait(
-                topic.name,
-                value=message.model_dump_json().encode(),
-                key=message.key.encode(),
-                headers=to_headers(envelope),
-            )
+        await self._voices.say(user, message)
 
     def heard(self, job_id: str, message: type[M], /, **fields: Any) -> list[M]:
         """Messages of that type about the job so far, in order, whose fields are so."""

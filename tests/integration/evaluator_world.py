@@ -2,9 +2,7 @@
 
 import asyncio
 import hashlib
-import itertools
 import json
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,39 +11,40 @@ from uuid import uuid4
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import BundleRef, DatasetRef, FileRef, Message
-from schemas.envelope import Envelope, to_headers
 from schemas.evaluation import EvalFact
 from schemas.job import JobEvaluating
 from schemas.model import ModelRegistered
 from schemas.specification import GateSpec
-from schemas.topics import EVAL_EVENTS, topic_of
-from shared.clock import utc_now
+from schemas.topics import EVAL_EVENTS
 from shared.messaging.delivery import Delivery
-from shared.messaging.kafka import kafka_producer
 from shared.messaging.reader import Login, TopicReader
-from shared.storage.objects import S3ObjectStore, put_manifest, sha256_of
+from shared.storage.objects import S3ObjectStore
+from tests.integration.voices import Voices, voices
+from tests.stored import put_base, put_model
 
 TENANT = "demo"
 PATIENCE_SECONDS = 500.0
 
 
 class World:
-    def __init__(self, stack: Stack, objects: S3ObjectStore) -> None:
+    def __init__(self, stack: Stack, objects: S3ObjectStore, voices: Voices) -> None:
         self.stack = stack
         self.objects = objects
         self.heard: list[Delivery] = []
-        self._numbers: dict[tuple[str, str], Any] = defaultdict(lambda: itertools.count(1))
+        self._voices = voices
 
     @classmethod
     @asynccontextmanager
     async def on(cls, stack: Stack) -> AsyncIterator["World"]:
         key = stack.s3_credentials("root")
         objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
-        world = cls(stack, objects)
         login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
-        async with TopicReader(login, [EVAL_EVENTS.name], from_end=True) as reader:
+        async with (
+            voices(stack) as voice,
+            TopicReader(login, [EVAL_EVENTS.name], from_end=True) as reader,
+        ):
+            world = cls(stack, objects, voice)
             listening = asyncio.create_task(world._listen(reader))
             yield world
             listening.cancel()
@@ -60,26 +59,7 @@ class World:
 
     async def send(self, user: str, message: Message, *, event_id: str = "") -> str:
         """Put a message on its topic as `user`; numbered where its story demands it."""
-        topic = topic_of(type(message), writer=user)
-        event_id = event_id or uuid4().hex
-        envelope = Envelope(
-            id=event_id,
-            type=message.type,
-            version=message.version,
-            source=f"/retune/{user}",
-            time=utc_now(),
-            key=message.key,
-            sequence=next(self._numbers[topic.name, message.key]) if topic.is_story else None,
-        )
-        password = self.stack.kafka_password(user)
-        async with kafka_producer(self.stack.kafka_bootstrap, user, password, client_id="test") as producer:
-            await producer.send_and_wait(
-                topic.name,
-                value=message.model_dump_json().encode(),
-                key=message.key.encode(),
-                headers=to_headers(envelope),
-            )
-        return event_id
+        return await self._voices.say(user, message, event_id=event_id)
 
     async def until(self, condition: Callable[[Message], bool], what: str) -> Any:
         """The first event of the evaluator that fulfils the condition."""
@@ -104,39 +84,11 @@ class World:
         return FileRef(file_id=f"file-{digest[:8]}", sha256=digest, size_bytes=len(raw))
 
     async def put_base(self, directory: Path, *, template_sha256: str) -> str:
-        files = await self._put_files(directory, lambda sha, path: layout.base_model(sha, layout.file(path)))
-        sha = files_digest(files)
-        manifest = BaseModelManifest(
-            name="tiny",
-            source="directory",
-            files=files,
-            template_sha256=template_sha256,
-            context_tokens=512,
-            num_parameters=1,
-        )
-        await put_manifest(self.objects, layout.base_model(sha), manifest)
-        return sha
+        return await put_base(self.objects, directory, template_sha256=template_sha256)
 
     async def put_model(self, directory: Path, *, base_sha: str, job_id: str, bundle: BundleRef) -> str:
-        """As the registry copies an artefact; a digest that is there already stays as it is."""
-        files = await self._put_files(directory, lambda digest, path: layout.model(digest, layout.file(path)))
-        digest = files_digest(files)
-        if await self.objects.head(layout.model(digest)) is None:
-            manifest = ModelManifest(
-                kind="adapter", files=files, base_sha=base_sha, source=bundle, job_id=job_id
-            )
-            await put_manifest(self.objects, layout.model(digest), manifest)
-        return digest
-
-    async def _put_files(self, directory: Path, key_of: Callable[[str, str], str]) -> tuple[FileEntry, ...]:
-        files = tuple(
-            FileEntry(path=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
-            for path in sorted(directory.iterdir())
-        )
-        for entry in files:
-            key = key_of(files_digest(files), entry.path)
-            await self.objects.put_file(key, directory / entry.path, sha256=entry.sha256)
-        return files
+        """As the registry copies an artefact."""
+        return await put_model(self.objects, directory, base_sha=base_sha, job_id=job_id, bundle=bundle)
 
 
 def a_job(

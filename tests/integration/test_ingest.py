@@ -2,13 +2,11 @@
 
 import asyncio
 import hashlib
-import itertools
 import json
 import os
 import random
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,19 +28,18 @@ from schemas.dataset import (
     DeleteDataset,
     SubmitDataset,
 )
-from schemas.envelope import Envelope, to_headers
 from schemas.evaluation import BenchmarkKind, BenchmarkRegistered
 from schemas.job import JobScheduled, JobSucceeded
 from schemas.model import BaseModelRegistered
 from schemas.specification import DatasetSpec
-from schemas.topics import DATASET_EVENTS, topic_of
+from schemas.topics import DATASET_EVENTS
 from services.ingest.report import DatasetReport
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
-from shared.messaging.kafka import kafka_producer
 from shared.messaging.reader import Login, TopicReader
 from shared.storage.objects import S3ObjectStore, get_manifest, put_manifest
 from tests.builders import a_job_spec, a_sha
+from tests.integration.voices import Voices, voices
 from tests.tiny_model import save_tokenizer
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -71,12 +68,14 @@ def chat_file(*, seed: int, count: int = 20) -> bytes:
 class Requests:
     """Plays everybody around ingest, and reads what it says."""
 
-    def __init__(self, stack: Stack, objects: S3ObjectStore, db: asyncpg.Connection, directory: Path) -> None:
+    def __init__(
+        self, stack: Stack, objects: S3ObjectStore, db: asyncpg.Connection, voices: Voices, directory: Path
+    ) -> None:
         self.stack = stack
         self.objects = objects
         self.db = db
         self._directory = directory
-        self._numbers: dict[str, Any] = defaultdict(lambda: itertools.count(1))
+        self._voices = voices
         self._heard: list[Delivery] = []
         self._ids: set[str] = set()
         self._grown = asyncio.Event()
@@ -87,9 +86,12 @@ class Requests:
         key = stack.s3_credentials("root")
         objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
         db = await asyncpg.connect(stack.postgres_dsn("ingest"))
-        requests = cls(stack, objects, db, directory)
         login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
-        async with TopicReader(login, [DATASET_EVENTS.name], from_end=True) as reader:
+        async with (
+            voices(stack) as voice,
+            TopicReader(login, [DATASET_EVENTS.name], from_end=True) as reader,
+        ):
+            requests = cls(stack, objects, db, voice, directory)
             listening = asyncio.create_task(requests._listen(reader))
             yield requests
             listening.cancel()
@@ -97,25 +99,7 @@ class Requests:
         await db.close()
 
     async def write(self, user: str, message: Message, *, event_id: str = "") -> None:
-        topic = topic_of(type(message), writer=user)
-        number = next(self._numbers[message.key]) if topic.is_story else None
-        envelope = Envelope(
-            id=event_id or uuid4().hex,
-            type=message.type,
-            version=message.version,
-            source=f"/retune/{user}",
-            time=utc_now(),
-            key=message.key,
-            sequence=number,
-        )
-        password = self.stack.kafka_password(user)
-        async with kafka_producer(self.stack.kafka_bootstrap, user, password, client_id="test") as producer:
-            await producer.send_and_wait(
-                topic.name,
-                value=message.model_dump_json().encode(),
-                key=message.key.encode(),
-                headers=to_headers(envelope),
-            )
+        await self._voices.say(user, message, event_id=event_id)
 
     async def file(self, content: bytes) -> FileRef:
         sha256 = await self.objects.put_bytes(layout.blob(hashlib.sha256(content).hexdigest()), content)

@@ -21,7 +21,6 @@ from safetensors.numpy import save_file
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import BundleRef
 from schemas.model import (
     AdaptersStale,
@@ -38,9 +37,10 @@ from services.serving_controller.model import pool_of
 from services.serving_controller.settings import Settings
 from shared.postgres.migrate import migrate
 from shared.service import Service
-from shared.storage.objects import S3ObjectStore, put_manifest, sha256_of
+from shared.storage.objects import S3ObjectStore
 from tests.integration.engines import Engines
 from tests.integration.voices import Ear, Voices, ear, voices
+from tests.stored import put_base, put_model
 
 pytestmark = pytest.mark.stack
 
@@ -83,7 +83,7 @@ class World:
         number = next(numbers)
         directory = self._root / f"adapter-{number}"
         write_adapter(directory, gain=float(number))
-        digest = await put_model(self.objects, directory, self.base_sha)
+        digest = await put_model(self.objects, directory, base_sha=self.base_sha)
         if known:
             await self.voices.say("registry", self._registered(number, digest))
         return DeploymentApproved(
@@ -165,44 +165,11 @@ def write_adapter(directory: Path, *, gain: float) -> None:
     (directory / "adapter_config.json").write_text(json.dumps({"r": 1}))
 
 
-def entries(directory: Path) -> tuple[FileEntry, ...]:
-    return tuple(
-        FileEntry(path=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
-        for path in sorted(directory.iterdir())
-    )
-
-
-async def put_model(objects: S3ObjectStore, directory: Path, base_sha: str) -> str:
-    files = entries(directory)
-    digest = files_digest(files)
-    for file in files:
-        key = layout.model(digest, layout.file(file.path))
-        await objects.put_file(key, directory / file.path, sha256=file.sha256)
-    source = BundleRef(attempt=1, step=1, manifest_sha256="0" * 64)
-    manifest = ModelManifest(kind="adapter", files=files, base_sha=base_sha, source=source, job_id="ftjob-1")
-    await put_manifest(objects, layout.model(digest), manifest)
-    return digest
-
-
-async def put_base(objects: S3ObjectStore, directory: Path) -> str:
+async def put_a_base(objects: S3ObjectStore, directory: Path) -> str:
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps({"number": next(numbers)}))
     save_file({f"{MODULE}.weight": np.zeros((4, 4), np.float32)}, directory / "model.safetensors")
-    files = entries(directory)
-    sha = files_digest(files)
-    for file in files:
-        key = layout.base_model(sha, layout.file(file.path))
-        await objects.put_file(key, directory / file.path, sha256=file.sha256)
-    manifest = BaseModelManifest(
-        name="tiny",
-        source="directory",
-        files=files,
-        template_sha256="2" * 64,
-        context_tokens=512,
-        num_parameters=1,
-    )
-    await put_manifest(objects, layout.base_model(sha), manifest)
-    return sha
+    return await put_base(objects, directory)
 
 
 @asynccontextmanager
@@ -249,7 +216,7 @@ async def objects(stack: Stack) -> S3ObjectStore:
 async def world(stack: Stack, objects: S3ObjectStore, tmp_path: Path, said: Voices, listening: Ear) -> World:
     await migrate("serving_controller", stack.postgres_dsn("serving_controller"))
     await forget_pools(stack)
-    base_sha = await put_base(objects, tmp_path / "base")
+    base_sha = await put_a_base(objects, tmp_path / "base")
     return World(said, listening, Engines(tmp_path / "replicas"), objects, base_sha, tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, files_digest
+from schemas.artefacts import BundleManifest, DatasetManifest
 from schemas.base import DatasetRef, FailureClass
 from schemas.job import StopReason
 from schemas.specification import CheckpointSpec, JobSpec
@@ -23,9 +23,10 @@ from schemas.training import (
     TrainingResumed,
     TrainingStopped,
 )
-from shared.storage.objects import get_manifest, put_manifest, sha256_of
+from shared.storage.objects import get_manifest, put_manifest
 from tests.integration.attempts import Attempts
 from tests.integration.nodes import Nodes
+from tests.stored import put_base
 from tests.tiny_model import build_tiny_model
 from tests.training.conftest import packed_windows
 from tests.training.jobs import a_recipe, write_dataset
@@ -33,7 +34,6 @@ from tests.training.jobs import a_recipe, write_dataset
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
 PATIENCE_SECONDS = 400
-TEMPLATE_SHA = "7e" * 32
 ONE_THREAD = {"RUNNER_OMP_NUM_THREADS": "1"}
 
 
@@ -60,7 +60,7 @@ async def inputs(attempts: Attempts, tmp_path_factory: pytest.TempPathFactory) -
     text = Path(textwrap.__file__).read_text()
     base_dir = build_tiny_model(folder / "base", text=text)
     dataset_dir = write_dataset(folder / "dataset", packed_windows(base_dir, text))
-    base_sha = await put_base_model(attempts, base_dir)
+    base_sha = await put_base(attempts.objects, base_dir)
     dataset = await put_dataset(attempts, dataset_dir, base_sha)
     recipe = a_recipe(num_epochs=8, checkpoint=CheckpointSpec(every_steps=10, every_seconds=3600))
     spec = attempts.a_schedule().spec
@@ -69,27 +69,6 @@ async def inputs(attempts: Attempts, tmp_path_factory: pytest.TempPathFactory) -
         "dataset": dataset,
         "spec": JobSpec(**spec.model_dump() | {"base_sha": base_sha, "recipe": recipe}),
     }
-
-
-async def put_base_model(attempts: Attempts, folder: Path) -> str:
-    files = tuple(
-        FileEntry(path=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
-        for path in sorted(folder.iterdir())
-    )
-    sha = files_digest(files)
-    for file in files:
-        key = layout.base_model(sha, layout.file(file.path))
-        await attempts.objects.put_file(key, folder / file.path, sha256=file.sha256)
-    manifest = BaseModelManifest(
-        name="tiny",
-        source="directory",
-        files=files,
-        template_sha256=TEMPLATE_SHA,
-        context_tokens=512,
-        num_parameters=1,
-    )
-    await put_manifest(attempts.objects, layout.base_model(sha), manifest)
-    return sha
 
 
 async def put_dataset(attempts: Attempts, folder: Path, base_sha: str) -> DatasetRef:

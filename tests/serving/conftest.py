@@ -13,9 +13,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from schemas import layout
-from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
-from schemas.base import BundleRef, Message
+from schemas.base import Message
 from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import Engine, LocalBackend
 from services.serving_controller.clients.vllm import VllmClient
@@ -24,8 +22,8 @@ from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import Failure, Group, Phase, Replica, Servable, pool_of
 from shared.clock import utc_now
-from shared.storage.objects import put_manifest, sha256_of
 from shared.storage.testing import FakeObjectStore
+from tests.stored import put_base, put_model
 from tests.tiny_model import build_tiny_model
 
 SLOTS = 4
@@ -105,24 +103,7 @@ class Rig:
         )
 
     async def store(self, directory: Path, kind: str) -> str:
-        files = entries(directory)
-        digest = files_digest(files)
-        for file in files:
-            key = layout.model(digest, layout.file(file.path))
-            await self.objects.put_file(key, directory / file.path, sha256=file.sha256)
-        source = BundleRef(attempt=1, step=1, manifest_sha256="0" * 64)
-        manifest = ModelManifest(
-            kind=kind, files=files, base_sha=self.base_sha, source=source, job_id="ftjob-1"
-        )
-        await put_manifest(self.objects, layout.model(digest), manifest)
-        return digest
-
-
-def entries(directory: Path) -> tuple[FileEntry, ...]:
-    return tuple(
-        FileEntry(path=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
-        for path in sorted(directory.iterdir())
-    )
+        return await put_model(self.objects, directory, base_sha=self.base_sha, kind=kind)
 
 
 def write_adapter(
@@ -159,24 +140,6 @@ def write_adapter(
     (directory / "adapter_config.json").write_text(json.dumps(config))
 
 
-async def store_base(objects: FakeObjectStore, directory: Path) -> str:
-    files = entries(directory)
-    base_sha = files_digest(files)
-    for file in files:
-        key = layout.base_model(base_sha, layout.file(file.path))
-        await objects.put_file(key, directory / file.path, sha256=file.sha256)
-    manifest = BaseModelManifest(
-        name="tiny",
-        source="directory",
-        files=files,
-        template_sha256="0" * 64,
-        context_tokens=512,
-        num_parameters=1,
-    )
-    await put_manifest(objects, layout.base_model(base_sha), manifest)
-    return base_sha
-
-
 @pytest.fixture(scope="package")
 async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     root = tmp_path_factory.mktemp("serving")
@@ -200,7 +163,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
             objects=objects,
             http=http,
             base_dir=base_dir,
-            base_sha=await store_base(objects, base_dir),
+            base_sha=await put_base(objects, base_dir),
             scratch=root,
             policy=policy,
         )
