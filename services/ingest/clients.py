@@ -203,8 +203,9 @@ async def run_child(order: Path, *, seconds: float) -> Finished | Exhausted:
 
 
 def _child_env(home: Path) -> dict[str, str]:
-    """Nothing of ours: no address, no credential, no proxy."""
-    return {
+    """Nothing of ours but the stack's mark: no address, no credential, no proxy."""
+    mark = {name: os.environ[name] for name in ("RETUNE_STACK",) if name in os.environ}
+    return mark | {
         "PYTHONPATH": str(REPOSITORY),
         "HOME": str(home),
         "TMPDIR": str(home),

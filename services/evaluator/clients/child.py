@@ -18,7 +18,10 @@ from shared.log import get_logger
 log = get_logger(__name__)
 
 REPOSITORY = Path(__file__).parents[3]
-INHERITED = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME")
+INHERITED = (
+    *("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "RETUNE_STACK"),
+)
 """All that the child sees of our environment: it opens files that others made, so it gets no secret."""
 STDERR_FILE = "stderr.log"
 LAST_WORDS_BYTES = 2000
