@@ -18,7 +18,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 class Spec(BaseModel):
     """A frozen request. Unknown fields are errors: a misspelt option must not be ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Infinity passes `gt=0`, but is no JSON, so that no store could keep it.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Method(StrEnum):
