@@ -30,7 +30,7 @@ class Voices:
         self._producers: dict[str, AIOKafkaProducer] = {}
         self._sequences: dict[tuple[str, str], int] = defaultdict(int)
 
-    async def say(self, writer: str, *messages: Message, event_id: str = "") -> str:
+    async def say(self, writer: str, *messages: Message, event_id: str = "", causation_id: str = "") -> str:
         """The id of the last event."""
         for message in messages:
             topic = topic_of(type(message), writer=writer)
@@ -43,6 +43,7 @@ class Voices:
                 source=f"/retune/{writer}",
                 time=utc_now(),
                 key=message.key,
+                causation_id=causation_id,
                 sequence=self._sequences[topic.name, message.key] if topic.is_story else None,
             )
             producer = await self._producer(writer)

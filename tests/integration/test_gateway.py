@@ -1,0 +1,495 @@
+"""The gateway's door on real Kafka, Postgres and S3: what is whose, pages, files, keys, and clear refusals."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import httpx
+import openai
+import pytest
+
+from schemas import layout
+from schemas.base import CommandRefused
+from schemas.job import CancelJob, JobCancelled, JobFailed
+from tests.integration.gateway_world import MAX_UPLOAD_BYTES, World, digest_of, mark, new_key, until, world
+
+__all__ = ["world"]
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+TOO_FAST = b'{"model": "x", "training_file": "x", "retune": {"recipe": {"learning_rate": 1e999}}}'
+FATAL = b'{"model": "x", "messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 0}'
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+OF_A_JOB = [
+    ("GET", "/fine_tuning/jobs/{job}"),
+    ("POST", "/fine_tuning/jobs/{job}/cancel"),
+    ("POST", "/fine_tuning/jobs/{job}/pause"),
+    ("POST", "/fine_tuning/jobs/{job}/resume"),
+    ("POST", "/fine_tuning/jobs/{job}/retry"),
+    ("GET", "/fine_tuning/jobs/{job}/events"),
+    ("GET", "/fine_tuning/jobs/{job}/events?stream=true"),
+    ("GET", "/fine_tuning/jobs/{job}/checkpoints"),
+    ("GET", "/fine_tuning/jobs/{job}/logs"),
+    ("GET", "/fine_tuning/jobs/{job}/metrics"),
+    ("GET", "/fine-tuning/jobs/{job}"),
+    ("POST", "/fine-tuning/jobs/{job}/cancel"),
+]
+ELSE = [
+    ("GET", "/models/{model}"),
+    ("GET", "/models/{model}/lineage"),
+    ("GET", "/models/{model}/evaluation"),
+    ("POST", "/models/{model}/deploy"),
+    ("POST", "/models/{model}/promote"),
+    ("POST", "/models/{model}/archive"),
+    ("GET", "/models/{version}"),
+    ("POST", "/models/{version}/deploy"),
+    ("GET", "/deployments/{model}"),
+    ("POST", "/deployments/{model}/rollback"),
+    ("DELETE", "/deployments/{model}"),
+    ("GET", "/datasets/{dataset}"),
+    ("GET", "/datasets/{dataset}/report"),
+    ("GET", "/files/{file}"),
+    ("GET", "/files/{file}/content"),
+    ("DELETE", "/files/{file}"),
+]
+READS = [(method, path) for method, path in OF_A_JOB + ELSE if method == "GET"]
+
+
+@pytest.fixture(scope="module")
+async def owned(world: World) -> dict[str, str]:
+    """One of each thing of tenant demo."""
+    version = await world.a_version()
+    await world.serve(version)
+    job = await world.a_running_job()
+    await world.objects.put_bytes(layout.log(job, 1, 0, 0), b"secret line\n")
+    return {
+        "job": job,
+        "model": version.full_name,
+        "version": version.model_id,
+        "dataset": await world.a_dataset(),
+        "file": (await world.upload())["id"],
+    }
+
+
+def missing(owned: dict[str, str]) -> dict[str, str]:
+    """Ids of the same form that nobody has."""
+    return {name: f"{found[:-4]}zzzz" for name, found in owned.items()}
+
+
+def anonymous(answer: httpx.Response, ids: dict[str, str]) -> Any:
+    text = answer.text
+    for name, each in ids.items():
+        text = text.replace(each, f"<{name}>")
+    return answer.status_code, json.loads(text), answer.headers.get("content-type")
+
+
+class TestTenantsAreApart:
+    @pytest.mark.parametrize(("method", "path"), OF_A_JOB + ELSE)
+    async def test_what_is_anothers_looks_like_what_does_not_exist(self, world, owned, method, path):
+        absent = missing(owned)
+        foreign = await world.ask(method, path.format(**owned), tenant="other")
+        unknown = await world.ask(method, path.format(**absent), tenant="other")
+        assert foreign.status_code == 404, foreign.text
+        assert anonymous(foreign, owned) == anonymous(unknown, absent)
+        error = foreign.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (error["type"], error["code"].endswith("_not_found")) == ("invalid_request_error", True)
+
+    @pytest.mark.parametrize(("method", "path"), READS)
+    async def test_what_is_ones_own_is_there(self, world, owned, method, path):
+        async with world.http.stream(
+            method, f"/v1{path.format(**owned)}", headers={"authorization": f"Bearer {world.keys['demo']}"}
+        ) as answer:
+            assert answer.status_code == 200
+
+    @pytest.mark.parametrize("route", ["chat/completions", "completions"])
+    async def test_inference_tells_nothing(self, world, owned, route):
+        body = (
+            {"messages": [{"role": "user", "content": "x"}]} if route.startswith("chat") else {"prompt": "x"}
+        )
+        absent = missing(owned)
+        answers = [
+            await world.ask("POST", f"/{route}", tenant="other", json=body | {"model": ids["model"]})
+            for ids in (owned, absent)
+        ]
+        assert answers[0].status_code == 404
+        assert anonymous(answers[0], owned) == anonymous(answers[1], absent)
+
+    @pytest.mark.parametrize(
+        "extra",
+        [
+            {},
+            {"validation_file": "{file}"},
+            {"retune": {"holdout_file": "{file}"}},
+            {"retune": {"safety_mix": {"file": "{file}"}}},
+        ],
+    )
+    async def test_a_foreign_file_is_no_file_of_a_job(self, world, owned, extra):
+        own = (await world.upload("other"))["id"] if extra else "{file}"
+        answers = []
+        for ids in (owned, missing(owned)):
+            body = {"model": world.base_name, "training_file": own} | extra
+            named = json.loads(json.dumps(body).replace("{file}", ids["file"]))
+            answer = await world.ask("POST", "/fine_tuning/jobs", tenant="other", json=named)
+            answers.append(anonymous(answer, ids))
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 400
+
+    @pytest.mark.parametrize(
+        "path",
+        ["/fine_tuning/jobs?after={job}", "/files?after={file}", "/fine_tuning/jobs?limit=100", "/files"],
+    )
+    async def test_lists_hold_ones_own_only(self, world, owned, path):
+        answer = await world.ask("GET", path.format(**owned), tenant="other")
+        if "after" in path:
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
+        else:
+            found = {each["id"] for each in answer.json()["data"]}
+            assert found.isdisjoint(owned.values())
+            mine = {each["id"] for each in (await world.ask("GET", path)).json()["data"]}
+            assert not mine.isdisjoint(owned.values())
+
+    async def test_nothing_foreign_is_asked_of_anyone(self, world, owned):
+        """After all of the above: no command about the job or the version has left."""
+        query = "SELECT count(*) FROM outbox WHERE aggregate_id = ANY($1)"
+        assert await world.db.fetchval(query, [*owned.values()]) == 0
+
+    async def test_one_idempotency_key_of_two_tenants_makes_two_jobs(self, world):
+        jobs = {}
+        for tenant in ("demo", "other"):
+            file_id = (await world.upload(tenant))["id"]
+            body = {"model": world.base_name, "training_file": file_id}
+            key = {"idempotency-key": "the-same"}
+            for _ in range(2):
+                answer = await world.ask("POST", "/fine-tuning/jobs", tenant=tenant, json=body, headers=key)
+                jobs.setdefault(tenant, set()).add(answer.json()["id"])
+            changed = await world.ask(
+                "POST", "/fine_tuning/jobs", tenant=tenant, json=body | {"suffix": "x"}, headers=key
+            )
+            assert changed.status_code == 422
+        assert len(jobs["demo"]) == len(jobs["other"]) == 1
+        assert jobs["demo"] != jobs["other"]
+        for tenant, (job_id,) in jobs.items():
+            found = await world.ask("GET", f"/fine-tuning/jobs/{job_id}", tenant=tenant)
+            assert found.json()["organization_id"] == tenant
+
+
+class TestKeys:
+    async def test_are_kept_as_a_hash(self, world):
+        rows = await world.db.fetch("SELECT * FROM api_key")
+        kept = [str(value) for row in rows for value in row.values()]
+        assert digest_of(world.keys["demo"]) in kept
+        assert not any(world.keys["demo"] in value or world.keys["other"] in value for value in kept)
+
+    async def test_stop_working_when_they_are_revoked(self, world):
+        tenant = f"t-{mark()}"
+        key = await new_key(world, tenant)
+        bearer = {"authorization": f"Bearer {key}"}
+        assert (await world.http.get("/v1/files", headers=bearer)).status_code == 200
+        admin = {"authorization": f"Bearer {world.stack.operator_env()['RETUNE_ADMIN_KEY']}"}
+        revoked = await world.http.post(f"/v1/admin/tenants/{tenant}/keys/revoke", headers=admin)
+        assert revoked.json()["revoked_keys"] == 1
+        answer = await world.http.get("/v1/files", headers=bearer)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+
+    @pytest.mark.parametrize("header", [{}, {"authorization": "Bearer nobody"}, {"authorization": "Basic x"}])
+    async def test_that_are_not_known_open_nothing(self, world, header):
+        for method, path in (
+            ("GET", "/v1/models"), ("POST", "/v1/files"), ("POST", "/v1/chat/completions"),
+            ("GET", "/v1/refusals"), ("GET", "/v1/admin/pools"),
+        ):  # fmt: skip
+            answer = await world.http.request(method, path, headers=header)
+            assert answer.status_code == 401, path
+
+    async def test_of_a_tenant_are_no_operators(self, world):
+        assert (await world.ask("GET", "/admin/pools")).status_code == 401
+
+
+class TestPages:
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def jobs(cls, world: World) -> list[str]:
+        file_id = (await world.upload())["id"]
+        body = {"model": world.base_name, "training_file": file_id, "metadata": {"page": mark()}}
+        made = [(await world.ask("POST", "/fine_tuning/jobs", json=body)).json() for _ in range(5)]
+        cls.metadata = body["metadata"]
+        return [job["id"] for job in made]
+
+    async def test_follow_one_another_newest_first(self, world, jobs):
+        seen: list[str] = []
+        after: dict[str, str] = {}
+        wanted = {"metadata[page]": self.metadata["page"], "limit": "2"}
+        while True:
+            page = (await world.ask("GET", "/fine_tuning/jobs", params=wanted | after)).json()
+            seen += [job["id"] for job in page["data"]]
+            if not page["has_more"]:
+                break
+            assert len(page["data"]) == 2
+            after = {"after": seen[-1]}
+        assert seen == jobs[::-1]
+
+    async def test_are_followed_by_the_official_client(self, world, jobs):
+        async with world.client() as client:
+            found = [job.id async for job in client.fine_tuning.jobs.list(limit=2)]
+            files = [each.id async for each in client.files.list(limit=1)]
+        assert [each for each in found if each in jobs] == jobs[::-1]
+        assert len(files) == len(set(files)) > 1
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/fine_tuning/jobs?after=ftjob-none",
+            "/files?after=file-none",
+            "/refusals?after=refusal-999999999",
+            "/refusals?after=x",
+            "/fine_tuning/jobs/{job}/events?after=ftevent-999999999",
+            "/fine_tuning/jobs/{job}/events?after=ftevent-99999999999999999999999",
+            "/fine_tuning/jobs/{job}/events?after=ftevent-²",
+            "/fine_tuning/jobs/{job}/events?after=x",
+            "/fine_tuning/jobs/{job}/checkpoints?after=ftckpt-{job}-9-9",
+            "/fine_tuning/jobs/{job}/checkpoints?after=ftckpt-other-1-10",
+            "/fine_tuning/jobs/{job}/checkpoints?after=x",
+        ],
+    )
+    async def test_begin_after_something_that_is_there(self, world, owned, path):
+        answer = await world.ask("GET", path.format(**owned))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, "after", "invalid_value")
+
+    @pytest.mark.parametrize(
+        ("path", "status"),
+        [
+            ("/files?limit=10000", 200), ("/files?limit=10001", 400), ("/files?limit=0", 400),
+            ("/fine_tuning/jobs?limit=100", 200), ("/fine_tuning/jobs?limit=101", 400),
+            ("/fine_tuning/jobs?limit=x", 400), ("/fine_tuning/jobs/{job}/events?limit=-1", 400),
+            ("/fine_tuning/jobs/{job}/metrics?limit=10001", 400),
+        ],
+    )  # fmt: skip
+    async def test_have_a_size_within_bounds(self, world, owned, path, status):
+        answer = await world.ask("GET", path.format(**owned))
+        assert answer.status_code == status
+        assert status == 200 or answer.json()["error"]["param"] == "limit"
+
+    async def test_of_checkpoints_and_events_continue(self, world, owned):
+        job = owned["job"]
+        first = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=2")).json()
+        assert first["has_more"] is True
+        rest = await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=100&after={first['last_id']}")
+        everything = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=100")).json()
+        assert first["data"] + rest.json()["data"] == everything["data"]
+        (found,) = (await world.ask("GET", f"/fine_tuning/jobs/{job}/checkpoints")).json()["data"]
+        after = await world.ask("GET", f"/fine_tuning/jobs/{job}/checkpoints?after={found['id']}")
+        assert (after.status_code, after.json()["data"]) == (200, [])
+
+
+class TestUploads:
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            ("../../etc/passwd", "passwd"),
+            ("a\u202eb.jsonl", "ab.jsonl"),
+            ("x" * 3000, "x" * 255),
+            ("..", "upload.jsonl"),
+        ],
+    )
+    async def test_with_a_hostile_name_are_shown_by_a_harmless_one(self, world, name, shown):
+        assert (await world.upload(name=name))["filename"] == shown
+
+    async def test_with_a_nul_in_the_name_are_kept(self, world):
+        form = (
+            b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nfine-tune\r\n'
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00b.jsonl"\r\n\r\n'
+            b'{"text": "a"}\r\n--b--\r\n'
+        )
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await world.ask("POST", "/files", content=form, headers=headers)
+        assert (answer.status_code, answer.json()["filename"]) == (200, "ab.jsonl")
+
+    async def test_that_are_announced_as_too_long_are_refused_unread(self, world):
+        """Nothing but the head is sent: an answer shows that nobody waited for the body."""
+        head = (
+            f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {world.keys['demo']}\r\n"
+            f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {MAX_UPLOAD_BYTES * 2}\r\n\r\n"
+        )
+        answer = await raw(world, head.encode())
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b'"code":"request_too_large"' in answer
+
+    async def test_that_grow_too_long_are_refused(self, world):
+        async def endless() -> AsyncIterator[bytes]:
+            yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+            for _ in range(3 * MAX_UPLOAD_BYTES // 65536):
+                yield b"x" * 65536
+
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await world.ask("POST", "/files", content=endless(), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+    async def test_of_strangers_are_not_read(self, world):
+        head = (
+            "POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\n"
+            "content-type: multipart/form-data; boundary=b\r\ncontent-length: 1000\r\n\r\n"
+        )
+        assert (await raw(world, head.encode())).startswith(b"HTTP/1.1 401")
+
+    @pytest.mark.parametrize(
+        ("files", "data", "param", "code"),
+        [
+            ({"file": ("a", b"PAR1\x15\x04")}, {"purpose": "fine-tune"}, "file", "not_available_yet"),
+            ({"file": ("a", b"{")}, {"purpose": "fine-tune"}, "file", "invalid_file"),
+            ({"file": ("a", b"{}")}, {"purpose": "fine-tune", "colour": "x"}, "colour", "unknown_parameter"),
+            (
+                {"file": ("a", b"{}")},
+                {"purpose": "fine-tune", "expires_after[anchor]": "created_at"},
+                "expires_after",
+                "not_available_yet",
+            ),
+            ({"file": ("a", b"{}")}, {"purpose": "vision"}, "purpose", "invalid_value"),
+            ({"file": ("a", b"{}")}, {}, "purpose", "missing_required_parameter"),
+            ({"other": ("a", b"{}")}, {"purpose": "fine-tune"}, "other", "unknown_parameter"),
+            (None, {"purpose": "fine-tune", "file": "text"}, "file", "invalid_value"),
+            (None, {}, "file", "missing_required_parameter"),
+        ],
+    )
+    async def test_at_fault_are_refused_by_field(self, world, files, data, param, code):
+        answer = await world.ask("POST", "/files", files=files, data=data)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+
+
+async def raw(world: World, request: bytes) -> bytes:
+    port = int(world.stack.url("gateway").rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        await writer.drain()
+        async with asyncio.timeout(20):
+            return await reader.read(2000)
+    finally:
+        writer.close()
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("method", "path", "body", "status", "param", "code"),
+        [
+            ("POST", "/fine_tuning/jobs", b"{", 400, None, "invalid_json"),
+            ("POST", "/fine_tuning/jobs", b"{}", 400, "model", "missing_required_parameter"),
+            ("POST", "/fine_tuning/jobs", b'{"model": "\\u0000", "training_file": "x"}', 400, None, "invalid_value"),
+            ("POST", "/fine_tuning/jobs", b'{"model": "x", "training_file": "x", "retune": {"max_cost": 1}}',
+             400, "retune.max_cost", "not_available_yet"),
+            ("POST", "/fine_tuning/jobs", TOO_FAST, 400, "retune.recipe.learning_rate", "invalid_value"),
+            ("GET", "/fine_tuning/jobs/ftjob-none", b"", 404, "fine_tuning_job_id", "fine_tuning_job_not_found"),
+            ("GET", "/files/%00", b"", 400, None, "invalid_value"),
+            ("GET", "/nowhere", b"", 404, None, "unknown_url"),
+            ("PUT", "/files", b"", 405, None, "method_not_allowed"),
+            ("POST", "/chat/completions", FATAL, 400, "prompt_logprobs", "unknown_parameter"),
+        ],
+    )  # fmt: skip
+    async def test_say_what_is_wrong(self, world, method, path, body, status, param, code):
+        headers = {"content-type": "application/json"}
+        answer = await world.ask(method, path, content=body, headers=headers)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (status, param, code), error
+
+    async def test_of_a_body_over_the_limit_have_a_code(self, world):
+        body = {"model": "x", "training_file": "x", "suffix": "x" * (9 * 1024 * 1024)}
+        answer = await world.ask("POST", "/fine_tuning/jobs", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+    @pytest.mark.parametrize(
+        ("action", "command", "code"),
+        [
+            ("cancel", "CancelJob", "job_not_active"),
+            ("pause", "PauseJob", "job_not_active"),
+            ("resume", "ResumeJob", "job_not_paused"),
+        ],
+    )
+    async def test_of_a_finished_job_are_no_reason_to_try_again(self, world, action, command, code):
+        """The official client sends a request again after 409; here it would wait twice more for the same."""
+        job = await world.a_running_job()
+        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=10)
+        await world.voices.say("scheduler", cancelled)
+        await until(lambda: world.is_consumed("job.events", job, 5), "the end of the job")
+        async with world.client(retries=2) as client:
+            asking = asyncio.create_task(getattr(client.fine_tuning.jobs, action)(job))
+            sent = await world.heard(job, command)
+            words = "too_late" if code == "job_not_active" else "not_paused"
+            refusal = CommandRefused(
+                subject_id=job, command=command, command_id=sent.envelope.id, code=words,
+                message=f"{command}: job {job} is cancelled already", tenant="demo",
+            )  # fmt: skip
+            await world.voices.say("scheduler", refusal, causation_id=sent.envelope.id)
+            with pytest.raises(openai.BadRequestError) as caught:
+                await asking
+        assert caught.value.code == code
+        assert "found a job that is cancelled, expected" in caught.value.message
+        assert world.ear.types(job).count(command) == 1
+        told = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=1")).json()["data"][0]
+        assert told["data"]["type"] == "CommandRefused"
+
+
+class TestRetries:
+    async def test_make_a_new_job_that_names_the_old_one(self, world):
+        job = await world.a_running_job()
+        failed = JobFailed(job_id=job, tenant="demo", failure_class="oom", code="oom", message="too big")
+        await world.voices.say("scheduler", failed)
+        await until(lambda: world.is_consumed("job.events", job, 5), "the failure")
+        asking = asyncio.create_task(world.ask("POST", f"/fine_tuning/jobs/{job}/retry"))
+        sent = await world.heard(job, "RetryJob")
+        new = (await asking).json()
+        assert (new["id"], new["status"]) == (sent.message.new_job_id, "validating_files")
+        assert new["model"] == world.base_name
+        assert sent.message == type(sent.message)(job_id=job, tenant="demo", new_job_id=new["id"])
+
+
+async def test_both_commands_of_a_request_are_of_the_callers_trace(world):
+    file_id = (await world.upload())["id"]
+    answer = await world.ask(
+        "POST",
+        "/fine_tuning/jobs",
+        json={"model": world.base_name, "training_file": file_id},
+        headers={"traceparent": PARENT},
+    )
+    job = answer.json()
+    submit = await world.heard(job["id"], "SubmitJob")
+    dataset = await world.heard(job["retune"]["dataset_id"], "SubmitDataset")
+    traces = {each.envelope.traceparent.split("-")[1] for each in (submit, dataset)}
+    assert traces == {PARENT.split("-")[1]}
+    assert submit.envelope.correlation_id == dataset.envelope.correlation_id
+    assert submit.message.dataset_id == dataset.message.dataset_id
+
+
+async def test_a_cancel_is_answered_when_the_job_has_moved(world):
+    job = await world.a_running_job()
+    async with world.client() as client:
+        asking = asyncio.create_task(client.fine_tuning.jobs.cancel(job))
+        command = await world.heard(job, "CancelJob")
+        assert command.message == CancelJob(job_id=job, tenant="demo")
+        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=10)
+        await world.voices.say("scheduler", cancelled)
+        assert (await asking).status == "cancelled"
+
+
+async def test_while_the_database_is_away_clients_are_told_when_to_come_back(world):
+    await world.db.close()
+    await world.stack.stop("postgres")
+    try:
+        answer = await world.ask("GET", "/files")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database_unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+    finally:
+        await world.stack.start("postgres")
+        await world.stack.wait_healthy("postgres")
+    await until(lambda: is_well(world), "the gateway to be well again")
+    world.db = await asyncpg.connect(world.stack.postgres_dsn("gateway"))
+
+
+async def is_well(world: World) -> bool:
+    try:
+        return (await world.ask("GET", "/files")).status_code == 200
+    except httpx.TransportError:
+        return False

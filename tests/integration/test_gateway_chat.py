@@ -1,0 +1,193 @@
+"""Which replica gets a chat request, when there is one, and what a caller hears when there is none."""
+
+import asyncio
+
+import openai
+import pytest
+
+from schemas.deployment import DeploymentFailed, DeploymentStopped
+from schemas.model import DeploymentWithdrawn
+from tests.integration.gateway_world import Replica, World, mark, replica, until, world
+
+__all__ = ["replica", "world"]
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+async def chat(world: World, model: str, **options):
+    async with world.client(retries=options.pop("retries", 0)) as client:
+        return await client.chat.completions.create(model=model, messages=HELLO, **options)
+
+
+class TestRoutes:
+    @pytest.mark.parametrize("first", ["approved", "ready"])
+    async def test_are_ready_whichever_topic_is_heard_first(self, world, replica, first):
+        version, server = await world.a_version(), await replica()
+        slot = version.full_name
+        await world.announce(server)
+
+        async def approve() -> None:
+            await world.voices.say("registry", world.approved(version))
+            await until(lambda: world.is_consumed("model.events", slot, 1), "the approval")
+
+        async def make_ready() -> None:
+            await world.voices.say("serving_controller", world.ready(version, server.address))
+            await until(lambda: world.state_of(slot, "ready"), "the route")
+
+        steps = [approve, make_ready]
+        for step in steps if first == "approved" else steps[::-1]:
+            await step()
+        assert await world.state_of(slot, "ready")
+        assert (await chat(world, slot)).model == slot
+
+    async def test_that_were_stopped_stay_stopped_when_the_withdrawal_comes_late(self, world):
+        version, slot = await world.a_version(), f"alias-{mark()}"
+        fields = world.ready(version, generation=2, slot=slot).model_dump(exclude={"served_name", "replicas"})
+        await world.voices.say("serving_controller", DeploymentStopped(**fields))
+        await until(lambda: world.state_of(slot, "stopped"), "the stop")
+        withdrawn = DeploymentWithdrawn(slot=slot, tenant="demo", generation=2, reason="asked for")
+        await world.voices.say("registry", withdrawn)
+        await until(lambda: world.is_consumed("model.events", slot, 1), "the withdrawal")
+        assert await world.state_of(slot, "stopped")
+
+    async def test_keep_the_version_before_until_the_next_one_is_loaded(self, world, replica):
+        old, new, server = await world.a_version(), await world.a_version(), await replica()
+        slot = f"alias-{mark()}"
+        await world.announce(server)
+        await world.voices.say("registry", world.approved(old, slot=slot))
+        await world.voices.say("serving_controller", world.ready(old, server.address, slot=slot))
+        await until(lambda: world.state_of(slot, "ready"), "the route")
+        await world.voices.say("registry", world.approved(new, 2, slot=slot))
+        await until(lambda: world.state_of(slot, "pending"), "the second approval")
+        await chat(world, slot)
+        fields = world.ready(new, generation=2, slot=slot).model_dump(exclude={"served_name", "replicas"})
+        await world.voices.say("serving_controller", DeploymentFailed(**fields, code="load", reason="no"))
+        await until(lambda: world.state_of(slot, "failed"), "the failure")
+        await chat(world, slot)
+        assert [body["model"] for body in server.asked] == [f"{old.full_name}@{old.digest}"] * 2
+
+
+class TestAnApprovedModel:
+    @pytest.mark.parametrize("word", ["approved", "succeeded"])
+    async def test_is_waited_for(self, world, replica, word):
+        version, server = await world.a_version(), await replica()
+        await world.announce(server)
+        if word == "approved":
+            await world.voices.say("registry", world.approved(version))
+            await until(lambda: world.state_of(version.full_name, "pending"), "the approval")
+        else:
+            await world.voices.say("scheduler", world.succeeded(version))
+            await until(lambda: world.is_consumed("job.events", version.job_id, 1), "the success")
+        asking = asyncio.create_task(chat(world, version.full_name))
+        await until(lambda: is_asking(world), "the request to be there")
+        await world.voices.say("serving_controller", world.ready(version, server.address))
+        assert (await asking).model == version.full_name
+
+    async def test_is_unavailable_and_not_unknown_when_that_takes_too_long(self, world):
+        version = await world.a_version()
+        await world.voices.say("scheduler", world.succeeded(version))
+        await until(lambda: world.is_consumed("job.events", version.job_id, 1), "the success")
+        with pytest.raises(openai.InternalServerError) as caught:
+            await chat(world, version.full_name)
+        assert (caught.value.status_code, caught.value.code) == (503, "model_unavailable")
+        assert int(caught.value.response.headers["retry-after"]) > 0
+
+    async def test_that_is_withdrawn_is_not_deployed(self, world):
+        version = await world.a_version()
+        await world.voices.say("scheduler", world.succeeded(version))
+        withdrawn = DeploymentWithdrawn(slot=version.full_name, tenant="demo", generation=2, reason="stale")
+        await world.voices.say("registry", world.approved(version), withdrawn)
+        await until(lambda: world.state_of(version.full_name, "withdrawn"), "the withdrawal")
+        with pytest.raises(openai.NotFoundError, match="not deployed"):
+            await chat(world, version.full_name)
+
+    async def test_that_nobody_approved_is_not_waited_for(self, world):
+        version = await world.a_version()
+        with pytest.raises(openai.NotFoundError, match="stage 'staging' and not deployed; gate: passed"):
+            await chat(world, version.full_name)
+
+
+async def is_asking(world: World) -> bool:
+    """Whether a request looks for its route: Postgres knows the last query of each connection."""
+    query = """SELECT count(*) > 0 FROM pg_stat_activity
+                WHERE application_name = 'gateway' AND query LIKE '%state = ''pending''%'"""
+    return bool(await world.db.fetchval(query))
+
+
+class TestAReplica:
+    @pytest.fixture
+    async def two(self, world: World, replica) -> tuple[str, Replica, Replica]:
+        version, servers = await world.a_version(), (await replica(), await replica())
+        await world.serve(version, *servers)
+        return version.full_name, *servers
+
+    async def test_gets_only_what_was_checked(self, world, two):
+        name, *servers = two
+        await chat(world, name, temperature=0.5, user="me", extra_body={"top_k": 5})
+        (body,) = [body for server in servers for body in server.asked]
+        assert body.pop("model").startswith(f"{name}@")
+        assert body == {"messages": HELLO, "temperature": 0.5, "top_k": 5}
+        with pytest.raises(openai.BadRequestError) as caught:
+            await chat(world, name, extra_body={"prompt_logprobs": 0})
+        assert caught.value.param == "prompt_logprobs"
+        assert sum(len(server.asked) for server in servers) == 1
+
+    async def test_that_does_not_listen_is_passed_over(self, world, two):
+        name, dead, alive = two
+        await dead.stop()
+        for _ in range(6):
+            await chat(world, name)
+        assert len(alive.asked) == 6
+
+    async def test_without_a_key_is_passed_over(self, world, two):
+        name, keyless, alive = two
+        (world.keys_dir / keyless.id).unlink()
+        for _ in range(6):
+            await chat(world, name)
+        assert len(alive.asked) == 6
+
+    async def test_that_lost_the_model_is_passed_over(self, world, two):
+        name, forgetful, alive = two
+        forgetful.way = "forget"
+        for _ in range(6):
+            await chat(world, name)
+        assert len(alive.asked) == 6
+
+    @pytest.mark.parametrize("way", ["die", "break"])
+    async def test_that_fails_takes_no_other_with_it(self, world, two, way):
+        """What ended one engine could end the next: the request is not passed on."""
+        name, *servers = two
+        for server in servers:
+            server.way = way
+        with pytest.raises(openai.InternalServerError) as caught:
+            await chat(world, name)
+        assert (caught.value.status_code, caught.value.code) == (503, "model_unavailable")
+        assert "retry-after" in caught.value.response.headers
+        assert sum(len(server.asked) for server in servers) == 1
+
+    async def test_that_dies_in_a_stream_is_told_in_the_stream(self, world, two):
+        name, *servers = two
+        for server in servers:
+            server.way = "die in a stream"
+        async with world.client() as client:
+            stream = await client.chat.completions.create(model=name, messages=HELLO, stream=True)
+            assert (await anext(stream)).model == name
+            with pytest.raises(openai.APIError, match="failed in its answer"):
+                await anext(stream)
+
+    async def test_that_refuses_is_believed(self, world, two):
+        name, *servers = two
+        for server in servers:
+            server.way = "refuse"
+        with pytest.raises(openai.BadRequestError, match="too long"):
+            await chat(world, name)
+
+    async def test_is_lost_with_its_last_key(self, world, two):
+        name, *servers = two
+        for server in servers:
+            (world.keys_dir / server.id).unlink()
+        with pytest.raises(openai.InternalServerError) as caught:
+            await chat(world, name)
+        assert caught.value.status_code == 503

@@ -1,0 +1,212 @@
+"""A tenant's own producer, and the stream of what happens to a job."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from schemas.base import CommandRefused, FileRef
+from schemas.dataset import SubmitDataset
+from schemas.job import CancelJob, JobCancelled, RetryJob, SubmitJob
+from schemas.model import DeployModel
+from schemas.node import PreemptNode
+from schemas.specification import DatasetSpec, Tier
+from schemas.training import TrainingCompleted
+from tests.builders import a_bundle, a_sha
+from tests.integration.gateway_world import World, mark, until, world
+
+__all__ = ["world"]
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+
+async def a_file(world: World, tenant: str = "demo") -> FileRef:
+    found = await world.upload(tenant)
+    return FileRef(file_id=found["id"], sha256=found["retune"]["sha256"], size_bytes=found["bytes"])
+
+
+async def refusals(world: World, tenant: str) -> list[dict[str, Any]]:
+    return (await world.ask("GET", "/refusals?limit=100", tenant=tenant)).json()["data"]
+
+
+async def shown(world: World, tenant: str, command_id: str) -> dict[str, Any]:
+    """The refusal of this command, as its sender sees it."""
+
+    async def find() -> Any:
+        return next(
+            (each for each in await refusals(world, tenant) if each["command_id"] == command_id), None
+        )
+
+    return await until(find, f"the refusal of {command_id}")
+
+
+class TestCommandsOfATenant:
+    async def test_are_forwarded_with_the_tenants_tier(self, world):
+        spec = world.spec(training_file=await a_file(world), tier=Tier.PREMIUM)
+        command = SubmitJob(job_id=f"ftjob-{mark()}", tenant="demo", dataset_id=f"ds-{mark()}", spec=spec)
+        sent = await world.command("demo", command)
+        found = await world.heard(command.job_id, "SubmitJob")
+        assert found.topic.name == "job.commands"
+        assert found.envelope.causation_id == sent
+        assert found.message.spec.tier is Tier.STANDARD
+        assert found.message == command.model_copy(
+            update={"spec": spec.model_copy(update={"tier": Tier.STANDARD})}
+        )
+
+    async def test_about_ones_own_things_reach_their_owner(self, world):
+        job, version = await world.a_running_job(), await world.a_version()
+        dataset = await a_submission(world)
+        for command, topic in (
+            (CancelJob(job_id=job, tenant="demo"), "job.commands"),
+            (DeployModel(model_id=version.model_id, tenant="demo", slot="x"), "model.commands"),
+            (dataset, "dataset.commands"),
+        ):
+            await world.command("demo", command)
+            found = await world.heard(command.key, command.type)
+            assert (found.topic.name, found.message) == (topic, command)
+        answer = await world.ask("GET", f"/datasets/{dataset.dataset_id}")
+        assert answer.json()["status"] == "validating"
+
+    async def test_in_another_tenants_name_are_refused_to_the_sender(self, world):
+        job = await world.a_running_job("other")
+        sent = await world.command("demo", CancelJob(job_id=job, tenant="other"))
+        refused = await world.heard(job, "CommandRefused")
+        assert (refused.topic.name, refused.message.code) == ("tenant.events", "wrong_tenant")
+        assert refused.message.tenant == "demo"
+        assert (await shown(world, "demo", sent))["code"] == "wrong_tenant"
+        assert sent not in {each["command_id"] for each in await refusals(world, "other")}
+        events = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=100", tenant="other")).json()
+        assert "CommandRefused" not in {each["data"]["type"] for each in events["data"]}
+        assert "CancelJob" not in world.ear.types(job)
+
+    async def test_about_what_is_not_ones_own_are_refused(self, world):
+        theirs = await world.a_running_job("other")
+        version, dataset = await world.a_version("other"), await world.a_dataset("other")
+        file, foreign = await a_file(world), await a_file(world, "other")
+        of_job = {"job_id": f"ftjob-{mark()}", "tenant": "demo", "dataset_id": f"ds-{mark()}"}
+        spec = world.spec(training_file=file)
+        expected = [
+            (CancelJob(job_id=theirs, tenant="demo"), "unknown_job"),
+            (CancelJob(job_id=f"ftjob-{mark()}", tenant="demo"), "unknown_job"),
+            (RetryJob(job_id=theirs, tenant="demo", new_job_id="ftjob-x"), "unknown_job"),
+            (DeployModel(model_id=version.model_id, tenant="demo", slot="x"), "unknown_model"),
+            (SubmitJob(**of_job, spec=world.spec(training_file=foreign)), "unknown_file"),
+            (SubmitJob(**of_job, spec=world.spec(training_file=file, holdout=foreign)), "unknown_file"),
+            (SubmitJob(**of_job | {"dataset_id": dataset}, spec=spec), "unknown_dataset"),
+            (
+                SubmitJob(**of_job, spec=spec.model_copy(update={"base_model": "nobody"})),
+                "unknown_base_model",
+            ),
+            (
+                SubmitJob(**of_job, spec=spec.model_copy(update={"base_sha": a_sha("x")})),
+                "unknown_base_model",
+            ),
+            (SubmitJob(**of_job, spec=world.spec(training_file=file, max_cost=5)), "not_available_yet"),
+            ((await a_submission(world)).model_copy(update={"dataset_id": dataset}), "unknown_dataset"),
+        ]
+        for command, code in expected:
+            found = await shown(world, "demo", await world.command("demo", command))
+            assert (found["code"], found["command"]) == (code, command.type), command
+        assert {each.topic.name for key in (theirs, of_job["job_id"]) for each in world.ear.heard[key]} == {
+            "tenant.events"
+        }
+        assert (await world.ask("GET", f"/datasets/{dataset}", tenant="other")).json()["status"] == "ready"
+
+    async def test_that_no_tenant_may_give_are_parked(self, world):
+        sent = await world.command("demo", PreemptNode(node_id="node-1", notice_seconds=0))
+        parked = await until(
+            lambda: world.db.fetchrow("SELECT reason, topic FROM parked WHERE event_id = $1", sent),
+            "the message to be parked",
+        )
+        assert tuple(parked) == ("unknown_type", "tenant.demo.commands")
+
+    async def test_that_are_refused_leave_the_next_one_alone(self, world):
+        job = await world.a_running_job()
+        await world.command("demo", CancelJob(job_id=f"ftjob-{mark()}", tenant="demo"))
+        await world.command("demo", CancelJob(job_id=job, tenant="demo"))
+        await world.heard(job, "CancelJob")
+
+    async def test_sent_twice_count_once(self, world):
+        job = await world.a_running_job()
+        first = await world.command("demo", CancelJob(job_id=job, tenant="demo"), event_id=mark())
+        await world.command("demo", CancelJob(job_id=job, tenant="demo"), event_id=first)
+        await world.command("demo", RetryJob(job_id=job, tenant="demo", new_job_id="ftjob-later"))
+        await world.heard(job, "RetryJob")
+        assert world.ear.types(job) == ["CancelJob", "RetryJob"]
+
+
+async def a_submission(world: World) -> SubmitDataset:
+    spec = DatasetSpec(base_model=world.base_name, base_sha=world.base_sha, training_file=await a_file(world))
+    return SubmitDataset(dataset_id=f"ds-{mark()}", tenant="demo", spec=spec)
+
+
+async def test_a_dataset_that_ingest_refuses_is_not_validated_for_ever(world):
+    file_id = (await world.upload())["id"]
+    body = {"model": world.base_name, "training_file": file_id}
+    dataset_id = (await world.ask("POST", "/datasets", json=body)).json()["id"]
+    sent = await world.heard(dataset_id, "SubmitDataset")
+    refusal = CommandRefused(
+        subject_id=dataset_id, command="SubmitDataset", command_id=sent.envelope.id,
+        code="window_too_long", message="the window is too long", tenant="demo",
+    )  # fmt: skip
+    await world.voices.say("ingest", refusal)
+    await until(lambda: world.is_consumed("dataset.events", dataset_id, 1), "the refusal")
+    found = (await world.ask("GET", f"/datasets/{dataset_id}")).json()
+    assert (found["status"], found["code"]) == ("rejected", "window_too_long")
+
+
+class TestTheStreamOfAJob:
+    async def test_goes_on_after_the_last_event_that_was_seen(self, world):
+        job = await world.a_running_job()
+        number = await world.db.fetchval("SELECT count(*) FROM job_event WHERE job_id = $1", job)
+        everything = await stream(world, job, number=number)
+        seen: list[dict[str, Any]] = []
+        while len(seen) < number:
+            seen += await stream(world, job, number=1, last=seen[-1]["id"] if seen else "")
+        assert seen == everything
+        assert len({event["id"] for event in seen}) == number >= 6
+
+    async def test_misses_nothing_that_happened_while_nobody_listened(self, world):
+        job = await world.a_running_job()
+        (first,) = await stream(world, job, number=1)
+        others = await stream(world, job, number=5, last=first["id"])
+        completed = TrainingCompleted(job_id=job, tenant="demo", attempt=1, bundle=a_bundle(40), last_step=40)
+        await world.voices.say("trainer_agent", completed)
+        listening = asyncio.create_task(stream(world, job, last=first["id"]))
+        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=40)
+        await world.voices.say("scheduler", cancelled)
+        found = await listening
+        assert found[:5] == others
+        assert sorted(event["event"] for event in found[5:]) == ["JobCancelled", "TrainingCompleted"]
+
+    @pytest.mark.parametrize("last", ["x", "ftevent-", "ftevent--1", "ftevent-99999999999999999999"])
+    async def test_needs_an_id_of_ours(self, world, last):
+        job = await world.a_running_job()
+        answer = await world.ask(
+            "GET", f"/fine_tuning/jobs/{job}/events?stream=true", headers={"last-event-id": last}
+        )
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Last-Event-ID")
+
+
+async def stream(
+    world: World, job: str, *, number: int | None = None, last: str = ""
+) -> list[dict[str, Any]]:
+    """So many events after the last one; all of them until the server says that it is done, if not told."""
+    headers = {"authorization": f"Bearer {world.keys['demo']}", "accept": "text/event-stream"}
+    headers |= {"last-event-id": last} if last else {}
+    path, found, event = f"/v1/fine_tuning/jobs/{job}/events", [], {}
+    async with asyncio.timeout(60), world.http.stream("GET", path, headers=headers) as answer:
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            name, _, value = line.partition(": ")
+            if value == "[DONE]":
+                break
+            if name:
+                event[name] = json.loads(value) if name == "data" else value
+            elif event:
+                found.append(event)
+                event = {}
+                if len(found) == number:
+                    break
+    return found
