@@ -1,21 +1,78 @@
-"""kill -9 of every process of the stack, one after another, while one job is on its way."""
+"""kill -9 of every kind of process of the stack, one after another, while jobs are on their way."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from deploy.local.processes import until
 from deploy.local.stack import PARTS
 from schemas.topics import SERVICES
-from tests.e2e.conftest import Platform
+from shared.processes import Identity, marked
+from tests.e2e.conftest import PATIENCE_SECONDS, TERMINAL, Platform
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
+DETACHED = (
+    "services.trainer_agent.runner",
+    "torch.distributed.run",
+    "services.trainer_agent.training.main",
+    "services.evaluator.scoring",
+    "vllm.entrypoints",
+)
+"""What the services start, by a word of its command line, in the order in which a job needs it."""
+
 
 async def test_no_process_of_the_stack_takes_a_job_with_it(platform: Platform):
-    job_id = await platform.submit(suffix="killed", recipe={"num_epochs": 30})
-    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 20, "the first checkpoint")
-    for name in (*SERVICES, *PARTS):
+    jobs: list[str] = []
+    for name in (*PARTS, *SERVICES):
+        if not jobs or await has_ended(platform, jobs[-1]):
+            jobs.append(await platform.submit(suffix="killed", recipe={"num_epochs": 20}))
         await platform.stack.kill(name)
         await platform.stack.wait_healthy(name)
+    for job_id in jobs:
+        await assert_served(platform, job_id)
+    assert platform.retune("--json", "parked", "list") == "[]"
+
+
+async def test_no_detached_process_takes_a_job_with_it(platform: Platform):
+    job_id = await platform.submit(suffix="orphaned")
+    for word in DETACHED:
+        process = await running(platform, word)
+        assert not await has_ended(platform, job_id), f"{job_id} ended before {word} was killed"
+        process.signal_alone(signal.SIGKILL)
+    await assert_served(platform, job_id)
+
+
+async def has_ended(platform: Platform, job_id: str) -> bool:
+    return (await platform.job(job_id))["retune"]["phase"] in TERMINAL
+
+
+async def assert_served(platform: Platform, job_id: str) -> None:
     job = await platform.finished(job_id)
     assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
     assert job["retune"]["is_deployed"], platform.retune("jobs", "events", job_id)
-    assert platform.retune("--json", "parked", "list") == "[]"
+
+
+async def running(platform: Platform, word: str) -> Identity:
+    """A process of this stack with `word` in its command line, as soon as there is one."""
+    found: list[Identity] = []
+
+    def is_there() -> bool:
+        found[:] = with_word(platform, word)
+        return bool(found)
+
+    await until(is_there, PATIENCE_SECONDS)
+    assert found, f"no process with {word} in its command line"
+    return found[0]
+
+
+def with_word(platform: Platform, word: str) -> Iterator[Identity]:
+    for process in marked(platform.stack.state.mark):
+        try:
+            line = Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except FileNotFoundError:
+            continue
+        if word in line:
+            yield process
