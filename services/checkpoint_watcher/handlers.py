@@ -33,6 +33,16 @@ class ExpireBundle(BundleTask, frozen=True):
     pass
 
 
+class VerifyDue(Value):
+    """The store stayed away through every try of the task."""
+
+    task: VerifyBundle
+
+
+class ExpireDue(Value):
+    task: ExpireBundle
+
+
 class SweepAttempt(Task, frozen=True):
     job_id: str
     attempt: int
@@ -59,12 +69,15 @@ class Watcher:
 
     async def job_scheduled(self, event: JobScheduled, unit: Unit) -> None:
         await store.open_attempt(unit.conn, event)
+        await unit.release(store.name_of(event.job_id, event.attempt))
 
     async def training_started(self, event: TrainingStarted, unit: Unit) -> None:
+        await store.require_attempt(unit.conn, event.job_id, event.attempt)
         await store.start_attempt(unit.conn, event.job_id, event.attempt, at=unit.now)
-        await self._look_again(event.job_id, unit)
+        await self._look_again(event.job_id, event.attempt, unit)
 
     async def checkpoint_written(self, event: CheckpointWritten, unit: Unit) -> None:
+        await store.require_attempt(unit.conn, event.job_id, event.attempt)
         is_new = await store.add_checkpoint(
             unit.conn, event.job_id, event.tenant, event.bundle, event.kind, at=unit.now
         )
@@ -73,6 +86,7 @@ class Watcher:
             await unit.start_task(VerifyBundle(job_id=event.job_id, tenant=event.tenant, bundle=event.bundle))
 
     async def attempt_ended(self, event: TrainingStopped | TrainingCompleted, unit: Unit) -> None:
+        await store.require_attempt(unit.conn, event.job_id, event.attempt)
         await self._close(event.job_id, event.attempt, unit)
 
     async def job_at_rest(
@@ -100,8 +114,9 @@ class Watcher:
         await self._expire_old(task.job_id, unit)
 
     async def not_verified(self, task: VerifyBundle, error: Exception, unit: Unit) -> None:
-        """The store stayed away through every try: what cannot be read is not used."""
-        await self._corrupt(task, f"could not be read: {error}", unit)
+        """That it could not be read says nothing about the bundle, so there is no verdict yet."""
+        log.error("checkpoint could not be read", key=task.key, error=str(error))
+        await unit.set_timer(VerifyDue(task=task), at=unit.now + self._settings.try_again_after)
 
     async def expire(self, task: ExpireBundle) -> None:
         await delete_bundle(self._objects, task.job_id, task.bundle)
@@ -113,6 +128,10 @@ class Watcher:
     async def not_expired(self, task: ExpireBundle, error: Exception, unit: Unit) -> None:
         """Its manifest may be gone already, so it is not offered for resume again."""
         log.error("checkpoint could not be deleted", key=task.key, error=str(error))
+        await unit.set_timer(ExpireDue(task=task), at=unit.now + self._settings.try_again_after)
+
+    async def bundle_due(self, due: VerifyDue | ExpireDue, unit: Unit) -> None:
+        await unit.start_task(due.task)
 
     async def sweep_due(self, due: SweepDue, unit: Unit) -> None:
         await unit.start_task(SweepAttempt(job_id=due.job_id, attempt=due.attempt))
@@ -126,6 +145,8 @@ class Watcher:
 
     async def not_swept(self, task: SweepAttempt, error: Exception, unit: Unit) -> None:
         log.error("abandoned parts could not be deleted", key=task.key, error=str(error))
+        due = SweepDue(job_id=task.job_id, attempt=task.attempt)
+        await unit.set_timer(due, at=unit.now + self._settings.try_again_after)
 
     async def look_for_checkpoint(self, look: LookForCheckpoint, unit: Unit) -> None:
         attempt = await store.find_attempt(unit.conn, look.job_id)
@@ -141,7 +162,7 @@ class Watcher:
                     last_written_at=attempt.last_written_at,
                 )
             )
-        await self._look_again(look.job_id, unit)
+        await self._look_again(look.job_id, look.attempt, unit)
 
     async def _close(self, job_id: str, attempt: int, unit: Unit) -> None:
         closed = await store.close_attempt(unit.conn, job_id, attempt)
@@ -149,11 +170,11 @@ class Watcher:
             due = SweepDue(job_id=job_id, attempt=closed)
             await unit.set_timer(due, at=unit.now + self._settings.sweep_after)
 
-    async def _look_again(self, job_id: str, unit: Unit) -> None:
+    async def _look_again(self, job_id: str, number: int, unit: Unit) -> None:
         attempt = await store.find_attempt(unit.conn, job_id)
-        if attempt is not None:
+        if attempt is not None and attempt.attempt == number and attempt.is_open:
             at = decide.next_look(attempt, now=unit.now, intervals=self._settings.overdue_intervals)
-            await unit.set_timer(LookForCheckpoint(job_id=job_id, attempt=attempt.attempt), at=at)
+            await unit.set_timer(LookForCheckpoint(job_id=job_id, attempt=number), at=at)
 
     async def _corrupt(self, task: VerifyBundle, problem: str, unit: Unit) -> None:
         await store.set_state(unit.conn, task.job_id, task.bundle, CheckpointState.CORRUPT)
@@ -190,5 +211,7 @@ def register(service: Service, settings: Settings) -> None:
     )
     service.on_task(ExpireBundle, work=watcher.expire, done=watcher.expired, failed=watcher.not_expired)
     service.on_task(SweepAttempt, work=watcher.sweep, done=watcher.swept, failed=watcher.not_swept)
+    service.on_timer(VerifyDue, watcher.bundle_due)
+    service.on_timer(ExpireDue, watcher.bundle_due)
     service.on_timer(SweepDue, watcher.sweep_due)
     service.on_timer(LookForCheckpoint, watcher.look_for_checkpoint)

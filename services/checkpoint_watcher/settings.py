@@ -16,5 +16,7 @@ class Settings(ServiceSettings):
     """Newest verified bundles of a job that retention never deletes."""
     overdue_intervals: Annotated[float, Field(gt=1)] = 3.0
     """A running attempt is overdue after this many checkpoint intervals without a bundle."""
+    try_again_after: timedelta = timedelta(minutes=1)
+    """Pause of a bundle's reading or deleting after a task's tries were spent on a store that is away."""
     sweep_after: timedelta = timedelta(hours=1)
     """From the end of an attempt to the deletion of what it left; longer than a cut-off runner can go on writing."""

@@ -6,6 +6,7 @@ from typing import Any
 from schemas.base import BundleRef
 from schemas.job import JobScheduled
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
+from shared.errors import ParentUnknown
 from shared.postgres.database import Connection
 
 INSERT_CHECKPOINT = """
@@ -69,6 +70,18 @@ async def open_attempt(conn: Connection, scheduled: JobScheduled) -> None:
         resume.attempt if resume else None,
         resume.step if resume else None,
     )
+
+
+def name_of(job_id: str, attempt: int) -> str:
+    """What facts about an attempt wait for until its JobScheduled was here."""
+    return f"attempt:{job_id}/{attempt}"
+
+
+async def require_attempt(conn: Connection, job_id: str, attempt: int) -> None:
+    """Raises ParentUnknown where the attempt is later than any that is known."""
+    present = await find_attempt(conn, job_id)
+    if present is None or present.attempt < attempt:
+        raise ParentUnknown(name_of(job_id, attempt))
 
 
 async def start_attempt(conn: Connection, job_id: str, attempt: int, *, at: datetime) -> None:
