@@ -38,7 +38,9 @@ def variable(secret: str) -> str:
 def site_of(environment: Mapping[str, str]) -> Site:
     def find(name: str) -> str:
         if not environment.get(name):
-            raise SystemExit(f"{name} is not set: `python3 -m deploy.images.passwords` writes it to .env")
+            raise SystemExit(
+                f"{name} is not set; addresses and TENANT come from docker-compose.yml, passwords from .env"
+            )
         return environment[name]
 
     return Site(

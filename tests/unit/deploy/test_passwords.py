@@ -57,5 +57,5 @@ def test_all_that_is_required_is_made_and_all_that_provision_sets():
 
 def test_a_missing_password_is_named():
     site = site_of({"KAFKA_BOOTSTRAP": "k:1", "POSTGRES_ADDRESS": "p:2", "S3_ENDPOINT": "http://s:3"})
-    with pytest.raises(SystemExit, match=r"SECRET_KAFKA_TENANT_DEMO is not set: .*deploy\.images\.passwords"):
+    with pytest.raises(SystemExit, match=r"^SECRET_KAFKA_TENANT_DEMO is not set; .*passwords from .env$"):
         site.kafka_password("tenant-demo")
