@@ -60,7 +60,10 @@ async def _apply(conn: asyncpg.Connection, name: str, sql: str, recorded: str | 
     if recorded == digest:
         return False
     if recorded is not None:
-        raise MigrationError(f"{name} was changed after it was applied; write a new migration instead")
+        raise MigrationError(
+            f"{name} was changed after it was applied: found sha256 {digest}, expected {recorded}; "
+            "put it back and write a new migration instead"
+        )
     async with conn.transaction():
         await conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         await conn.execute(sql)

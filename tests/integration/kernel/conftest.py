@@ -26,12 +26,14 @@ PATIENCE_SECONDS = 40.0
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
     """Wait for a condition, and say which one did not come."""
-    async with asyncio.timeout(PATIENCE_SECONDS) as limit:
-        while not (found := await condition()):
-            await asyncio.sleep(0.05)
-            if limit.expired():
-                raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for: {what}")
-    return found
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                if found := await condition():
+                    return found
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for: {what}") from None
 
 
 class Writer:
@@ -123,7 +125,7 @@ def login(stack: Stack) -> Login:
 
 
 async def costs_of(login: Login, key: str) -> list[Any]:
-    """Every CostAccrued in Kafka about this aggregate, with duplicates that the relay may have sent."""
+    """Every CostAccrued in Kafka about this dataset, with duplicates that the relay may have sent."""
     async with TopicReader(login, ["cost.events"]) as reader:
         found = [each async for each in reader.to_the_end()]
-    return [each for each in found if each.envelope.key == key]
+    return [each for each in found if each.envelope.key == counting.job_of(key)]

@@ -3,6 +3,7 @@
 Run as a program it is the victim of kills; its environment says where to die.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from pydantic_settings import SettingsConfigDict
@@ -18,6 +19,18 @@ from shared.settings import ServiceSettings
 CREATE_EFFECT = """
     CREATE TABLE IF NOT EXISTS effect (aggregate_id text, event_id text, tenant text);
     CREATE TABLE IF NOT EXISTS parent (name text PRIMARY KEY)"""
+HAS_PARENT = "SELECT true FROM parent WHERE name = $1"
+
+LATER: dict[str, Callable[[str], Exception]] = {
+    "orphan": lambda key: ParentUnknown(f"dataset:{key}", within=timedelta(seconds=30)),
+    "early": lambda key: Rejected(f"{key} came before its parent"),
+}
+"""What goes wrong for these tenants until the parent is there."""
+
+
+def job_of(dataset_version: str) -> str:
+    """The job that a dataset's cost is put down to; an id has 40 characters at most."""
+    return dataset_version[:40]
 
 
 class Settings(ServiceSettings):
@@ -29,16 +42,14 @@ async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
     assert unit.envelope is not None
     if event.tenant == "hopeless":
         raise Rejected("this tenant's messages can never succeed")
-    if event.tenant == "orphan" and not await unit.conn.fetchval(
-        "SELECT true FROM parent WHERE name = $1", event.key
-    ):
-        raise ParentUnknown(f"dataset:{event.key}", within=timedelta(seconds=30))
+    if event.tenant in LATER and not await unit.conn.fetchval(HAS_PARENT, event.key):
+        raise LATER[event.tenant](event.key)
     await unit.conn.execute(
         "INSERT INTO effect VALUES ($1, $2, $3)", event.key, unit.envelope.id, event.tenant
     )
     await unit.emit(
         CostAccrued(
-            job_id=event.key,
+            job_id=job_of(event.key),
             tenant=event.tenant,
             attempt=1,
             node_seconds=1.0,
