@@ -4,7 +4,6 @@ Needs nothing but Python. What `.env` has already stays as it is.
 """
 
 import re
-import sys
 from pathlib import Path
 
 from deploy.local import files
@@ -32,4 +31,4 @@ def main(root: Path = REPOSITORY) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

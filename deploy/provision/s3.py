@@ -33,7 +33,7 @@ def _client(site: Site) -> "S3Client":
     from botocore.config import Config
 
     root = site.s3_credentials(S3_ROOT)
-    return boto3.client(
+    client: S3Client = boto3.client(
         "s3",
         endpoint_url=site.s3_endpoint,
         region_name=REGION,
@@ -41,6 +41,7 @@ def _client(site: Site) -> "S3Client":
         aws_secret_access_key=root.secret_key,
         config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
     )
+    return client
 
 
 def _create_bucket(client: "S3Client") -> None:

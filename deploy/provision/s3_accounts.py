@@ -54,8 +54,8 @@ class _Server:
         self._signer.add_auth(request)
         answer = self._http.send(request.prepare())
         if answer.status_code >= OK:
-            refusal = {"Code": str(answer.status_code), "Message": answer.text}
-            raise ClientError({"Error": refusal}, route)
+            code = str(answer.status_code)
+            raise ClientError({"Error": {"Code": code, "Message": answer.text}}, route)
         content: bytes = answer.content
         return content
 
