@@ -14,7 +14,7 @@ help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## install everything: Python packages, Kafka, Postgres, the S3 server (cached per user)
-	@$(BIN)/python -m deploy.local setup
+	@$(BIN)/python -u -m deploy.local setup
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "retune needs Python 3.11 or newer; set PYTHON=")'
@@ -26,10 +26,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup ## the main job on the standard library
-	@$(BIN)/python -m deploy.demo
+	@$(BIN)/python -u -m deploy.demo
 
 up: setup ## start the local stack and return when it is healthy
-	@$(BIN)/python -m deploy.local up --detach
+	@$(BIN)/python -u -m deploy.local up --detach
 
 down: ## stop the local stack
 	@$(BIN)/python -m deploy.local down
