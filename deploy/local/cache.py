@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ def cached(name: str, *, is_complete: Callable[[Path], bool], make: Callable[[Pa
         return entry
     with files.locked(cache_folder() / f"{name}.lock"):
         if not is_complete(entry):
+            print(f"making {name}, once per user; it takes a minute or two", file=sys.stderr)
             _fill(entry, is_complete, make)
     return entry
 
