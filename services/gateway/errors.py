@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from shared.errors import StorageUnavailable
 from shared.log import get_logger
@@ -87,6 +88,10 @@ def install(app: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         code = _HTTP_CODES.get(error.status_code)
         return ApiError(error.status_code, f"{request.url.path}: {error.detail}", code=code).answer()
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
+        return ApiError(400, "the client went away while it sent the body", code="invalid_body").answer()
 
     @app.exception_handler(StorageUnavailable)
     async def storage(request: Request, error: StorageUnavailable) -> JSONResponse:

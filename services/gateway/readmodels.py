@@ -21,6 +21,9 @@ LIST_JOBS = f"""
        AND ($3::text IS NULL OR (created_at, job_id) <
             (SELECT created_at, job_id FROM job WHERE job_id = $3 AND tenant = $1))
      ORDER BY created_at DESC, job_id DESC LIMIT $4"""
+# Ids of one job's events must become visible in their order, or a reader that resumes after one misses an earlier
+# one: of processes that tell of one job at a time, the second waits here for the first to commit.
+HOLD_JOB = "SELECT FROM job WHERE job_id = $1 FOR UPDATE"
 INSERT_EVENT = """
     INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
@@ -162,6 +165,7 @@ async def add_event(
     at: datetime,
 ) -> None:
     data = event.model_dump(mode="json")
+    await conn.execute(HOLD_JOB, job_id)
     await conn.execute(INSERT_EVENT, job_id, tenant, event_id, event.type, *told, data, at)
 
 

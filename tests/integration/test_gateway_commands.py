@@ -8,12 +8,14 @@ import pytest
 
 from schemas.base import CommandRefused, FileRef
 from schemas.dataset import SubmitDataset
-from schemas.job import CancelJob, JobCancelled, RetryJob, SubmitJob
+from schemas.job import CancelJob, JobCancelled, JobRunning, RetryJob, SubmitJob
 from schemas.model import DeployModel
 from schemas.node import PreemptNode
 from schemas.specification import DatasetSpec, Tier
 from schemas.training import TrainingCompleted
-from tests.builders import a_bundle, a_sha
+from services.gateway import readmodels
+from shared.postgres.database import Database
+from tests.builders import NOON, a_bundle, a_sha
 from tests.integration.gateway_world import World, mark, until, world
 
 __all__ = ["world"]
@@ -157,6 +159,32 @@ async def test_a_dataset_that_ingest_refuses_is_not_validated_for_ever(world):
 
 
 class TestTheStreamOfAJob:
+    async def test_sees_events_of_two_processes_in_the_order_of_their_ids(self, world):
+        """An id that becomes visible after a later one would be skipped by whoever resumes in between."""
+        job = await world.a_running_job()
+        event = JobRunning(job_id=job, tenant="demo", attempt=1)
+        database = Database(world.stack.postgres_dsn("gateway"), application="gateway-test")
+        await database.open()
+
+        async def tell(conn: Any, name: str) -> None:
+            await readmodels.add_event(conn, job, "demo", name, event, ("info", name), NOON)
+
+        async def second() -> None:
+            async with database.transaction() as conn:
+                await tell(conn, "second")
+
+        async with database.transaction() as conn:
+            await tell(conn, "first")
+            waiting = asyncio.create_task(second())
+            await until(lambda: has_blocked(world), "the second to wait")
+            assert not waiting.done()
+        await waiting
+        await database.close()
+        rows = await world.db.fetch(
+            "SELECT message FROM job_event WHERE job_id = $1 ORDER BY id DESC LIMIT 2", job
+        )
+        assert [row["message"] for row in rows] == ["second", "first"]
+
     async def test_goes_on_after_the_last_event_that_was_seen(self, world):
         job = await world.a_running_job()
         number = await world.db.fetchval("SELECT count(*) FROM job_event WHERE job_id = $1", job)
@@ -187,6 +215,12 @@ class TestTheStreamOfAJob:
             "GET", f"/fine_tuning/jobs/{job}/events?stream=true", headers={"last-event-id": last}
         )
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Last-Event-ID")
+
+
+async def has_blocked(world: World) -> bool:
+    query = """SELECT count(*) > 0 FROM pg_stat_activity
+                WHERE application_name = 'gateway-test' AND wait_event_type = 'Lock'"""
+    return bool(await world.db.fetchval(query))
 
 
 async def stream(

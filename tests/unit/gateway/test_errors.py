@@ -1,8 +1,13 @@
+import asyncpg
+import httpx
 import pytest
+from fastapi import FastAPI
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
-from services.gateway.errors import ApiError, first_problem, not_found, unavailable
+from services.gateway.errors import ApiError, first_problem, install, not_found, unavailable
 from services.gateway.requests import CreateDataset, CreateJob
+from shared.errors import StorageUnavailable
 
 JOB = {"model": "tiny", "training_file": "file-1"}
 
@@ -60,3 +65,33 @@ def test_what_does_not_exist_has_a_code_without_hyphens():
 def test_clients_are_told_when_to_come_back():
     assert unavailable("away", code="x").answer().headers["retry-after"] == "5"
     assert "retry-after" not in ApiError(400, "no").answer().headers
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ConnectionRefusedError(111, "refused"), 503, "database_unavailable"),
+        (TimeoutError(), 503, "database_unavailable"),
+        (asyncpg.ConnectionDoesNotExistError("gone"), 503, "database_unavailable"),
+        (asyncpg.InterfaceError("connection is closed"), 503, "database_unavailable"),
+        (asyncpg.CannotConnectNowError("starting"), 503, "database_unavailable"),
+        (StorageUnavailable("S3"), 503, "storage_unavailable"),
+        (asyncpg.UndefinedTableError("no such table"), 500, "internal_error"),
+        (asyncpg.DataError("not an int"), 500, "internal_error"),
+        (asyncpg.CharacterNotInRepertoireError("0x00"), 400, "invalid_value"),
+        (ClientDisconnect(), 400, "invalid_body"),
+    ],
+)
+async def test_what_is_away_is_not_our_bug(error, status, code):
+    app = FastAPI()
+    install(app)
+
+    @app.get("/")
+    async def fail() -> None:
+        raise error
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answer = await client.get("/")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert ("retry-after" in answer.headers) == (status == 503)
