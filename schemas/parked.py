@@ -41,10 +41,10 @@ class MessageParked(Message):
 
 
 class ParkedSettled(Message):
-    """A parked message was handled after all, or left out for good."""
+    """A parked message was handled after all or left out for good; or its replay failed, and it is `parked` still."""
 
     keyed_by = "service"
     service: str
     parked_id: Count
-    state: Literal["replayed", "dropped"]
+    state: Literal["replayed", "dropped", "parked"]
     reason: str = ""

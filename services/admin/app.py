@@ -1,13 +1,16 @@
 """The `retune` command. Exit codes: 0 done, 1 refused, 2 wrong usage, 3 unreachable."""
 
+import logging
 import subprocess
 import sys
 from typing import Annotated
 
 import typer
+from aiokafka.errors import KafkaError
 
 from services.admin.api import RefusedByPlatform
 from services.admin.commands import data, deployments, events, jobs, models, nodes, parked, tenants
+from services.admin.commands.context import connection
 from services.admin.connection import Unreachable
 from services.admin.output import Output, note
 
@@ -59,6 +62,7 @@ def _local(*arguments: str) -> None:
 
 
 def main() -> None:
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say, the last line says
     try:
         app()
     except RefusedByPlatform as error:
@@ -66,6 +70,11 @@ def main() -> None:
         sys.exit(REFUSED)
     except Unreachable as error:
         note(str(error))
+        sys.exit(UNREACHABLE)
+    except KafkaError as error:
+        note(
+            f"Kafka at {connection().kafka.bootstrap} does not serve us ({error}); is the stack up? `retune status`"
+        )
         sys.exit(UNREACHABLE)
 
 

@@ -31,7 +31,8 @@ IS_BEHIND = """
     SELECT EXISTS (SELECT FROM parked
                     WHERE topic = $1 AND aggregate_id = $2 AND state = 'parked' AND blocks AND id < $3)"""
 FIND = """
-    SELECT id, topic, partition, "offset", aggregate_id, event_id, sequence, key, headers, value, state
+    SELECT id, topic, partition, "offset", aggregate_id, event_id, sequence, key, headers, value, state,
+           reason, detail
       FROM parked WHERE id = $1"""
 FOLLOWERS = """
     SELECT id FROM parked
@@ -147,7 +148,10 @@ class Desk:
     async def done(self, task: ReplayTask, outcome: str, unit: Unit) -> None:
         log.info("parked message replayed", parked_id=task.parked_id, outcome=outcome)
         row = await unit.conn.fetchrow(FIND, task.parked_id)
-        if row is not None and row["state"] == "replayed":
+        assert row is not None, "a replay names a row that was there"
+        if row["state"] == "parked":
+            await self._still_parked(task, f"{row['reason']}: {row['detail']}", unit)
+        elif row["state"] == "replayed":
             await unit.emit(
                 ParkedSettled(service=self._service, parked_id=row["id"], state="replayed", reason=outcome)
             )
@@ -155,6 +159,13 @@ class Desk:
 
     async def failed(self, task: ReplayTask, error: Exception, unit: Unit) -> None:
         log.error("replay failed", parked_id=task.parked_id, error=str(error))
+        await self._still_parked(task, f"{type(error).__name__}: {error}", unit)
+
+    async def _still_parked(self, task: ReplayTask, why: str, unit: Unit) -> None:
+        reason = f"still parked: {why}"
+        await unit.emit(
+            ParkedSettled(service=self._service, parked_id=task.parked_id, state="parked", reason=reason)
+        )
 
     async def _open_row(self, conn: Connection, parked_id: int) -> Any:
         row = await conn.fetchrow(FIND, parked_id)

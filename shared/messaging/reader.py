@@ -43,7 +43,11 @@ class TopicReader:
             isolation_level="read_committed",
             **sasl(login.username, login.password, security_protocol=login.security_protocol),
         )
-        await self._consumer.start()
+        try:
+            await self._consumer.start()
+        except BaseException:
+            await self._consumer.stop()
+            raise
         partitions = await self._partitions()
         self._consumer.assign(partitions)
         if self._from_end:

@@ -162,7 +162,8 @@ def _watch(job_id: str) -> None:
         while True:
             job = api().get(f"{JOBS}/{job_id}")
             ours = job["retune"]
-            told = ours["waiting_for"] or f"step {ours['last_step']} of {ours['num_steps'] or '?'}"
+            steps = f"step {ours['last_step'] or 0} of {ours['num_steps']}" if ours["num_steps"] else ""
+            told = ours["waiting_for"] or steps
             progress.update(
                 bar,
                 description=ours["phase"],

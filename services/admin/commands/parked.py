@@ -47,6 +47,9 @@ def replay(service: str, parked_id: int) -> None:
     _find(service, parked_id)
     command = ReplayParked(service=service, parked_id=parked_id)
     fact = bus.command(connection(), command, until=[ParkedSettled], seconds=ANSWER_SECONDS)
+    assert isinstance(fact, ParkedSettled)
+    if fact.state == "parked":
+        raise RefusedByPlatform(f"{service} {parked_id}: {fact.reason}")
     show(fact.model_dump(mode="json"), f"{service} {parked_id}: replayed")
 
 
@@ -76,6 +79,6 @@ async def _open(service: str | None) -> list[MessageParked]:
             message = found.message if isinstance(found, Delivery) else None
             if isinstance(message, MessageParked):
                 parked[message.service, message.parked_id] = message
-            elif isinstance(message, ParkedSettled):
+            elif isinstance(message, ParkedSettled) and message.state != "parked":
                 parked.pop((message.service, message.parked_id), None)
     return list(parked.values())

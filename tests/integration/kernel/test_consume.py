@@ -181,7 +181,7 @@ class TestParkedCommands:
         ]
         assert order == [rows[1]["event_id"], rows[2]["event_id"]]
 
-    async def test_a_replay_that_fails_again_stays_parked(self, story, login, db):
+    async def test_a_replay_that_fails_again_stays_parked_and_says_so(self, story, login, db):
         from schemas.parked import ReplayParked
         from shared.messaging.reader import send
 
@@ -189,10 +189,15 @@ class TestParkedCommands:
         command = await send(login, ReplayParked(service="tracker", parked_id=rows[0]["id"]), writer="admin")
         await until(lambda: applied(db, command), "the replay command")
 
-        async def replay_over():
-            return not await db.fetchval("SELECT true FROM task WHERE kind = 'ReplayTask'")
+        async def told():
+            return await db.fetchval(
+                "SELECT value FROM outbox WHERE type = 'ParkedSettled' AND headers ->> 'ce_correlationid' = $1",
+                command,
+            )
 
-        await until(replay_over, "the replay task to end")
+        said = json.loads(await until(told, "the outcome of the replay"))
+        assert (said["parked_id"], said["state"]) == (rows[0]["id"], "parked")
+        assert said["reason"].startswith("still parked: rejected: ")
         assert [row["state"] for row in await parked(db, key)] == ["parked"] * 3
         assert await effects(db, key) == 0
 
