@@ -261,7 +261,9 @@ async def _end_left_behind(state: State) -> None:
 
 
 async def _end_detached(state: State) -> None:
-    found = [process for name in ("nodes", "replicas") for process in recorded(state.root / name)]
+    """With all of their sessions: an engine that gave itself another title carries no mark any more."""
+    leaders = [leader for name in ("nodes", "replicas") for leader in recorded(state.root / name)]
+    found = [process for leader in leaders for process in (leader, *leader.session())]
     await end(found, grace_seconds=DETACHED_GRACE_SECONDS, first=signal.SIGTERM)
 
 

@@ -216,6 +216,27 @@ async def test_down_ends_detached_processes_but_never_a_recycled_pid(tmp_path: P
     assert sleeper.poll() is None
 
 
+async def test_down_ends_what_a_dead_detached_process_left(tmp_path: Path):
+    leader, orphan = leave_an_orphan()
+    (tmp_path / "replicas/r1").mkdir(parents=True)
+    (tmp_path / "replicas/r1/pid").write_text(str(leader))
+    assert orphan.is_alive()
+    await end_leftovers(Stack(tmp_path).state)
+    assert not orphan.is_alive()
+
+
+def leave_an_orphan() -> tuple[Identity, Identity]:
+    """As a vLLM engine whose server was killed: no mark, no parent, only the session."""
+    script = ["/bin/sh", "-c", "env -i sleep 600 & echo $!; wait"]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
+        assert shell.stdout is not None
+        orphan, leader = Identity.of(int(shell.stdout.readline())), Identity.of(shell.pid)
+        shell.kill()
+    assert leader is not None
+    assert orphan is not None
+    return leader, orphan
+
+
 SUPERVISOR = """
 import asyncio, sys
 from contextlib import contextmanager
