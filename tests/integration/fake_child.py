@@ -1,4 +1,4 @@
-"""A training child without torch: `fake_child.py <work directory>`. What it does is read from FAKE_CHILD (JSON).
+"""A training child without torch: `fake_child.py <what it does, as JSON> <work directory>`.
 
 steps            how many there are
 seconds          of one step
@@ -40,10 +40,10 @@ DEFAULTS = {"steps": 5, "seconds": 0.01, "every": 0, "save_seconds": 0.0}
 
 
 class FakeChild:
-    def __init__(self, work_dir: Path) -> None:
+    def __init__(self, script: str, work_dir: Path) -> None:
         self.work_dir = work_dir
         self.order = read_order(work_dir)
-        self.script = DEFAULTS | json.loads(os.environ.get("FAKE_CHILD", "{}"))
+        self.script = DEFAULTS | json.loads(script)
         self.step = 0
 
     def report(self, report: Report) -> None:
@@ -129,7 +129,7 @@ class FakeChild:
     def save(self, kind: BundleKind) -> None:
         """Of each node one part; the first node knows all of them, since all are made alike."""
         parts = [self.part(node) for node in range(self.order.nodes)]
-        own = int(os.environ["RUNNER_NODE_INDEX"])
+        own = int(os.environ["RUNNER_NODE_ID"].rpartition("-n")[2])
         directory = bundle_dir(self.work_dir, self.step)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / parts[own].path).write_bytes(self.content(own))
@@ -154,4 +154,4 @@ class FakeChild:
 
 
 if __name__ == "__main__":
-    sys.exit(FakeChild(Path(sys.argv[1])).run())
+    sys.exit(FakeChild(sys.argv[1], Path(sys.argv[2])).run())

@@ -31,8 +31,7 @@ class Nodes:
     async def start(self, scheduled: JobScheduled, *, script: dict | None = None, **env: str) -> None:
         """With the scripted child; `env` is added to the runners' environment."""
         scripted = {
-            "RUNNER_CHILD_ARGV": json.dumps([sys.executable, str(FAKE_CHILD)]),
-            "FAKE_CHILD": json.dumps(script or {}),
+            "RUNNER_CHILD_ARGV": json.dumps([sys.executable, str(FAKE_CHILD), json.dumps(script or {})]),
             **QUICK_TIMES,
         }
         await self.start_real(scheduled, **scripted | env)

@@ -8,6 +8,7 @@ import pytest
 from services.provisioner.backends.local import LocalBackend
 from shared.processes import marked, signal_marked
 from tests.integration.backend_suite import BackendSuite, a_spec, until
+from tests.unit.shared.environments import SECRETS
 
 
 class TestLocalBackend(BackendSuite):
@@ -34,7 +35,8 @@ class TestLocalBackend(BackendSuite):
         assert (await self.until_ended(backend, spec, 0)).exit_code == 137
 
     async def test_a_runner_gets_its_place_and_not_our_secrets(self, backend, tmp_path, monkeypatch):
-        monkeypatch.setenv("PROVISIONER_POSTGRES_DSN", "secret")
+        for name in SECRETS:
+            monkeypatch.setenv(name, "canary")
         environment = tmp_path / "environment"
         spec = a_spec(
             tmp_path,
@@ -52,7 +54,7 @@ class TestLocalBackend(BackendSuite):
         )
         assert found["RUNNER_KAFKA_BOOTSTRAP"] == "127.0.0.1:9"
         assert found["RUNNER_WORK_DIR"] == str(tmp_path / "nodes" / spec.name / "0" / "work")
-        assert "PROVISIONER_POSTGRES_DSN" not in found
+        assert "canary" not in found.values()
         await backend.stop(spec.name, 0.0)
 
     async def test_the_pid_file_names_the_leader_of_the_nodes_group(self, backend, spec, tmp_path):

@@ -50,8 +50,9 @@ devices_per_node = 1
 price_per_hour = 0.30
 """
 RUNNER_ENV = {
-    "RUNNER_CHILD_ARGV": json.dumps([sys.executable, str(FAKE_CHILD)]),
-    "FAKE_CHILD": json.dumps({"steps": 10_000, "hold_at": 3}),
+    "RUNNER_CHILD_ARGV": json.dumps(
+        [sys.executable, str(FAKE_CHILD), json.dumps({"steps": 10_000, "hold_at": 3})]
+    ),
     "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
 }
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from services.evaluator.scoring.order import ORDER_FILE, SCORES_FILE, Order, Scores
+from shared.environment import inherited
 from shared.errors import RetuneError
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -18,11 +18,6 @@ from shared.log import get_logger
 log = get_logger(__name__)
 
 REPOSITORY = Path(__file__).parents[3]
-INHERITED = (
-    *("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
-    *("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "RETUNE_STACK"),
-)
-"""All that the child sees of our environment: it opens files that others made, so it gets no secret."""
 STDERR_FILE = "stderr.log"
 LAST_WORDS_BYTES = 2000
 MAX_LINE_BYTES = 1024 * 1024
@@ -73,9 +68,9 @@ class ScoringChild:
         )
 
     def _environment(self, work_dir: Path) -> dict[str, str]:
-        found = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        """It opens files that others made, so it gets no secret."""
         threads = {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
-        return found | threads | {"HOME": str(work_dir)}
+        return inherited() | threads | {"HOME": str(work_dir)}
 
     async def _follow(self, process: Process) -> None:
         """Read reports until the child closes its output. Raises TimeoutError after too long a silence."""

@@ -35,9 +35,9 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from services.provisioner.model import node_id
+from shared.environment import inherited
 from shared.processes import Identity, kill_marked, marked
 
-OWN_PREFIX = "PROVISIONER_"
 POLL_SECONDS = 0.2
 RESYNC_POLLS = 25
 START_SECONDS = 30.0
@@ -132,9 +132,9 @@ class LocalBackend:
         self._children.add(pid)
 
     def _environment(self, node: Path, spec: AttemptSpec, index: int) -> Mapping[str, str]:
-        """Ours without our own secrets, the operator's file for runners, and whose node this is."""
+        """What programs need, the operator's file for runners, and whose node this is."""
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)},
+            **inherited("RUNNER_"),
             "RUNNER_CACHE_DIR": str(self._nodes_dir / "cache"),
             **parse_env(self._runner_env_file.read_text(), source=str(self._runner_env_file)),
             **dict(spec.env),

@@ -12,9 +12,9 @@ from pathlib import Path
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports, write_order
 from services.trainer_agent.runner.settings import Settings
+from shared.environment import inherited
 from shared.processes import kill_marked, signal_marked
 
-SECRETS = ("RUNNER_KAFKA_", "RUNNER_S3_")
 EXIT_FILE = "exit-"
 DUMP_SECONDS = 2.0
 KILL_SECONDS = 10.0
@@ -49,13 +49,13 @@ def argv_of(settings: Settings, start: StartTraining) -> list[str]:
 
 
 def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
-    """The runner's without its keys: the child talks to nobody but its peers."""
+    """No key of anyone: the child talks to nobody but its peers."""
     threads = settings.omp_num_threads or max(1, (os.cpu_count() or 1) // start.devices_per_node)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
     name, _, value = mark(settings.node_id).partition("=")
     return {
-        **kept,
+        **inherited(),
         name: value,
+        "RUNNER_NODE_ID": settings.node_id,
         "OMP_NUM_THREADS": str(threads),
         # A store shared with the rendezvous keeps addresses of a group that is gone.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -1,0 +1,19 @@
+"""What a child process gets of our environment: what programs need to run, by name, and so no secret."""
+
+import os
+
+NAMES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+        *("RETUNE_STACK", "FAILPOINTS"),
+    }
+)
+FAMILIES = ("LC_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "CUDA_", "NCCL_", "GLOO_", "TORCH_", "PYTHON")
+
+
+def inherited(*families: str) -> dict[str, str]:
+    """`families`: beginnings of further names that this child may see."""
+    begins = (*FAMILIES, *families)
+    return {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(begins)}

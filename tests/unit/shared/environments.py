@@ -1,0 +1,41 @@
+"""What a person's shell may hold when it starts a stack."""
+
+SECRETS = dict.fromkeys(
+    (
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "OPENAI_API_KEY",
+        "NVIDIA_API_KEY",
+        "WANDB_API_KEY",
+        "GITHUB_TOKEN",
+        "PGPASSWORD",
+        "https_proxy",
+        "SSH_AUTH_SOCK",
+        "RETUNE_API_KEY",
+        "RETUNE_KAFKA_PASSWORD",
+        "PROVISIONER_POSTGRES_DSN",
+        "EVALUATOR_JUDGE_API_KEY",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+    ),
+    "canary",
+)
+NEEDED = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/home/someone",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TMPDIR": "/var/tmp",
+    "LD_LIBRARY_PATH": "/opt/lib",
+    "OMP_NUM_THREADS": "2",
+    "MKL_NUM_THREADS": "2",
+    "CUDA_VISIBLE_DEVICES": "0",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NCCL_DEBUG": "WARN",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "PYTHONPATH": "/opt/code",
+    "RETUNE_STACK": "5e1",
+    "FAILPOINTS": "s3.part.sent=kill@99",
+}

@@ -1,0 +1,72 @@
+"""The environment of a training child, which runs on data of tenants."""
+
+import pytest
+
+from schemas.base import DatasetRef
+from schemas.specification import Recipe
+from schemas.training import Member, StartTraining
+from services.trainer_agent.runner.child import environment_of, mark
+from services.trainer_agent.runner.settings import Settings
+from tests.builders import a_sha
+from tests.unit.shared.environments import NEEDED, SECRETS
+
+RUNNER = {
+    "RUNNER_KAFKA_BOOTSTRAP": "127.0.0.1:9",
+    "RUNNER_KAFKA_USERNAME": "runner",
+    "RUNNER_KAFKA_PASSWORD": "canary",
+    "RUNNER_S3_ENDPOINT": "http://127.0.0.1:9",
+    "RUNNER_S3_ACCESS_KEY": "canary",
+    "RUNNER_S3_SECRET_KEY": "canary",
+    "RUNNER_JOB_ID": "ftjob-1",
+    "RUNNER_TENANT": "acme",
+    "RUNNER_ATTEMPT": "1",
+    "RUNNER_NODE_INDEX": "0",
+    "RUNNER_NODE_ID": "a-ftjob-1-e1-n0",
+    "RUNNER_WORK_DIR": "work",
+    "RUNNER_NOTICE_FILE": "notice",
+    "RUNNER_CACHE_DIR": "cache",
+}
+START = StartTraining(
+    job_id="ftjob-1",
+    tenant="acme",
+    attempt=1,
+    recipe=Recipe(),
+    base_sha=a_sha("tiny"),
+    dataset=DatasetRef(version=a_sha("dataset"), manifest_sha256=a_sha("manifest")),
+    config_hash=a_sha("config"),
+    resume=None,
+    nodes=1,
+    devices_per_node=1,
+    members=(Member(node_index=0, host="127.0.0.1", port=9),),
+    grace_seconds=30,
+)
+
+
+@pytest.fixture
+def found(monkeypatch) -> dict[str, str]:
+    for name, value in {**RUNNER, **NEEDED, **SECRETS}.items():
+        monkeypatch.setenv(name, value)
+    return environment_of(Settings(), START)
+
+
+def test_it_holds_no_secret_of_anyone(found):
+    assert [name for name, value in found.items() if value == "canary"] == []
+
+
+def test_of_the_runners_own_it_holds_the_marks_by_which_the_child_is_found_and_nothing_else(found):
+    name, _, node_id = mark("a-ftjob-1-e1-n0").partition("=")
+    assert {name: value for name, value in found.items() if name.startswith("RUNNER_")} == {
+        name: node_id,
+        "RUNNER_NODE_ID": "a-ftjob-1-e1-n0",
+    }
+
+
+def test_it_holds_what_programs_need(found):
+    own = {"OMP_NUM_THREADS"}
+    assert {name: found.get(name) for name in NEEDED if name not in own} == {
+        name: value for name, value in NEEDED.items() if name not in own
+    }
+
+
+def test_it_finds_no_model_on_the_network(found):
+    assert found["HF_HUB_OFFLINE"] == "1"
