@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
+from opentelemetry import trace
 
 
 def configure_logging(service: str, *, level: int = logging.INFO) -> None:
@@ -15,6 +16,7 @@ def configure_logging(service: str, *, level: int = logging.INFO) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _add_trace_id,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -34,3 +36,13 @@ def get_logger(name: str) -> Any:
 def log_context(**fields: object) -> Iterator[None]:
     with structlog.contextvars.bound_contextvars(**fields):
         yield
+
+
+def _add_trace_id(
+    _logger: object, _method: str, entry: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Of the span that is open: the same in the logs of every service that the trace passes through."""
+    context = trace.get_current_span().get_span_context()
+    if context.is_valid:
+        entry["trace_id"] = trace.format_trace_id(context.trace_id)
+    return entry

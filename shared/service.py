@@ -25,7 +25,7 @@ from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.messaging.consumer import Edge, Handler
 from shared.messaging.delivery import Record
-from shared.messaging.kafka import kafka_broker, kafka_producer
+from shared.messaging.kafka import TENANT_COMMANDS, kafka_broker, kafka_producer
 from shared.messaging.lag import Lag
 from shared.messaging.lease import Lease
 from shared.messaging.parking import Desk, ReplayTask
@@ -78,7 +78,7 @@ class Service:
             service=name,
             renew_seconds=timing.lease_renew.total_seconds(),
         )
-        self._lag = Lag(settings, group=name)
+        self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
         self.probe = Probe()
         self._loops: list[tuple[str, Loop]] = []
         self._start_hooks: list[Loop] = []
@@ -221,7 +221,7 @@ class Service:
         }
         if tenant_topics:
             either = "|".join(re.escape(name) for name in names)
-            subscriber = self._broker.subscriber(pattern=rf"^({either}|tenant\.[^.]+\.commands)$", **options)
+            subscriber = self._broker.subscriber(pattern=rf"^({either}|{TENANT_COMMANDS})$", **options)
         else:
             subscriber = self._broker.subscriber(*names, **options)
         subscriber(self._consume)
@@ -241,7 +241,6 @@ class Service:
                 log.info("partition moved before the offset was committed", place=record.place)
                 return
             _die(f"consume {record.place}", error)
-        self._lag.progressed(raw.topic)
 
     async def _prune(self) -> None:
         await prune_kernel(self.database, self.settings.timing)

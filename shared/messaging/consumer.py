@@ -89,11 +89,7 @@ class Edge:
         if isinstance(delivery, Unreadable):
             outcome = await self._persistently(partial(self._park_unreadable, delivery))
         else:
-            with (
-                log_context(event_id=delivery.envelope.id, key=delivery.envelope.key),
-                span(f"{record.topic} process", traceparent=delivery.envelope.traceparent),
-            ):
-                outcome = await self.deliver(delivery)
+            outcome = await self.deliver(delivery)
         HANDLED.labels(self._service, record.topic, outcome).inc()
         return outcome
 
@@ -101,7 +97,17 @@ class Edge:
         self, delivery: Delivery, *, settle: Settle | None = None, came_from: tuple[str, int] = ("log", 0)
     ) -> str:
         """Apply, refuse, let wait or park. `came_from`: the table and row id that it was kept in."""
-        began = time.monotonic()
+        began, envelope = time.monotonic(), delivery.envelope
+        try:
+            with (
+                log_context(event_id=envelope.id, key=envelope.key),
+                span(f"{delivery.topic.name} process", traceparent=envelope.traceparent),
+            ):
+                return await self._decide(delivery, settle, came_from)
+        finally:
+            HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
+
+    async def _decide(self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]) -> str:
         try:
             return await self._persistently(partial(self._apply, delivery, settle, came_from))
         except _Duplicate:
@@ -115,8 +121,6 @@ class Edge:
             return await self._persistently(partial(self._refuse, delivery, refused, settle))
         except ParentUnknown as unknown:
             return await self._persistently(partial(self._wait, delivery, unknown, settle, came_from))
-        finally:
-            HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
 
     async def _persistently(self, attempt: Callable[[], Awaitable[str]]) -> str:
         """Try until it is decided: failures are bounded by number, an absent Postgres by time."""
@@ -133,7 +137,7 @@ class Edge:
                     away_since = away_since or time.monotonic()
                     _give_up_on_postgres(error, away_since)
                 else:
-                    failures += 1
+                    failures, away_since = failures + 1, 0.0
                     _give_up_on_handler(error, failures)
             await asyncio.sleep(_backoff(failures))
 
@@ -278,6 +282,7 @@ class Edge:
             failpoint("park.inserted")
         log.warning(
             "message parked",
+            event_id=unreadable.event_id,
             place=unreadable.record.place,
             reason=unreadable.reason,
             detail=unreadable.detail,

@@ -11,6 +11,8 @@ from faststream.security import BaseSecurity, SASLScram512
 from shared.settings import ServiceSettings
 
 MAX_REQUEST_BYTES = 1024 * 1024
+TENANT_COMMANDS = r"tenant\.[^.]+\.commands"
+"""Pattern of the topics that tenants write commands to, one for each tenant."""
 
 
 def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:

@@ -1,15 +1,17 @@
 """How far the group is behind, and whether it moves: liveness is progress, not an open socket."""
 
 import asyncio
+import re
 import time
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from schemas.topics import LISTENS
-from shared.messaging.kafka import sasl
+from shared.messaging.kafka import TENANT_COMMANDS, sasl
 from shared.settings import ServiceSettings
 from shared.telemetry.metrics import LAG
 
@@ -17,40 +19,59 @@ STALLED_AFTER_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
 
+class Progress:
+    """Since when each partition stands still although there are records to read."""
+
+    def __init__(self) -> None:
+        self._stands: dict[TopicPartition, tuple[int, float]] = {}
+
+    def is_stalled(self, partition: TopicPartition, *, position: int, end: int, now: float) -> bool:
+        """`now` is in seconds of a clock that is never set."""
+        last, since = self._stands.get(partition, (position, now))
+        if position != last or position >= end:
+            since = now
+        self._stands[partition] = (position, since)
+        return now - since > STALLED_AFTER_SECONDS
+
+
 class Lag:
     """Compares the group's committed offsets with the ends of the topics that the service listens to."""
 
-    def __init__(self, settings: ServiceSettings, *, group: str) -> None:
+    def __init__(self, settings: ServiceSettings, *, group: str, tenant_topics: bool = False) -> None:
         self._settings = settings
         self._group = group
         self._topics = [topic.name for topic in LISTENS[group]]
-        self._moved_at: dict[str, float] = defaultdict(time.monotonic)
+        self._tenant_topics = tenant_topics
+        self._progress = Progress()
+        self._connecting = asyncio.Lock()
         self._ends: Any = None
         self._admin: Any = None
 
-    def progressed(self, topic: str) -> None:
-        self._moved_at[topic] = time.monotonic()
-
     async def measure(self) -> list[str]:
         """Set the lag metrics; the topics with records to read and no progress for a minute."""
-        ends = await self._end_offsets(self._topics)
-        committed = await self._committed()
-        stalled = []
-        for topic in self._topics:
-            behind = sum(end - committed.get(tp, 0) for tp, end in ends.items() if tp.topic == topic)
-            LAG.labels(self._group, topic).set(max(0, behind))
-            if behind <= 0:
-                self.progressed(topic)
-            elif time.monotonic() - self._moved_at[topic] > STALLED_AFTER_SECONDS:
-                stalled.append(topic)
-        return stalled
+        consumer, metadata = await self._consumer(), await self._metadata()
+        partitions = _partitions(metadata, self._listened(metadata))
+        ends = await consumer.end_offsets(partitions)
+        positions = await self._positions(partitions)
+        behind: Counter[str] = Counter()
+        stalled = set()
+        for each in partitions:
+            behind[each.topic] += max(0, ends[each] - positions[each])
+            if self._progress.is_stalled(
+                each, position=positions[each], end=ends[each], now=time.monotonic()
+            ):
+                stalled.add(each.topic)
+        for topic, records in behind.items():
+            LAG.labels(self._group, topic).set(records)
+        return sorted(stalled)
 
     async def caught_up(self, topic: str) -> None:
         """Return once every record that the topic has now is committed by the group."""
-        ends = await self._end_offsets([topic])
+        consumer, metadata = await self._consumer(), await self._metadata()
+        ends = await consumer.end_offsets(_partitions(metadata, [topic]))
         while True:
-            committed = await self._committed()
-            if all(committed.get(partition, 0) >= end for partition, end in ends.items()):
+            positions = await self._positions(list(ends))
+            if all(positions[partition] >= end for partition, end in ends.items()):
                 return
             await asyncio.sleep(POLL_SECONDS)
 
@@ -60,36 +81,49 @@ class Lag:
         if self._admin is not None:
             await self._admin.close()
 
-    async def _end_offsets(self, topics: list[str]) -> dict[TopicPartition, int]:
-        if self._ends is None:
-            self._ends = AIOKafkaConsumer(
-                bootstrap_servers=self._settings.kafka_bootstrap, enable_auto_commit=False, **self._sasl()
-            )
-            await self._ends.start()
-        partitions = []
-        for topic in topics:
-            known = self._ends.partitions_for_topic(topic) or await self._partitions(topic)
-            partitions += [TopicPartition(topic, number) for number in known]
-        found: dict[TopicPartition, int] = await self._ends.end_offsets(partitions)
-        return found
+    def _listened(self, metadata: Any) -> list[str]:
+        if not self._tenant_topics:
+            return self._topics
+        return [*self._topics, *filter(re.compile(TENANT_COMMANDS).fullmatch, metadata.topics())]
 
-    async def _partitions(self, topic: str) -> set[int]:
-        metadata = await self._ends._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
-        return metadata.partitions_for_topic(topic) or set()
+    async def _consumer(self) -> Any:
+        async with self._connecting:
+            if self._ends is None:
+                self._ends = await self._started(AIOKafkaConsumer, enable_auto_commit=False)
+        return self._ends
+
+    async def _metadata(self) -> Any:
+        consumer = await self._consumer()
+        return await consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
+
+    async def _positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """What was never committed is read from the first record that is still there."""
+        consumer = await self._consumer()
+        first: dict[TopicPartition, int] = await consumer.beginning_offsets(partitions)
+        return first | await self._committed()
 
     async def _committed(self) -> dict[TopicPartition, int]:
-        if self._admin is None:
-            self._admin = AIOKafkaAdminClient(
-                bootstrap_servers=self._settings.kafka_bootstrap, **self._sasl()
-            )
-            await self._admin.start()
+        async with self._connecting:
+            if self._admin is None:
+                self._admin = await self._started(AIOKafkaAdminClient)
         found = await self._admin.list_consumer_group_offsets(self._group)
         return {partition: entry.offset for partition, entry in found.items() if entry.offset >= 0}
 
-    def _sasl(self) -> dict[str, Any]:
+    async def _started(self, kind: Callable[..., Any], **options: Any) -> Any:
         settings = self._settings
-        return sasl(
+        login = sasl(
             settings.kafka_username,
             settings.kafka_password.get_secret_value(),
             security_protocol=settings.kafka_security_protocol,
         )
+        client = kind(bootstrap_servers=settings.kafka_bootstrap, **options, **login)
+        await client.start()
+        return client
+
+
+def _partitions(metadata: Any, topics: Iterable[str]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, number)
+        for topic in topics
+        for number in metadata.partitions_for_topic(topic) or ()
+    ]

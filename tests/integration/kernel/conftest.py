@@ -3,25 +3,30 @@
 import asyncio
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
+import structlog
 
 from deploy.local.stack import Stack
 from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.reader import Login, TopicReader
+from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from shared.service import Service
 from tests.integration.kernel import counting
+from tests.integration.kernel.victim import Victim
 
 DATASET_EVENTS = "dataset.events"
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 120.0
+"""Longer than a process takes to start on a busy machine."""
 
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
@@ -34,6 +39,20 @@ async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for: {what}") from None
+
+
+@pytest.fixture(autouse=True)
+def plain_tracebacks() -> Iterator[None]:
+    """The default ones show every variable, which takes seconds each."""
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ]
+    )
+    yield
+    structlog.configure(**before)
 
 
 class Writer:
@@ -104,6 +123,14 @@ async def db(tracker_env: dict[str, str]) -> AsyncIterator[asyncpg.Connection]:
     await conn.close()
 
 
+@pytest.fixture
+async def database(tracker_env: dict[str, str], db: asyncpg.Connection) -> AsyncIterator[Database]:
+    database = Database(tracker_env["TRACKER_POSTGRES_DSN"], application="test")
+    await database.open()
+    yield database
+    await database.close()
+
+
 @pytest.fixture(scope="module")
 async def writer(stack: Stack) -> AsyncIterator[Writer]:
     async with Writer(stack) as writer:
@@ -117,6 +144,11 @@ async def service(tracker_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
     service = counting.build()
     async with service.running():
         yield service
+
+
+@pytest.fixture
+def victim(tracker_env: dict[str, str], tmp_path: Path) -> Victim:
+    return Victim(tracker_env, tmp_path / "victim.log")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 Run as a program it is the victim of kills; its environment says where to die.
 """
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ from pydantic_settings import SettingsConfigDict
 from schemas.base import PriceClass
 from schemas.cost import CostAccrued
 from schemas.dataset import DatasetDeleted
-from shared.errors import ParentUnknown, Rejected
+from shared.errors import ParentUnknown, Refused, Rejected
 from shared.messaging.unit import Unit
 from shared.service import Service
 from shared.settings import ServiceSettings
@@ -23,9 +24,14 @@ HAS_PARENT = "SELECT true FROM parent WHERE name = $1"
 
 LATER: dict[str, Callable[[str], Exception]] = {
     "orphan": lambda key: ParentUnknown(f"dataset:{key}", within=timedelta(seconds=30)),
+    "late": lambda key: ParentUnknown(f"dataset:{key}", within=timedelta(0)),
     "early": lambda key: Rejected(f"{key} came before its parent"),
+    "broken": lambda key: RuntimeError(f"{key} has no parent"),
+    "forbidden": lambda key: Refused("forbidden", f"{key} must not be deleted"),
 }
 """What goes wrong for these tenants until the parent is there."""
+GATE = asyncio.Event()
+"""What the tenant `slow` waits for."""
 
 
 def job_of(dataset_version: str) -> str:
@@ -44,6 +50,8 @@ async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
         raise Rejected("this tenant's messages can never succeed")
     if event.tenant in LATER and not await unit.conn.fetchval(HAS_PARENT, event.key):
         raise LATER[event.tenant](event.key)
+    if event.tenant == "slow":
+        await GATE.wait()
     await unit.conn.execute(
         "INSERT INTO effect VALUES ($1, $2, $3)", event.key, unit.envelope.id, event.tenant
     )

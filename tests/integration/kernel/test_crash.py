@@ -1,12 +1,6 @@
 """SIGKILL at every failpoint of the kernel: each message has one effect, each fact is in Kafka, in order."""
 
-import asyncio
 import json
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,7 +9,7 @@ from shared.messaging.reader import send
 from tests.integration.kernel.conftest import costs_of, new_key, until
 from tests.integration.kernel.counting import job_of
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 FAILPOINTS = (
     "consume.decoded",
@@ -35,57 +29,12 @@ FAILPOINTS = (
     "lease.renewed",
     "lease.lost",
 )
-RENEW_OFTEN = {"TIMING_LEASE_RENEW": "PT0.1S"}
 TAKE_LEASE_AWAY = """
     UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + interval '1 second'
      WHERE name = 'relay' AND epoch > $1 RETURNING true"""
 FIND_EPOCH = "SELECT epoch FROM lease WHERE name = 'relay'"
 ADD_OLD_ROW = """
     INSERT INTO inbox VALUES ('tracker', 'dataset.events', $1, '', clock_timestamp() - interval '31 days')"""
-
-
-class Victim:
-    """The counting service as a process of its own."""
-
-    def __init__(self, env: dict[str, str], log) -> None:
-        self._env = env
-        self._log = log
-
-    async def _start(self, failpoints: str = "") -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.integration.kernel.counting",
-            env=os.environ | self._env | RENEW_OFTEN | {"FAILPOINTS": failpoints},
-            stderr=self._log,
-        )
-
-    @asynccontextmanager
-    async def killed_at(self, name: str) -> AsyncIterator[None]:
-        """What is done inside makes the process pass this place, where it dies."""
-        process = await self._start(f"{name}=kill")
-        try:
-            yield
-            assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL, f"{name} was never passed"
-        finally:
-            if process.returncode is None:
-                process.kill()
-
-    @asynccontextmanager
-    async def alive(self) -> AsyncIterator[None]:
-        process = await self._start()
-        try:
-            yield
-        finally:
-            process.terminate()
-            # The HTTP server passes the signal on once everything is stopped.
-            assert await asyncio.wait_for(process.wait(), 30) == -signal.SIGTERM
-
-
-@pytest.fixture
-def victim(tracker_env, tmp_path):
-    with (tmp_path / "victim.log").open("wb") as log:
-        yield Victim(tracker_env, log)
 
 
 async def test_a_kill_at_any_failpoint_loses_and_doubles_nothing(victim, writer, db, login):
@@ -107,6 +56,18 @@ async def test_a_kill_at_any_failpoint_loses_and_doubles_nothing(victim, writer,
     distinct = list(dict.fromkeys((each.envelope.sequence, each.envelope.id) for each in published))
     assert [sequence for sequence, _ in distinct] == list(range(1, len(sent) + 1))
     assert len(published) > len(sent), "the kill between send and mark must have sent a fact twice"
+
+
+async def test_an_error_that_no_loop_recovers_from_ends_the_process_and_loses_nothing(victim, writer, db):
+    key, sent = new_key(), []
+    for name in ("consume.decoded", "offset.commit.before", "relay.read"):
+        async with victim.failing_at(name):
+            sent.append(await writer.good(key))
+    async with victim.alive():
+        await until(lambda: _all_published(db, key, len(sent)), "every fact published")
+    assert await _effects(db, key) == sent
+    ends = [line["where"] for line in victim.log_lines() if line["event"] == "process ends"]
+    assert [where.split("/")[0] for where in ends] == ["consume dataset.events"] * 2 + ["relay"]
 
 
 async def test_a_kill_while_parking_parks_once(victim, writer, db):

@@ -13,7 +13,7 @@ import pytest
 from deploy.local.stack import Stack
 from shared.postgres.migrate import MigrationError, migrate
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 COLUMNS = """
     SELECT table_name, column_name, data_type, is_nullable, column_default IS NULL FROM information_schema.columns

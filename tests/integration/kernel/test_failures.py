@@ -1,0 +1,210 @@
+"""What becomes of a message whose handler fails, refuses or waits in vain, and of one when Postgres is away."""
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from schemas.base import CommandRefused
+from schemas.dataset import DatasetDeleted
+from schemas.envelope import Envelope, to_headers
+from schemas.parked import DropParked
+from shared.errors import ParentUnknown
+from shared.messaging import consumer
+from shared.messaging.consumer import MAX_ATTEMPTS, DependencyAway, Edge, TooManyParked
+from shared.messaging.delivery import Record
+from shared.messaging.unit import Unit
+from shared.messaging.waiting import Waiters
+from shared.postgres.database import Database
+from tests.integration.kernel import counting
+from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+offsets = itertools.count(10**9)
+"""Beyond what any record of the log has."""
+
+
+class Shaky(Database):
+    """Postgres is away this many times when a transaction begins."""
+
+    away = 0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator:
+        if self.away:
+            self.away -= 1
+            raise ConnectionRefusedError("nobody listens")
+        async with super().transaction() as conn:
+            yield conn
+
+
+@pytest.fixture
+async def database(tracker_env, db) -> AsyncIterator[Shaky]:
+    database = Shaky(tracker_env["TRACKER_POSTGRES_DSN"], application="test")
+    await database.open()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def edge(database) -> Edge:
+    edge = Edge("tracker", database, poke=lambda: None)
+    edge.on(DATASET_EVENTS, DatasetDeleted, counting.dataset_deleted)
+    return edge
+
+
+@pytest.fixture
+def pauses(monkeypatch) -> list[int]:
+    """Instead of pausing, the number of failures so far is put down."""
+    taken: list[int] = []
+
+    def no_pause(failures: int) -> float:
+        taken.append(failures)
+        return 0.0
+
+    monkeypatch.setattr(consumer, "_backoff", no_pause)
+    return taken
+
+
+@pytest.fixture
+def record(writer) -> Callable[..., Record]:
+    def build(key: str, **changed: object) -> Record:
+        raw = writer.message(key, **changed)
+        return Record(DATASET_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), raw["value"])
+
+    return build
+
+
+async def parked(db, key: str) -> list[tuple]:
+    rows = await db.fetch(
+        "SELECT reason, detail, blocks FROM parked WHERE aggregate_id = $1 ORDER BY id", key
+    )
+    return [tuple(row) for row in rows]
+
+
+async def effects(db, key: str) -> int:
+    return await db.fetchval("SELECT count(*) FROM effect WHERE aggregate_id = $1", key)
+
+
+async def test_a_handler_that_crashes_is_tried_again_then_its_message_is_parked(edge, record, db, pauses):
+    key = new_key()
+    assert await edge.consume(record(key, tenant="broken")) == "parked"
+    assert pauses == list(range(1, MAX_ATTEMPTS))
+    assert await edge.consume(record(key)) == "parked"
+    assert await parked(db, key) == [
+        ("failed", f"RuntimeError: {key} has no parent", True),
+        ("behind_parked", f"an earlier message of {key} is parked", True),
+    ]
+    assert await effects(db, key) == 0
+    assert await db.fetchval("SELECT count(*) FROM position WHERE aggregate_id = $1", key) == 0
+
+
+async def test_a_handler_that_recovers_has_one_effect(database, record, db, pauses):
+    failures = iter([RuntimeError("once"), RuntimeError("twice")])
+
+    async def recovering(event: DatasetDeleted, unit: Unit) -> None:
+        await counting.dataset_deleted(event, unit)
+        for failure in failures:
+            raise failure
+
+    edge = Edge("tracker", database, poke=lambda: None)
+    edge.on(DATASET_EVENTS, DatasetDeleted, recovering)
+    key = new_key()
+    assert await edge.consume(record(key)) == "applied"
+    assert pauses == [1, 2]
+    assert await effects(db, key) == 1
+    assert await parked(db, key) == []
+
+
+async def test_a_fault_of_ours_stops_the_process_instead_of_parking_a_whole_topic(
+    edge, record, db, pauses, monkeypatch
+):
+    monkeypatch.setattr(consumer, "MAX_PARKED_IN_A_ROW", 2)
+    monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 1)
+    for outcomes in (["parked", "parked", "applied"], ["parked", "parked"]):
+        for outcome in outcomes:
+            tenant = "broken" if outcome == "parked" else "acme"
+            assert await edge.consume(record(new_key(), tenant=tenant)) == outcome
+    key = new_key()
+    with pytest.raises(TooManyParked, match=f"3 messages in a row failed: RuntimeError: {key}"):
+        await edge.consume(record(key, tenant="broken"))
+    assert await parked(db, key) == []
+
+
+async def test_a_fact_cannot_be_refused_so_it_is_parked(edge, record, db, pauses):
+    key = new_key()
+    assert await edge.consume(record(key, tenant="forbidden", event_id=key)) == "parked"
+    assert pauses == []
+    assert await parked(db, key) == [("rejected", f"forbidden: {key} must not be deleted", True)]
+    assert await db.fetchval("SELECT count(*) FROM outbox WHERE headers ->> 'ce_causationid' = $1", key) == 0
+
+
+class TestWaitingInVain:
+    async def test_parks_a_fact(self, database, edge, record, db):
+        key = new_key()
+        assert await edge.consume(record(key, tenant="late")) == "waiting"
+        assert await Waiters(database, edge, service="tracker")._try_heads()
+        assert await parked(db, key) == [("parent_unknown", f"dataset:{key} is not known yet", True)]
+        assert await db.fetchval("SELECT count(*) FROM waiting WHERE aggregate_id = $1", key) == 0
+
+    async def test_refuses_a_command(self, database, edge, db):
+        async def needs_a_parent(command: DropParked, unit: Unit) -> None:
+            raise ParentUnknown("dataset:none", within=timedelta(0))
+
+        edge.on("parked.commands", DropParked, needs_a_parent)
+        envelope, record = a_command(DropParked(service="tracker", parked_id=1, reason="test"))
+        assert await edge.consume(record) == "waiting"
+        assert await Waiters(database, edge, service="tracker")._try_heads()
+        value = await db.fetchval(
+            "SELECT value FROM outbox WHERE headers ->> 'ce_causationid' = $1", envelope.id
+        )
+        refused = CommandRefused.model_validate_json(value)
+        assert (refused.command, refused.command_id, refused.code, refused.message) == (
+            "DropParked",
+            envelope.id,
+            "unknown_parent",
+            "dataset:none is not known after the time limit",
+        )
+        assert await db.fetchval("SELECT count(*) FROM waiting WHERE event_id = $1", envelope.id) == 0
+        assert await parked(db, "tracker") == []
+
+
+def a_command(command: DropParked) -> tuple[Envelope, Record]:
+    envelope = Envelope(
+        id=uuid4().hex,
+        type=command.type,
+        version=command.version,
+        source="/retune/admin",
+        time=datetime.now(UTC),
+        key=command.key,
+    )
+    value = command.model_dump_json().encode()
+    return envelope, Record(
+        "parked.commands", 0, next(offsets), envelope.key.encode(), tuple(to_headers(envelope)), value
+    )
+
+
+class TestWithoutPostgres:
+    async def test_a_message_waits_and_nothing_is_parked(self, database, edge, record, db, pauses):
+        database.away = 3 * MAX_ATTEMPTS
+        key = new_key()
+        assert await edge.consume(record(key)) == "applied"
+        assert pauses == [0] * 3 * MAX_ATTEMPTS
+        assert await effects(db, key) == 1
+        assert await parked(db, key) == []
+
+    async def test_the_process_ends_after_a_minute(self, database, edge, record, db, monkeypatch):
+        clock = itertools.count(1000.0, 1.0)
+        monkeypatch.setattr(consumer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(consumer, "_backoff", lambda failures: 0.0)
+        database.away = 10**6
+        key = new_key()
+        with pytest.raises(DependencyAway, match="did not answer for 60 s: nobody listens"):
+            await edge.consume(record(key))
+        assert next(clock) - 1000.0 > consumer.MAX_AWAY_SECONDS
+        assert await parked(db, key) == []

@@ -1,0 +1,175 @@
+"""What an operator sees: lag, outbox, parked counts, health by progress, and a trace that follows the message."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import REGISTRY
+
+import shared.service
+from deploy.local.stack import Stack
+from schemas.job import CancelJob
+from services.gateway.settings import Settings as GatewaySettings
+from shared.health import asgi_app
+from shared.messaging import lag
+from shared.messaging.lag import Lag
+from shared.messaging.reader import Login, send
+from shared.service import Service
+from shared.settings import Timing
+from shared.telemetry import tracing
+from tests.integration.kernel import counting
+from tests.integration.kernel.conftest import DATASET_EVENTS, costs_of, new_key, until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+TAKE_LEASE = """
+    UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + interval '1 hour'"""
+MAKE_OLD = "UPDATE outbox SET created_at = clock_timestamp() - interval '100 s' WHERE published_at IS NULL"
+
+
+@pytest.fixture
+async def service(tracker_env, monkeypatch) -> AsyncIterator[Service]:
+    """It measures all the time and calls a standstill one after half a second."""
+    for name, value in tracker_env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(shared.service, "MEASURE_EVERY", timedelta(seconds=0.1))
+    monkeypatch.setattr(lag, "STALLED_AFTER_SECONDS", 0.5)
+    service = counting.build(counting.Settings(timing=Timing(lease_renew=timedelta(seconds=0.1))))
+    async with service.running():
+        yield service
+
+
+@asynccontextmanager
+async def no_lifespan() -> AsyncIterator[None]:
+    yield
+
+
+async def ask(service: Service, path: str) -> httpx.Response:
+    transport = httpx.ASGITransport(asgi_app(service.probe, lifespan=no_lifespan))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        return await client.get(path)
+
+
+async def problems(service: Service) -> list[str]:
+    answer = await ask(service, "/healthz")
+    found = answer.json()["problems"]
+    assert answer.status_code == (503 if found else 200)
+    return found
+
+
+def metric(name: str, service: str = "tracker", **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, {"service": service, **labels})
+
+
+async def until_metric(expected: float, name: str, **labels: str) -> None:
+    async def has_it() -> bool:
+        return metric(name, **labels) == expected
+
+    await until(has_it, f"{name} {labels} to be {expected:g}")
+
+
+async def test_a_consumer_that_stands_still_is_seen_in_lag_and_health(service, writer):
+    topic = {"topic": DATASET_EVENTS}
+    await until_metric(0, "consumer_lag_records", **topic)
+    counting.GATE.clear()
+    try:
+        for _ in range(3):
+            await writer.good(new_key(), tenant="slow")
+        found = await until(lambda: problems(service), "the service to say that it is unhealthy")
+        assert found == [f"no progress on {DATASET_EVENTS} for a minute"]
+        assert metric("consumer_lag_records", **topic) == 3
+    finally:
+        counting.GATE.set()
+    await until_metric(0, "consumer_lag_records", **topic)
+
+    async def is_healthy() -> bool:
+        return not await problems(service)
+
+    await until(is_healthy, "the service to be healthy again")
+
+
+async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(service, writer, db):
+    await until_metric(0, "outbox_rows")
+    await db.execute(TAKE_LEASE)
+
+    async def has_lost() -> bool:
+        return service._relay._lease.epoch is None
+
+    await until(has_lost, "the relay to lose its lease")
+    event_id = await writer.good(new_key())
+    await until_metric(1, "outbox_rows")
+    await db.execute(MAKE_OLD)
+    [found] = await until(lambda: problems(service), "the service to say that it is unhealthy")
+    assert found.startswith("oldest event not in Kafka is 10")
+    assert 100 <= metric("outbox_oldest_row_seconds") < 110
+    await db.execute("UPDATE lease SET expires_at = clock_timestamp()")
+    await until_metric(0, "outbox_rows")
+    await until_metric(0, "outbox_oldest_row_seconds")
+    assert await db.fetchval("SELECT true FROM effect WHERE event_id = $1", event_id)
+
+
+async def test_what_was_parked_is_counted_by_reason(service, writer, db):
+    labels = {"topic": DATASET_EVENTS, "reason": "rejected"}
+    before = metric("messages_parked_total", **labels) or 0
+    for _ in range(2):
+        await writer.good(new_key(), tenant="hopeless")
+    await until_metric(before + 2, "messages_parked_total", **labels)
+    text = (await ask(service, "/metrics/")).text
+    assert f'messages_parked_total{{reason="rejected",service="tracker",topic="{DATASET_EVENTS}"}}' in text
+
+
+async def test_lag_counts_what_tenants_write(stack: Stack, monkeypatch):
+    for name, value in stack.service_env("gateway").items():
+        monkeypatch.setenv(name, value)
+    measured = Lag(GatewaySettings(), group="gateway", tenant_topics=True)
+    try:
+        await measured.measure()
+        demo, other = (
+            metric("consumer_lag_records", "gateway", topic=f"tenant.{tenant}.commands")
+            for tenant in stack.tenants
+        )
+        command = CancelJob(job_id=f"ftjob-{uuid4().hex[:16]}", tenant="demo")
+        login = Login(stack.kafka_bootstrap, "tenant-demo", stack.kafka_password("tenant-demo"))
+        await send(login, command, writer="tenant-demo", topic="tenant.demo.commands")
+        await measured.measure()
+    finally:
+        await measured.close()
+    assert metric("consumer_lag_records", "gateway", topic="tenant.demo.commands") == demo + 1
+    assert metric("consumer_lag_records", "gateway", topic="tenant.other.commands") == other
+
+
+async def test_the_trace_goes_on_from_what_is_consumed_to_what_is_emitted(
+    service, writer, login, monkeypatch
+):
+    monkeypatch.setattr(tracing, "_TRACER", TracerProvider().get_tracer("test"))
+    key, trace_id, span_id = new_key(), uuid4().hex, uuid4().hex[:16]
+    event_id = await writer.good(key, traceparent=f"00-{trace_id}-{span_id}-01", correlation_id="submit-1")
+
+    async def emitted() -> list[Any]:
+        return await costs_of(login, key)
+
+    [cost] = await until(emitted, "the fact that follows")
+    assert (cost.envelope.causation_id, cost.envelope.correlation_id) == (event_id, "submit-1")
+    version, found, parent, flags = cost.envelope.traceparent.split("-")
+    assert (version, found, flags) == ("00", trace_id, "01")
+    assert parent != span_id
+
+
+class TestLogs:
+    async def test_carry_the_event_and_its_trace(self, victim, writer, db):
+        key, trace_id = new_key(), uuid4().hex
+        async with victim.alive():
+            event_id = await writer.good(key, tenant="hopeless", traceparent=f"00-{trace_id}-{'1' * 16}-01")
+
+            async def is_parked() -> bool:
+                return await db.fetchval("SELECT true FROM parked WHERE event_id = $1", event_id)
+
+            await until(is_parked, "the message parked")
+        [line] = [line for line in victim.log_lines() if line["event"] == "message parked"]
+        assert (line["event_id"], line["trace_id"], line["key"]) == (event_id, trace_id, key)
+        assert (line["service"], line["reason"], line["level"]) == ("tracker", "rejected", "warning")
