@@ -6,7 +6,7 @@ from schemas.model import ModelRegistered, PromotionRefused
 from services.evaluator import store
 from services.evaluator.decide import lifecycle
 from services.evaluator.decide.lifecycle import Decision
-from shared.errors import Refused
+from shared.errors import ParentUnknown, Refused
 from shared.messaging.unit import Task, Unit
 
 
@@ -21,7 +21,7 @@ class RunGate(Task, frozen=True):
 async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
     await store.lock_job(unit.conn, event.job_id)
     artefact = Artefact.model_validate(event.model_dump())
-    await store.save_artefact(unit.conn, artefact)
+    await _save_artefact(artefact, unit)
     version = await store.find_version_of(unit.conn, event.job_id, event.bundle)
     eval_id = lifecycle.evaluation_id(event.job_id, str(event.attempt), event.bundle.manifest_sha256)
     await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version))
@@ -30,7 +30,7 @@ async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
 async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
     """Nobody evaluates a cancelled job's model unless a person asks; then this says against what."""
     if event.artefact is not None:
-        await store.save_artefact(unit.conn, event.artefact)
+        await _save_artefact(event.artefact, unit)
 
 
 async def model_registered(event: ModelRegistered, unit: Unit) -> None:
@@ -42,8 +42,13 @@ async def model_registered(event: ModelRegistered, unit: Unit) -> None:
 
 
 async def promotion_refused(event: PromotionRefused, unit: Unit) -> None:
+    """Of an artefact: there is nothing to evaluate. The registry may have met it before we heard of it."""
+    if event.code != "artefact":
+        return
+    if await store.find_artefact(unit.conn, event.job_id) is None:
+        raise ParentUnknown(_artefact_of(event.job_id))
     waiting = await store.find_waiting(unit.conn, event.job_id)
-    if waiting is not None and event.code == "artefact":
+    if waiting is not None:
         await _save(unit, lifecycle.abandon(waiting, reason=event.message))
 
 
@@ -62,6 +67,15 @@ async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
     suites = await store.list_suites(unit.conn, newest=True)
     eval_id = lifecycle.evaluation_id(command.model_id, unit.envelope.id)
     await _open(unit, lifecycle.open_evaluation(eval_id, lifecycle.renewed(artefact, suites), version))
+
+
+async def _save_artefact(artefact: Artefact, unit: Unit) -> None:
+    await store.save_artefact(unit.conn, artefact)
+    await unit.release(_artefact_of(artefact.job_id))
+
+
+def _artefact_of(job_id: str) -> str:
+    return f"artefact:{job_id}"
 
 
 def _refused(code: str, command: ReevaluateModel, why: str) -> Refused:

@@ -1,0 +1,100 @@
+"""The evaluator hears of a job's artefact from two services; either may be heard first."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.base import Message
+from schemas.job import Artefact, JobCancelled, JobEvaluating
+from schemas.model import PromotionRefused
+from tests.builders import a_sha
+from tests.integration.evaluator_world import a_job
+from tests.integration.kernel.conftest import until
+from tests.integration.voices import Voices, voices
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+async def voice(stack: Stack) -> AsyncIterator[Voices]:
+    await stack.start("evaluator")
+    await stack.wait_healthy("evaluator")
+    async with voices(stack) as voice:
+        yield voice
+    await stack.stop("evaluator")
+
+
+@pytest.fixture(scope="module")
+async def db(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(stack.postgres_dsn("operator"))
+    yield conn
+    await conn.close()
+
+
+@pytest.fixture
+def job() -> JobEvaluating:
+    return a_job(base_sha=a_sha("tiny"), template_sha256=a_sha("template"))
+
+
+def refused(job: JobEvaluating, code: str = "artefact") -> PromotionRefused:
+    return PromotionRefused(
+        job_id=job.job_id, tenant=job.tenant, model_id=None, code=code, message="a part is corrupt"
+    )
+
+
+def cancelled(job: JobEvaluating) -> JobCancelled:
+    artefact = Artefact.model_validate(job.model_dump())
+    return JobCancelled(job_id=job.job_id, tenant=job.tenant, reason="user", artefact=artefact)
+
+
+async def tell(voice: Voices, db: asyncpg.Connection, *told: tuple[str, Message]) -> None:
+    """Each is consumed before the next is said: applied, or kept until what it refers to is known."""
+    for writer, fact in told:
+        event_id = await voice.say(writer, fact)
+
+        async def consumed(event_id: str = event_id) -> bool:
+            return await db.fetchval(
+                "SELECT EXISTS (SELECT FROM evaluator.inbox WHERE event_id = $1)"
+                " OR EXISTS (SELECT FROM evaluator.waiting WHERE event_id = $1)",
+                event_id,
+            )
+
+        await until(consumed, f"{fact.type} consumed")
+
+
+async def state_of(db: asyncpg.Connection, job_id: str) -> Any:
+    row = await db.fetchrow("SELECT state, reason FROM evaluator.evaluation WHERE job_id = $1", job_id)
+    return None if row is None else tuple(row)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["evaluating first", "refused first"])
+async def test_an_artefact_that_the_registry_refused_is_not_evaluated(
+    voice, db, job: JobEvaluating, order: int
+):
+    await tell(voice, db, *[("scheduler", job), ("registry", refused(job))][::order])
+
+    async def abandoned() -> bool:
+        return await state_of(db, job.job_id) == ("abandoned", "a part is corrupt")
+
+    await until(abandoned, "the evaluation abandoned")
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["cancelled first", "refused first"])
+async def test_that_of_a_cancelled_job_leaves_nothing_waiting(voice, db, job: JobEvaluating, order: int):
+    await tell(voice, db, *[("scheduler", cancelled(job)), ("registry", refused(job))][::order])
+
+    async def settled() -> bool:
+        return await db.fetchval(
+            "SELECT NOT EXISTS (SELECT FROM evaluator.waiting WHERE aggregate_id = $1)", job.job_id
+        )
+
+    await until(settled, "nothing waiting")
+    assert await state_of(db, job.job_id) is None
+
+
+async def test_a_refusal_for_another_reason_says_nothing_about_the_artefact(voice, db, job: JobEvaluating):
+    await tell(voice, db, ("registry", refused(job, code="stale_base")), ("scheduler", job))
+    assert await state_of(db, job.job_id) == ("waiting", "")

@@ -1,0 +1,169 @@
+"""The tracker on real Kafka and Postgres: each step once over all attempts, and money to the millionth."""
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.base import PriceClass
+from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
+from schemas.training import StepMetrics, StepsRecorded
+from tests.integration.kernel.conftest import until
+from tests.integration.voices import Ear, Voices, ear, voices
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+TENANT = "demo"
+NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+async def tracker(stack: Stack) -> AsyncIterator[Stack]:
+    await stack.start("tracker")
+    await stack.wait_healthy("tracker")
+    yield stack
+    await stack.stop("tracker")
+
+
+@pytest.fixture(scope="module")
+async def voice(tracker: Stack) -> AsyncIterator[Voices]:
+    async with voices(tracker) as voice:
+        yield voice
+
+
+@pytest.fixture(scope="module")
+async def heard(tracker: Stack) -> AsyncIterator[Ear]:
+    async with ear(tracker, "cost.events") as heard:
+        yield heard
+
+
+@pytest.fixture(scope="module")
+async def db(tracker: Stack) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(tracker.postgres_dsn("operator"))
+    yield conn
+    await conn.close()
+
+
+@pytest.fixture
+def job_id() -> str:
+    return f"ftjob-{uuid4().hex[:8]}"
+
+
+def recorded(job_id: str, attempt: int, steps: Iterable[int]) -> StepsRecorded:
+    """The loss tells who recorded the step: 2.03 is step 3 of attempt 2."""
+    rows = [
+        StepMetrics(
+            step=step,
+            time=NOON + timedelta(seconds=step),
+            loss=attempt + step / 100,
+            learning_rate=2e-4,
+            grad_norm=1.0,
+            num_tokens=512,
+            tokens_per_second=800.0,
+            memory_bytes=1024,
+            epoch=step / 10,
+        )
+        for step in steps
+    ]
+    return StepsRecorded(job_id=job_id, tenant=TENANT, attempt=attempt, steps=tuple(rows))
+
+
+async def until_applied(db: asyncpg.Connection, event_id: str) -> None:
+    async def applied() -> bool:
+        return await db.fetchval("SELECT true FROM tracker.inbox WHERE event_id = $1", event_id)
+
+    await until(applied, "the last batch applied")
+
+
+async def series(db: asyncpg.Connection, job_id: str) -> list[tuple[int, int, float]]:
+    rows = await db.fetch(
+        "SELECT step, attempt, loss FROM tracker.step WHERE job_id = $1 ORDER BY step", job_id
+    )
+    return [(row["step"], row["attempt"], row["loss"]) for row in rows]
+
+
+class TestSteps:
+    async def test_a_batch_that_comes_again_is_stored_once(self, voice: Voices, db, job_id: str):
+        batch = recorded(job_id, 1, range(1, 6))
+        event_id = await voice.say("runner", batch)
+        await voice.say("runner", batch, event_id=event_id)
+        # The same steps under another id, as a runner sends them whose first try was not acknowledged.
+        await until_applied(db, await voice.say("runner", batch))
+        assert await series(db, job_id) == [(step, 1, 1 + step / 100) for step in range(1, 6)]
+
+    async def test_batches_that_overlap_leave_no_step_twice(self, voice: Voices, db, job_id: str):
+        batches = [recorded(job_id, 1, steps) for steps in (range(1, 5), range(3, 8), range(2, 4))]
+        await until_applied(db, await voice.say("runner", *batches))
+        assert [step for step, _, _ in await series(db, job_id)] == list(range(1, 8))
+
+    @pytest.mark.parametrize("order", [1, -1], ids=["in order", "the old attempt's batch last"])
+    async def test_what_a_resume_did_again_is_that_of_the_later_attempt(
+        self, voice: Voices, db, job_id: str, order: int
+    ):
+        """Attempt 1 was lost after step 8; its last checkpoint was step 5, from which attempt 2 went on."""
+        batches = [recorded(job_id, 1, range(1, 9)), recorded(job_id, 2, range(6, 11))]
+        await until_applied(db, await voice.say("runner", *batches[::order]))
+        first = [(step, 1, 1 + step / 100) for step in range(1, 6)]
+        second = [(step, 2, 2 + step / 100) for step in range(6, 11)]
+        assert await series(db, job_id) == first + second
+
+
+def a_node(index: int, price: str, *, seconds: float) -> AllocatedNode:
+    return AllocatedNode(
+        node_id=f"n-{index}",
+        index=index,
+        price_per_hour=Decimal(price),
+        allocated_at=NOON,
+        released_at=NOON + timedelta(seconds=seconds),
+    )
+
+
+def held(job_id: str, attempt: int, price_class: PriceClass, *nodes: AllocatedNode) -> NodesProvisioned:
+    started = tuple(node.model_copy(update={"released_at": None}) for node in nodes)
+    return NodesProvisioned(
+        job_id=job_id, tenant=TENANT, attempt=attempt, pool="cpu", price_class=price_class, nodes=started
+    )
+
+
+def released(job_id: str, attempt: int, *nodes: AllocatedNode) -> NodesReleased:
+    return NodesReleased(job_id=job_id, tenant=TENANT, attempt=attempt, nodes=nodes)
+
+
+class TestCost:
+    SPOT = (a_node(0, "0.10", seconds=1800), a_node(1, "0.10", seconds=900))
+    ON_DEMAND = (a_node(0, "0.30", seconds=3600),)
+
+    async def test_the_total_grows_by_each_attempt_and_no_fact_counts_twice(
+        self, voice: Voices, heard: Ear, db, job_id: str
+    ):
+        await voice.say("provisioner", held(job_id, 1, PriceClass.SPOT, *self.SPOT))
+        end = released(job_id, 1, *self.SPOT)
+        event_id = await voice.say("provisioner", end)
+        await voice.say("provisioner", end, event_id=event_id)
+        await voice.say("provisioner", held(job_id, 2, PriceClass.ON_DEMAND, *self.ON_DEMAND))
+        await voice.say("provisioner", released(job_id, 2, *self.ON_DEMAND))
+        await heard.until(job_id, "CostAccrued", "CostAccrued")
+        told = [each.message for each in heard.heard[job_id]]
+        assert [(fact.attempt, fact.price_class, fact.node_seconds) for fact in told] == [
+            (1, PriceClass.SPOT, 2700.0),
+            (2, PriceClass.ON_DEMAND, 3600.0),
+        ]
+        assert [(fact.cost, fact.total) for fact in told] == [
+            (Decimal("0.075000"), Decimal("0.075000")),
+            (Decimal("0.300000"), Decimal("0.375000")),
+        ]
+        stored = await db.fetchval("SELECT sum(cost) FROM tracker.cost WHERE job_id = $1", job_id)
+        assert stored == Decimal("0.375000")
+
+    async def test_an_attempt_that_held_nothing_costs_nothing(
+        self, voice: Voices, heard: Ear, db, job_id: str
+    ):
+        await voice.say("provisioner", released(job_id, 1))
+        await voice.say("provisioner", held(job_id, 2, PriceClass.SPOT, *self.SPOT))
+        await voice.say("provisioner", released(job_id, 2, *self.SPOT))
+        fact = await heard.until(job_id, "CostAccrued")
+        assert (fact.attempt, fact.total) == (2, Decimal("0.075000"))
