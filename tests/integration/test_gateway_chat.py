@@ -81,7 +81,7 @@ class TestAnApprovedModel:
             await world.voices.say("scheduler", world.succeeded(version))
             await until(lambda: world.is_consumed("job.events", version.job_id, 1), "the success")
         asking = asyncio.create_task(chat(world, version.full_name))
-        await until(lambda: is_asking(world), "the request to be there")
+        await until(lambda: is_awaited(world, version.full_name), "the request to be there")
         await world.voices.say("serving_controller", world.ready(version, server.address))
         assert (await asking).model == version.full_name
 
@@ -109,11 +109,9 @@ class TestAnApprovedModel:
             await chat(world, version.full_name)
 
 
-async def is_asking(world: World) -> bool:
-    """Whether a request looks for its route: Postgres knows the last query of each connection."""
-    query = """SELECT count(*) > 0 FROM pg_stat_activity
-                WHERE application_name = 'gateway' AND query LIKE '%state = ''pending''%'"""
-    return bool(await world.db.fetchval(query))
+async def is_awaited(world: World, slot: str) -> bool:
+    lines = world.stack.log("gateway").read_text().splitlines()
+    return any("route awaited" in line and slot in line for line in lines)
 
 
 class TestAReplica:

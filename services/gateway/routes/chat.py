@@ -77,10 +77,13 @@ def _unavailable(name: str) -> ApiError:
 
 async def _targets(found: Gateway, tenant: str, name: str) -> list[Target]:
     """Replicas that serve the name. The word that a model is approved may be here before its route is."""
-    until = time.monotonic() + found.settings.route_wait_seconds
+    has_told, until = False, time.monotonic() + found.settings.route_wait_seconds
     while not (targets := await _serving(found, tenant, name)):
         if not await found.service.database.fetchval(readmodels.IS_ROUTE_EXPECTED, tenant, name):
             raise await _why_not(found, tenant, name)
+        if not has_told:
+            log.info("route awaited", slot=name, tenant=tenant)
+            has_told = True
         if time.monotonic() > until:
             raise _unavailable(name)
         await asyncio.sleep(POLL_SECONDS)
