@@ -13,7 +13,17 @@ import pytest
 from schemas import layout
 from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobCancelled, JobFailed
-from tests.integration.gateway_world import MAX_UPLOAD_BYTES, World, digest_of, mark, new_key, until, world
+from shared.processes import Identity
+from tests.integration.gateway_world import (
+    ENV,
+    MAX_UPLOAD_BYTES,
+    World,
+    digest_of,
+    mark,
+    new_key,
+    until,
+    world,
+)
 
 __all__ = ["world"]
 
@@ -472,6 +482,33 @@ async def test_a_cancel_is_answered_when_the_job_has_moved(world):
         cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=10)
         await world.voices.say("scheduler", cancelled)
         assert (await asking).status == "cancelled"
+
+
+async def test_a_kill_between_commit_and_answer_makes_neither_none_nor_two(world):
+    """The client never heard of its job; with the same key it gets that one."""
+    body = {"model": world.base_name, "training_file": (await world.upload())["id"]}
+    key = {"idempotency-key": mark()}
+    await world.stack.stop("gateway")
+    await world.stack.start("gateway", env=ENV | {"FAILPOINTS": "gateway.accepted=kill"})
+    await world.stack.wait_healthy("gateway")
+    pid = world.stack.pid("gateway")
+    with pytest.raises(httpx.TransportError):
+        await world.ask("POST", "/fine_tuning/jobs", json=body, headers=key)
+    await until(lambda: has_ended(pid), "the kill")
+    await world.stack.stop("gateway")
+    await world.stack.start("gateway", env=ENV)
+    await world.stack.wait_healthy("gateway")
+    answer = await world.ask("POST", "/fine_tuning/jobs", json=body, headers=key)
+    assert (answer.status_code, answer.headers.get("idempotent-replayed")) == (200, "true")
+    job_id = answer.json()["id"]
+    await world.heard(job_id, "SubmitJob")
+    query = "SELECT count(*) FROM job WHERE spec -> 'training_file' ->> 'file_id' = $1"
+    assert await world.db.fetchval(query, body["training_file"]) == 1
+    assert world.ear.types(job_id) == ["SubmitJob"]
+
+
+async def has_ended(pid: int) -> bool:
+    return Identity.of(pid) is None
 
 
 async def test_while_the_database_is_away_clients_are_told_when_to_come_back(world):
