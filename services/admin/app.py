@@ -6,13 +6,13 @@ import sys
 from typing import Annotated
 
 import typer
-from aiokafka.errors import KafkaError
 
 from services.admin.api import RefusedByPlatform
 from services.admin.commands import data, deployments, events, jobs, models, nodes, parked, tenants
 from services.admin.commands.context import connection
 from services.admin.connection import Unreachable
 from services.admin.output import Output, note
+from shared.messaging.kafka import KafkaFailed
 
 REFUSED, UNREACHABLE = 1, 3
 
@@ -71,7 +71,7 @@ def main() -> None:
     except Unreachable as error:
         note(str(error))
         sys.exit(UNREACHABLE)
-    except KafkaError as error:
+    except KafkaFailed as error:
         note(
             f"Kafka at {connection().kafka.bootstrap} does not serve us ({error}); is the stack up? `retune status`"
         )

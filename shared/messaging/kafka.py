@@ -3,6 +3,7 @@
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
 from faststream.kafka import KafkaBroker
 from faststream.message import StreamMessage
 from faststream.middlewares import AckPolicy
@@ -10,6 +11,8 @@ from faststream.security import BaseSecurity, SASLScram512
 
 from shared.settings import ServiceSettings
 
+KafkaFailed = KafkaError
+"""What every client made here raises, also where the broker is away."""
 MAX_REQUEST_BYTES = 1024 * 1024
 TENANT_COMMANDS = r"tenant\.[^.]+\.commands"
 """Pattern of the topics that tenants write commands to, one for each tenant."""
