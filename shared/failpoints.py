@@ -11,6 +11,49 @@ import signal
 import time
 from dataclasses import dataclass
 
+NAMES = frozenset(
+    {
+        "consume.decoded",
+        "tx.begun",
+        "inbox.inserted",
+        "outbox.inserted",
+        "state.written",
+        "db.commit.before",
+        "db.commit.after",
+        "offset.commit.before",
+        "offset.commit.after",
+        "relay.read",
+        "relay.sent",
+        "relay.marked",
+        "lease.acquired",
+        "lease.renewed",
+        "lease.lost",
+        "park.inserted",
+        "dlq.replayed",
+        "migrate.step",
+        "gc.marked",
+        "gc.deleted",
+        "s3.part.sent",
+        "s3.parts.done",
+        "s3.manifest.before",
+        "s3.manifest.after",
+        "gateway.accepted",
+        "provider.create.before",
+        "provider.create.after",
+        "provider.delete.after",
+        "trainer.step.end",
+        "trainer.save.begin",
+        "trainer.save.end",
+        "trainer.sigterm",
+        "eval.item.done",
+        "eval.verdict.before",
+        "registry.promote.before",
+        "serving.load.one",
+        "serving.load.all",
+        "serving.route.switched",
+    }
+)
+
 
 class FailpointHit(RuntimeError):
     """Raised by a failpoint that a test switched on."""
@@ -28,6 +71,8 @@ def _parse(text: str) -> dict[str, _Armed]:
     for entry in filter(None, text.split(";")):
         name, _, rule = entry.partition("=")
         action, _, at_pass = rule.partition("@")
+        if name not in NAMES:
+            raise ValueError(f"FAILPOINTS entry {entry!r}: found {name!r}, expected one of {sorted(NAMES)}")
         if action.split(":")[0] not in {"kill", "raise", "stall"}:
             raise ValueError(
                 f"FAILPOINTS entry {entry!r}: found action {action!r}, expected kill, raise or stall:s"

@@ -202,7 +202,30 @@ class TestKill:
         assert not reports_of(reports, Ended)
         saved = reports_of(reports, Saved)[-1]
         bundle = as_bundle(an_order(inputs, LONG), saved, tmp_path / "bundle")
-        after = resumed(inputs, bundle, tmp_path / "resumed")
+        self.ends_alike(uninterrupted, resumed(inputs, bundle, tmp_path / "resumed"))
+
+    def test_five_attempts_of_which_four_are_killed_end_as_one(
+        self, inputs, uninterrupted, tmp_path, monkeypatch
+    ):
+        """After a step, before and after a bundle is written, and while the run is asked to stop."""
+        places = ("trainer.step.end=kill@11", "trainer.save.begin=kill@4", "trainer.save.end=kill@4")
+        bundle, step = None, 0
+        for attempt, place in enumerate([*places, "trainer.sigterm=kill"], start=1):
+            monkeypatch.setenv("FAILPOINTS", place)
+            work_dir = tmp_path / f"attempt-{attempt}"
+            order = an_order(inputs, LONG, attempt=attempt, resume_dir=bundle)
+            child = start_child(work_dir, order)
+            if place.startswith("trainer.sigterm"):
+                wait_for_step(child, work_dir, step + 7)
+                child.terminate()
+            assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{place} was never passed"
+            reports = reports_in(work_dir)
+            assert not reports_of(reports, Ended)
+            if saved := reports_of(reports, Saved):
+                bundle, step = as_bundle(order, saved[-1], tmp_path / f"bundle-{attempt}"), saved[-1].step
+        self.ends_alike(uninterrupted, resumed(inputs, bundle, tmp_path / "resumed"))
+
+    def ends_alike(self, uninterrupted, after) -> None:
         [checked] = reports_of(after, ResumeChecked)
         assert checked.certificate.exact, checked.certificate.reason
         assert final_sha256(after) == final_sha256(uninterrupted)

@@ -7,6 +7,7 @@ from services.trainer_agent.training.saver import Saver
 from services.trainer_agent.training.step import take_step
 from services.trainer_agent.training.stop import StopWish
 from services.trainer_agent.training.validation import metrics_now
+from shared.failpoints import failpoint
 
 
 def train(run: Run, stop: StopWish, resumed: Bundle | None) -> Outcome:
@@ -23,6 +24,7 @@ def train(run: Run, stop: StopWish, resumed: Bundle | None) -> Outcome:
         if due and not saver.is_busy:
             saver.begin(BundleKind.PERIODIC, metrics_now(run, full=False))
         run.reports.send(take_step(run))
+        failpoint("trainer.step.end")
     if saver.is_busy:
         saver.finish()
     _save_last(run, saver, resumed)

@@ -21,6 +21,7 @@ from services.trainer_agent.training.bundle import (
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import Snapshot, take_snapshot
 from services.trainer_agent.training.step import next_loss
+from shared.failpoints import failpoint
 
 _ENTRIES = TypeAdapter(list[FileEntry])
 
@@ -67,6 +68,7 @@ class Saver:
         run = self._run
         state = _state_of(run)
         snapshot = take_snapshot(run.parameters, run.optimizer, run.world)
+        failpoint("trainer.save.begin")
         self._last_step, self._last_time = run.step, time.monotonic()
         entries = self._writer.submit(_write, run, snapshot, state)
         self._in_flight = _InFlight(run.step, kind, metrics, entries)
@@ -81,6 +83,7 @@ class Saver:
         mine = _ENTRIES.dump_json(bundle.entries.result()).decode()
         by_rank = [_ENTRIES.validate_json(text) for text in self._run.world.gathered(mine)]
         run = self._run
+        failpoint("trainer.save.end")
         run.reports.send(
             Saved(
                 step=bundle.step,

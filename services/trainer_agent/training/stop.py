@@ -5,6 +5,7 @@ from pathlib import Path
 from types import FrameType
 
 from services.trainer_agent.protocol import STOP
+from shared.failpoints import failpoint
 
 
 class StopWish:
@@ -25,3 +26,4 @@ class StopWish:
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self._signalled = True
+        failpoint("trainer.sigterm")

@@ -25,3 +25,8 @@ def test_it_fires_at_the_pass_that_was_asked_for_and_only_then(arm):
 def test_a_misspelt_action_is_an_error():
     with pytest.raises(ValueError, match="found action 'explode'"):
         failpoints._parse("relay.sent=explode")
+
+
+def test_a_misspelt_name_is_an_error():
+    with pytest.raises(ValueError, match=r"found 'relay\.send', expected one of .*'relay\.sent'"):
+        failpoints._parse("relay.send=kill")
