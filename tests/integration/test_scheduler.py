@@ -229,6 +229,14 @@ async def test_what_cannot_run_is_refused_by_name(play: Play):
     )
 
 
+@pytest.mark.parametrize("job_id", ["x/../../../../etc/evil", "é" * 200, "-"])
+async def test_an_id_that_could_lead_out_of_a_folder_is_refused_by_name(play: Play, job_id: str):
+    hostile = f"{job_id}{play.job}"
+    await play.voice.say("gateway", play.submission(job_id=hostile))
+    refused = await play.heard.until(hostile, "CommandRefused")
+    assert (refused.code, refused.param, refused.subject_id) == ("bad_job_id", "job_id", hostile)
+
+
 async def test_commands_of_others_and_out_of_place_are_refused(play: Play):
     await play.scheduled()
     await play.voice.say("gateway", CancelJob(job_id=play.job, tenant="other"))
