@@ -81,7 +81,8 @@ class Rounds:
     async def round(self, group: Group, replicas: tuple[Replica, ...]) -> None:
         seen = {replica.replica_id: await self._look_at(replica) for replica in replicas}
         failures: dict[str, Failure] = {}
-        for action in pools.plan(group, list(seen.values()), now=utc_now(), policy=self._policy):
+        actions = pools.plan(group, list(seen.values()), now=utc_now(), policy=self._policy)
+        for action in actions:
             outcome = await self._steps.take(action, group, seen)
             await self._keep(outcome)
             failures |= outcome.failures
@@ -89,7 +90,8 @@ class Rounds:
                 del seen[outcome.replica.replica_id]
             else:
                 seen[outcome.replica.replica_id] = outcome.replica
-        failpoint("serving.load.all")
+        if actions:
+            failpoint("serving.load.all")
         await self._settle(group, seen, failures)
 
     async def _look_at(self, replica: Replica) -> Replica:
@@ -115,12 +117,15 @@ class Rounds:
         self, group: Group, seen: Mapping[str, Replica], failures: Mapping[str, Failure]
     ) -> None:
         found = pools.found(group, list(seen.values()), failures, policy=self._policy)
+        has_switched = False
         async with self._service.unit() as unit:
             for slot in await store.slots_of_group(unit.conn, group.name):
                 decision = slots.settle(slot, found, now=unit.now, keep=self._policy.keep)
                 if decision.slot != slot:
+                    has_switched = True
                     await apply(unit, decision)
-        failpoint("serving.route.switched")
+        if has_switched:
+            failpoint("serving.route.switched")
 
 
 def _nothing(name: str, view: View) -> Group:

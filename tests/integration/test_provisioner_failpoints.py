@@ -1,0 +1,56 @@
+"""A provisioner that dies before it creates nodes and after it released them: they are created and told of once."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.node import NodeLost, NodesProvisioned, NodesReleased, PoolCapacityChanged
+from tests.integration.attempts import Attempts
+from tests.integration.kills import alive, killed_at
+from tests.integration.test_provisioner import POOLS, RUNNER_ENV, processes_of, training
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def env(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("provisioner")
+    (folder / "pools.toml").write_text(POOLS)
+    own = "".join(f"{name}='{value}'\n" for name, value in RUNNER_ENV.items())
+    (folder / "runner.env").write_text((stack.state.root / "runner.env").read_text() + own)
+    return {
+        "PROVISIONER_POOLS_FILE": str(folder / "pools.toml"),
+        "PROVISIONER_NODES_DIR": str(folder / "nodes"),
+        "PROVISIONER_RUNNER_ENV_FILE": str(folder / "runner.env"),
+    }
+
+
+@pytest.fixture(scope="module")
+async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
+    async with Attempts.on(stack) as attempts:
+        await stack.start("trainer_agent")
+        await stack.wait_healthy("trainer_agent")
+        yield attempts
+        await stack.stop("trainer_agent")
+        await stack.stop("provisioner")
+
+
+async def test_nodes_are_created_and_released_once(stack, attempts, env):
+    async with killed_at(stack, "provisioner", "provider.create.before", env=env):
+        scheduled = await attempts.schedule()
+    assert processes_of(scheduled) == []
+    await alive(stack, "provisioner", env=env)
+    await training(attempts, scheduled)
+    async with killed_at(stack, "provisioner", "provider.delete.after", env=env):
+        await attempts.stop(scheduled, seconds=1)
+    assert processes_of(scheduled) == []
+    assert attempts.heard(scheduled.job_id, NodesReleased) == []
+    free = attempts.heard("test", PoolCapacityChanged)[-1].free
+    await alive(stack, "provisioner", env=env)
+    [node] = (await attempts.until(scheduled.job_id, NodesReleased)).nodes
+    assert node.released_at > node.allocated_at
+    await attempts.until("test", PoolCapacityChanged, free=free + 1)
+    assert len(attempts.heard(scheduled.job_id, NodesProvisioned)) == 1
+    assert len(attempts.heard(scheduled.job_id, NodesReleased)) == 1
+    assert attempts.heard(scheduled.job_id, NodeLost) == []

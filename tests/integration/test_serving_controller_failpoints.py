@@ -1,0 +1,80 @@
+"""A controller that dies between loading, seeing it loaded and routing: the story is that of one that lived."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.local.stack import Stack
+from services.serving_controller.clients.local import Engine, LocalBackend
+from shared.postgres.migrate import migrate
+from shared.storage.objects import S3ObjectStore
+from tests.integration.engines import Engines
+from tests.integration.test_serving_controller import World, forget_pools, put_a_base
+from tests.integration.voices import ear, voices
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+
+PATIENCE_SECONDS = 120.0
+PROGRAM = Path(__file__).with_name("stand_in_engine.py")
+PLACES = ("serving.load.one", "serving.load.all", "serving.route.switched")
+
+
+@pytest.fixture
+def env(stack: Stack) -> dict[str, str]:
+    return stack.service_env("serving_controller") | {"SERVING_CONTROLLER_LOOK_EVERY_SECONDS": "0.1"}
+
+
+@pytest.fixture
+async def world(stack: Stack, env: dict[str, str], tmp_path: Path) -> AsyncIterator[World]:
+    await migrate("serving_controller", stack.postgres_dsn("serving_controller"))
+    await forget_pools(stack)
+    key = stack.s3_credentials("root")
+    objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
+    async with voices(stack) as said, ear(stack, "deployment.events") as heard:
+        base_sha = await put_a_base(objects, tmp_path / "base")
+        world = World(said, heard, Engines(tmp_path / "replicas"), objects, base_sha, tmp_path)
+        yield world
+    await forget_pools(stack)
+    await replicas(env).end(world.replica)
+
+
+def replicas(env: dict[str, str]) -> LocalBackend:
+    names = ("SERVING_CONTROLLER_REPLICAS_DIR", "SERVING_CONTROLLER_KEYS_DIR")
+    return LocalBackend(*(Path(env[name]) for name in names), engine=Engine())
+
+
+@asynccontextmanager
+async def controller(env: dict[str, str], failpoints: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(PROGRAM), "controller"), env=os.environ | env | {"FAILPOINTS": failpoints}
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def test_a_deployment_comes_about_once(world, env):
+    version = await world.a_version()
+    incarnations = set()
+    for place in PLACES:
+        async with controller(env, f"{place}=kill") as process:
+            if place == PLACES[0]:
+                await world.register()
+                await world.approve(version, "support", 1)
+            assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL, place
+        incarnations.add((await replicas(env).see(world.replica)).incarnation)
+        assert world.facts("DeploymentReady") == []
+    async with controller(env):
+        ready = await world.heard("DeploymentReady", generation=1)
+    assert world.ear.types(world.pool) == ["ReplicaReady", "AdapterLoaded", "DeploymentReady"]
+    assert incarnations == {ready.replicas[0].incarnation}
+    assert ready.digest == version.digest
