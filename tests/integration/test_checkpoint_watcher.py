@@ -15,6 +15,8 @@ from tests.integration.backend_suite import until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
+ELSEWHERE = "nowhere"
+"""A pool that no provisioner has, which another test may start later on the same stack."""
 SOON = {"CHECKPOINT_WATCHER_SWEEP_AFTER": "PT0.1S"}
 
 
@@ -51,13 +53,13 @@ def requeued(scheduled: JobScheduled) -> JobRequeued:
 
 
 async def test_parts_that_no_manifest_will_ever_name_go_once_their_attempt_ended(attempts: Attempts):
-    first = await attempts.schedule()
+    first = await attempts.schedule(pool=ELSEWHERE)
     job_id = first.job_id
     complete = await put(attempts, job_id, 1, 10, layout.MANIFEST, layout.part("5e1"))
     cut_off = await put(attempts, job_id, 1, 20, layout.part("5e2"), layout.part("5e3"))
     under_way = await put(attempts, job_id, 2, 30, layout.part("5e4"))
     await attempts.write("scheduler", requeued(first))
-    await attempts.schedule(job_id, attempt=2)
+    await attempts.schedule(job_id, attempt=2, pool=ELSEWHERE)
 
     async def is_swept() -> bool:
         return not await keys_below(attempts, job_id, 1) & cut_off

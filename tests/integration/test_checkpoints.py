@@ -172,7 +172,7 @@ def scheduled(
         dataset=a_dataset_ref(),
         config_hash=a_sha("config"),
         resume=resume,
-        pool="cpu-spot",
+        pool="nowhere",
         price_class="spot",
         nodes=1,
         devices_per_node=1,
