@@ -1,5 +1,6 @@
 """An evaluator that dies while it scores and before it tells: one verdict, with every stage, all the same."""
 
+import hashlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,12 +10,11 @@ from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed, EvalSta
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.integration.kills import alive, killed_at
 from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
-from tests.tiny_model import build_tiny_model
+from tests.tiny_model import build_tiny_model, template_text
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(600)]
 
 ENV = {"EVALUATOR_SCORING_THREADS": "1", "EVALUATOR_MAX_NEW_TOKENS": "4"}
-TEMPLATE_SHA256 = "7e" * 32
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,11 @@ async def test_a_kill_while_scoring_or_before_the_verdict_ends_in_one_verdict(st
     base = build_tiny_model(tmp_path / "base", text=VOCABULARY)
     adapter = train_adapter(base, tmp_path / "adapter", [(QUESTIONS[0], "alpha")], steps=1)
     rows = [{"messages": [said("user", text), said("assistant", "alpha")]} for text in QUESTIONS[:4]]
-    base_sha = await world.put_base(base, template_sha256=TEMPLATE_SHA256)
-    job = a_job(base_sha=base_sha, template_sha256=TEMPLATE_SHA256, holdout=await world.put_rows(rows))
+    template = {"template_sha256": hashlib.sha256(template_text(base).encode()).hexdigest()}
+    base_sha = await world.put_base(base, **template)
+    job = a_job(base_sha=base_sha, **template, holdout=await world.put_rows(rows))
     digest = await world.put_model(adapter, base_sha=base_sha, job_id=job.job_id, bundle=job.bundle)
-    async with killed_at(stack, "evaluator", "eval.item.done", env=ENV):
+    async with killed_at(stack, "evaluator", "eval.item.done", at_pass=3, env=ENV):
         await world.send("scheduler", job)
         await world.send("registry", its_version(job, digest))
     async with killed_at(stack, "evaluator", "eval.verdict.before", env=ENV):
