@@ -254,11 +254,18 @@ def _dataset(state: str) -> Projection:
     async def update(event: Any, unit: Unit) -> None:
         detail = event.model_dump(mode="json", exclude={"dataset_id", "tenant", "dataset_version"})
         version = getattr(event, "dataset_version", None)
-        ids = getattr(event, "dataset_ids", None) or (event.dataset_id,)
-        for dataset_id in ids:
-            await unit.conn.execute(readmodels.SAVE_DATASET, dataset_id, event.tenant, state, version, detail)
+        await unit.conn.execute(
+            readmodels.SAVE_DATASET, event.dataset_id, event.tenant, state, version, detail
+        )
 
     return update
+
+
+async def _dataset_deleted(event: dataset.DatasetDeleted, unit: Unit) -> None:
+    """It names every dataset of the version, which may be none."""
+    detail = event.model_dump(mode="json", include={"dataset_ids"})
+    rows = [(each, event.tenant, "deleted", event.dataset_version, detail) for each in event.dataset_ids]
+    await unit.conn.executemany(readmodels.SAVE_DATASET, rows)
 
 
 async def _base_registered(event: model.BaseModelRegistered, unit: Unit) -> None:
@@ -374,7 +381,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
     dataset.DatasetAccepted: _dataset("validating"),
     dataset.DatasetReady: _dataset("ready"),
     dataset.DatasetRejected: _dataset("rejected"),
-    dataset.DatasetDeleted: _dataset("deleted"),
+    dataset.DatasetDeleted: _dataset_deleted,
     job.JobSubmitted: _submitted,
     job.JobQueued: _queued,
     job.JobScheduled: _scheduled,

@@ -12,8 +12,10 @@ import pytest
 
 from schemas import layout
 from schemas.base import CommandRefused
+from schemas.dataset import DatasetDeleted
 from schemas.job import CancelJob, JobCancelled, JobFailed
 from shared.processes import Identity
+from tests.builders import a_sha
 from tests.integration.gateway_world import (
     ENV,
     MAX_UPLOAD_BYTES,
@@ -530,3 +532,15 @@ async def is_well(world: World) -> bool:
         return (await world.ask("GET", "/files")).status_code == 200
     except httpx.TransportError:
         return False
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_deleted_version_takes_its_datasets_with_it_of_which_there_may_be_none(world, is_named):
+    dataset_id = await world.a_dataset()
+    version = a_sha(dataset_id)
+    named = (dataset_id,) if is_named else ()
+    deleted = DatasetDeleted(dataset_version=version, tenant="demo", dataset_ids=named)
+    await world.voices.say("ingest", deleted)
+    await until(lambda: world.is_consumed("dataset.events", version, 1), "the deletion")
+    found = (await world.ask("GET", f"/datasets/{dataset_id}")).json()
+    assert found["status"] == ("deleted" if is_named else "ready")
