@@ -172,9 +172,9 @@ class JobEvaluating(Artefact):
 
 
 class JobSucceeded(JobFact):
-    fine_tuned_model: str
-    """Full name of the model version."""
-    model_id: str
+    fine_tuned_model: str | None
+    """Full name of the model version; None where no version could be made of what was trained."""
+    model_id: str | None
     promoted: bool
     """False: the gate did not pass; the version stays in `dev` and is not served."""
     deployed: bool

@@ -176,7 +176,7 @@ def _watch(job_id: str) -> None:
             time.sleep(POLL_SECONDS)
     if job["retune"]["phase"] != "succeeded":
         raise RefusedByPlatform(f"{job_id} {job['retune']['phase']}: {job['error'].get('message')}")
-    show(job, f"{job_id} succeeded: {job['fine_tuned_model']}")
+    show(job, f"{job_id} succeeded: {job['fine_tuned_model'] or 'no version could be made of it'}")
 
 
 def _act(job_id: str, action: str) -> None:

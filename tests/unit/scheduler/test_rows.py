@@ -575,7 +575,7 @@ class TestEvaluating:
 
     def test_an_artefact_that_cannot_be_copied_leaves_no_model(self):
         fact = Story(a_job(EVALUATING)).tell(news.promotion_refused("artefact")).last(JobSucceeded)
-        assert (fact.promoted, fact.model_id, fact.fine_tuned_model) == (False, "", "")
+        assert (fact.promoted, fact.model_id, fact.fine_tuned_model) == (False, None, None)
 
     def test_a_base_registered_again_is_not_stale_any_more(self):
         story = Story(a_job(RUNNING)).tell(news.stale(), news.base_registered())
