@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ def cached(name: str, *, is_complete: Callable[[Path], bool], make: Callable[[Pa
         return entry
     with files.locked(cache_folder() / f"{name}.lock"):
         if not is_complete(entry):
-            print(f"making {name}, once per user; it takes a minute or two", file=sys.stderr)
+            print(f"making {name}, once per user; it takes a minute or two", flush=True)
             _fill(entry, is_complete, make)
     return entry
 
