@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -379,7 +380,10 @@ async def raw(world: World, request: bytes) -> bytes:
         writer.write(request)
         await writer.drain()
         async with asyncio.timeout(20):
-            return await reader.read(2000)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            assert length is not None, head
+            return head + await reader.readexactly(int(length[1]))
     finally:
         writer.close()
 
