@@ -151,12 +151,15 @@ def reports_of(reports: Sequence[Report], kind: type[T]) -> list[T]:
     return [report for report in reports if isinstance(report, kind)]
 
 
-def wait_for_step(child: subprocess.Popen[bytes], work_dir: Path, step: int) -> None:
+def wait_for_step(
+    child: subprocess.Popen[bytes], work_dir: Path, step: int, of: type[Stepped | Saved] = Stepped
+) -> None:
+    """Bundles are written beside the training: a step that is done may not be saved yet."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not any(report.step >= step for report in reports_of(reports_in(work_dir), Stepped)):
+    while not any(report.step >= step for report in reports_of(reports_in(work_dir), of)):
         if child.poll() is not None or time.monotonic() > deadline:
             end_all(child)
-            raise AssertionError(f"no step {step}:\n{log_in(work_dir)}")
+            raise AssertionError(f"no {of.__name__} of step {step}:\n{log_in(work_dir)}")
         time.sleep(0.01)
 
 

@@ -192,10 +192,13 @@ class TestRefusals:
 
 
 class TestKill:
-    def test_kill_9_at_a_random_step_loses_nothing_but_time(self, inputs, uninterrupted, tmp_path):
-        step = random.randint(4, NUM_STEPS - 12)
+    def test_kill_9_at_a_random_step_loses_nothing_but_time(
+        self, inputs, uninterrupted, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("FAILPOINTS", "trainer.step.end=stall:0.02")
+        step = random.randint(3, NUM_STEPS - 20)
         child = start_child(tmp_path / "killed", an_order(inputs, LONG))
-        wait_for_step(child, tmp_path / "killed", step)
+        wait_for_step(child, tmp_path / "killed", step, of=Saved)
         child.kill()
         assert child.wait() == -signal.SIGKILL
         reports = reports_in(tmp_path / "killed")

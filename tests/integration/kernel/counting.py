@@ -18,7 +18,7 @@ from shared.service import Service
 from shared.settings import ServiceSettings
 
 CREATE_EFFECT = """
-    CREATE TABLE IF NOT EXISTS effect (aggregate_id text, event_id text, tenant text);
+    CREATE TABLE IF NOT EXISTS effect (number bigserial, aggregate_id text, event_id text, tenant text);
     CREATE TABLE IF NOT EXISTS parent (name text PRIMARY KEY)"""
 HAS_PARENT = "SELECT true FROM parent WHERE name = $1"
 
@@ -53,7 +53,10 @@ async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
     if event.tenant == "slow":
         await GATE.wait()
     await unit.conn.execute(
-        "INSERT INTO effect VALUES ($1, $2, $3)", event.key, unit.envelope.id, event.tenant
+        "INSERT INTO effect (aggregate_id, event_id, tenant) VALUES ($1, $2, $3)",
+        event.key,
+        unit.envelope.id,
+        event.tenant,
     )
     await unit.emit(
         CostAccrued(

@@ -177,7 +177,9 @@ class TestParkedCommands:
         assert await until(settled, "the story settled") == ["dropped", "replayed", "replayed"]
         order = [
             row["event_id"]
-            for row in await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1", key)
+            for row in await db.fetch(
+                "SELECT event_id FROM effect WHERE aggregate_id = $1 ORDER BY number", key
+            )
         ]
         assert order == [rows[1]["event_id"], rows[2]["event_id"]]
 
@@ -231,7 +233,7 @@ async def test_a_message_waits_for_its_parent_and_keeps_its_place(service, write
         await unit.release(f"dataset:{key}")
 
     async def both():
-        rows = await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1", key)
+        rows = await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1 ORDER BY number", key)
         return [row["event_id"] for row in rows] if len(rows) == 2 else None
 
     assert await until(both, "both applied") == [first, second]

@@ -98,7 +98,7 @@ async def test_a_kill_during_a_replay_applies_the_message_once(victim, writer, d
 
 
 async def _effects(db, key: str) -> list[str]:
-    rows = await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1", key)
+    rows = await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1 ORDER BY number", key)
     return [row["event_id"] for row in rows]
 
 
