@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
-EXTRAS := gateway ingest training scoring registry serving admin local demo dev
+EXTRAS := gateway ingest training scoring registry serving admin local demo dev bench
 T ?= tests/architecture tests/contract tests/unit tests/integration tests/training tests/scoring tests/demo tests/serving tests/e2e
 
 .PHONY: help setup demo up down logs status quick test check lint types imports schemas lock migration service clean
