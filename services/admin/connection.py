@@ -16,12 +16,35 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True)
+class Bucket:
+    """The operator's key to S3; it reads everything that services keep there."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Connection:
     base_url: str
     """With `/v1`."""
     api_key: str
     admin_key: str
     kafka: Login
+    postgres_dsn: str = ""
+    """Of the operator, who reads every schema and writes none; empty where it was not given."""
+    bucket: Bucket | None = None
+
+    def require_postgres(self) -> str:
+        if not self.postgres_dsn:
+            raise Unreachable("RETUNE_POSTGRES_DSN is not set; this command reads the services' schemas")
+        return self.postgres_dsn
+
+    def require_bucket(self) -> Bucket:
+        if self.bucket is None:
+            raise Unreachable("RETUNE_S3_ACCESS_KEY is not set; this command reads the object store")
+        return self.bucket
 
 
 def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
@@ -35,10 +58,26 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
             found["RETUNE_KAFKA_PASSWORD"],
         )
         return Connection(
-            found["RETUNE_BASE_URL"], found["RETUNE_API_KEY"], found.get("RETUNE_ADMIN_KEY", ""), kafka
+            found["RETUNE_BASE_URL"],
+            found["RETUNE_API_KEY"],
+            found.get("RETUNE_ADMIN_KEY", ""),
+            kafka,
+            found.get("RETUNE_POSTGRES_DSN", ""),
+            _bucket(found),
         )
     except KeyError as error:
         raise Unreachable(f"{error.args[0]} is not set; start a local stack with `retune up`") from error
+
+
+def _bucket(found: Mapping[str, str]) -> Bucket | None:
+    if "RETUNE_S3_ACCESS_KEY" not in found:
+        return None
+    return Bucket(
+        found.get("RETUNE_S3_ENDPOINT", ""),
+        found["RETUNE_S3_ACCESS_KEY"],
+        found["RETUNE_S3_SECRET_KEY"],
+        found.get("RETUNE_S3_BUCKET", "retune"),
+    )
 
 
 def _read_env_file(path: Path) -> dict[str, str]:
