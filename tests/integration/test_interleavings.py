@@ -1,0 +1,259 @@
+"""Two messages about one thing, handled by two processes at once: one outcome, whichever commits first.
+
+Each pair is delivered through two consume edges on one Postgres, with a seeded lead of one over the other, so
+that the transactions overlap everywhere from "one after the other" to "both read the same row".
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.base import Message
+from schemas.envelope import Envelope, to_headers
+from schemas.model import DeployModel, RollbackDeployment, Stage
+from schemas.topics import LISTENS, topic_of
+from services.registry import store as registry_store
+from services.registry.handlers import slots
+from services.registry.model import BaseModel, Outcome, Version
+from services.scheduler import store as scheduler_store
+from services.scheduler.decide.decision import Policy
+from services.scheduler.handlers import register as register_scheduler
+from services.scheduler.model import Facts, Job, JobState
+from shared.clock import utc_now
+from shared.messaging.consumer import Edge
+from shared.messaging.delivery import Record
+from shared.postgres.database import Database
+from shared.postgres.migrate import migrate
+from tests.builders import a_bundle, a_dataset, a_job
+from tests.chaos.scale import scaled, seed
+from tests.unit.registry.builders import BASE_SHA, a_version
+from tests.unit.scheduler import news
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+
+INTERLEAVINGS = scaled(ci=500, full=5_000)
+MAX_LEAD_SECONDS = 0.012
+"""Longer than a handler's transaction takes here, so that some pairs do not overlap at all."""
+OUTBOX = "SELECT type FROM outbox WHERE aggregate_id = $1 AND topic = $2 ORDER BY id"
+APPROVALS = """
+    SELECT (convert_from(value, 'UTF8')::jsonb ->> 'generation')::int AS generation,
+           convert_from(value, 'UTF8')::jsonb ->> 'model_id' AS model_id
+      FROM outbox WHERE type = 'DeploymentApproved' AND convert_from(value, 'UTF8')::jsonb ->> 'tenant' = $1
+     ORDER BY id"""
+
+
+class Wiring:
+    """As much of a Service as `register` needs: it puts the handlers on an edge."""
+
+    def __init__(self, service: str, edge: Edge) -> None:
+        self._service = service
+        self._edge = edge
+
+    def on(self, message: type[Message], handler: Any) -> None:
+        for topic in LISTENS[self._service]:
+            if message in topic.messages:
+                self._edge.on(topic.name, message, handler)
+
+    def on_timer(self, payload: type, handler: Any) -> None:
+        """No timer fires here."""
+
+    def every(self, period: timedelta, function: Any) -> None:
+        """No loop runs here."""
+
+
+class Race:
+    """Two processes of one service."""
+
+    def __init__(self, service: str, database: Database, register: Callable[[Any], None]) -> None:
+        self.database = database
+        self.edges = [Edge(service, database, poke=lambda: None) for _ in range(2)]
+        for edge in self.edges:
+            register(Wiring(service, edge))
+        self.random = random.Random(seed())
+
+    async def run(self, first: Record, second: Record) -> tuple[str, str]:
+        """The outcomes, in the order of the arguments; either may have the lead."""
+        self.lead = lead = self.random.uniform(-MAX_LEAD_SECONDS, MAX_LEAD_SECONDS)
+        return tuple(
+            await asyncio.gather(
+                self._deliver(0, first, max(0.0, -lead)), self._deliver(1, second, max(0.0, lead))
+            )
+        )
+
+    def said(self, outcomes: tuple[str, str]) -> str:
+        """For the message of a failed assertion."""
+        return f"CHAOS_SEED={seed()}: {outcomes} at a lead of {self.lead * 1000:.2f} ms"
+
+    async def _deliver(self, process: int, record: Record, after: float) -> str:
+        await asyncio.sleep(after)
+        return await self.edges[process].consume(record)
+
+
+def a_record(message: Message, writer: str, *, sequence: int = 1) -> Record:
+    topic = topic_of(type(message), writer=writer)
+    envelope = Envelope(
+        id=uuid4().hex,
+        type=message.type,
+        version=message.version,
+        source=f"/retune/{writer}",
+        time=utc_now(),
+        key=message.key,
+        sequence=sequence if topic.is_story else None,
+    )
+    headers = tuple(to_headers(envelope))
+    return Record(topic.name, 0, 0, message.key.encode(), headers, message.model_dump_json().encode())
+
+
+async def told(database: Database, key: str, topic: str) -> list[str]:
+    return [row["type"] for row in await database.fetch(OUTBOX, key, topic)]
+
+
+@pytest.fixture
+async def scheduler(stack: Stack) -> AsyncIterator[Race]:
+    dsn = stack.postgres_dsn("scheduler")
+    await migrate("scheduler", dsn)
+    database = Database(dsn, application="interleavings")
+    await database.open()
+    yield Race(
+        "scheduler", database, lambda wiring: register_scheduler(wiring, Policy(), look_every=timedelta(1))
+    )
+    await database.close()
+
+
+@pytest.fixture
+async def registry(stack: Stack) -> AsyncIterator[Race]:
+    dsn = stack.postgres_dsn("registry")
+    await migrate("registry", dsn)
+    database = Database(dsn, application="interleavings")
+    await database.open()
+    base = BaseModel("tiny", BASE_SHA, "a" * 64, "directory", "f" * 64, 512, 1)
+    async with database.transaction() as conn:
+        await registry_store.save_base_model(conn, base, {}, now=utc_now())
+    yield Race("registry", database, slots.register)
+    await database.close()
+
+
+async def a_running_job(race: Race, **changes: Any) -> str:
+    """A job of its own in `running`; its id."""
+    mark = uuid4().hex[:12]
+    dataset = a_dataset(dataset_id=f"ds-{mark}")
+    fields = {"id": f"ftjob-{mark}", "dataset_id": dataset.dataset_id, "dataset": dataset}
+    job = a_job(JobState.RUNNING, **fields, **changes)
+    async with race.database.transaction() as conn:
+        await scheduler_store.save_dataset(conn, dataset)
+        await scheduler_store.add_job(conn, replace(job, state=JobState.VALIDATING))
+        await scheduler_store.save_job(conn, job)
+    return job.id
+
+
+async def job_of(race: Race, job_id: str) -> Job:
+    async with race.database.transaction() as conn:
+        return await scheduler_store.get_job(conn, job_id)
+
+
+def about(job_id: str, message: Any) -> Any:
+    return message.model_copy(update={"job_id": job_id})
+
+
+class TestCancelAndCompletion:
+    async def test_one_of_them_decides_and_the_other_is_told(self, scheduler: Race):
+        decided = Counter([await self.one_race(scheduler) for _ in range(INTERLEAVINGS)])
+        assert min(decided["evaluating"], decided["cancelled"]) > INTERLEAVINGS // 20, decided
+
+    async def one_race(self, race: Race) -> str:
+        job_id = await a_running_job(race, verified=frozenset({news.FINAL}))
+        cancel = a_record(about(job_id, news.cancel()), "gateway")
+        complete = a_record(about(job_id, news.completed()), "trainer_agent")
+        outcomes = await race.run(cancel, complete)
+        if (await job_of(race, job_id)).state is JobState.EVALUATING:
+            assert outcomes == ("refused", "applied"), race.said(outcomes)
+            assert await told(race.database, job_id, "job.events") == ["JobEvaluating", "CommandRefused"]
+            return "evaluating"
+        assert outcomes == ("applied", "applied"), race.said(outcomes)
+        assert (
+            await race.edges[0].consume(a_record(about(job_id, news.released()), "provisioner")) == "applied"
+        )
+        assert (await job_of(race, job_id)).state is JobState.CANCELLED, race.said(outcomes)
+        assert await told(race.database, job_id, "job.events") == ["JobStopping", "JobCancelled"]
+        return "cancelled"
+
+
+class TestPreemptionAndCheckpoint:
+    async def test_the_job_stops_once_and_resumes_from_the_newest(self, scheduler: Race):
+        for _ in range(INTERLEAVINGS):
+            await self.one_race(scheduler)
+
+    async def one_race(self, race: Race) -> None:
+        older, newer = a_bundle(10), a_bundle(20)
+        facts = Facts(started=True, named=frozenset({older, newer}))
+        job_id = await a_running_job(race, facts=facts, verified=frozenset({older}))
+        outcomes = await race.run(
+            a_record(about(job_id, news.preempted()), "provisioner"),
+            a_record(about(job_id, news.verified(newer)), "checkpoint_watcher"),
+        )
+        job = await job_of(race, job_id)
+        assert (outcomes, job.state, job.resume) == (
+            ("applied", "applied"),
+            JobState.STOPPING,
+            newer,
+        ), race.said(outcomes)
+        assert await told(race.database, job_id, "job.events") == ["JobStopping"]
+        await race.run(
+            a_record(about(job_id, news.released()), "provisioner", sequence=2),
+            a_record(about(job_id, news.stopped(newer, last_step=20)), "trainer_agent"),
+        )
+        assert (await job_of(race, job_id)).state is JobState.QUEUED
+        assert await told(race.database, job_id, "job.events") == ["JobStopping", "JobRequeued"]
+
+
+class TestPromotionAndRollback:
+    """The alias has served version 1 and serves version 2; version 3 is deployed while a person rolls back."""
+
+    async def test_every_decision_is_a_generation_and_the_last_one_stands(self, registry: Race):
+        histories = Counter([await self.one_race(registry) for _ in range(INTERLEAVINGS)])
+        assert set(histories) == {(1, 2, 3, 2), (1, 2, 1, 3)}, histories
+        assert min(histories.values()) > INTERLEAVINGS // 20, histories
+
+    async def one_race(self, race: Race) -> tuple[int, ...]:
+        mark = uuid4().hex[:12]
+        tenant, alias = f"t-{mark}", "support"
+        versions = [await self.in_production(race, tenant, mark, number) for number in (1, 2, 3)]
+        await self.has_served(race, tenant, alias, versions[:2])
+        deploy = DeployModel(model_id=versions[2].model_id, tenant=tenant, slot=alias)
+        roll_back = RollbackDeployment(slot=alias, tenant=tenant)
+        outcomes = await race.run(a_record(deploy, "gateway"), a_record(roll_back, "gateway"))
+        assert outcomes == ("applied", "applied"), race.said(outcomes)
+        async with race.database.transaction() as conn:
+            slot = await registry_store.get_slot(conn, tenant, alias)
+        assert [known.number for known in slot.generations] == [1, 2, 3, 4], race.said(outcomes)
+        rows = await race.database.fetch(APPROVALS, tenant)
+        approved = [(row["generation"], row["model_id"]) for row in rows]
+        assert approved == [(known.number, known.model_id) for known in slot.generations[2:]]
+        ids = [version.model_id for version in versions]
+        return tuple(ids.index(known.model_id) + 1 for known in slot.generations)
+
+    async def in_production(self, race: Race, tenant: str, mark: str, number: int) -> Version:
+        version = a_version(
+            number, model_id=f"mv-{mark}-{number}", job_id=f"ftjob-{mark}-{number}", tenant=tenant
+        )
+        gated = replace(version, stage=Stage.PRODUCTION, eval_id=f"eval-{number}", revision=1)
+        async with race.database.transaction() as conn:
+            await registry_store.add_version(conn, version, now=utc_now())
+            await registry_store.save_version(conn, gated)
+        return gated
+
+    async def has_served(self, race: Race, tenant: str, alias: str, versions: list[Version]) -> None:
+        async with race.database.transaction() as conn:
+            slot = await registry_store.get_slot(conn, tenant, alias)
+            for version in versions:
+                slot = slot.approve(version)
+                slot = slot.answered(slot.generation, Outcome.READY)
+            await registry_store.save_slot(conn, slot)
