@@ -17,7 +17,7 @@ from schemas.job import (
     JobSucceeded,
 )
 
-_FROM_THE_QUEUE = frozenset({JobScheduled, JobPaused, JobFailed, JobCancelled})
+_FROM_THE_QUEUE: frozenset[type[JobFact]] = frozenset({JobScheduled, JobPaused, JobFailed, JobCancelled})
 
 NEXT: Mapping[type[JobFact], frozenset[type[JobFact]]] = {
     JobSubmitted: frozenset({JobQueued, JobPaused, JobFailed, JobCancelled}),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from services.admin.api import RefusedByPlatform
-from services.admin.commands import data, deployments, events, jobs, models, nodes, parked, tenants
+from services.admin.commands import data, deployments, doctor, events, jobs, models, nodes, parked, tenants
 from services.admin.commands.context import connection
 from services.admin.connection import Unreachable
 from services.admin.output import Output, note
@@ -55,6 +55,9 @@ def down() -> None:
 def status() -> None:
     """Show what of the local stack runs."""
     _local("status")
+
+
+app.command()(doctor.doctor)
 
 
 def _local(*arguments: str) -> None:

@@ -49,6 +49,7 @@ FROZEN = {
     "up": "detach",
     "down": "",
     "status": "",
+    "doctor": "deep grace stalled_after",
 }
 
 

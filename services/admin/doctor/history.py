@@ -1,0 +1,336 @@
+"""All that a check may know about a stack, as plain values: what lies in Kafka, in Postgres and in S3.
+
+Payloads of records are kept as digests but for the types that an invariant reads.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import groupby
+
+from schemas.base import BundleRef, FileRef, Message
+
+Story = tuple[str, str]
+"""(topic, key)"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is normal on a live stack."""
+
+    grace: timedelta = timedelta(seconds=30)
+    """From a write to the moment at which everybody has heard of it."""
+    stalled_after: timedelta = timedelta(minutes=30)
+    """Longer than any deadline of a job's state machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record of a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    event_id: str
+    type: str
+    """Empty where the record could not be read."""
+    sequence: int | None
+    sha256: bytes
+    """Of the value."""
+    writer: str
+    """Who says that it wrote it."""
+    time: datetime | None
+    job_id: str = ""
+    """Empty where it is about no job."""
+    message: Message | None = None
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of an outbox."""
+
+    event_id: str
+    topic: str
+    key: str
+    sequence: int
+    type: str
+    sha256: bytes
+    time: datetime
+    """When its transaction began, as the message says."""
+    causation_id: str
+    created_at: datetime
+    published_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    topic: str
+    partition: int
+    offset: int
+    event_id: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    parked_id: int
+    topic: str
+    partition: int
+    offset: int
+    event_id: str
+    reason: str
+    detail: str
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel's tables in the schema of one service."""
+
+    outbox: tuple[Row, ...] = ()
+    sequences: Mapping[Story, int] = field(default_factory=dict)
+    """Last number given to each story."""
+    inbox: Mapping[Story, bytes] = field(default_factory=dict)
+    """(topic, event id) -> sha256 of the payload that was applied."""
+    positions: Mapping[Story, int] = field(default_factory=dict)
+    waiting: tuple[Waiting, ...] = ()
+    parked: tuple[Parked, ...] = ()
+    timers_due: tuple[tuple[str, datetime], ...] = ()
+    """Type and time of those that should have fired."""
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Row]:
+        return {row.event_id: row for row in self.outbox}
+
+    @cached_property
+    def set_aside(self) -> frozenset[tuple[str, int, int]]:
+        """Places of the records that wait or were parked."""
+        aside: tuple[Waiting | Parked, ...] = (*self.waiting, *self.parked)
+        return frozenset((each.topic, each.partition, each.offset) for each in aside)
+
+    @cached_property
+    def set_aside_ids(self) -> frozenset[Story]:
+        aside: tuple[Waiting | Parked, ...] = (*self.waiting, *self.parked)
+        return frozenset((each.topic, each.event_id) for each in aside)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether no row of the outbox was ever pruned."""
+        return sum(self.sequences.values()) == len(self.outbox)
+
+
+@dataclass(frozen=True)
+class Job:
+    job_id: str
+    tenant: str
+    state: str
+    attempt: int
+    config_hash: str | None
+
+
+AttemptId = tuple[str, int]
+"""(job id, attempt number)"""
+
+
+@dataclass(frozen=True)
+class Node:
+    node_id: str
+    job_id: str
+    attempt: int
+    pool: str
+    allocated_at: datetime
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    job_id: str
+    bundle: BundleRef
+    state: str
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    model_id: str
+    tenant: str
+    job_id: str
+    digest: str
+    base_sha: str
+    dataset_version: str
+    config_hash: str
+    bundle: BundleRef
+    stage: str
+    eval_id: str | None
+    is_archived: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    eval_id: str
+    state: str
+    job_id: str
+    digest: str | None
+    base_sha: str | None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A decision of the registry about a slot."""
+
+    tenant: str
+    slot: str
+    number: int
+    model_id: str | None
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where serving sends the requests of a slot."""
+
+    tenant: str
+    slot: str
+    generation: int
+    model_id: str
+    digest: str
+    base_sha: str
+    served_name: str
+    is_adapter: bool
+    replicas: tuple[tuple[str, str], ...]
+    """(replica id, incarnation)"""
+
+
+@dataclass(frozen=True)
+class Replica:
+    replica_id: str
+    incarnation: str
+    group: str
+    phase: str
+    loaded: frozenset[str]
+
+
+@dataclass(frozen=True)
+class World:
+    """What the services' own tables say, all at one moment."""
+
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    booked: frozenset[AttemptId] = frozenset()
+    """Attempts for which the scheduler's ledger still counts nodes."""
+    training: frozenset[AttemptId] = frozenset()
+    """Attempts that trainer_agent has not closed."""
+    held: frozenset[AttemptId] = frozenset()
+    """Attempts that the provisioner has not seen the end of."""
+    nodes: tuple[Node, ...] = ()
+    """Not released."""
+    pools: Mapping[str, int] = field(default_factory=dict)
+    """Nodes of each pool."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    sweeps_due: frozenset[AttemptId] = frozenset()
+    """Ended attempts whose leftovers the watcher will still delete."""
+    watched: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
+    """Job -> its newest attempt that the watcher knows, and whether it is open."""
+    datasets: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    """Version -> state and sha256 of its manifest."""
+    base_models: Mapping[str, str] = field(default_factory=dict)
+    """Base sha -> sha256 of its manifest."""
+    models: tuple[ModelVersion, ...] = ()
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    files: tuple[FileRef, ...] = ()
+    """Uploaded and not deleted."""
+    generations: tuple[Generation, ...] = ()
+    routes: tuple[Route, ...] = ()
+    wanted: frozenset[str] = frozenset()
+    """Served names that serving should have loaded."""
+    replicas: tuple[Replica, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    key: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a manifest in S3 names."""
+
+    sha256: str
+    parts: tuple[Part, ...] = ()
+    problem: str = ""
+    """Why it could not be read."""
+
+
+@dataclass(frozen=True)
+class Store:
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Key -> bytes."""
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    corrupt: Mapping[str, str] = field(default_factory=dict)
+    """Key -> what is wrong with its bytes, where they were read."""
+
+
+@dataclass(frozen=True)
+class History:
+    began_at: datetime
+    """Before anything was read; the database's clock, like `read_at`."""
+    read_at: datetime
+    """The moment that the tables show."""
+    entries: tuple[Entry, ...] = ()
+    """By topic, partition and offset."""
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    world: World = World()
+    store: Store = Store()
+    audit: tuple[str, ...] = ()
+    """What is wrong with the audit chain."""
+
+    def of_topic(self, topic: str) -> tuple[Entry, ...]:
+        return self._by_topic.get(topic, ())
+
+    def told(self, *kinds: type[Message]) -> Iterator[Entry]:
+        """Records of these types, each once, in the order of their topic."""
+        for entry in self._told:
+            if isinstance(entry.message, kinds):
+                yield entry
+
+    def stories(self, topic: str) -> Mapping[str, tuple[Entry, ...]]:
+        """Key -> its records, each once, in the order of the log."""
+        return _stories(_once(self.of_topic(topic)))
+
+    @cached_property
+    def ids(self) -> Mapping[Story, Entry]:
+        """(topic, event id) -> its first record."""
+        found: dict[Story, Entry] = {}
+        for entry in self.entries:
+            found.setdefault((entry.topic, entry.event_id), entry)
+        return found
+
+    @cached_property
+    def _told(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.ids.values() if entry.message is not None)
+
+    @cached_property
+    def _by_topic(self) -> Mapping[str, tuple[Entry, ...]]:
+        return {
+            topic: tuple(entries) for topic, entries in groupby(self.entries, key=lambda entry: entry.topic)
+        }
+
+
+def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.event_id not in seen:
+            seen.add(entry.event_id)
+            yield entry
+
+
+def _stories(entries: Iterable[Entry]) -> Mapping[str, tuple[Entry, ...]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.key, []).append(entry)
+    return {key: tuple(story) for key, story in found.items()}

@@ -1,0 +1,49 @@
+"""The invariants by name, and what they say about a history."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from services.admin.doctor.artefacts import lineage_whole, no_orphans, parts_whole, served_as_approved
+from services.admin.doctor.finding import Finding
+from services.admin.doctor.history import History, Limits
+from services.admin.doctor.jobs import fenced, legal, live, resumed_from_newest
+from services.admin.doctor.kernel import in_order, no_phantoms, once, published
+
+Invariant = Callable[[History, Limits], Iterator[Finding]]
+
+
+def audit_chain(history: History, limits: Limits) -> Iterator[Finding]:
+    """I12: the audit's statements are whole and signed, and the topics are what they say."""
+    for problem in history.audit:
+        yield Finding("audit chain", problem, "topics as the auditor read them")
+
+
+INVARIANTS: Mapping[str, Invariant] = {
+    "I1 published": published,
+    "I2 no phantoms": no_phantoms,
+    "I3 once": once,
+    "I4 in order": in_order,
+    "I5 fenced": fenced,
+    "I6 legal": legal,
+    "I7 parts whole": parts_whole,
+    "I8 resumed from newest": resumed_from_newest,
+    "I9 lineage whole": lineage_whole,
+    "I10 served as approved": served_as_approved,
+    "I11 no orphans": no_orphans,
+    "I12 audit chain": audit_chain,
+    "I13 live": live,
+}
+
+
+def check(history: History, limits: Limits) -> list[Finding]:
+    return [
+        replace(finding, invariant=name)
+        for name, invariant in INVARIANTS.items()
+        for finding in invariant(history, limits)
+    ]
+
+
+def lasting(before: list[Finding], after: list[Finding]) -> list[Finding]:
+    """Of what a second look found, what the first had found already: the rest was under way."""
+    known = {finding.identity for finding in before}
+    return [finding for finding in after if finding.identity in known]

@@ -1,0 +1,213 @@
+"""SQL of the doctor: the kernel's tables of every schema, and of each service what others rely on."""
+
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from schemas.base import BundleRef, FileRef
+from schemas.topics import SERVICES
+from services.admin.doctor.history import (
+    AttemptId,
+    Checkpoint,
+    Evaluation,
+    Generation,
+    Job,
+    Kernel,
+    ModelVersion,
+    Node,
+    Parked,
+    Replica,
+    Route,
+    Row,
+    Waiting,
+    World,
+)
+from shared.postgres.database import Connection, Database
+
+PREFETCH = 2_000
+"""Rows of one fetch; a schema's tables may be longer than memory likes at once."""
+
+SCHEMAS = "SELECT table_schema FROM information_schema.tables WHERE table_name = 'outbox' AND table_schema = ANY($1)"
+OUTBOX = """
+    SELECT event_id, topic, aggregate_id, sequence, type, sha256(value) AS digest, headers ->> 'ce_time' AS time,
+           coalesce(headers ->> 'ce_causationid', '') AS causation_id, created_at, published_at
+      FROM {schema}.outbox ORDER BY id"""
+SEQUENCES = "SELECT topic, aggregate_id, last FROM {schema}.sequence"
+INBOX = "SELECT topic, event_id, payload_sha256 FROM {schema}.inbox"
+POSITIONS = "SELECT topic, aggregate_id, sequence FROM {schema}.position"
+WAITING = 'SELECT topic, partition, "offset", event_id, expires_at FROM {schema}.waiting'
+PARKED = 'SELECT id, topic, partition, "offset", event_id, reason, detail, state FROM {schema}.parked'
+TIMERS_DUE = "SELECT type, fires_at FROM {schema}.timer WHERE fires_at < clock_timestamp() ORDER BY fires_at"
+TENANTS = "SELECT name FROM gateway.tenant ORDER BY name"
+
+JOBS = "SELECT id, tenant, state, attempt, config_hash FROM scheduler.job"
+BOOKED = "SELECT job_id, number FROM scheduler.attempt WHERE freed_at IS NULL"
+TRAINING = """
+    SELECT job_id, number FROM trainer_agent.attempt
+     WHERE state <> 'closed' AND EXISTS (
+           SELECT FROM trainer_agent.runner
+            WHERE runner.job_id = attempt.job_id AND runner.number = attempt.number)"""
+HELD = "SELECT job_id, number FROM provisioner.attempt WHERE state NOT IN ('refused', 'released')"
+NODES = """
+    SELECT node_id, job_id, number, pool, allocated_at FROM provisioner.node WHERE released_at IS NULL"""
+POOLS = "SELECT name, nodes FROM provisioner.pool"
+CHECKPOINTS = "SELECT job_id, attempt, step, manifest_sha256, state FROM checkpoint_watcher.checkpoint"
+WATCHED = "SELECT job_id, attempt, is_open FROM checkpoint_watcher.attempt"
+SWEEPS = """
+    SELECT payload ->> 'job_id' AS job_id, (payload ->> 'attempt')::int AS number
+      FROM checkpoint_watcher.timer WHERE type = 'SweepDue'
+     UNION
+    SELECT payload ->> 'job_id', (payload ->> 'attempt')::int FROM checkpoint_watcher.task
+     WHERE kind = 'SweepAttempt'"""
+DATASETS = "SELECT id, state, ready ->> 'manifest_sha256' AS sha256 FROM ingest.version"
+BASE_MODELS = "SELECT base_sha, manifest_sha256 FROM registry.base_version"
+MODELS = """
+    SELECT model_id, tenant, job_id, digest, base_sha, dataset_version, config_hash, bundle_attempt, bundle_step,
+           bundle_manifest_sha256, stage, eval_id, archived_at IS NOT NULL AS is_archived
+      FROM registry.model_version"""
+EVALUATIONS = """
+    SELECT eval_id, state, job_id, version ->> 'digest' AS digest, version ->> 'base_sha' AS base_sha
+      FROM evaluator.evaluation"""
+FILES = "SELECT file_id, sha256, size_bytes FROM gateway.file WHERE deleted_at IS NULL"
+GENERATIONS = "SELECT tenant, slot, number, model_id, digest FROM registry.slot_generation"
+SLOTS = "SELECT tenant, name, state, desired, route FROM serving_controller.slot"
+RETIRED = "SELECT served_name FROM serving_controller.retired"
+REPLICAS = "SELECT replica_id, incarnation, group_name, phase, loaded FROM serving_controller.replica"
+
+
+@asynccontextmanager
+async def one_moment(database: Database) -> AsyncIterator[Connection]:
+    """All that is read inside is what the tables held at one moment, over all schemas."""
+    async with (
+        database.pool.acquire() as conn,
+        conn.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        yield conn
+
+
+async def read_schemas(conn: Connection) -> tuple[str, ...]:
+    """The services that have tables here."""
+    found = {row["table_schema"] for row in await conn.fetch(SCHEMAS, list(SERVICES))}
+    return tuple(service for service in SERVICES if service in found)
+
+
+async def read_tenants(conn: Connection) -> list[str]:
+    return [row["name"] for row in await conn.fetch(TENANTS)]
+
+
+async def read_kernel(conn: Connection, schema: str) -> Kernel:
+    async def each(query: str) -> AsyncIterator[asyncpg.Record]:
+        async for row in conn.cursor(query.format(schema=schema), prefetch=PREFETCH):
+            yield row
+
+    return Kernel(
+        outbox=tuple([_outbox_row(row) async for row in each(OUTBOX)]),
+        sequences={_story(row): row["last"] async for row in each(SEQUENCES)},
+        inbox={
+            (sys.intern(row["topic"]), row["event_id"]): row["payload_sha256"] async for row in each(INBOX)
+        },
+        positions={_story(row): row["sequence"] async for row in each(POSITIONS)},
+        waiting=tuple([Waiting(*row) async for row in each(WAITING)]),
+        parked=tuple([_parked(row) async for row in each(PARKED)]),
+        timers_due=tuple([(row["type"], row["fires_at"]) async for row in each(TIMERS_DUE)]),
+    )
+
+
+async def read_world(conn: Connection) -> World:
+    slots = await conn.fetch(SLOTS)
+    routes = tuple(_route(row) for row in slots if row["route"])
+    desired = [row["desired"] for row in slots if row["state"] in ("pending", "ready")]
+    retired = {row["served_name"] for row in await conn.fetch(RETIRED)}
+    return World(
+        jobs={row["id"]: Job(*row) for row in await conn.fetch(JOBS)},
+        booked=_attempts(await conn.fetch(BOOKED)),
+        training=_attempts(await conn.fetch(TRAINING)),
+        held=_attempts(await conn.fetch(HELD)),
+        nodes=tuple(Node(*row) for row in await conn.fetch(NODES)),
+        pools={row["name"]: row["nodes"] for row in await conn.fetch(POOLS)},
+        checkpoints=tuple(_checkpoint(row) for row in await conn.fetch(CHECKPOINTS)),
+        sweeps_due=_attempts(await conn.fetch(SWEEPS)),
+        watched={row["job_id"]: (row["attempt"], row["is_open"]) for row in await conn.fetch(WATCHED)},
+        datasets={row["id"]: (row["state"], row["sha256"]) for row in await conn.fetch(DATASETS)},
+        base_models={row["base_sha"]: row["manifest_sha256"] for row in await conn.fetch(BASE_MODELS)},
+        models=tuple(_model(row) for row in await conn.fetch(MODELS)),
+        evaluations={row["eval_id"]: Evaluation(*row) for row in await conn.fetch(EVALUATIONS)},
+        files=tuple(FileRef.model_validate(dict(row)) for row in await conn.fetch(FILES)),
+        generations=tuple(Generation(*row) for row in await conn.fetch(GENERATIONS)),
+        routes=routes,
+        wanted=frozenset({route.served_name for route in routes} | retired | set(map(_served_name, desired))),
+        replicas=tuple(_replica(row) for row in await conn.fetch(REPLICAS)),
+    )
+
+
+def _outbox_row(row: asyncpg.Record) -> Row:
+    return Row(
+        event_id=row["event_id"],
+        topic=sys.intern(row["topic"]),
+        key=sys.intern(row["aggregate_id"]),
+        sequence=row["sequence"],
+        type=sys.intern(row["type"]),
+        sha256=row["digest"],
+        time=datetime.fromisoformat(row["time"]),
+        causation_id=row["causation_id"],
+        created_at=row["created_at"],
+        published_at=row["published_at"],
+    )
+
+
+def _story(row: asyncpg.Record) -> tuple[str, str]:
+    return sys.intern(row["topic"]), sys.intern(row["aggregate_id"])
+
+
+def _parked(row: asyncpg.Record) -> Parked:
+    columns = dict(row)
+    is_open = columns.pop("state") == "parked"
+    return Parked(columns.pop("id"), **columns, is_open=is_open)
+
+
+def _attempts(rows: Iterable[asyncpg.Record]) -> frozenset[AttemptId]:
+    return frozenset((row["job_id"], row["number"]) for row in rows)
+
+
+def _checkpoint(row: asyncpg.Record) -> Checkpoint:
+    bundle = BundleRef(attempt=row["attempt"], step=row["step"], manifest_sha256=row["manifest_sha256"])
+    return Checkpoint(row["job_id"], bundle, row["state"])
+
+
+def _model(row: asyncpg.Record) -> ModelVersion:
+    columns = dict(row)
+    bundle = BundleRef(
+        attempt=columns.pop("bundle_attempt"),
+        step=columns.pop("bundle_step"),
+        manifest_sha256=columns.pop("bundle_manifest_sha256"),
+    )
+    return ModelVersion(bundle=bundle, **columns)
+
+
+def _route(row: asyncpg.Record) -> Route:
+    route, servable = row["route"], row["route"]["servable"]
+    return Route(
+        tenant=row["tenant"],
+        slot=row["name"],
+        generation=route["generation"],
+        model_id=servable["model_id"],
+        digest=servable["digest"],
+        base_sha=servable["base_sha"],
+        served_name=_served_name(servable),
+        is_adapter=servable["kind"] == "adapter",
+        replicas=tuple((each["replica_id"], each["incarnation"]) for each in route["addresses"]),
+    )
+
+
+def _served_name(servable: Mapping[str, Any]) -> str:
+    return f"{servable['full_name']}@{servable['digest']}"
+
+
+def _replica(row: asyncpg.Record) -> Replica:
+    columns = dict(row)
+    loaded = frozenset(columns.pop("loaded"))
+    return Replica(group=columns.pop("group_name"), loaded=loaded, **columns)

@@ -1,0 +1,67 @@
+"""The records of all topics, as far as a check needs them."""
+
+import hashlib
+import sys
+from collections.abc import Iterable
+
+from schemas.base import Message
+from schemas.dataset import DatasetReady
+from schemas.model import BaseModelRegistered, ModelRegistered
+from schemas.topics import CHECKPOINT_EVENTS, JOB_EVENTS, NODE_EVENTS, TRAINING_EVENTS
+from services.admin.doctor.history import Entry
+from shared.messaging.delivery import Delivery, Unreadable
+from shared.messaging.reader import Login, TopicReader
+
+KEPT: tuple[type[Message], ...] = (
+    *(message for topic in (JOB_EVENTS, NODE_EVENTS, TRAINING_EVENTS) for message in topic.messages),
+    *CHECKPOINT_EVENTS.messages,
+    DatasetReady,
+    BaseModelRegistered,
+    ModelRegistered,
+)
+"""Types whose payload an invariant reads."""
+SOURCE = "/retune/"
+
+
+async def read_topics(login: Login, topics: Iterable[str]) -> tuple[Entry, ...]:
+    async with TopicReader(login, topics) as reader:
+        entries = [entry_of(found) async for found in reader.to_the_end()]
+    return tuple(sorted(entries, key=lambda entry: (entry.topic, entry.partition, entry.offset)))
+
+
+def entry_of(found: Delivery | Unreadable) -> Entry:
+    return _readable(found) if isinstance(found, Delivery) else _unreadable(found)
+
+
+def _readable(found: Delivery) -> Entry:
+    record, envelope = found.record, found.envelope
+    return Entry(
+        topic=sys.intern(record.topic),
+        partition=record.partition,
+        offset=record.offset,
+        key=sys.intern(envelope.key),
+        event_id=envelope.id,
+        type=sys.intern(envelope.type),
+        sequence=envelope.sequence if found.topic.is_story else None,
+        sha256=hashlib.sha256(record.value or b"").digest(),
+        writer=sys.intern(envelope.source.removeprefix(SOURCE).partition("/")[0]),
+        time=envelope.time,
+        job_id=sys.intern(str(getattr(found.message, "job_id", None) or "")),
+        message=found.message if isinstance(found.message, KEPT) else None,
+    )
+
+
+def _unreadable(found: Unreadable) -> Entry:
+    record = found.record
+    return Entry(
+        topic=sys.intern(record.topic),
+        partition=record.partition,
+        offset=record.offset,
+        key=found.aggregate_id,
+        event_id=found.event_id,
+        type="",
+        sequence=found.sequence,
+        sha256=hashlib.sha256(record.value or b"").digest(),
+        writer="",
+        time=None,
+    )

@@ -1,0 +1,247 @@
+"""Whatever is done to a log at whatever place, the audit finds it; and finds nothing where nothing was done."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from services.admin.audit.findings import Finding
+from services.admin.audit.recount import Recount
+from services.auditor import decide
+from shared.audit.chain import begin, extend
+from shared.audit.signing import SigningKey
+from tests.chaos.scale import scaled
+from tests.unit.admin.audit_world import (
+    KEY,
+    LATE,
+    RETENTION,
+    SOON,
+    TAMPERS,
+    Tamper,
+    World,
+    at,
+    renumbered,
+    walked,
+)
+from tests.unit.auditor.records import PLACE, START_MS, records, seeded
+
+CASES = scaled(40, 25_000)
+
+
+def numbers(finding: Finding) -> tuple[int, int]:
+    assert finding.between is not None
+    return finding.between
+
+
+class TestRecords:
+    @pytest.mark.parametrize("tamper", TAMPERS.values(), ids=TAMPERS)
+    @pytest.mark.timeout(1200)
+    def test_every_tampering_is_found_where_it_is(self, tamper: Tamper, request: pytest.FixtureRequest):
+        rng, told = seeded(request.node.name)
+        for case in range(CASES):
+            world = World.of(rng, count=rng.randrange(8, 40))
+            changed, offsets = tamper(rng, world.log, world.covered)
+            end = changed[-1].offset + 1 if changed else len(world.log)
+            there = range(changed[0].offset if changed else end, end)
+            found = replace(world, log=changed).verify(there=there)
+            where = f"case {case} at {sorted(offsets)}: {found}; {told}"
+            assert any(offsets & set(each.offsets or ()) for each in found), where
+            assert {each.what for each in found} <= {"changed", "truncated", "deleted"}, where
+
+    def test_nothing_is_found_where_nothing_was_done(self):
+        rng, told = seeded("clean")
+        for case in range(CASES):
+            world = World.of(rng, count=rng.randrange(4, 40))
+            for first in (1, len(world.documents)):
+                assert world.verify(first=first) == [], f"case {case} from {first}; {told}"
+
+    def test_what_retention_takes_is_no_finding_and_the_rest_is_still_compared(self):
+        rng, told = seeded("retention")
+        for case in range(CASES):
+            world = World.of(rng)
+            start = rng.randrange(1, len(world.log) + 1)
+            kept = replace(world, log=world.log[start:])
+            there = range(start, len(world.log))
+            assert kept.verify(now=LATE, there=there) == [], f"case {case} from {start}; {told}"
+            anchored = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
+            first = next((each.next_offset for each in anchored if each.next_offset >= start), None)
+            if first is not None and first < world.covered:
+                place = rng.randrange(first, world.covered)
+                kept.log[place - start] = replace(world.log[place], value=b"forged")
+                found = kept.verify(now=LATE, there=there)
+                assert [place in each.offsets for each in found] == [True], f"case {case}: {found}; {told}"
+
+    def test_a_change_is_told_between_the_two_statements_around_it(self):
+        rng, told = seeded("between")
+        for _ in range(CASES):
+            world = World.of(rng)
+            place = rng.randrange(world.covered)
+            world.log[place] = replace(world.log[place], value=b"forged")
+            (found,) = world.verify()
+            anchors = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
+            before = max(each.next_offset for each in anchors if each.next_offset <= place)
+            behind = min(each.next_offset for each in anchors if each.next_offset > place)
+            assert found.offsets == range(before, behind), told
+            assert all(
+                any(each.number == number and each.next_offset == offset for each in anchors)
+                for number, offset in zip(numbers(found), (before, behind), strict=True)
+            ), told
+
+    def test_what_is_behind_the_last_statement_is_not_covered_and_no_finding(self):
+        rng, _ = seeded("behind")
+        world = World.of(rng)
+        more = replace(world.log[-1], offset=len(world.log))
+        world.log.append(more)
+        anchors = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
+        recount = Recount(PLACE, anchors, range(len(world.log)), now=SOON, retention=RETENTION)
+        assert recount.not_covered == len(world.log) - world.covered
+        for record in world.log:
+            recount.take(record)
+        assert (recount.finish(), recount.records) == ([], world.covered)
+
+    def test_a_log_made_anew_and_longer_is_found(self):
+        rng, _ = seeded("anew")
+        world = World.of(rng)
+        world.log = renumbered(records(rng, 100))
+        (found,) = world.verify()
+        assert (found.what, found.offsets) == ("changed", range(world.covered))
+
+
+class TestRetention:
+    def test_time_decides_for_each_record_of_the_head(self):
+        """Half of the log is older than the topic keeps: what is gone beyond that was deleted."""
+        rng, told = seeded("half")
+        for _ in range(CASES):
+            world = World.of(rng)
+            half = len(world.log) // 2
+            now = at(world.log[half].timestamp_ms) + RETENTION - timedelta(minutes=5)
+            start = rng.randrange(1, world.covered)
+            found = replace(world, log=world.log[start:]).verify(now=now)
+            documented = [a.next_offset for a in walked(list(enumerate(world.documents, 1))).anchors[PLACE]]
+            is_sure = start > min((each for each in documented if each > half), default=10**9)
+            if start <= half:
+                assert found == [], told
+            if is_sure:
+                assert [each.what for each in found] == ["deleted"], told
+
+    def test_records_that_a_quiet_topic_just_got_are_missed_at_once(self):
+        """A statement of long ago and one of now: what came in between is young, however much of it is gone."""
+        rng, _ = seeded("quiet")
+        old, log = records(rng, 5), []
+        days = int(timedelta(days=59).total_seconds() * 1000)
+        log = [
+            *old,
+            *(replace(each, timestamp_ms=each.timestamp_ms + days) for each in records(rng, 5, start=5)),
+        ]
+        first = extend(begin(PLACE, at=0), log[:5])
+        second = extend(replace(first, oldest_ms=None, newest_ms=None), log[5:])
+        world = World(log, covered=10)
+        for chain in (first, second):
+            last = world._last(len(world.documents)) if world.documents else decide.Last()
+            world.documents.append(KEY.sign(decide.state(last, [chain], now=LATE)))
+        assert replace(world, log=log[5:]).verify(now=LATE) == []
+        (found,) = replace(world, log=log[7:]).verify(now=LATE)
+        assert (found.what, found.offsets, found.between) == ("deleted", range(5, 7), (1, 2))
+
+
+class TestStatements:
+    @pytest.fixture
+    def world(self) -> World:
+        rng, _ = seeded("statements")
+        return World.of(rng)
+
+    def found(self, documents: list[tuple[int, bytes]], first: int = 1) -> list[Finding]:
+        return walked(documents, first=first).findings
+
+    def test_whole_they_are_clean_from_wherever_one_looks(self, world: World):
+        documents = list(enumerate(world.documents, 1))
+        assert [self.found(documents[n:], first=n + 1) for n in range(len(documents))] == [[]] * len(
+            documents
+        )
+
+    def test_every_one_that_is_missing_in_between_is_found(self, world: World):
+        documents = list(enumerate(world.documents, 1))
+        for at_ in range(len(documents) - 1):
+            (found,) = self.found(documents[:at_] + documents[at_ + 1 :])
+            assert (found.what, found.between) == ("statement", (at_, at_ + 2))
+            assert found.detail == f"missing are {at_ + 1}–{at_ + 1}"
+
+    def test_every_one_that_is_replaced_by_another_is_found(self, world: World):
+        documents = list(enumerate(world.documents, 1))
+        for at_, (number, _) in enumerate(documents):
+            for other in range(len(documents)):
+                if other == at_:
+                    continue
+                swapped = [*documents]
+                swapped[at_] = (number, world.documents[other])
+                assert any(number in numbers(each) for each in self.found(swapped))
+
+    def test_one_signed_by_another_key_is_found(self, world: World):
+        stranger = SigningKey.make()
+        for number in range(1, len(world.documents) + 1):
+            documents = [*world.documents]
+            documents[number - 1] = stranger.sign(KEY.public.open(documents[number - 1]))
+            found = self.found(list(enumerate(documents, 1)))
+            assert any("found the key" in each.detail and number in numbers(each) for each in found)
+
+    def test_a_history_that_was_signed_twice_is_found(self, world: World):
+        """Whoever has the key too can sign another story, but not one that the old statements follow."""
+        statement = KEY.public.open(world.documents[3])
+        documents = [*world.documents]
+        documents[3] = KEY.sign(
+            statement.model_copy(update={"signed_at": statement.signed_at + timedelta(0, 0.1)})
+        )
+        found = self.found(list(enumerate(documents, 1)))
+        assert [numbers(each) for each in found] == [(4, 5)]
+        assert "it follows one with sha256" in found[0].detail
+
+    @pytest.mark.parametrize(
+        ("change", "detail"),
+        [
+            ({"next_offset": 0}, "it goes back from offset"),
+            ({"start_offset": 1}, "its chain begins anew at offset 1"),
+            ({"link": "00" * 32}, "two links at offset"),
+        ],
+    )
+    def test_statements_that_contradict_each_other_are_found(self, world: World, change: dict, detail: str):
+        last = KEY.public.open(world.documents[-1])
+        said = last.partitions[0].model_copy(update=change)
+        more = decide.state(world._last(last.number), [], now=last.signed_at + timedelta(minutes=1))
+        documents = [*world.documents, KEY.sign(more.model_copy(update={"partitions": (said,)}))]
+        (found,) = self.found(list(enumerate(documents, 1)))
+        assert (found.what, found.place, found.detail.startswith(detail)) == ("statement", PLACE, True)
+
+    def test_a_partition_that_is_left_out_is_found(self, world: World):
+        last = KEY.public.open(world.documents[-1])
+        more = decide.state(world._last(last.number), [], now=last.signed_at + timedelta(minutes=1))
+        (found,) = self.found(list(enumerate([*world.documents, KEY.sign(more)], 1)))
+        assert (found.place, found.detail) == (PLACE, "it is not named any more")
+
+    def test_records_that_were_gone_before_they_were_read_are_told(self, world: World):
+        last = KEY.public.open(world.documents[-1])
+        anew = begin(PLACE, at=world.covered + 7)
+        more = decide.state(world._last(last.number), [anew], now=last.signed_at + timedelta(minutes=1))
+        walk = walked(list(enumerate([*world.documents, KEY.sign(more)], 1)))
+        (found,) = walk.findings
+        assert (found.what, found.offsets) == ("unread", range(world.covered, world.covered + 7))
+        assert [each.next_offset for each in walk.anchors[PLACE]] == [world.covered + 7]
+
+
+def test_a_finding_is_told_to_people_and_to_machines():
+    found = Finding("changed", "why", PLACE, range(3, 9), (4, 5))
+    assert found.row == ("changed", "job.events/1", "3–8", "4–5", "why")
+    assert json.loads(json.dumps(found.value)) == {
+        "what": "changed",
+        "detail": "why",
+        "topic": "job.events",
+        "partition": 1,
+        "first_offset": 3,
+        "next_offset": 9,
+        "after_statement": 4,
+        "by_statement": 5,
+    }
+    assert Finding("late", "why").row == ("late", "", "", "", "why")
+
+
+assert at(START_MS) < SOON < LATE
