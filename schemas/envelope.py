@@ -11,7 +11,10 @@ CONTENT_TYPE = "application/json"
 MAX_NAME_BYTES = 512
 """Of a message's id and of its key; no index of Postgres takes much more."""
 TYPE_PREFIX = "retune."
-_TYPE = re.compile(r"^retune\.([A-Za-z]+)\.v([0-9]+)$")
+MAX_HEADERS = 100
+MAX_SEQUENCE = 2**63 - 1
+"""What a column of Postgres takes."""
+_TYPE = re.compile(r"retune\.([A-Za-z]+)\.v([0-9]{1,9})")
 
 Headers = list[tuple[str, bytes]]
 
@@ -66,16 +69,16 @@ def to_headers(envelope: Envelope) -> Headers:
 
 def from_headers(headers: Iterable[tuple[str, bytes | None]], *, key: bytes | None) -> Envelope:
     """Read an envelope. Raises MalformedEnvelope; never anything else."""
-    found = {name.lower(): _text(name, value) for name, value in headers}
+    found = _found(list(headers))
     if content_type := found.get("content-type"):
         if content_type.split(";")[0].strip() != CONTENT_TYPE:
             raise MalformedEnvelope(f"header content-type: found {content_type!r}, expected {CONTENT_TYPE!r}")
     else:
         raise MalformedEnvelope(f"header content-type is missing, expected {CONTENT_TYPE!r}")
-    match = _TYPE.match(_required(found, "ce_type"))
+    match = _TYPE.fullmatch(_required(found, "ce_type"))
     if match is None:
         raise MalformedEnvelope(
-            f"header ce_type: found {found['ce_type']!r}, expected retune.<Type>.v<number>"
+            f"header ce_type: found {found['ce_type'][:80]!r}, expected retune.<Type>.v<number>"
         )
     return Envelope(
         id=_name("header ce_id", _required(found, "ce_id")),
@@ -89,6 +92,18 @@ def from_headers(headers: Iterable[tuple[str, bytes | None]], *, key: bytes | No
         causation_id=found.get("ce_causationid", ""),
         traceparent=found.get("traceparent", ""),
     )
+
+
+def _found(headers: list[tuple[str, bytes | None]]) -> dict[str, str]:
+    """By name. One that comes twice could be read in two ways."""
+    if len(headers) > MAX_HEADERS:
+        raise MalformedEnvelope(f"found {len(headers)} headers, expected at most {MAX_HEADERS}")
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name.lower() in found:
+            raise MalformedEnvelope(f"header {name.lower()} comes twice, expected once")
+        found[name.lower()] = _text(name, value)
+    return found
 
 
 def _text(name: str, value: bytes | None) -> str:
@@ -130,8 +145,10 @@ def _time(text: str) -> datetime:
 def _sequence(text: str) -> int | None:
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise MalformedEnvelope(f"header ce_sequence: found {text!r}, expected a whole number from 1")
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SEQUENCE))
+    if not is_number or not 1 <= int(text) <= MAX_SEQUENCE:
+        found = f"header ce_sequence: found {text[:80]!r}"
+        raise MalformedEnvelope(f"{found}, expected a whole number from 1 to {MAX_SEQUENCE}")
     return int(text)
 
 

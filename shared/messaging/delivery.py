@@ -11,6 +11,7 @@ from schemas.topics import TOPICS, Topic, message_type, tenant_commands
 from schemas.upcasters import upcast
 
 MAX_VALUE_BYTES = 256 * 1024
+MAX_DETAIL_CHARACTERS = 1000
 _TOPICS = {topic.name: topic for topic in TOPICS}
 
 
@@ -24,6 +25,8 @@ class Record:
     key: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     value: bytes | None
+    timestamp_ms: int = -1
+    """Milliseconds since 1970, of the producer's clock; -1 where it was not kept."""
 
     @property
     def place(self) -> str:
@@ -87,7 +90,7 @@ def _read_payload(
             record, envelope, "too_large", f"found {len(value)} bytes, at most {MAX_VALUE_BYTES} are read"
         )
     try:
-        payload = json.loads(value)
+        payload = json.loads(value, parse_constant=_refuse_constant)
         has_nul = _has_nul(payload)
     except (ValueError, RecursionError) as error:
         return _unreadable(record, envelope, "bad_json", f"{type(error).__name__}: {error}")
@@ -107,6 +110,10 @@ def _read_payload(
     return Delivery(record, topic, envelope, typed)
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"found {name}, which is no JSON")
+
+
 def _has_nul(value: object) -> bool:
     """Postgres stores no such text, so no handler could."""
     match value:
@@ -121,10 +128,15 @@ def _has_nul(value: object) -> bool:
 
 def _unreadable(record: Record, envelope: Envelope | None, reason: str, detail: str) -> Unreadable:
     key = (record.key or b"")[:MAX_NAME_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd")
-    detail = detail.replace("\0", "\ufffd")
     if envelope is None:
-        return Unreadable(record, reason, detail, key, record.place)
-    return Unreadable(record, reason, detail, key, envelope.id, envelope.sequence)
+        return Unreadable(record, reason, storable(detail), key, record.place)
+    return Unreadable(record, reason, storable(detail), key, envelope.id, envelope.sequence)
+
+
+def storable(detail: str) -> str:
+    """Text that Postgres takes: no U+0000, no half of a surrogate pair, and not endless."""
+    text = detail[:MAX_DETAIL_CHARACTERS].replace("\0", "\ufffd")
+    return text.encode("utf-8", "replace").decode()
 
 
 def _in_one_line(error: Exception) -> str:

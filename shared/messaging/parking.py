@@ -10,7 +10,7 @@ from schemas.parked import DropParked, MessageParked, ParkedSettled, ReplayParke
 from shared.errors import Refused
 from shared.failpoints import failpoint
 from shared.log import get_logger
-from shared.messaging.delivery import Delivery, Unreadable, read
+from shared.messaging.delivery import Delivery, Unreadable, read, storable
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import headers_to_json, record_of
 from shared.postgres.database import Connection, Database
@@ -56,7 +56,7 @@ class ReplayTask(Task, frozen=True):
 
 def from_delivery(delivery: Delivery, reason: str, detail: str) -> Unreadable:
     envelope = delivery.envelope
-    return Unreadable(delivery.record, reason, detail, envelope.key, envelope.id, envelope.sequence)
+    return Unreadable(delivery.record, reason, storable(detail), envelope.key, envelope.id, envelope.sequence)
 
 
 async def park(unit: Unit, found: Unreadable, *, blocks: bool) -> None:

@@ -29,16 +29,18 @@ PATIENCE_SECONDS = 120.0
 """Longer than a process takes to start on a busy machine."""
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
+async def until(
+    condition: Callable[[], Awaitable[Any]], what: str, *, patience_seconds: float = PATIENCE_SECONDS
+) -> Any:
     """Wait for a condition, and say which one did not come."""
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(patience_seconds):
             while True:
                 if found := await condition():
                     return found
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for: {what}") from None
+        raise AssertionError(f"waited {patience_seconds:g} s for: {what}") from None
 
 
 @pytest.fixture(autouse=True)
@@ -58,13 +60,15 @@ def plain_tracebacks() -> Iterator[None]:
 class Writer:
     """Writes to dataset.events as ingest would, and as nobody should."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, user: str = "ingest") -> None:
         self._stack = stack
+        self._user = user
         self._numbers: dict[str, itertools.count] = {}
 
     async def __aenter__(self) -> "Writer":
-        password = self._stack.kafka_password("ingest")
-        self._producer = kafka_producer(self._stack.kafka_bootstrap, "ingest", password, client_id="writer")
+        password = self._stack.kafka_password(self._user)
+        bootstrap = self._stack.kafka_bootstrap
+        self._producer = kafka_producer(bootstrap, self._user, password, client_id="writer")
         await self._producer.start()
         return self
 

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.envelope import MAX_NAME_BYTES, Envelope, to_headers
 from schemas.job import CancelJob
-from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.delivery import Delivery, Record, Unreadable, read, storable
 from shared.messaging.waiting import headers_to_json, record_of
 
 ENVELOPE = Envelope(
@@ -43,6 +43,20 @@ def test_what_postgres_cannot_store_is_unreadable_and_can_be_stored_as_such(chan
     assert isinstance(found, Unreadable)
     assert "\0" not in f"{found.aggregate_id}{found.event_id}{found.detail}"
     assert "\0" not in json.dumps(headers_to_json(found.record), ensure_ascii=False)
+
+
+def test_the_reason_of_an_unreadable_record_can_be_stored():
+    found = read(a_record(payload={"job_id": "\ud800" * 5000, "tenant": "acme"}))
+    assert isinstance(found, Unreadable)
+    assert found.detail.encode()
+    assert storable("\ud800\0" * 5000) == "?\ufffd" * 500
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_constant_that_json_does_not_know_is_unreadable(number):
+    found = read(a_record(payload={"job_id": "ftjob-1", "tenant": "acme", "x": number}))
+    assert isinstance(found, Unreadable)
+    assert found.reason == "bad_json"
 
 
 @pytest.mark.parametrize("name", ["id", "key"])
