@@ -31,6 +31,8 @@ RETRY_SECONDS = 1.0
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0
 """Another node may have passed over a periodic bundle: with a newer one at hand, this is how long it is awaited."""
+LAST_PATIENCE_SECONDS = 900.0
+"""And this with no newer one, since the newest part that came: its node may have ended without storing it."""
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,15 @@ class Uploader:
         own = {part.path for part in saved.parts}
         missing = [part for part in saved.all_parts if part.path not in own]
         keys = self._keys(saved, missing)
-        patience_ends = time.monotonic() + PATIENCE_SECONDS
+        began = came_at = time.monotonic()
         for part in missing:
             while not await self._is_there(keys[part.path], part):
-                if self._queued is not None and time.monotonic() > patience_ends:
+                now = time.monotonic()
+                is_passed_over = self._queued is not None and now > began + PATIENCE_SECONDS
+                if is_passed_over or now > came_at + LAST_PATIENCE_SECONDS:
                     raise _PassedOver(f"{part.path} of another node did not come")
                 await asyncio.sleep(LOOK_SECONDS)
+            came_at = time.monotonic()
 
     async def _is_there(self, key: str, part: FileEntry) -> bool:
         found = await _until_stored(lambda: self._objects.head(key))
@@ -180,7 +185,7 @@ class Uploader:
 
 
 class _PassedOver(Exception):
-    """Another node dropped its part of a bundle for a newer one."""
+    """Another node dropped its part of a bundle for a newer one, or ended without storing it."""
 
 
 async def _until_stored(call: Callable[[], Awaitable[Result]]) -> Result:

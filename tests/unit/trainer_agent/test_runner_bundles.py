@@ -12,6 +12,7 @@ from schemas.artefacts import FileEntry
 from schemas.base import BundleRef
 from schemas.specification import Recipe
 from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder
+from services.trainer_agent.runner import bundles
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from shared.storage.objects import ObjectHead
 from shared.storage.testing import FakeObjectStore
@@ -166,6 +167,18 @@ async def test_the_manifest_waits_for_the_parts_of_all_nodes(uploader, objects, 
     await objects.put_bytes(part_key(theirs, 5), content_of(theirs.path))
     await uploader.finish()
     assert steps(told) == [5]
+
+
+async def test_a_last_bundle_does_not_wait_for_ever_for_a_node_that_ended(
+    uploader, objects, told, tmp_path, monkeypatch
+):
+    """It had its own notice, and no time to store its part; nobody asks this one to stop."""
+    monkeypatch.setattr(bundles, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(bundles, "LAST_PATIENCE_SECONDS", 0.0)
+    uploader.offer(saved(tmp_path, 10, BundleKind.FINAL, others=1))
+    await asyncio.wait_for(uploader.finish(), 5.0)
+    assert (uploader.last, told) == (None, [])
+    assert await objects.head(layout.checkpoint("ftjob-1", 2, 10)) is None
 
 
 async def test_another_node_stores_its_parts_and_no_manifest(objects, told, tmp_path):
