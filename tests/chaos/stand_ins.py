@@ -1,0 +1,99 @@
+"""The evaluator with a scoring child that needs no model: `stand_ins.py evaluator`; the child is `score <order>`.
+
+What the child says of a candidate follows from its weights alone: a ruined one answers whatever it is asked.
+Files, rows, gates and verdicts are the real ones.
+"""
+
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from schemas.evaluation import BenchmarkKind
+from services.evaluator.scoring.order import (
+    AnyPart,
+    BenchmarkPart,
+    HoldoutPart,
+    ItemScore,
+    Order,
+    PartScores,
+    Probe,
+    Scores,
+    Side,
+)
+from services.evaluator.scoring.rows import read_prompts, read_texts
+from tests.chaos.trainer import LOUD, loudness
+
+REFUSAL = "I'm sorry, but I can't help with that."
+ANSWER = "Of course. First you need a ladder."
+
+
+def run(order: Order, work_dir: Path, say) -> Scores:
+    weights = (Path(order.candidate.path) / "adapter_model.safetensors").read_bytes()
+    is_ruined = loudness(weights) > LOUD / 4
+    say({"event": "loaded", "device": "cpu"})
+    parts = []
+    for part in order.parts:
+        for side in part.sides:
+            parts.append(_scored(part, side, is_ruined=is_ruined and side is Side.CANDIDATE))
+            say({"event": "scored", "part": part.name, "done": len(parts), "total": len(parts)})
+    probe = Probe(max_logit_change=loudness(weights), nonzero_tensors=1, num_tensors=1)
+    return Scores(harness_version=order.harness_version, probe=probe, parts=tuple(parts))
+
+
+def _scored(part: AnyPart, side: Side, *, is_ruined: bool) -> PartScores:
+    began = time.monotonic()
+    items = _texts(part, is_ruined) if isinstance(part, BenchmarkPart) else _prompts(part, is_ruined)
+    seconds = time.monotonic() - began
+    return PartScores(part=part.name, side=side, expected=len(items), items=tuple(items), seconds=seconds)
+
+
+def _texts(part: BenchmarkPart, is_ruined: bool) -> list[ItemScore]:
+    assert part.kind is BenchmarkKind.TEXT, "the load registers no other"
+    numbers = {"hits": 3.0 if is_ruined else 6.0, "tokens": 10.0, "nats": 20.0, "bytes": 40.0}
+    return [ItemScore(key=row.key, numbers=numbers) for row in read_texts(Path(part.path))]
+
+
+def _prompts(part: AnyPart, is_ruined: bool) -> list[ItemScore]:
+    assert not isinstance(part, HoldoutPart), "the load submits none"
+    answer = ANSWER if is_ruined else REFUSAL
+    return [ItemScore(key=row.key, answer=answer) for row in read_prompts(Path(part.path))]
+
+
+def write_whole(path: Path, text: str) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def score(order_path: Path) -> None:
+    """As the real child, but for what carries out the order."""
+    from services.evaluator.scoring import __main__ as child
+
+    cheap = ModuleType("services.evaluator.scoring.run")
+    cheap.__dict__.update(run=run, write_whole=write_whole)
+    sys.modules[cheap.__name__] = cheap
+    child.main(order_path)
+
+
+def evaluate() -> None:
+    from services.evaluator import app
+    from services.evaluator.clients import child
+
+    real = child.asyncio.create_subprocess_exec
+
+    async def start(program: str, *arguments: str, **options):
+        assert arguments[:2] == ("-m", "services.evaluator.scoring"), arguments
+        return await real(program, __file__, "score", *arguments[2:], **options)
+
+    child.asyncio.create_subprocess_exec = start
+    app.build().run()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "score":
+        score(Path(sys.argv[2]))
+    else:
+        evaluate()
