@@ -28,7 +28,9 @@ def test_no_fact_follows_that_the_table_forbids(fact):
     assert {later for later in NEXT[fact] - again if JobState(STATE_AFTER[later]) not in allowed} == set()
 
 
-@pytest.mark.parametrize(("state", "target"), [(s, t) for s, t in product(JobState, JobState) if t in ALLOWED[s]])
+@pytest.mark.parametrize(
+    ("state", "target"), [(s, t) for s, t in product(JobState, JobState) if t in ALLOWED[s]]
+)
 def test_every_move_of_the_table_can_be_told(state, target):
     for fact in facts_of(state):
         assert NEXT[fact] & set(facts_of(target)), f"after {fact.type} nothing tells of {target}"
