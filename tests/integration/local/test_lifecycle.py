@@ -44,7 +44,7 @@ async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
 @contextmanager
 def sleeping() -> Iterator[subprocess.Popen[bytes]]:
     """A process in a session of its own."""
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+    with subprocess.Popen(["env", "--default-signal=INT", "sleep", "600"], start_new_session=True) as process:
         yield process
         process.kill()
 
