@@ -1,0 +1,70 @@
+"""node.events and the two ledgers: released once and when all is gone, never more than there is."""
+
+from typing import TYPE_CHECKING, Any
+
+from schemas.layout import attempt_name
+from tests.simulation.log import Record
+from tests.simulation.stores import provisioner
+from tests.simulation.unit import Unit
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Kernel
+    from tests.simulation.world import World
+
+Attempt = tuple[str, int]
+
+
+class NodeChecks:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.released: set[Attempt] = set()
+        self.unprovisioned: set[Attempt] = set()
+        self.on = {
+            "NodesProvisioned": self.provisioned,
+            "ProvisioningFailed": self.was_not_provisioned,
+            "NodesReleased": self.was_released,
+        }
+
+    def provisioned(self, event: Any, unit: Unit) -> None:
+        name = (event.job_id, event.attempt)
+        if name in self.released or name in self.unprovisioned:
+            self._world.alarm("late nodes", f"{name} has nodes after it had none any more")
+
+    def was_released(self, event: Any, unit: Unit) -> None:
+        name = (event.job_id, event.attempt)
+        if name in self.released:
+            self._world.alarm("released twice", f"{name}")
+        self.released.add(name)
+        self._nothing_is_left(name)
+
+    def was_not_provisioned(self, event: Any, unit: Unit) -> None:
+        name = (event.job_id, event.attempt)
+        if name in self.released or name in self.unprovisioned:
+            self._world.alarm("released twice", f"{name} is called not provisioned after it was released")
+        self.unprovisioned.add(name)
+        self._nothing_is_left(name)
+
+    def reserved(self, kernel: "Kernel", record: Record) -> None:
+        """The provisioner took note of a JobScheduled."""
+        event: Any = record.message
+        name = (event.job_id, event.attempt)
+        if kernel.tables.get("holding", name) is None:
+            return
+        pool, held = kernel.tables.get("pool", event.pool), provisioner.held_in(kernel.tables, event.pool)
+        if held > pool.nodes:
+            self._world.alarm("capacity", f"pool {pool.name} holds {held} of {pool.nodes} with {name}")
+        if self._world.kernels["scheduler"].tables.get("booking", name) is None:
+            self._world.alarm("ledger", f"{name} is reserved, the scheduler has not booked it")
+
+    def freed(self, job_id: str, attempt: int) -> None:
+        """The scheduler took note that the attempt holds nothing."""
+        held = self._world.kernels["provisioner"].tables.get("holding", (job_id, attempt))
+        if held is not None:
+            self._world.alarm("ledger", f"{job_id} e{attempt} is freed, the provisioner still holds {held}")
+        if self._world.kernels["scheduler"].tables.get("booking", (job_id, attempt)) is not None:
+            self._world.alarm("ledger", f"{job_id} e{attempt} is released, the scheduler has it booked")
+
+    def _nothing_is_left(self, name: Attempt) -> None:
+        at_engine = attempt_name(*name)
+        if self._world.engine.has(at_engine) and at_engine not in self._world.engine.late:
+            self._world.alarm("nodes left", f"{name} is called released, the engine still has it")

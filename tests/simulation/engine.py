@@ -1,0 +1,184 @@
+"""An engine that holds nodes for attempts, after the provisioner's `Backend`, and that may lie about them."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from services.provisioner.backends.protocol import (
+    AttemptSpec,
+    Caps,
+    EngineFailed,
+    Member,
+    MemberState,
+    Observation,
+    SpecConflict,
+)
+from services.provisioner.model import node_id
+from tests.simulation.clock import Signal, pause, wait
+from tests.simulation.journal import Journal
+from tests.simulation.runner import Runner
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+RESYNC_SECONDS = 30.0
+KILLED = 137
+
+
+@dataclass
+class Node:
+    """A machine: its disk outlives the runner on it."""
+
+    name: str
+    spec: AttemptSpec
+    index: int
+    journal: Journal = field(default_factory=Journal)
+    runner: Runner | None = None
+    state: MemberState = MemberState.STARTING
+    exit_code: int | None = None
+    is_cut_off: bool = False
+    """The engine takes it for lost, and reaches its process no more."""
+
+    @property
+    def node_id(self) -> str:
+        return node_id(self.name, self.index)
+
+
+class Engine:
+    caps = Caps(gang="barrier", notice="push")
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = world.rng
+        self.attempts: dict[str, list[Node]] = {}
+        self.late: set[str] = set()
+        """Names that it may come to have after it said that it could not."""
+        self._stopped: set[str] = set()
+        self._changed = Signal()
+        self._dirty: dict[str, None] = {}
+        self.runners: list[Runner] = []
+        """All that live, whether the engine knows of them or not."""
+
+    async def create(self, spec: AttemptSpec) -> None:
+        faults = self._world.faults
+        await pause(self._rng.uniform(0.1, 3.0))
+        if faults.strikes("create refused"):
+            raise EngineFailed("the engine is busy")
+        if faults.strikes("create comes late"):
+            self.late.add(spec.name)
+            self._world.clock.after(self._rng.uniform(1.0, 400.0), self._hold, spec)
+            raise EngineFailed("the engine did not answer in time")
+        if spec.name in self._stopped:
+            raise SpecConflict(f"{spec.name} was stopped before")
+        self._hold(spec)
+        if faults.strikes("create answer lost"):
+            raise EngineFailed("the answer was lost")
+
+    async def observe(self, name: str) -> Observation | None:
+        return self._observation(name) if name in self.attempts else None
+
+    async def list_owned(self) -> list[Observation]:
+        await pause(0.1)
+        return [self._observation(name) for name in self.attempts]
+
+    async def watch(self) -> AsyncIterator[Observation]:
+        self._dirty |= dict.fromkeys(self.attempts)
+        while True:
+            while self._dirty:
+                name = next(iter(self._dirty))
+                del self._dirty[name]
+                await pause(self._world.hop())
+                if name in self.attempts:
+                    yield self._observation(name)
+            await wait(self._changed, RESYNC_SECONDS)
+            if not self._dirty:
+                self._dirty |= dict.fromkeys(self.attempts)
+
+    async def notify(self, name: str, index: int, deadline: datetime) -> None:
+        await pause(self._world.hop())
+        node = self._node(name, index)
+        if node and node.runner and not node.is_cut_off:
+            node.runner.take_notice(deadline)
+
+    async def end(self, name: str, index: int) -> None:
+        await pause(self._world.hop())
+        if node := self._node(name, index):
+            self.kill(node)
+
+    async def stop(self, name: str, grace_seconds: float) -> None:
+        await pause(self._world.hop())
+        if self._world.faults.strikes("stop fails"):
+            raise EngineFailed("the engine is busy")
+        self._stopped.add(name)
+        nodes = self.attempts.get(name, [])
+        if grace_seconds and any(node.state is not MemberState.ENDED for node in nodes):
+            await pause(grace_seconds)
+        for node in nodes:
+            self.kill(node)
+
+    async def forget(self, name: str) -> None:
+        await pause(self._world.hop())
+        self.attempts.pop(name, None)
+
+    # What happens to nodes.
+
+    def _hold(self, spec: AttemptSpec) -> None:
+        """Has nodes from now on, even of a name that was stopped: that lie makes orphans."""
+        if spec.name in self.attempts:
+            return
+        nodes = [Node(spec.name, spec, index) for index in range(spec.nodes)]
+        self.attempts[spec.name] = nodes
+        self._world.note(f"engine: {spec.name} has {spec.nodes} nodes")
+        if self._world.faults.strikes("runner never starts"):
+            return
+        for node in nodes:
+            self._world.clock.after(self._rng.uniform(0.5, 8.0), self.boot, node)
+
+    def boot(self, node: Node) -> None:
+        """Start a runner, unless the node has gone meanwhile."""
+        if node.state is MemberState.ENDED or (node.runner and node.runner.alive):
+            return
+        node.state = MemberState.RUNNING
+        node.runner = Runner(self._world, node)
+        self.runners.append(node.runner)
+        self._tell(node)
+
+    def exited(self, node: Node, code: int) -> None:
+        """Its runner ended by itself."""
+        if not node.is_cut_off and node.state is not MemberState.ENDED:
+            node.state, node.exit_code = MemberState.ENDED, code
+            self._tell(node)
+
+    def kill(self, node: Node) -> None:
+        if node.is_cut_off:
+            return
+        if node.runner:
+            node.runner.kill()
+        if node.state is not MemberState.ENDED:
+            node.state, node.exit_code = MemberState.ENDED, KILLED
+            self._tell(node)
+
+    def lose(self, node: Node) -> None:
+        """Take the node for lost, while its process lives on."""
+        node.is_cut_off = True
+        node.state = MemberState.ENDED
+        self._tell(node)
+
+    def has(self, name: str) -> bool:
+        return name in self.attempts
+
+    def live_runners(self) -> list[Runner]:
+        self.runners = [runner for runner in self.runners if runner.alive]
+        return self.runners
+
+    def _tell(self, node: Node) -> None:
+        self._dirty[node.name] = None
+        self._changed.fire()
+
+    def _node(self, name: str, index: int) -> Node | None:
+        return next((node for node in self.attempts.get(name, []) if node.index == index), None)
+
+    def _observation(self, name: str) -> Observation:
+        members = (Member(node.index, node.state, node.exit_code) for node in self.attempts[name])
+        return Observation(name, tuple(members))

@@ -1,0 +1,174 @@
+"""The serving controller's rounds and steps, with replicas that are entries of a table and may die."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from services.serving_controller import handlers
+from services.serving_controller.clients.backend import ReplicaSpec, Seen
+from services.serving_controller.clients.vllm import LoadRefused, NoAnswer
+from services.serving_controller.decide.pools import Policy
+from services.serving_controller.handlers.rounds import PAUSE_SECONDS, Rounds
+from services.serving_controller.handlers.steps import Steps
+from services.serving_controller.model import Group, Replica, Servable
+from services.serving_controller.store import View
+from shared.errors import StorageUnavailable
+from tests.simulation.clock import Process, pause
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Kernel
+    from tests.simulation.world import World
+
+LOOK_SECONDS = 10.0
+
+
+class Replicas:
+    """The processes of vLLM, which outlive the controller."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, ReplicaSpec] = {}
+        self.dead: set[str] = set()
+        self.loaded: dict[str, set[str]] = {}
+
+    async def start(self, spec: ReplicaSpec) -> None:
+        self.specs[spec.replica_id] = spec
+        self.loaded[spec.replica_id] = {spec.served_name}
+        self.dead.discard(spec.replica_id)
+        await pause(0.1)
+
+    async def see(self, replica_id: str) -> Seen | None:
+        spec = self.specs.get(replica_id)
+        if spec is None:
+            return None
+        return Seen(replica_id, spec.incarnation, "http://r", is_alive=replica_id not in self.dead)
+
+    async def started(self) -> list[str]:
+        return list(self.specs)
+
+    async def end(self, replica_id: str) -> None:
+        self.specs.pop(replica_id, None)
+        self.loaded.pop(replica_id, None)
+
+    def key(self, replica_id: str) -> str:
+        return replica_id
+
+    def folder(self, replica_id: str) -> Any:
+        return _Folder(replica_id)
+
+    def last_words(self, replica_id: str) -> str:
+        return "died"
+
+
+class _Folder(PurePosixPath):
+    """Has no files, and reads no disk to say so."""
+
+    def glob(self, pattern: str) -> list[Path]:  # type: ignore[override]
+        return []
+
+
+class _Files:
+    async def full(self, servable: Servable) -> PurePosixPath:
+        return PurePosixPath(servable.digest)
+
+    async def base(self, base_sha: str) -> PurePosixPath:
+        return PurePosixPath(base_sha)
+
+    async def adapter(self, servable: Servable, folder: Any) -> PurePosixPath:
+        return PurePosixPath(servable.digest)
+
+
+class _Client:
+    def __init__(self, world: "World", replica_id: str) -> None:
+        self._world = world
+        self._id = replica_id
+
+    @property
+    def _names(self) -> set[str]:
+        names = self._world.replicas.loaded.get(self._id)
+        if names is None or self._id in self._world.replicas.dead:
+            raise NoAnswer(f"{self._id} does not answer")
+        return names
+
+    async def models(self) -> list[str]:
+        return sorted(self._names)
+
+    async def load(self, name: str, path: Any) -> None:
+        await pause(self._world.rng.uniform(0.05, 1.0))
+        if self._world.faults.strikes("load fails"):
+            raise LoadRefused("the adapter was not taken")
+        self._names.add(name)
+
+    async def require_listed(self, name: str) -> None:
+        if name not in self._names:
+            raise LoadRefused(f"{name} is not listed")
+
+    async def unload(self, name: str) -> None:
+        self._names.discard(name)
+
+
+class Probe:
+    """In place of the module `probe`: whoever answers, answers right."""
+
+    ProbeFailed = LoadRefused
+
+    @staticmethod
+    async def prove_base(client: Any, name: str, path: Any, folder: Any, *, slots: int) -> str:
+        return name
+
+    @staticmethod
+    async def prove_active(client: Any, base: str, name: str) -> None:
+        await client.require_listed(name)
+
+    @staticmethod
+    async def prove_answers(client: Any, name: str) -> None:
+        await client.require_listed(name)
+
+
+class SimSteps(Steps):
+    def __init__(self, kernel: "Kernel", policy: Policy) -> None:
+        backend: Any = kernel.world.replicas
+        nothing: Any = None
+        files: Any = _Files()
+        super().__init__(backend, files, nothing, policy=policy, adapter_slots=8)
+        self._world = kernel.world
+
+    def _client(self, replica: Replica) -> Any:
+        return _Client(self._world, replica.replica_id)
+
+
+class SimRounds(Rounds):
+    """Production's rounds; each runs as a process in virtual time, in an order that no hash decides."""
+
+    def __init__(self, kernel: "Kernel", steps: SimSteps, policy: Policy) -> None:
+        service: Any = kernel
+        super().__init__(service, steps, policy=policy, unanswered=timedelta(seconds=60))
+        self._kernel = kernel
+        self._begun: dict[str, Callable[[], Process]] = {}
+        self.processes: dict[str, Process] = {}
+
+    async def look(self) -> None:
+        self._running = {name: None for name, process in self.processes.items() if process.alive}  # type: ignore[misc]
+        self._begun = {}
+        await super().look()
+        for name in sorted(self._begun):
+            self.processes[name] = self._begun[name]()
+
+    def _begin(self, group: Group, view: View) -> None:
+        replicas = tuple(replica for replica in view.replicas if replica.group == group.name)
+        self._begun[group.name] = lambda: Process(self._kernel.clock, self._while_up(group, replicas))
+
+    async def _while_up(self, group: Group, replicas: tuple[Replica, ...]) -> None:
+        try:
+            await self.round(group, replicas)
+        except (StorageUnavailable, NoAnswer):
+            self._paused_until[group.name] = self._kernel.clock.now + PAUSE_SECONDS
+
+
+def register(kernel: "Kernel") -> None:
+    policy = Policy()
+    rounds = SimRounds(kernel, SimSteps(kernel, policy), policy)
+    kernel.at_crash(lambda: [process.kill() for process in rounds.processes.values()])
+    handlers.register(  # type: ignore[arg-type]
+        kernel, rounds, keep=policy.keep, look_every=timedelta(seconds=LOOK_SECONDS)
+    )

@@ -1,0 +1,97 @@
+"""`services/evaluator/store.py` in memory."""
+
+from schemas.base import BundleRef
+from schemas.job import Artefact
+from schemas.model import ModelRegistered
+from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
+from shared.errors import Rejected, StaleWrite
+from tests.simulation.fast import replace
+from tests.simulation.tables import Tables
+
+
+async def lock_job(conn: Tables, job_id: str) -> None:
+    """One transaction runs at a time here."""
+
+
+async def save_artefact(conn: Tables, artefact: Artefact) -> None:
+    conn.put("artefact", artefact.job_id, artefact)
+
+
+async def find_artefact(conn: Tables, job_id: str) -> Artefact | None:
+    return conn.get("artefact", job_id)  # type: ignore[no-any-return]
+
+
+async def save_version(conn: Tables, version: ModelRegistered) -> None:
+    conn.put("version", version.model_id, version)
+
+
+async def find_version(conn: Tables, model_id: str, tenant: str) -> ModelRegistered | None:
+    version: ModelRegistered | None = conn.get("version", model_id)
+    return version if version and version.tenant == tenant else None
+
+
+async def find_version_of(conn: Tables, job_id: str, bundle: BundleRef) -> ModelRegistered | None:
+    return next(
+        (each for each in conn.rows("version") if each.job_id == job_id and each.bundle == bundle), None
+    )
+
+
+async def add_evaluation(conn: Tables, evaluation: Evaluation) -> bool:
+    if conn.get("evaluation", evaluation.eval_id) is not None:
+        return False
+    conn.put("evaluation", evaluation.eval_id, evaluation)
+    return True
+
+
+async def save_evaluation(conn: Tables, evaluation: Evaluation) -> None:
+    if conn.get("evaluation", evaluation.eval_id).revision != evaluation.revision:
+        raise StaleWrite(f"evaluation {evaluation.eval_id} changed")
+    conn.put("evaluation", evaluation.eval_id, replace(evaluation, revision=evaluation.revision + 1))
+
+
+async def get_evaluation(conn: Tables, eval_id: str) -> Evaluation:
+    found: Evaluation | None = conn.get("evaluation", eval_id)
+    if found is None:
+        raise Rejected(f"evaluation {eval_id} does not exist")
+    return found
+
+
+async def find_waiting(conn: Tables, job_id: str) -> Evaluation | None:
+    return next(
+        (
+            each
+            for each in conn.rows("evaluation")
+            if each.artefact.job_id == job_id and each.state is EvaluationState.WAITING
+        ),
+        None,
+    )
+
+
+async def is_running(conn: Tables, model_id: str) -> bool:
+    return any(
+        each.state is EvaluationState.RUNNING and each.version and each.version.model_id == model_id
+        for each in conn.rows("evaluation")
+    )
+
+
+async def list_suites(conn: Tables, *, newest: bool = False) -> tuple[Suite, ...]:
+    return tuple(conn.rows("suite"))
+
+
+async def add_baseline(conn: Tables, baseline: Baseline) -> bool:
+    raise AssertionError("nothing is measured here")
+
+
+async def list_baselines(
+    conn: Tables, base_sha: str, template_sha256: str
+) -> dict[tuple[str, str], Baseline]:
+    return {}
+
+
+async def add_verdict(conn: Tables, result: GateResult) -> None:
+    if conn.get("verdict", result.result_key) is None:
+        conn.put("verdict", result.result_key, result)
+
+
+async def find_verdict(conn: Tables, result_key: str) -> GateResult | None:
+    return conn.get("verdict", result_key)  # type: ignore[no-any-return]

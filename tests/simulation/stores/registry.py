@@ -1,0 +1,98 @@
+"""`services/registry/store.py` in memory."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from services.registry.model import BaseModel, Slot, Version
+from shared.errors import StaleWrite
+from tests.simulation.fast import replace
+from tests.simulation.tables import Tables
+
+
+async def find_base_model(conn: Tables, name: str) -> BaseModel | None:
+    return conn.get("base_model", name)  # type: ignore[no-any-return]
+
+
+find_base_model_for_update = find_base_model
+
+
+async def find_base_shapes(conn: Tables, base_sha: str) -> Mapping[str, Sequence[int]] | None:
+    return conn.get("shapes", base_sha)  # type: ignore[no-any-return]
+
+
+async def base_model_names(conn: Tables) -> list[str]:
+    return sorted(base.name for base in conn.rows("base_model"))
+
+
+async def save_base_model(conn: Tables, base: BaseModel, shapes: Any, *, now: datetime) -> None:
+    conn.put("shapes", base.base_sha, shapes)
+    conn.put("base_model", base.name, base)
+
+
+async def add_version(conn: Tables, version: Version, *, now: datetime) -> bool:
+    if conn.get("version", version.model_id) is not None:
+        return False
+    conn.put("version", version.model_id, version)
+    return True
+
+
+async def save_version(conn: Tables, version: Version) -> None:
+    if conn.get("version", version.model_id).revision != version.revision:
+        raise StaleWrite(f"model version {version.model_id} changed")
+    conn.put("version", version.model_id, replace(version, revision=version.revision + 1))
+
+
+async def find_version(conn: Tables, model_id: str) -> Version | None:
+    return conn.get("version", model_id)  # type: ignore[no-any-return]
+
+
+async def find_version_of(conn: Tables, tenant: str, name: str) -> Version | None:
+    found = [
+        (version.archived_at is None, version.is_gated, number, version)
+        for number, version in enumerate(conn.rows("version"))
+        if version.tenant == tenant and name in (version.model_id, version.full_name)
+    ]
+    return max(found, key=lambda each: each[:3])[3] if found else None
+
+
+async def servable_versions(conn: Tables, model_ids: Iterable[str | None]) -> dict[str, Version]:
+    found = {}
+    for model_id in model_ids:
+        version: Version | None = conn.get("version", model_id)
+        if version is None or not version.is_gated or version.archived_at is not None:
+            continue
+        base = conn.get("base_model", version.base_model)
+        if base is not None and base.base_sha == version.base_sha:
+            found[version.model_id] = version
+    return found
+
+
+async def versions_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Version]:
+    found = [
+        version
+        for version in conn.rows("version")
+        if (version.base_model, version.base_sha) == (base_model, base_sha) and version.archived_at is None
+    ]
+    return sorted(found, key=lambda version: version.model_id)
+
+
+async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
+    if conn.get("slot", (tenant, name)) is None:
+        conn.put("slot", (tenant, name), Slot(tenant, name))
+    return conn.get("slot", (tenant, name))  # type: ignore[no-any-return]
+
+
+async def find_slot(conn: Tables, tenant: str, name: str) -> Slot | None:
+    return conn.get("slot", (tenant, name))  # type: ignore[no-any-return]
+
+
+async def slots_serving(conn: Tables, model_ids: Sequence[str]) -> list[Slot]:
+    found = [slot for slot in conn.rows("slot") if slot.desired and slot.desired.model_id in model_ids]
+    return sorted(found, key=lambda slot: (slot.tenant, slot.name))
+
+
+async def save_slot(conn: Tables, slot: Slot) -> None:
+    if conn.get("slot", (slot.tenant, slot.name)).revision != slot.revision:
+        raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed")
+    conn.put("slot", (slot.tenant, slot.name), replace(slot, revision=slot.revision + 1))

@@ -1,0 +1,162 @@
+"""`services/scheduler/store.py` in memory."""
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from services.scheduler.decide.queue import Candidate, Ledger, Pool
+from services.scheduler.model import ATTEMPT_OPEN, Dataset, Deployment, Job, JobState
+from shared.errors import ParentUnknown, StaleWrite
+from tests.simulation.fast import replace
+from tests.simulation.tables import Tables
+
+UNSCHEDULED = {JobState.VALIDATING, JobState.QUEUED, JobState.PAUSED}
+
+
+async def get_job(conn: Tables, job_id: str) -> Job:
+    job = await find_job(conn, job_id)
+    if job is None:
+        raise ParentUnknown(f"job:{job_id}")
+    return job
+
+
+async def find_job(conn: Tables, job_id: str) -> Job | None:
+    job: Job | None = conn.get("job", job_id)
+    if job is None:
+        return None
+    dataset = conn.get("dataset", job.dataset_id)
+    return job if job.dataset is dataset else replace(job, dataset=dataset)
+
+
+async def find_queued_job(conn: Tables, job_id: str) -> Job | None:
+    job = await find_job(conn, job_id)
+    return job if job and job.state is JobState.QUEUED else None
+
+
+async def add_job(conn: Tables, job: Job) -> None:
+    conn.put("job", job.id, job)
+
+
+async def save_job(conn: Tables, job: Job) -> None:
+    known: Job = conn.get("job", job.id)
+    if known.revision != job.revision:
+        raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
+    conn.put("job", job.id, replace(job, revision=job.revision + 1))
+    if job.run is not None:
+        name = (job.id, job.run.number)
+        if conn.get("attempt", name) is None:
+            conn.put("attempt", name, True)
+            conn.put("booking", name, (job.run.placement.pool, job.run.placement.nodes, job.tenant))
+    if job.state is JobState.QUEUED:
+        conn.put("queued", job.id, job.id)
+    elif conn.get("queued", job.id):
+        conn.delete("queued", job.id)
+
+
+async def free_nodes(conn: Tables, job_id: str, attempt: int, *, at: datetime) -> None:
+    conn.delete("booking", (job_id, attempt))
+
+
+async def find_dataset(conn: Tables, dataset_id: str) -> Dataset | None:
+    return conn.get("dataset", dataset_id)  # type: ignore[no-any-return]
+
+
+async def save_dataset(conn: Tables, dataset: Dataset) -> None:
+    conn.put("dataset", dataset.dataset_id, dataset)
+
+
+async def jobs_on_dataset(conn: Tables, dataset_id: str) -> list[Job]:
+    found = [job for job in conn.rows("job") if job.dataset_id == dataset_id and job.state in UNSCHEDULED]
+    return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
+
+
+async def jobs_on_base(conn: Tables, base_sha: str) -> list[Job]:
+    states = ATTEMPT_OPEN | {JobState.EVALUATING}
+    found = [job for job in conn.rows("job") if job.spec.base_sha == base_sha and job.state in states]
+    return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
+
+
+async def jobs_waiting_for(conn: Tables, deployment: Deployment) -> list[Job]:
+    found = [
+        job
+        for job in conn.rows("job")
+        if job.state is JobState.EVALUATING
+        and job.tenant == deployment.tenant
+        and job.evaluation.approval is not None
+        and job.evaluation.approval.slot == deployment.slot
+    ]
+    return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
+
+
+async def find_duplicate(conn: Tables, job: Job, config_hash: str) -> str | None:
+    dead = {JobState.FAILED, JobState.CANCELLED}
+    found = [
+        (other.submitted_at, other.id)
+        for other in conn.rows("job")
+        if other.tenant == job.tenant
+        and other.id != job.id
+        and other.plan is not None
+        and other.plan.config_hash == config_hash
+        and other.submitted_at <= job.submitted_at
+        and other.state not in dead
+    ]
+    return min(found)[1] if found else None
+
+
+async def lock_ledger(conn: Tables) -> None:
+    """One transaction runs at a time here."""
+
+
+async def get_ledger(conn: Tables) -> Ledger:
+    booked: dict[str, int] = {}
+    held: dict[str, int] = {}
+    for pool, nodes, tenant in conn.rows("booking"):
+        booked[pool] = booked.get(pool, 0) + nodes
+        if known := conn.get("pool", pool):
+            held[tenant] = held.get(tenant, 0) + nodes * known.devices_per_node
+    pools = tuple(replace(pool, booked=booked.get(pool.name, 0)) for pool in conn.rows("pool"))
+    return Ledger(pools, held)
+
+
+async def save_pool(conn: Tables, pool: Pool) -> None:
+    conn.put("pool", pool.name, pool)
+
+
+async def is_anyone_queued(conn: Tables) -> bool:
+    return bool(conn.rows("queued"))
+
+
+async def candidates(
+    conn: Tables, *, now: datetime | None = None, of_each_kind: int = 10**9
+) -> list[Candidate]:
+    queued = [conn.get("job", job_id) for job_id in conn.rows("queued")]
+    found, number = [], Counter[object]()
+    for job in sorted(queued, key=_by_age):
+        kind = (job.tenant, job.spec.tier, job.spec.resources, bool(job.turned_away))
+        is_due = now is None or job.not_before is None or job.not_before <= now
+        if is_due and number[kind] < of_each_kind:
+            number[kind] += 1
+            found.append(Candidate.of(job, queued_at=job.queued_at))
+    return found
+
+
+async def find_deployment(conn: Tables, tenant: str, slot: str) -> Deployment | None:
+    return conn.get("deployment", (tenant, slot))  # type: ignore[no-any-return]
+
+
+async def save_deployment(conn: Tables, deployment: Deployment) -> None:
+    known = conn.get("deployment", (deployment.tenant, deployment.slot))
+    if known is None or known.generation <= deployment.generation:
+        conn.put("deployment", (deployment.tenant, deployment.slot), deployment)
+
+
+async def record_ignored(conn: Tables, job_id: str, envelope: Any, reason: str, *, at: datetime) -> None:
+    assert envelope is not None, f"job {job_id}: only messages are recorded as ignored"
+
+
+def _by_id(job: Job) -> str:
+    return job.id
+
+
+def _by_age(job: Job) -> tuple[datetime | None, str]:
+    return job.queued_at, job.id

@@ -1,0 +1,121 @@
+"""The leased tasks of one service, after `shared/messaging/tasks.py`."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import Rejected
+from shared.messaging.unit import Task
+from tests.simulation.clock import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Kernel
+
+MAX_BACKOFF_SECONDS = 30.0
+
+
+@dataclass
+class Kind:
+    work: Callable[[Any], Any]
+    done: Callable[[Any, Any, Any], Awaitable[None]]
+    failed: Callable[[Any, Exception, Any], Awaitable[None]]
+    attempts: int
+    concurrency: int
+    running: int = 0
+
+
+@dataclass
+class Row:
+    task: Task
+    attempts: int = 0
+    not_before: float = 0.0
+    is_leased: bool = False
+
+
+class Tasks:
+    def __init__(self, kernel: "Kernel") -> None:
+        self._kernel = kernel
+        self._kinds: dict[type[Task], Kind] = {}
+        self.rows: dict[tuple[str, str], Row] = {}
+        self._processes: set[Process] = set()
+
+    def on(self, payload: type[Task], kind: Kind) -> None:
+        self._kinds[payload] = kind
+
+    def add(self, task: Task) -> None:
+        """Nothing happens if a task of that kind and key is there already."""
+        name = (type(task).__name__, task.key)
+        if name not in self.rows:
+            self.rows[name] = Row(task)
+            self._kernel.clock.after(self._kernel.rng.random() * 0.2, self.look)
+
+    def end_all(self) -> None:
+        """The process is dead: leases of its own are free at its next start."""
+        for process in self._processes:
+            process.kill()
+        self._processes.clear()
+        for row in self.rows.values():
+            row.is_leased = False
+        self._kinds.clear()
+
+    def look(self) -> None:
+        """Begin whatever is due and has a free worker."""
+        if not self._kernel.up:
+            return
+        now = self._kernel.clock.now
+        for name, row in list(self.rows.items()):
+            kind = self._kinds[type(row.task)]
+            if not row.is_leased and row.not_before <= now and kind.running < kind.concurrency:
+                self._begin(name, row, kind)
+
+    def _begin(self, name: tuple[str, str], row: Row, kind: Kind) -> None:
+        row.is_leased = True
+        row.attempts += 1
+        kind.running += 1
+
+        def end(finish: Callable[[Any], None], said: Any) -> None:
+            kind.running -= 1
+            self._processes.discard(process)
+            if self._kernel.up:
+                finish(said)
+                self._kernel.clock.after(0.0, self.look)
+
+        process = Process(
+            self._kernel.clock,
+            kind.work(row.task),
+            on_end=lambda result: end(lambda said: self._worked(name, row, kind, said), result),
+            on_error=lambda error: end(lambda said: self._broke(name, row, kind, said), error),
+        )
+        self._processes.add(process)
+
+    def _worked(self, name: tuple[str, str], row: Row, kind: Kind, result: Any) -> None:
+        if self._kernel.crashes("task"):
+            return
+        self._finish(name, row, kind, lambda unit: kind.done(row.task, result, unit))
+
+    def _finish(
+        self, name: tuple[str, str], row: Row, kind: Kind, apply: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        """Delete the task and apply its end in one transaction."""
+        kernel = self._kernel
+        if kernel.switches.tasks_end_in_one_transaction:
+            del self.rows[name]
+        try:
+            kernel.transact(apply, what=name[0])
+        except Exception as error:  # noqa: BLE001  whatever escapes is judged
+            self.rows[name] = row
+            kernel.world.alarm("unexpected error", f"{kernel.name} ends {name}: {error!r}", error)
+            return
+        if not kernel.switches.tasks_end_in_one_transaction and not kernel.crashes("task"):
+            del self.rows[name]
+
+    def _broke(self, name: tuple[str, str], row: Row, kind: Kind, error: Exception) -> None:
+        if not self._kernel.world.is_expected(error):
+            self._kernel.world.alarm("unexpected error", f"{self._kernel.name} {name}: {error!r}", error)
+        if isinstance(error, Rejected) or row.attempts >= kind.attempts:
+            self._finish(name, row, kind, lambda unit: kind.failed(row.task, error, unit))
+            return
+        seconds = min(MAX_BACKOFF_SECONDS, 0.5 * 2**row.attempts)
+        row.is_leased = False
+        row.not_before = self._kernel.clock.now + seconds
+        self._kernel.clock.after(seconds, self.look)

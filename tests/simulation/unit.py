@@ -1,0 +1,52 @@
+"""What a handler gets in place of `shared.messaging.unit.Unit`: the same calls, applied at the commit."""
+
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from schemas.base import Message
+from schemas.topics import Topic, topic_of
+from shared.messaging.unit import Task
+from tests.simulation.log import Record
+from tests.simulation.tables import Tables
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Kernel
+
+
+@cache
+def topic_for(message: type[Message], writer: str) -> Topic:
+    return topic_of(message, writer=writer)
+
+
+class Unit:
+    __slots__ = (
+        "_kernel", "conn", "correlation_id", "envelope", "events", "now", "parents", "tasks", "timers", "topic",
+    )  # fmt: skip
+
+    def __init__(self, kernel: "Kernel", now: datetime, envelope: Record | None = None) -> None:
+        self._kernel = kernel
+        self.conn: Tables = kernel.tables
+        self.now = now
+        self.envelope = envelope
+        self.topic = envelope.topic.name if envelope else ""
+        self.correlation_id = (envelope.correlation_id or envelope.id) if envelope else ""
+        self.events: list[Message] = []
+        self.timers: list[tuple[BaseModel, datetime]] = []
+        self.tasks: list[Task] = []
+        self.parents: list[str] = []
+
+    async def emit(self, *messages: Message) -> list[str]:
+        self.events += messages
+        return []
+
+    async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
+        self.timers.append((payload, at))
+
+    async def start_task(self, task: Task) -> None:
+        self.tasks.append(task)
+
+    async def release(self, parent: str) -> None:
+        self.parents.append(parent)

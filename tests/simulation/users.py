@@ -1,0 +1,194 @@
+"""What people, tenants and operators ask for, and the ingest that answers for datasets."""
+
+from typing import TYPE_CHECKING
+
+from schemas.artefacts import DatasetCounts
+from schemas.base import CommandRefused
+from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
+from schemas.evaluation import ReevaluateModel
+from schemas.job import CancelJob, PauseJob, PauseReason, ResumeJob, RetryJob, SubmitJob
+from schemas.model import (
+    ArchiveModel,
+    DeployModel,
+    DirectorySource,
+    PromoteModel,
+    RegisterBaseModel,
+    RollbackDeployment,
+    UndeployModel,
+)
+from schemas.node import DrainNode, PreemptNode, SetPoolCapacity
+from schemas.specification import BenchmarkRule, GateSpec, JobSpec, Recipe, Resources
+from tests.builders import a_file_ref, a_sha
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TENANTS = ("acme", "umbra")
+BASE = "tiny"
+CAPACITY = {"spot": 4, "steady": 3}
+
+
+class Users:
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self._rng = world.rng
+        self.jobs: dict[str, str] = {}
+        """Tenant by job."""
+        self._bases = 1
+
+    def begin(self) -> None:
+        self.register_base(1)
+
+    def register_base(self, number: int) -> None:
+        source = DirectorySource(path=f"base-{number}")
+        self.world.send(RegisterBaseModel(name=BASE, source=source), writer="admin")
+
+    def submit(self, *, nodes: int | None = None, dataset: str | None = None) -> str:
+        """A job with its dataset; `dataset`: its fate, which is chosen where it is not given."""
+        rng = self._rng
+        job_id = f"job-{len(self.jobs) + 1}"
+        tenant = rng.choice(TENANTS)
+        self.jobs[job_id] = tenant
+        spec = JobSpec(
+            base_model=BASE,
+            base_sha=a_sha("base-1"),
+            recipe=Recipe(seed=rng.randint(0, 2)),
+            resources=Resources(
+                nodes=nodes or rng.choice((1, 1, 2, 3)),
+                price_class=rng.choice(("spot-first", "spot", "on-demand"))
+                if nodes is None
+                else "spot-first",
+                grace_seconds=rng.choice((10.0, 30.0, 120.0)),
+            ),
+            gate=rng.choice((GateSpec(), GateSpec(benchmarks=BenchmarkRule(margin_points=1.0)))),
+            training_file=a_file_ref(),
+            suffix="s",
+            auto_deploy=rng.random() < 0.8,
+        )
+        dataset_id = f"ds-{job_id}"
+        self.world.send(
+            SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec), writer="gateway"
+        )
+        self.make_dataset(dataset_id, tenant, dataset or rng.choice(("ready",) * 8 + ("rejected", "refused")))
+        return job_id
+
+    def make_dataset(self, dataset_id: str, tenant: str, fate: str) -> None:
+        """As ingest would."""
+        world, rng = self.world, self._rng
+        who = {"dataset_id": dataset_id, "tenant": tenant}
+        if fate == "refused":
+            refusal = CommandRefused(
+                subject_id=dataset_id, command="SubmitDataset", command_id="c", code="no", message="no",
+                tenant=tenant,
+            )  # fmt: skip
+            world.clock.after(rng.uniform(0, 5), lambda: world.send(refusal, writer="ingest"))
+            return
+        accepted = DatasetAccepted(**who, base_sha=a_sha("base-1"))
+        answer = DatasetRejected(**who, code="empty", message="no rows")
+        if fate == "ready":
+            answer = DatasetReady(
+                **who, dataset_version=a_sha("dataset"), manifest_sha256=a_sha("m"), base_sha=a_sha("base-1"),
+                template_sha256=a_sha("template"), benchmarks={"bench": a_sha("bench")},
+                counts=DatasetCounts(rows=2000, windows=40, tokens=90_000, loss_tokens=40_000),
+                suites={"safety": a_sha("safety")},
+            )  # type: ignore[assignment] # fmt: skip
+        at = rng.uniform(0, 2)
+        world.clock.after(at, lambda: world.send(accepted, writer="ingest"))
+        world.clock.after(at + rng.choice((0.01, 5.0, 40.0)), lambda: world.send(answer, writer="ingest"))
+
+    def delete_dataset(self) -> None:
+        """Of one job, whose attempt may run on it."""
+        job_id = self._some_job()
+        tenant = self.jobs[job_id]
+        fact = DatasetDeleted(
+            dataset_version=a_sha(f"dataset {job_id}"), tenant=tenant, dataset_ids=(f"ds-{job_id}",)
+        )
+        self.world.send(fact, writer="ingest")
+
+    # Commands about a job.
+
+    def cancel(self, job_id: str) -> None:
+        reason = self._rng.choice(("user", "budget"))
+        self.world.send(CancelJob(job_id=job_id, tenant=self.jobs[job_id], reason=reason), writer="gateway")
+
+    def pause(self, job_id: str) -> None:
+        reason = self._rng.choice(list(PauseReason))
+        self.world.send(PauseJob(job_id=job_id, tenant=self.jobs[job_id], reason=reason), writer="tracker")
+
+    def resume(self, job_id: str) -> None:
+        self.world.send(ResumeJob(job_id=job_id, tenant=self.jobs[job_id]), writer="gateway")
+
+    def retry(self, job_id: str) -> None:
+        new, tenant = f"job-{len(self.jobs) + 1}", self.jobs[job_id]
+        self.jobs[new] = tenant
+        self.world.send(RetryJob(job_id=job_id, tenant=tenant, new_job_id=new), writer="gateway")
+
+    def preempt(self, job_id: str, *, notice_seconds: float | None = None) -> None:
+        seconds = self._rng.choice((0.0, 2.0, 30.0, 120.0)) if notice_seconds is None else notice_seconds
+        self.world.send(PreemptNode(node_id=f"job:{job_id}", notice_seconds=seconds), writer="admin")
+
+    def drain(self, job_id: str) -> None:
+        self.world.send(DrainNode(node_id=f"job:{job_id}"), writer="admin")
+
+    # Commands about capacity, models and slots.
+
+    def resize(self) -> None:
+        pool = self._rng.choice(list(CAPACITY))
+        self.world.send(SetPoolCapacity(pool=pool, nodes=self._rng.randint(0, 5)), writer="admin")
+
+    def restore(self) -> None:
+        for pool, nodes in CAPACITY.items():
+            self.world.send(SetPoolCapacity(pool=pool, nodes=nodes), writer="admin")
+
+    def drift(self) -> None:
+        """The base model's name points to other files, or back to the first ones."""
+        self._bases += 1
+        self.register_base(self._bases if self._rng.random() < 0.5 else 1)
+
+    def about_a_model(self) -> None:
+        """Promote, deploy, archive … what the registry has."""
+        versions = list(self.world.kernels["registry"].tables.rows("version"))
+        if not versions:
+            return
+        version = self._rng.choice(versions)
+        who = {"model_id": version.model_id, "tenant": version.tenant}
+        slot = {"slot": self._rng.choice((version.full_name, "prod")), "tenant": version.tenant}
+        command = self._rng.choice(
+            (
+                PromoteModel(**who, approved_by="someone"),
+                PromoteModel(**who, approved_by="someone"),
+                DeployModel(**who, slot=slot["slot"]),
+                DeployModel(**who, slot="prod"),
+                RollbackDeployment(**slot),
+                UndeployModel(**slot),
+                ReevaluateModel(**who),
+                ArchiveModel(**who) if self._rng.random() < 0.2 else RollbackDeployment(**slot),
+            )
+        )
+        self.world.send(command, writer="admin")
+
+    def act(self) -> None:
+        """Something, at random."""
+        rng = self._rng
+        job_id = self._some_job()
+        kind = rng.random()
+        if kind < 0.15:
+            self.about_a_model()
+        elif kind < 0.18:
+            rng.choice((self.drift, self.delete_dataset, self.resize))()
+        else:
+            rng.choice(
+                (
+                    self.cancel,
+                    self.pause,
+                    self.resume,
+                    self.resume,
+                    self.retry,
+                    self.preempt,
+                    self.preempt,
+                    self.drain,
+                )
+            )(job_id)
+
+    def _some_job(self) -> str:
+        return self._rng.choice(list(self.jobs))

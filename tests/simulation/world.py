@@ -1,0 +1,186 @@
+"""Everything together: services, log, engine, store, users; one seed decides all that happens."""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from schemas.base import Message
+from schemas.topics import AGENT_REPORTS, Topic, topic_of
+from schemas.training import RunnerReport, StartTraining
+from services.evaluator.model import Suite
+from services.provisioner.backends.protocol import EngineFailed
+from shared.errors import CorruptObject, ParentUnknown, Refused, Rejected, StorageUnavailable
+from tests.builders import a_file_ref, a_sha
+from tests.simulation import wiring
+from tests.simulation.checks import Checker
+from tests.simulation.clock import Clock
+from tests.simulation.engine import Engine
+from tests.simulation.faults import Faults
+from tests.simulation.gang import Gang
+from tests.simulation.gate import PartMissing, ScoringDied
+from tests.simulation.kernel import Kernel, Switches
+from tests.simulation.log import Log, Record
+from tests.simulation.serving import Replicas
+from tests.simulation.storage import Storage
+from tests.simulation.violation import Violation
+
+TAIL = 120
+EXPECTED = (
+    EngineFailed, StorageUnavailable, CorruptObject, Rejected, Refused, ParentUnknown, PartMissing, ScoringDied,
+)  # fmt: skip
+"""Raised by what the world does to a service; anything else is a bug."""
+POOLS = """
+[pools.spot]
+class = "spot"
+nodes = 4
+price_per_hour = 1
+[pools.steady]
+class = "on-demand"
+nodes = 3
+price_per_hour = 3
+"""
+BASE_MODEL = "tiny"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What differs between worlds beside their seed."""
+
+    switches: Switches = field(default_factory=Switches)
+    max_lag: float = 1.0
+    is_traced: bool = False
+    num_steps: int = 24
+
+
+class World:
+    def __init__(self, seed: int, faults: Faults | None = None, setting: Setting | None = None) -> None:
+        setting = setting or Setting()
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.clock = Clock()
+        self.log = Log()
+        self.switches = setting.switches
+        self.num_steps = setting.num_steps
+        self.is_traced = setting.is_traced
+        self.messages = 0
+        self.faults = faults or Faults(self.rng)
+        self.pools = POOLS
+        self.history: deque[str] = deque(maxlen=TAIL)
+        self.results: dict[str, object] = {}
+        self.max_lag = setting.max_lag
+        self._last = 0
+        self._gangs: dict[tuple[str, int], Gang] = {}
+        self._sequences: dict[tuple[str, str], int] = {}
+        self.checker = Checker(self)
+        self.storage = Storage(self)
+        self.engine = Engine(self)
+        self.replicas = Replicas()
+        self.kernels = {name: Kernel(self, name, wire) for name, wire in wiring.SERVICES.items()}
+        wiring.enter(self)
+        self._register_suites()
+        for kernel in self.kernels.values():
+            kernel.start()
+
+    def lag(self) -> float:
+        """Seconds; most are short."""
+        return 0.002 + self.max_lag * self.rng.random() ** 6
+
+    def hop(self) -> float:
+        """Seconds from one machine to the next; late enough to worry nobody."""
+        return 0.002 + self.rng.random() ** 6
+
+    def next_number(self) -> int:
+        self._last += 1
+        return self._last
+
+    def next_uuid(self) -> UUID:
+        return UUID(int=self.rng.getrandbits(128))
+
+    def run(self, seconds: float) -> None:
+        """Until so much later."""
+        until = self.clock.now + seconds
+        self.clock.at(until, _nothing)
+        while self.clock.now < until:
+            self.clock.step()
+
+    # Who speaks beside the services.
+
+    def send(self, message: Message, *, writer: str, event_id: str = "") -> str:
+        """A command, or a fact of a service that is not simulated."""
+        topic = topic_of(type(message), writer=writer)
+        event_id = event_id or f"{writer}-{self.next_number()}"
+        sequence = self._next_sequence(topic, message.key) if topic.is_story else None
+        if self.is_traced:
+            self.note(f"{writer}: {message.type} {message.key if topic.is_story else message!r}")
+        self.log.append(Record(event_id, topic, message.key, message.type, message, sequence, writer=writer))
+        return event_id
+
+    def claim(self, report: RunnerReport, report_id: str, runner: str) -> None:
+        self.log.append(
+            Record(report_id, AGENT_REPORTS, report.key, report.type, report, None, writer=runner)
+        )
+
+    def _next_sequence(self, topic: Topic, key: str) -> int:
+        number = self._sequences.get((topic.name, key), 0) + 1
+        self._sequences[topic.name, key] = number
+        return number
+
+    # What the nodes need.
+
+    def gang_of(self, start: StartTraining) -> Gang:
+        """One for each attempt that trains."""
+        name = (start.job_id, start.attempt)
+        if name not in self._gangs:
+            self._gangs[name] = Gang(
+                self,
+                nodes=start.nodes,
+                start_step=start.resume.step if start.resume else 0,
+                num_steps=self.num_steps,
+                every=self.rng.choice((4, 8, 15)),
+            )
+        return self._gangs[name]
+
+    def can_resume(self, job_id: str, start: StartTraining) -> bool:
+        if start.resume is None:
+            return True
+        found = self.storage.find(job_id, start.resume)
+        if found is None or found.is_corrupt:
+            self.checker.training.resume_missing(job_id, start.attempt, start.resume)
+            return False
+        return True
+
+    # What is told to people.
+
+    def note(self, line: str) -> None:
+        if self.is_traced:
+            self.history.append(f"{self.clock.now:9.2f} {line}")
+
+    def trace(self, service: str, record: Record, outcome: str) -> None:
+        if record.type == "RunnerHeartbeat":
+            return
+        attempt = getattr(record.message, "attempt", "")
+        seq = f" #{record.sequence}" if record.sequence else ""
+        self.history.append(
+            f"{self.clock.now:9.2f} {service} <- {record.type}{seq} {record.key} {attempt} [{outcome}]"
+        )
+
+    def is_expected(self, error: Exception) -> bool:
+        return isinstance(error, EXPECTED)
+
+    def alarm(self, invariant: str, detail: str, cause: BaseException | None = None) -> None:
+        tail = "\n".join(self.history)
+        raise Violation(
+            f"{invariant}: {detail} (at {self.clock.now:.2f} s, seed {self.seed})\n{tail}"
+        ) from cause
+
+    def _register_suites(self) -> None:
+        tables = self.kernels["evaluator"].tables
+        for name, kind in (("bench", "text"), ("safety", None)):
+            suite = Suite(name=name, digest=a_sha(name), file=a_file_ref(name), kind=kind)
+            tables.put("suite", name, suite)
+        tables.commit()
+
+
+def _nothing() -> None:
+    """The clock has come to here."""
