@@ -111,14 +111,25 @@ class Handlers:
 
     async def start_waiting(self, unit: Unit) -> None:
         """Start who is next while nodes are free. The ledger's lock makes two of these take turns."""
-        waiting = await store.candidates(unit.conn)
-        if not waiting:
+        if not await store.is_anyone_queued(unit.conn):
             return
         await store.lock_ledger(unit.conn)
+        while await self._start_round(unit) == queue.GRANTS_OF_A_ROUND:
+            """There may be more."""
+
+    async def _start_round(self, unit: Unit) -> int:
+        """How many jobs got nodes."""
         ledger = await store.get_ledger(unit.conn)
+        at_most = min(ledger.free, queue.GRANTS_OF_A_ROUND)
+        if at_most == 0:
+            return 0
+        waiting = await store.candidates(unit.conn, now=unit.now, of_each_kind=at_most)
+        started = 0
         for grant in queue.grants(waiting, ledger, now=unit.now):
             if job := await store.find_queued_job(unit.conn, grant.job_id):
                 await self._apply(unit, attempt.begin(job, grant.placement, self._view(unit)))
+                started += 1
+        return started
 
     async def _apply(self, unit: Unit, decision: Decision) -> None:
         if decision.ignored:

@@ -104,10 +104,21 @@ SAVE_POOL = """
     ON CONFLICT (name) DO UPDATE
        SET price_class = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6"""
 
+# From kind to kind by the index: a queue of any length costs as much as it has kinds.
 CANDIDATES = """
-    SELECT id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before,
-           turned_away
-      FROM job WHERE state = 'queued' ORDER BY queued_at, id"""
+    WITH RECURSIVE waiting AS (
+        (SELECT kind FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
+        UNION ALL
+        SELECT (SELECT kind FROM job WHERE state = 'queued' AND kind > waiting.kind ORDER BY kind LIMIT 1)
+          FROM waiting WHERE waiting.kind IS NOT NULL)
+    SELECT oldest.* FROM waiting CROSS JOIN LATERAL (
+        SELECT id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before,
+               turned_away
+          FROM job
+         WHERE state = 'queued' AND job.kind = waiting.kind AND (not_before IS NULL OR not_before <= $1)
+         ORDER BY queued_at, id LIMIT $2) AS oldest
+     ORDER BY queued_at, id"""
+IS_ANYONE_QUEUED = "SELECT EXISTS (SELECT FROM job WHERE state = 'queued')"
 
 FIND_DEPLOYMENT = """
     SELECT tenant, slot, generation, is_ready, message FROM deployment WHERE tenant = $1 AND slot = $2"""
@@ -257,8 +268,13 @@ async def save_pool(conn: Connection, pool: Pool) -> None:
     )
 
 
-async def candidates(conn: Connection) -> list[Candidate]:
-    return [_candidate(row) for row in await conn.fetch(CANDIDATES)]
+async def is_anyone_queued(conn: Connection) -> bool:
+    return bool(await conn.fetchval(IS_ANYONE_QUEUED))
+
+
+async def candidates(conn: Connection, *, now: datetime, of_each_kind: int) -> list[Candidate]:
+    """The oldest jobs of each kind that do not back off; those behind them cannot start before them."""
+    return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, of_each_kind)]
 
 
 async def find_deployment(conn: Connection, tenant: str, slot: str) -> Deployment | None:

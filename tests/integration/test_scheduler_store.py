@@ -1,6 +1,7 @@
 """What only a real Postgres shows of the scheduler: rows read back whole, locks, and who waits for whom."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from schemas.job import StopReason
 from schemas.specification import Resources, Tier
 from services.scheduler import store
 from services.scheduler.decide.decision import Policy
+from services.scheduler.decide.queue import Candidate, grants
 from services.scheduler.handlers import Handlers
 from services.scheduler.model import Dataset, DatasetState, Deployment, Job, JobState
 from shared.clock import utc_now
@@ -21,13 +23,26 @@ from shared.errors import ParentUnknown, StaleWrite
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
-from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job, a_job_spec, a_pool, a_stop, an_attempt
+from tests.builders import (
+    NOON,
+    TENANT,
+    a_bundle,
+    a_dataset,
+    a_job,
+    a_job_spec,
+    a_ledger,
+    a_pool,
+    a_stop,
+    an_attempt,
+)
+from tests.chaos.scale import seed
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story
 
 pytestmark = pytest.mark.stack
 
 APPLICATION = "scheduler-test"
+MANY = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -193,8 +208,40 @@ async def test_the_queue_is_read_as_its_jobs_say(database: Database, mark: str):
     job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, turned_away={"a": NOON})
     await add(database, job)
     async with database.transaction() as conn:
-        found = [each for each in await store.candidates(conn) if each.job_id == job.id]
-    assert found == [store.Candidate.of(job, queued_at=job.queued_at)]
+        waiting = await store.candidates(conn, now=NOON, of_each_kind=MANY)
+        backing_off = await store.candidates(conn, now=NOON - timedelta(seconds=1), of_each_kind=MANY)
+    assert [each for each in waiting if each.job_id == job.id] == [Candidate.of(job, queued_at=job.queued_at)]
+    assert job.id not in {each.job_id for each in backing_off}
+
+
+async def test_the_oldest_of_each_kind_decide_like_the_whole_queue(database: Database, mark: str):
+    draw = random.Random(seed())
+    jobs = [a_waiting_job(f"{mark}-{number}", draw) for number in range(200)]
+    await add(database, *jobs)
+    async with database.transaction() as conn:
+        everyone = await store.candidates(conn, now=NOON, of_each_kind=MANY)
+        assert {job.id for job in jobs} <= {each.job_id for each in everyone}
+        for free in (1, 2, 3, 4):
+            few = await store.candidates(conn, now=NOON, of_each_kind=free)
+            assert len(few) < len(everyone)
+            pools = (
+                a_pool(nodes=9, booked=9 - min(free, 9)),
+                a_pool("cpu-on-demand", nodes=free - min(free, 9)),
+            )
+            ledger = a_ledger(*pools, ann=draw.randrange(4), bob=draw.randrange(4))
+            made = grants(everyone, ledger, now=NOON)
+            assert made == grants(few, ledger, now=NOON), f"CHAOS_SEED={seed()}, {free} nodes free"
+            assert 0 < len(made) <= free
+
+
+def a_waiting_job(mark: str, draw: random.Random) -> Job:
+    resources = Resources(nodes=draw.choice((1, 1, 2)), price_class=draw.choice(("spot", "spot-first")))
+    return a_job_of(
+        mark,
+        tenant=draw.choice(("ann", "bob", "cid")),
+        spec=a_job_spec(resources=resources, tier=draw.choice(tuple(Tier))),
+        queued_at=NOON - timedelta(seconds=draw.randrange(2400)),
+    )
 
 
 async def test_a_dataset_concerns_the_jobs_without_an_attempt(database: Database, mark: str):

@@ -20,6 +20,7 @@ from services.scheduler.model import Job, Placement
 TIER_POINTS: Mapping[Tier, float] = {Tier.STANDARD: 0.0, Tier.PREMIUM: 1.0}
 ONE_POINT_OF_AGE = timedelta(minutes=10)
 HOLDS_POOL_AFTER = timedelta(minutes=20)
+GRANTS_OF_A_ROUND = 50
 TURNED_AWAY_AT_LEAST = timedelta(seconds=1)
 TURNED_AWAY_AT_MOST = timedelta(seconds=15)
 
@@ -55,6 +56,11 @@ class Ledger:
     pools: tuple[Pool, ...] = ()
     devices_held: Mapping[str, int] = field(default_factory=dict)
     """Tenant -> devices of its attempts."""
+
+    @property
+    def free(self) -> int:
+        """Nodes, in all pools."""
+        return sum(pool.free for pool in self.pools)
 
     @property
     def devices(self) -> int:
@@ -131,10 +137,10 @@ class Grant:
 
 
 def grants(waiting: Sequence[Candidate], ledger: Ledger, *, now: datetime) -> tuple[Grant, ...]:
-    """Who starts now, best first. Each grant is booked before the next is made."""
+    """Who starts now, best first, up to GRANTS_OF_A_ROUND. Each grant is booked before the next is made."""
     made: list[Grant] = []
     left = [candidate for candidate in waiting if not _is_backing_off(candidate, now)]
-    while found := _next_grant(left, ledger, now):
+    while len(made) < GRANTS_OF_A_ROUND and (found := _next_grant(left, ledger, now)):
         candidate, pool = found
         made.append(Grant(candidate.job_id, _placement(candidate, pool)))
         ledger = ledger.with_booking(pool, candidate)
