@@ -16,6 +16,7 @@ from services.admin.connection import find_connection
 from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import History, Limits
 from services.admin.doctor.invariants import check, lasting
+from services.admin.doctor.objects import Say
 from services.admin.doctor.reading import read_history
 from shared.processes import Identity, marked
 
@@ -56,23 +57,26 @@ class Quiet:
     history: History
 
 
-async def hold(stack: Stack, *, within_seconds: float, deep: bool = True) -> Quiet:
+async def hold(stack: Stack, *, within_seconds: float, say: Say = lambda line: None) -> Quiet:
     """Raises Violated: it did not come to rest in time, or an invariant does not hold."""
     async with asyncpg.create_pool(stack.postgres_dsn("operator"), min_size=0, max_size=2) as pool:
         took = await _until_quiet(pool, within_seconds)
         parked = [line async for line in _parked(pool)]
-    history, findings = await examine(stack, deep=deep)
+    history, findings = await examine(stack, say)
     told = [finding.sentence for finding in findings] + parked + list(map(str, leftovers(stack)))
     if told:
         raise Violated(f"{len(told)} violations:\n" + "\n".join(told))
     return Quiet(took, history)
 
 
-async def examine(stack: Stack, *, deep: bool, limits: Limits = LIMITS) -> tuple[History, list[Finding]]:
+async def examine(
+    stack: Stack, say: Say = lambda line: None, *, limits: Limits = LIMITS
+) -> tuple[History, list[Finding]]:
+    """Twice where something was found; every byte in S3 is read."""
     connection = find_connection(stack.operator_env())
 
     async def look() -> History:
-        return await read_history(connection, deep=deep, say=lambda line: None)
+        return await read_history(connection, deep=True, say=say)
 
     history = await look()
     findings = check(history, limits)
