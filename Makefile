@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
-EXTRAS := gateway ingest training scoring registry serving admin local demo dev bench
+EXTRAS := gateway ingest training scoring registry serving audit admin local demo dev bench
 T ?= tests/architecture tests/contract tests/unit tests/integration tests/training tests/scoring tests/demo tests/serving tests/e2e
 
 .PHONY: help setup demo up down logs status quick test check lint types imports schemas lock migration service clean
@@ -70,7 +70,7 @@ lock: $(VENV)/.installed ## resolve requirements.lock anew from pyproject.toml
 migration: ## a new migration: SERVICE=scheduler NAME=add_priority
 	@$(PYTHON) deploy/scaffold.py migration $(SERVICE) $(NAME)
 
-service: ## a new service from the template: NAME=auditor
+service: ## a new service from the template: NAME=archivist
 	@$(PYTHON) deploy/scaffold.py service $(NAME)
 
 clean: down ## stop the stack and delete its state

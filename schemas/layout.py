@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 MANIFEST = "manifest.json"
+AUDIT = "audit/"
 MAX_LABEL = 52
 _LABEL = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{MAX_LABEL - 2}}}[a-z0-9])?")
 
@@ -55,6 +56,11 @@ def log(job_id: str, attempt: int, node_index: int, number: int) -> str:
     return f"logs/{job_id}/{attempt_name(job_id, attempt)}/{node_index}/{number:06d}"
 
 
+def audit_statement(number: int) -> str:
+    """A statement of the auditor; they are numbered from 1."""
+    return f"{AUDIT}{number:012d}.json"
+
+
 def attempt_name(job_id: str, attempt: int) -> str:
     """The attempt's name at every engine: a DNS label of at most 52 characters."""
     name = f"a-{job_id}-e{attempt}"
@@ -71,10 +77,11 @@ def is_dns_label(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """Key prefixes that a user of the store may read (get, list) and write (put, delete)."""
+    """Key prefixes that a user of the store may read (get, list), write (put, delete) and append to (put)."""
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    appends: tuple[str, ...] = ()
 
 
 ACCESS: dict[str, Access] = {
@@ -89,8 +96,9 @@ ACCESS: dict[str, Access] = {
     ),
     "registry": Access(reads=("base-models/", "checkpoints/", "models/"), writes=("base-models/", "models/")),
     "serving_controller": Access(reads=("base-models/", "models/")),
+    "auditor": Access(reads=(AUDIT,), appends=(AUDIT,)),
     "admin": Access(
-        reads=("blobs/", "datasets/", "checkpoints/", "base-models/", "models/", "evals/", "logs/"),
+        reads=("blobs/", "datasets/", "checkpoints/", "base-models/", "models/", "evals/", "logs/", AUDIT),
         writes=("blobs/",),
     ),
 }

@@ -16,7 +16,10 @@ SERVICES = (
     "registry",
     "serving_controller",
     "tracker",
+    "auditor",
 )
+READERS = ("auditor",)
+"""Of the services those that read topics as they are, in no group, and write none."""
 
 DEFAULT_PARTITIONS = 3
 
@@ -215,6 +218,7 @@ PARKED_TOPICS = {
         retention_days=90,
     )
     for service in SERVICES
+    if service not in READERS
 }
 
 TOPICS: tuple[Topic, ...] = (
@@ -290,6 +294,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
         DATASET_EVENTS,
         PARKED_COMMANDS,
     ),
+    "auditor": (),
 }
 
 TENANT_COMMAND_TYPES: tuple[type[Message], ...] = (
@@ -311,6 +316,12 @@ TENANT_COMMAND_TYPES: tuple[type[Message], ...] = (
 def tenant_commands(tenant: str) -> Topic:
     """The one topic that a tenant's own producers may write; the gateway listens."""
     return Topic(f"tenant.{tenant}.commands", (f"tenant-{tenant}",), TENANT_COMMAND_TYPES)
+
+
+def is_audited(name: str) -> bool:
+    """Whether a hash chain covers the topic: every declared one and every tenant's, but what may be lost."""
+    is_tenants = name.startswith("tenant.") and name.endswith(".commands")
+    return is_tenants or (name in {topic.name for topic in TOPICS} and name != RUN_METRICS.name)
 
 
 def refusals_of(service: str) -> Topic:

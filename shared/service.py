@@ -50,11 +50,15 @@ Loop = Callable[[], Awaitable[None]]
 
 
 class Service:
-    """Wire handlers with `on…`, then `run()`. `name` is also the Kafka user, group, role and schema."""
+    """Wire handlers with `on…`, then `run()`. `name` is also the Kafka user, group, role and schema.
+
+    One that listens to no topic (schemas.topics.READERS) has neither group nor relay, nor a right to them.
+    """
 
     def __init__(self, name: str, settings: ServiceSettings, *, tenant_topics: bool = False) -> None:
         self.name = name
         self.settings = settings
+        self._listens = bool(LISTENS[name])
         self.database = Database(settings.postgres_dsn.get_secret_value(), application=name)
         self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
         self._owner = f"{name}-{settings.slot}"
@@ -83,8 +87,9 @@ class Service:
         self._loops: list[tuple[str, Loop]] = []
         self._start_hooks: list[Loop] = []
         self._stop_hooks: list[Loop] = []
-        self._obey_parked_commands()
-        self._subscribe(tenant_topics=tenant_topics)
+        if self._listens:
+            self._obey_parked_commands()
+            self._subscribe(tenant_topics=tenant_topics)
 
     def on(self, message: type[Message], handler: Handler) -> None:
         """Handle a type on every topic that this service listens to and that carries it."""
@@ -163,14 +168,16 @@ class Service:
         for hook in self._start_hooks:
             await hook()
         loops = [asyncio.create_task(_or_die(name, loop)) for name, loop in self._all_loops()]
-        await self._broker.start()
+        if self._listens:
+            await self._broker.start()
         self.probe.ready = True
         log.info("service started", owner=self._owner)
         try:
             yield
         finally:
             self.probe.ready = False
-            await self._broker.stop()
+            if self._listens:
+                await self._broker.stop()
             await _cancel(loops)
             for hook in self._stop_hooks:
                 await hook()
@@ -189,13 +196,16 @@ class Service:
         )
 
     def _all_loops(self) -> list[tuple[str, Loop]]:
-        return [
+        of_the_group = [
             ("relay", self._relay.run),
+            ("waiting", self._waiters.run),
+            ("measure", lambda: _repeat(MEASURE_EVERY, self._measure)),
+        ]
+        return [
+            *(of_the_group if self._listens else []),
             ("timers", self._timers.run),
             ("tasks", self._tasks.run),
-            ("waiting", self._waiters.run),
             ("retention", lambda: _repeat(PRUNE_EVERY, self._prune)),
-            ("measure", lambda: _repeat(MEASURE_EVERY, self._measure)),
             *self._loops,
         ]
 

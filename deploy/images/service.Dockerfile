@@ -9,7 +9,7 @@ RUN uv venv /opt/venv && sh install.sh /opt/venv $EXTRAS
 FROM python:3.11.14-slim-bookworm
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/retune --shell /usr/sbin/nologin retune && \
     install -d -m 0700 -o retune -g retune /var/lib/retune && cd /var/lib/retune && \
-    install -d -m 0700 -o retune -g retune scratch nodes replicas replica-keys cache
+    install -d -m 0700 -o retune -g retune scratch nodes replicas replica-keys cache auditor audit-public
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY schemas schemas

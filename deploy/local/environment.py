@@ -78,8 +78,16 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
             "KEYS_DIR": str(root / "replica-keys"),
             "CACHE_DIR": str(files.folder(cache_folder() / "vllm")),
         },
+        "auditor": {
+            "SIGNING_KEY_FILE": str(root / "auditor" / "signing.pem"),
+            "PUBLIC_KEY_FILE": str(_audit_key(state)),
+        },
     }
     return own.get(service, {})
+
+
+def _audit_key(state: State) -> Path:
+    return state.root / "audit-public.pem"
 
 
 def api_key(state: State, tenant: str) -> str:
@@ -110,6 +118,7 @@ def operator_env(state: State, tenant: str) -> dict[str, str]:
         **_kafka(state, OPERATOR),
         "POSTGRES_DSN": site(state).postgres_dsn(postgres.OPERATOR),
         **_s3(state, OPERATOR),
+        "AUDIT_PUBLIC_KEY_FILE": str(_audit_key(state)),
         "TENANT_KAFKA_USERNAME": f"tenant-{tenant}",
         "TENANT_KAFKA_PASSWORD": site(state).kafka_password(f"tenant-{tenant}"),
     }

@@ -32,7 +32,7 @@ class State:
         # Others may pass through, but not list: as root, Postgres may have to run as `nobody`.
         files.folder(self.root, mode=0o711)
         files.require_free_space(self.root, "RETUNE_STATE")
-        for name in ("logs", "scratch", "nodes", "replicas", "replica-keys"):
+        for name in ("logs", "scratch", "nodes", "replicas", "replica-keys", "auditor"):
             files.folder(self.root / name)
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from schemas.layout import Access
-from schemas.topics import LISTENS, SERVICES, TOPICS, Topic, tenant_commands
+from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, is_audited, tenant_commands
 
 OPERATOR = "admin"
 RUNNER = "runner"
@@ -46,8 +46,15 @@ def kafka_rights(tenants: Iterable[str]) -> list[Right]:
 
 def _reading_of_services() -> list[Right]:
     topics = [Right(user, "read", "topic", topic.name) for user, heard in LISTENS.items() for topic in heard]
-    groups = [Right(user, "read", "group", user) for user in LISTENS]
-    return [*topics, *groups, Right("gateway", "read", "topic", "tenant.", prefixed=True)]
+    groups = [Right(user, "read", "group", user) for user, heard in LISTENS.items() if heard]
+    audited = [
+        Right(user, "read", "topic", topic.name)
+        for user in READERS
+        for topic in TOPICS
+        if is_audited(topic.name)
+    ]
+    tenants = [Right(user, "read", "topic", "tenant.", prefixed=True) for user in ("gateway", *READERS)]
+    return [*topics, *groups, *audited, *tenants]
 
 
 def _reading_of_others() -> list[Right]:
@@ -64,7 +71,13 @@ def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
 
     Kept short: the server stores it in one extended attribute, and ext4 has 4 KiB for all of them.
     """
-    prefixes = sorted({prefix for allowed in access.values() for prefix in (*allowed.reads, *allowed.writes)})
+    prefixes = sorted(
+        {
+            prefix
+            for allowed in access.values()
+            for prefix in (*allowed.reads, *allowed.writes, *allowed.appends)
+        }
+    )
     statements = [statement for prefix in prefixes for statement in _statements(bucket, prefix, access)]
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
 
@@ -72,12 +85,14 @@ def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
 def _statements(bucket: str, prefix: str, access: Mapping[str, Access]) -> Iterator[dict[str, Any]]:
     objects = f"arn:aws:s3:::{bucket}/{prefix}*"
     if readers := [user for user, allowed in access.items() if prefix in allowed.reads]:
-        yield _allow(readers, ["s3:GetObject"], objects)
-        listing = _allow(readers, ["s3:ListBucket"], f"arn:aws:s3:::{bucket}")
+        yield _allow(readers, "s3:GetObject", objects)
+        listing = _allow(readers, "s3:ListBucket", f"arn:aws:s3:::{bucket}")
         yield listing | {"Condition": {"StringLike": {"s3:prefix": f"{prefix}*"}}}
     if writers := [user for user, allowed in access.items() if prefix in allowed.writes]:
-        yield _allow(writers, ["s3:*Object", "s3:AbortMultipartUpload"], objects)
+        yield _allow(writers, ["s3:*Object", "s3:Abort*"], objects)
+    if appenders := [user for user, allowed in access.items() if prefix in allowed.appends]:
+        yield _allow(appenders, "s3:PutObject", objects)
 
 
-def _allow(users: list[str], actions: list[str], resource: str) -> dict[str, Any]:
+def _allow(users: list[str], actions: str | list[str], resource: str) -> dict[str, Any]:
     return {"Effect": "Allow", "Principal": users, "Action": actions, "Resource": resource}

@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas.base import Message
 from schemas.envelope import CONTENT_TYPE, ce_type
-from schemas.topics import LISTENS, SERVICES, TOPICS, Topic
+from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic
 
 VERSION = "1.0.0"
 KAFKA_BINDING = "0.4.0"
@@ -32,7 +32,7 @@ HEADERS = {
 
 def documents() -> dict[str, dict[str, Any]]:
     """Document by file name, without the ending."""
-    found = {service: _service_document(service) for service in SERVICES}
+    found = {service: _service_document(service) for service in SERVICES if service not in READERS}
     return found | {"index": _document("retune", TOPICS, _operations((), TOPICS))}
 
 

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from services.admin.api import RefusedByPlatform
-from services.admin.commands import data, deployments, doctor, events, jobs, models, nodes, parked, tenants
+from services.admin.commands import (
+    audit,
+    data,
+    deployments,
+    doctor,
+    events,
+    jobs,
+    models,
+    nodes,
+    parked,
+    tenants,
+)
 from services.admin.commands.context import connection
 from services.admin.connection import Unreachable
 from services.admin.output import Output, note
@@ -29,6 +40,7 @@ for name, noun in (
     ("nodes", nodes),
     ("events", events),
     ("parked", parked),
+    ("audit", audit),
     ("tenants", tenants),
 ):
     app.add_typer(noun.app, name=name)

@@ -35,6 +35,8 @@ class Connection:
     postgres_dsn: str = ""
     """Of the operator, who reads every schema and writes none; empty where it was not given."""
     bucket: Bucket | None = None
+    audit_public_key_file: str = ""
+    """PEM: who signs what the auditor has read."""
 
     def require_postgres(self) -> str:
         if not self.postgres_dsn:
@@ -64,6 +66,7 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
             kafka,
             found.get("RETUNE_POSTGRES_DSN", ""),
             _bucket(found),
+            found.get("RETUNE_AUDIT_PUBLIC_KEY_FILE", ""),
         )
     except KeyError as error:
         raise Unreachable(f"{error.args[0]} is not set; start a local stack with `retune up`") from error

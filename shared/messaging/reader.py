@@ -1,80 +1,58 @@
 """Reading topics from outside any group: for the command line, the demo and tests. Commits nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping
 from uuid import uuid4
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
 from schemas.base import Message
 from schemas.envelope import Envelope, to_headers
 from schemas.topics import topic_of
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
-from shared.messaging.kafka import kafka_producer, sasl
+from shared.messaging.kafka import kafka_producer
+from shared.messaging.partitions import Login, PartitionReader
+from shared.place import Place
 
-POLL_MILLISECONDS = 200
+__all__ = ["Login", "Resender", "TopicReader", "send"]
 
-
-@dataclass(frozen=True)
-class Login:
-    bootstrap: str
-    username: str
-    password: str
-    security_protocol: str = "SASL_PLAINTEXT"
+SEND_SECONDS = 30.0
 
 
 class TopicReader:
     """Reads whole topics by their own offsets: `async with TopicReader(login, names) as reader`."""
 
     def __init__(self, login: Login, topics: Iterable[str], *, from_end: bool = False) -> None:
-        self._login = login
-        self._topics = list(topics)
+        self._topics = frozenset(topics)
         self._from_end = from_end
-        self._consumer: Any = None
+        self._reader = PartitionReader(login)
+        self._places: list[Place] = []
 
     async def __aenter__(self) -> "TopicReader":
-        login = self._login
-        self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=login.bootstrap,
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            **sasl(login.username, login.password, security_protocol=login.security_protocol),
-        )
+        await self._reader.open()
         try:
-            await self._consumer.start()
+            self._places = await self._reader.partitions(self._topics.__contains__)
+            ranges = await self._reader.ranges(self._places)
         except BaseException:
-            await self._consumer.stop()
+            await self._reader.close()
             raise
-        partitions = await self._partitions()
-        self._consumer.assign(partitions)
-        if self._from_end:
-            await self._consumer.seek_to_end(*partitions)
-            for partition in partitions:  # fixes the place now, not at the first fetch
-                await self._consumer.position(partition)
-        else:
-            await self._consumer.seek_to_beginning(*partitions)
+        self._reader.assign(
+            {place: there.stop if self._from_end else there.start for place, there in ranges.items()}
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._consumer.stop()
+        await self._reader.close()
 
     async def seek_to_time(self, milliseconds: int) -> None:
         """Go to the first record of each partition at or after a time in milliseconds since 1970."""
-        partitions = self._consumer.assignment()
-        found = await self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds))
-        for partition, place in found.items():
-            if place is None:
-                await self._consumer.seek_to_end(partition)
-            else:
-                self._consumer.seek(partition, place.offset)
+        self._reader.assign(await self._reader.offsets_at(milliseconds, self._places))
 
     async def to_the_end(self) -> AsyncIterator[Delivery | Unreadable]:
         """Everything up to the ends that the topics have now, oldest record time first within a fetch."""
-        ends = await self._consumer.end_offsets(self._consumer.assignment())
-        while not await self._reached(ends):
+        ranges = await self._reader.ranges(self._places)
+        while not await self._reached({place: there.stop for place, there in ranges.items()}):
             for found in await self._fetch():
                 yield found
 
@@ -85,24 +63,33 @@ class TopicReader:
                 yield found
 
     async def _fetch(self) -> list[Delivery | Unreadable]:
-        batches = await self._consumer.getmany(timeout_ms=POLL_MILLISECONDS)
-        raw = sorted((each for batch in batches.values() for each in batch), key=lambda each: each.timestamp)
-        return [
-            read(Record(each.topic, each.partition, each.offset, each.key, tuple(each.headers), each.value))
-            for each in raw
-        ]
+        records = await self._reader.fetch()
+        return [read(record) for record in sorted(records, key=lambda record: record.timestamp_ms)]
 
-    async def _reached(self, ends: dict[TopicPartition, int]) -> bool:
-        positions = [(await self._consumer.position(partition), end) for partition, end in ends.items()]
-        return all(position >= end for position, end in positions)
+    async def _reached(self, ends: Mapping[Place, int]) -> bool:
+        return all([await self._reader.position(place) >= end for place, end in ends.items()])
 
-    async def _partitions(self) -> list[TopicPartition]:
-        found = await self._consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
-        return [
-            TopicPartition(topic, number)
-            for topic in self._topics
-            for number in sorted(found.partitions_for_topic(topic) or ())
-        ]
+
+class Resender:
+    """Puts records on a topic again as they are, ids included: `async with Resender(login, topic) as resender`."""
+
+    def __init__(self, login: Login, topic: str) -> None:
+        self._topic = topic
+        self._producer = _producer(login, client_id=login.username)
+
+    async def __aenter__(self) -> "Resender":
+        await self._producer.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._producer.stop()
+
+    async def send(self, record: Record) -> None:
+        """The record's key chooses its partition; its time is now, so that retention begins anew."""
+        async with asyncio.timeout(SEND_SECONDS):
+            await self._producer.send_and_wait(
+                self._topic, value=record.value, key=record.key, headers=list(record.headers)
+            )
 
 
 async def send(login: Login, command: Message, *, writer: str, topic: str | None = None) -> str:
@@ -117,15 +104,8 @@ async def send(login: Login, command: Message, *, writer: str, topic: str | None
         key=command.key,
         correlation_id=event_id,
     )
-    producer = kafka_producer(
-        login.bootstrap,
-        login.username,
-        login.password,
-        client_id=writer,
-        security_protocol=login.security_protocol,
-    )
     name = topic or topic_of(type(command), writer=writer).name
-    async with producer, asyncio.timeout(30):
+    async with _producer(login, client_id=writer) as producer, asyncio.timeout(SEND_SECONDS):
         await producer.send_and_wait(
             name,
             value=command.model_dump_json().encode(),
@@ -133,3 +113,13 @@ async def send(login: Login, command: Message, *, writer: str, topic: str | None
             headers=to_headers(envelope),
         )
     return event_id
+
+
+def _producer(login: Login, *, client_id: str) -> AIOKafkaProducer:
+    return kafka_producer(
+        login.bootstrap,
+        login.username,
+        login.password,
+        client_id=client_id,
+        security_protocol=login.security_protocol,
+    )

@@ -22,7 +22,8 @@ ANATOMY = {
     "__init__",
 }
 OWN_ROOMS = {
-    "admin": {"api", "bus", "commands", "connection", "output"},
+    "admin": {"api", "audit", "bus", "commands", "connection", "doctor", "output", "rebuild", "rerun"},
+    "auditor": set(),
     "evaluator": {"gates", "scoring"},
     "gateway": {
         "access",

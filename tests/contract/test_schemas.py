@@ -11,7 +11,7 @@ import pytest
 from schemas.base import Message
 from schemas.generate.__main__ import ROOT, all_messages, generated, json_schema
 from schemas.generate.breaking import breaking_changes
-from schemas.topics import LISTENS, SERVICES, TOPICS, refusals_of, topic_of
+from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, refusals_of, topic_of
 from schemas.upcasters import UPCASTS, upcast, upcasts
 from shared.messaging.delivery import Delivery, Record, read
 
@@ -138,9 +138,14 @@ class TestTopics:
         assert set(LISTENS) == set(SERVICES)
 
     def test_every_service_has_one_place_for_its_refusals(self):
-        assert {service: refusals_of(service).is_commands for service in SERVICES} == dict.fromkeys(
-            SERVICES, False
+        refusing = set(SERVICES) - set(READERS)
+        assert {service: refusals_of(service).is_commands for service in refusing} == dict.fromkeys(
+            refusing, False
         )
+
+    def test_a_reader_listens_to_nothing_and_writes_nothing(self):
+        assert {service for service in SERVICES if not LISTENS[service]} == set(READERS)
+        assert not {writer for topic in TOPICS for writer in topic.writers} & set(READERS)
 
     def test_a_message_leaves_a_service_by_one_topic(self):
         for topic in TOPICS:

@@ -115,6 +115,7 @@ class TestWrongUsage:
             ("nodes", "preempt", "n-0", "--notice", "-1"),
             ("events", "tail", "--topic", "nonsense"),
             ("parked", "show", "nonsense", "1"),
+            ("audit", "verify", "--from", "yesterday"),
             ("models", "register-base", "tiny", "no-such-directory"),
             ("models", "register-base", "tiny", "hub:someone/model@main"),
         ],

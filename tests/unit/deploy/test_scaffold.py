@@ -30,8 +30,8 @@ def containers(root: Path) -> dict:
 
 
 def test_a_new_service_looks_like_the_others(root: Path):
-    told = scaffold.new_service("auditor")
-    rooms = {path.name.removesuffix(".py") for path in (root / "services/auditor").iterdir()}
+    told = scaffold.new_service("archivist")
+    rooms = {path.name.removesuffix(".py") for path in (root / "services/archivist").iterdir()}
     assert {"app", "handlers", "settings", "migrations", "README.md"} <= rooms <= ANATOMY
     for place in ("docker-compose.yml", "schemas/topics.py", ".importlinter", "make schemas"):
         assert place in told
@@ -39,49 +39,49 @@ def test_a_new_service_looks_like_the_others(root: Path):
 
 def test_a_new_service_has_a_container_and_the_others_keep_theirs(root: Path):
     before = containers(root)
-    scaffold.new_service("auditor")
+    scaffold.new_service("archivist")
     after = containers(root)
-    own = resolved(after.pop("auditor"))
+    own = resolved(after.pop("archivist"))
     assert after == before
     ports = {value for name in before for key, value in resolved(before[name]).items() if "HTTP_PORT" in key}
-    assert own["AUDITOR_HTTP_PORT"] not in ports
-    assert own["AUDITOR_KAFKA_PASSWORD"] == "SECRET_KAFKA_AUDITOR"
+    assert own["ARCHIVIST_HTTP_PORT"] not in ports
+    assert own["ARCHIVIST_KAFKA_PASSWORD"] == "SECRET_KAFKA_ARCHIVIST"
     assert not [name for name in own if "TRACKER" in name]
 
 
 def test_a_new_service_starts_on_what_its_container_is_told(root: Path, monkeypatch: pytest.MonkeyPatch):
-    scaffold.new_service("auditor")
+    scaffold.new_service("archivist")
     monkeypatch.setattr(services, "__path__", [*services.__path__, str(root / "services")])
-    monkeypatch.setitem(LISTENS, "auditor", (PARKED_COMMANDS,))
-    for name, value in resolved(containers(root)["auditor"]).items():
+    monkeypatch.setitem(LISTENS, "archivist", (PARKED_COMMANDS,))
+    for name, value in resolved(containers(root)["archivist"]).items():
         monkeypatch.setenv(name, value)
     try:
-        service = importlib.import_module("services.auditor.app").build()
+        service = importlib.import_module("services.archivist.app").build()
     finally:
-        for name in [name for name in sys.modules if name.startswith("services.auditor")]:
+        for name in [name for name in sys.modules if name.startswith("services.archivist")]:
             del sys.modules[name]
-    assert (service.name, service.settings.kafka_username) == ("auditor", "auditor")
+    assert (service.name, service.settings.kafka_username) == ("archivist", "archivist")
 
 
 def test_a_name_is_taken_once_and_is_a_word(root: Path):
-    scaffold.new_service("auditor")
-    with pytest.raises(SystemExit, match="auditor exists already"):
-        scaffold.new_service("auditor")
-    with pytest.raises(SystemExit, match=r"found 'Audi tor', expected lower-case words"):
-        scaffold.new_service("Audi tor")
+    scaffold.new_service("archivist")
+    with pytest.raises(SystemExit, match="archivist exists already"):
+        scaffold.new_service("archivist")
+    with pytest.raises(SystemExit, match=r"found 'Archi vist', expected lower-case words"):
+        scaffold.new_service("Archi vist")
 
 
 def test_migrations_are_numbered_on(root: Path):
-    scaffold.new_service("auditor")
-    told = [scaffold.new_migration("auditor", name) for name in ("first", "second")]
+    scaffold.new_service("archivist")
+    told = [scaffold.new_migration("archivist", name) for name in ("first", "second")]
     assert told == [
-        "written: services/auditor/migrations/0001_first.sql",
-        "written: services/auditor/migrations/0002_second.sql",
+        "written: services/archivist/migrations/0001_first.sql",
+        "written: services/archivist/migrations/0002_second.sql",
     ]
-    text = (root / "services/auditor/migrations/0002_second.sql").read_text()
+    text = (root / "services/archivist/migrations/0002_second.sql").read_text()
     assert text.startswith("-- 0002_second.sql: ")
 
 
 def test_a_migration_needs_a_service(root: Path):
-    with pytest.raises(SystemExit, match="no service 'auditor'"):
-        scaffold.new_migration("auditor", "first")
+    with pytest.raises(SystemExit, match="no service 'archivist'"):
+        scaffold.new_migration("archivist", "first")

@@ -1,0 +1,44 @@
+"""`audit/<number>.json`: what the auditor has read of every partition, signed, each naming the one before."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from schemas.base import Count, Sha256, Value
+
+NOTHING_BEFORE = "0" * 64
+"""`previous_sha256` of the first statement."""
+Milliseconds = Annotated[int, Field(description="milliseconds since 1970, of the producer's clock")]
+
+
+class PartitionRead(Value):
+    """All records from `start_offset` up to `next_offset` hash to `link` (see shared/audit/chain.py)."""
+
+    topic: str
+    partition: Count
+    start_offset: Count
+    next_offset: Count
+    link: Sha256
+    oldest_ms: Milliseconds | None = None
+    """Least time of the records that were read since the statement before; None where there were none."""
+    newest_ms: Milliseconds | None = None
+
+
+class Statement(Value):
+    number: Annotated[int, Field(ge=1)]
+    previous_sha256: Sha256
+    """Of the whole object that holds the statement before."""
+    signed_at: datetime
+    partitions: tuple[PartitionRead, ...]
+
+
+class SignedStatement(Value):
+    """The object: the signature is over the UTF-8 bytes of `statement`, so that nothing is written twice."""
+
+    statement: str
+    """JSON of a Statement."""
+    signature: str
+    """Ed25519, base64."""
+    key_sha256: Sha256
+    """Of the raw public key."""

@@ -1,0 +1,1 @@
+"""Checking the topics against what the auditor has signed."""

@@ -1,0 +1,24 @@
+"""Times as people give them to options."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+from shared.clock import utc_now
+
+AGO = re.compile(r"(\d+)([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def moment(option: str, text: str) -> datetime:
+    """RFC 3339 (UTC where it names no offset), or how long ago: `90s`, `15m`, `2h`, `7d`."""
+    if ago := AGO.fullmatch(text):
+        return utc_now() - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{option}: found {text!r}, expected a time such as 2027-03-01T12:00:00Z, or how long ago: 15m, 2h, 7d"
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,70 @@
+"""Where to read on, and what a statement says."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from schemas.audit import NOTHING_BEFORE, PartitionRead, Statement
+from shared.audit.chain import Chain, begin
+from shared.place import Place
+
+
+@dataclass(frozen=True)
+class Plan:
+    read: tuple[Chain, ...]
+    began: tuple[Chain, ...]
+    """Those of `read` that are new: of a new partition, or behind records that were gone before they were read."""
+    missed: tuple[Chain, ...]
+    """Chains that ended before the first record that is still there."""
+    cut: tuple[Chain, ...]
+    """Chains that end behind the log: it was truncated or made anew. They wait for it to grow again."""
+
+
+def plan(known: Mapping[Place, Chain], there: Mapping[Place, range]) -> Plan:
+    """`there`: of every partition the offsets that it has."""
+    new = [begin(place, at=offsets.start) for place, offsets in there.items() if place not in known]
+    kept = [known[place] for place in there if place in known]
+    missed = [chain for chain in kept if chain.next_offset < there[chain.place].start]
+    cut = [chain for chain in kept if chain.next_offset > there[chain.place].stop]
+    whole = [chain for chain in kept if chain not in missed and chain not in cut]
+    began = [*new, *(begin(chain.place, at=there[chain.place].start) for chain in missed)]
+    return Plan((*whole, *began), tuple(began), tuple(missed), tuple(cut))
+
+
+@dataclass(frozen=True)
+class Last:
+    """The newest statement."""
+
+    number: int = 0
+    sha256: str = NOTHING_BEFORE
+
+
+def state(last: Last, chains: Iterable[Chain], *, now: datetime) -> Statement:
+    return Statement(
+        number=last.number + 1,
+        previous_sha256=last.sha256,
+        signed_at=now,
+        partitions=tuple(_said(chain) for chain in sorted(chains, key=lambda chain: chain.place)),
+    )
+
+
+def _said(chain: Chain) -> PartitionRead:
+    return PartitionRead(
+        topic=chain.place.topic,
+        partition=chain.place.partition,
+        start_offset=chain.start_offset,
+        next_offset=chain.next_offset,
+        link=chain.link.hex(),
+        oldest_ms=chain.oldest_ms,
+        newest_ms=chain.newest_ms,
+    )
+
+
+def chains_of(statement: Statement) -> list[Chain]:
+    """As they were when it was signed."""
+    return [
+        Chain(
+            Place(said.topic, said.partition), said.start_offset, said.next_offset, bytes.fromhex(said.link)
+        )
+        for said in statement.partitions
+    ]

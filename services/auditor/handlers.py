@@ -1,0 +1,174 @@
+"""Two loops: read on, and sign how far. What was read and the link there are written in one transaction."""
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from schemas import layout
+from schemas.audit import Statement
+from schemas.topics import is_audited
+from services.auditor import decide, store
+from services.auditor.settings import Settings
+from shared.audit.chain import Chain, extend
+from shared.audit.signing import SigningKey
+from shared.log import get_logger
+from shared.messaging.delivery import Record
+from shared.messaging.partitions import PartitionReader
+from shared.place import Place
+from shared.service import Service
+
+log = get_logger(__name__)
+
+BATCH_RECORDS = 2_000
+
+
+@dataclass
+class Reading:
+    """Reads every audited partition from where its chain ends."""
+
+    service: Service
+    reader: PartitionReader
+    look_seconds: float
+    chains: dict[Place, Chain] = field(default_factory=dict)
+    """Of the partitions that are assigned, as they are in Postgres."""
+    looked_at: float = 0.0
+
+    async def read_on(self) -> None:
+        """Until nothing more has come."""
+        try:
+            while await self._read_batch():
+                pass
+        except BaseException:
+            self.chains = {}  # what Postgres has is the truth
+            raise
+
+    async def _read_batch(self) -> bool:
+        if not self.chains or time.monotonic() - self.looked_at > self.look_seconds:
+            await self._look()
+        records = await self.reader.fetch(max_records=BATCH_RECORDS)
+        await self._take(records)
+        return bool(records)
+
+    async def _look(self) -> None:
+        """Find new partitions, and logs that lost what was read or not yet read."""
+        places = await self.reader.partitions(is_audited)
+        there = await self.reader.ranges(places)
+        async with self.service.unit() as unit:
+            plan = decide.plan(await store.get_chains(unit.conn), there)
+            await store.begin_chains(unit.conn, plan.began)
+        self.looked_at = time.monotonic()
+        self._tell(plan, there)
+        chains = {chain.place: _without_times(chain) for chain in plan.read}
+        if chains != self.chains:
+            self.reader.assign({place: chain.next_offset for place, chain in chains.items()})
+        self.chains = chains
+
+    def _tell(self, plan: decide.Plan, there: dict[Place, range]) -> None:
+        for chain in plan.missed:
+            _log_loss("records were gone before they were read", chain, there)
+        for chain in plan.cut:
+            _log_loss("the log ends before what was read", chain, there)
+        self.service.probe.stalled_topics = sorted({chain.place.topic for chain in plan.cut})
+
+    async def _take(self, records: list[Record]) -> None:
+        moved = {place: extend(self.chains[place], found) for place, found in _by_place(records).items()}
+        async with self.service.unit() as unit:
+            for place in sorted(moved):  # in the order in which signing locks them
+                await store.advance(unit.conn, self.chains[place], moved[place])
+        self.chains |= {place: _without_times(after) for place, after in moved.items()}
+
+
+def _without_times(chain: Chain) -> Chain:
+    """They are gathered in Postgres, from one statement to the next."""
+    return replace(chain, oldest_ms=None, newest_ms=None)
+
+
+def _by_place(records: Iterable[Record]) -> dict[Place, list[Record]]:
+    found: dict[Place, list[Record]] = defaultdict(list)
+    for record in records:
+        found[Place(record.topic, record.partition)].append(record)
+    return found
+
+
+def _log_loss(what: str, chain: Chain, there: dict[Place, range]) -> None:
+    place, offsets = chain.place, there[chain.place]
+    log.error(
+        what,
+        topic=place.topic,
+        partition=place.partition,
+        read_up_to=chain.next_offset,
+        log_start=offsets.start,
+        log_end=offsets.stop,
+    )
+
+
+@dataclass(frozen=True)
+class Signing:
+    """Signs in Postgres first, then puts the very same bytes to S3."""
+
+    service: Service
+    key: SigningKey
+
+    async def sign(self) -> None:
+        if await self._put_all():
+            return  # S3 was away: how far was read then is said now, how far now in a minute
+        async with self.service.unit() as unit:
+            chains = await store.lock_chains(unit.conn)
+            statement = decide.state(await store.last_statement(unit.conn), chains, now=unit.now)
+            document = self.key.sign(statement)
+            await store.add_statement(unit.conn, _last(statement.number, document), document)
+            await store.forget_times(unit.conn)
+        await self._put_all()
+
+    async def _put_all(self) -> bool:
+        """Whether there was a statement that S3 did not have."""
+        async with self.service.unit() as unit:
+            waiting = await store.statements_to_put(unit.conn)
+        for number, document in waiting:
+            await self.service.objects.put_bytes(layout.audit_statement(number), document)
+            async with self.service.unit() as unit:
+                await store.mark_put(unit.conn, number)
+        return bool(waiting)
+
+    async def adopt(self) -> None:
+        """Go on from the newest statement in S3 where Postgres was set back behind it.
+
+        Raises BadSignature where it is not ours.
+        """
+        async with self.service.unit() as unit:
+            last = await store.last_statement(unit.conn)
+        if not await self._is_behind(last):
+            return
+        document, statement = await self._newest()
+        async with self.service.unit() as unit:
+            await store.replace_chains(unit.conn, decide.chains_of(statement))
+            await store.replace_statements(unit.conn, _last(statement.number, document), document)
+        log.warning("went on from a statement that Postgres did not know", number=statement.number)
+
+    async def _is_behind(self, last: decide.Last) -> bool:
+        objects = self.service.objects
+        same = await objects.head(layout.audit_statement(last.number)) if last.number else None
+        next_one = await objects.head(layout.audit_statement(last.number + 1))
+        return next_one is not None or (same is not None and same.sha256 != last.sha256)
+
+    async def _newest(self) -> tuple[bytes, Statement]:
+        keys = sorted(head.key for head in await self.service.objects.list_objects(layout.AUDIT))
+        document = await self.service.objects.get_bytes(keys[-1])
+        return document, self.key.public.open(document)
+
+
+def _last(number: int, document: bytes) -> decide.Last:
+    return decide.Last(number, hashlib.sha256(document).hexdigest())
+
+
+def register(service: Service, settings: Settings, reader: PartitionReader) -> None:
+    reading = Reading(service, reader, settings.look_every.total_seconds())
+    signing = Signing(service, SigningKey.read_or_make(settings.signing_key_file))
+    signing.key.publish(settings.public_key_file)
+    service.on_start(signing.adopt)
+    service.on_start(reader.open)
+    service.on_stop(reader.close)
+    service.every(settings.read_every, reading.read_on)
+    service.every(settings.sign_every, signing.sign)

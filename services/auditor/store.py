@@ -1,0 +1,110 @@
+"""The auditor's SQL."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from services.auditor.decide import Last
+from shared.audit.chain import Chain
+from shared.errors import StaleWrite
+from shared.place import Place
+from shared.postgres.database import Connection
+
+CHAINS = "SELECT topic, partition, start_offset, next_offset, link, oldest_ms, newest_ms FROM chain"
+LOCK_CHAINS = f"{CHAINS} ORDER BY topic, partition FOR UPDATE"
+BEGIN_CHAIN = """
+    INSERT INTO chain (topic, partition, start_offset, next_offset, link) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (topic, partition) DO UPDATE
+       SET start_offset = $3, next_offset = $4, link = $5, oldest_ms = NULL, newest_ms = NULL"""
+ADVANCE = """
+    UPDATE chain SET next_offset = $4, link = $5,
+                     oldest_ms = least(oldest_ms, $6), newest_ms = greatest(newest_ms, $7)
+     WHERE topic = $1 AND partition = $2 AND next_offset = $3 RETURNING true"""
+FORGET_TIMES = "UPDATE chain SET oldest_ms = NULL, newest_ms = NULL WHERE newest_ms IS NOT NULL"
+FORGET_CHAINS = "DELETE FROM chain"
+
+LAST_STATEMENT = "SELECT number, sha256 FROM statement ORDER BY number DESC LIMIT 1"
+ADD_STATEMENT = "INSERT INTO statement (number, sha256, document, put_at) VALUES ($1, $2, $3, NULL)"
+NOT_PUT = "SELECT number, document FROM statement WHERE put_at IS NULL ORDER BY number"
+MARK_PUT = "UPDATE statement SET put_at = clock_timestamp() WHERE number = $1"
+FORGET_ALL_STATEMENTS = "DELETE FROM statement"
+FORGET_STATEMENTS = "DELETE FROM statement WHERE number < $1"
+
+
+async def get_chains(conn: Connection) -> dict[Place, Chain]:
+    chains = [_chain(row) for row in await conn.fetch(CHAINS)]
+    return {chain.place: chain for chain in chains}
+
+
+async def lock_chains(conn: Connection) -> list[Chain]:
+    """Nobody reads on until the end of the transaction."""
+    return [_chain(row) for row in await conn.fetch(LOCK_CHAINS)]
+
+
+async def begin_chains(conn: Connection, chains: Iterable[Chain]) -> None:
+    await conn.executemany(
+        BEGIN_CHAIN,
+        [(*chain.place, chain.start_offset, chain.next_offset, chain.link) for chain in chains],
+    )
+
+
+async def advance(conn: Connection, before: Chain, after: Chain) -> None:
+    """Raises StaleWrite where another process has read on meanwhile."""
+    moved = await conn.fetchval(
+        ADVANCE,
+        *after.place,
+        before.next_offset,
+        after.next_offset,
+        after.link,
+        after.oldest_ms,
+        after.newest_ms,
+    )
+    if not moved:
+        place = f"{after.place.topic}/{after.place.partition}"
+        raise StaleWrite(f"{place} was read on from {before.next_offset} by another process")
+
+
+async def forget_times(conn: Connection) -> None:
+    """The next statement begins to collect anew."""
+    await conn.execute(FORGET_TIMES)
+
+
+async def replace_chains(conn: Connection, chains: Iterable[Chain]) -> None:
+    await conn.execute(FORGET_CHAINS)
+    await begin_chains(conn, chains)
+
+
+async def last_statement(conn: Connection) -> Last:
+    row = await conn.fetchrow(LAST_STATEMENT)
+    return Last(row["number"], row["sha256"]) if row else Last()
+
+
+async def add_statement(conn: Connection, last: Last, document: bytes) -> None:
+    await conn.execute(ADD_STATEMENT, last.number, last.sha256, document)
+
+
+async def statements_to_put(conn: Connection) -> list[tuple[int, bytes]]:
+    return [(row["number"], row["document"]) for row in await conn.fetch(NOT_PUT)]
+
+
+async def mark_put(conn: Connection, number: int) -> None:
+    """Those before it are in S3 as well, and no more needed here."""
+    await conn.execute(MARK_PUT, number)
+    await conn.execute(FORGET_STATEMENTS, number)
+
+
+async def replace_statements(conn: Connection, last: Last, document: bytes) -> None:
+    """By one that is in S3."""
+    await conn.execute(FORGET_ALL_STATEMENTS)
+    await add_statement(conn, last, document)
+    await conn.execute(MARK_PUT, last.number)
+
+
+def _chain(row: Any) -> Chain:
+    return Chain(
+        Place(row["topic"], row["partition"]),
+        row["start_offset"],
+        row["next_offset"],
+        row["link"],
+        row["oldest_ms"],
+        row["newest_ms"],
+    )

@@ -1,0 +1,73 @@
+"""One hash chain per partition: no record can be changed, left out, added or moved without a trace.
+
+link = sha256(link before, offset, timestamp, key, number of headers, each header's name and value, value).
+Numbers have eight bytes; before each text or byte field stands its length, so that no two lists of fields give
+the same bytes. A field without a value counts as length 2^64 - 1.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from shared.messaging.delivery import Record
+from shared.place import Place
+
+NAME = b"retune.audit.chain.v1"
+NO_VALUE = b"\xff" * 8
+NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Chain:
+    """How far a partition was read, and the link there."""
+
+    place: Place
+    start_offset: int
+    next_offset: int
+    link: bytes
+    oldest_ms: int | None = None
+    """Least time of the records that were read since the statement before; None where there were none."""
+    newest_ms: int | None = None
+
+
+def begin(place: Place, *, at: int) -> Chain:
+    fields = (NAME, place.topic.encode(), str(place.partition).encode(), str(at).encode())
+    return Chain(place, at, at, hashlib.sha256(b"".join(map(_field, fields))).digest())
+
+
+def extend(chain: Chain, records: Iterable[Record]) -> Chain:
+    """The chain after these records of its partition. Raises ValueError where one does not come behind it."""
+    link, next_offset, times = chain.link, chain.next_offset, [chain.oldest_ms, chain.newest_ms]
+    for record in records:
+        if (record.topic, record.partition) != chain.place or record.offset < next_offset:
+            here = f"{chain.place.topic}/{chain.place.partition}@{next_offset}"
+            raise ValueError(f"found the record {record.place}, expected one at or behind {here}")
+        link = next_link(link, record)
+        next_offset = record.offset + 1
+        times.append(record.timestamp_ms)
+    known = [time for time in times if time is not None]
+    oldest, newest = (min(known), max(known)) if known else (None, None)
+    return replace(chain, link=link, next_offset=next_offset, oldest_ms=oldest, newest_ms=newest)
+
+
+def next_link(link: bytes, record: Record) -> bytes:
+    return hashlib.sha256(link + b"".join(_fields(record))).digest()
+
+
+def _fields(record: Record) -> Iterator[bytes]:
+    yield _number(record.offset)
+    yield _number(record.timestamp_ms)
+    yield _field(record.key)
+    yield _number(len(record.headers))
+    for name, value in record.headers:
+        yield _field(name.encode())
+        yield _field(value)
+    yield _field(record.value)
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(NUMBER_BYTES, "big", signed=True)
+
+
+def _field(value: bytes | None) -> bytes:
+    return NO_VALUE if value is None else len(value).to_bytes(NUMBER_BYTES, "big") + value

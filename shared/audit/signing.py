@@ -1,0 +1,108 @@
+"""Ed25519 under statements: the auditor signs, whoever has the public key checks."""
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from schemas.audit import SignedStatement, Statement
+
+PURPOSE = b"retune.audit.statement.v1\0"
+"""Stands before what is signed, so that a signature serves for nothing else."""
+
+
+class BadSignature(ValueError):
+    """A statement is not one that this key has signed; the sentence says what is wrong with it."""
+
+
+class PublicKey:
+    def __init__(self, key: Ed25519PublicKey) -> None:
+        self._key = key
+        self.sha256 = hashlib.sha256(key.public_bytes_raw()).hexdigest()
+
+    @classmethod
+    def read(cls, path: Path) -> "PublicKey":
+        """From a PEM file. Raises ValueError, OSError."""
+        key = load_pem_public_key(path.read_bytes())
+        if not isinstance(key, Ed25519PublicKey):
+            raise ValueError(f"{path}: found a {type(key).__name__}, expected an Ed25519 public key")  # noqa: TRY004
+        return cls(key)
+
+    def pem(self) -> bytes:
+        return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def open(self, document: bytes) -> Statement:
+        """The statement in an object. Raises BadSignature."""
+        try:
+            signed = SignedStatement.model_validate_json(document)
+            signature = base64.b64decode(signed.signature, validate=True)
+        except ValueError as error:
+            raise BadSignature(f"it is no signed statement: {type(error).__name__}") from error
+        if signed.key_sha256 != self.sha256:
+            raise BadSignature(f"found the key {signed.key_sha256[:16]}…, expected {self.sha256[:16]}…")
+        try:
+            self._key.verify(signature, PURPOSE + signed.statement.encode())
+            return Statement.model_validate_json(signed.statement)
+        except InvalidSignature:
+            raise BadSignature(f"the key {self.sha256[:16]}… did not sign it as it is") from None
+        except ValueError as error:
+            raise BadSignature(f"what was signed is no statement: {type(error).__name__}") from error
+
+
+class SigningKey:
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = PublicKey(key.public_key())
+
+    @classmethod
+    def make(cls) -> "SigningKey":
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def read_or_make(cls, path: Path) -> "SigningKey":
+        """From a PEM file that only its owner may read; made where there is none yet."""
+        if not path.exists():
+            _write(path, cls.make().pem(), mode=0o600)
+        key = load_pem_private_key(path.read_bytes(), password=None)
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ValueError(f"{path}: found a {type(key).__name__}, expected an Ed25519 private key")  # noqa: TRY004
+        return cls(key)
+
+    def pem(self) -> bytes:
+        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def publish(self, path: Path) -> None:
+        """Write the public key where the operator finds it."""
+        _write(path, self.public.pem(), mode=0o644)
+
+    def sign(self, statement: Statement) -> bytes:
+        """The object to store."""
+        text = statement.model_dump_json(exclude_none=True)
+        signature = self._key.sign(PURPOSE + text.encode())
+        signed = SignedStatement(
+            statement=text,
+            signature=base64.b64encode(signature).decode(),
+            key_sha256=self.public.sha256,
+        )
+        return signed.model_dump_json().encode()
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    draft.replace(path)

@@ -1,0 +1,114 @@
+"""Partitions by assignment, from offsets that the caller keeps: in no group, committing nothing."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from shared.messaging.delivery import Record
+from shared.messaging.kafka import sasl
+from shared.place import Place
+from shared.settings import ServiceSettings
+
+POLL_MILLISECONDS = 200
+MAX_PARTITION_BYTES = 256 * 1024
+"""Of one partition that wait in memory; a larger record comes alone."""
+MAX_FETCH_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Login:
+    bootstrap: str
+    username: str
+    password: str
+    security_protocol: str = "SASL_PLAINTEXT"
+
+    @classmethod
+    def of(cls, settings: ServiceSettings) -> "Login":
+        password = settings.kafka_password.get_secret_value()
+        return cls(
+            settings.kafka_bootstrap, settings.kafka_username, password, settings.kafka_security_protocol
+        )
+
+
+class PartitionReader:
+    """`async with PartitionReader(login) as reader`; `assign`, then `fetch` again and again.
+
+    A position that the log does not have is an error (KafkaFailed), never skipped.
+    """
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._consumer: Any = None
+
+    async def __aenter__(self) -> "PartitionReader":
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        login = self._login
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=login.bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=MAX_PARTITION_BYTES,
+            fetch_max_bytes=MAX_FETCH_BYTES,
+            **sasl(login.username, login.password, security_protocol=login.security_protocol),
+        )
+        try:
+            await self._consumer.start()
+        except BaseException:
+            await self._consumer.stop()
+            raise
+
+    async def close(self) -> None:
+        await self._consumer.stop()
+
+    async def partitions(self, wanted: Callable[[str], bool]) -> list[Place]:
+        """Every partition there is of the topics that `wanted` names."""
+        found = await self._consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
+        return [
+            Place(topic, number)
+            for topic in sorted(filter(wanted, found.topics()))
+            for number in sorted(found.partitions_for_topic(topic) or ())
+        ]
+
+    async def ranges(self, places: Iterable[Place]) -> dict[Place, range]:
+        """From the first offset that is still there to the next that will be given."""
+        partitions = [TopicPartition(*place) for place in places]
+        begins = await self._consumer.beginning_offsets(partitions)
+        ends = await self._consumer.end_offsets(partitions)
+        return {Place(*each): range(begins[each], ends[each]) for each in partitions}
+
+    async def offsets_at(self, milliseconds: int, places: Iterable[Place]) -> dict[Place, int]:
+        """Of the first record at or after a time (since 1970); the end where there is none."""
+        partitions = [TopicPartition(*place) for place in places]
+        ends = await self._consumer.end_offsets(partitions)
+        found = await self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds))
+        return {Place(*each): found[each].offset if found[each] else ends[each] for each in partitions}
+
+    def assign(self, offsets: Mapping[Place, int]) -> None:
+        """Read these partitions from these offsets, and no others."""
+        self._consumer.assign([TopicPartition(*place) for place in offsets])
+        for place, offset in offsets.items():
+            self._consumer.seek(TopicPartition(*place), offset)
+
+    async def position(self, place: Place) -> int:
+        """Of the next record that `fetch` gives."""
+        position: int = await self._consumer.position(TopicPartition(*place))
+        return position
+
+    async def fetch(self, *, max_records: int | None = None) -> list[Record]:
+        """What has come, within POLL_MILLISECONDS; in order within a partition."""
+        batches = await self._consumer.getmany(timeout_ms=POLL_MILLISECONDS, max_records=max_records)
+        return [_record(each) for batch in batches.values() for each in batch]
+
+
+def _record(raw: Any) -> Record:
+    headers = tuple(raw.headers)
+    return Record(raw.topic, raw.partition, raw.offset, raw.key, headers, raw.value, raw.timestamp)

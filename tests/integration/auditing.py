@@ -1,0 +1,153 @@
+"""An auditor of its own past, and topics of tenants that nobody else uses."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import NewTopic
+
+from deploy.local.site import site
+from deploy.local.stack import Stack
+from deploy.provision.kafka import administrator
+from deploy.provision.site import KAFKA_SUPER_USER
+from schemas import layout
+from schemas.audit import SignedStatement, Statement
+from services.admin.commands.audit import Examined, examine
+from services.admin.connection import find_connection
+from shared.clock import utc_now
+from shared.messaging.delivery import Record
+from shared.messaging.kafka import kafka_producer
+from shared.messaging.partitions import Login, PartitionReader
+from shared.postgres.migrate import migrate
+from shared.storage.objects import S3ObjectStore
+from tests.integration.kernel.conftest import until
+
+BEGAN_MS = int(utc_now().timestamp() * 1000) - 3_600_000
+QUICK = {"AUDITOR_SIGN_EVERY": "PT0.3S", "AUDITOR_READ_EVERY": "PT0.1S", "AUDITOR_LOOK_EVERY": "PT0.3S"}
+
+
+@dataclass
+class Audited:
+    stack: Stack
+    objects: S3ObjectStore
+    """With every right."""
+    topics: list[str] = field(default_factory=list)
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, stack: Stack) -> AsyncIterator["Audited"]:
+        root = stack.s3_credentials("root")
+        objects = S3ObjectStore(stack.s3_endpoint, root.access_key, root.secret_key, bucket=stack.s3_bucket)
+        audited = cls(stack, objects)
+        await audited.forget()
+        await migrate("auditor", stack.postgres_dsn("auditor"))
+        await audited.postgres("DELETE FROM chain", "DELETE FROM statement")
+        await audited.start()
+        try:
+            yield audited
+        finally:
+            await stack.stop("auditor")
+            async with administrator(site(stack.state)) as admin:
+                await admin.delete_topics(audited.topics)
+
+    async def forget(self) -> None:
+        await self.objects.delete([head.key for head in await self.objects.list_objects(layout.AUDIT)])
+
+    async def start(self) -> None:
+        await self.stack.start("auditor", env=QUICK)
+        await self.stack.wait_healthy("auditor")
+
+    async def new_topic(self) -> str:
+        name = f"tenant.audited-{uuid4().hex[:6]}.commands"
+        self.topics.append(name)
+        await self.make_topic(name)
+        return name
+
+    async def make_topic(self, name: str) -> None:
+        async with administrator(site(self.stack.state)) as admin:
+
+            async def made() -> bool:
+                response = await admin.create_topics([NewTopic(name, 1, 1)])
+                return all(code == 0 for _, code, *_ in response.topic_errors)
+
+            await until(made, f"{name} made")
+
+    async def make_anew(self, topics: Mapping[str, Iterable[Record]]) -> None:
+        """What whoever has an administrator's rights can do."""
+        async with administrator(site(self.stack.state)) as admin:
+            await admin.delete_topics(list(topics))
+        await asyncio.gather(*map(self.make_topic, topics))
+        for name, records in topics.items():
+            await self.write(name, records)
+
+    async def write(self, name: str, records: Iterable[Record]) -> None:
+        password = self.stack.kafka_password(KAFKA_SUPER_USER)
+        bootstrap = self.stack.kafka_bootstrap
+        async with kafka_producer(bootstrap, KAFKA_SUPER_USER, password, client_id="intruder") as producer:
+            acks = [await self._send(producer, name, record) for record in records]
+            await asyncio.gather(*acks)
+
+    async def _send(self, producer: AIOKafkaProducer, name: str, record: Record) -> Any:
+        return await producer.send(
+            name,
+            value=record.value,
+            key=record.key,
+            headers=list(record.headers),
+            timestamp_ms=record.timestamp_ms,
+            partition=0,
+        )
+
+    async def read(self, name: str) -> list[Record]:
+        login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
+        async with PartitionReader(login) as reader:
+            (place,) = await reader.partitions(name.__eq__)
+            there = (await reader.ranges([place]))[place]
+            reader.assign({place: there.start})
+            found: list[Record] = []
+            while await reader.position(place) < there.stop:
+                found += await reader.fetch()
+        return found
+
+    async def examine(self, *topics: str, until: int | None = None) -> Examined:
+        """What `retune audit verify` finds, without the start of a process."""
+        return await examine(find_connection(self.stack.operator_env()), frozenset(topics), None, until)
+
+    async def statements(self) -> list[tuple[str, Statement]]:
+        keys = sorted(head.key for head in await self.objects.list_objects(layout.AUDIT))
+        documents = await asyncio.gather(*(self.objects.get_bytes(key) for key in keys))
+        signed = [SignedStatement.model_validate_json(document).statement for document in documents]
+        return [(key, Statement.model_validate_json(text)) for key, text in zip(keys, signed, strict=True)]
+
+    async def signed(self, ends: dict[str, int]) -> int:
+        """Wait for a statement that covers these topics up to these offsets; its number."""
+
+        async def covered() -> int:
+            keys = sorted(head.key for head in await self.objects.list_objects(layout.AUDIT))
+            if not keys:
+                return 0
+            signed = SignedStatement.model_validate_json(await self.objects.get_bytes(keys[-1]))
+            statement = Statement.model_validate_json(signed.statement)
+            known = {said.topic: said.next_offset for said in statement.partitions if said.topic in ends}
+            is_covered = all(known.get(topic, -1) >= end for topic, end in ends.items())
+            return statement.number if is_covered else 0
+
+        number: int = await until(covered, f"a statement that covers {ends}")
+        return number
+
+    async def postgres(self, *queries: str) -> None:
+        connection = await asyncpg.connect(self.stack.postgres_dsn("auditor"))
+        for query in queries:
+            await connection.execute(query)
+        await connection.close()
+
+
+def record(number: int, *, value: bytes | None = None) -> Record:
+    text = json.dumps({"number": number}).encode() if value is None else value
+    headers: Sequence[Any] = (("ce_id", b"%d" % number), ("empty", b""))
+    return Record("", 0, number, b"key-%d" % (number % 3), tuple(headers), text, BEGAN_MS + number)

@@ -1,0 +1,104 @@
+"""`retune audit verify` against an intruder with every right but the signing key."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+
+from deploy.local.site import site
+from deploy.local.stack import Stack
+from deploy.provision.kafka import administrator
+from tests.chaos.scale import seed
+from tests.integration.auditing import Audited, record
+from tests.integration.test_retune import retune
+from tests.unit.admin.audit_world import TAMPERS
+from tests.unit.auditor.records import seeded
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+RECORDS = 30
+REWRITING = ("edit", "delete", "swap", "truncated tail")
+"""What can be done to a log by making it anew."""
+
+
+@pytest.fixture(scope="module")
+async def audited(stack: Stack) -> AsyncIterator[Audited]:
+    async with Audited.on(stack) as audited:
+        yield audited
+
+
+async def test_a_topic_made_anew_with_the_same_times_is_found_out(audited: Audited):
+    untouched, *topics = [await audited.new_topic() for _ in range(1 + len(REWRITING))]
+    for topic in (untouched, *topics):
+        await audited.write(topic, map(record, range(RECORDS)))
+    number = await audited.signed(dict.fromkeys((untouched, *topics), RECORDS))
+    assert (await audited.examine(untouched, *topics)).findings == []
+
+    expected, changed = {}, {}
+    for topic, way in zip(topics, REWRITING, strict=True):
+        rng, _ = seeded(way)
+        changed[topic], expected[topic] = TAMPERS[way](rng, await audited.read(topic), RECORDS)
+    await audited.make_anew(changed)
+
+    found = (await audited.examine(untouched, *topics, until=number)).findings
+    assert {each.place.topic for each in found} == set(topics)
+    for topic, offsets in expected.items():
+        told = [each.offsets for each in found if each.place.topic == topic]
+        assert any(offsets & set(each) for each in told), f"{topic} {told}; CHAOS_SEED={seed()}"
+    ended = await retune(audited.stack, "--json", "audit", "verify", "--until", str(number))
+    assert (ended.code, "the topics or the statements are not what they were" in ended.err) == (1, True)
+    assert {each["topic"] for each in json.loads(ended.out)["findings"]} == set(topics)
+
+
+async def test_records_deleted_before_their_time_are_told_from_retention(audited: Audited):
+    topic = await audited.new_topic()
+    young = [record(number) for number in range(20)]
+    await audited.write(topic, young)
+    await audited.signed({topic: 20})
+    async with administrator(site(audited.stack.state)) as admin:
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=7)})
+    (found,) = (await audited.examine(topic)).findings
+    assert (found.what, found.offsets) == ("deleted", range(7))
+
+    old = await audited.new_topic()
+    month = 40 * 24 * 3600 * 1000
+    await audited.write(old, (replace(each, timestamp_ms=each.timestamp_ms - month) for each in young))
+    await audited.signed({old: 20})
+    async with administrator(site(audited.stack.state)) as admin:
+        await admin.delete_records({TopicPartition(old, 0): RecordsToDelete(before_offset=7)})
+    assert (await audited.examine(old)).findings == []
+
+
+async def test_a_statement_that_is_replaced_or_taken_away_is_found_out(audited: Audited):
+    topic = await audited.new_topic()
+    await audited.write(topic, map(record, range(5)))
+    last = await audited.signed({topic: 5})
+    await audited.stack.stop("auditor")
+    statements = await audited.statements()
+    assert len(statements) > last - 1 > 3
+    keys = [key for key, _ in statements]
+    newest = len(keys)
+
+    async def found() -> list[Any]:
+        told = (await audited.examine(topic)).findings
+        return [(each.detail, *(each.between or ())) for each in told if each.what == "statement"]
+
+    assert await found() == []
+    middle = await audited.objects.get_bytes(keys[2])
+    await audited.objects.delete([keys[2]])
+    assert await found() == [("missing are 3–3", 2, 4)]
+    await audited.objects.put_bytes(keys[2], await audited.objects.get_bytes(keys[1]))
+    (told, *more) = await found()
+    assert told == ("found the statement 2 in the place of 3", 2, 3)
+    assert [numbers for _, *numbers in more] == [[3, 4]]
+    await audited.objects.delete([keys[2]])
+    await audited.objects.put_bytes(keys[2], middle.replace(b'"signature":"', b'"signature":"A'))
+    assert (await found())[0][1:] == (2, 3)
+    await audited.objects.delete([keys[2], keys[-1]])
+    await audited.objects.put_bytes(keys[2], middle)
+    detail = f"missing are {newest}–{newest}, of which the auditor says that they are there"
+    assert await found() == [(detail, newest - 1, newest)]

@@ -1,0 +1,117 @@
+"""The auditor on the real parts: killed, set back, shut out from what it has no right to; its chain goes on."""
+
+import hashlib
+import stat
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+from aiokafka.errors import KafkaError
+from botocore.exceptions import ClientError
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.audit import NOTHING_BEFORE
+from shared.messaging.kafka import kafka_producer
+from shared.storage.objects import S3ObjectStore
+from tests.integration.auditing import Audited, record
+from tests.integration.kernel.conftest import until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+async def audited(stack: Stack) -> AsyncIterator[Audited]:
+    async with Audited.on(stack) as audited:
+        yield audited
+
+
+async def verified(audited: Audited, topic: str) -> int:
+    """How many records of the topic are what they were."""
+    examined = await audited.examine(topic)
+    assert examined.findings == []
+    return sum(count.records for count in examined.counts)
+
+
+async def test_a_killed_auditor_goes_on_where_it_was(audited: Audited):
+    topic = await audited.new_topic()
+    for life in range(3):
+        await audited.write(topic, (record(20 * life + number) for number in range(20)))
+        await audited.stack.kill("auditor")
+        await audited.stack.wait_healthy("auditor")
+    await audited.signed({topic: 60})
+    assert await verified(audited, topic) == 60
+    statements = await audited.statements()
+    assert [said.number for _, said in statements] == list(range(1, len(statements) + 1))
+    before = NOTHING_BEFORE
+    for key, said in statements:
+        assert said.previous_sha256 == before
+        before = hashlib.sha256(await audited.objects.get_bytes(key)).hexdigest()
+
+
+async def test_it_goes_on_from_the_newest_statement_where_postgres_was_set_back(audited: Audited):
+    topic = await audited.new_topic()
+    await audited.write(topic, map(record, range(10)))
+    number = await audited.signed({topic: 10})
+    await audited.stack.stop("auditor")
+    await audited.postgres("DELETE FROM chain", "DELETE FROM statement")
+    await audited.start()
+    await audited.write(topic, map(record, range(10, 15)))
+    assert await audited.signed({topic: 15}) > number
+    assert await verified(audited, topic) == 15
+
+
+async def test_it_does_not_go_on_from_what_another_key_signed(audited: Audited):
+    key = audited.stack.state.root / "auditor" / "signing.pem"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    await audited.stack.stop("auditor")
+    await audited.postgres("DELETE FROM statement")
+    kept = key.read_bytes()
+    key.unlink()
+    await audited.stack.start("auditor")
+
+    async def told() -> bool:
+        return "found the key" in audited.stack.log("auditor").read_text()
+
+    await until(told, "the auditor's refusal in its log")
+    await audited.stack.stop("auditor")
+    key.write_bytes(kept)
+    await audited.start()
+
+
+async def test_a_log_that_ends_before_what_was_read_is_told_and_not_forgotten(audited: Audited):
+    topic = await audited.new_topic()
+    await audited.write(topic, map(record, range(10)))
+    await audited.signed({topic: 10})
+    await audited.make_anew({topic: map(record, range(5))})
+
+    async def ill() -> bool:
+        return "the log ends before what was read" in audited.stack.log("auditor").read_text()
+
+    await until(ill, "the loss in the auditor's log")
+    connection = await asyncpg.connect(audited.stack.postgres_dsn("auditor"))
+    assert await connection.fetchval("SELECT next_offset FROM chain WHERE topic = $1", topic) == 10
+    await connection.close()
+    (found,) = (await audited.examine(topic)).findings
+    assert (found.what, found.place, found.offsets) == ("truncated", (topic, 0), range(5, 10))
+    await audited.write(topic, map(record, range(5, 12)))
+    await audited.signed({topic: 12})
+
+
+async def test_it_may_write_no_topic_and_delete_no_object(audited: Audited):
+    stack = audited.stack
+    password = stack.kafka_password("auditor")
+    producer = kafka_producer(stack.kafka_bootstrap, "auditor", password, client_id="test")
+    try:
+        with pytest.raises(KafkaError, match="Authorization"):
+            await producer.start()
+    finally:
+        await producer.stop()
+    own = stack.s3_credentials("auditor")
+    objects = S3ObjectStore(stack.s3_endpoint, own.access_key, own.secret_key, bucket=stack.s3_bucket)
+    key = (await audited.statements())[0][0]
+    assert await objects.get_bytes(key)
+    with pytest.raises(ClientError, match="AccessDenied"):
+        objects._client.delete_object(Bucket=stack.s3_bucket, Key=key)
+    with pytest.raises(ClientError, match="AccessDenied"):
+        objects._client.get_object(Bucket=stack.s3_bucket, Key=layout.blob("0" * 64))

@@ -1,0 +1,78 @@
+"""Every bit of a record, and its place, is in the link."""
+
+from dataclasses import replace
+
+import pytest
+
+from shared.audit.chain import begin, extend, next_link
+from shared.messaging.delivery import Record
+from shared.place import Place
+from tests.unit.auditor.records import PLACE, records, seeded
+
+LINK = bytes(32)
+PLAIN = Record("t", 0, 7, b"key", (("a", b"1"), ("b", None)), b"value", 1000)
+CHANGES = {
+    "offset": {"offset": 8},
+    "time": {"timestamp_ms": 1001},
+    "key": {"key": b"kez"},
+    "no key": {"key": None},
+    "empty key": {"key": b""},
+    "value": {"value": b"valuf"},
+    "no value": {"value": None},
+    "empty value": {"value": b""},
+    "header's value": {"headers": (("a", b"2"), ("b", None))},
+    "header's name": {"headers": (("c", b"1"), ("b", None))},
+    "header's value emptied": {"headers": (("a", b"1"), ("b", b""))},
+    "header left out": {"headers": (("a", b"1"),)},
+    "headers in another order": {"headers": (("b", None), ("a", b"1"))},
+    "bytes moved from the key to the value": {"key": b"ke", "value": b"yvalue"},
+    "bytes moved from a header to the next": {"headers": (("a", b""), ("1b", None))},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_record_has_another_link(change: dict):
+    links = [
+        next_link(LINK, PLAIN),
+        *(next_link(LINK, replace(PLAIN, **other)) for other in CHANGES.values()),
+    ]
+    assert len(set(links)) == len(links)
+    assert next_link(LINK, replace(PLAIN, **change)) != next_link(LINK, PLAIN)
+
+
+def test_the_link_before_is_in_the_link():
+    assert next_link(LINK, PLAIN) != next_link(b"\1" + LINK[1:], PLAIN)
+
+
+def test_chains_of_two_places_begin_differently():
+    links = [
+        begin(Place(topic, partition), at=at).link
+        for topic in ("a", "a1")
+        for partition in (0, 1)
+        for at in (0, 1, 10)
+    ]
+    assert len(set(links)) == len(links)
+
+
+def test_a_chain_is_the_same_however_it_is_cut_into_batches():
+    rng, told = seeded("batches")
+    log = records(rng, 50, start=5)
+    whole = extend(begin(PLACE, at=5), log)
+    for _ in range(50):
+        chain, rest = begin(PLACE, at=5), log
+        while rest:
+            size = rng.randrange(1, len(rest) + 1)
+            chain, rest = extend(chain, rest[:size]), rest[size:]
+        assert chain == whole, told
+    assert (whole.start_offset, whole.next_offset) == (5, 55)
+    times = [record.timestamp_ms for record in log]
+    assert (whole.oldest_ms, whole.newest_ms) == (min(times), max(times))
+
+
+def test_it_may_skip_offsets_and_never_goes_back():
+    one = extend(begin(Place("t", 0), at=0), [PLAIN])
+    assert one.next_offset == 8
+    with pytest.raises(ValueError, match=r"found the record t/0@7, expected one at or behind t/0@8"):
+        extend(one, [PLAIN])
+    with pytest.raises(ValueError, match=r"found the record t/0@7, expected one at or behind u/0@0"):
+        extend(begin(Place("u", 0), at=0), [PLAIN])
