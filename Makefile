@@ -6,9 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit admin local demo dev bench
-T ?= tests/architecture tests/contract tests/unit tests/integration tests/training tests/scoring tests/demo tests/serving tests/e2e
+T ?= tests/architecture tests/contract tests/unit tests/integration tests/training tests/scoring tests/demo tests/serving tests/e2e \
+	tests/chaos tests/simulation
+MINUTES ?= 60
 
-.PHONY: help setup demo up down logs status quick test check lint types imports schemas lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos check lint types imports schemas lock migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +47,9 @@ quick: $(VENV)/.installed ## unit, contract and architecture tests (< 60 s)
 
 test: setup ## every test, or T=path
 	@$(BIN)/pytest $(T)
+
+chaos: setup ## the whole proof: the soak for MINUTES=60, every chaos test and the simulation at full size; SEED=n
+	@CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -s tests/chaos tests/simulation
 
 check: setup lint types imports ## everything that CI runs, cheapest first
 	@$(BIN)/python -m schemas.generate --check

@@ -71,6 +71,12 @@ class TestNoPhantoms:
         (finding,) = alarms(with_entry(history, entry, entry, forged))["I2"]
         assert (finding.where, finding.found) == ("job.events/0@99 JobEvaluating of 'ftjob-1'", "no row")
 
+    def test_a_record_on_a_partition_where_none_is_known(self):
+        history = a_history()
+        entry = the_entry(history, "EvalPassed")
+        forged = replace(entry, event_id="forged", partition=2, offset=0, key="ev-2")
+        assert len(alarms(with_entry(history, entry, entry, forged))["I2"]) == 1
+
     def test_a_record_by_somebody_who_may_not_write_there(self):
         history = a_history()
         entry = the_entry(history, "EvalPassed")
