@@ -7,6 +7,7 @@ import asyncpg
 
 from schemas.topics import TOPICS, tenant_commands
 from services.admin.connection import Connection, Unreachable
+from services.admin.doctor.audit import audit_problems
 from services.admin.doctor.history import History
 from services.admin.doctor.objects import Say, read_store
 from services.admin.doctor.rows import one_moment, read_kernel, read_schemas, read_tenants, read_world
@@ -19,7 +20,9 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
     """S3 first, then the topics, then Postgres: what is named was there before what names it."""
     async with _opened(connection.require_postgres()) as database:
         began_at = await database.fetchval("SELECT clock_timestamp()")
-        store = await read_store(_objects(connection), deep=deep, say=say)
+        objects = _objects(connection)
+        audit = await audit_problems(connection, objects, say=say)
+        store = await read_store(objects, deep=deep, say=say)
         async with one_moment(database) as conn:
             tenants = await read_tenants(conn)
         names = [topic.name for topic in (*TOPICS, *map(tenant_commands, tenants))]
@@ -31,7 +34,7 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
             world = await read_world(conn)
         rows = sum(len(kernel.outbox) for kernel in kernels.values())
         say(f"Postgres: {rows} outbox rows of {len(kernels)} services, {len(world.jobs)} jobs")
-    return History(began_at, read_at, entries, kernels, world, store)
+    return History(began_at, read_at, entries, kernels, world, store, audit)
 
 
 def _objects(connection: Connection) -> S3ObjectStore:
