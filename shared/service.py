@@ -29,6 +29,7 @@ from shared.messaging.kafka import TENANT_COMMANDS, kafka_broker, kafka_producer
 from shared.messaging.lag import Lag
 from shared.messaging.lease import Lease
 from shared.messaging.parking import Desk, ReplayTask
+from shared.messaging.presence import however_long_away, kafka_answers, until_there
 from shared.messaging.relay import Relay
 from shared.messaging.retention import prune_kernel
 from shared.messaging.tasks import TaskKind, Tasks
@@ -43,6 +44,8 @@ from shared.telemetry.tracing import configure_tracing
 log = get_logger(__name__)
 
 COMMIT_TIMEOUT_SECONDS = 10.0
+JOIN_SECONDS = 10.0
+"""Without Kafka for so long, a starting process serves its HTTP routes all the same."""
 PRUNE_EVERY = timedelta(hours=1)
 MEASURE_EVERY = timedelta(seconds=5)
 
@@ -59,11 +62,13 @@ class Service:
         self.name = name
         self.settings = settings
         self._listens = bool(LISTENS[name])
-        self.database = Database(settings.postgres_dsn.get_secret_value(), application=name)
+        timing = settings.timing
+        self.database = Database(
+            settings.postgres_dsn.get_secret_value(), application=name, silence=timing.postgres_silence
+        )
         self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
         self._owner = f"{name}-{settings.slot}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
-        timing = settings.timing
         self._edge = Edge(name, self.database, poke=self.poke)
         self._waiters = Waiters(self.database, self._edge, service=name)
         self._timers = Timers(self.database, service=name, poke=self.poke)
@@ -81,6 +86,7 @@ class Service:
             Lease(self.database, "relay", owner=self._owner, ttl=timing.lease_ttl),
             service=name,
             renew_seconds=timing.lease_renew.total_seconds(),
+            kafka_answers=self._kafka_answers,
         )
         self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
         self.probe = Probe()
@@ -168,14 +174,13 @@ class Service:
         for hook in self._start_hooks:
             await hook()
         loops = [asyncio.create_task(_or_die(name, loop)) for name, loop in self._all_loops()]
-        if self._listens:
-            await self._broker.start()
-        self.probe.ready = True
-        log.info("service started", owner=self._owner)
+        join = asyncio.create_task(_or_die("join", self._join))
+        await asyncio.wait({join}, timeout=JOIN_SECONDS)
         try:
             yield
         finally:
             self.probe.ready = False
+            await _cancel([join])
             if self._listens:
                 await self._broker.stop()
             await _cancel(loops)
@@ -184,6 +189,17 @@ class Service:
             await self._lag.close()
             await self.database.close()
             log.info("service stopped")
+
+    async def _join(self) -> None:
+        """Take part in the group once Kafka is there."""
+        await until_there(self._kafka_answers)
+        if self._listens:
+            await self._broker.start()
+        self.probe.ready = True
+        log.info("service started", owner=self._owner)
+
+    async def _kafka_answers(self) -> bool:
+        return await kafka_answers(self.settings)
 
     def _make_producer(self) -> AIOKafkaProducer:
         settings = self.settings
@@ -243,8 +259,8 @@ class Service:
         try:
             await self._edge.consume(record)
             failpoint("offset.commit.before")
-            async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
-                await message.consumer.commit({TopicPartition(raw.topic, raw.partition): raw.offset + 1})
+            commit = message.consumer.commit({TopicPartition(raw.topic, raw.partition): raw.offset + 1})
+            await however_long_away(commit, self._kafka_answers, seconds=COMMIT_TIMEOUT_SECONDS)
             failpoint("offset.commit.after")
         except Exception as error:
             if _is_rebalance(error):

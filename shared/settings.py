@@ -22,6 +22,8 @@ class Timing(BaseSettings):
     heartbeat: timedelta = timedelta(seconds=3)
     lease_ttl: timedelta = timedelta(seconds=15)
     lease_renew: timedelta = timedelta(seconds=5)
+    postgres_silence: timedelta = timedelta(seconds=15)
+    """After so long without an answer a connection is dead, though nobody closed it."""
     inbox_retention: timedelta = timedelta(days=30)
     outbox_retention: timedelta = timedelta(days=7)
 
@@ -32,6 +34,7 @@ class Timing(BaseSettings):
             ("revoke_wait", self.revoke_wait, "rebalance_timeout", self.rebalance_timeout),
             ("rebalance_timeout", self.rebalance_timeout, "session_timeout", self.session_timeout),
             ("3 x heartbeat", 3 * self.heartbeat, "session_timeout", self.session_timeout),
+            ("handler_budget", self.handler_budget, "postgres_silence", self.postgres_silence),
             ("3 x lease_renew", 3 * self.lease_renew, "lease_ttl", self.lease_ttl),
             ("7 days", timedelta(days=7), "outbox_retention", self.outbox_retention),
         )

@@ -20,7 +20,7 @@ from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
 from shared.messaging.unit import Unit
-from shared.postgres.database import CONTENDED, Connection, Database, is_unavailable
+from shared.postgres.database import CONTENDED, Connection, Database, is_unavailable, is_unstorable
 from shared.telemetry.metrics import HANDLED, HANDLER_SECONDS, PARKED
 from shared.telemetry.tracing import span
 
@@ -41,9 +41,10 @@ INSERT_INBOX = """
     ON CONFLICT DO NOTHING RETURNING true"""
 FIND_INBOX = "SELECT payload_sha256 FROM inbox WHERE consumer = $1 AND topic = $2 AND event_id = $3"
 FIND_POSITION = "SELECT sequence FROM position WHERE topic = $1 AND aggregate_id = $2"
+# A member that has lost the partition may come late with a number that the new one is past.
 SAVE_POSITION = """
     INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
-    ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = $3"""
+    ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $3)"""
 
 
 class DependencyAway(Exception):
@@ -133,6 +134,8 @@ class Edge:
             except Rejected as error:
                 raise _ParkThis("rejected", str(error)) from error
             except Exception as error:
+                if is_unstorable(error):
+                    raise _ParkThis("rejected", f"{type(error).__name__}: {error}") from error
                 if is_unavailable(error):
                     away_since = away_since or time.monotonic()
                     _give_up_on_postgres(error, away_since)
@@ -221,7 +224,11 @@ class Edge:
 
     async def _refuse(self, delivery: Delivery, refused: Refused, settle: Settle | None) -> str:
         async with self._database.transaction() as conn:
-            await self._insert_inbox(conn, delivery)
+            if not await self._insert_inbox(conn, delivery):
+                # Said before: by a member that the partition went to, or in a commit whose answer was lost.
+                if settle is not None:
+                    await settle(conn)
+                return "duplicate"
             unit = self._unit(conn, delivery)
             await unit.emit(
                 CommandRefused(

@@ -3,20 +3,27 @@
 import asyncio
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+from aiokafka.partitioner import murmur2
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
 from shared.messaging.lease import Lease
+from shared.messaging.presence import Answers, assumed_there, however_long_away, until_there
 from shared.postgres.database import Database, is_unavailable
 from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, PUBLISHED
 
 log = get_logger(__name__)
+
+Result = TypeVar("Result")
 
 BATCH_ROWS = 500
 IDLE_POLL_SECONDS = 0.5
@@ -34,7 +41,7 @@ BACKLOG = """
 
 
 class SendFailed(RuntimeError):
-    """Kafka did not take a batch. The rows stay in the outbox; the process ends and starts anew."""
+    """Kafka is there and did not take a batch. The rows stay in the outbox; the process ends and starts anew."""
 
 
 class Relay:
@@ -46,17 +53,20 @@ class Relay:
         *,
         service: str,
         renew_seconds: float,
+        kafka_answers: Answers = assumed_there,
     ) -> None:
         self._database = database
         self._make_producer = make_producer
         self._lease = lease
         self._service = service
         self._renew_seconds = renew_seconds
+        self._kafka_answers = kafka_answers
         self._renewed_at = 0.0
         self.poked = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. Any failure to send ends the process: start-up is the recovery path."""
+        """Until cancelled. While Kafka is away it waits; any other failure to send ends the process."""
+        await until_there(self._kafka_answers)
         async with self._make_producer() as producer:
             while True:
                 if await self._is_idle(producer):
@@ -84,13 +94,22 @@ class Relay:
         if not rows:
             return 0
         failpoint("relay.read")
-        await _send_all(producer, rows)
+        await self._send_all(producer, rows)
         failpoint("relay.sent")
         await self._database.execute(MARK, [row["id"] for row in rows])
         failpoint("relay.marked")
         for topic, count in Counter(row["topic"] for row in rows).items():
             PUBLISHED.labels(self._service, topic).inc(count)
         return len(rows)
+
+    async def _send_all(self, producer: AIOKafkaProducer, rows: list[Any]) -> None:
+        try:
+            sending = _send_rows(producer, rows)
+            await however_long_away(sending, self._kafka_answers, seconds=SEND_TIMEOUT_SECONDS)
+        except Exception as error:
+            raise SendFailed(
+                f"{len(rows)} rows were not acknowledged: {type(error).__name__}: {error}"
+            ) from error
 
     async def _until_poked(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -106,21 +125,68 @@ class Relay:
         return float(row["age"])
 
 
-async def _send_all(producer: AIOKafkaProducer, rows: list[Any]) -> None:
-    try:
-        async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
-            acks = [await _send(producer, row) for row in rows]
-            await asyncio.gather(*acks)
-    except Exception as error:
-        raise SendFailed(
-            f"{len(rows)} rows were not acknowledged: {type(error).__name__}: {error}"
-        ) from error
+async def _send_rows(producer: AIOKafkaProducer, rows: list[Any]) -> None:
+    by_partition = await _by_partition(producer, rows)
+    await asyncio.gather(*(_send(producer, *place, mine) for place, mine in by_partition.items()))
 
 
-async def _send(producer: AIOKafkaProducer, row: Any) -> Any:
-    """Hand the record to the producer; what it returns is awaited for the acknowledgement."""
+async def _by_partition(producer: AIOKafkaProducer, rows: list[Any]) -> dict[tuple[str, int], list[Any]]:
+    """The rows of each topic's partition, in the order of the outbox."""
+    by_partition: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    partitions = {
+        name: sorted(await _insist(partial(producer.partitions_for, name)))
+        for name in {row["topic"] for row in rows}
+    }
+    for row in rows:
+        number = partitions[row["topic"]][_hash(row["aggregate_id"]) % len(partitions[row["topic"]])]
+        by_partition[row["topic"], number].append(row)
+    return by_partition
+
+
+@lru_cache(maxsize=10_000)
+def _hash(key: str) -> int:
+    """Kafka's own, so that every client finds a key in the same partition; slow in Python, so remembered."""
+    return int(murmur2(key.encode())) & 0x7FFFFFFF
+
+
+async def _send(producer: AIOKafkaProducer, topic: str, partition: int, rows: list[Any]) -> None:
+    """Send the rows of one partition batch by batch, until all are acknowledged.
+
+    Batches built here cost a tenth of single sends, which make a future for every record.
+    """
+    is_story = topic_named(topic).is_story
+    acks, batch = [], producer.create_batch()
+    for row in rows:
+        if not _append(batch, row, is_story):
+            batch.close()
+            acks.append(await _taken(producer, batch, topic, partition))
+            batch = producer.create_batch()
+            assert _append(batch, row, is_story), "an empty batch takes any record"
+    batch.close()
+    acks.append(await _taken(producer, batch, topic, partition))
+    await asyncio.gather(*acks)
+
+
+async def _taken(producer: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int) -> Any:
+    """What it returns is awaited for the acknowledgement."""
+    return await _insist(partial(producer.send_batch, batch, topic, partition=partition))
+
+
+async def _insist(ask: Callable[[], Awaitable[Result]]) -> Result:
+    """Again and again: who waits for us knows whether Kafka is away or takes nothing."""
+    while True:
+        try:
+            return await ask()
+        except (KafkaTimeoutError, UnknownTopicOrPartitionError) as error:
+            log.warning("kafka takes no record yet", error=f"{type(error).__name__}: {error}")
+
+
+def _append(batch: BatchBuilder, row: Any, is_story: bool) -> bool:
+    """Whether there was room for it."""
     headers = [(name, value.encode()) for name, value in row["headers"].items()]
-    if topic_named(row["topic"]).is_story:
+    if is_story:
         headers.append(("ce_sequence", str(row["sequence"]).encode()))
-    key = row["aggregate_id"].encode()
-    return await producer.send(row["topic"], value=row["value"], key=key, headers=headers)
+    added = batch.append(
+        timestamp=None, key=row["aggregate_id"].encode(), value=row["value"], headers=headers
+    )
+    return added is not None

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -23,9 +24,15 @@ _AWAY = (
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether Postgres is away, so that waiting helps and no attempt should be counted."""
-    # asyncpg also reports values of the wrong type as InterfaceError; those are ValueErrors and our bugs.
     is_broken_connection = isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
     return isinstance(error, _AWAY) or is_broken_connection
+
+
+def is_unstorable(error: BaseException) -> bool:
+    """Whether a value does not fit its column, so that no further attempt can help."""
+    # asyncpg itself reports what it cannot encode as InterfaceError, which is then a ValueError too.
+    is_not_encoded = isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
+    return isinstance(error, asyncpg.DataError) or is_not_encoded
 
 
 CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
@@ -33,26 +40,35 @@ CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.
 
 
 class Database:
-    """A pool whose connections see only the service's own schema."""
+    """A pool whose connections see only the service's own schema.
 
-    def __init__(self, dsn: str, *, application: str, max_size: int = 10) -> None:
+    One that says nothing for the time of `silence` is taken for dead: TimeoutError.
+    """
+
+    def __init__(
+        self, dsn: str, *, application: str, max_size: int = 10, silence: timedelta = timedelta(seconds=15)
+    ) -> None:
         self._dsn = dsn
         self._application = application
         self._max_size = max_size
+        self._silence_seconds = silence.total_seconds()
         self._pool: asyncpg.Pool | None = None
 
     async def open(self) -> None:
+        silence = self._silence_seconds
         self._pool = await asyncpg.create_pool(
             self._dsn,
             min_size=1,
             max_size=self._max_size,
-            command_timeout=30,
+            timeout=silence,
+            command_timeout=silence,
             init=_register_json,
             server_settings={
                 "application_name": self._application,
-                "statement_timeout": "30s",
-                "idle_in_transaction_session_timeout": "30s",
-                "lock_timeout": "10s",
+                "statement_timeout": _milliseconds(silence),
+                # What a dead client of ours has locked is free again when its successor comes.
+                "idle_in_transaction_session_timeout": _milliseconds(silence),
+                "lock_timeout": _milliseconds(silence * 2 / 3),
             },
         )
 
@@ -68,20 +84,42 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        async with self.pool.acquire(timeout=30) as conn, conn.transaction():
-            yield conn
+        async with self._connection() as conn, conn.transaction():
+            try:
+                yield conn
+            except TimeoutError:
+                conn.terminate()
+                raise
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        """A silent one is dropped: to cancel or to roll back would take as long again."""
+        async with self.pool.acquire(timeout=self._silence_seconds) as conn:
+            try:
+                yield conn
+            except TimeoutError:
+                conn.terminate()
+                raise
 
     async def fetch(self, query: str, *args: object) -> list[asyncpg.Record]:
-        return await self.pool.fetch(query, *args)
+        async with self._connection() as conn:
+            return await conn.fetch(query, *args)
 
     async def fetchrow(self, query: str, *args: object) -> asyncpg.Record | None:
-        return await self.pool.fetchrow(query, *args)
+        async with self._connection() as conn:
+            return await conn.fetchrow(query, *args)
 
     async def fetchval(self, query: str, *args: object) -> Any:
-        return await self.pool.fetchval(query, *args)
+        async with self._connection() as conn:
+            return await conn.fetchval(query, *args)
 
     async def execute(self, query: str, *args: object) -> str:
-        return await self.pool.execute(query, *args)
+        async with self._connection() as conn:
+            return await conn.execute(query, *args)
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
 
 
 async def _register_json(conn: Any) -> None:

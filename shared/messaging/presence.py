@@ -1,0 +1,62 @@
+"""Telling a Kafka that is away, for which one waits, from one that answers and does nothing for us."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+
+from shared.log import get_logger
+from shared.messaging.kafka import sasl
+from shared.settings import ServiceSettings
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+Answers = Callable[[], Awaitable[bool]]
+ANSWER_SECONDS = 5.0
+POLL_SECONDS = 1.0
+
+
+async def kafka_answers(settings: ServiceSettings) -> bool:
+    """Whether a new connection gets the metadata of the cluster."""
+    login = sasl(
+        settings.kafka_username,
+        settings.kafka_password.get_secret_value(),
+        security_protocol=settings.kafka_security_protocol,
+    )
+    client = AIOKafkaClient(bootstrap_servers=settings.kafka_bootstrap, **login)
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await client.bootstrap()
+    except (KafkaError, OSError, TimeoutError):
+        return False
+    finally:
+        await client.close()
+    return True
+
+
+async def assumed_there() -> bool:
+    return True
+
+
+async def until_there(answers: Answers) -> None:
+    while not await answers():
+        log.warning("kafka is away")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def however_long_away(work: Awaitable[Result], answers: Answers, *, seconds: float) -> Result:
+    """What `work` gives. TimeoutError where Kafka answers and the work still does not end for so long."""
+    running = asyncio.ensure_future(work)
+    has_answered = False
+    try:
+        while not (await asyncio.wait({running}, timeout=seconds))[0]:
+            if has_answered:
+                raise TimeoutError(f"Kafka answers, but this did not end within {seconds:g} s")
+            has_answered = await answers()
+            log.warning("kafka takes its time", answers=has_answered)
+        return running.result()
+    finally:
+        running.cancel()
