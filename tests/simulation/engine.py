@@ -115,6 +115,8 @@ class Engine:
         if grace_seconds and any(node.state is not MemberState.ENDED for node in nodes):
             await pause(grace_seconds)
         for node in nodes:
+            if node.runner and not node.is_cut_off:
+                self._world.checker.nodes.ends(node.runner)
             self.kill(node)
 
     async def forget(self, name: str) -> None:

@@ -2,15 +2,14 @@
 
 import random
 
-PLACES = (
+CRASHES = (
     "crash before the commit",
     "crash after the commit",
     "crash before publishing",
     "crash after publishing",
     "crash task",
-    "rewind",
-    "stall",
 )
+PLACES = (*CRASHES, "rewind", "stall")
 """In the kernel of any service."""
 
 LIES = (
@@ -36,7 +35,7 @@ KERNEL_RATES = {
     "crash after the commit": 0.002,
     "crash before publishing": 0.002,
     "crash after publishing": 0.003,
-    "crash task": 0.01,
+    "crash task": 0.04,
     "rewind": 0.01,
     "stall": 0.002,
 }

@@ -34,6 +34,8 @@ class Switches:
 
     has_inbox: bool = True
     tasks_end_in_one_transaction: bool = True
+    commits_offset_after_effect: bool = True
+    marks_after_publishing: bool = True
 
 
 class Kernel:
@@ -190,6 +192,7 @@ class Kernel:
             return
         has_faults = self.world.faults.active
         if has_faults and self.crashes("before the commit"):
+            cursor.position += not self.switches.commits_offset_after_effect
             return
         self._deliver(record)
         if has_faults and self.crashes("after the commit"):

@@ -82,7 +82,6 @@ def finished(world: "World") -> None:
     for job in checker.jobs.evaluating:
         if checker.models.answers.get(job) != 1:
             world.alarm("verdicts", f"{job} has {checker.models.answers.get(job, 0)}, expected 1")
-    for name, kernel in world.kernels.items():
-        parked = {record.id for record, _ in kernel.parked}
-        if parked - checker.hostile:
-            world.alarm("parked", f"{name}: {sorted(parked - checker.hostile)}")
+    parked = {record.id for kernel in world.kernels.values() for record, _ in kernel.parked}
+    if parked != checker.hostile:
+        world.alarm("not parked", f"{sorted(checker.hostile - parked)}")

@@ -43,6 +43,8 @@ class Outbox:
         if not kernel.up or not self.rows:
             return
         if kernel.world.faults.active and kernel.crashes("before publishing"):
+            if not kernel.switches.marks_after_publishing:
+                self.rows = []
             return
         batch = self.rows
         published = len(batch)

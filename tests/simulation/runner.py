@@ -117,6 +117,14 @@ class Runner:
     def is_cut_off(self) -> bool:
         return self._world.clock.now < self.cut_until
 
+    @property
+    def has_read_all(self) -> bool:
+        """Nothing is on its way between it and the control side."""
+        is_listening = self._journal.listening_from is not None and bool(self._journal.reports)
+        return (
+            is_listening and self._offset == len(self._partition.records) and not self._journal.unacknowledged
+        )
+
     # Its life.
 
     async def _life(self) -> None:

@@ -10,7 +10,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.kernel import Switches
 from tests.simulation.liveness import settle
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.users import Users
+from tests.simulation.users import CAPACITY, Users
 from tests.simulation.violation import Violation
 from tests.simulation.world import Setting, World
 
@@ -31,14 +31,14 @@ def run(seed: int, switches: Switches | None = None) -> World:
         raise Violation(f"{first}\nand the same seed, run again, did not show it") from first
 
 
-def runs(seed: int, messages: int) -> Iterator[World]:
+def runs(seed: int, messages: int, switches: Switches | None = None) -> Iterator[World]:
     """Seeds from this one on, until so many messages were handled."""
     done = 0
     # A world is a web of references: collecting it now and then is cheaper than looking for it all the time.
     gc.disable()
     try:
         while done < messages:
-            world = run(seed)
+            world = run(seed, switches)
             done += world.messages
             seed += 1
             yield world
@@ -52,7 +52,10 @@ def _run(seed: int, setting: Setting) -> World:
     # Drawn apart from the world's own numbers, so that they do not depend on how it is built.
     rng = random.Random(f"setting {seed}")
     faults = Faults.some(rng)
-    world = World(seed, faults, replace(setting, max_lag=rng.choice((0.05, 1.0, 8.0, 40.0))))
+    setting = replace(
+        setting, max_lag=rng.choice((0.05, 1.0, 8.0, 40.0)), num_steps=rng.choice((8, 24, 24, 24, 160))
+    )
+    world = World(seed, faults, setting)
     try:
         _live(world, rng)
     finally:
@@ -71,10 +74,10 @@ def _live(world: World, rng: random.Random) -> None:
     world.run(rng.choice((60.0, 200.0, 500.0)))
     world.faults.end()
     world.max_lag = 0.5
-    users.restore()
+    users.resize(CAPACITY)
     world.run(PEACE_SECONDS)
     # A drain may have been on its way.
-    users.restore()
+    users.resize(CAPACITY)
     settle(world)
 
 

@@ -1,6 +1,7 @@
 """What people, tenants and operators ask for, and the ingest that answers for datasets."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 from schemas.artefacts import DatasetCounts
 from schemas.base import CommandRefused
@@ -16,7 +17,7 @@ from schemas.model import (
     RollbackDeployment,
     UndeployModel,
 )
-from schemas.node import DrainNode, PreemptNode, SetPoolCapacity
+from schemas.node import DrainNode, NodeLost, PreemptNode, SetPoolCapacity
 from schemas.specification import BenchmarkRule, GateSpec, JobSpec, Recipe, Resources
 from tests.builders import a_file_ref, a_sha
 
@@ -96,9 +97,8 @@ class Users:
         world.clock.after(at, lambda: world.send(accepted, writer="ingest"))
         world.clock.after(at + rng.choice((0.01, 5.0, 40.0)), lambda: world.send(answer, writer="ingest"))
 
-    def delete_dataset(self) -> None:
-        """Of one job, whose attempt may run on it."""
-        job_id = self._some_job()
+    def delete_dataset(self, job_id: str) -> None:
+        """Its attempt may run on it."""
         tenant = self.jobs[job_id]
         fact = DatasetDeleted(
             dataset_version=a_sha(f"dataset {job_id}"), tenant=tenant, dataset_ids=(f"ds-{job_id}",)
@@ -107,8 +107,8 @@ class Users:
 
     # Commands about a job.
 
-    def cancel(self, job_id: str) -> None:
-        reason = self._rng.choice(("user", "budget"))
+    def cancel(self, job_id: str, *, reason: Literal["user", "budget"] | None = None) -> None:
+        reason = reason or self._rng.choice(("user", "budget"))
         self.world.send(CancelJob(job_id=job_id, tenant=self.jobs[job_id], reason=reason), writer="gateway")
 
     def pause(self, job_id: str) -> None:
@@ -132,12 +132,8 @@ class Users:
 
     # Commands about capacity, models and slots.
 
-    def resize(self) -> None:
-        pool = self._rng.choice(list(CAPACITY))
-        self.world.send(SetPoolCapacity(pool=pool, nodes=self._rng.randint(0, 5)), writer="admin")
-
-    def restore(self) -> None:
-        for pool, nodes in CAPACITY.items():
+    def resize(self, capacity: Mapping[str, int]) -> None:
+        for pool, nodes in capacity.items():
             self.world.send(SetPoolCapacity(pool=pool, nodes=nodes), writer="admin")
 
     def drift(self) -> None:
@@ -167,6 +163,13 @@ class Users:
         )
         self.world.send(command, writer="admin")
 
+    def hostile(self) -> None:
+        """Facts about a job that there is not, the second time with a gap in their story."""
+        for step in (1, 3):
+            fact = NodeLost(job_id="ghost", tenant="acme", attempt=1, node_id="n", message="forged")
+            sent = self.world.send(fact, writer="provisioner", skip=step - 1)
+            self.world.checker.hostile.add(sent)
+
     def act(self) -> None:
         """Something, at random."""
         rng = self._rng
@@ -175,7 +178,14 @@ class Users:
         if kind < 0.15:
             self.about_a_model()
         elif kind < 0.18:
-            rng.choice((self.drift, self.delete_dataset, self.resize))()
+            rng.choice(
+                (
+                    self.drift,
+                    self.hostile,
+                    lambda: self.delete_dataset(job_id),
+                    lambda: self.resize({rng.choice(list(CAPACITY)): rng.randint(0, 5)}),
+                )
+            )()
         else:
             rng.choice(
                 (

@@ -106,11 +106,11 @@ class World:
 
     # Who speaks beside the services.
 
-    def send(self, message: Message, *, writer: str, event_id: str = "") -> str:
-        """A command, or a fact of a service that is not simulated."""
+    def send(self, message: Message, *, writer: str, skip: int = 0) -> str:
+        """A command, or a fact of a service that is not simulated; `skip`: numbers left out of its story."""
         topic = topic_of(type(message), writer=writer)
-        event_id = event_id or f"{writer}-{self.next_number()}"
-        sequence = self._next_sequence(topic, message.key) if topic.is_story else None
+        event_id = f"{writer}-says-{self.next_number()}"
+        sequence = self._next_sequence(topic, message.key) + skip if topic.is_story else None
         if self.is_traced:
             self.note(f"{writer}: {message.type} {message.key if topic.is_story else message!r}")
         self.log.append(Record(event_id, topic, message.key, message.type, message, sequence, writer=writer))

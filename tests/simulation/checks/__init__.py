@@ -48,6 +48,8 @@ class Checker:
             self._scheduler_applied(kernel, record)
         elif kernel.name == "provisioner" and record.type == "JobScheduled":
             self.nodes.reserved(kernel, record)
+        elif kernel.name == "trainer_agent" and record.type == "JobStopping":
+            self.training.relays_stop(record.message)
 
     def emitted(self, unit: Unit) -> None:
         for event in unit.events:

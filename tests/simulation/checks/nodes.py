@@ -9,6 +9,7 @@ from tests.simulation.unit import Unit
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
+    from tests.simulation.runner import Runner
     from tests.simulation.world import World
 
 Attempt = tuple[str, int]
@@ -63,6 +64,16 @@ class NodeChecks:
             self._world.alarm("ledger", f"{job_id} e{attempt} is freed, the provisioner still holds {held}")
         if self._world.kernels["scheduler"].tables.get("booking", (job_id, attempt)) is not None:
             self._world.alarm("ledger", f"{job_id} e{attempt} is released, the scheduler has it booked")
+
+    def ends(self, runner: "Runner") -> None:
+        """The engine is told to end a runner: if it lives, it must have heard of the stop, or could not."""
+        heard = (runner.job_id, runner.attempt) in self._world.checker.training.stops_relayed
+        control = self._world.kernels["trainer_agent"]
+        all_is_said = not control.outbox.rows and all(
+            cursor.next is None for cursor in control.cursors if cursor.topic.name == "agent.reports"
+        )
+        if heard and all_is_said and runner.alive and runner.has_read_all and runner.wish.directive is None:
+            self._world.alarm("stop not relayed", f"{runner.name} is ended and was never asked to stop")
 
     def _nothing_is_left(self, name: Attempt) -> None:
         at_engine = attempt_name(*name)

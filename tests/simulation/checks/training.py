@@ -19,6 +19,8 @@ class TrainingChecks:
         self.closed: dict[Attempt, str] = {}
         """The last fact of each attempt that has one."""
         self.verified: set[tuple[str, BundleRef]] = set()
+        self.stops_relayed: set[Attempt] = set()
+        """Of which the control side has applied a JobStopping."""
         self._written: set[tuple[str, BundleRef]] = set()
         self._makers: dict[Attempt, str] = {}
         self._newest: dict[str, int] = {}
@@ -56,6 +58,10 @@ class TrainingChecks:
         if found is None or found.is_corrupt:
             self._world.alarm("false verdict", f"{event.job_id} {event.bundle} is called verified")
         self.verified.add((event.job_id, event.bundle))
+
+    def relays_stop(self, event: Any) -> None:
+        if (event.job_id, event.attempt) not in self.closed:
+            self.stops_relayed.add((event.job_id, event.attempt))
 
     def child_started(self, job_id: str, attempt: int, index: int) -> None:
         if (job_id, attempt, index) in self._children:

@@ -1,0 +1,145 @@
+"""Production with one thing broken. What the simulation does not notice about these, it cannot show of the rest."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from services.evaluator.decide import lifecycle
+from services.evaluator.handlers import gate
+from services.evaluator.model import EvaluationState
+from services.provisioner import decide as provisioning
+from services.provisioner.handlers.engine import Engine
+from services.registry.decide import versions
+from services.scheduler.decide import facts, rows
+from services.scheduler.decide.decision import Decision, StartOverdue
+from services.scheduler.model import TERMINAL, Job
+from services.trainer_agent import decide as control
+from tests.simulation.kernel import Switches
+from tests.simulation.stores import checkpoint_watcher
+from tests.simulation.tables import Tables
+
+Patch = pytest.MonkeyPatch
+Mutant = Callable[[Patch], Switches | None]
+
+
+def no_inbox(patch: Patch) -> Switches:
+    return Switches(has_inbox=False)
+
+
+def offset_before_effect(patch: Patch) -> Switches:
+    return Switches(commits_offset_after_effect=False)
+
+
+def outbox_marked_before_publishing(patch: Patch) -> Switches:
+    return Switches(marks_after_publishing=False)
+
+
+def epochs_ignored_by_the_scheduler(patch: Patch) -> None:
+    def store(job: Job, fact: Any, view: Any, *, bundle: Any = None, **said: Any) -> Decision:
+        if job.state in TERMINAL or job.run is None:
+            return Decision(job, ignored="too late or too early")
+        named = job.facts.named | ({bundle} if bundle else frozenset())
+        stored = job.with_run(facts=replace(job.facts, named=named, **said))
+        return rows.follow(Decision(stored.without_settled_bundles()), view)
+
+    patch.setattr(facts, "_store", store)
+
+
+def epochs_ignored_by_the_control_side(patch: Patch) -> None:
+    def why_void(one: Any, claim: Any, *, newest: int) -> str:
+        return ""
+
+    patch.setattr(control, "_why_void", why_void)
+
+
+def no_reaper(patch: Patch) -> None:
+    async def sweep(self: Engine) -> None:
+        """Orphans stay."""
+
+    patch.setattr(Engine, "sweep", sweep)
+
+
+def no_start_deadline(patch: Patch) -> None:
+    is_over = provisioning._is_over
+    patch.setitem(facts.ABOUT_TIME, StartOverdue, lambda job, timer, view: Decision(job))  # type: ignore[arg-type]
+    patch.setattr(
+        provisioning, "_is_over", lambda one, now: one.stop_deadline is not None and is_over(one, now)
+    )
+
+
+def no_silence_timer(patch: Patch) -> None:
+    def silence_due(one: Any, *, now: Any, awake_since: Any) -> control.Decision:
+        return control.Decision(one)
+
+    patch.setattr(control, "on_silence_due", silence_due)
+
+
+def double_verdict(patch: Patch) -> Switches:
+    end = lifecycle.end
+    patch.setattr(
+        lifecycle, "end", lambda one, result: end(replace(one, state=EvaluationState.RUNNING), result)
+    )
+    return Switches(tasks_end_in_one_transaction=False)
+
+
+def base_check_skipped(patch: Patch) -> None:
+    obstacle = versions._obstacle
+
+    def without_base(version: Any, passed: Any, current_sha: str | None) -> Any:
+        return obstacle(version, passed, version.base_sha)
+
+    patch.setattr(versions, "_obstacle", without_base)
+
+
+def stop_never_relayed(patch: Patch) -> None:
+    stopping = control.on_job_stopping
+    patch.setattr(control, "on_job_stopping", lambda one, event: replace(stopping(one, event), messages=()))
+
+
+def checkpoint_verdict_by_digest_alone(patch: Patch) -> None:
+    """A bundle whose digest is known of another attempt is not looked at again."""
+    add = checkpoint_watcher.add_checkpoint
+
+    async def add_new_digest(
+        conn: Tables, job_id: str, tenant: str, bundle: Any, *kind: Any, at: Any
+    ) -> bool:
+        known = {
+            each.bundle.manifest_sha256 for each in await checkpoint_watcher.list_checkpoints(conn, job_id)
+        }
+        is_new = await add(conn, job_id, tenant, bundle, *kind, at=at)
+        return is_new and bundle.manifest_sha256 not in known
+
+    patch.setattr(checkpoint_watcher, "add_checkpoint", add_new_digest)
+
+
+def evaluation_verdict_by_digest_alone(patch: Patch) -> None:
+    patch.setattr(gate, "result_key", lambda artefact, version, harness, required: version.digest)
+
+
+def resume_only_from_the_last_attempt(patch: Patch) -> None:
+    def resume(self: Job) -> Any:
+        own = [bundle for bundle in self.verified if bundle.attempt == self.attempt]
+        return max(own, key=lambda bundle: bundle.step, default=None)
+
+    patch.setattr(Job, "resume", property(resume))
+
+
+MUTANTS: dict[Mutant, set[str]] = {
+    no_inbox: {"applied twice"},
+    offset_before_effect: {"parked", "not at rest"},
+    outbox_marked_before_publishing: {"parked", "not at rest"},
+    epochs_ignored_by_the_scheduler: {"old epoch"},
+    epochs_ignored_by_the_control_side: {"parked", "closed attempt", "old epoch"},
+    no_reaper: {"not at rest"},
+    no_start_deadline: {"not at rest"},
+    no_silence_timer: {"not at rest"},
+    double_verdict: {"two verdicts"},
+    base_check_skipped: {"stale base"},
+    stop_never_relayed: {"stop not relayed", "not stopped"},
+    checkpoint_verdict_by_digest_alone: {"not at rest"},
+    evaluation_verdict_by_digest_alone: {"false pass"},
+    resume_only_from_the_last_attempt: {"resume point"},
+}
+"""Each with what it shows itself as, so that no other alarm passes for it."""

@@ -1,0 +1,23 @@
+"""The simulation sees what is broken: each mutant within a fraction of what CI simulates."""
+
+import pytest
+
+from tests.chaos.scale import note
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.scenario import runs
+from tests.simulation.violation import Violation
+
+BUDGET = 100_000
+"""Messages."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mutant_is_caught(mutant, monkeypatch):
+    switches = mutant(monkeypatch)
+    worlds = runs(1, BUDGET, switches)
+    with pytest.raises(Violation) as caught:
+        sum(world.messages for world in worlds)
+    invariant, _, history = str(caught.value).partition(": ")
+    assert invariant in MUTANTS[mutant]
+    assert "repeat: SIM_SEED=" in history
+    note(f"simulation mutant {mutant.__name__}", alarm=1)

@@ -1,0 +1,47 @@
+"""The stores in memory answer all that production's handlers ask of theirs, under the same signatures."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.simulation.wiring import STORES
+
+OPTIONAL = {("scheduler", "candidates")}
+"""Takes its limits or not: what waits here is few."""
+
+
+def name_of(store: ModuleType) -> str:
+    return store.__name__.rpartition(".")[2]
+
+
+@pytest.mark.parametrize("store", STORES, ids=name_of)
+def test_every_question_of_the_handlers_has_an_answer(store):
+    real = importlib.import_module(f"services.{name_of(store)}.store")
+    asked = {name for module in STORES[store] for name in _asked_by(module)}
+    assert asked, "handlers ask their store"
+    for name in sorted(asked):
+        answer = getattr(store, name, None)
+        assert answer is not None, f"tests/simulation/stores/{name_of(store)}.py has no {name}"
+        if (name_of(store), name) not in OPTIONAL:
+            assert _parameters(answer) == _parameters(getattr(real, name)), name
+
+
+def _asked_by(module: ModuleType) -> set[str]:
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text())
+    return {
+        node.func.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "store"
+    }
+
+
+def _parameters(function: object) -> list[tuple[str, object]]:
+    return [(each.name, each.kind) for each in inspect.signature(function).parameters.values()]  # type: ignore[arg-type]
