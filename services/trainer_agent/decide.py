@@ -83,6 +83,9 @@ def on_runner_started(
     if attempt.order and claim.node_index >= attempt.order.nodes:
         reason = f"node index {claim.node_index} of an attempt of {attempt.order.nodes} nodes"
         return Decision(attempt, dropped=reason)
+    runner = attempt.runner(claim.node_index)
+    if runner and runner.report_id == report_id:
+        return Decision(attempt)  # the same report, come again
     if attempt.state is AttemptState.TRAINING:
         return _on_second_start(attempt, claim)
     known = attempt.with_runner(

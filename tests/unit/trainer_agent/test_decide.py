@@ -176,6 +176,11 @@ class TestGangBarrier:
     def test_nothing_starts_after_a_failure(self):
         assert types(on_started(an_attempt(started=1, failure=FailureClass.INFRA), started(1))) == []
 
+    def test_a_report_that_comes_again_in_training_changes_nothing(self):
+        attempt = on_started(an_attempt(nodes=1), started()).attempt
+        assert attempt.state is AttemptState.TRAINING
+        assert on_started(attempt, started()) == Decision(attempt)
+
     def test_a_runner_that_starts_again_in_training_fails_the_attempt(self):
         decision = on_started(in_training(), started(1), report_id="again")
         assert only(decision, TrainingFailed).failure_class is FailureClass.INFRA
