@@ -13,7 +13,7 @@ from schemas.base import CommandRefused
 from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
 from schemas.parked import DropParked
-from shared.errors import ParentUnknown
+from shared.errors import ParentUnknown, Refused
 from shared.messaging import consumer
 from shared.messaging.consumer import MAX_ATTEMPTS, DependencyAway, Edge, TooManyParked
 from shared.messaging.delivery import Record
@@ -33,6 +33,8 @@ class Shaky(Database):
     """Postgres is away this many times when a transaction begins."""
 
     away = 0
+    in_doubt = 0
+    """So many commits take place, but their answer is lost."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator:
@@ -41,6 +43,9 @@ class Shaky(Database):
             raise ConnectionRefusedError("nobody listens")
         async with super().transaction() as conn:
             yield conn
+        if self.in_doubt:
+            self.in_doubt -= 1
+            raise ConnectionResetError("no answer to COMMIT")
 
 
 @pytest.fixture
@@ -142,6 +147,52 @@ async def test_a_fact_cannot_be_refused_so_it_is_parked(edge, record, db, pauses
     assert pauses == []
     assert await parked(db, key) == [("rejected", f"forbidden: {key} must not be deleted", True)]
     assert await db.fetchval("SELECT count(*) FROM outbox WHERE headers ->> 'ce_causationid' = $1", key) == 0
+
+
+class TestACommitInDoubt:
+    async def test_has_one_effect(self, database, edge, record, db, pauses):
+        database.in_doubt = 1
+        key = new_key()
+        assert await edge.consume(record(key)) == "duplicate"
+        assert await effects(db, key) == 1
+
+    async def test_refuses_a_command_once(self, database, edge, db, pauses):
+        async def refuse(command: DropParked, unit: Unit) -> None:
+            raise Refused("not_now", "for no reason")
+
+        edge.on("parked.commands", DropParked, refuse)
+        envelope, record = a_command(DropParked(service="tracker", parked_id=1, reason="test"))
+        database.in_doubt = 1
+        assert await edge.consume(record) == "duplicate"
+        said = "SELECT count(*) FROM outbox WHERE headers ->> 'ce_causationid' = $1"
+        assert await db.fetchval(said, envelope.id) == 1
+
+    async def test_parks_a_message_once(self, database, edge, record, db, pauses):
+        database.in_doubt = 1
+        key = new_key()
+        assert await edge.consume(record(key, tenant="hopeless")) == "parked"
+        assert len(await parked(db, key)) == 1
+
+
+async def test_a_member_that_comes_late_does_not_set_a_story_back(db):
+    key = new_key()
+    for number in (7, 5):
+        await db.execute(consumer.SAVE_POSITION, DATASET_EVENTS, key, number)
+    assert await db.fetchval(consumer.FIND_POSITION, DATASET_EVENTS, key) == 7
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800"], ids=["beyond the column", "no text"])
+async def test_a_value_that_no_column_takes_is_parked_at_once(database, record, db, pauses, value):
+    async def store(event: DatasetDeleted, unit: Unit) -> None:
+        column = "number" if isinstance(value, int) else "tenant"
+        await unit.conn.execute(f"INSERT INTO effect ({column}) VALUES ($1)", value)
+
+    edge = Edge("tracker", database, poke=lambda: None)
+    edge.on(DATASET_EVENTS, DatasetDeleted, store)
+    key = new_key()
+    assert await edge.consume(record(key)) == "parked"
+    assert pauses == []
+    assert [reason for reason, _, _ in await parked(db, key)] == ["rejected"]
 
 
 class TestWaitingInVain:

@@ -17,6 +17,7 @@ def test_the_defaults_stand_in_order():
         ({"revoke_wait": 40, "handler_budget": 5}, "revoke_wait"),
         ({"rebalance_timeout": 31}, "rebalance_timeout"),
         ({"heartbeat": 11}, "3 x heartbeat"),
+        ({"postgres_silence": 4}, "handler_budget"),
         ({"lease_renew": 6}, "3 x lease_renew"),
         ({"outbox_retention": 6 * 86_400}, "outbox_retention"),
     ],

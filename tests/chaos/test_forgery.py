@@ -1,0 +1,100 @@
+"""Who may say what: tenants only their commands, each topic only its types, each event only one payload."""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import asyncpg
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
+
+from deploy.local.stack import Stack
+from schemas.generate.__main__ import all_messages
+from schemas.topics import TOPICS, tenant_commands
+from shared.messaging.kafka import kafka_producer, sasl
+from shared.service import Service
+from tests.chaos.edges import HEARD, LISTENERS, TENANT, edges, record_of, sample
+from tests.chaos.scale import scaled, seed
+from tests.chaos.snapshots import state_of
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(120, 3600))]
+
+WHY = 'SELECT reason, blocks FROM {service}.parked WHERE topic = $1 AND "offset" = $2'
+HANDLED = ("applied", "refused")
+
+
+@pytest.fixture(scope="module")
+async def services(stack: Stack) -> AsyncIterator[dict[str, Service]]:
+    async with edges(stack) as services:
+        yield services
+
+
+async def test_a_tenants_kafka_user_writes_its_own_topic_alone(stack: Stack):
+    user = f"tenant-{TENANT}"
+    password = stack.kafka_password(user)
+    async with kafka_producer(stack.kafka_bootstrap, user, password, client_id="forger") as producer:
+        for topic in (*TOPICS, tenant_commands("other")):
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.send_and_wait(topic.name, b"{}", key=b"forged")
+        await producer.send_and_wait(tenant_commands(TENANT).name, b"{}", key=b"its own")
+
+
+async def test_a_tenants_kafka_user_reads_nothing(stack: Stack):
+    user = f"tenant-{TENANT}"
+    for group, error in ((None, TopicAuthorizationFailedError), ("gateway", GroupAuthorizationFailedError)):
+        consumer = AIOKafkaConsumer(
+            tenant_commands(TENANT).name,
+            bootstrap_servers=stack.kafka_bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            **sasl(user, stack.kafka_password(user)),
+        )
+        try:
+            with pytest.raises(error):
+                await _first_record(consumer)
+        finally:
+            await consumer.stop()
+
+
+async def _first_record(consumer: AIOKafkaConsumer) -> object:
+    await consumer.start()
+    return await consumer.getone()
+
+
+async def test_a_type_on_a_topic_that_does_not_carry_it_is_parked_and_changes_nothing(
+    services: dict[str, Service], db: asyncpg.Pool
+):
+    random, repeat = Random(seed()), f"repeat with CHAOS_SEED={seed()}"
+    before = {service: await state_of(db, service) for service in LISTENERS}
+    for service, topic in HEARD:
+        foreign = [message for message in all_messages() if message not in topic.messages]
+        for message in random.sample(foreign, k=min(scaled(4, 1_000), len(foreign))):
+            record = record_of(topic, sample(message))
+            where = f"{service} on {topic.name}: {message.type}; {repeat}"
+            assert await services[service]._edge.consume(record) == "parked", where
+            row = await db.fetchrow(WHY.format(service=service), topic.name, record.offset)
+            assert row["reason"] == "unknown_type", where
+    assert {service: await state_of(db, service) for service in LISTENERS} == before
+
+
+async def test_an_event_that_comes_again_with_another_payload_is_parked_and_holds_nothing_back(
+    services: dict[str, Service], db: asyncpg.Pool
+):
+    """Over every type that a service hears; one that was only waiting or ignored has left nothing to twin."""
+    twins = 0
+    for service, topic in HEARD:
+        for message in topic.messages:
+            edge, made = services[service]._edge, sample(message)
+            first = record_of(topic, made)
+            outcome = await edge.consume(first)
+            before = await state_of(db, service)
+            event_id = dict(first.headers)["ce_id"].decode()
+            twin = record_of(topic, made, event_id=event_id, sequence=2, field_of_a_forger=True)
+            again = await edge.consume(twin)
+            assert await state_of(db, service) == before, f"{service}: {message.type}"
+            if outcome in HANDLED:
+                twins += 1
+                assert again == "parked", f"{service}: {message.type} was {outcome}, its twin {again}"
+                row = await db.fetchrow(WHY.format(service=service), topic.name, twin.offset)
+                assert tuple(row) == ("other_payload", False), f"{service}: {message.type}"
+    assert twins > 50

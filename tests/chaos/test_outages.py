@@ -1,0 +1,164 @@
+"""Kafka and Postgres die, go away, cut the line and fall silent under load: each fact has exactly one effect."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from shared.messaging.reader import Login
+from shared.postgres.database import Database
+from tests.chaos import pipeline
+from tests.chaos.fronts import Fronts
+from tests.chaos.pipeline import Books, Writers
+from tests.chaos.proxies import POSTGRES_SAID_COMMIT
+from tests.chaos.scale import note, scaled, seed
+from tests.integration.kernel.conftest import new_key, until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
+
+SILENCE_SECONDS = 3.0
+SERVICES = ("ingest", "tracker")
+
+
+@dataclass
+class Load:
+    """Traffic of one test through the pair of services, and the books on it."""
+
+    writers: Writers
+    books: Books
+    keys: list[str]
+    random: Random
+
+
+@pytest.fixture(scope="module")
+async def pair(stack: Stack, lines: Fronts) -> AsyncIterator[Stack]:
+    """Both services talk to Kafka and Postgres through the proxies alone."""
+    await pipeline.migrated(stack, *SERVICES)
+    for service in SERVICES:
+        env = {"TIMING_POSTGRES_SILENCE": f"PT{SILENCE_SECONDS}S", "TIMING_HANDLER_BUDGET": "PT2S"}
+        await pipeline.start(stack, service, env={**lines.env(service), **env})
+    for service in SERVICES:
+        await stack.wait_healthy(service)
+    yield stack
+    lines.kafka.heal()
+    lines.postgres.heal()
+    for service in SERVICES:
+        await stack.stop(service)
+
+
+@pytest.fixture
+async def load(pair: Stack, db: asyncpg.Pool) -> AsyncIterator[Load]:
+    """Facts of 20 aggregates, until the test ends; then one more, so that what was last is not left behind."""
+    keys, random = [new_key() for _ in range(20)], Random(seed())
+    database = Database(pair.postgres_dsn("ingest"), application="writers")
+    await database.open()
+    writers = Writers(database, keys, random, per_second=40.0)
+    async with writers.at_work():
+        load = Load(writers, Books(db, keys), keys, random)
+        await load.books.until_effects(20)
+        yield load
+    await database.close()
+
+
+@asynccontextmanager
+async def _nothing_lost_or_doubled(load: Load, login: Login) -> AsyncIterator[None]:
+    """After what is done inside, traffic flows, stops, and every fact had its one effect, in order."""
+    yield
+    await load.books.until_effects(20)
+    await load.writers.stop()
+    outcome = await load.books.settled()
+    repeat = f"repeat with CHAOS_SEED={seed()}"
+    assert outcome.faults() == [], repeat
+    told = await pipeline.sequences_told(login, load.keys)
+    numbers = {pipeline.job_of(key): list(range(1, len(ids) + 1)) for key, ids in outcome.written.items()}
+    assert told == numbers, repeat
+
+
+async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load, login: Login):
+    async with _nothing_lost_or_doubled(load, login):
+        for _ in range(scaled(5, 500)):
+            await pair.kill("kafka")
+            pair._supervisor.child("kafka").restarts = 0
+            await pair.wait_healthy("kafka")
+            began = time.monotonic()
+            await load.books.until_effects(load.random.randint(1, 40))
+            note("broker killed", seconds_to_recover=time.monotonic() - began)
+    assert load.writers.unknown == 0, "writers need no Kafka"
+
+
+async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load, login: Login):
+    deaths = {service: pair._supervisor.child(service).deaths for service in SERVICES}
+    async with _nothing_lost_or_doubled(load, login):
+        lines.kafka.refuse()
+        began, committed = time.monotonic(), load.writers.committed
+
+        async def time_is_up() -> bool:
+            return time.monotonic() - began > scaled(35, 3600)
+
+        await until(time_is_up, "the end of the outage", patience_seconds=2 * scaled(35, 3600))
+        written = load.writers.committed - committed
+        lines.kafka.heal()
+        began = time.monotonic()
+        await load.books.until_effects(1)
+        first = time.monotonic() - began
+        await load.books.until_effects(written)
+        note(
+            "broker away",
+            facts_meanwhile=written,
+            seconds_to_first=first,
+            seconds_to_drained=time.monotonic() - began,
+        )
+    assert load.writers.unknown == 0
+    assert written > 0.5 * load.writers.per_second * scaled(35, 3600), "the outbox takes what Kafka does not"
+    assert {service: pair._supervisor.child(service).deaths for service in SERVICES} == deaths
+
+
+async def test_postgres_that_is_started_anew(pair: Stack, load: Load, login: Login):
+    async with _nothing_lost_or_doubled(load, login):
+        for number in range(scaled(3, 200)):
+            await pair.kill("postgres", (signal.SIGINT, signal.SIGKILL)[number % 2])
+            pair._supervisor.child("postgres").restarts = 0
+            await pair.wait_healthy("postgres")
+            await load.books.until_effects(load.random.randint(1, 40))
+
+
+async def test_a_line_that_is_cut_in_place_of_the_answer_to_commit(
+    pair: Stack, lines: Fronts, load: Load, login: Login
+):
+    async with _nothing_lost_or_doubled(load, login):
+        before = lines.postgres.cuts
+        for number in range(1, scaled(10, 200) + 1):
+            lines.postgres.cut_at(POSTGRES_SAID_COMMIT)
+
+            async def is_cut(number: int = number) -> bool:
+                return lines.postgres.cuts == before + number
+
+            await until(is_cut, "a commit to be cut")
+            await load.books.until_effects(load.random.randint(1, 20))
+
+
+async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, load: Load, login: Login):
+    async with _nothing_lost_or_doubled(load, login):
+        for _ in range(scaled(3, 200)):
+            lines.postgres.freeze()
+            began = time.monotonic()
+            await load.books.until_effects(load.random.randint(20, 40))
+            # The line itself, then what the dead connection has locked.
+            assert time.monotonic() - began < 2 * SILENCE_SECONDS + 10, f"repeat with CHAOS_SEED={seed()}"
+
+
+async def test_a_server_that_falls_silent_and_comes_back(
+    pair: Stack, lines: Fronts, load: Load, login: Login
+):
+    async with _nothing_lost_or_doubled(load, login):
+        for line in (lines.postgres, lines.kafka):
+            line.stall()
+            asyncio.get_running_loop().call_later(1.5 * SILENCE_SECONDS, line.heal)
+            await load.books.until_effects(20)

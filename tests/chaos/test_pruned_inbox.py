@@ -1,0 +1,60 @@
+"""What comes again after the inbox was pruned: numbers hold facts back, the state it made holds commands back."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.base import Message
+from schemas.topics import Topic
+from shared.service import Service
+from tests.chaos.edges import HEARD, edges, record_of, sample
+from tests.chaos.snapshots import state_of
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+NUMBERED = [
+    (service, topic, message) for service, topic in HEARD if topic.is_story for message in topic.messages
+]
+UNNUMBERED = [
+    (service, topic, message) for service, topic in HEARD if not topic.is_story for message in topic.messages
+]
+
+
+@pytest.fixture(scope="module")
+async def services(stack: Stack) -> AsyncIterator[dict[str, Service]]:
+    async with edges(stack) as services:
+        yield services
+
+
+async def twice(
+    service: Service, topic: Topic, message: type[Message], db: asyncpg.Pool
+) -> tuple[str, str, list[str]]:
+    """The outcome of a message, that of the same one once the inbox has forgotten it, and the tables changed by it."""
+    record = record_of(topic, sample(message))
+    first = await service._edge.consume(record)
+    await service.database.execute("DELETE FROM inbox")
+    before = await state_of(db, service.name)
+    again = await service._edge.consume(record)
+    after = await state_of(db, service.name)
+    return first, again, [table for table in before if before[table] != after[table]]
+
+
+async def test_no_fact_has_a_second_effect(services: dict[str, Service], db: asyncpg.Pool):
+    for service, topic, message in NUMBERED:
+        first, again, changed = await twice(services[service], topic, message, db)
+        where = f"{service}: {message.type} on {topic.name} was {first}, then {again}"
+        assert changed == [], where
+        if first in ("applied", "ignored"):
+            assert again == "duplicate", where
+
+
+async def test_no_command_or_report_changes_a_row_the_second_time(
+    services: dict[str, Service], db: asyncpg.Pool
+):
+    found = {
+        f"{service}: {message.type} on {topic.name}": await twice(services[service], topic, message, db)
+        for service, topic, message in UNNUMBERED
+    }
+    assert {where: what for where, what in found.items() if what[2]} == {}
