@@ -45,6 +45,7 @@ FROZEN = {
         "replay": "service parked_id",
         "drop": "service parked_id reason",
     },
+    "audit": {"verify": "topic since until"},
     "tenants": {"create": "name tier", "revoke-keys": "name"},
     "up": "detach",
     "down": "",

@@ -177,6 +177,10 @@ class TestStatements:
                 swapped[at_] = (number, world.documents[other])
                 assert any(number in numbers(each) for each in self.found(swapped))
 
+    def test_the_first_that_is_looked_at_is_known_by_its_number(self, world: World):
+        (found,) = self.found([(5, world.documents[3])], first=5)
+        assert found.detail == "found the statement 4 in the place of 5"
+
     def test_one_signed_by_another_key_is_found(self, world: World):
         stranger = SigningKey.make()
         for number in range(1, len(world.documents) + 1):
