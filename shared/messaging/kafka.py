@@ -9,11 +9,16 @@ from faststream.message import StreamMessage
 from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity, SASLScram512
 
+from shared.messaging.batches import tolerate_header_names
 from shared.settings import ServiceSettings
+
+tolerate_header_names()
 
 KafkaFailed = KafkaError
 """What every client made here raises, also where the broker is away."""
 MAX_REQUEST_BYTES = 1024 * 1024
+MAX_BATCH_BYTES = 256 * 1024
+"""Of one partition. Only one batch of each is under way, so small ones would wait for one another."""
 TENANT_COMMANDS = r"tenant\.[^.]+\.commands"
 """Pattern of the topics that tenants write commands to, one for each tenant."""
 
@@ -44,6 +49,7 @@ def kafka_producer(
         client_id=client_id,
         enable_idempotence=True,
         linger_ms=2,
+        max_batch_size=MAX_BATCH_BYTES,
         max_request_size=MAX_REQUEST_BYTES,
         request_timeout_ms=10_000,
         **sasl(username, password, security_protocol=security_protocol),
