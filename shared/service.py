@@ -7,14 +7,16 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import uvicorn
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from faststream.kafka import KafkaBroker
+from pydantic import BaseModel
 
 from schemas.base import Message
 from schemas.parked import DropParked, ReplayParked
@@ -24,8 +26,8 @@ from shared.failpoints import failpoint
 from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.messaging.consumer import Edge, Handler
-from shared.messaging.delivery import Record
-from shared.messaging.kafka import TENANT_COMMANDS, kafka_broker, kafka_producer
+from shared.messaging.delivery import Delivery, Record
+from shared.messaging.kafka import TENANT_COMMANDS, KafkaFailed, kafka_broker, kafka_producer
 from shared.messaging.lag import Lag
 from shared.messaging.lease import Lease
 from shared.messaging.parking import Desk, ReplayTask
@@ -44,12 +46,22 @@ from shared.telemetry.tracing import configure_tracing
 log = get_logger(__name__)
 
 COMMIT_TIMEOUT_SECONDS = 10.0
+RECORDS_OF_A_POLL = 100
 JOIN_SECONDS = 10.0
 """Without Kafka for so long, a starting process serves its HTTP routes all the same."""
 PRUNE_EVERY = timedelta(hours=1)
 MEASURE_EVERY = timedelta(seconds=5)
 
 Loop = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What a service does with what it hears, for those who make its state again somewhere else."""
+
+    find_handler: Callable[[Delivery], Handler | None]
+    timers: Mapping[str, tuple[type[BaseModel], TimerHandler]]
+    loops: Sequence[Loop]
 
 
 class Service:
@@ -90,7 +102,9 @@ class Service:
         )
         self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
         self.probe = Probe()
+        self.clock = utc_now
         self._loops: list[tuple[str, Loop]] = []
+        self._reconcilers: list[Loop] = []
         self._start_hooks: list[Loop] = []
         self._stop_hooks: list[Loop] = []
         if self._listens:
@@ -127,6 +141,7 @@ class Service:
     def every(self, period: timedelta, function: Loop) -> None:
         """Call the function again and again; while Postgres is away it waits, any other error is logged."""
         self._loops.append((function.__qualname__, lambda: _repeat(period, function)))
+        self._reconcilers.append(function)
 
     def on_start(self, function: Loop) -> None:
         """Called once the database is open, before the first message."""
@@ -139,10 +154,14 @@ class Service:
     async def unit(self, *, correlation_id: str = "") -> AsyncIterator[Unit]:
         """A transaction outside any message: for loops and HTTP requests."""
         async with self.database.transaction() as conn:
-            unit = Unit(conn, self.name, utc_now(), correlation_id=correlation_id)
+            unit = Unit(conn, self.name, self.clock(), correlation_id=correlation_id)
             yield unit
         if unit.outgoing:
             self.poke()
+
+    @property
+    def wiring(self) -> Wiring:
+        return Wiring(self._edge.find_handler, self._timers.handlers, self._reconcilers)
 
     async def caught_up(self, topic: str) -> None:
         """Return once the group has committed past the end that the topic has now."""
@@ -253,20 +272,25 @@ class Service:
         subscriber(self._consume)
 
     async def _consume(self, message: Any) -> None:
-        """One record in flight. An error that reaches this place ends the process before the offset moves."""
-        raw = message.raw_message
-        record = Record(raw.topic, raw.partition, raw.offset, raw.key, tuple(raw.headers), raw.value)
+        """This record, and what was fetched with it. An error here ends the process before the offsets move."""
+        raw = [message.raw_message, *await _fetched(message.consumer)]
+        records = [
+            Record(each.topic, each.partition, each.offset, each.key, tuple(each.headers), each.value)
+            for each in raw
+        ]
         try:
-            await self._edge.consume(record)
+            await self._edge.consume_all(records)
             failpoint("offset.commit.before")
-            commit = message.consumer.commit({TopicPartition(raw.topic, raw.partition): raw.offset + 1})
+            commit = message.consumer.commit(
+                {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+            )
             await however_long_away(commit, self._kafka_answers, seconds=COMMIT_TIMEOUT_SECONDS)
             failpoint("offset.commit.after")
         except Exception as error:
             if _is_rebalance(error):
-                log.info("partition moved before the offset was committed", place=record.place)
+                log.info("partition moved before the offset was committed", place=records[0].place)
                 return
-            _die(f"consume {record.place}", error)
+            _die(f"consume {records[0].place} to {records[-1].place}", error)
 
     async def _prune(self) -> None:
         await prune_kernel(self.database, self.settings.timing)
@@ -274,6 +298,16 @@ class Service:
     async def _measure(self) -> None:
         self.probe.outbox_age_seconds = await self._relay.measure()
         self.probe.stalled_topics = await self._lag.measure()
+
+
+async def _fetched(consumer: AIOKafkaConsumer) -> list[Any]:
+    """What the consumer has in memory already, in order within each partition. Does not wait."""
+    try:
+        batches = await consumer.getmany(timeout_ms=0, max_records=RECORDS_OF_A_POLL - 1)
+    except KafkaFailed as error:  # comes again with the next record
+        log.warning("nothing more was fetched", error=f"{type(error).__name__}: {error}")
+        return []
+    return [record for batch in batches.values() for record in batch]
 
 
 async def _repeat(period: timedelta, function: Loop) -> None:

@@ -1,14 +1,17 @@
 """The consume edge: inbox, handler and outbox in one transaction; then, and only then, the offset.
 
-A record ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. Nothing escapes: what
-cannot be decided for now is tried again, and a dependency that stays away ends the process.
+Records that were fetched together share a transaction as long as all goes well; with the first that is out of
+the ordinary it is rolled back, and each gets its own. A record ends as `applied`, `duplicate`, `ignored`,
+`refused`, `waiting` or `parked`. Nothing escapes: what cannot be decided for now is tried again, and a
+dependency that stays away ends the process.
 """
 
 import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -35,12 +38,21 @@ FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 5.0
 MAX_AWAY_SECONDS = 60.0
 MAX_PARKED_IN_A_ROW = 20
+TOGETHER_SECONDS = 0.1
+"""A shared transaction takes no further record after so long: others may wait for its locks."""
+
+LOG = ("log", 0)
+"""Where a message came from that was in no table."""
 
 INSERT_INBOX = """
     INSERT INTO inbox (consumer, topic, event_id, payload_sha256) VALUES ($1, $2, $3, $4)
     ON CONFLICT DO NOTHING RETURNING true"""
-FIND_INBOX = "SELECT payload_sha256 FROM inbox WHERE consumer = $1 AND topic = $2 AND event_id = $3"
-FIND_POSITION = "SELECT sequence FROM position WHERE topic = $1 AND aggregate_id = $2"
+FIND_PAST = """
+    SELECT (SELECT payload_sha256 FROM inbox WHERE consumer = $1 AND topic = $2 AND event_id = $3) AS applied,
+           (SELECT sequence FROM position WHERE topic = $2 AND aggregate_id = $4) AS last,
+           EXISTS (SELECT FROM parked
+                    WHERE topic = $2 AND aggregate_id = $4 AND state = 'parked' AND blocks)
+           OR EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4) AS is_held"""
 # A member that has lost the partition may come late with a number that the new one is past.
 SAVE_POSITION = """
     INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
@@ -57,6 +69,10 @@ class TooManyParked(Exception):
 
 class _Duplicate(Exception):
     """Applied before: nothing is done."""
+
+
+class _OneByOne(Exception):
+    """These records cannot share a transaction."""
 
 
 class _ParkThis(Exception):
@@ -83,6 +99,14 @@ class Edge:
             raise ValueError(f"{self._service}: two handlers of {message.type} on {topic}")
         self._handlers[topic, message.type] = handler
 
+    async def consume_all(self, records: Sequence[Record]) -> None:
+        """Bring records of the log to their ends, in this order."""
+        done = 0
+        while together := await self._apply_together(records[done:]):
+            done += together
+        for record in records[done:]:
+            await self.consume(record)
+
     async def consume(self, record: Record) -> str:
         """Bring a record of the log to its end; the outcome."""
         delivery = read(record)
@@ -95,18 +119,63 @@ class Edge:
         return outcome
 
     async def deliver(
-        self, delivery: Delivery, *, settle: Settle | None = None, came_from: tuple[str, int] = ("log", 0)
+        self, delivery: Delivery, *, settle: Settle | None = None, came_from: tuple[str, int] = LOG
     ) -> str:
         """Apply, refuse, let wait or park. `came_from`: the table and row id that it was kept in."""
+        with self._observed(delivery):
+            return await self._decide(delivery, settle, came_from)
+
+    @contextmanager
+    def _observed(self, delivery: Delivery) -> Iterator[None]:
         began, envelope = time.monotonic(), delivery.envelope
         try:
             with (
                 log_context(event_id=envelope.id, key=envelope.key),
                 span(f"{delivery.topic.name} process", traceparent=envelope.traceparent),
             ):
-                return await self._decide(delivery, settle, came_from)
+                yield
         finally:
             HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
+
+    async def _apply_together(self, records: Sequence[Record]) -> int:
+        """How many of the first records one transaction has applied: none, if any of them is not plain."""
+        if len(records) < 2:
+            return 0
+        try:
+            outcomes = await self._commit_together(records)
+        except Exception as error:
+            log.info("records one by one", records=len(records), because=f"{type(error).__name__}: {error}")
+            return 0
+        self._parked_in_a_row = 0
+        self._poke()
+        for record, outcome in zip(records, outcomes, strict=False):
+            HANDLED.labels(self._service, record.topic, outcome).inc()
+        return len(outcomes)
+
+    async def _commit_together(self, records: Sequence[Record]) -> list[str]:
+        outcomes: list[str] = []
+        async with self._database.transaction() as conn:
+            failpoint("tx.begun")
+            began = time.monotonic()
+            for record in records:
+                delivery = read(record)
+                failpoint("consume.decoded")
+                if isinstance(delivery, Unreadable):
+                    raise _OneByOne(delivery.reason)
+                with self._observed(delivery):
+                    outcomes.append(await self._apply_once(delivery, self._unit(conn, delivery), LOG))
+                if time.monotonic() - began > TOGETHER_SECONDS:
+                    break
+            failpoint("db.commit.before")
+        failpoint("db.commit.after")
+        return outcomes
+
+    async def _apply_once(self, delivery: Delivery, unit: Unit, came_from: tuple[str, int]) -> str:
+        """In a shared transaction what was applied before is no error: nothing was written for it."""
+        try:
+            return await self._apply_in(unit, delivery, came_from)
+        except _Duplicate:
+            return "duplicate"
 
     async def _decide(self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]) -> str:
         try:
@@ -147,12 +216,8 @@ class Edge:
     async def _apply(self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]) -> str:
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
-            await self._admit(conn, delivery, came_from)
             unit = self._unit(conn, delivery)
-            outcome = await self._handle(delivery, unit)
-            if delivery.topic.is_story:
-                envelope = delivery.envelope
-                await conn.execute(SAVE_POSITION, delivery.topic.name, envelope.key, envelope.sequence)
+            outcome = await self._apply_in(unit, delivery, came_from)
             if settle is not None:
                 await settle(conn)
             failpoint("db.commit.before")
@@ -162,29 +227,43 @@ class Edge:
             self._poke()
         return outcome
 
+    async def _apply_in(self, unit: Unit, delivery: Delivery, came_from: tuple[str, int]) -> str:
+        """Raises _Duplicate before anything is written."""
+        await self._admit(unit.conn, delivery, came_from)
+        outcome = await self._handle(delivery, unit)
+        if delivery.topic.is_story:
+            envelope = delivery.envelope
+            await unit.conn.execute(SAVE_POSITION, delivery.topic.name, envelope.key, envelope.sequence)
+        return outcome
+
     async def _admit(self, conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> None:
         """Raise unless this message is the next of its story and was not applied before."""
         envelope, topic = delivery.envelope, delivery.topic
-        applied = await conn.fetchval(FIND_INBOX, self._service, topic.name, envelope.id)
-        if applied is not None:
-            if applied != _payload_digest(delivery.record):
+        past = await conn.fetchrow(FIND_PAST, self._service, topic.name, envelope.id, envelope.key)
+        assert past is not None, "a SELECT without FROM has one row"
+        if past["applied"] is not None:
+            if past["applied"] != _payload_digest(delivery.record):
                 detail = f"event {envelope.id} was applied before with another payload"
                 raise _ParkThis("other_payload", detail, blocks=False)
             raise _Duplicate
         if not topic.is_story:
             return
-        last = await conn.fetchval(FIND_POSITION, topic.name, envelope.key)
+        last = past["last"]
         if last is not None and envelope.sequence is not None and envelope.sequence <= last:
             raise _Duplicate
-        if await parking.is_behind_parked(conn, delivery, came_from):
-            raise _ParkThis("behind_parked", f"an earlier message of {envelope.key} is parked")
-        if await waiting.is_behind_waiting(conn, delivery, came_from):
-            raise ParentUnknown(waiting.BEHIND)
+        if past["is_held"]:
+            await self._require_turn(conn, delivery, came_from)
         if last is not None and envelope.sequence != last + 1:
             raise _ParkThis("gap", f"found sequence {envelope.sequence}, expected {last + 1}")
 
+    async def _require_turn(self, conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> None:
+        if await parking.is_behind_parked(conn, delivery, came_from):
+            raise _ParkThis("behind_parked", f"an earlier message of {delivery.envelope.key} is parked")
+        if await waiting.is_behind_waiting(conn, delivery, came_from):
+            raise ParentUnknown(waiting.BEHIND)
+
     async def _handle(self, delivery: Delivery, unit: Unit) -> str:
-        handler = self._find_handler(delivery)
+        handler = self.find_handler(delivery)
         if handler is None:
             return "ignored"
         if not await self._insert_inbox(unit.conn, delivery):
@@ -202,7 +281,7 @@ class Edge:
                 raise
             raise Rejected(f"{refused.code}: {refused.message}") from refused
 
-    def _find_handler(self, delivery: Delivery) -> Handler | None:
+    def find_handler(self, delivery: Delivery) -> Handler | None:
         family = "tenant.*.commands" if delivery.topic.name.startswith("tenant.") else delivery.topic.name
         for topic in (delivery.topic.name, family):
             if handler := self._handlers.get((topic, delivery.message.type)):
@@ -230,17 +309,7 @@ class Edge:
                     await settle(conn)
                 return "duplicate"
             unit = self._unit(conn, delivery)
-            await unit.emit(
-                CommandRefused(
-                    subject_id=refused.subject_id or delivery.envelope.key,
-                    command=delivery.message.type,
-                    command_id=delivery.envelope.id,
-                    code=refused.code,
-                    message=refused.message,
-                    param=refused.param,
-                    tenant=delivery.topic.tenant or getattr(delivery.message, "tenant", None),
-                )
-            )
+            await unit.emit(refusal_of(delivery, refused))
             if settle is not None:
                 await settle(conn)
         self._poke()
@@ -302,6 +371,18 @@ class Edge:
         if settle is not None:
             async with self._database.transaction() as conn:
                 await settle(conn)
+
+
+def refusal_of(delivery: Delivery, refused: Refused) -> CommandRefused:
+    return CommandRefused(
+        subject_id=refused.subject_id or delivery.envelope.key,
+        command=delivery.message.type,
+        command_id=delivery.envelope.id,
+        code=refused.code,
+        message=refused.message,
+        param=refused.param,
+        tenant=delivery.topic.tenant or getattr(delivery.message, "tenant", None),
+    )
 
 
 def _payload_digest(record: Record) -> bytes:

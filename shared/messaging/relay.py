@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 Result = TypeVar("Result")
 
-BATCH_ROWS = 500
+BATCH_ROWS = 1_000
 IDLE_POLL_SECONDS = 0.5
 SEND_TIMEOUT_SECONDS = 30.0
 

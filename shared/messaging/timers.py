@@ -39,13 +39,13 @@ class Timers:
         self._database = database
         self._service = service
         self._poke = poke
-        self._handlers: dict[str, tuple[type[BaseModel], TimerHandler]] = {}
+        self.handlers: dict[str, tuple[type[BaseModel], TimerHandler]] = {}
 
     def on(self, payload: type[BaseModel], handler: TimerHandler) -> None:
-        self._handlers[payload.__name__] = (payload, handler)
+        self.handlers[payload.__name__] = (payload, handler)
 
     async def run(self) -> None:
-        while self._handlers:
+        while self.handlers:
             if not await self._fired():
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -62,10 +62,10 @@ class Timers:
     async def _fire_next(self) -> bool:
         """Fire the earliest due timer in one transaction with its handler; whether there was one."""
         async with self._database.transaction() as conn:
-            row = await conn.fetchrow(TAKE, list(self._handlers))
+            row = await conn.fetchrow(TAKE, list(self.handlers))
             if row is None:
                 return False
-            payload_type, handler = self._handlers[row["type"]]
+            payload_type, handler = self.handlers[row["type"]]
             unit = Unit(conn, self._service, utc_now(), correlation_id=row["correlation_id"])
             with span(f"timer {row['type']}", traceparent=row["traceparent"]):
                 await handler(payload_type.model_validate(row["payload"]), unit)
@@ -74,6 +74,6 @@ class Timers:
 
     async def _postpone_next(self) -> None:
         """A failed timer is never dropped: it comes again, after a back-off."""
-        row = await self._database.fetchrow(POSTPONE, list(self._handlers), MAX_BACKOFF)
+        row = await self._database.fetchrow(POSTPONE, list(self.handlers), MAX_BACKOFF)
         if row is not None:
             log.error("timer postponed", type=row["type"], attempts=row["attempts"])

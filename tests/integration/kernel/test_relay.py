@@ -23,6 +23,17 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 TTL = timedelta(seconds=0.5)
 
 
+class Batch:
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def append(self, *, key: bytes, **_: Any) -> object:
+        self.keys.append(key.decode())
+        return self
+
+    def close(self) -> None: ...
+
+
 class Producer:
     """Takes what a relay hands over, as Kafka would."""
 
@@ -37,13 +48,19 @@ class Producer:
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    async def send(self, topic: str, *, key: bytes, **_: Any) -> asyncio.Future[None]:
+    async def partitions_for(self, topic: str) -> set[int]:
+        return {0}
+
+    def create_batch(self) -> Batch:
+        return Batch()
+
+    async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> asyncio.Future[None]:
         await self.go_on.wait()
         acknowledged = asyncio.get_running_loop().create_future()
         if self.error:
             acknowledged.set_exception(self.error)
         else:
-            self.keys.append(key.decode())
+            self.keys += batch.keys
             acknowledged.set_result(None)
         return acknowledged
 
