@@ -1,0 +1,101 @@
+"""Records that were fetched together share a transaction; nothing else changes by it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from shared.service import Service
+from tests.integration.kernel import counting
+from tests.integration.kernel.conftest import Writer, new_key, until
+from tests.integration.kernel.victim import Victim
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+EFFECTS = (
+    "SELECT aggregate_id, event_id, xmin::text AS tx FROM effect WHERE aggregate_id = ANY($1) ORDER BY number"
+)
+
+
+@asynccontextmanager
+async def serving(tracker_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    for name, value in tracker_env.items():
+        monkeypatch.setenv(name, value)
+    async with counting.build().running() as service:
+        yield service
+
+
+async def effects(db: asyncpg.Connection, keys: Sequence[str], number: int) -> list[asyncpg.Record]:
+    async def all_there() -> list[asyncpg.Record]:
+        rows = await db.fetch(EFFECTS, list(keys))
+        return rows if len(rows) >= number else []
+
+    return await until(all_there, f"{number} effects")
+
+
+async def test_plain_records_share_transactions(tracker_env, monkeypatch, writer: Writer, db):
+    keys = [new_key() for _ in range(5)]
+    sent = [await writer.good(key) for _ in range(8) for key in keys]
+    async with serving(tracker_env, monkeypatch):
+        rows = await effects(db, keys, len(sent))
+    assert [row["event_id"] for row in rows] == sent
+    assert len({row["tx"] for row in rows}) < len(sent) // 2
+
+
+async def test_one_that_is_not_plain_leaves_the_others_as_they_would_be(tracker_env, monkeypatch, writer, db):
+    good, hopeless, orphan = (new_key() for _ in range(3))
+    sent = [await writer.good(good) for _ in range(4)]
+    bad = [await writer.good(hopeless, tenant="hopeless") for _ in range(2)]
+    await writer.raw(key=b"k", value=b"not json", headers=[])
+    waiting = await writer.good(orphan, tenant="orphan")
+    sent += [await writer.good(good) for _ in range(4)]
+    async with serving(tracker_env, monkeypatch):
+        rows = await effects(db, [good], len(sent))
+        reasons = await until(lambda: parked(db, bad), "both hopeless ones parked")
+    assert [row["event_id"] for row in rows] == sent
+    assert reasons == ["rejected", "behind_parked"]
+    assert await db.fetchval("SELECT event_id FROM waiting WHERE aggregate_id = $1", orphan) == waiting
+    await db.execute("DELETE FROM waiting WHERE aggregate_id = $1", orphan)
+
+
+async def parked(db: asyncpg.Connection, event_ids: Sequence[str]) -> list[str]:
+    rows = await db.fetch("SELECT reason FROM parked WHERE event_id = ANY($1) ORDER BY id", list(event_ids))
+    return [row["reason"] for row in rows] if len(rows) == len(event_ids) else []
+
+
+async def test_a_record_that_comes_twice_in_one_fetch_has_one_effect(tracker_env, monkeypatch, writer, db):
+    key = new_key()
+    record = writer.message(key)
+    for _ in range(6):
+        await writer.raw(**record)
+    last = await writer.good(key)
+    async with serving(tracker_env, monkeypatch):
+        rows = await effects(db, [key], 2)
+    assert [row["event_id"] for row in rows] == [dict(record["headers"])["ce_id"].decode(), last]
+
+
+@pytest.mark.parametrize(
+    "place", ["inbox.inserted", "db.commit.before", "db.commit.after", "offset.commit.before"]
+)
+async def test_a_kill_within_leaves_all_or_nothing(victim: Victim, writer: Writer, db, place: str):
+    keys = [new_key() for _ in range(4)]
+    sent = [await writer.good(key) for _ in range(5) for key in keys]
+    async with victim.killed_at(place):
+        pass
+    async with victim.alive():
+        rows = await effects(db, keys, len(sent))
+    assert [row["event_id"] for row in rows] == sent
+
+
+async def test_a_slow_handler_does_not_hold_the_locks_of_the_others(
+    tracker_env, monkeypatch, writer: Writer, db
+):
+    """After TOGETHER_SECONDS what is done is committed, and the rest comes in the next transaction."""
+    monkeypatch.setattr("shared.messaging.consumer.TOGETHER_SECONDS", 0.0)
+    key = new_key()
+    sent = [await writer.good(key) for _ in range(6)]
+    async with serving(tracker_env, monkeypatch):
+        rows = await effects(db, [key], len(sent))
+    assert [row["event_id"] for row in rows] == sent
+    assert len({row["tx"] for row in rows}) == len(sent)
