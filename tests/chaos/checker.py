@@ -81,6 +81,7 @@ async def examine(
     history = await look()
     findings = check(history, limits)
     if findings:
+        say("at the first look: " + "; ".join(finding.sentence for finding in findings[:10]))
         await asyncio.sleep(limits.grace.total_seconds())
         history = await look()
         findings = lasting(findings, check(history, limits))

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from deploy.local.problems import StackError
+from deploy.local.processes import until
 from deploy.local.stack import Stack
 from schemas.topics import SERVICES
 from shared.processes import Identity
@@ -29,7 +30,9 @@ DETACHED = {
 }
 """What services start, by a word of its command line."""
 MEAN_PAUSE_SECONDS = 3.0
+PATIENCE_SECONDS = 5.0
 QUIET_TAIL_SECONDS = 1.0
+"""No fault begins so late."""
 
 
 class Fault(StrEnum):
@@ -162,7 +165,7 @@ class Nemesis:
         return ""
 
     async def _hit_process(self, blow: Blow) -> str:
-        process = self._process(blow)
+        process = await self._process(blow)
         if process is None:
             return "there is none"
         if blow.fault is Fault.FREEZE:
@@ -172,14 +175,24 @@ class Nemesis:
             process.signal_alone(number)
         return ""
 
-    def _process(self, blow: Blow) -> Identity | None:
+    async def _process(self, blow: Blow) -> Identity | None:
         if blow.target in DETACHED:
-            found = sorted(with_word(self._stack, DETACHED[blow.target]))
-            return found[int(blow.draw * len(found))] if found else None
+            return await self._detached(blow)
         with suppress(StackError):
             child = self._stack._supervisor.child(blow.target)
             return child.identity if child.is_running else None
         return None
+
+    async def _detached(self, blow: Blow) -> Identity | None:
+        """Most of these live for seconds, so the next one is waited for."""
+        found: list[Identity] = []
+
+        def is_there() -> bool:
+            found[:] = sorted(with_word(self._stack, DETACHED[blow.target]))
+            return bool(found)
+
+        await until(is_there, PATIENCE_SECONDS)
+        return found[int(blow.draw * len(found))] if found else None
 
     async def _hit_line(self, blow: Blow) -> None:
         assert self._lines is not None, "without lines it is not on the menu"

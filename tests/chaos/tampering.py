@@ -1,0 +1,81 @@
+"""Breaking a live stack by hand, so that a checker that finds nothing is known to have looked."""
+
+from uuid import uuid4
+
+import asyncpg
+
+from deploy.local.stack import Stack
+from schemas.base import BundleRef, FailureClass
+from schemas.job import JobRequeued
+from schemas.topics import JOB_EVENTS, TRAINING_EVENTS
+from schemas.training import BundleKind, CheckpointWritten
+from services.admin.doctor.history import History
+from shared.clock import utc_now
+from shared.storage.objects import S3ObjectStore
+from tests.integration.voices import voices
+
+NOWHERE = BundleRef(attempt=1, step=999_999, manifest_sha256="0" * 64)
+
+UNSENT = """
+    INSERT INTO tracker.outbox (event_id, topic, aggregate_id, sequence, type, headers, value, published_at)
+    SELECT $1, topic, 'nobody', 1, type, headers, value, clock_timestamp() - interval '1 minute'
+      FROM tracker.outbox LIMIT 1"""
+UNAPPLIED = """
+    DELETE FROM scheduler.inbox
+     WHERE event_id = (SELECT min(event_id) FROM scheduler.inbox WHERE topic = 'job.commands')"""
+UNGATED = "UPDATE registry.model_version SET stage = 'production', eval_id = 'nobody' WHERE stage = 'dev'"
+UNDEAD = "UPDATE scheduler.job SET state = 'running' WHERE id = $1"
+UNFREED = "UPDATE scheduler.attempt SET freed_at = NULL"
+UNFIRED = """
+    INSERT INTO scheduler.timer (type, payload, fires_at)
+    VALUES ('Nobody', '{}', clock_timestamp() - interval '1 hour')"""
+UNWANTED = "UPDATE serving_controller.replica SET loaded = loaded || 'nobody@nothing' WHERE phase = 'ready'"
+
+BROKEN = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13"}
+"""What is then to be found. The audit's own tests cut topics, which would stop the services."""
+
+
+async def break_everything(stack: Stack, history: History) -> None:
+    first, *_, last = sorted(history.world.jobs)
+    await stack.stop("serving_controller")  # it would put its own table right again
+    await _break_tables(stack, first)
+    await _break_store(stack, history)
+    await _forge(stack, history, last)
+
+
+async def _break_tables(stack: Stack, job_id: str) -> None:
+    conn = await asyncpg.connect(stack.postgres_dsn("postgres"))
+    try:
+        await conn.execute(UNSENT, uuid4().hex)
+        for statement in (UNAPPLIED, UNGATED, UNFREED, UNFIRED, UNWANTED):
+            await conn.execute(statement)
+        await conn.execute(UNDEAD, job_id)
+    finally:
+        await conn.close()
+
+
+async def _break_store(stack: Stack, history: History) -> None:
+    key = stack.s3_credentials("root")
+    objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
+    manifest = next(iter(history.store.manifests.values()))
+    await objects.delete([manifest.parts[0].key])
+
+
+async def _forge(stack: Stack, history: History, job_id: str) -> None:
+    """As somebody who stole the passwords of two services."""
+    who = {"job_id": job_id, "tenant": history.world.jobs[job_id].tenant}
+    async with voices(stack) as voice:
+        for topic, writer in ((JOB_EVENTS, "scheduler"), (TRAINING_EVENTS, "trainer_agent")):
+            last = history.kernels[writer].sequences.get((topic.name, job_id), 0)
+            voice._sequences[topic.name, job_id] = last
+        requeued = JobRequeued(
+            **who,
+            attempt=7,
+            failure_class=FailureClass.INFRA,
+            resume=NOWHERE,
+            not_before=utc_now(),
+            message="forged",
+        )
+        written = CheckpointWritten(**who, attempt=0, bundle=NOWHERE, kind=BundleKind.PERIODIC, metrics={})
+        await voice.say("scheduler", requeued)
+        await voice.say("trainer_agent", written)

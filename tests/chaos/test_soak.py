@@ -1,0 +1,138 @@
+"""Everything at once: users at work while processes die, freeze and lose their lines. Then all must be at rest."""
+
+import asyncio
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from services.admin.doctor.history import World
+from tests.chaos.checker import Violated, examine, hold
+from tests.chaos.load import Load
+from tests.chaos.nemesis import Nemesis, SmallDisk
+from tests.chaos.rig import Rig, rig
+from tests.chaos.scale import note, scaled, seed
+from tests.chaos.tampering import BROKEN, break_everything
+
+SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(2, 60)))
+REST_SECONDS = 120.0
+"""From the last fault to a stack on which nothing is under way."""
+MAX_MEBIBYTES = 300
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(SECONDS + 1200)]
+
+
+@pytest.fixture(scope="module")
+async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    async with rig(tmp_path_factory.mktemp("soak"), seed=seed()) as found:
+        yield found
+
+
+async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path):
+    load = Load(whole.stack, seed(), max_open=scaled(8, 12))
+    try:
+        await load.prepare(tmp_path)
+        at_rest = whole.memory()
+        nemesis = await torment(whole, load)
+        began = time.monotonic()
+        await load.finish(within_seconds=REST_SECONDS)
+        ended_after = time.monotonic() - began
+        quiet = await hold(whole.stack, within_seconds=REST_SECONDS - ended_after, say=say)
+        rest_seconds = ended_after + quiet.after_seconds
+        await require_none(load)
+        await asyncio.to_thread(load.retune, "doctor", "--grace", "10")
+    except Violated as violated:
+        raise AssertionError(f"{violated}\n{repeat()}") from violated
+    finally:
+        await load.close()
+    world = quiet.history.world
+    tell(whole, load, nemesis, at_rest, rest_seconds, world)
+    assert len(world.jobs) >= SECONDS / 12, "the load was no load"
+
+
+async def test_what_is_broken_by_hand_is_found(whole: Rig):
+    """On the same stack, which is of no use after this."""
+    history, _ = await examine(whole.stack)
+    await break_everything(whole.stack, history)
+    _, findings = await examine(whole.stack, say)
+    found = {finding.invariant.split()[0] for finding in findings}
+    assert found >= BROKEN, f"missed {sorted(BROKEN - found)}"
+
+
+async def torment(whole: Rig, load: Load) -> Nemesis:
+    """Load and misfortune at the same time, for the whole time."""
+    disk = whole.disk if isinstance(whole.disk, SmallDisk) else None
+    nemesis = Nemesis(whole.stack, seed=seed(), seconds=SECONDS, lines=whole.lines, disk=disk)
+    if disk is None:
+        say(str(whole.disk))
+    await asyncio.gather(load.run(SECONDS), nemesis.run())
+    return nemesis
+
+
+async def require_none(load: Load) -> None:
+    """Of the problems that users have."""
+    async with asyncpg.create_pool(load.stack.postgres_dsn("operator"), min_size=0, max_size=2) as pool:
+        if problems := await load.problems(pool):
+            raise Violated("\n".join(problems))
+
+
+def outcomes(world: World) -> Counter[str]:
+    ends = Counter(f"jobs {job.state}" for job in world.jobs.values())
+    attempts = Counter(f"jobs with {job.attempt} attempts" for job in world.jobs.values())
+    stages = Counter(f"models in {model.stage}" for model in world.models)
+    return ends + attempts + stages + Counter({"slots routed": len(world.routes)})
+
+
+def errors(stack: Stack) -> Counter[str]:
+    """Lines in which a service said that somebody must act."""
+    found: Counter[str] = Counter()
+    for name in stack.services:
+        for line in stack.log(name).read_text(errors="replace").splitlines():
+            if '"level": "error"' in line:
+                found[f"{name}: {json.loads(line)['event']}"] += 1
+    return found
+
+
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+def repeat() -> str:
+    scale = os.environ.get("CHAOS_SCALE", "ci")
+    settings = f"CHAOS_SCALE={scale} CHAOS_MINUTES={SECONDS / 60:g} CHAOS_SEED={seed()}"
+    return f"again with: {settings} make test T=tests/chaos/test_soak.py"
+
+
+def tell(
+    whole: Rig,
+    load: Load,
+    nemesis: Nemesis,
+    at_rest: dict[str, int],
+    rest_seconds: float,
+    world: World,
+) -> None:
+    after, jobs = whole.memory(), len(world.jobs)
+    say(f"{jobs} jobs in {SECONDS:g} s ({60 * jobs / SECONDS:.1f} a minute), {len(nemesis.struck)} faults")
+    say(f"at rest {rest_seconds:.1f} s after the last fault")
+    for what, count in sorted(outcomes(world).items()):
+        say(f"{count:6} {what}")
+    for what, count in errors(whole.stack).most_common():
+        say(f"{count:6} times in a log: {what}")
+    for what, count in sorted(load.did.items()):
+        say(f"{count:6} {what}")
+    for name in sorted(after):
+        say(f"{name:20} {at_rest[name]:4} MiB at rest, {after[name]:4} MiB after")
+    note(
+        "soak",
+        seconds=SECONDS,
+        jobs=jobs,
+        faults=len(nemesis.struck),
+        rest_seconds=rest_seconds,
+        most_mebibytes=max(after.values()),
+    )
