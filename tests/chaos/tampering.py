@@ -29,7 +29,9 @@ UNFREED = "UPDATE scheduler.attempt SET freed_at = NULL"
 UNFIRED = """
     INSERT INTO scheduler.timer (type, payload, fires_at)
     VALUES ('Nobody', '{}', clock_timestamp() - interval '1 hour')"""
-UNWANTED = "UPDATE serving_controller.replica SET loaded = loaded || 'nobody@nothing' WHERE phase = 'ready'"
+UNWANTED = (
+    "UPDATE serving_controller.replica SET loaded = loaded || ARRAY['nobody@nothing'] WHERE phase = 'ready'"
+)
 
 BROKEN = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13"}
 """What is then to be found. The audit's own tests cut topics, which would stop the services."""

@@ -100,7 +100,7 @@ def errors(stack: Stack) -> Counter[str]:
 
 
 def say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201
+    print(f"{time.strftime('%X')} {line}", flush=True)  # noqa: T201
 
 
 def repeat() -> str:
