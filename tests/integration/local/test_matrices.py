@@ -1,0 +1,128 @@
+"""Every principal on every topic, every role on every table: exactly what `deploy/provision/rights.yaml` says."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import yaml
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeAclsRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.group import HeartbeatRequest
+from aiokafka.protocol.produce import ProduceRequest
+
+from deploy.local.stack import Stack
+from deploy.provision import rights
+from deploy.provision.rights import kafka_users
+from schemas.topics import SERVICES, TOPICS
+from shared.messaging.kafka import sasl
+from shared.postgres.migrate import migrate
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+DECLARED = yaml.safe_load(Path(rights.__file__).with_name("rights.yaml").read_text())
+TENANTS = ("demo", "other")
+TOPIC_NAMES = [*(topic.name for topic in TOPICS), *(f"tenant.{tenant}.commands" for tenant in TENANTS)]
+GROUPS = tuple(DECLARED["kafka"]["groups"])
+NOT_ALLOWED = {"topic": 29, "group": 30, "cluster": 31}
+"""Codes of the Kafka protocol; any other answer comes from behind the check of the right."""
+NO_RECORDS = b""
+TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
+ALL_TABLES = """
+    SELECT schemaname, tablename FROM pg_tables
+     WHERE schemaname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2"""
+MAY = "SELECT has_schema_privilege($1, $2, 'USAGE') AND has_table_privilege($1, $3, $4)"
+
+Right = tuple[str, str, str]
+"""Principal, operation, what it is done to."""
+
+
+@asynccontextmanager
+async def client_of(stack: Stack, user: str) -> AsyncIterator[AIOKafkaClient]:
+    login = sasl(user, stack.kafka_password(user))
+    client = AIOKafkaClient(bootstrap_servers=stack.kafka_bootstrap, **login)
+    await client.bootstrap()
+    yield client
+    await client.close()
+
+
+async def kafka_rights_of(stack: Stack, user: str) -> set[Right]:
+    """What the broker lets this user do. Nothing is written: the broker checks rights before records."""
+    async with client_of(stack, user) as client:
+        node = client.get_random_node()
+
+        async def ask(request: Any) -> Any:
+            return await client.send(node, request)
+
+        written = await ask(ProduceRequest(None, 1, 5000, [(t, [(0, NO_RECORDS)]) for t in TOPIC_NAMES]))
+        fetched = await ask(FetchRequest(0, 0, 1, 0, [(t, [(0, 0, 1)]) for t in TOPIC_NAMES]))
+        found = {
+            *may(user, "write", ((topic, each[0][1]) for topic, each in written.topics), "topic"),
+            *may(user, "read", ((topic, each[0][1]) for topic, each in fetched.topics), "topic"),
+        }
+        for group in GROUPS:
+            answer = await ask(HeartbeatRequest(group, 0, "nobody"))
+            found |= set(may(user, "join", [(group, answer.error_code)], "group"))
+        made = await ask(CreateTopicsRequest([("new.events", 1, 1, [], [])], 5000, True))
+        found |= set(may(user, "create", [(each[0], each[1]) for each in made.topic_errors], "topic"))
+        gone = await ask(DeleteTopicsRequest(TOPIC_NAMES, 5000))
+        found |= set(may(user, "delete", list(gone.topic_error_codes), "topic"))
+        acls = await ask(DescribeAclsRequest(1, None, 1, None, None, 1, 1))
+        found |= set(may(user, "see rights", [("cluster", acls.error_code)], "cluster"))
+    return found
+
+
+def may(user: str, operation: str, answers: Iterable[tuple[str, int]], kind: str) -> Iterable[Right]:
+    refusals = {NOT_ALLOWED[kind], NOT_ALLOWED["cluster"]}
+    return [(user, operation, what) for what, code in answers if code not in refusals]
+
+
+def declared_of(user: str) -> set[Right]:
+    kafka = DECLARED["kafka"]
+    found = {(user, "join", group) for group, members in kafka["groups"].items() if user in members}
+    for topic, operation in product(TOPIC_NAMES, ("write", "read")):
+        tenant = topic.split(".")[1] if topic.startswith("tenant.") and topic != "tenant.events" else ""
+        entry = kafka["topics"]["tenant.<t>.commands" if tenant else topic]
+        allowed = [name.replace("<t>", tenant) for name in entry[operation]]
+        if user in allowed or (operation == "read" and user in kafka["read_all"]):
+            found.add((user, operation, topic))
+    return found
+
+
+@pytest.mark.parametrize("user", kafka_users(TENANTS))
+async def test_a_kafka_user_may_do_what_is_declared_and_no_more(stack: Stack, user: str):
+    assert await kafka_rights_of(stack, user) == declared_of(user)
+
+
+def test_every_topic_group_and_schema_is_declared():
+    topics = {"tenant.<t>.commands", *(topic.name for topic in TOPICS)}
+    assert set(DECLARED["kafka"]["topics"]) == topics
+    assert set(DECLARED["postgres"]["schemas"]) == set(SERVICES)
+
+
+async def test_a_role_may_do_with_each_table_what_is_declared_and_no_more(stack: Stack):
+    for service in SERVICES:
+        await migrate(service, stack.postgres_dsn(service))
+    conn = await asyncpg.connect(stack.postgres_dsn("postgres"))
+    try:
+        tables = [(row["schemaname"], row["tablename"]) for row in await conn.fetch(ALL_TABLES)]
+        roles = (*SERVICES, "operator")
+        found = {
+            (role, right, f"{schema}.{table}")
+            for role, (schema, table), right in product(roles, tables, TABLE_RIGHTS)
+            if await conn.fetchval(MAY, role, schema, f'"{schema}"."{table}"', right)
+        }
+    finally:
+        await conn.close()
+    assert {schema for schema, _ in tables} == set(SERVICES)
+    assert found == {right for schema, table in tables for right in rights_on(schema, table)}
+
+
+def rights_on(schema: str, table: str) -> set[Right]:
+    entry = DECLARED["postgres"]["schemas"][schema]
+    owning = {(entry["owner"], right, f"{schema}.{table}") for right in TABLE_RIGHTS}
+    return owning | {(reader, "SELECT", f"{schema}.{table}") for reader in entry["read"]}
