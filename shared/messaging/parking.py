@@ -29,7 +29,8 @@ INSERT = """
     RETURNING id, (xmax = 0) AS is_new"""
 IS_BEHIND = """
     SELECT EXISTS (SELECT FROM parked
-                    WHERE topic = $1 AND aggregate_id = $2 AND state = 'parked' AND blocks AND id < $3)"""
+                    WHERE topic = $1 AND aggregate_id = $2 AND state = 'parked' AND blocks AND id < $3
+                      AND (sequence IS NULL OR sequence <= $4))"""
 FIND = """
     SELECT id, topic, partition, "offset", aggregate_id, event_id, sequence, key, headers, value, state,
            reason, detail
@@ -97,8 +98,9 @@ async def park(unit: Unit, found: Unreadable, *, blocks: bool) -> None:
 
 
 async def is_behind_parked(conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> bool:
-    before = came_from[1] if came_from[0] == "parked" else NO_ROW
-    return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, delivery.envelope.key, before))
+    """By number: what was lost and comes again may come after what was parked because it was missing."""
+    before, envelope = came_from[1] if came_from[0] == "parked" else NO_ROW, delivery.envelope
+    return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, envelope.key, before, envelope.sequence))
 
 
 class Desk:
