@@ -18,6 +18,8 @@ from services.admin.commands import (
     models,
     nodes,
     parked,
+    relay,
+    replay,
     tenants,
 )
 from services.admin.commands.context import connection
@@ -40,6 +42,7 @@ for name, noun in (
     ("nodes", nodes),
     ("events", events),
     ("parked", parked),
+    ("relay", relay),
     ("audit", audit),
     ("tenants", tenants),
 ):
@@ -70,6 +73,7 @@ def status() -> None:
 
 
 app.command()(doctor.doctor)
+app.command()(replay.replay)
 
 
 def _local(*arguments: str) -> None:

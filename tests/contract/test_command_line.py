@@ -45,12 +45,14 @@ FROZEN = {
         "replay": "service parked_id",
         "drop": "service parked_id reason",
     },
+    "relay": {"republish": "service since topic dry_run"},
     "audit": {"verify": "topic since until"},
     "tenants": {"create": "name tier", "revoke-keys": "name"},
     "up": "detach",
     "down": "",
     "status": "",
     "doctor": "deep grace stalled_after",
+    "replay": "topic since until job to verify",
 }
 
 

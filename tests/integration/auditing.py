@@ -25,7 +25,7 @@ from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.partitions import Login, PartitionReader
 from shared.postgres.migrate import migrate
-from shared.storage.objects import S3ObjectStore
+from shared.storage.objects import ObjectStore, S3ObjectStore
 from tests.integration.kernel.conftest import until
 
 BEGAN_MS = int(utc_now().timestamp() * 1000) - 3_600_000
@@ -35,7 +35,7 @@ QUICK = {"AUDITOR_SIGN_EVERY": "PT0.3S", "AUDITOR_READ_EVERY": "PT0.1S", "AUDITO
 @dataclass
 class Audited:
     stack: Stack
-    objects: S3ObjectStore
+    objects: ObjectStore
     """With every right."""
     topics: list[str] = field(default_factory=list)
 
@@ -53,11 +53,14 @@ class Audited:
             yield audited
         finally:
             await stack.stop("auditor")
-            async with administrator(site(stack.state)) as admin:
-                await admin.delete_topics(audited.topics)
+            await audited.drop()
 
     async def forget(self) -> None:
         await self.objects.delete([head.key for head in await self.objects.list_objects(layout.AUDIT)])
+
+    async def drop(self) -> None:
+        async with administrator(site(self.stack.state)) as admin:
+            await admin.delete_topics(self.topics)
 
     async def start(self) -> None:
         await self.stack.start("auditor", env=QUICK)

@@ -1,0 +1,113 @@
+"""retune relay: what a service has published, and whether the topics still have it."""
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Annotated
+
+import asyncpg
+import typer
+
+from schemas.topics import READERS, SERVICES
+from services.admin.api import RefusedByPlatform
+from services.admin.commands.context import connection
+from services.admin.commands.moments import moment
+from services.admin.connection import Unreachable
+from services.admin.output import note, show_table
+from services.admin.rerun.losses import Compared, compare, is_set_up, republish, unsent
+from shared.clock import utc_now
+from shared.postgres.database import Database
+
+app = typer.Typer(help="What services have published.", no_args_is_help=True)
+
+ALL = "all"
+WRITING = tuple(service for service in SERVICES if service not in READERS)
+COLUMNS = ("service", "topic", "rows", "lost")
+SEND_SECONDS = 60.0
+POLL_SECONDS = 0.2
+
+
+@app.callback()
+def relay() -> None:
+    """Typer would else take the only command for the noun itself."""
+
+
+@app.command("republish")
+def republish_lost(
+    service: Annotated[str, typer.Option(help="A service, or `all`.")],
+    since: Annotated[str, typer.Option(help="Rows from then on: a time, or how long ago (2h).")],
+    topic: Annotated[list[str] | None, typer.Option(help="May be given several times; default: all.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only compare; ends with 1 where some are lost.")
+    ] = False,
+) -> None:
+    """Have the relay send again what is in the outbox and not in the topic any more, with the same ids."""
+    if service != ALL and service not in WRITING:
+        raise typer.BadParameter(f"--service: found {service!r}, expected all or one of {', '.join(WRITING)}")
+    asyncio.run(_republish(service, moment("--since", since), topic or [], dry_run=dry_run))
+
+
+async def _republish(service: str, since: datetime, topics: list[str], *, dry_run: bool) -> None:
+    database = Database(connection().require_postgres(), application="retune relay", max_size=1)
+    try:
+        await database.open()
+        services = await _set_up(database, service)
+        compared = await _compared(database, services, since, topics)
+        lost = [each for each in compared if each.lost]
+        if not dry_run:
+            for each in lost:
+                await _send_again(database, each)
+            await _require_whole(await _compared(database, services, since, topics) if lost else [])
+    except (OSError, asyncpg.PostgresConnectionError) as error:
+        raise Unreachable(f"Postgres does not answer: {error}") from error
+    finally:
+        await database.close()
+    _tell(compared, dry_run=dry_run)
+
+
+async def _set_up(database: Database, service: str) -> list[str]:
+    """Those that have tables; a stack need not run them all."""
+    names = WRITING if service == ALL else (service,)
+    found = [name for name in names if await is_set_up(database, name)]
+    if not found:
+        raise RefusedByPlatform(f"{service}: found no outbox; its tables were never set up here")
+    return found
+
+
+async def _compared(
+    database: Database, services: list[str], since: datetime, topics: list[str]
+) -> list[Compared]:
+    login, now = connection().kafka, utc_now()
+    found = [await compare(database, login, name, since=since, topics=topics, now=now) for name in services]
+    return [each for of_service in found for each in of_service]
+
+
+async def _send_again(database: Database, lost: Compared) -> None:
+    told = await republish(database, lost)
+    note(f"{lost.service}: {told} rows of {lost.topic} are sent again")
+    began = time.monotonic()
+    while waiting := await unsent(database, lost.service, lost.lost):
+        if time.monotonic() - began > SEND_SECONDS:
+            raise Unreachable(
+                f"{lost.service} has not sent {waiting} rows within {SEND_SECONDS:g} s; they stay in its outbox: "
+                "does its relay run? `retune status`"
+            )
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _require_whole(compared: list[Compared]) -> None:
+    if still := [each for each in compared if each.lost]:
+        first = still[0]
+        raise RefusedByPlatform(
+            f"{first.topic} still lacks {len(first.lost)} records that {first.service} has sent again"
+        )
+
+
+def _tell(compared: list[Compared], *, dry_run: bool) -> None:
+    rows = [(each.service, each.topic, each.rows, len(each.lost)) for each in compared]
+    show_table([dict(zip(COLUMNS, row, strict=True)) for row in rows], COLUMNS, rows)
+    lost = sum(len(each.lost) for each in compared)
+    if not dry_run:
+        note(f"{lost} records were lost and are in their topics again")
+    elif lost:
+        raise RefusedByPlatform(f"{lost} records are lost; without --dry-run they are sent again")

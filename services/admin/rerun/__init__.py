@@ -1,0 +1,1 @@
+"""Reading records again and counting, keeping or sending them."""

@@ -1,0 +1,68 @@
+"""Which records: of these topics, between two bounds, perhaps of one job."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from shared.messaging.delivery import Delivery, Record, read
+from shared.messaging.partitions import Login, PartitionReader
+from shared.place import Place
+
+Bound = datetime | int | None
+"""A time, an offset of each partition, or the beginning or end as it is now."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    topics: tuple[str, ...]
+    since: Bound = None
+    until: Bound = None
+    """Itself left out."""
+    job_id: str | None = None
+
+    async def read(self, login: Login) -> AsyncIterator[Record]:
+        """In order within a partition. By assignment: no group knows of it."""
+        async with PartitionReader(login) as reader:
+            for topic in self.topics:
+                async for record in self._read_topic(reader, topic):
+                    if self._is_wanted(record):
+                        yield record
+
+    async def _read_topic(self, reader: PartitionReader, topic: str) -> AsyncIterator[Record]:
+        wanted = await self._ranges(reader, await reader.partitions(topic.__eq__))
+        reader.assign({place: offsets.start for place, offsets in wanted.items()})
+        while wanted and not await _reached(reader, wanted):
+            for record in await reader.fetch():
+                if record.offset < wanted[Place(record.topic, record.partition)].stop:
+                    yield record
+
+    async def _ranges(self, reader: PartitionReader, places: list[Place]) -> dict[Place, range]:
+        """Those that are not empty."""
+        there = await reader.ranges(places)
+        starts = await _offsets(reader, self.since, places)
+        stops = await _offsets(reader, self.until, places)
+        cut = {
+            place: range(
+                max(each.start, starts.get(place, each.start)), min(each.stop, stops.get(place, each.stop))
+            )
+            for place, each in there.items()
+        }
+        return {place: offsets for place, offsets in cut.items() if offsets}
+
+    def _is_wanted(self, record: Record) -> bool:
+        if self.job_id is None or record.key == self.job_id.encode():
+            return True
+        found = read(record)
+        return isinstance(found, Delivery) and getattr(found.message, "job_id", None) == self.job_id
+
+
+async def _offsets(reader: PartitionReader, bound: Bound, places: list[Place]) -> dict[Place, int]:
+    if bound is None:
+        return {}
+    if isinstance(bound, int):
+        return dict.fromkeys(places, bound)
+    return await reader.offsets_at(int(bound.timestamp() * 1000), places)
+
+
+async def _reached(reader: PartitionReader, wanted: Mapping[Place, range]) -> bool:
+    return all([await reader.position(place) >= offsets.stop for place, offsets in wanted.items()])

@@ -1,0 +1,241 @@
+"""A broker that lost a log, on a stack of its own: the outboxes bring it back, and no state changes.
+
+The same stack shows that the scheduler's and the tracker's rows are what their topics make.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+import structlog
+
+from deploy.local.stack import Stack
+from schemas.node import AllocatedNode, NodesReleased
+from services.admin.connection import find_connection
+from services.admin.rebuild.verify import Verified, verify
+from shared.messaging.delivery import Delivery
+from shared.messaging.reader import Login, TopicReader
+from tests.builders import NOON
+from tests.integration.kernel.conftest import until
+from tests.integration.test_retune import Ended, Story, retune
+from tests.integration.test_scheduler import SUBMITTED, Play
+from tests.integration.voices import Voices, ear, voices
+from tests.unit.scheduler import news
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+SERVICES = ("scheduler", "tracker")
+NODE = AllocatedNode(
+    node_id="n-0", index=0, price_per_hour="0.1", allocated_at=NOON, released_at=NOON + timedelta(minutes=6)
+)
+REQUEUED = ("JobRequeued", "JobScheduled")
+
+
+@dataclass
+class World:
+    stack: Stack
+    voice: Voices
+    play: Play
+
+    async def verify(self, service: str) -> Verified:
+        before = structlog.get_config()
+        try:
+            return await verify(find_connection(self.stack.operator_env()), service, lambda told: None)
+        finally:
+            structlog.configure(**before)
+
+    async def query(self, sql: str, *, role: str = "operator") -> list[Any]:
+        connection = await asyncpg.connect(self.stack.postgres_dsn(role))
+        try:
+            return await connection.fetch(sql)
+        finally:
+            await connection.close()
+
+    async def has_read(self, service: str, topic: str, key: str, number: int) -> bool:
+        rows = await self.query(
+            f"SELECT 1 FROM {service}.position"
+            f" WHERE topic = '{topic}' AND aggregate_id = '{key}' AND sequence = {number}"
+        )
+        return bool(rows)
+
+    async def outbox(self, topic: str) -> list[tuple[str, int, str]]:
+        """What was published: key, number and event id, by key and number."""
+        rows = [
+            row
+            for service in SERVICES
+            for row in await self.query(
+                f"SELECT topic, aggregate_id, sequence, event_id, published_at FROM {service}.outbox"
+            )
+        ]
+        assert all(row["published_at"] for row in rows)
+        return sorted(
+            (row["aggregate_id"], row["sequence"], row["event_id"]) for row in rows if row["topic"] == topic
+        )
+
+    async def topic(self, name: str) -> dict[str, list[tuple[int, str]]]:
+        """Number and event id of each record of a story, in their order."""
+        login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
+        told = defaultdict(list)
+        async with TopicReader(login, [name]) as reader:
+            async for found in reader.to_the_end():
+                assert isinstance(found, Delivery)
+                told[found.envelope.key].append((found.envelope.sequence, found.envelope.id))
+        return told
+
+    async def state(self) -> dict[str, Counter]:
+        """Every row of the two services but those in which the kernel keeps itself busy."""
+        tables = await self.query(
+            "SELECT table_schema AS schema, table_name AS name FROM information_schema.tables"
+            " WHERE table_schema IN ('scheduler', 'tracker') AND table_name NOT IN ('lease', 'outbox')"
+        )
+        found = {}
+        for table in tables:
+            rows = await self.query(f"SELECT each::text FROM {table['schema']}.{table['name']} AS each")
+            found[f"{table['schema']}.{table['name']}"] = Counter(row["each"] for row in rows)
+        return found
+
+    async def at_rest(self) -> bool:
+        unsent = [
+            await self.query(f"SELECT 1 FROM {each}.outbox WHERE published_at IS NULL") for each in SERVICES
+        ]
+        costs = await self.query("SELECT 1 FROM tracker.cost")
+        return not any(unsent) and bool(costs)
+
+
+@pytest.fixture(scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One job in its third attempt, begun by the queue's loop after a back-off; one that runs."""
+    stack = Stack(tmp_path_factory.mktemp("own"), services=SERVICES)
+    await stack.up()
+    try:
+        async with voices(stack) as voice, ear(stack, "job.events") as heard:
+            play, running = Play(voice, heard), Play(voice, heard)
+            await play.scheduled()
+            for attempt in (1, 2):
+                await play.say("provisioner", news.provisioning_failed("broken", attempt=attempt))
+                await play.until(*SUBMITTED, *REQUEUED * attempt)
+            await running.running()
+            await running.say("provisioner", NodesReleased(**news.JOB, attempt=1, nodes=(NODE,)))
+            world = World(stack, voice, play)
+            await until(world.at_rest, "everything published")
+            yield world
+    finally:
+        await stack.down()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_a_services_rows_are_what_its_topics_make(world: World, service: str):
+    verified = await world.verify(service)
+    assert verified.differences == ()
+    assert verified.rows > 0
+    assert verified.events > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "row"),
+    [
+        (
+            "UPDATE job SET requeues = '{{\"infra\": 7}}' WHERE id = '{job}'",
+            "UPDATE job SET requeues = '{{\"infra\": 2}}' WHERE id = '{job}'",
+            ("job", "{job}", "requeues", '{{"infra": 7}}', '{{"infra": 2}}'),
+        ),
+        (
+            "UPDATE attempt SET pool = 'elsewhere' WHERE job_id = '{job}' AND number = 2",
+            "UPDATE attempt SET pool = '{pool}' WHERE job_id = '{job}' AND number = 2",
+            ("attempt", "{job} 2", "pool", "elsewhere", "{pool}"),
+        ),
+    ],
+    ids=["a job", "an attempt"],
+)
+async def test_a_row_that_was_changed_by_hand_is_named(world: World, change: str, back: str, row: tuple):
+    names = {"job": world.play.job, "pool": world.play.pool}
+    await world.query(change.format(**names), role="scheduler")
+    try:
+        (found,) = (await world.verify("scheduler")).differences
+        assert found.row == tuple(word.format(**names) for word in row)
+    finally:
+        await world.query(back.format(**names), role="scheduler")
+    assert (await world.verify("scheduler")).differences == ()
+
+
+async def test_the_command_tells_it_and_leaves_nothing_behind(world: World):
+    told = await retune(world.stack, "replay", "--verify", "scheduler")
+    assert (told.code, told.err.splitlines()[-1].split(":")[0]) == (0, "scheduler"), told.err
+    assert not await world.query("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'scratch%'")
+    wrong = await retune(world.stack, "replay", "--verify", "ingest")
+    assert (wrong.code, "found 'ingest', expected one of" in " ".join(wrong.err.split())) == (2, True)
+
+
+async def republish(world: World, *options: str) -> Ended:
+    return await retune(
+        world.stack, "--json", "relay", "republish", "--service", "all", "--since", "1h", *options
+    )
+
+
+async def test_a_lost_log_is_brought_back_and_nobody_is_disturbed(world: World):
+    whole = await republish(world, "--dry-run")
+    assert {(row["topic"], row["lost"]) for row in whole.value} == {("job.events", 0), ("cost.events", 0)}
+    before, published = await world.state(), await world.outbox("job.events")
+
+    await lose_log(world.stack, "job.events")
+    lost = await republish(world, "--dry-run")
+    assert (lost.code, f"{len(published)} records are lost" in lost.err) == (1, True)
+    assert await world.topic("job.events") == {}
+
+    repaired = await republish(world)
+    assert repaired.code == 0, repaired.err
+    told = await world.topic("job.events")
+    assert sorted((key, *each) for key, story in told.items() for each in story) == published
+    assert all([number for number, _ in story] == list(range(1, len(story) + 1)) for story in told.values())
+    assert all(row["lost"] == 0 for row in (await republish(world, "--dry-run")).value)
+
+    # Whoever has read a fact that is new has read the repaired ones before it.
+    await world.play.say("trainer_agent", news.started(attempt=3))
+    running = 1 + len(told[world.play.job])
+    await until(
+        lambda: world.has_read("tracker", "job.events", world.play.job, running), "the tracker reads on"
+    )
+    parked = await retune(world.stack, "--json", "parked", "list")
+    assert parked.value == []
+    after = await world.state()
+    mine = world.play.job
+    assert {name: changed(before[name], after[name], mine) for name in before} == {
+        name: [] for name in before
+    }
+    assert (await world.verify("scheduler")).differences == ()
+
+
+def changed(before: Counter, after: Counter, moved: str) -> list[str]:
+    """Rows that are not of the job that was moved on."""
+    return [row for row in ((before - after) + (after - before)) if moved not in row]
+
+
+async def lose_log(stack: Stack, topic: str) -> None:
+    """As a disk that comes back without its last writes."""
+    await stack.stop("kafka")
+    folders = list((stack.state.root / "kafka/data").glob(f"{topic}-*"))
+    assert folders
+    for file in (file for folder in folders for file in folder.iterdir()):
+        if file.suffix in {".log", ".index", ".timeindex", ".snapshot"} or "checkpoint" in file.name:
+            file.unlink()
+    await stack.start("kafka")
+    await stack.wait_healthy("kafka")
+
+
+async def test_what_was_lost_before_it_was_read_fills_the_gap_when_it_comes_again(world: World):
+    story = Story(world.stack)
+    await story.write(1, 3)
+    (gap,) = await until(story.parked, "the message after the gap parked")
+    await story.write(2)
+
+    await until(
+        lambda: world.has_read("tracker", "node.events", story.job_id, 2),
+        "the second message applied, though the third is parked",
+    )
+    replayed = await story.act("replay", gap["parked_id"])
+    assert replayed.code == 0, replayed.err
+    assert await story.parked() == []
