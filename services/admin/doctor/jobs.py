@@ -14,6 +14,7 @@ from schemas.training import (
     AttemptMessage,
     CheckpointWritten,
     TrainingCompleted,
+    TrainingResumed,
     TrainingStopped,
 )
 from services.admin.doctor.finding import Finding
@@ -139,6 +140,7 @@ def resumed_from_newest(history: History, limits: Limits) -> Iterator[Finding]:
         if not isinstance(fact, JobScheduled) and _had_its_verdicts(entry, fact, released):
             yield from _older_than_newest(entry, fact, known)
     yield from _fell_behind(history)
+    yield from _resumed_elsewhere(history)
     yield from _ends_beyond_bundle(history)
 
 
@@ -201,6 +203,23 @@ def _fell_behind(history: History) -> Iterator[Finding]:
             if known is not None and (fact.resume is None or _age(fact.resume) < _age(known)):
                 yield _of(entry, f"resume from {_name(fact.resume)}", f"{_name(known)} or newer")
             known = fact.resume or known
+
+
+def _resumed_elsewhere(history: History) -> Iterator[Finding]:
+    """A training that went on did so at the step of the bundle that its attempt was given."""
+    given = {
+        (entry.message.job_id, entry.message.attempt): entry.message.resume
+        for entry in history.told(JobScheduled)
+        if isinstance(entry.message, JobScheduled)
+    }
+    for entry in history.told(TrainingResumed):
+        fact = entry.message
+        assert isinstance(fact, TrainingResumed), "told() filters"
+        if (fact.job_id, fact.attempt) not in given:
+            continue
+        bundle = given[fact.job_id, fact.attempt]
+        if bundle is None or bundle.step != fact.certificate.step:
+            yield _of(entry, f"went on from step {fact.certificate.step}", f"from {_name(bundle)}")
 
 
 def _ends_beyond_bundle(history: History) -> Iterator[Finding]:

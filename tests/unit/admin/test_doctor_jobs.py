@@ -7,7 +7,7 @@ import pytest
 
 from schemas.base import BundleRef, CommandRefused, Message
 from schemas.job import JobRequeued, JobScheduled
-from schemas.training import RunnerHeartbeat
+from schemas.training import RunnerHeartbeat, TrainingResumed
 from services.admin.doctor.history import Job
 from tests.builders import TENANT, a_bundle, a_sha
 from tests.unit.admin.histories import (
@@ -169,6 +169,20 @@ class TestResumedFromNewest:
             for entry in history.entries
         )
         assert "I8" not in alarms(replace(history, entries=entries))
+
+    @pytest.mark.parametrize(("step", "alarm"), [(20, False), (10, True), (21, True)])
+    def test_training_goes_on_at_another_step_than_that_of_the_bundle(self, step, alarm):
+        certificate = {"exact": True, "step": step, "reason": "equal"}
+        resumed = TrainingResumed(job_id="ftjob-1", tenant=TENANT, attempt=2, certificate=certificate)
+        story = told_by(first_attempt, jobs_tell(scheduled(2, EMERGENCY)), telling("trainer_agent", resumed))
+        found = [finding.expected for finding in alarms(story).get("I8", ())]
+        assert found == (["from bundle 1/20"] if alarm else [])
+
+    def test_training_goes_on_though_its_attempt_was_given_no_bundle(self):
+        certificate = {"exact": True, "step": 5, "reason": "equal"}
+        resumed = TrainingResumed(job_id="ftjob-1", tenant=TENANT, attempt=1, certificate=certificate)
+        story = told_by(jobs_tell(submitted(), queued(), scheduled(1)), telling("trainer_agent", resumed))
+        assert [finding.expected for finding in alarms(story)["I8"]] == ["from nothing"]
 
     def test_complete_with_a_bundle_of_another_step(self):
         short = news.completed(EMERGENCY).model_copy(update={"last_step": 600})
