@@ -1,0 +1,73 @@
+"""One waits for a Kafka that is away, and not for one that answers and does nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from shared.messaging.presence import however_long_away, until_there
+
+WINDOW_SECONDS = 0.01
+
+
+def answering(*answers: bool) -> Callable[[], Awaitable[bool]]:
+    """One answer after the other; asked more often it fails."""
+    left = iter(answers)
+
+    async def answer() -> bool:
+        return next(left)
+
+    return answer
+
+
+async def test_what_ends_in_time_needs_no_question():
+    async def work() -> int:
+        return 7
+
+    assert await however_long_away(work(), answering(), seconds=WINDOW_SECONDS) == 7
+
+
+async def test_while_kafka_is_away_one_waits():
+    is_back = asyncio.Event()
+    asked = 0
+
+    async def answers() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            is_back.set()
+        return False
+
+    assert await however_long_away(is_back.wait(), answers, seconds=WINDOW_SECONDS)
+    assert asked == 5
+
+
+async def test_a_kafka_that_has_just_come_back_is_given_time():
+    is_back = asyncio.Event()
+
+    async def answers() -> bool:
+        asyncio.get_running_loop().call_soon(is_back.set)
+        return True
+
+    assert await however_long_away(is_back.wait(), answers, seconds=WINDOW_SECONDS)
+
+
+async def test_a_kafka_that_answers_and_does_nothing_is_an_error_and_the_work_is_given_up():
+    work = asyncio.ensure_future(asyncio.Event().wait())
+    with pytest.raises(TimeoutError, match="Kafka answers"):
+        await however_long_away(work, answering(False, True), seconds=WINDOW_SECONDS)
+    await asyncio.wait({work})
+    assert work.cancelled()
+
+
+async def test_an_error_of_the_work_is_its_own():
+    async def work() -> None:
+        raise ValueError("of the work")
+
+    with pytest.raises(ValueError, match="of the work"):
+        await however_long_away(work(), answering(), seconds=WINDOW_SECONDS)
+
+
+async def test_it_is_there_with_the_first_yes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shared.messaging.presence.POLL_SECONDS", 0.0)
+    await until_there(answering(False, False, True))
