@@ -6,9 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit admin local demo dev bench
-T ?= tests/architecture tests/contract tests/unit tests/integration tests/training tests/scoring tests/demo tests/serving tests/e2e \
-	tests/chaos tests/simulation
+# Test files side by side, one on each of two cores; then those that need the whole machine.
+SIDE_BY_SIDE := tests/architecture tests/contract tests/unit tests/simulation tests/integration tests/training \
+	tests/scoring tests/demo
+ALONE := tests/serving tests/chaos tests/e2e
 MINUTES ?= 60
+# Processes that share out the tests must collect them in the same order, so they get one seed for their sets.
+TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --dist loadfile \
+	$(SIDE_BY_SIDE) && $(BIN)/pytest $(ALONE))
 
 .PHONY: help setup demo up down logs status quick test chaos check lint types imports schemas lock migration service clean
 
@@ -46,14 +51,14 @@ quick: $(VENV)/.installed ## unit, contract and architecture tests (< 60 s)
 	@$(BIN)/pytest -q tests/unit tests/contract tests/architecture
 
 test: setup ## every test, or T=path
-	@$(BIN)/pytest $(T)
+	@$(TEST)
 
 chaos: setup ## the whole proof: the soak for MINUTES=60, every chaos test and the simulation at full size; SEED=n
 	@CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -s tests/chaos tests/simulation
 
 check: setup lint types imports ## everything that CI runs, cheapest first
 	@$(BIN)/python -m schemas.generate --check
-	@$(BIN)/pytest $(T)
+	@$(TEST)
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check --quiet --output-format concise .
