@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
 from faststream.kafka import KafkaBroker
 from pydantic import BaseModel
 
@@ -46,6 +47,7 @@ from shared.telemetry.tracing import configure_tracing
 log = get_logger(__name__)
 
 COMMIT_TIMEOUT_SECONDS = 10.0
+READ_ALL_SECONDS = 3.0
 RECORDS_OF_A_POLL = 100
 JOIN_SECONDS = 10.0
 """Without Kafka for so long, a starting process serves its HTTP routes all the same."""
@@ -81,7 +83,7 @@ class Service:
         self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
         self._owner = f"{name}-{settings.slot}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
-        self._edge = Edge(name, self.database, poke=self.poke)
+        self._edge = Edge(name, self.database, poke=self.poke, has_read_all=self._has_read_all)
         self._waiters = Waiters(self.database, self._edge, service=name)
         self._timers = Timers(self.database, service=name, poke=self.poke)
         self._tasks = Tasks(
@@ -166,6 +168,15 @@ class Service:
     async def caught_up(self, topic: str) -> None:
         """Return once the group has committed past the end that the topic has now."""
         await self._lag.caught_up(topic)
+
+    async def _has_read_all(self) -> bool:
+        """False where it takes its time, or where Kafka cannot be asked."""
+        try:
+            async with asyncio.timeout(READ_ALL_SECONDS):
+                await self._lag.caught_up_everywhere()
+        except (KafkaError, OSError, TimeoutError):
+            return False
+        return True
 
     def poke(self) -> None:
         """Something was committed: let the relay, the tasks and the waiting messages look at once."""

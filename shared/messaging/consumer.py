@@ -83,13 +83,26 @@ class _ParkThis(Exception):
         self.blocks = blocks
 
 
+async def _always() -> bool:
+    return True
+
+
 class Edge:
     """Hands each record of the log to its handler exactly once in effect."""
 
-    def __init__(self, service: str, database: Database, *, poke: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        service: str,
+        database: Database,
+        *,
+        poke: Callable[[], None],
+        has_read_all: Callable[[], Awaitable[bool]] = _always,
+    ) -> None:
+        """`has_read_all`: whether all that the log has when it is called is applied soon."""
         self._service = service
         self._database = database
         self._poke = poke
+        self._has_read_all = has_read_all
         self._handlers: dict[tuple[str, str], Handler] = {}
         self._parked_in_a_row = 0
 
@@ -177,7 +190,9 @@ class Edge:
         except _Duplicate:
             return "duplicate"
 
-    async def _decide(self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]) -> str:
+    async def _decide(
+        self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int], *, is_last: bool = False
+    ) -> str:
         try:
             return await self._persistently(partial(self._apply, delivery, settle, came_from))
         except _Duplicate:
@@ -190,6 +205,8 @@ class Edge:
         except Refused as refused:
             return await self._persistently(partial(self._refuse, delivery, refused, settle))
         except ParentUnknown as unknown:
+            if is_last:
+                return await self._persistently(partial(self._wait_no_more, delivery, unknown, settle))
             return await self._persistently(partial(self._wait, delivery, unknown, settle, came_from))
 
     async def _persistently(self, attempt: Callable[[], Awaitable[str]]) -> str:
@@ -319,7 +336,7 @@ class Edge:
         self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None, came_from: tuple[str, int]
     ) -> str:
         if came_from[0] == "waiting":
-            return await self._keep_waiting(delivery, unknown, settle, came_from[1])
+            return await self._keep_waiting(delivery, settle, came_from)
         async with self._database.transaction() as conn:
             await waiting.add(conn, delivery, unknown, now=utc_now())
             if settle is not None:
@@ -327,10 +344,15 @@ class Edge:
         return "waiting"
 
     async def _keep_waiting(
-        self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None, row_id: int
+        self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]
     ) -> str:
-        if not await waiting.is_expired(self._database, row_id, now=utc_now()):
+        """Its time is over once all is read that was there by then: no outage of ours counts as waiting."""
+        is_expired = await waiting.is_expired(self._database, came_from[1], now=utc_now())
+        if not is_expired or not await self._has_read_all():
             return "waiting"
+        return await self._decide(delivery, settle, came_from, is_last=True)
+
+    async def _wait_no_more(self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None) -> str:
         if not delivery.topic.is_commands:
             return await self._park(delivery, _ParkThis("parent_unknown", str(unknown)), settle)
         refused = Refused("unknown_parent", f"{unknown.parent} is not known after the time limit")

@@ -67,8 +67,15 @@ class Lag:
 
     async def caught_up(self, topic: str) -> None:
         """Return once every record that the topic has now is committed by the group."""
-        consumer, metadata = await self._consumer(), await self._metadata()
-        ends = await consumer.end_offsets(_partitions(metadata, [topic]))
+        await self._caught_up(_partitions(await self._metadata(), [topic]))
+
+    async def caught_up_everywhere(self) -> None:
+        """Return once every record that the group's topics have now is committed by it."""
+        metadata = await self._metadata()
+        await self._caught_up(_partitions(metadata, self._listened(metadata)))
+
+    async def _caught_up(self, partitions: list[TopicPartition]) -> None:
+        ends = await (await self._consumer()).end_offsets(partitions)
         while True:
             positions = await self._positions(list(ends))
             if all(positions[partition] >= end for partition, end in ends.items()):
