@@ -23,7 +23,7 @@ UNSENT = """
 UNAPPLIED = """
     DELETE FROM scheduler.inbox
      WHERE event_id = (SELECT min(event_id) FROM scheduler.inbox WHERE topic = 'job.commands')"""
-UNGATED = "UPDATE registry.model_version SET stage = 'production', eval_id = 'nobody' WHERE stage = 'dev'"
+UNTRACED = "UPDATE registry.model_version SET config_hash = repeat('0', 64)"
 UNDEAD = "UPDATE scheduler.job SET state = 'running' WHERE id = $1"
 UNFREED = "UPDATE scheduler.attempt SET freed_at = NULL"
 UNFIRED = """
@@ -49,7 +49,7 @@ async def _break_tables(stack: Stack, job_id: str) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("postgres"))
     try:
         await conn.execute(UNSENT, uuid4().hex)
-        for statement in (UNAPPLIED, UNGATED, UNFREED, UNFIRED, UNWANTED):
+        for statement in (UNAPPLIED, UNTRACED, UNFREED, UNFIRED, UNWANTED):
             await conn.execute(statement)
         await conn.execute(UNDEAD, job_id)
     finally:
