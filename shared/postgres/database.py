@@ -63,6 +63,7 @@ class Database:
             timeout=silence,
             command_timeout=silence,
             init=_register_json,
+            reset=_leave_as_it_is,
             server_settings={
                 "application_name": self._application,
                 "statement_timeout": _milliseconds(silence),
@@ -120,6 +121,10 @@ class Database:
 
 def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
+
+
+async def _leave_as_it_is(_connection: Any) -> None:
+    """Nothing is set for longer than a transaction; the default reset would be a round trip each time."""
 
 
 async def _register_json(conn: Any) -> None:
