@@ -93,7 +93,8 @@ async def caught_up(stack: Stack, service: str) -> None:
     """Return once the group has read all that its topics have now."""
     prefix = f"{service.upper()}_"
     env = {name.removeprefix(prefix).lower(): value for name, value in stack.service_env(service).items()}
-    lag = Lag(ServiceSettings(**env), group=service)
+    common = {name: value for name, value in env.items() if name in ServiceSettings.model_fields}
+    lag = Lag(ServiceSettings(**common), group=service)
     try:
         for topic in LISTENS[service]:
             await lag.caught_up(topic.name)
