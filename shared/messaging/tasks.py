@@ -139,8 +139,15 @@ class Tasks:
             return "lost"
         except Exception as error:
             log.warning("task failed", attempt=row["attempts"], exc_info=not isinstance(error, Rejected))
-            return await self._retry_or_fail(kind, task, row, error)
+            return await self._after_failure(kind, task, row, error)
         return "done"
+
+    async def _after_failure(self, kind: TaskKind, task: Task, row: Any, error: Exception) -> str:
+        try:
+            return await self._retry_or_fail(kind, task, row, error)
+        except LeaseLost:
+            log.warning("task was taken over, or its commit took place though its answer was lost")
+            return "lost"
 
     async def _under_lease(self, kind: TaskKind, row: Any, work: Awaitable[Any]) -> Any:
         """Run the work while renewing the lease; cancel it when the lease is lost."""

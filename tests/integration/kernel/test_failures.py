@@ -17,7 +17,8 @@ from shared.errors import ParentUnknown, Refused
 from shared.messaging import consumer
 from shared.messaging.consumer import MAX_ATTEMPTS, DependencyAway, Edge, TooManyParked
 from shared.messaging.delivery import Record
-from shared.messaging.unit import Unit
+from shared.messaging.tasks import TaskKind, Tasks
+from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import Waiters
 from shared.postgres.database import Database
 from tests.integration.kernel import counting
@@ -174,11 +175,49 @@ class TestACommitInDoubt:
         assert len(await parked(db, key)) == 1
 
 
+class Chore(Task, frozen=True):
+    name: str
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+async def test_a_task_whose_last_commit_is_in_doubt_is_done_once_and_ends_no_process(database, db):
+    done, failed = [], []
+
+    async def work(chore: Chore) -> str:
+        return chore.name
+
+    async def finish(chore: Chore, result: str, unit: Unit) -> None:
+        done.append(result)
+
+    async def give_up(chore: Chore, error: Exception, unit: Unit) -> None:
+        failed.append(str(error))
+
+    kind = TaskKind(Chore, work, finish, give_up, attempts=1, concurrency=1)
+    tasks = Tasks(
+        database,
+        service="tracker",
+        owner="tracker-9",
+        ttl=timedelta(seconds=15),
+        renew=timedelta(seconds=5),
+        poke=lambda: None,
+    )
+    key = new_key()
+    async with database.transaction() as conn:
+        await Unit(conn, "tracker", datetime.now(UTC)).start_task(Chore(name=key))
+    database.in_doubt = 1
+    assert await tasks._work_next(kind)
+    assert (done, failed) == ([key], [])
+    assert not await tasks._work_next(kind)
+
+
 async def test_a_member_that_comes_late_does_not_set_a_story_back(db):
     key = new_key()
     for number in (7, 5):
         await db.execute(consumer.SAVE_POSITION, DATASET_EVENTS, key, number)
-    assert await db.fetchval(consumer.FIND_POSITION, DATASET_EVENTS, key) == 7
+    assert await db.fetchval("SELECT sequence FROM position WHERE aggregate_id = $1", key) == 7
 
 
 @pytest.mark.parametrize("value", [2**70, "\ud800"], ids=["beyond the column", "no text"])
