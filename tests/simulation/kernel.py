@@ -36,6 +36,7 @@ class Switches:
     tasks_end_in_one_transaction: bool = True
     commits_offset_after_effect: bool = True
     marks_after_publishing: bool = True
+    limit_counts_outages: bool = False
 
 
 class Kernel:
@@ -206,7 +207,7 @@ class Kernel:
         if self.world.faults.strikes("rewind", self.name):
             cursor.rewind(self.rng)
         if self.world.faults.strikes("stall", self.name):
-            cursor.stalled_until = self.clock.now + self.rng.choice((2.0, 15.0, 60.0))
+            cursor.stalled_until = self.clock.now + self.rng.choice((2.0, 15.0, 60.0, 800.0))
 
     def _skips(self, record: Record) -> bool:
         """A type without a handler only moves the story on, unless something of the story is in the way."""
@@ -294,11 +295,14 @@ class Kernel:
             expires = self.clock.now + unknown.within.total_seconds()
             self.waiting.add(record, unknown.parent, expires)
             self._retry_later(1.0)
-        elif self.waiting.is_expired(row, self.clock.now):
+        elif self.waiting.is_expired(row, self.clock.now) and self._has_read_all():
             if not record.topic.is_commands:
                 return self._park(record, f"parent_unknown: {unknown.parent}")
             return self._refuse(record, Refused("unknown_parent", f"{unknown.parent} is not known"))
         return "waiting"
+
+    def _has_read_all(self) -> bool:
+        return self.switches.limit_counts_outages or all(cursor.next is None for cursor in self.cursors)
 
     def _park(self, record: Record, reason: str, error: Exception | None = None) -> str:
         self.parked.append((record, reason))

@@ -64,10 +64,11 @@ def unserved(world: "World") -> list[str]:
 def stopped_in_time(world: "World") -> None:
     """Whoever can be told to stop does not train long beyond the deadline."""
     for runner in world.engine.live_runners():
-        stop = world.checker.jobs.stops.get((runner.job_id, runner.attempt))
-        if stop is None or runner.is_cut_off:
+        name = (runner.job_id, runner.attempt)
+        stop, relayed_at = world.checker.jobs.stops.get(name), world.checker.training.stops_relayed.get(name)
+        if stop is None or relayed_at is None or runner.is_cut_off:
             continue
-        late = world.clock.now - world.clock.seconds_of(stop.deadline)
+        late = world.clock.now - max(relayed_at, world.clock.seconds_of(stop.deadline))
         if late > STOP_MARGIN_SECONDS:
             world.alarm("not stopped", f"{runner.name} works on {late:.0f} s after its deadline")
 

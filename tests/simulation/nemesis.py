@@ -20,22 +20,42 @@ FAILURES = (
 )
 
 
+ACTS = (
+    "node dies",
+    "node lost, process alive",
+    "dies unseen",
+    "SIGTERM unannounced",
+    "cut off for a moment",
+    "cut off for long",
+    "child hangs",
+    "child fails",
+    "runner restarts",
+    "runner starts on an empty disk",
+)
+
+
 class Nemesis:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = world.rng
-        self.acts: dict[str, Callable[[Runner], None]] = {
-            "node dies": self.node_dies,
-            "node lost, process alive": self.node_lost,
-            "dies unseen": self.dies_unseen,
-            "SIGTERM unannounced": self.sigterm,
-            "cut off for a moment": self.cut_off,
-            "cut off for long": self.cut_off_long,
-            "child hangs": self.child_hangs,
-            "child fails": self.child_fails,
-            "runner restarts": self.restarts,
-            "runner starts on an empty disk": self.starts_anew,
-        }
+        self._acts: dict[str, Callable[[Runner], None]] = dict(
+            zip(
+                ACTS,
+                (
+                    self.node_dies,
+                    self.node_lost,
+                    self.dies_unseen,
+                    self.sigterm,
+                    self.cut_off,
+                    self.cut_off_long,
+                    self.child_hangs,
+                    self.child_fails,
+                    self.restarts,
+                    self.starts_anew,
+                ),
+                strict=True,
+            )
+        )
 
     def strike(self, kind: str) -> bool:
         """Do it to some live runner; False where there is none."""
@@ -45,7 +65,7 @@ class Nemesis:
         victim = self._rng.choice(victims)
         self._world.note(f"nemesis: {kind} at {victim.name}")
         self._world.faults.count(kind)
-        self.acts[kind](victim)
+        self._acts[kind](victim)
         return True
 
     def begin(self, every: float) -> Process:
@@ -60,11 +80,11 @@ class Nemesis:
     def _act(self) -> None:
         if self._rng.random() < 0.3:
             kernel = self._rng.choice(list(self._world.kernels.values()))
-            kernel.crash(self._rng.choice((1.0, 10.0, 40.0, 100.0)))
+            kernel.crash(self._rng.choice((1.0, 10.0, 40.0, 100.0, 1000.0)))
         elif self._rng.random() < 0.1:
             self._world.replicas.dead.update(self._world.replicas.specs)
         else:
-            self.strike(self._rng.choice(list(self.acts)))
+            self.strike(self._rng.choice(ACTS))
 
     def node_dies(self, runner: Runner) -> None:
         self._world.engine.kill(runner.node)

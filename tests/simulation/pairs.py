@@ -8,7 +8,7 @@ from itertools import product
 from tests.simulation.clock import Process, pause
 from tests.simulation.faults import CRASHES, LIES
 from tests.simulation.liveness import settle
-from tests.simulation.nemesis import Nemesis
+from tests.simulation.nemesis import ACTS, Nemesis
 from tests.simulation.users import CAPACITY, Users
 from tests.simulation.violation import Violation
 from tests.simulation.wiring import SERVICES
@@ -38,17 +38,6 @@ COMMANDS: dict[str, Callable[[Users, str], None]] = {
     "delete the dataset": lambda users, job: users.delete_dataset(job),
     "change the base model": lambda users, job: users.register_base(2),
 }
-ACTS = (
-    "node dies",
-    "node lost, process alive",
-    "dies unseen",
-    "SIGTERM unannounced",
-    "cut off for long",
-    "child hangs",
-    "child fails",
-    "runner restarts",
-    "runner starts on an empty disk",
-)
 FAULTS: tuple[tuple[str, str], ...] = (
     *product(CRASHES, SERVICES),
     *product(LIES, ("",)),
@@ -106,7 +95,7 @@ def _live(world: World, pair: Pair) -> None:
     if phase == "queued":
         users.resize(dict.fromkeys(CAPACITY, 0))
         world.run(3.0)
-    job = users.submit(nodes=2, dataset="ready")
+    job = users.submit(nodes=2, dataset="ready", after=20.0 if phase == "validating" else 1.0)
     _bring_to(world, users, job, phase)
     _strike(world, *fault)
     COMMANDS[command](users, job)

@@ -65,6 +65,8 @@ class Runner:
         }
         self.name = f"{node.node_id}#{world.next_number()}"
         self.alive = True
+        self.is_slow = False
+        """Its uploads take longer than any notice."""
         self.cut_until = 0.0
         """Cut off from the log until then."""
         self.acknowledged_at = world.clock.now

@@ -210,7 +210,7 @@ def test_only_hostile_records_are_parked(world):
 
 
 def test_a_runner_that_was_never_asked_to_stop_alarms(world):
-    world.checker.training.stops_relayed.add((JOB, 1))
+    world.checker.training.stops_relayed[JOB, 1] = 0.0
     runner: Any = SimpleNamespace(
         job_id=JOB, attempt=1, name="n", alive=True, has_read_all=True, wish=SimpleNamespace(directive=None)
     )
@@ -277,6 +277,7 @@ def test_who_trains_on_beyond_the_deadline_alarms(world):
         SimpleNamespace(job_id=JOB, attempt=1, alive=True, is_cut_off=False, name="n")  # type: ignore[arg-type]
     )
     world.checker.jobs.stops[JOB, 1] = SimpleNamespace(deadline=world.clock.utc)
+    world.checker.training.stops_relayed[JOB, 1] = world.clock.now
     world.run(liveness.STOP_MARGIN_SECONDS - 1.0)
     liveness.stopped_in_time(world)
     world.run(2.0)

@@ -9,24 +9,28 @@ from collections import Counter
 import pytest
 
 from tests.chaos.scale import note
-from tests.simulation.pairs import ACTS, PHASES, pair_named, pairs_in, run_pair
+from tests.simulation.faults import CRASHES, LIES
+from tests.simulation.nemesis import ACTS
+from tests.simulation.pairs import COMMANDS, FAULTS, PHASES, pair_named, run_pair
+from tests.simulation.processes import in_parallel
+
+HALVES = (
+    ("validating", "provisioning", "stopping", "evaluating"),
+    ("queued", "running", "paused", "over"),
+)
 
 
 @pytest.mark.skipif("SIM_PAIR" in os.environ, reason="one pair is asked for")
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_fault_and_a_command_together_break_nothing(phase):
-    ends: Counter[str] = Counter()
+@pytest.mark.timeout(900)
+def test_a_fault_and_a_command_together_break_nothing():
+    assert {*HALVES[0], *HALVES[1]} == set(PHASES)
     struck: Counter[str] = Counter()
-    messages = pairs = 0
-    for pair in pairs_in(phase):
-        world = run_pair(pair)
-        ends.update(world.checker.jobs.last.values())
-        struck.update(world.faults.struck)
-        messages, pairs = messages + world.messages, pairs + 1
-    note(f"simulation pairs {phase}", messages=messages, pairs=pairs, faults=struck.total())
-    assert set(ends) <= {"JobSucceeded", "JobFailed", "JobCancelled"}
-    if phase not in ("evaluating", "over"):
-        assert set(struck) >= set(ACTS)
+    for phases, found in zip(HALVES, in_parallel(*(["pairs", *phases] for phases in HALVES)), strict=True):
+        assert found["worlds"] == len(phases) * len(FAULTS) * len(COMMANDS)
+        assert set(found["ends"]) == {"JobSucceeded", "JobFailed", "JobCancelled"}
+        struck.update(found["struck"])
+        note("simulation pairs", pairs=found["worlds"], messages=found["messages"])
+    assert set(struck) == {*CRASHES, *LIES, *ACTS}
 
 
 @pytest.mark.skipif("SIM_PAIR" not in os.environ, reason="no pair is asked for")

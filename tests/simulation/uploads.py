@@ -76,8 +76,8 @@ class Uploader:
     async def _store(self, kind: BundleKind, step: int) -> None:
         world, runner = self._world, self._runner
         await pause(world.rng.uniform(0.1, 2.0))
-        if world.faults.strikes("slow upload"):
-            await pause(world.rng.choice((5.0, 30.0, 90.0)))
+        if runner.is_slow or world.faults.strikes("slow upload"):
+            await pause(90.0 if runner.is_slow else world.rng.choice((5.0, 30.0, 90.0)))
         parts = runner.parts_of(step)
         parts.add(runner.index)
         if runner.index != 0:
@@ -87,7 +87,7 @@ class Uploader:
             waited = world.clock.now - began
             if waited > LAST_PATIENCE_SECONDS or (self._queued is not None and waited > PATIENCE_SECONDS):
                 return
-            await pause(0.5)
+            await pause(2.0)
         ref = world.storage.put(runner.job_id, runner.attempt, step)
         self._stored[step] = ref
         if kind is not BundleKind.PERIODIC:

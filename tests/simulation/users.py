@@ -44,8 +44,10 @@ class Users:
         source = DirectorySource(path=f"base-{number}")
         self.world.send(RegisterBaseModel(name=BASE, source=source), writer="admin")
 
-    def submit(self, *, nodes: int | None = None, dataset: str | None = None) -> str:
-        """A job with its dataset; `dataset`: its fate, which is chosen where it is not given."""
+    def submit(
+        self, *, nodes: int | None = None, dataset: str | None = None, after: float | None = None
+    ) -> str:
+        """A job with its dataset; `dataset`: its fate, `after`: seconds; chosen where they are not given."""
         rng = self._rng
         job_id = f"job-{len(self.jobs) + 1}"
         tenant = rng.choice(TENANTS)
@@ -70,10 +72,12 @@ class Users:
         self.world.send(
             SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec), writer="gateway"
         )
-        self.make_dataset(dataset_id, tenant, dataset or rng.choice(("ready",) * 8 + ("rejected", "refused")))
+        after = rng.choice((0.01, 5.0, 40.0)) if after is None else after
+        fate = dataset or rng.choice(("ready",) * 8 + ("rejected", "refused"))
+        self.make_dataset(dataset_id, tenant, fate, after=after)
         return job_id
 
-    def make_dataset(self, dataset_id: str, tenant: str, fate: str) -> None:
+    def make_dataset(self, dataset_id: str, tenant: str, fate: str, *, after: float) -> None:
         """As ingest would."""
         world, rng = self.world, self._rng
         who = {"dataset_id": dataset_id, "tenant": tenant}
@@ -95,7 +99,7 @@ class Users:
             )  # type: ignore[assignment] # fmt: skip
         at = rng.uniform(0, 2)
         world.clock.after(at, lambda: world.send(accepted, writer="ingest"))
-        world.clock.after(at + rng.choice((0.01, 5.0, 40.0)), lambda: world.send(answer, writer="ingest"))
+        world.clock.after(at + after, lambda: world.send(answer, writer="ingest"))
 
     def delete_dataset(self, job_id: str) -> None:
         """Its attempt may run on it."""

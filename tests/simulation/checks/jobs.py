@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from schemas.base import BundleRef
+from tests.simulation.checks.training import age_of
 from tests.simulation.unit import Unit
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class JobChecks:
         name = f"{event.job_id} e{event.attempt}"
         self.scheduled.add((event.job_id, event.attempt))
         heard = self._heard.get(event.job_id, set())
-        newest = max(heard, key=lambda bundle: (bundle.attempt, bundle.step), default=None)
+        newest = max(heard, key=age_of, default=None)
         if event.resume != newest:
             self._world.alarm("resume point", f"{name} begins from {event.resume}, newest verified: {newest}")
         if event.resume is not None and not self._is_verified(event.job_id, event.resume):

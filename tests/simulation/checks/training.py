@@ -19,8 +19,8 @@ class TrainingChecks:
         self.closed: dict[Attempt, str] = {}
         """The last fact of each attempt that has one."""
         self.verified: set[tuple[str, BundleRef]] = set()
-        self.stops_relayed: set[Attempt] = set()
-        """Of which the control side has applied a JobStopping."""
+        self.stops_relayed: dict[Attempt, float] = {}
+        """When the control side has applied a JobStopping last."""
         self._written: set[tuple[str, BundleRef]] = set()
         self._makers: dict[Attempt, str] = {}
         self._newest: dict[str, int] = {}
@@ -61,7 +61,7 @@ class TrainingChecks:
 
     def relays_stop(self, event: Any) -> None:
         if (event.job_id, event.attempt) not in self.closed:
-            self.stops_relayed.add((event.job_id, event.attempt))
+            self.stops_relayed[event.job_id, event.attempt] = self._world.clock.now
 
     def child_started(self, job_id: str, attempt: int, index: int) -> None:
         if (job_id, attempt, index) in self._children:
@@ -69,9 +69,15 @@ class TrainingChecks:
         self._children.add((job_id, attempt, index))
 
     def resume_missing(self, job_id: str, attempt: int, bundle: BundleRef) -> None:
-        """A runner could not fetch what it was told to begin from."""
+        """A runner could not fetch what it was told to begin from.
+
+        It may be gone where the scheduler had waited its ten minutes for verdicts and then began from an older
+        bundle: retention, which had verified newer ones, does not know that yet.
+        """
+        newer = [ref for job, ref in self.verified if job == job_id and age_of(bundle) < age_of(ref)]
+        knew_all = all(ref.attempt >= attempt for ref in newer)
         is_open = (job_id, attempt) not in self.closed
-        if is_open and self._world.checker.jobs.epochs.get(job_id) == attempt:
+        if knew_all and is_open and self._world.checker.jobs.epochs.get(job_id) == attempt:
             self._world.alarm("resume point", f"{job_id} e{attempt}: {bundle} is not whole in S3")
 
     def _made_by_one(self, event: Any, unit: Unit) -> None:
@@ -82,6 +88,10 @@ class TrainingChecks:
         maker, name = unit.envelope.id.rpartition("-")[0], (event.job_id, event.attempt)
         if self._makers.setdefault(name, maker) != maker:
             self._world.alarm("two writers", f"facts of {name} by {self._makers[name]} and {maker}")
+
+
+def age_of(bundle: BundleRef) -> tuple[int, int]:
+    return bundle.attempt, bundle.step
 
 
 def is_claimed(unit: Unit) -> bool:

@@ -1,0 +1,39 @@
+"""`python -m tests.simulation worlds SEED MESSAGES`, or `pairs PHASE...`: one JSON object of what was seen."""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+from tests.simulation import wiring
+from tests.simulation.pairs import pairs_in, run_pair
+from tests.simulation.scenario import runs
+from tests.simulation.world import World
+
+
+def summary(worlds: Iterable[World]) -> dict[str, Any]:
+    began, ends, struck = time.process_time(), Counter[str](), Counter[str]()
+    messages = count = 0
+    for world in worlds:
+        ends.update(world.checker.jobs.last.values())
+        struck.update(world.faults.struck)
+        messages, count = messages + world.messages, count + 1
+    seconds = time.process_time() - began
+    return {"worlds": count, "messages": messages, "cpu_seconds": seconds, "ends": ends, "struck": struck}
+
+
+def main(kind: str, *order: str) -> None:
+    with wiring.in_memory():
+        if kind == "pairs":
+            found = summary(run_pair(pair) for pair in chain.from_iterable(map(pairs_in, order)))
+        else:
+            seed, messages = map(int, order)
+            found = summary(runs(seed, messages))
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
