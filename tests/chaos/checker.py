@@ -60,7 +60,7 @@ class Quiet:
 async def hold(stack: Stack, *, within_seconds: float, say: Say = lambda line: None) -> Quiet:
     """Raises Violated: it did not come to rest in time, or an invariant does not hold."""
     async with asyncpg.create_pool(stack.postgres_dsn("operator"), min_size=0, max_size=2) as pool:
-        took = await _until_quiet(pool, within_seconds)
+        took = await _until_quiet(pool, within_seconds, say)
         parked = [line async for line in _parked(pool)]
     history, findings = await examine(stack, say)
     told = [finding.sentence for finding in findings] + parked + list(map(str, leftovers(stack)))
@@ -105,9 +105,11 @@ def with_word(stack: Stack, word: str) -> Iterator[Identity]:
             yield process
 
 
-async def _until_quiet(pool: asyncpg.Pool, within_seconds: float) -> float:
-    began = time.monotonic()
+async def _until_quiet(pool: asyncpg.Pool, within_seconds: float, say: Say) -> float:
+    began, told = time.monotonic(), ""
     while left := await _under_way(pool):
+        if told != (told := "; ".join(left)):
+            say(f"still under way: {told}")
         if time.monotonic() - began > within_seconds:
             raise Violated(f"not at rest after {within_seconds:g} s: {'; '.join(left)}")
         await asyncio.sleep(POLL_SECONDS)

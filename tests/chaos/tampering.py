@@ -24,7 +24,7 @@ UNAPPLIED = """
     DELETE FROM scheduler.inbox
      WHERE event_id = (SELECT min(event_id) FROM scheduler.inbox WHERE topic = 'job.commands')"""
 UNTRACED = "UPDATE registry.model_version SET config_hash = repeat('0', 64)"
-UNDEAD = "UPDATE scheduler.job SET state = 'running' WHERE id = $1"
+UNDEAD = "UPDATE scheduler.job SET state = 'running' WHERE state = 'succeeded'"
 UNFREED = "UPDATE scheduler.attempt SET freed_at = NULL"
 UNFIRED = """
     INSERT INTO scheduler.timer (type, payload, fires_at)
@@ -38,20 +38,18 @@ BROKEN = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I
 
 
 async def break_everything(stack: Stack, history: History) -> None:
-    first, *_, last = sorted(history.world.jobs)
     await stack.stop("serving_controller")  # it would put its own table right again
-    await _break_tables(stack, first)
+    await _break_tables(stack)
     await _break_store(stack, history)
-    await _forge(stack, history, last)
+    await _forge(stack, history, max(history.world.jobs))
 
 
-async def _break_tables(stack: Stack, job_id: str) -> None:
+async def _break_tables(stack: Stack) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("postgres"))
     try:
         await conn.execute(UNSENT, uuid4().hex)
-        for statement in (UNAPPLIED, UNTRACED, UNFREED, UNFIRED, UNWANTED):
+        for statement in (UNAPPLIED, UNTRACED, UNDEAD, UNFREED, UNFIRED, UNWANTED):
             await conn.execute(statement)
-        await conn.execute(UNDEAD, job_id)
     finally:
         await conn.close()
 

@@ -43,6 +43,7 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
         began = time.monotonic()
         await load.finish(within_seconds=REST_SECONDS)
         ended_after = time.monotonic() - began
+        say(f"every job has ended {ended_after:.1f} s after the last fault")
         quiet = await hold(whole.stack, within_seconds=REST_SECONDS - ended_after, say=say)
         rest_seconds = ended_after + quiet.after_seconds
         await require_none(load)

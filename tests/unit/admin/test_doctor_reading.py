@@ -7,9 +7,13 @@ import pytest
 from schemas import layout
 from schemas.artefacts import BundleManifest, FileEntry
 from schemas.specification import Method
+from services.admin.connection import Connection
+from services.admin.doctor.audit import PARALLEL, _split, audit_problems
 from services.admin.doctor.objects import read_store
 from services.admin.doctor.topics import entry_of
 from shared.messaging.delivery import Record, read
+from shared.messaging.reader import Login
+from shared.place import Place
 from shared.storage.objects import put_manifest
 from shared.storage.testing import FakeObjectStore
 from tests.builders import a_sha
@@ -106,3 +110,22 @@ class TestEntries:
     def test_what_cannot_be_read_keeps_its_place(self):
         entry = entry_of(read(Record("job.events", 2, 41, b"ftjob-1", (), b"{}")))
         assert (entry.place, entry.type, entry.writer) == ("job.events/2@41", "", "")
+
+
+class TestAudit:
+    async def test_without_the_auditor_s_key_it_says_that_nothing_was_checked(self, objects):
+        said = []
+        connection = Connection("", "", "", Login("", "", ""))
+        assert await audit_problems(connection, objects, say=said.append) == ()
+        assert said == [
+            "audit: RETUNE_AUDIT_PUBLIC_KEY_FILE names no file, so the audit chain is not checked"
+        ]
+
+    @pytest.mark.parametrize("num_topics", [0, 1, 5, 40])
+    def test_every_partition_is_read_once_and_a_topic_by_one_reader(self, num_topics):
+        places = [Place(f"topic-{number}", each) for number in range(num_topics) for each in range(3)]
+        parts = list(_split({place: [] for place in places}))
+        assert len(parts) == min(PARALLEL, num_topics)
+        assert sorted(place for part in parts for place in part) == sorted(places)
+        topics = [{place.topic for place in part} for part in parts]
+        assert sum(map(len, topics)) == num_topics
