@@ -59,18 +59,11 @@ class Reading:
             plan = decide.plan(await store.get_chains(unit.conn), there)
             await store.begin_chains(unit.conn, plan.began)
         self.looked_at = time.monotonic()
-        self._tell(plan, there)
+        _tell(plan, there)
         chains = {chain.place: _without_times(chain) for chain in plan.read}
         if chains != self.chains:
             self.reader.assign({place: chain.next_offset for place, chain in chains.items()})
         self.chains = chains
-
-    def _tell(self, plan: decide.Plan, there: dict[Place, range]) -> None:
-        for chain in plan.missed:
-            _log_loss("records were gone before they were read", chain, there)
-        for chain in plan.cut:
-            _log_loss("the log ends before what was read", chain, there)
-        self.service.probe.stalled_topics = sorted({chain.place.topic for chain in plan.cut})
 
     async def _take(self, records: list[Record]) -> None:
         moved = {place: extend(self.chains[place], found) for place, found in _by_place(records).items()}
@@ -78,6 +71,13 @@ class Reading:
             for place in sorted(moved):  # in the order in which signing locks them
                 await store.advance(unit.conn, self.chains[place], moved[place])
         self.chains |= {place: _without_times(after) for place, after in moved.items()}
+
+
+def _tell(plan: decide.Plan, there: dict[Place, range]) -> None:
+    for chain in plan.missed:
+        _log_loss("records were gone before they were read", chain, there)
+    for chain in plan.cut:
+        _log_loss("the log ends before what was read", chain, there)
 
 
 def _without_times(chain: Chain) -> Chain:

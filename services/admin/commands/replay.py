@@ -9,7 +9,7 @@ from schemas.topics import is_audited
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.context import connection
 from services.admin.commands.moments import moment
-from services.admin.output import note, show_table
+from services.admin.output import Output, note, show_table
 from services.admin.rebuild import VERIFIABLE
 from services.admin.rerun import targets
 from services.admin.rerun.selection import Bound, Selection
@@ -68,7 +68,8 @@ async def _verify(service: str) -> None:
 
     verified = await verify(connection(), service, note)
     found = verified.differences
-    show_table([each.value for each in found], DIFFERENCES, [each.row for each in found])
+    if found or Output.as_json:
+        show_table([each.value for each in found], DIFFERENCES, [each.row for each in found])
     if found:
         raise RefusedByPlatform(
             f"{service}: {len(found)} differences between its rows and what its topics make"
