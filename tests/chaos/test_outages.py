@@ -11,6 +11,7 @@ from random import Random
 import asyncpg
 import pytest
 
+from deploy.local.network import answers_ok
 from deploy.local.stack import Stack
 from shared.messaging.reader import Login
 from shared.postgres.database import Database
@@ -23,7 +24,7 @@ from tests.integration.kernel.conftest import new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
 
-SILENCE_SECONDS = 3.0
+SILENCE_SECONDS = 2.0
 SERVICES = ("ingest", "tracker")
 
 
@@ -42,7 +43,7 @@ async def pair(stack: Stack, lines: Fronts) -> AsyncIterator[Stack]:
     """Both services talk to Kafka and Postgres through the proxies alone."""
     await pipeline.migrated(stack, *SERVICES)
     for service in SERVICES:
-        env = {"TIMING_POSTGRES_SILENCE": f"PT{SILENCE_SECONDS}S", "TIMING_HANDLER_BUDGET": "PT2S"}
+        env = {"TIMING_POSTGRES_SILENCE": f"PT{SILENCE_SECONDS}S", "TIMING_HANDLER_BUDGET": "PT1S"}
         await pipeline.start(stack, service, env={**lines.env(service), **env})
     for service in SERVICES:
         await stack.wait_healthy(service)
@@ -59,7 +60,7 @@ async def load(pair: Stack, db: asyncpg.Pool) -> AsyncIterator[Load]:
     keys, random = [new_key() for _ in range(20)], Random(seed())
     database = Database(pair.postgres_dsn("ingest"), application="writers")
     await database.open()
-    writers = Writers(database, keys, random, per_second=40.0)
+    writers = Writers(database, keys, random, per_second=25.0)
     async with writers.at_work():
         load = Load(writers, Books(db, keys), keys, random)
         await load.books.until_effects(20)
@@ -81,6 +82,10 @@ async def _nothing_lost_or_doubled(load: Load, login: Login) -> AsyncIterator[No
     assert told == numbers, repeat
 
 
+def _deaths(pair: Stack) -> dict[str, int]:
+    return {service: pair._supervisor.child(service).deaths for service in SERVICES}
+
+
 async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load, login: Login):
     async with _nothing_lost_or_doubled(load, login):
         for _ in range(scaled(5, 500)):
@@ -94,10 +99,12 @@ async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load, login
 
 
 async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load, login: Login):
-    deaths = {service: pair._supervisor.child(service).deaths for service in SERVICES}
     async with _nothing_lost_or_doubled(load, login):
         lines.kafka.refuse()
         began, committed = time.monotonic(), load.writers.committed
+        await pair.kill("ingest")
+        await until(lambda: answers_ok(pair.state.port("ingest"), "/metrics"), "HTTP without Kafka")
+        deaths = _deaths(pair)
 
         async def time_is_up() -> bool:
             return time.monotonic() - began > scaled(35, 3600)
@@ -117,7 +124,7 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load, log
         )
     assert load.writers.unknown == 0
     assert written > 0.5 * load.writers.per_second * scaled(35, 3600), "the outbox takes what Kafka does not"
-    assert {service: pair._supervisor.child(service).deaths for service in SERVICES} == deaths
+    assert _deaths(pair) == deaths, "a process must outlive Kafka's absence"
 
 
 async def test_postgres_that_is_started_anew(pair: Stack, load: Load, login: Login):
