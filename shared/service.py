@@ -327,7 +327,7 @@ async def _repeat(period: timedelta, function: Loop) -> None:
         try:
             await function()
         except Exception as error:
-            if is_unavailable(error):
+            if is_unavailable(error) or isinstance(error, KafkaFailed):
                 log.warning(
                     "loop waits", loop=function.__qualname__, error=f"{type(error).__name__}: {error}"
                 )

@@ -1,0 +1,36 @@
+"""A loop of a service goes on whatever its last round met; only a fault of ours is told as one."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from aiokafka.errors import GroupCoordinatorNotAvailableError
+from structlog.testing import capture_logs
+
+from shared.service import _repeat
+
+
+@pytest.mark.parametrize(
+    ("error", "event", "level"),
+    [
+        (ConnectionRefusedError("no Postgres"), "loop waits", "warning"),
+        (GroupCoordinatorNotAvailableError("no Kafka"), "loop waits", "warning"),
+        (KeyError("a fault of ours"), "loop failed", "error"),
+    ],
+)
+async def test_what_is_away_is_waited_for_and_what_is_wrong_is_told(error, event, level):
+    rounds = []
+    done = asyncio.Event()
+
+    async def fail_once() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) == 1:
+            raise error
+        done.set()
+
+    with capture_logs() as said:
+        loop = asyncio.create_task(_repeat(timedelta(), fail_once))
+        await asyncio.wait_for(done.wait(), 10)
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+    assert [(line["event"], line["log_level"]) for line in said] == [(event, level)]
