@@ -36,10 +36,14 @@ def unfinished(world: "World") -> list[str]:
     for name, kernel in world.kernels.items():
         if kernel.outbox.rows:
             found.append(f"{name} has {len(kernel.outbox.rows)} rows in its outbox")
-        found += [f"{name} waits with {row[0].type} for {row[1]}" for row in kernel.waiting.rows.values()]
+        found += [
+            f"{name} waits with {row[0].type} for {row[1]}" for row in kernel.edge.waiting.rows.values()
+        ]
         found += [f"{name} has task {task}" for task in kernel.tasks.rows]
         found += [
-            f"{name} has not read {c.topic.name}/{c.number}" for c in kernel.cursors if c.next is not None
+            f"{name} has not read {c.topic.name}/{c.number}"
+            for c in kernel.edge.cursors
+            if c.next is not None
         ]
     tables = world.kernels["provisioner"].tables
     found += [f"{key} holds {held}" for key, held in tables.items("holding")]
@@ -66,9 +70,10 @@ def stopped_in_time(world: "World") -> None:
     for runner in world.engine.live_runners():
         name = (runner.job_id, runner.attempt)
         stop, relayed_at = world.checker.jobs.stops.get(name), world.checker.training.stops_relayed.get(name)
-        if stop is None or relayed_at is None or runner.is_cut_off:
+        if stop is None or relayed_at is None or not world.checker.nodes.is_all_said(runner):
             continue
-        late = world.clock.now - max(relayed_at, world.clock.seconds_of(stop.deadline))
+        deadline = world.clock.seconds_of(stop.deadline)
+        late = world.clock.now - max(relayed_at, deadline, runner.began_at)
         if late > STOP_MARGIN_SECONDS:
             world.alarm("not stopped", f"{runner.name} works on {late:.0f} s after its deadline")
 
@@ -83,6 +88,6 @@ def finished(world: "World") -> None:
     for job in checker.jobs.evaluating:
         if checker.models.answers.get(job) != 1:
             world.alarm("verdicts", f"{job} has {checker.models.answers.get(job, 0)}, expected 1")
-    parked = {record.id for kernel in world.kernels.values() for record, _ in kernel.parked}
+    parked = {record.id for kernel in world.kernels.values() for record, _ in kernel.edge.parked}
     if parked != checker.hostile:
         world.alarm("not parked", f"{sorted(checker.hostile - parked)}")

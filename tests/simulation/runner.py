@@ -5,10 +5,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from schemas.base import FailureClass
-from schemas.topics import AGENT_DIRECTIVES
 from schemas.training import (
-    RunnerHeartbeat,
-    RunnerReport,
     RunnerStarted,
     RunnerStopped,
     StartTraining,
@@ -17,7 +14,6 @@ from schemas.training import (
 )
 from services.trainer_agent.protocol import BundleKind, Ended, Outcome
 from services.trainer_agent.runner.decide import (
-    EXIT_FENCED,
     ChildEnd,
     Ending,
     Move,
@@ -28,7 +24,7 @@ from services.trainer_agent.runner.decide import (
     next_move,
 )
 from tests.simulation.clock import Process, Signal, pause, wait
-from tests.simulation.journal import Reported
+from tests.simulation.door import Door
 from tests.simulation.uploads import Uploader
 
 if TYPE_CHECKING:
@@ -36,8 +32,6 @@ if TYPE_CHECKING:
     from tests.simulation.gang import Gang
     from tests.simulation.world import World
 
-HEARTBEAT_SECONDS = 5.0
-FENCE_SECONDS = 15.0
 NOTICE_WAIT = timedelta(seconds=2)
 DEFAULT_GRACE = timedelta(seconds=30)
 MARGIN = timedelta(seconds=1)
@@ -50,11 +44,10 @@ LIMITS = {
 LOOK_SECONDS = 10.0
 
 
-class Runner:
+class Runner(Door):
     def __init__(self, world: "World", node: "Node") -> None:
-        self._world = world
+        super().__init__(world, node.journal, node.spec.job_id)
         self.node = node
-        self._journal = node.journal
         self.job_id, self.attempt, self.index = node.spec.job_id, node.spec.attempt, node.index
         self.num_nodes = node.spec.nodes
         self.fields: dict[str, Any] = {
@@ -65,11 +58,9 @@ class Runner:
         }
         self.name = f"{node.node_id}#{world.next_number()}"
         self.alive = True
+        self.began_at = world.clock.now
         self.is_slow = False
         """Its uploads take longer than any notice."""
-        self.cut_until = 0.0
-        """Cut off from the log until then."""
-        self.acknowledged_at = world.clock.now
         self.progress = Progress(world.clock.now)
         self.gang: Gang | None = None
         self.wish = Wish(NOTICE_WAIT)
@@ -79,11 +70,7 @@ class Runner:
         self._tells_first_step = True
         self._uploader: Uploader | None = None
         self._changed = Signal()
-        self._added = Signal()
-        self._offset = 0
         self._processes: list[Process] = []
-        number = world.log.number_of(AGENT_DIRECTIVES, self.job_id)
-        self._partition = world.log.partition(AGENT_DIRECTIVES.name, number)
         self._spawn(self._life())
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -101,8 +88,7 @@ class Runner:
             self._uploader.abort()
         if self.gang:
             self.gang.leave(self.index)
-        if self._read_directives in self._partition.readers:
-            self._partition.readers.remove(self._read_directives)
+        self.shut()
 
     def take_notice(self, deadline: datetime | None = None) -> None:
         """SIGTERM."""
@@ -115,26 +101,10 @@ class Runner:
         self.kill()
         self._world.engine.exited(self.node, code)
 
-    @property
-    def is_cut_off(self) -> bool:
-        return self._world.clock.now < self.cut_until
-
-    @property
-    def has_read_all(self) -> bool:
-        """Nothing is on its way between it and the control side."""
-        is_listening = self._journal.listening_from is not None and bool(self._journal.reports)
-        return (
-            is_listening and self._offset == len(self._partition.records) and not self._journal.unacknowledged
-        )
-
     # Its life.
 
     async def _life(self) -> None:
-        if self._journal.listening_from is None:
-            self._journal.listening_from = len(self._partition.records)
-        self._offset = self._journal.listening_from
-        self._partition.readers.append(self._read_directives)
-        self._read_directives()
+        self.listen()
         self._spawn(self._send_reports())
         self._spawn(self._beat())
         self._spawn(self._fence())
@@ -262,68 +232,6 @@ class Runner:
     def parts_of(self, step: int) -> set[int]:
         assert self.gang is not None
         return self.gang.parts.setdefault(step, set())
-
-    # Its door to the log.
-
-    def report(self, report: RunnerReport) -> None:
-        """On disk before anyone may act on it."""
-        self._journal.reports.append(Reported(f"{self.name}-{len(self._journal.reports)}", report))
-        self._added.fire()
-
-    async def _send_reports(self) -> None:
-        while True:
-            while left := self._journal.unacknowledged:
-                await self._send(left[0])
-            await wait(self._added)
-
-    async def _send(self, each: Reported) -> None:
-        while not each.is_acknowledged:
-            while self.is_cut_off:
-                await pause(1.0)
-            await pause(self._world.hop())
-            if self._world.faults.strikes("report held"):
-                self._world.clock.after(self._world.rng.uniform(5, 100), self._arrive, each.report, each.id)
-                await pause(10.0)
-                continue
-            self._arrive(each.report, each.id)
-            each.is_acknowledged = not self._world.faults.strikes("ack lost")
-
-    def _arrive(self, report: RunnerReport, report_id: str) -> None:
-        self._world.claim(report, report_id, self.name)
-
-    async def _beat(self) -> None:
-        number, beat = 0, None
-        while True:
-            number += 1
-            state = "waiting" if self.gang is None else "training"
-            if beat is None or (beat.step, beat.state) != (self.progress.step, state):
-                beat = RunnerHeartbeat(**self.fields, step=self.progress.step, state=state)
-            sent_at = self._world.clock.now
-            await pause(self._world.hop())
-            if not self.is_cut_off:
-                self._arrive(beat, f"{self.name}-beat-{number}")
-                self.acknowledged_at = sent_at
-            await pause(HEARTBEAT_SECONDS)
-
-    async def _fence(self) -> None:
-        while (left := self.acknowledged_at + FENCE_SECONDS - self._world.clock.now) > 0:
-            await pause(left + 0.01)
-        self._exit(EXIT_FENCED)
-
-    def _read_directives(self) -> None:
-        self._world.clock.after(self._world.hop(), self._take_directives)
-
-    def _take_directives(self) -> None:
-        if not self.alive:
-            return
-        if self.is_cut_off:
-            self._world.clock.after(1.0, self._take_directives)
-            return
-        while self._offset < len(self._partition.records):
-            record = self._partition.records[self._offset]
-            self._offset += 1
-            if record.key == self.job_id and record.message.attempt == self.attempt:  # type: ignore[attr-defined]
-                self._take(record.message)
 
     def _take(self, directive: Any) -> None:
         if isinstance(directive, StartTraining):

@@ -101,7 +101,7 @@ class Tasks:
         if kernel.switches.tasks_end_in_one_transaction:
             del self.rows[name]
         try:
-            kernel.transact(apply, what=name[0])
+            kernel.transact(apply)
         except Exception as error:  # noqa: BLE001  whatever escapes is judged
             self.rows[name] = row
             kernel.world.alarm("unexpected error", f"{kernel.name} ends {name}: {error!r}", error)

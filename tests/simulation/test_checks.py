@@ -274,7 +274,7 @@ def test_an_unfinished_story_alarms(world, invariant, break_it):
 
 def test_who_trains_on_beyond_the_deadline_alarms(world):
     world.engine.runners.append(
-        SimpleNamespace(job_id=JOB, attempt=1, alive=True, is_cut_off=False, name="n")  # type: ignore[arg-type]
+        SimpleNamespace(job_id=JOB, attempt=1, alive=True, has_read_all=True, began_at=0.0, name="n")  # type: ignore[arg-type]
     )
     world.checker.jobs.stops[JOB, 1] = SimpleNamespace(deadline=world.clock.utc)
     world.checker.training.stops_relayed[JOB, 1] = world.clock.now
@@ -291,6 +291,6 @@ def test_the_kernel_parks_a_gap_and_all_behind_it(world):
     for _ in range(3):
         users.hostile()
     world.run(400.0)
-    parked = [(record.id, reason) for record, reason in world.kernels["scheduler"].parked]
+    parked = [(record.id, reason) for record, reason in world.kernels["scheduler"].edge.parked]
     assert {event_id for event_id, _ in parked} == world.checker.hostile
-    assert isinstance(world.kernels["scheduler"].parked[0][0], Record)
+    assert isinstance(world.kernels["scheduler"].edge.parked[0][0], Record)

@@ -68,12 +68,14 @@ class NodeChecks:
     def ends(self, runner: "Runner") -> None:
         """The engine is told to end a runner: if it lives, it must have heard of the stop, or could not."""
         heard = (runner.job_id, runner.attempt) in self._world.checker.training.stops_relayed
-        control = self._world.kernels["trainer_agent"]
-        all_is_said = not control.outbox.rows and all(
-            cursor.next is None for cursor in control.cursors if cursor.topic.name == "agent.reports"
-        )
-        if heard and all_is_said and runner.alive and runner.has_read_all and runner.wish.directive is None:
+        if heard and runner.alive and self.is_all_said(runner) and runner.wish.directive is None:
             self._world.alarm("stop not relayed", f"{runner.name} is ended and was never asked to stop")
+
+    def is_all_said(self, runner: "Runner") -> bool:
+        """Nothing is on its way between the runner and the control side."""
+        control = self._world.kernels["trainer_agent"]
+        unread = [each for each in control.edge.cursors if each.next and each.topic.name == "agent.reports"]
+        return runner.has_read_all and not control.outbox.rows and not unread
 
     def _nothing_is_left(self, name: Attempt) -> None:
         at_engine = attempt_name(*name)
