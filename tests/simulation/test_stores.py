@@ -10,9 +10,6 @@ import pytest
 
 from tests.simulation.wiring import STORES
 
-OPTIONAL = {("scheduler", "candidates")}
-"""Takes its limits or not: what waits here is few."""
-
 
 def name_of(store: ModuleType) -> str:
     return store.__name__.rpartition(".")[2]
@@ -26,8 +23,7 @@ def test_every_question_of_the_handlers_has_an_answer(store):
     for name in sorted(asked):
         answer = getattr(store, name, None)
         assert answer is not None, f"tests/simulation/stores/{name_of(store)}.py has no {name}"
-        if (name_of(store), name) not in OPTIONAL:
-            assert _parameters(answer) == _parameters(getattr(real, name)), name
+        assert _parameters(answer) == _parameters(getattr(real, name)), name
 
 
 def _asked_by(module: ModuleType) -> set[str]:

@@ -126,14 +126,12 @@ async def is_anyone_queued(conn: Tables) -> bool:
     return bool(conn.rows("queued"))
 
 
-async def candidates(
-    conn: Tables, *, now: datetime | None = None, of_each_kind: int = 10**9
-) -> list[Candidate]:
+async def candidates(conn: Tables, *, now: datetime, of_each_kind: int) -> list[Candidate]:
     queued = [conn.get("job", job_id) for job_id in conn.rows("queued")]
     found, number = [], Counter[object]()
     for job in sorted(queued, key=_by_age):
         kind = (job.tenant, job.spec.tier, job.spec.resources, bool(job.turned_away))
-        is_due = now is None or job.not_before is None or job.not_before <= now
+        is_due = job.not_before is None or job.not_before <= now
         if is_due and number[kind] < of_each_kind:
             number[kind] += 1
             found.append(Candidate.of(job, queued_at=job.queued_at))
