@@ -182,5 +182,5 @@ def _in_words(figures: dict[str, Any]) -> str:
     first, last = figures["statements"]
     return (
         f"statements {first}–{last}, the last of {figures['signed_at']}: {figures['records']} records of "
-        f"{figures['partitions']} partitions hash to what was signed; {figures['not_covered']} are not covered"
+        f"{figures['partitions']} partitions were hashed again; {figures['not_covered']} are not covered"
     )
