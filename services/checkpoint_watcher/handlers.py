@@ -100,6 +100,7 @@ class Watcher:
         return await verify_bundle(self._objects, task.job_id, task.bundle)
 
     async def verified(self, task: VerifyBundle, verdict: Verdict, unit: Unit) -> None:
+        await store.lock_job(unit.conn, task.job_id)
         if verdict.problem:
             await self._corrupt(task, verdict.problem, unit)
             return
@@ -122,6 +123,7 @@ class Watcher:
         await delete_bundle(self._objects, task.job_id, task.bundle)
 
     async def expired(self, task: ExpireBundle, result: None, unit: Unit) -> None:
+        await store.lock_job(unit.conn, task.job_id)
         await store.set_state(unit.conn, task.job_id, task.bundle, CheckpointState.EXPIRED)
         await unit.emit(CheckpointExpired(job_id=task.job_id, tenant=task.tenant, bundle=task.bundle))
 

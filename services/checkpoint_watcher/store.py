@@ -30,9 +30,15 @@ NOTE_WRITTEN = """
     UPDATE attempt SET last_written_at = $3, last_step = $4 WHERE job_id = $1 AND attempt = $2"""
 CLOSE_ATTEMPT = """
     UPDATE attempt SET is_open = false WHERE job_id = $1 AND attempt <= $2 AND is_open RETURNING attempt"""
+LOCK_JOB = "SELECT true FROM attempt WHERE job_id = $1 FOR UPDATE"
 FIND_ATTEMPT = """
     SELECT job_id, tenant, attempt, interval_seconds, resume_attempt, resume_step, is_open, last_step,
            last_written_at, started_at FROM attempt WHERE job_id = $1"""
+
+
+async def lock_job(conn: Connection, job_id: str) -> None:
+    """Before anything about its bundles is written or told, so that tasks of one job take turns."""
+    await conn.execute(LOCK_JOB, job_id)
 
 
 async def add_checkpoint(

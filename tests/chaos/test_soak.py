@@ -47,6 +47,7 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
         quiet = await hold(whole.stack, within_seconds=REST_SECONDS - ended_after, say=say)
         rest_seconds = ended_after + quiet.after_seconds
         await require_none(load)
+        require_no_deadlock(whole.stack)
         await asyncio.to_thread(load.retune, "doctor", "--grace", "10")
     except Violated as violated:
         raise AssertionError(f"{violated}\n{repeat()}") from violated
@@ -81,6 +82,13 @@ async def require_none(load: Load) -> None:
     async with asyncpg.create_pool(load.stack.postgres_dsn("operator"), min_size=0, max_size=2) as pool:
         if problems := await load.problems(pool):
             raise Violated("\n".join(problems))
+
+
+def require_no_deadlock(stack: Stack) -> None:
+    """Who writes one aggregate takes its row first, so no two ever wait for each other."""
+    told = stack.log("postgres").read_text(errors="replace").count("deadlock detected")
+    if told:
+        raise Violated(f"{told} deadlocks in Postgres; its log is {stack.log('postgres')}")
 
 
 def outcomes(world: World) -> Counter[str]:

@@ -17,6 +17,10 @@ def _key(job_id: str, bundle: BundleRef) -> tuple[str, int, int, str]:
     return job_id, bundle.attempt, bundle.step, bundle.manifest_sha256
 
 
+async def lock_job(conn: Tables, job_id: str) -> None:
+    """Transactions take turns here anyway."""
+
+
 async def add_checkpoint(
     conn: Tables, job_id: str, tenant: str, bundle: BundleRef, kind: str, *, at: datetime
 ) -> bool:
