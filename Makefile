@@ -12,7 +12,7 @@ SIDE_BY_SIDE := tests/architecture tests/contract tests/unit tests/simulation te
 ALONE := tests/serving tests/chaos tests/e2e
 MINUTES ?= 60
 # Processes that share out the tests must collect them in the same order, so they get one seed for their sets.
-TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --dist loadfile \
+TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
 	$(SIDE_BY_SIDE) && $(BIN)/pytest $(ALONE))
 
 .PHONY: help setup demo up down logs status quick test chaos check lint types imports schemas lock migration service clean

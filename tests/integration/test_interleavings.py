@@ -116,6 +116,15 @@ async def told(database: Database, key: str, topic: str) -> list[str]:
     return [row["type"] for row in await database.fetch(OUTBOX, key, topic)]
 
 
+@pytest.fixture(scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """Its own: the jobs that it leaves behind would wait for other tests' nodes."""
+    stack = Stack(tmp_path_factory.mktemp("interleavings"))
+    await stack.up(())
+    yield stack
+    await stack.down()
+
+
 @pytest.fixture
 async def scheduler(stack: Stack) -> AsyncIterator[Race]:
     dsn = stack.postgres_dsn("scheduler")

@@ -75,6 +75,7 @@ def test_the_environment_file_serves_a_shell(state: Path):
         "RETUNE_BASE_URL",
         "RETUNE_API_KEY",
         "RETUNE_ADMIN_KEY",
+        "RETUNE_AUDIT_PUBLIC_KEY_FILE",
         "RETUNE_KAFKA_BOOTSTRAP",
         "RETUNE_KAFKA_USERNAME",
         "RETUNE_KAFKA_PASSWORD",
