@@ -1,9 +1,8 @@
 """The consume edge: inbox, handler and outbox in one transaction; then, and only then, the offset.
 
-Records that were fetched together share a transaction as long as all goes well; with the first that is out of
-the ordinary it is rolled back, and each gets its own. A record ends as `applied`, `duplicate`, `ignored`,
-`refused`, `waiting` or `parked`. Nothing escapes: what cannot be decided for now is tried again, and a
-dependency that stays away ends the process.
+Records that were fetched together share a transaction; one that is out of the ordinary gets its own. A record
+ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. Nothing escapes: what cannot be
+decided for now is tried again, and a dependency that stays away ends the process.
 """
 
 import asyncio
@@ -71,10 +70,6 @@ class _Duplicate(Exception):
     """Applied before: nothing is done."""
 
 
-class _OneByOne(Exception):
-    """These records cannot share a transaction."""
-
-
 class _ParkThis(Exception):
     def __init__(self, reason: str, detail: str, *, blocks: bool = True) -> None:
         super().__init__(detail)
@@ -115,10 +110,12 @@ class Edge:
     async def consume_all(self, records: Sequence[Record]) -> None:
         """Bring records of the log to their ends, in this order."""
         done = 0
-        while together := await self._apply_together(records[done:]):
-            done += together
-        for record in records[done:]:
-            await self.consume(record)
+        while done < len(records):
+            if together := await self._apply_together(records[done:]):
+                done += together
+            else:
+                await self.consume(records[done])
+                done += 1
 
     async def consume(self, record: Record) -> str:
         """Bring a record of the log to its end; the outcome."""
@@ -151,37 +148,35 @@ class Edge:
             HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
 
     async def _apply_together(self, records: Sequence[Record]) -> int:
-        """How many of the first records one transaction has applied: none, if any of them is not plain."""
-        if len(records) < 2:
-            return 0
-        try:
-            outcomes = await self._commit_together(records)
-        except Exception as error:
-            log.info("records one by one", records=len(records), because=f"{type(error).__name__}: {error}")
-            return 0
-        self._parked_in_a_row = 0
-        self._poke()
-        for record, outcome in zip(records, outcomes, strict=False):
-            HANDLED.labels(self._service, record.topic, outcome).inc()
+        """How many of the first records one transaction has applied: those before the first that is not plain."""
+        deliveries = _readable(records)
+        outcomes: list[str] = []
+        while len(deliveries) > 1:
+            try:
+                await self._commit_together(deliveries, outcomes)
+                break
+            except Exception as error:
+                log.info("not together", records=len(deliveries), because=f"{type(error).__name__}: {error}")
+                deliveries, outcomes = deliveries[: min(len(outcomes), len(deliveries) - 1)], []
+        if outcomes:
+            self._parked_in_a_row = 0
+            self._poke()
+        for delivery, outcome in zip(deliveries, outcomes, strict=False):
+            HANDLED.labels(self._service, delivery.record.topic, outcome).inc()
         return len(outcomes)
 
-    async def _commit_together(self, records: Sequence[Record]) -> list[str]:
-        outcomes: list[str] = []
+    async def _commit_together(self, deliveries: Sequence[Delivery], outcomes: list[str]) -> None:
+        """Add to `outcomes` one by one; all of them are committed, or the error comes from the next."""
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             began = time.monotonic()
-            for record in records:
-                delivery = read(record)
-                failpoint("consume.decoded")
-                if isinstance(delivery, Unreadable):
-                    raise _OneByOne(delivery.reason)
+            for delivery in deliveries:
                 with self._observed(delivery):
                     outcomes.append(await self._apply_once(delivery, self._unit(conn, delivery), LOG))
                 if time.monotonic() - began > TOGETHER_SECONDS:
                     break
             failpoint("db.commit.before")
         failpoint("db.commit.after")
-        return outcomes
 
     async def _apply_once(self, delivery: Delivery, unit: Unit, came_from: tuple[str, int]) -> str:
         """In a shared transaction what was applied before is no error: nothing was written for it."""
@@ -405,6 +400,18 @@ def refusal_of(delivery: Delivery, refused: Refused) -> CommandRefused:
         param=refused.param,
         tenant=delivery.topic.tenant or getattr(delivery.message, "tenant", None),
     )
+
+
+def _readable(records: Sequence[Record]) -> list[Delivery]:
+    """The first records, up to one that cannot be read."""
+    deliveries = []
+    for record in records:
+        delivery = read(record)
+        if isinstance(delivery, Unreadable):
+            break
+        failpoint("consume.decoded")
+        deliveries.append(delivery)
+    return deliveries
 
 
 def _payload_digest(record: Record) -> bytes:

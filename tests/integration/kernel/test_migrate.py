@@ -66,7 +66,7 @@ async def test_a_kill_within_a_migration_leaves_nothing_of_it(schemas):
 
 async def test_a_migration_that_was_changed_after_it_was_applied_is_refused(schemas):
     dsn = schemas[0]
-    [_, name] = await migrate("tracker", dsn)
+    *_, name = await migrate("tracker", dsn)
     [(digest,)] = await ask(dsn, f"SELECT sha256 FROM migration WHERE name = '{name}'")
     await ask(dsn, f"UPDATE migration SET sha256 = 'another' WHERE name = '{name}'")
     code, said = await run_migrations(dsn)
