@@ -152,7 +152,7 @@ def _hash(key: str) -> int:
 async def _send(producer: AIOKafkaProducer, topic: str, partition: int, rows: list[Any]) -> None:
     """Send the rows of one partition batch by batch, until all are acknowledged.
 
-    Batches built here cost a tenth of single sends, which make a future for every record.
+    Single sends would make a future for every record.
     """
     is_story = topic_named(topic).is_story
     acks, batch = [], producer.create_batch()
