@@ -77,7 +77,17 @@ async def create_peer_table(conn: asyncpg.Connection) -> None:
 async def relay_with_retune() -> None:
     database = Database(os.environ["BENCH_DSN"], application="bench")
     await database.open()
-    relay = Relay(
+    relay = a_relay(database)
+    running = asyncio.create_task(relay.run())
+    await _say_ready()
+    async for _ in _lines():
+        relay.poked.set()
+    await running
+
+
+def a_relay(database: Database) -> Relay:
+    """As a service has it."""
+    return Relay(
         database,
         lambda: kafka_producer(
             os.environ["BENCH_BOOTSTRAP"], SERVICE, os.environ["BENCH_PASSWORD"], client_id="bench"
@@ -86,11 +96,6 @@ async def relay_with_retune() -> None:
         service=SERVICE,
         renew_seconds=5.0,
     )
-    running = asyncio.create_task(relay.run())
-    await _say_ready()
-    async for _ in _lines():
-        relay.poked.set()
-    await running
 
 
 async def relay_with_faststream(settings: dict[str, Any]) -> None:

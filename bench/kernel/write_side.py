@@ -7,14 +7,12 @@ import asyncio
 import os
 import sys
 import time
-from datetime import timedelta
 
 from bench.kernel.parts import SERVICE
+from bench.kernel.relay_side import a_relay
 from schemas.base import PriceClass
 from schemas.cost import CostAccrued
 from shared.clock import utc_now
-from shared.messaging.kafka import kafka_producer
-from shared.messaging.lease import Lease
 from shared.messaging.relay import Relay
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database
@@ -68,15 +66,7 @@ class Writers:
 async def main(side: str, rate: int, seconds: int) -> None:
     database = Database(os.environ["BENCH_DSN"], application="bench", max_size=NUM_WRITERS + 2)
     await database.open()
-    relay = Relay(
-        database,
-        lambda: kafka_producer(
-            os.environ["BENCH_BOOTSTRAP"], SERVICE, os.environ["BENCH_PASSWORD"], client_id="bench"
-        ),
-        Lease(database, "relay", owner="bench-0", ttl=timedelta(seconds=15)),
-        service=SERVICE,
-        renew_seconds=5.0,
-    )
+    relay = a_relay(database)
     relaying = asyncio.create_task(relay.run() if side == "on" else asyncio.Event().wait())
     await asyncio.sleep(1.0)  # both sides: the relay connects meanwhile
     writers, until = Writers(database, relay), time.monotonic() + seconds
