@@ -15,7 +15,6 @@ from typing import Any
 
 import uvicorn
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
 from faststream.kafka import KafkaBroker
 from pydantic import BaseModel
 
@@ -174,7 +173,7 @@ class Service:
         try:
             async with asyncio.timeout(READ_ALL_SECONDS):
                 await self._lag.caught_up_everywhere()
-        except (KafkaError, OSError, TimeoutError):
+        except (KafkaFailed, OSError, TimeoutError):
             return False
         return True
 

@@ -172,16 +172,16 @@ class Edge:
             began = time.monotonic()
             for delivery in deliveries:
                 with self._observed(delivery):
-                    outcomes.append(await self._apply_once(delivery, self._unit(conn, delivery), LOG))
+                    outcomes.append(await self._apply_once(delivery, self._unit(conn, delivery)))
                 if time.monotonic() - began > TOGETHER_SECONDS:
                     break
             failpoint("db.commit.before")
         failpoint("db.commit.after")
 
-    async def _apply_once(self, delivery: Delivery, unit: Unit, came_from: tuple[str, int]) -> str:
+    async def _apply_once(self, delivery: Delivery, unit: Unit) -> str:
         """In a shared transaction what was applied before is no error: nothing was written for it."""
         try:
-            return await self._apply_in(unit, delivery, came_from)
+            return await self._apply_in(unit, delivery, LOG)
         except _Duplicate:
             return "duplicate"
 
