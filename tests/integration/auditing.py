@@ -18,7 +18,7 @@ from deploy.provision.kafka import administrator
 from deploy.provision.site import KAFKA_SUPER_USER
 from schemas import layout
 from schemas.audit import SignedStatement, Statement
-from services.admin.commands.audit import Examined, examine
+from services.admin.commands.audit import LAST_NUMBER, Examined, examine
 from services.admin.connection import find_connection
 from shared.clock import utc_now
 from shared.messaging.delivery import Record
@@ -141,6 +141,13 @@ class Audited:
             return statement.number if is_covered else 0
 
         number: int = await until(covered, f"a statement that covers {ends}")
+        return number
+
+    async def noted(self) -> int:
+        """The last statement of which the auditor has noted that it is there."""
+        connection = await asyncpg.connect(self.stack.postgres_dsn("auditor"))
+        number: int = await connection.fetchval(f"{LAST_NUMBER} WHERE put_at IS NOT NULL")
+        await connection.close()
         return number
 
     async def postgres(self, *queries: str) -> None:
