@@ -44,7 +44,7 @@ class Side:
 
 
 SIDES = (
-    Side("retune", True, "SELECT FROM outbox WHERE published_at IS NULL", relay_side.fill_outbox),
+    Side("retune", True, "SELECT FROM unpublished", relay_side.fill_outbox),
     Side("faststream-outbox", False, "SELECT FROM peer_outbox", relay_side.fill_peer),
     Side("faststream-outbox-ordered", True, "SELECT FROM peer_outbox", relay_side.fill_peer, share=0.05),
 )
@@ -95,7 +95,7 @@ async def one_round(
         await until_empty(conn, side.is_left, deadline_seconds=DEADLINE_SECONDS)
         seconds = time.monotonic() - began
     await check(stack, starts, backlog, side)
-    await conn.execute("TRUNCATE outbox, peer_outbox")
+    await conn.execute("TRUNCATE outbox, unpublished, peer_outbox")
     return num_events / seconds
 
 

@@ -27,7 +27,7 @@ from bench.kernel.parts import connect, running_parts, until_empty
 from bench.report import percentile, progress, summary, write
 from deploy.local.stack import Stack
 
-UNPUBLISHED = "SELECT FROM outbox WHERE published_at IS NULL"
+UNPUBLISHED = "SELECT FROM unpublished"
 WANTED_P99_SECONDS = 0.050
 DRAIN_SECONDS = 120.0
 
@@ -72,7 +72,7 @@ async def one_round(
     stack: Stack, conn: asyncpg.Connection, side: str, *, rate: int, seconds: int
 ) -> tuple[int, list[float]]:
     """How many events were written, and the seconds that each took to the consumer."""
-    await conn.execute("TRUNCATE outbox, sequence")
+    await conn.execute("TRUNCATE outbox, unpublished, sequence")
     async with consumer(stack) as reading:
         await reading.seek_to_end(*reading.assignment())
         for partition in reading.assignment():

@@ -55,7 +55,10 @@ def environment(stack: Stack) -> dict[str, str]:
 async def fill_outbox(conn: asyncpg.Connection, backlog: list[Event]) -> None:
     await _register_json(conn)
     rows = [(e.event_id, TOPIC, e.key, e.sequence, "CostAccrued", e.headers, e.value) for e in backlog]
-    await conn.copy_records_to_table("outbox", records=rows, columns=FILL_OUTBOX)
+    async with conn.transaction():
+        last = await conn.fetchval("SELECT coalesce(max(id), 0) FROM outbox")
+        await conn.copy_records_to_table("outbox", records=rows, columns=FILL_OUTBOX)
+        await conn.execute("INSERT INTO unpublished SELECT id FROM outbox WHERE id > $1", last)
 
 
 async def fill_peer(conn: asyncpg.Connection, backlog: list[Event]) -> None:

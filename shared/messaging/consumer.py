@@ -109,23 +109,23 @@ class Edge:
 
     async def consume_all(self, records: Sequence[Record]) -> None:
         """Bring records of the log to their ends, in this order."""
-        done = 0
-        while done < len(records):
-            if together := await self._apply_together(records[done:]):
-                done += together
-            else:
-                await self.consume(records[done])
-                done += 1
+        left = [_read(record) for record in records]
+        while left:
+            together = await self._apply_together(_readable(left))
+            if not together:
+                await self._consume(left[0])
+            del left[: together or 1]
 
     async def consume(self, record: Record) -> str:
         """Bring a record of the log to its end; the outcome."""
-        delivery = read(record)
-        failpoint("consume.decoded")
-        if isinstance(delivery, Unreadable):
-            outcome = await self._persistently(partial(self._park_unreadable, delivery))
+        return await self._consume(_read(record))
+
+    async def _consume(self, found: Delivery | Unreadable) -> str:
+        if isinstance(found, Unreadable):
+            outcome = await self._persistently(partial(self._park_unreadable, found))
         else:
-            outcome = await self.deliver(delivery)
-        HANDLED.labels(self._service, record.topic, outcome).inc()
+            outcome = await self.deliver(found)
+        HANDLED.labels(self._service, found.record.topic, outcome).inc()
         return outcome
 
     async def deliver(
@@ -147,36 +147,42 @@ class Edge:
         finally:
             HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
 
-    async def _apply_together(self, records: Sequence[Record]) -> int:
-        """How many of the first records one transaction has applied: those before the first that is not plain."""
-        deliveries = _readable(records)
+    async def _apply_together(self, deliveries: list[Delivery]) -> int:
+        """How many of the first messages one transaction has applied: those before the first that is not plain."""
         outcomes: list[str] = []
         while len(deliveries) > 1:
             try:
-                await self._commit_together(deliveries, outcomes)
+                if await self._commit_together(deliveries, outcomes):
+                    self._poke()
                 break
             except Exception as error:
                 log.info("not together", records=len(deliveries), because=f"{type(error).__name__}: {error}")
                 deliveries, outcomes = deliveries[: min(len(outcomes), len(deliveries) - 1)], []
         if outcomes:
             self._parked_in_a_row = 0
-            self._poke()
         for delivery, outcome in zip(deliveries, outcomes, strict=False):
             HANDLED.labels(self._service, delivery.record.topic, outcome).inc()
         return len(outcomes)
 
-    async def _commit_together(self, deliveries: Sequence[Delivery], outcomes: list[str]) -> None:
-        """Add to `outcomes` one by one; all of them are committed, or the error comes from the next."""
+    async def _commit_together(self, deliveries: Sequence[Delivery], outcomes: list[str]) -> bool:
+        """Add to `outcomes` one by one; all of them are committed, or the error comes from the next.
+
+        Whether there are rows that the loops of the process should be poked for.
+        """
+        outgoing = 0
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             began = time.monotonic()
             for delivery in deliveries:
+                unit = self._unit(conn, delivery)
                 with self._observed(delivery):
-                    outcomes.append(await self._apply_once(delivery, self._unit(conn, delivery)))
+                    outcomes.append(await self._apply_once(delivery, unit))
+                outgoing += unit.outgoing
                 if time.monotonic() - began > TOGETHER_SECONDS:
                     break
             failpoint("db.commit.before")
         failpoint("db.commit.after")
+        return outgoing > 0
 
     async def _apply_once(self, delivery: Delivery, unit: Unit) -> str:
         """In a shared transaction what was applied before is no error: nothing was written for it."""
@@ -402,15 +408,19 @@ def refusal_of(delivery: Delivery, refused: Refused) -> CommandRefused:
     )
 
 
-def _readable(records: Sequence[Record]) -> list[Delivery]:
-    """The first records, up to one that cannot be read."""
+def _read(record: Record) -> Delivery | Unreadable:
+    found = read(record)
+    failpoint("consume.decoded")
+    return found
+
+
+def _readable(left: Sequence[Delivery | Unreadable]) -> list[Delivery]:
+    """The first, up to one that could not be read."""
     deliveries = []
-    for record in records:
-        delivery = read(record)
-        if isinstance(delivery, Unreadable):
+    for each in left:
+        if isinstance(each, Unreadable):
             break
-        failpoint("consume.decoded")
-        deliveries.append(delivery)
+        deliveries.append(each)
     return deliveries
 
 

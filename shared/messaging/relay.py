@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -26,18 +26,26 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 
 BATCH_ROWS = 1_000
+BATCHES_UNDER_WAY = 3
+"""At most: handed over to Kafka's client and not yet marked."""
 IDLE_POLL_SECONDS = 0.5
 SEND_TIMEOUT_SECONDS = 30.0
 
+# By what is under way and not by the last id: a lower id may be committed after a higher one.
 READ = """
-    SELECT id, topic, aggregate_id, sequence, headers, value FROM outbox
-     WHERE published_at IS NULL ORDER BY id LIMIT $1"""
+    SELECT id, topic, aggregate_id, sequence, headers, value
+      FROM (SELECT id FROM unpublished WHERE id <> ALL($1) ORDER BY id LIMIT $2) AS next
+      JOIN outbox USING (id) ORDER BY id"""
 
-MARK = "UPDATE outbox SET published_at = clock_timestamp() WHERE id = ANY($1)"
+# Nobody waits for the disk: a mark that a crash of Postgres takes back is a record that is sent twice.
+MARK = """
+    WITH unflushed AS (SELECT set_config('synchronous_commit', 'off', true))
+    DELETE FROM unpublished USING unflushed WHERE id = ANY($1)"""
 
 BACKLOG = """
-    SELECT count(*) AS rows, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0) AS age
-      FROM outbox WHERE published_at IS NULL"""
+    SELECT count(*) AS rows, coalesce(extract(epoch FROM clock_timestamp() - (
+           SELECT created_at FROM outbox WHERE id = (SELECT min(id) FROM unpublished))), 0) AS age
+      FROM unpublished"""
 
 
 class SendFailed(RuntimeError):
@@ -62,15 +70,23 @@ class Relay:
         self._renew_seconds = renew_seconds
         self._kafka_answers = kafka_answers
         self._renewed_at = 0.0
+        self._under_way: deque[asyncio.Task[None]] = deque()
+        self._ids: set[int] = set()
+        """Of the rows that are under way."""
         self.poked = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled. While Kafka is away it waits; any other failure to send ends the process."""
         await until_there(self._kafka_answers)
         async with self._make_producer() as producer:
-            while True:
-                if await self._is_idle(producer):
-                    await self._until_poked()
+            try:
+                while True:
+                    if await self._is_idle(producer):
+                        await self._until_poked()
+            finally:
+                for each in self._under_way:
+                    each.cancel()
+                await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _is_idle(self, producer: AIOKafkaProducer) -> bool:
         """Relay one batch; whether there was no more, or Postgres is away."""
@@ -89,26 +105,37 @@ class Relay:
         return self._lease.epoch is not None
 
     async def _drain(self, producer: AIOKafkaProducer) -> int:
-        """Send one batch in the order of the outbox and mark it once every record is acknowledged."""
-        rows = await self._database.fetch(READ, BATCH_ROWS)
-        if not rows:
-            return 0
-        failpoint("relay.read")
-        await self._send_all(producer, rows)
-        failpoint("relay.sent")
-        await self._database.execute(MARK, [row["id"] for row in rows])
+        """Send one batch in the order of the outbox. It is marked once every record is acknowledged."""
+        rows = await self._database.fetch(READ, list(self._ids), BATCH_ROWS)
+        if rows:
+            failpoint("relay.read")
+            acks = await self._in_time(len(rows), _hand_over(producer, rows))
+            self._ids.update(row["id"] for row in rows)
+            self._under_way.append(asyncio.create_task(self._finish(rows, acks)))
+        # Behind a part of a batch nothing waits: to read on at once would make many small batches of one.
+        most = BATCHES_UNDER_WAY - 1 if len(rows) == BATCH_ROWS else 0
+        while len(self._under_way) > most:
+            await self._under_way.popleft()
+        return len(rows)
+
+    async def _finish(self, rows: Sequence[Any], acks: Sequence[Awaitable[Any]]) -> None:
+        ids = [row["id"] for row in rows]
+        try:
+            await self._in_time(len(rows), asyncio.gather(*acks))
+            failpoint("relay.sent")
+            await self._database.execute(MARK, ids)
+        finally:
+            self._ids.difference_update(ids)
         failpoint("relay.marked")
         for topic, count in Counter(row["topic"] for row in rows).items():
             PUBLISHED.labels(self._service, topic).inc(count)
-        return len(rows)
 
-    async def _send_all(self, producer: AIOKafkaProducer, rows: list[Any]) -> None:
+    async def _in_time(self, num_rows: int, work: Awaitable[Result]) -> Result:
         try:
-            sending = _send_rows(producer, rows)
-            await however_long_away(sending, self._kafka_answers, seconds=SEND_TIMEOUT_SECONDS)
+            return await however_long_away(work, self._kafka_answers, seconds=SEND_TIMEOUT_SECONDS)
         except Exception as error:
             raise SendFailed(
-                f"{len(rows)} rows were not acknowledged: {type(error).__name__}: {error}"
+                f"{num_rows} rows were not acknowledged: {type(error).__name__}: {error}"
             ) from error
 
     async def _until_poked(self) -> None:
@@ -125,12 +152,16 @@ class Relay:
         return float(row["age"])
 
 
-async def _send_rows(producer: AIOKafkaProducer, rows: list[Any]) -> None:
+async def _hand_over(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[Awaitable[Any]]:
+    """Put the rows behind all that the producer was given before; what is awaited for the acknowledgements."""
     by_partition = await _by_partition(producer, rows)
-    await asyncio.gather(*(_send(producer, *place, mine) for place, mine in by_partition.items()))
+    acks = await asyncio.gather(
+        *(_hand_over_partition(producer, *place, mine) for place, mine in by_partition.items())
+    )
+    return [ack for each in acks for ack in each]
 
 
-async def _by_partition(producer: AIOKafkaProducer, rows: list[Any]) -> dict[tuple[str, int], list[Any]]:
+async def _by_partition(producer: AIOKafkaProducer, rows: Sequence[Any]) -> dict[tuple[str, int], list[Any]]:
     """The rows of each topic's partition, in the order of the outbox."""
     by_partition: dict[tuple[str, int], list[Any]] = defaultdict(list)
     partitions = {
@@ -149,11 +180,10 @@ def _hash(key: str) -> int:
     return int(murmur2(key.encode())) & 0x7FFFFFFF
 
 
-async def _send(producer: AIOKafkaProducer, topic: str, partition: int, rows: list[Any]) -> None:
-    """Send the rows of one partition batch by batch, until all are acknowledged.
-
-    Single sends would make a future for every record.
-    """
+async def _hand_over_partition(
+    producer: AIOKafkaProducer, topic: str, partition: int, rows: list[Any]
+) -> list[Awaitable[Any]]:
+    """Batch by batch: single sends would make a future for every record."""
     is_story = topic_named(topic).is_story
     acks, batch = [], producer.create_batch()
     for row in rows:
@@ -164,11 +194,13 @@ async def _send(producer: AIOKafkaProducer, topic: str, partition: int, rows: li
             assert _append(batch, row, is_story), "an empty batch takes any record"
     batch.close()
     acks.append(await _taken(producer, batch, topic, partition))
-    await asyncio.gather(*acks)
+    return acks
 
 
-async def _taken(producer: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int) -> Any:
-    """What it returns is awaited for the acknowledgement."""
+async def _taken(
+    producer: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int
+) -> Awaitable[Any]:
+    """What is awaited for the acknowledgement."""
     return await _insist(partial(producer.send_batch, batch, topic, partition=partition))
 
 

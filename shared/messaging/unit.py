@@ -18,9 +18,11 @@ from shared.telemetry.tracing import current_traceparent
 INSERT_OUTBOX = """
     WITH taken AS (
         INSERT INTO sequence AS s (topic, aggregate_id, last) VALUES ($2, $3, 1)
-        ON CONFLICT (topic, aggregate_id) DO UPDATE SET last = s.last + 1 RETURNING last)
-    INSERT INTO outbox (event_id, topic, aggregate_id, sequence, type, headers, value)
-    SELECT $1, $2, $3, taken.last, $4, $5, $6 FROM taken"""
+        ON CONFLICT (topic, aggregate_id) DO UPDATE SET last = s.last + 1 RETURNING last),
+    written AS (
+        INSERT INTO outbox (event_id, topic, aggregate_id, sequence, type, headers, value)
+        SELECT $1, $2, $3, taken.last, $4, $5, $6 FROM taken RETURNING id)
+    INSERT INTO unpublished SELECT id FROM written"""
 
 INSERT_TIMER = """
     INSERT INTO timer (type, payload, fires_at, traceparent, correlation_id) VALUES ($1, $2, $3, $4, $5)"""

@@ -26,7 +26,7 @@ RUNNERS = "services.trainer_agent.runner"
 WORKERS = tuple(service for service in SERVICES if service not in READERS)
 
 UNDER_WAY = """
-    SELECT 'rows not published' AS what, count(*) FROM {schema}.outbox WHERE published_at IS NULL
+    SELECT 'rows not published' AS what, count(*) FROM {schema}.unpublished
      UNION ALL SELECT 'messages waiting', count(*) FROM {schema}.waiting
      UNION ALL SELECT 'tasks', count(*) FROM {schema}.task
      UNION ALL SELECT 'timers due', count(*) FROM {schema}.timer WHERE fires_at < clock_timestamp()"""

@@ -42,7 +42,8 @@ WRITTEN = """
 EFFECTS = "SELECT event_id, aggregate_id FROM tracker.effect WHERE aggregate_id = ANY($1) ORDER BY number"
 COUNT_EFFECTS = "SELECT count(*) FROM tracker.effect WHERE aggregate_id = ANY($1)"
 TOLD = """
-    SELECT aggregate_id, count(*) AS rows, count(published_at) AS published FROM tracker.outbox
+    SELECT aggregate_id, count(*) AS rows, count(*) - count(unpublished.id) AS published
+      FROM tracker.outbox LEFT JOIN tracker.unpublished USING (id)
      WHERE type = 'CostAccrued' AND aggregate_id = ANY($1) GROUP BY aggregate_id"""
 PARKED = "SELECT aggregate_id, reason, detail FROM tracker.parked WHERE aggregate_id = ANY($1)"
 

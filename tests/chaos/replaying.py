@@ -18,7 +18,7 @@ from tests.chaos.snapshots import state_of
 from tests.integration.kernel.conftest import until
 
 QUIET = """
-    SELECT NOT EXISTS (SELECT FROM {service}.outbox WHERE published_at IS NULL)
+    SELECT NOT EXISTS (SELECT FROM {service}.unpublished)
        AND NOT EXISTS (SELECT FROM {service}.task) AND NOT EXISTS (SELECT FROM {service}.waiting)"""
 
 

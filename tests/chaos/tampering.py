@@ -17,8 +17,8 @@ from tests.integration.voices import voices
 NOWHERE = BundleRef(attempt=1, step=999_999, manifest_sha256="0" * 64)
 
 UNSENT = """
-    INSERT INTO tracker.outbox (event_id, topic, aggregate_id, sequence, type, headers, value, published_at)
-    SELECT $1, topic, 'nobody', 1, type, headers, value, clock_timestamp() - interval '1 minute'
+    INSERT INTO tracker.outbox (event_id, topic, aggregate_id, sequence, type, headers, value, created_at)
+    SELECT $1, topic, 'nobody', 1, type, headers, value, clock_timestamp() - interval '1 hour'
       FROM tracker.outbox LIMIT 1"""
 UNAPPLIED = """
     DELETE FROM scheduler.inbox

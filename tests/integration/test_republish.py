@@ -68,10 +68,10 @@ class World:
             row
             for service in SERVICES
             for row in await self.query(
-                f"SELECT topic, aggregate_id, sequence, event_id, published_at FROM {service}.outbox"
+                f"SELECT topic, aggregate_id, sequence, event_id FROM {service}.outbox"
             )
         ]
-        assert all(row["published_at"] for row in rows)
+        assert await self.all_sent()
         return sorted(
             (row["aggregate_id"], row["sequence"], row["event_id"]) for row in rows if row["topic"] == topic
         )
@@ -90,7 +90,7 @@ class World:
         """Every row of the two services but those in which the kernel keeps itself busy."""
         tables = await self.query(
             "SELECT table_schema AS schema, table_name AS name FROM information_schema.tables"
-            " WHERE table_schema IN ('scheduler', 'tracker') AND table_name NOT IN ('lease', 'outbox')"
+            " WHERE table_schema IN ('scheduler', 'tracker') AND table_name NOT IN ('lease', 'outbox', 'unpublished')"
         )
         found = {}
         for table in tables:
@@ -99,11 +99,11 @@ class World:
         return found
 
     async def at_rest(self) -> bool:
-        unsent = [
-            await self.query(f"SELECT 1 FROM {each}.outbox WHERE published_at IS NULL") for each in SERVICES
-        ]
         costs = await self.query("SELECT 1 FROM tracker.cost")
-        return not any(unsent) and bool(costs)
+        return bool(costs) and await self.all_sent()
+
+    async def all_sent(self) -> bool:
+        return not any([await self.query(f"SELECT 1 FROM {each}.unpublished") for each in SERVICES])
 
 
 @pytest.fixture(scope="module")

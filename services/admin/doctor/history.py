@@ -65,7 +65,7 @@ class Row:
     """When its transaction began, as the message says."""
     causation_id: str
     created_at: datetime
-    published_at: datetime | None
+    is_published: bool
 
 
 @dataclass(frozen=True, slots=True)

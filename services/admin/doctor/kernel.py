@@ -19,17 +19,17 @@ def published(history: History, limits: Limits) -> Iterator[Finding]:
     for service, kernel in history.kernels.items():
         yield from _not_sent(service, kernel.outbox, history, limits)
         for row in kernel.outbox:
-            if _should_be_there(row, history) and (row.topic, row.event_id) not in history.ids:
+            if _should_be_there(row, history, limits) and (row.topic, row.event_id) not in history.ids:
                 yield Finding(
                     f"{service}.outbox event {row.event_id} ({row.type} of {row.key})",
-                    f"published at {row.published_at}, not in {row.topic}",
+                    f"written at {row.created_at} and sent, not in {row.topic}",
                     "its record; `retune relay republish` sends it again",
                 )
 
 
 def _not_sent(service: str, outbox: Iterable[Row], history: History, limits: Limits) -> Iterator[Finding]:
     oldest_allowed = history.read_at - limits.grace
-    waiting = [row for row in outbox if row.published_at is None and row.created_at < oldest_allowed]
+    waiting = [row for row in outbox if not row.is_published and row.created_at < oldest_allowed]
     if waiting:
         since = min(row.created_at for row in waiting)
         yield Finding(
@@ -39,11 +39,11 @@ def _not_sent(service: str, outbox: Iterable[Row], history: History, limits: Lim
         )
 
 
-def _should_be_there(row: Row, history: History) -> bool:
-    if row.published_at is None or row.published_at >= history.began_at:
-        return False
+def _should_be_there(row: Row, history: History, limits: Limits) -> bool:
+    """Not what may have been sent while the topics were read, nor what they no longer keep."""
     kept = timedelta(days=topic_named(row.topic).retention_days) - DAY
-    return row.published_at > history.began_at - kept
+    age = history.began_at - row.created_at
+    return row.is_published and limits.grace < age < kept
 
 
 def no_phantoms(history: History, limits: Limits) -> Iterator[Finding]:

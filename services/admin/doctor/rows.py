@@ -34,7 +34,8 @@ PREFETCH = 2_000
 SCHEMAS = "SELECT table_schema FROM information_schema.tables WHERE table_name = 'outbox' AND table_schema = ANY($1)"
 OUTBOX = """
     SELECT event_id, topic, aggregate_id, sequence, type, sha256(value) AS digest, headers ->> 'ce_time' AS time,
-           coalesce(headers ->> 'ce_causationid', '') AS causation_id, created_at, published_at
+           coalesce(headers ->> 'ce_causationid', '') AS causation_id, created_at,
+           NOT EXISTS (SELECT FROM {schema}.unpublished WHERE unpublished.id = outbox.id) AS is_published
       FROM {schema}.outbox ORDER BY id"""
 SEQUENCES = "SELECT topic, aggregate_id, last FROM {schema}.sequence"
 INBOX = "SELECT topic, event_id, payload_sha256 FROM {schema}.inbox"
@@ -155,7 +156,7 @@ def _outbox_row(row: asyncpg.Record) -> Row:
         time=datetime.fromisoformat(row["time"]),
         causation_id=row["causation_id"],
         created_at=row["created_at"],
-        published_at=row["published_at"],
+        is_published=row["is_published"],
     )
 
 

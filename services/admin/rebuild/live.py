@@ -9,7 +9,7 @@ from shared.postgres.database import Connection
 
 KERNEL = frozenset(
     {
-        *("outbox", "sequence", "inbox", "position", "waiting", "parked"),
+        *("outbox", "unpublished", "sequence", "inbox", "position", "waiting", "parked"),
         *("timer", "task", "lease", "migration"),
     }
 )
@@ -22,7 +22,7 @@ KEPT = """
 SEQUENCES = "SELECT topic, aggregate_id, last FROM {schema}.sequence"
 UNSENT = """
     SELECT 0 AS partition, 0 AS offset, topic, convert_to(aggregate_id, 'UTF8') AS key, headers, sequence, value
-      FROM {schema}.outbox WHERE published_at IS NULL"""
+      FROM {schema}.unpublished JOIN {schema}.outbox USING (id)"""
 TIMERS = "SELECT type, payload, fires_at FROM {schema}.timer"
 TABLES = """
     SELECT table_name FROM information_schema.tables

@@ -13,11 +13,12 @@ CLOCKS_APART = timedelta(minutes=5)
 AT_ONCE = 5_000
 PUBLISHED = """
     SELECT id, event_id FROM {service}.outbox
-     WHERE topic = $1 AND created_at >= $2 AND published_at IS NOT NULL ORDER BY id"""
+     WHERE topic = $1 AND created_at >= $2
+       AND NOT EXISTS (SELECT FROM {service}.unpublished WHERE unpublished.id = outbox.id) ORDER BY id"""
 HAS_OUTBOX = "SELECT to_regclass($1) IS NOT NULL"
 TOPICS = "SELECT DISTINCT topic FROM {service}.outbox WHERE created_at >= $1 ORDER BY topic"
 REPUBLISH = "SELECT {service}.republish($1)"
-UNSENT = "SELECT count(*) FROM {service}.outbox WHERE id = ANY($1) AND published_at IS NULL"
+UNSENT = "SELECT count(*) FROM {service}.unpublished WHERE id = ANY($1)"
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,12 @@ TAKE_LEASE_AWAY = """
     UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + interval '1 second'
      WHERE name = 'relay' AND epoch > $1 RETURNING true"""
 FIND_EPOCH = "SELECT epoch FROM lease WHERE name = 'relay'"
+PUBLISHED = """
+    SELECT value FROM outbox
+     WHERE type = $1 AND NOT EXISTS (SELECT FROM unpublished WHERE unpublished.id = outbox.id)"""
+ARE_PUBLISHED = """
+    SELECT count(*) = $2 AND count(unpublished.id) = 0 FROM outbox LEFT JOIN unpublished USING (id)
+     WHERE aggregate_id = $1"""
 ADD_OLD_ROW = """
     INSERT INTO inbox VALUES ('tracker', 'dataset.events', $1, '', clock_timestamp() - interval '31 days')"""
 
@@ -108,14 +114,14 @@ async def _parked(db, key: str) -> list:
 
 async def _told(db, kind: str, about: object) -> int:
     """How many facts of this kind are in Kafka about a story or a parked row."""
-    rows = await db.fetch("SELECT value FROM outbox WHERE type = $1 AND published_at IS NOT NULL", kind)
+    rows = await db.fetch(PUBLISHED, kind)
     facts = [json.loads(row["value"]) for row in rows]
     return sum(about in (fact.get("aggregate_id"), fact["parked_id"]) for fact in facts)
 
 
 async def _all_published(db, key: str, count: int) -> bool:
     return await db.fetchval(
-        "SELECT count(*) = $2 AND count(published_at) = $2 FROM outbox WHERE aggregate_id = $1",
+        ARE_PUBLISHED,
         job_of(key),
         count,
     )

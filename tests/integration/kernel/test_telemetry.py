@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 TAKE_LEASE = """
     UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + interval '1 hour'"""
-MAKE_OLD = "UPDATE outbox SET created_at = clock_timestamp() - interval '100 s' WHERE published_at IS NULL"
+MAKE_OLD = """
+    UPDATE outbox SET created_at = clock_timestamp() - interval '100 s' WHERE id IN (SELECT id FROM unpublished)"""
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_a_broken_stack(retune, stacks):
     assert finding == {
         "invariant": "I1 published",
         "where": "evaluator.outbox event EvalPassed-ev-1-1 (EvalPassed of ev-1)",
-        "found": "published at 2027-03-01 12:00:28.100000+00:00, not in eval.events",
+        "found": "written at 2027-03-01 12:00:28+00:00 and sent, not in eval.events",
         "expected": "its record; `retune relay republish` sends it again",
     }
     assert err.splitlines()[-1] == "1 findings"

@@ -39,27 +39,26 @@ class TestPublished:
     def test_a_row_published_while_the_topics_were_read_may_be_missing(self):
         history = without(a_history(), "EvalPassed")
         (row,) = history.kernels["evaluator"].outbox
-        late = replace(row, published_at=history.began_at + timedelta(seconds=1))
+        late = replace(row, created_at=history.began_at - timedelta(seconds=1))
         assert "I1" not in alarms(with_kernel(history, "evaluator", outbox=(late,)))
 
     def test_a_row_that_waits_longer_than_the_grace(self):
         history = without(a_history(), "EvalPassed")
         (row,) = history.kernels["evaluator"].outbox
-        (finding,) = alarms(with_kernel(history, "evaluator", outbox=(replace(row, published_at=None),)))[
-            "I1"
-        ]
+        unsent = replace(row, is_published=False)
+        (finding,) = alarms(with_kernel(history, "evaluator", outbox=(unsent,)))["I1"]
         assert finding.found.startswith("1 rows not published, the oldest since 2027-03-01 12:00:")
 
     def test_a_row_of_a_moment_ago_may_wait(self):
         history = without(a_history(), "EvalPassed")
         (row,) = history.kernels["evaluator"].outbox
-        new = replace(row, published_at=None, created_at=READ_AT - timedelta(seconds=1))
+        new = replace(row, is_published=False, created_at=READ_AT - timedelta(seconds=1))
         assert "I1" not in alarms(with_kernel(history, "evaluator", outbox=(new,)))
 
     def test_what_the_topic_keeps_no_longer_is_not_missed(self):
         history = without(a_history(), "EvalPassed")
         (row,) = history.kernels["evaluator"].outbox
-        old = replace(row, published_at=READ_AT - timedelta(days=30))
+        old = replace(row, created_at=READ_AT - timedelta(days=30))
         assert "I1" not in alarms(with_kernel(history, "evaluator", outbox=(old,)))
 
 
