@@ -43,19 +43,26 @@ TOGETHER_SECONDS = 0.1
 LOG = ("log", 0)
 """Where a message came from that was in no table."""
 
+# A member that has lost the partition may come late with a number that the new one is past.
+SAVE_POSITION = """
+    INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
+    ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $3)"""
+# Both in one statement: each is a round trip that every message pays.
 INSERT_INBOX = """
-    INSERT INTO inbox (consumer, topic, event_id, payload_sha256) VALUES ($1, $2, $3, $4)
-    ON CONFLICT DO NOTHING RETURNING true"""
+    WITH entered AS (
+        INSERT INTO inbox (consumer, topic, event_id, payload_sha256) VALUES ($1, $2, $3, $4)
+        ON CONFLICT DO NOTHING RETURNING true),
+    moved AS (
+        INSERT INTO position (topic, aggregate_id, sequence)
+        SELECT $2, $5, $6 FROM entered WHERE $6::bigint IS NOT NULL
+        ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $6))
+    SELECT EXISTS (SELECT FROM entered)"""
 FIND_PAST = """
     SELECT (SELECT payload_sha256 FROM inbox WHERE consumer = $1 AND topic = $2 AND event_id = $3) AS applied,
            (SELECT sequence FROM position WHERE topic = $2 AND aggregate_id = $4) AS last,
            EXISTS (SELECT FROM parked
                     WHERE topic = $2 AND aggregate_id = $4 AND state = 'parked' AND blocks)
            OR EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4) AS is_held"""
-# A member that has lost the partition may come late with a number that the new one is past.
-SAVE_POSITION = """
-    INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
-    ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $3)"""
 
 
 class DependencyAway(Exception):
@@ -248,11 +255,13 @@ class Edge:
     async def _apply_in(self, unit: Unit, delivery: Delivery, came_from: tuple[str, int]) -> str:
         """Raises _Duplicate before anything is written."""
         await self._admit(unit.conn, delivery, came_from)
-        outcome = await self._handle(delivery, unit)
+        if handler := self.find_handler(delivery):
+            await self._handle(handler, delivery, unit)
+            return "applied"
         if delivery.topic.is_story:
             envelope = delivery.envelope
             await unit.conn.execute(SAVE_POSITION, delivery.topic.name, envelope.key, envelope.sequence)
-        return outcome
+        return "ignored"
 
     async def _admit(self, conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> None:
         """Raise unless this message is the next of its story and was not applied before."""
@@ -280,24 +289,17 @@ class Edge:
         if await waiting.is_behind_waiting(conn, delivery, came_from):
             raise ParentUnknown(waiting.BEHIND)
 
-    async def _handle(self, delivery: Delivery, unit: Unit) -> str:
-        handler = self.find_handler(delivery)
-        if handler is None:
-            return "ignored"
+    async def _handle(self, handler: Handler, delivery: Delivery, unit: Unit) -> None:
         if not await self._insert_inbox(unit.conn, delivery):
             raise _Duplicate
         failpoint("inbox.inserted")
-        await self._call(handler, delivery, unit)
-        failpoint("state.written")
-        return "applied"
-
-    async def _call(self, handler: Handler, delivery: Delivery, unit: Unit) -> None:
         try:
             await handler(delivery.message, unit)
         except Refused as refused:
             if delivery.topic.is_commands:
                 raise
             raise Rejected(f"{refused.code}: {refused.message}") from refused
+        failpoint("state.written")
 
     def find_handler(self, delivery: Delivery) -> Handler | None:
         family = "tenant.*.commands" if delivery.topic.name.startswith("tenant.") else delivery.topic.name
@@ -307,12 +309,14 @@ class Edge:
         return None
 
     async def _insert_inbox(self, conn: Connection, delivery: Delivery) -> bool:
-        digest = _payload_digest(delivery.record)
-        return bool(
-            await conn.fetchval(
-                INSERT_INBOX, self._service, delivery.topic.name, delivery.envelope.id, digest
-            )
+        """And, where it belongs to a story, how far that was read; whether it is new."""
+        envelope, topic = delivery.envelope, delivery.topic
+        is_new = await conn.fetchval(
+            INSERT_INBOX,
+            *(self._service, topic.name, envelope.id, _payload_digest(delivery.record)),
+            *(envelope.key, envelope.sequence if topic.is_story else None),
         )
+        return bool(is_new)
 
     def _unit(self, conn: Connection, delivery: Delivery) -> Unit:
         envelope = delivery.envelope

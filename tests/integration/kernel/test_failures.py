@@ -214,10 +214,14 @@ async def test_a_task_whose_last_commit_is_in_doubt_is_done_once_and_ends_no_pro
 
 
 async def test_a_member_that_comes_late_does_not_set_a_story_back(db):
-    key = new_key()
+    heard, ignored = new_key(), new_key()
     for number in (7, 5):
-        await db.execute(consumer.SAVE_POSITION, DATASET_EVENTS, key, number)
-    assert await db.fetchval("SELECT sequence FROM position WHERE aggregate_id = $1", key) == 7
+        entry = "tracker", DATASET_EVENTS, f"{heard} {number}", b""
+        assert await db.fetchval(consumer.INSERT_INBOX, *entry, heard, number)
+        assert not await db.fetchval(consumer.INSERT_INBOX, *entry, heard, 9)
+        await db.execute(consumer.SAVE_POSITION, DATASET_EVENTS, ignored, number)
+    for key in (heard, ignored):
+        assert await db.fetchval("SELECT sequence FROM position WHERE aggregate_id = $1", key) == 7
 
 
 @pytest.mark.parametrize("value", [2**70, "\ud800"], ids=["beyond the column", "no text"])
