@@ -4,7 +4,6 @@ It says `ready` on stdout once it is connected; each line on stdin says that row
 """
 
 import asyncio
-import json
 import os
 import sys
 from contextlib import AsyncExitStack
@@ -27,7 +26,7 @@ from deploy.local.stack import Stack
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.lease import Lease
 from shared.messaging.relay import Relay
-from shared.postgres.database import Database
+from shared.postgres.database import Database, register_json
 
 QUEUE = "events"
 PEER_TABLE = make_outbox_table(MetaData(), table_name="peer_outbox")
@@ -53,7 +52,7 @@ def environment(stack: Stack) -> dict[str, str]:
 
 
 async def fill_outbox(conn: asyncpg.Connection, backlog: list[Event]) -> None:
-    await _register_json(conn)
+    await register_json(conn)
     rows = [(e.event_id, TOPIC, e.key, e.sequence, "CostAccrued", e.headers, e.value) for e in backlog]
     async with conn.transaction():
         last = await conn.fetchval("SELECT coalesce(max(id), 0) FROM outbox")
@@ -62,7 +61,7 @@ async def fill_outbox(conn: asyncpg.Connection, backlog: list[Event]) -> None:
 
 
 async def fill_peer(conn: asyncpg.Connection, backlog: list[Event]) -> None:
-    await _register_json(conn)
+    await register_json(conn)
     rows = [
         (QUEUE, e.value, e.headers | {"ce_sequence": str(e.sequence), "content-type": "application/json"})
         for e in backlog
@@ -144,16 +143,6 @@ async def _lines():  # noqa: ANN202
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async for line in reader:
         yield line
-
-
-async def _register_json(conn: asyncpg.Connection) -> None:
-    await conn.set_type_codec(
-        "jsonb",
-        schema="pg_catalog",
-        format="binary",
-        encoder=lambda value: b"\x01" + json.dumps(value).encode(),
-        decoder=lambda raw: json.loads(raw[1:]),
-    )
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Database:
             max_size=self._max_size,
             timeout=silence,
             command_timeout=silence,
-            init=_register_json,
+            init=register_json,
             reset=_leave_as_it_is,
             server_settings={
                 "application_name": self._application,
@@ -127,7 +127,8 @@ async def _leave_as_it_is(_connection: Any) -> None:
     """Nothing is set for longer than a transaction; the default reset would be a round trip each time."""
 
 
-async def _register_json(conn: Any) -> None:
+async def register_json(conn: Any) -> None:
+    """Let the connection take and give jsonb as Python values."""
     # Binary, so that COPY works as well; jsonb's binary form has a leading version byte.
     await conn.set_type_codec(
         "jsonb",

@@ -36,6 +36,7 @@ from schemas.model import (
 from schemas.specification import GateSpec, Method
 from services.registry import store
 from services.registry.model import model_id
+from shared.postgres.database import register_json
 from shared.processes import Identity
 from shared.storage.objects import S3ObjectStore, manifest_bytes, sha256_of
 from tests.integration.voices import Ear, Voices, ear, voices
@@ -401,9 +402,7 @@ class TestVersions:
         await world.voices.say("scheduler", job)
         assert (await world.ear.until(job.job_id, "PromotionRefused")).code == "artefact"
         version = await world.gated(await world.train())
-        await db.set_type_codec(
-            "jsonb", schema="pg_catalog", format="text", encoder=json.dumps, decoder=json.loads
-        )
+        await register_json(db)
         async with db.transaction():
             up = await store.find_version_of(db, "demo", version.full_name)
             assert (up.base_sha, up.dataset_version, up.job_id) == (world.base_sha, "d" * 64, version.job_id)
