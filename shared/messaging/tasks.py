@@ -179,6 +179,18 @@ class Tasks:
         return "retried"
 
     async def _finish(self, kind: TaskKind, row: Any, apply: Callable[[Unit], Awaitable[None]]) -> None:
+        """What was worked out is not lost to a Postgres that is away for no longer than the lease holds."""
+        deadline = time.monotonic() + self._ttl.total_seconds()
+        while True:
+            try:
+                return await self._commit(kind, row, apply)
+            except Exception as error:
+                if not is_unavailable(error) or time.monotonic() > deadline:
+                    raise
+                log.warning("database is away", error=str(error))
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _commit(self, kind: TaskKind, row: Any, apply: Callable[[Unit], Awaitable[None]]) -> None:
         async with self._database.transaction() as conn:
             if not await conn.fetchval(FINISH, kind.name, row["key"], row["lease_epoch"]):
                 raise LeaseLost

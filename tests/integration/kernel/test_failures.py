@@ -183,10 +183,12 @@ class Chore(Task, frozen=True):
         return self.name
 
 
-async def test_a_task_whose_last_commit_is_in_doubt_is_done_once_and_ends_no_process(database, db):
-    done, failed = [], []
+@pytest.mark.parametrize("trouble", ["in_doubt", "away"])
+async def test_a_task_is_worked_on_once_though_postgres_is_away_when_it_ends(database, db, trouble):
+    worked, done, failed = [], [], []
 
     async def work(chore: Chore) -> str:
+        worked.append(chore.name)
         return chore.name
 
     async def finish(chore: Chore, result: str, unit: Unit) -> None:
@@ -207,9 +209,9 @@ async def test_a_task_whose_last_commit_is_in_doubt_is_done_once_and_ends_no_pro
     key = new_key()
     async with database.transaction() as conn:
         await Unit(conn, "tracker", datetime.now(UTC)).start_task(Chore(name=key))
-    database.in_doubt = 1
+    setattr(database, trouble, 1)
     assert await tasks._work_next(kind)
-    assert (done, failed) == ([key], [])
+    assert (worked, done, failed) == ([key], [key], [])
     assert not await tasks._work_next(kind)
 
 
