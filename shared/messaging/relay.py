@@ -31,11 +31,13 @@ BATCHES_UNDER_WAY = 3
 IDLE_POLL_SECONDS = 0.5
 SEND_TIMEOUT_SECONDS = 30.0
 
-# By what is under way and not by the last id: a lower id may be committed after a higher one.
+# All but what is under way, and not what is beyond the last id: a lower one may be committed after a higher one.
 READ = """
-    SELECT id, topic, aggregate_id, sequence, headers, value
-      FROM (SELECT id FROM unpublished WHERE id <> ALL($1) ORDER BY id LIMIT $2) AS next
-      JOIN outbox USING (id) ORDER BY id"""
+    SELECT id, topic, aggregate_id, sequence, headers, value FROM outbox
+     WHERE id = ANY(ARRAY(
+           SELECT id FROM (SELECT id FROM unpublished ORDER BY id LIMIT $2) AS first
+           EXCEPT SELECT unnest($1::bigint[])))
+     ORDER BY id"""
 
 # Nobody waits for the disk: a mark that a crash of Postgres takes back is a record that is sent twice.
 MARK = """
@@ -106,14 +108,14 @@ class Relay:
 
     async def _drain(self, producer: AIOKafkaProducer) -> int:
         """Send one batch in the order of the outbox. It is marked once every record is acknowledged."""
-        rows = await self._database.fetch(READ, list(self._ids), BATCH_ROWS)
+        rows = await self._database.fetch(READ, list(self._ids), len(self._ids) + BATCH_ROWS)
         if rows:
             failpoint("relay.read")
             acks = await self._in_time(len(rows), _hand_over(producer, rows))
             self._ids.update(row["id"] for row in rows)
             self._under_way.append(asyncio.create_task(self._finish(rows, acks)))
         # Behind a part of a batch nothing waits: to read on at once would make many small batches of one.
-        most = BATCHES_UNDER_WAY - 1 if len(rows) == BATCH_ROWS else 0
+        most = BATCHES_UNDER_WAY - 1 if len(rows) >= BATCH_ROWS else 0
         while len(self._under_way) > most:
             await self._under_way.popleft()
         return len(rows)
@@ -215,7 +217,7 @@ async def _insist(ask: Callable[[], Awaitable[Result]]) -> Result:
 
 def _append(batch: BatchBuilder, row: Any, is_story: bool) -> bool:
     """Whether there was room for it."""
-    headers = [(name, value.encode()) for name, value in row["headers"].items()]
+    headers = list(zip(row["headers"], map(str.encode, row["headers"].values()), strict=True))
     if is_story:
         headers.append(("ce_sequence", str(row["sequence"]).encode()))
     added = batch.append(

@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
+from pydantic_core import from_json
 
 Connection = PoolConnectionProxy
 
@@ -135,5 +136,5 @@ async def register_json(conn: Any) -> None:
         schema="pg_catalog",
         format="binary",
         encoder=lambda value: b"\x01" + json.dumps(value).encode(),
-        decoder=lambda raw: json.loads(raw[1:]),
+        decoder=lambda raw: from_json(raw[1:]),
     )
