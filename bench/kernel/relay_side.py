@@ -33,7 +33,7 @@ PEER_TABLE = make_outbox_table(MetaData(), table_name="peer_outbox")
 PEER_SETTINGS: dict[str, dict[str, Any]] = {
     # Its documentation's example, but for the sizes: tried were 1 to 128 workers and batches of 10 to 1,000.
     "faststream-outbox": {"max_workers": 32, "fetch_batch_size": 500, "terminal_flush_batch_size": 100},
-    "faststream-outbox-ordered": {
+    "faststream-outbox-alone": {
         "max_workers": 1,
         "fetch_batch_size": 500,
         "terminal_flush_batch_size": 100,
