@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit admin local demo dev bench
-# Quick tests first, then long files, so that both cores have work to the end.
-TESTS := tests/architecture tests/contract tests/unit tests/e2e tests/chaos tests/serving tests/simulation \
-	tests/integration tests/training tests/scoring tests/demo
+# Test files side by side, one on each of two cores; then those that need the whole machine.
+SIDE_BY_SIDE := tests/architecture tests/contract tests/unit tests/simulation tests/integration tests/training \
+	tests/scoring tests/demo
+ALONE := tests/serving tests/chaos tests/e2e
 MINUTES ?= 60
-# Test files side by side, one on each of two cores. The processes that share them out must collect them in the same
-# order, so they get one seed for their sets.
-TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS))
+# Processes that share out the tests must collect them in the same order, so they get one seed for their sets.
+TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	$(SIDE_BY_SIDE) && $(BIN)/pytest $(ALONE))
 
 .PHONY: help setup demo up down logs status quick test chaos check lint types imports schemas lock migration service clean
 

@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
 WRITERS = 64
 AGGREGATES = 20
 MOST_IN_ONE_COMMIT = 16
+OFTEN_SENT_AND_NOT_MARKED = {"FAILPOINTS": "relay.sent=stall:0.05@3"}
+"""A relay that keeps up is idle at nearly every kill."""
 FIRST_UNPUBLISHED = "SELECT min(id) FROM tracker.unpublished"
 FIND_WRITTEN = "SELECT count(*) FROM tracker.outbox WHERE aggregate_id = ANY($1)"
 # What the kernel must never do: the place in the outbox is taken before the aggregate's number is locked.
@@ -145,7 +147,7 @@ async def test_a_relay_that_is_killed_all_the_time_loses_nothing_and_keeps_the_o
     stack: Stack, database: Database, db: asyncpg.Pool, login: Login, keys: list[str]
 ):
     random = Random(seed())
-    async with nursery(stack.service_env("tracker")) as relays:
+    async with nursery(stack.service_env("tracker") | OFTEN_SENT_AND_NOT_MARKED) as relays:
         writing = asyncio.create_task(write(database, keys, scaled(50_000, 10_000_000), by_the_kernel))
         await relays.start()
         while not (writing.done() and await all_published(db)):
