@@ -1,7 +1,6 @@
 """The outbox's way to Kafka: one relay per schema, under a lease. The only code that publishes facts."""
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +16,7 @@ from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
 from shared.messaging.lease import Lease
+from shared.messaging.poke import until_poked
 from shared.messaging.presence import Answers, assumed_there, however_long_away, until_there
 from shared.postgres.database import Database, is_unavailable
 from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, PUBLISHED
@@ -84,7 +84,7 @@ class Relay:
             try:
                 while True:
                     if await self._is_idle(producer):
-                        await self._until_poked()
+                        await until_poked(self.poked, at_most_seconds=IDLE_POLL_SECONDS)
             finally:
                 for each in self._under_way:
                     each.cancel()
@@ -139,11 +139,6 @@ class Relay:
             raise SendFailed(
                 f"{num_rows} rows were not acknowledged: {type(error).__name__}: {error}"
             ) from error
-
-    async def _until_poked(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.poked.wait(), IDLE_POLL_SECONDS)
-        self.poked.clear()
 
     async def measure(self) -> float:
         """Set the backlog's metrics; the age in seconds of the oldest row not yet in Kafka."""

@@ -14,6 +14,7 @@ from typing import Any
 from shared.clock import utc_now
 from shared.errors import Rejected
 from shared.log import get_logger, log_context
+from shared.messaging.poke import until_poked
 from shared.messaging.unit import Task, Unit
 from shared.postgres.database import Database, is_unavailable
 from shared.telemetry.metrics import TASK_SECONDS, TASKS
@@ -107,16 +108,7 @@ class Tasks:
                 log.warning("database is away", error=str(error))
                 worked = False
             if not worked:
-                await self._until_poked()
-
-    async def _until_poked(self) -> None:
-        try:
-            await asyncio.wait_for(self.poked.wait(), POLL_SECONDS)
-        except TimeoutError:
-            return
-        # Several workers wait on one event: let each of them see it.
-        await asyncio.sleep(0)
-        self.poked.clear()
+                await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
 
     async def _work_next(self, kind: TaskKind) -> bool:
         row = await self._database.fetchrow(CLAIM, self._owner, kind.name, self._ttl)

@@ -7,6 +7,7 @@ from typing import Any
 from shared.errors import ParentUnknown
 from shared.log import get_logger
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.poke import until_poked
 from shared.postgres.database import Connection, Database, is_unavailable
 from shared.telemetry.metrics import WAITING
 
@@ -75,7 +76,7 @@ class Waiters:
                 log.warning("database is away", error=str(error))
                 moved = False
             if not moved:
-                await self._until_poked()
+                await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
 
     async def _try_heads(self) -> bool:
         heads = await self._database.fetch(HEADS)
@@ -92,13 +93,6 @@ class Waiters:
 
         outcome: str = await self._edge.deliver(delivery, settle=settle, came_from=("waiting", row["id"]))
         return outcome
-
-    async def _until_poked(self) -> None:
-        try:
-            await asyncio.wait_for(self.poked.wait(), POLL_SECONDS)
-        except TimeoutError:
-            return
-        self.poked.clear()
 
 
 def headers_to_json(record: Record) -> list[list[str | None]]:

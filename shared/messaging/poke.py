@@ -1,0 +1,15 @@
+"""Loops sleep until there is something to do, or for so long as they may miss it."""
+
+import asyncio
+import contextlib
+
+
+async def until_poked(poked: asyncio.Event, *, at_most_seconds: float) -> None:
+    """Return when it is set or the time is over. A cancellation that comes together with the poke is kept.
+
+    `asyncio.wait_for` of Python 3.11 drops it, and the loop would go on for ever.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most_seconds):
+            await poked.wait()
+    poked.clear()
