@@ -46,7 +46,7 @@ class Side:
 SIDES = (
     Side("retune", True, "SELECT FROM unpublished", relay_side.fill_outbox),
     Side("faststream-outbox", False, "SELECT FROM peer_outbox", relay_side.fill_peer),
-    Side("faststream-outbox-alone", False, "SELECT FROM peer_outbox", relay_side.fill_peer, share=0.05),
+    Side("faststream-outbox-alone", False, "SELECT FROM peer_outbox", relay_side.fill_peer, share=0.01),
 )
 
 
