@@ -6,7 +6,7 @@ fixed rates, late or not, and the clock of each runs from the start of its trans
 consumer; the first seconds of each round warm it up. The highest rate whose p99 stays below 50 ms is
 reported. Every event must arrive once.
 
-    python -m bench.kernel.relay_latency [--seconds 10] [--rounds 5] [--rates 250 500 1000 1500 2000 3000]
+    python -m bench.kernel.relay_latency [--seconds 5] [--rounds 5] [--rates 250 500 1000 1500 2000 3000]
 """
 
 import argparse
