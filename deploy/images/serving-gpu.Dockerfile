@@ -22,6 +22,7 @@ COPY deploy/__init__.py deploy/
 COPY deploy/provision deploy/provision
 COPY deploy/images/healthy.py deploy/images/
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+RUN python -m compileall -q schemas shared services deploy
 USER 10001:10001
 ENTRYPOINT []
 STOPSIGNAL SIGTERM
