@@ -8,14 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit admin local demo dev bench
-# Test files side by side, one on each of two cores; then those that need the whole machine.
-SIDE_BY_SIDE := tests/architecture tests/contract tests/unit tests/simulation tests/integration tests/training \
-	tests/scoring tests/demo
-ALONE := tests/serving tests/chaos tests/e2e
+# In this order: one core begins with what `tests/conftest.py` runs one by one, the other with what fails soonest.
+TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
+	tests/training tests/scoring tests/demo tests/integration
 MINUTES ?= 60
 # Processes that share out the tests must collect them in the same order, so they get one seed for their sets.
-TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
-	$(SIDE_BY_SIDE) && $(BIN)/pytest $(ALONE))
+TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(TESTS))
 
 .PHONY: help setup demo up down logs status quick test chaos check lint types imports schemas lock migration service clean
 

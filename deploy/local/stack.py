@@ -24,9 +24,10 @@ from deploy.local.problems import StackError, last_lines
 from deploy.local.processes import end, recorded, until
 from deploy.local.site import site
 from deploy.local.state import REPOSITORY, State
-from deploy.local.supervisor import Child, Program, Supervisor
+from deploy.local.supervisor import Program, Supervisor
 from deploy.provision.site import BUCKET, Credentials
 from schemas.topics import SERVICES
+from shared.postgres.migrate import MigrationError, migrate
 from shared.processes import marked
 
 ALL = SERVICES
@@ -214,22 +215,11 @@ class Stack:
         self._report(f"{name} healthy on port {self.state.port(name)} after {time.monotonic() - began:.1f} s")
 
     async def _migrate(self, *services: str) -> None:
-        """Apply the migrations of these services, in one process: most of its time is its own start."""
-        command = (sys.executable, "-m", "shared.postgres.migrate", *services)
-        settings = {name: value for service in services for name, value in self.service_env(service).items()}
-        log = self.log("migrations")
-        run = Child(
-            Program("migrations", command, _always, env=settings, cwd=REPOSITORY), log, self.state.mark
-        )
-        run.spawn()
-        try:
-            code = await run.ended()
-        finally:
-            run.kill()
-        if code != 0:
-            raise StackError(
-                f"the migrations failed with exit code {code}; their log {log} ends:\n{last_lines(log)}"
-            )
+        for service in services:
+            try:
+                await migrate(service, self.postgres_dsn(service))
+            except (MigrationError, asyncpg.PostgresError, OSError) as error:
+                raise StackError(f"the migrations of {service} failed: {error}") from error
 
     def _program_of(self, service: str, slot: int = 0, env: Mapping[str, str] | None = None) -> Program:
         name = process_name(service, slot)
@@ -269,10 +259,6 @@ async def _end_detached(state: State) -> None:
 
 async def _end_marked(state: State) -> None:
     await end(list(marked(state.mark)), grace_seconds=DETACHED_GRACE_SECONDS, first=signal.SIGTERM)
-
-
-async def _always() -> bool:
-    return True
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:

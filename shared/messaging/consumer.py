@@ -118,7 +118,7 @@ class Edge:
         """Bring records of the log to their ends, in this order."""
         left = [_read(record) for record in records]
         while left:
-            together = await self._apply_together(_readable(left))
+            together = await self._end_together(left)
             if not together:
                 await self._consume(left[0])
             del left[: together or 1]
@@ -154,24 +154,26 @@ class Edge:
         finally:
             HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
 
-    async def _apply_together(self, deliveries: list[Delivery]) -> int:
-        """How many of the first messages one transaction has applied: those before the first that is not plain."""
+    async def _end_together(self, found: Sequence[Delivery | Unreadable]) -> int:
+        """How many of the first records one transaction has ended: those before the first that needs its own."""
         outcomes: list[str] = []
-        while len(deliveries) > 1:
+        while len(found) > 1:
             try:
-                if await self._commit_together(deliveries, outcomes):
+                if await self._commit_together(found, outcomes):
                     self._poke()
                 break
             except Exception as error:
-                log.info("not together", records=len(deliveries), because=f"{type(error).__name__}: {error}")
-                deliveries, outcomes = deliveries[: min(len(outcomes), len(deliveries) - 1)], []
-        if outcomes:
-            self._parked_in_a_row = 0
-        for delivery, outcome in zip(deliveries, outcomes, strict=False):
-            HANDLED.labels(self._service, delivery.record.topic, outcome).inc()
+                log.info("not together", records=len(found), because=f"{type(error).__name__}: {error}")
+                found, outcomes = found[: min(len(outcomes), len(found) - 1)], []
+        for each, outcome in zip(found, outcomes, strict=False):
+            if isinstance(each, Unreadable):
+                self._tell_parked(each)
+            else:
+                self._parked_in_a_row = 0
+            HANDLED.labels(self._service, each.record.topic, outcome).inc()
         return len(outcomes)
 
-    async def _commit_together(self, deliveries: Sequence[Delivery], outcomes: list[str]) -> bool:
+    async def _commit_together(self, found: Sequence[Delivery | Unreadable], outcomes: list[str]) -> bool:
         """Add to `outcomes` one by one; all of them are committed, or the error comes from the next.
 
         Whether there are rows that the loops of the process should be poked for.
@@ -180,10 +182,15 @@ class Edge:
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             began = time.monotonic()
-            for delivery in deliveries:
-                unit = self._unit(conn, delivery)
-                with self._observed(delivery):
-                    outcomes.append(await self._apply_once(delivery, unit))
+            for each in found:
+                if isinstance(each, Unreadable):
+                    unit = Unit(conn, self._service, utc_now())
+                    await parking.park(unit, each, blocks=_blocks(each))
+                    outcomes.append("parked")
+                else:
+                    unit = self._unit(conn, each)
+                    with self._observed(each):
+                        outcomes.append(await self._apply_once(each, unit))
                 outgoing += unit.outgoing
                 if time.monotonic() - began > TOGETHER_SECONDS:
                     break
@@ -373,16 +380,18 @@ class Edge:
         return await self._store_parked(unreadable, blocks=blocks, settle=settle)
 
     async def _park_unreadable(self, unreadable: Unreadable) -> str:
-        blocks = unreadable.record.topic.endswith(".events")
-        return await self._store_parked(unreadable, blocks=blocks, settle=None)
+        return await self._store_parked(unreadable, blocks=_blocks(unreadable), settle=None)
 
     async def _store_parked(self, unreadable: Unreadable, *, blocks: bool, settle: Settle | None) -> str:
         async with self._database.transaction() as conn:
-            unit = Unit(conn, self._service, utc_now())
-            await parking.park(unit, unreadable, blocks=blocks)
+            await parking.park(Unit(conn, self._service, utc_now()), unreadable, blocks=blocks)
             if settle is not None:
                 await settle(conn)
-            failpoint("park.inserted")
+        self._tell_parked(unreadable)
+        self._poke()
+        return "parked"
+
+    def _tell_parked(self, unreadable: Unreadable) -> None:
         log.warning(
             "message parked",
             event_id=unreadable.event_id,
@@ -391,8 +400,6 @@ class Edge:
             detail=unreadable.detail,
         )
         PARKED.labels(self._service, unreadable.record.topic, unreadable.reason).inc()
-        self._poke()
-        return "parked"
 
     async def _settle(self, settle: Settle | None) -> None:
         if settle is not None:
@@ -418,14 +425,9 @@ def _read(record: Record) -> Delivery | Unreadable:
     return found
 
 
-def _readable(left: Sequence[Delivery | Unreadable]) -> list[Delivery]:
-    """The first, up to one that could not be read."""
-    deliveries = []
-    for each in left:
-        if isinstance(each, Unreadable):
-            break
-        deliveries.append(each)
-    return deliveries
+def _blocks(unreadable: Unreadable) -> bool:
+    """Later messages of the same aggregate wait behind it."""
+    return unreadable.record.topic.endswith(".events")
 
 
 def _payload_digest(record: Record) -> bytes:

@@ -78,6 +78,7 @@ async def park(unit: Unit, found: Unreadable, *, blocks: bool) -> None:
         found.detail,
         blocks,
     )
+    failpoint("park.inserted")
     if row is None or not row["is_new"]:
         return
     await unit.emit(

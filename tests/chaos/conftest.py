@@ -14,7 +14,7 @@ from tests.integration.kernel.conftest import plain_tracebacks
 __all__ = ["plain_tracebacks"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     stack = Stack(tmp_path_factory.mktemp("chaos"), tenants=("demo", "other"))
     await stack.up(())
@@ -22,18 +22,18 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
     await stack.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def lines(stack: Stack) -> AsyncIterator[Fronts]:
     async with fronts(stack, seed=seed()) as lines:
         yield lines
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def login(stack: Stack) -> Login:
     return Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def db(stack: Stack) -> AsyncIterator[asyncpg.Pool]:
     """Reads every schema; opens a connection anew where Postgres was killed."""
     async with asyncpg.create_pool(

@@ -92,7 +92,7 @@ class Platform:
         return sorted(mine, key=lambda each: each.envelope.time)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
     folder = tmp_path_factory.mktemp("e2e")
     stack = Stack(folder / "state", tenants=("demo", "other"))

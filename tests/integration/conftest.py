@@ -7,7 +7,7 @@ import pytest
 from deploy.local.stack import Stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     stack = Stack(tmp_path_factory.mktemp("stack"), tenants=("demo", "other"))
     await stack.up(())

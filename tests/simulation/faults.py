@@ -9,7 +9,7 @@ CRASHES = (
     "crash after publishing",
     "crash task",
 )
-PLACES = (*CRASHES, "rewind", "stall")
+PLACES = (*CRASHES, "rewind", "stall", "end late")
 """In the kernel of any service."""
 
 LIES = (
@@ -38,6 +38,7 @@ KERNEL_RATES = {
     "crash task": 0.04,
     "rewind": 0.01,
     "stall": 0.002,
+    "end late": 0.02,
 }
 LIE_RATE = 0.08
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import Rejected
 from shared.messaging.unit import Task
-from tests.simulation.clock import Process
+from tests.simulation.clock import Process, pause
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
 
 MAX_BACKOFF_SECONDS = 30.0
+LONGEST_ABSENCE_SECONDS = 30.0
+"""Of Postgres, at the end of a task: as long as the lease holds."""
 
 
 @dataclass
@@ -82,11 +84,24 @@ class Tasks:
 
         process = Process(
             self._kernel.clock,
-            kind.work(row.task),
+            self._work(kind, row.task),
             on_end=lambda result: end(lambda said: self._worked(name, row, kind, said), result),
             on_error=lambda error: end(lambda said: self._broke(name, row, kind, said), error),
         )
         self._processes.add(process)
+
+    async def _work(self, kind: Kind, task: Task) -> Any:
+        try:
+            result = await kind.work(task)
+        except Exception:
+            await self._until_postgres_is_back()
+            raise
+        await self._until_postgres_is_back()
+        return result
+
+    async def _until_postgres_is_back(self) -> None:
+        if self._kernel.world.faults.strikes("end late", self._kernel.name):
+            await pause(self._kernel.rng.random() * LONGEST_ABSENCE_SECONDS)
 
     def _worked(self, name: tuple[str, str], row: Row, kind: Kind, result: Any) -> None:
         if self._kernel.crashes("task"):

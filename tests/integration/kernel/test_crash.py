@@ -33,6 +33,7 @@ TAKE_LEASE_AWAY = """
     UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + interval '1 second'
      WHERE name = 'relay' AND epoch > $1 RETURNING true"""
 FIND_EPOCH = "SELECT epoch FROM lease WHERE name = 'relay'"
+HAS_BEEN_TAKEN = "SELECT epoch > $1 FROM lease WHERE name = 'relay'"
 PUBLISHED = """
     SELECT value FROM outbox
      WHERE type = $1 AND NOT EXISTS (SELECT FROM unpublished WHERE unpublished.id = outbox.id)"""
@@ -55,9 +56,10 @@ async def test_a_kill_at_any_failpoint_loses_and_doubles_nothing(victim, writer,
         epochs.append(await db.fetchval(FIND_EPOCH))
     async with victim.alive():
         await until(lambda: _all_published(db, key, len(sent)), "every fact published")
+        await until(lambda: db.fetchval(HAS_BEEN_TAKEN, epochs[-1]), "the lease that was another's")
     assert await _effects(db, key) == sent
     assert await db.fetchval("SELECT count(*) FROM inbox WHERE event_id = $1", key) == 0
-    assert await db.fetchval(FIND_EPOCH) > epochs[-1] > epochs[-2]
+    assert epochs[-1] > epochs[-2]
     published = await costs_of(login, key)
     distinct = list(dict.fromkeys((each.envelope.sequence, each.envelope.id) for each in published))
     assert [sequence for sequence, _ in distinct] == list(range(1, len(sent) + 1))

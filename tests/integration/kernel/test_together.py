@@ -8,11 +8,14 @@ import pytest
 
 from shared.service import Service
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import Writer, new_key, until
+from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, new_key, until
 from tests.integration.kernel.victim import Victim
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
+HOSTILE = (
+    'SELECT event_id, xmin::text AS tx FROM parked WHERE topic = $1 AND "offset" = ANY($2) ORDER BY "offset"'
+)
 EFFECTS = (
     "SELECT aggregate_id, event_id, xmin::text AS tx FROM effect WHERE aggregate_id = ANY($1) ORDER BY number"
 )
@@ -59,6 +62,22 @@ async def test_one_that_is_not_plain_leaves_the_others_as_they_would_be(tracker_
     await db.execute("DELETE FROM waiting WHERE aggregate_id = $1", orphan)
 
 
+async def test_what_cannot_be_read_is_parked_in_the_transaction_of_its_neighbours(
+    tracker_env, monkeypatch, writer: Writer, db
+):
+    key, sent, offsets = new_key(), [], []
+    for _ in range(6):
+        offsets.append((await writer.raw(key=b"k", value=b"not json", headers=[])).offset)
+        sent.append(await writer.good(key))
+    async with serving(tracker_env, monkeypatch):
+        rows = await effects(db, [key], 6)
+    hostile = await db.fetch(HOSTILE, DATASET_EVENTS, offsets)
+    assert [row["event_id"] for row in rows] == sent
+    assert len(hostile) == 6
+    assert len({row["tx"] for row in (*rows, *hostile)}) < 6
+    assert {row["tx"] for row in hostile} & {row["tx"] for row in rows}
+
+
 async def parked(db: asyncpg.Connection, event_ids: Sequence[str]) -> list[str]:
     rows = await db.fetch("SELECT reason FROM parked WHERE event_id = ANY($1) ORDER BY id", list(event_ids))
     return [row["reason"] for row in rows] if len(rows) == len(event_ids) else []
@@ -76,16 +95,20 @@ async def test_a_record_that_comes_twice_in_one_fetch_has_one_effect(tracker_env
 
 
 @pytest.mark.parametrize(
-    "place", ["inbox.inserted", "db.commit.before", "db.commit.after", "offset.commit.before"]
+    "place",
+    ["inbox.inserted", "park.inserted", "db.commit.before", "db.commit.after", "offset.commit.before"],
 )
 async def test_a_kill_within_leaves_all_or_nothing(victim: Victim, writer: Writer, db, place: str):
     keys = [new_key() for _ in range(4)]
-    sent = [await writer.good(key) for _ in range(5) for key in keys]
+    sent = [await writer.good(key) for _ in range(3) for key in keys]
+    bad = await writer.raw(key=b"k", value=b"not json", headers=[])
+    sent += [await writer.good(key) for _ in range(2) for key in keys]
     async with victim.killed_at(place):
         pass
     async with victim.alive():
         rows = await effects(db, keys, len(sent))
     assert [row["event_id"] for row in rows] == sent
+    assert len(await db.fetch(HOSTILE, DATASET_EVENTS, [bad.offset])) == 1
 
 
 async def test_a_slow_handler_does_not_hold_the_locks_of_the_others(
