@@ -1,0 +1,240 @@
+"""The registry as a process, who speaks to it, and bundles, base models and verdicts for it."""
+
+import asyncio
+import inspect
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from deploy.local.stack import Stack
+from schemas import layout
+from schemas.artefacts import BundleManifest, FileEntry, files_digest
+from schemas.base import BundleRef, DatasetRef
+from schemas.deployment import DeploymentReady
+from schemas.evaluation import Check, EvalFailed, EvalPassed, StageResult
+from schemas.job import JobEvaluating
+from schemas.model import DirectorySource, PromoteModel, RegisterBaseModel
+from schemas.specification import GateSpec, Method
+from services.registry.model import model_id
+from shared.storage.objects import S3ObjectStore, manifest_bytes, sha256_of
+from tests.integration.voices import Ear, Voices, ear, voices
+
+MODULE = "model.layers.0.self_attn.q_proj"
+ENV = {"REGISTRY_COPY_ATTEMPTS": "2"}
+numbers = itertools.count(1)
+PATIENCE_SECONDS = 60.0
+
+
+class World:
+    def __init__(self, voices: Voices, ear: Ear, objects: S3ObjectStore, root: Path) -> None:
+        self.voices = voices
+        self.ear = ear
+        self.objects = objects
+        self.root = root
+        self.base_name = "tiny"
+        self.base_sha = ""
+
+    async def register_base(self, name: str, *, marker: str = "", **more: bytes) -> Any:
+        """The answer to RegisterBaseModel; `marker` makes other files of it."""
+        directory = a_base_directory(self.root / f"base-{next(numbers)}", marker=marker, more=more)
+        command = RegisterBaseModel(name=name, source=DirectorySource(path=str(directory)))
+        return await self.answer("admin", command, name)
+
+    async def train(self, *, base: Any = None, rank: int = 4, **changes: Any) -> JobEvaluating:
+        """A bundle in S3 and the fact that names it, not said yet."""
+        number = next(numbers)
+        job_id = f"ftjob-r{number}"
+        directory = self.root / job_id
+        write_adapter(directory, seed=number, rank=rank)
+        parts = tuple(entry(path, f"model/{path.name}") for path in sorted(directory.iterdir()))
+        base_sha = base.base_sha if base else self.base_sha
+        manifest = BundleManifest(
+            job_id=job_id,
+            attempt=1,
+            step=40,
+            world_size=1,
+            method=Method.LORA,
+            base_sha=base_sha,
+            dataset_version="d" * 64,
+            config_hash="e" * 64,
+            parts=parts,
+        )
+        for part in parts:
+            path = directory / part.path.removeprefix("model/")
+            key = layout.checkpoint(job_id, 1, 40, layout.part(part.sha256))
+            await self.objects.put_file(key, path, sha256=part.sha256)
+        digest = await self.objects.put_bytes(layout.checkpoint(job_id, 1, 40), manifest_bytes(manifest))
+        fields: dict[str, Any] = {
+            "job_id": job_id,
+            "tenant": "demo",
+            "attempt": 1,
+            "bundle": BundleRef(attempt=1, step=40, manifest_sha256=digest),
+            "dataset": DatasetRef(version="d" * 64, manifest_sha256="1" * 64),
+            "config_hash": "e" * 64,
+            "base_model": base.name if base else self.base_name,
+            "base_sha": base_sha,
+            "template_sha256": "f" * 64,
+            "kind": "adapter",
+            "rank": rank,
+            "full_name": "ft:tiny:demo:r:",
+            "auto_deploy": True,
+            "holdout": None,
+            "gate": GateSpec(),
+            "benchmarks": {},
+            "suites": {},
+        }
+        return JobEvaluating(**fields | changes)
+
+    async def registered(self, job: JobEvaluating) -> Any:
+        await self.voices.say("scheduler", job)
+        digest = self.digest(job)
+        return await self.ear.until(model_id(job.job_id, digest), "ModelRegistered")
+
+    def digest(self, job: JobEvaluating) -> str:
+        return files_digest(
+            tuple(entry(path, path.name) for path in sorted((self.root / job.job_id).iterdir()))
+        )
+
+    async def gated(self, job: JobEvaluating, *, production: bool = False, tenant: str = "demo") -> Any:
+        """A registered version that passed the gate."""
+        version = await self.registered(job)
+        await self.voices.say("evaluator", passed(version))
+        await self.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
+        if production:
+            command = PromoteModel(model_id=version.model_id, tenant=tenant, approved_by="ann")
+            await self.voices.say("gateway", command)
+            await self.ear.until(version.model_id, "ModelRegistered", "ModelPromoted", "ModelPromoted")
+        return version
+
+    async def serve(self, slot: str, version: Any, generation: int) -> None:
+        """Say as the serving controller that the generation is ready."""
+        fields = answer_fields(slot, version, generation)
+        await self.voices.say(
+            "serving_controller",
+            DeploymentReady(**fields, served_name=f"{version.full_name}@{version.digest}", replicas=()),
+        )
+
+    async def answer(self, writer: str, command: Any, key: str) -> Any:
+        """The next fact of this story after the command."""
+        heard = len(self.ear.heard[key])
+        await self.voices.say(writer, command)
+        await until(lambda: len(self.ear.heard[key]) > heard, f"an answer to {command}")
+        return self.ear.heard[key][heard].message
+
+
+async def is_ready(db: asyncpg.Connection, slot: str, generation: int) -> bool:
+    query = "SELECT outcome = 'ready' FROM slot_generation WHERE slot = $1 AND number = $2"
+    return bool(await db.fetchval(query, slot, generation))
+
+
+def answer_fields(slot: str, version: Any, generation: int) -> dict[str, Any]:
+    return {
+        "pool": "serve-x",
+        "base_sha": version.base_sha,
+        "slot": slot,
+        "tenant": "demo",
+        "digest": version.digest,
+        "generation": generation,
+        "model_id": version.model_id,
+    }
+
+
+async def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait for a condition, which may be a query."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = condition()
+        if found := await found if inspect.isawaitable(found) else found:
+            return found
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
+        await asyncio.sleep(0.05)
+
+
+def entry(path: Path, name: str) -> FileEntry:
+    return FileEntry(path=name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+def a_base_directory(directory: Path, *, marker: str, more: dict[str, bytes]) -> Path:
+    directory.mkdir()
+    save_file({f"{MODULE}.weight": np.zeros((8, 16), np.float32)}, directory / "model.safetensors")
+    config = {"max_position_embeddings": 512, "architectures": ["LlamaForCausalLM"], "marker": marker}
+    files = {
+        "config.json": json.dumps(config).encode(),
+        "tokenizer.json": b"{}",
+        "tokenizer_config.json": b"{}",
+        "chat_template.jinja": b"{{ messages }}",
+    }
+    for name, content in (
+        files | {name.replace("__", "."): content for name, content in more.items()}
+    ).items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def write_adapter(directory: Path, *, seed: int, rank: int) -> None:
+    directory.mkdir()
+    random = np.random.default_rng(seed)
+    tensors = {
+        f"base_model.model.{MODULE}.lora_A.weight": random.standard_normal((rank, 16), dtype=np.float32),
+        f"base_model.model.{MODULE}.lora_B.weight": random.standard_normal((8, rank), dtype=np.float32),
+    }
+    save_file(tensors, directory / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none"}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+
+
+def passed(version: Any) -> EvalPassed:
+    return EvalPassed(**_verdict_of(version), stages=(StageResult(stage="safety", outcome="passed"),))
+
+
+def failed(version: Any) -> EvalFailed:
+    check = Check(
+        name="harmful", metric="refusals", value=0.12, baseline=0.98, threshold=0.95, count=200, passed=False
+    )
+    stage = StageResult(stage="safety", outcome="failed", checks=(check,))
+    return EvalFailed(**_verdict_of(version), stages=(stage,), reason="safety")
+
+
+def _verdict_of(version: Any) -> dict[str, Any]:
+    return {
+        "eval_id": f"eval-{version.job_id}-{next(numbers)}",
+        "tenant": "demo",
+        "job_id": version.job_id,
+        "model_id": version.model_id,
+        "digest": version.digest,
+        "base_sha": version.base_sha,
+    }
+
+
+@pytest.fixture(scope="module")
+async def objects(stack: Stack) -> S3ObjectStore:
+    key = stack.s3_credentials("root")
+    return S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
+
+
+@pytest.fixture(scope="module")
+async def world(
+    stack: Stack, objects: S3ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
+    await stack.start("registry", env=ENV)
+    await stack.wait_healthy("registry")
+    async with voices(stack) as speaking, ear(stack, "model.events") as heard:
+        world = World(speaking, heard, objects, tmp_path_factory.mktemp("registry"))
+        world.base_sha = (await world.register_base("tiny")).base_sha
+        yield world
+    await stack.stop("registry")
+
+
+@pytest.fixture
+async def db(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(stack.postgres_dsn("registry"))
+    yield conn
+    await conn.close()

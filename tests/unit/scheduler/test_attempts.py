@@ -1,0 +1,97 @@
+"""What an attempt that ends leaves for the next: how often, when, and from which bundle."""
+
+from datetime import timedelta
+
+import pytest
+
+from schemas.base import FailureClass
+from schemas.job import JobRequeued, JobScheduled, StopReason
+from services.scheduler.model import JobState
+from tests.builders import NOON, a_bundle, a_job, a_stop
+from tests.unit.scheduler import news
+from tests.unit.scheduler.story import Story
+
+VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEEDED, FAILED, CANCELLED = (
+    JobState
+)
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+class TestBudgets:
+    @pytest.mark.parametrize(
+        ("failure_class", "budget"), [(FailureClass.INFRA, 5), (FailureClass.INTERNAL, 2)]
+    )
+    def test_a_class_is_requeued_as_often_as_its_budget_allows(self, failure_class, budget):
+        story = Story(a_job(QUEUED))
+        for attempt in range(1, budget + 2):
+            story.schedule().tell(
+                news.failed(failure_class, attempt=attempt),
+                news.released(attempt=attempt),
+                news.stopped(attempt=attempt),
+            )
+        assert story.types.count("JobRequeued") == budget
+        assert story.types[-1] == "JobFailed"
+
+    def test_preemption_is_free_but_backs_off_after_three_in_ten_minutes(self):
+        story = Story(a_job(QUEUED))
+        waits = []
+        for attempt in range(1, 6):
+            story.later(seconds=1).schedule().tell(
+                news.preempted(attempt=attempt), news.released(attempt=attempt), news.stopped(attempt=attempt)
+            )
+            waits.append(story.last(JobRequeued).not_before - story.now)
+        assert waits == [seconds(0), seconds(0), seconds(60), seconds(120), seconds(240)]
+
+    def test_a_preemption_long_ago_does_not_count(self):
+        job = a_job(STOPPING, preempted_at=(NOON - timedelta(minutes=11), NOON - timedelta(minutes=10)))
+        story = Story(job).tell(news.released(), news.stopped())
+        assert (story.last(JobRequeued).not_before, story.job.preempted_at) == (NOON, (NOON,))
+
+    def test_the_first_requeue_after_a_failure_comes_at_once_then_it_backs_off(self):
+        stop = a_stop(StopReason.FAILURE)
+        waits = [
+            Story(a_job(STOPPING, stop=stop, requeues={FailureClass.INFRA: before}))
+            .tell(news.released(), news.stopped())
+            .last(JobRequeued)
+            .not_before
+            - NOON
+            for before in range(4)
+        ]
+        assert waits == [seconds(0), seconds(5), seconds(15), seconds(35)]
+
+
+class TestResumePoint:
+    @pytest.mark.parametrize("state", [PROVISIONING, RUNNING, STOPPING, QUEUED, PAUSED])
+    def test_it_rises_with_a_verdict_on_a_bundle_of_any_attempt(self, state):
+        older, newer = a_bundle(90, attempt=1), a_bundle(5, attempt=2)
+        story = Story(a_job(state, attempt=3)).tell(news.verified(newer), news.verified(older))
+        assert story.job.resume == newer
+
+    def test_the_next_attempt_starts_from_it(self):
+        story = Story(a_job(QUEUED)).tell(news.verified(a_bundle(10)), news.corrupt(a_bundle(20))).schedule()
+        assert (story.last(JobScheduled).resume, story.job.run.resume) == (a_bundle(10), a_bundle(10))
+
+    def test_a_long_attempt_remembers_but_the_bundles_that_matter(self):
+        story = Story(a_job(RUNNING))
+        for step in range(1, 500):
+            verdict = news.corrupt if step % 7 == 0 else news.verified
+            told = (news.written(a_bundle(step)), verdict(a_bundle(step)))
+            story.tell(*told[:: 1 if step % 2 else -1])
+        job = story.tell(news.written(a_bundle(500))).job
+        assert (job.verified, job.corrupt) == ({a_bundle(499)}, frozenset())
+        assert job.facts.named == {a_bundle(499), a_bundle(500)}
+
+    def test_what_an_attempt_ends_with_may_have_been_judged_long_ago(self):
+        early, last = a_bundle(10), a_bundle(20)
+        job = Story(a_job(RUNNING)).tell(
+            news.written(early), news.verified(early), news.written(last), news.verified(last)
+        )
+        assert job.tell(news.completed(last)).job.state is EVALUATING
+
+    @pytest.mark.parametrize("state", [VALIDATING, EVALUATING])
+    def test_elsewhere_a_verdict_is_recorded_as_ignored(self, state):
+        story = Story(a_job(state)).tell(news.verified(a_bundle(999)))
+        assert story.ignored == [f"the job is {state}"]
