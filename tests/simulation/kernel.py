@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Switches:
-    """The kernel as it is; a mutant turns one off."""
+    """The kernel as it is; a mutant changes one."""
 
     has_inbox: bool = True
-    tasks_end_in_one_transaction: bool = True
+    ends_tasks_apart: str = ""
+    """The service that deletes a task after the transaction that applies its end."""
     commits_offset_after_effect: bool = True
     marks_after_publishing: bool = True
     limit_counts_outages: bool = False

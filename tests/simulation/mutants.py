@@ -81,7 +81,7 @@ def double_verdict(patch: Patch) -> Switches:
     patch.setattr(
         lifecycle, "end", lambda one, result: end(replace(one, state=EvaluationState.RUNNING), result)
     )
-    return Switches(tasks_end_in_one_transaction=False)
+    return Switches(ends_tasks_apart="evaluator")
 
 
 def base_check_skipped(patch: Patch) -> None:

@@ -113,7 +113,8 @@ class Tasks:
     ) -> None:
         """Delete the task and apply its end in one transaction."""
         kernel = self._kernel
-        if kernel.switches.tasks_end_in_one_transaction:
+        at_once = kernel.switches.ends_tasks_apart != kernel.name
+        if at_once:
             del self.rows[name]
         try:
             kernel.transact(apply)
@@ -121,7 +122,7 @@ class Tasks:
             self.rows[name] = row
             kernel.world.alarm("unexpected error", f"{kernel.name} ends {name}: {error!r}", error)
             return
-        if not kernel.switches.tasks_end_in_one_transaction and not kernel.crashes("task"):
+        if not at_once and not kernel.crashes("task"):
             del self.rows[name]
 
     def _broke(self, name: tuple[str, str], row: Row, kind: Kind, error: Exception) -> None:
