@@ -1,6 +1,7 @@
 """Relays that are born in a moment and killed in another, since all they import is imported once.
 
-Run as a program: each line `start` on stdin forks a relay and prints its pid; the end of stdin ends the program.
+Run as a program: each line on stdin forks a relay with these failpoints and prints its pid; the end of stdin ends
+the program.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from datetime import timedelta
 
 from pydantic_settings import SettingsConfigDict
 
+from shared import failpoints
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.lease import Lease
 from shared.messaging.relay import Relay
@@ -33,14 +35,23 @@ class Nursery:
         self._pid = 0
         self.kills = 0
 
-    async def start(self) -> None:
+    async def start(self, failpoints: str = "") -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(b"start\n")
+        self._process.stdin.write(f"{failpoints}\n".encode())
         self._pid = int(await self._process.stdout.readline())
 
+    @property
+    def is_dead(self) -> bool:
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
     def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
         self.kills += 1
 
 
@@ -79,9 +90,10 @@ async def _relay(settings: Settings) -> None:
 def main() -> None:
     settings, children = Settings(), []
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the killed
-    for _ in sys.stdin:
+    for line in sys.stdin:
         if (pid := os.fork()) == 0:
             sys.stdin.close()
+            failpoints._ARMED.update(failpoints._parse(line.strip()))
             asyncio.run(_relay(settings))
         children.append(pid)
         print(pid, flush=True)  # noqa: T201

@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
 WRITERS = 64
 AGGREGATES = 20
 MOST_IN_ONE_COMMIT = 16
-OFTEN_SENT_AND_NOT_MARKED = {"FAILPOINTS": "relay.sent=stall:0.05@3"}
-"""A relay that keeps up is idle at nearly every kill."""
+DIES_WHEN_SENT_AND_NOT_MARKED = "relay.sent=kill@2"
+"""Every other relay: one that keeps up is idle at nearly every kill from outside."""
 FIRST_UNPUBLISHED = "SELECT min(id) FROM tracker.unpublished"
 FIND_WRITTEN = "SELECT count(*) FROM tracker.outbox WHERE aggregate_id = ANY($1)"
 # What the kernel must never do: the place in the outbox is taken before the aggregate's number is locked.
@@ -147,20 +147,20 @@ async def test_a_relay_that_is_killed_all_the_time_loses_nothing_and_keeps_the_o
     stack: Stack, database: Database, db: asyncpg.Pool, login: Login, keys: list[str]
 ):
     random = Random(seed())
-    async with nursery(stack.service_env("tracker") | OFTEN_SENT_AND_NOT_MARKED) as relays:
+    async with nursery(stack.service_env("tracker")) as relays:
         writing = asyncio.create_task(write(database, keys, scaled(50_000, 10_000_000), by_the_kernel))
         await relays.start()
         while not (writing.done() and await all_published(db)):
             before, rows = await db.fetchval(FIRST_UNPUBLISHED), random.randint(1, 4 * BATCH_ROWS)
 
             async def has_moved(before: int | None = before, rows: int = rows) -> bool:
-                """So many rows, or all that there are."""
+                """So many rows, or all that there are, or as many as this relay lived for."""
                 first = await db.fetchval(FIRST_UNPUBLISHED)
-                return before is None or first is None or first >= before + rows
+                return relays.is_dead or before is None or first is None or first >= before + rows
 
             await until(has_moved, "the relay to publish")
             relays.kill()
-            await relays.start()
+            await relays.start(DIES_WHEN_SENT_AND_NOT_MARKED if relays.kills % 2 else "")
         await writing
     log = await read_log(login, keys)
     repeat = f"repeat with CHAOS_SEED={seed()}"
