@@ -1,5 +1,6 @@
 """The scheduler's SQL: one function per question. Only this file knows column names."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -62,8 +63,8 @@ SAVE_JOB = """
 
 SAVE_ATTEMPT = """
     INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, resume, scheduled_at,
-                         start_deadline, facts, stop)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                         start_deadline, facts, stop, tenant)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
 
 FREE_NODES = "UPDATE attempt SET freed_at = $3 WHERE job_id = $1 AND number = $2 AND freed_at IS NULL"
@@ -89,15 +90,9 @@ FIND_DUPLICATE = """
      ORDER BY submitted_at, id LIMIT 1"""
 
 LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
-POOLS = """
-    SELECT pool.name, pool.price_class, pool.nodes, pool.devices_per_node, pool.price_per_hour, pool.changed_at,
-           coalesce(sum(attempt.nodes), 0) AS booked
-      FROM pool LEFT JOIN attempt ON attempt.pool = pool.name AND attempt.freed_at IS NULL
-     GROUP BY pool.name"""
-DEVICES_HELD = """
-    SELECT job.tenant, sum(attempt.nodes * pool.devices_per_node) AS devices
-      FROM attempt JOIN job ON job.id = attempt.job_id JOIN pool ON pool.name = attempt.pool
-     WHERE attempt.freed_at IS NULL GROUP BY job.tenant"""
+POOLS = "SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at FROM pool"
+NODES_HELD = """
+    SELECT pool, tenant, sum(nodes) AS nodes FROM attempt WHERE freed_at IS NULL GROUP BY pool, tenant"""
 SAVE_POOL = """
     INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at)
     VALUES ($1, $2, $3, $4, $5, $6)
@@ -187,13 +182,13 @@ async def save_job(conn: Connection, job: Job) -> None:
     if revision is None:
         raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
     if job.run is not None:
-        await _save_attempt(conn, job.id, job.run)
+        await _save_attempt(conn, job, job.run)
 
 
-async def _save_attempt(conn: Connection, job_id: str, run: Attempt) -> None:
+async def _save_attempt(conn: Connection, job: Job, run: Attempt) -> None:
     await conn.execute(
         SAVE_ATTEMPT,
-        job_id,
+        job.id,
         run.number,
         run.placement.pool,
         run.placement.price_class,
@@ -204,6 +199,7 @@ async def _save_attempt(conn: Connection, job_id: str, run: Attempt) -> None:
         run.start_deadline,
         FACTS.dump_python(run.facts, mode="json"),
         STOP.dump_python(run.stop, mode="json"),
+        job.tenant,
     )
 
 
@@ -249,11 +245,13 @@ async def lock_ledger(conn: Connection) -> None:
 
 
 async def get_ledger(conn: Connection) -> Ledger:
-    held = await conn.fetch(DEVICES_HELD)
-    return Ledger(
-        pools=tuple(_pool(row) for row in await conn.fetch(POOLS)),
-        devices_held={row["tenant"]: row["devices"] for row in held},
-    )
+    booked, devices_held = Counter[str](), Counter[str]()
+    rows = {row["name"]: row for row in await conn.fetch(POOLS)}
+    for held in await conn.fetch(NODES_HELD):
+        booked[held["pool"]] += held["nodes"]
+        if pool := rows.get(held["pool"]):
+            devices_held[held["tenant"]] += held["nodes"] * pool["devices_per_node"]
+    return Ledger(tuple(_pool(row, booked[name]) for name, row in rows.items()), devices_held)
 
 
 async def save_pool(conn: Connection, pool: Pool) -> None:
@@ -344,7 +342,7 @@ def _attempt(row: Record) -> Attempt:
     )
 
 
-def _pool(row: Record) -> Pool:
+def _pool(row: Record, booked: int) -> Pool:
     return Pool(
         name=row["name"],
         price_class=PriceClass(row["price_class"]),
@@ -352,7 +350,7 @@ def _pool(row: Record) -> Pool:
         devices_per_node=row["devices_per_node"],
         price_per_hour=row["price_per_hour"],
         changed_at=row["changed_at"],
-        booked=row["booked"],
+        booked=booked,
     )
 
 
