@@ -67,7 +67,7 @@ SAVE_ATTEMPT = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
 
-FREE_NODES = "UPDATE attempt SET freed_at = $3 WHERE job_id = $1 AND number = $2 AND freed_at IS NULL"
+FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
 
 FIND_DATASET = "SELECT facts FROM dataset WHERE dataset_id = $1"
 SAVE_DATASET = """

@@ -11,11 +11,11 @@ ROWS_AT_ONCE = 10_000
 
 PRUNE_OUTBOX = """
     DELETE FROM outbox WHERE id = ANY(ARRAY(
-        SELECT id FROM outbox WHERE created_at < clock_timestamp() - $1::interval
+        SELECT id FROM outbox WHERE created_at < now() - $1::interval
            AND NOT EXISTS (SELECT FROM unpublished WHERE unpublished.id = outbox.id) LIMIT $2))"""
 PRUNE_INBOX = """
     DELETE FROM inbox WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM inbox WHERE applied_at < clock_timestamp() - $1::interval LIMIT $2))"""
+        SELECT ctid FROM inbox WHERE applied_at < now() - $1::interval LIMIT $2))"""
 
 
 async def prune_kernel(database: Database, timing: Timing) -> None:

@@ -20,16 +20,17 @@ TimerHandler = Callable[[Any, Unit], Awaitable[None]]
 POLL_SECONDS = 0.25
 MAX_BACKOFF = timedelta(seconds=60)
 
+# The time at which the transaction began can be looked up in an index; the clock's own, which moves, cannot.
 TAKE = """
     DELETE FROM timer WHERE id = (
-        SELECT id FROM timer WHERE fires_at <= clock_timestamp() AND type = ANY($1)
+        SELECT id FROM timer WHERE fires_at <= now() AND type = ANY($1)
          ORDER BY fires_at FOR UPDATE SKIP LOCKED LIMIT 1)
     RETURNING id, type, payload, traceparent, correlation_id"""
 
 POSTPONE = """
     UPDATE timer SET attempts = least(attempts + 1, 20),
                      fires_at = clock_timestamp() + least($2, interval '1 second' * power(2, attempts))
-     WHERE id = (SELECT id FROM timer WHERE fires_at <= clock_timestamp() AND type = ANY($1)
+     WHERE id = (SELECT id FROM timer WHERE fires_at <= now() AND type = ANY($1)
                   ORDER BY fires_at LIMIT 1)
     RETURNING type, attempts"""
 

@@ -1,0 +1,1 @@
+CREATE INDEX evaluation_of_model ON evaluation (model_id, created_at);

@@ -1,0 +1,1 @@
+CREATE INDEX job_evaluating ON job (tenant) WHERE state = 'evaluating';

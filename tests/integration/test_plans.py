@@ -1,0 +1,117 @@
+"""Whatever the services ask Postgres again and again finds its rows by an index, or says here why it need not.
+
+Tables of a test are small, and so is the time that a scan of them takes: the planner is asked instead.
+"""
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import asyncpg
+import pytest
+
+import shared.messaging
+from deploy.local.stack import Stack
+from schemas.topics import SERVICES
+from shared.postgres.migrate import migrate
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
+PARAMETER = re.compile(r"\$([0-9]+)")
+WITHOUT_SCANS = """
+    SET enable_seqscan = off;
+    SET plan_cache_mode = force_generic_plan"""
+FEW = "few rows, and all are wanted"
+QUEUE = "its index has the rows that are wanted and no other"
+BY_HAND = "a person asks for it, or the start of a process"
+ALLOWED = {
+    "gateway.readmodels.LIST_BASES": FEW,
+    "gateway.readmodels.LIST_POOLS": FEW,
+    "gateway.readmodels.READY_INCARNATIONS": FEW,
+    "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
+    "gateway.store.REVOKE_KEYS": BY_HAND,
+    "ingest.store.DELETABLE": QUEUE,
+    "ingest.store.LIST_SOURCES": FEW,
+    "scheduler.store.CANDIDATES": QUEUE,
+    "scheduler.store.IS_ANYONE_QUEUED": QUEUE,
+    "scheduler.store.LOCK_LEDGER": FEW,
+    "scheduler.store.NODES_HELD": QUEUE,
+    "scheduler.store.POOLS": FEW,
+    "provisioner.store.LOCK_POOLS": FEW,
+    "evaluator.store.LIST_NEWEST_SUITES": FEW,
+    "evaluator.store.LIST_SUITES": FEW,
+    "registry.store.VERSIONS": "the head of other statements",
+    "serving_controller.store.REPLICAS": FEW,
+    "serving_controller.store.SLOTS": FEW,
+    "auditor.store.CHAINS": FEW,
+    "auditor.store.FORGET_ALL_STATEMENTS": BY_HAND,
+    "auditor.store.FORGET_CHAINS": BY_HAND,
+    "auditor.store.FORGET_TIMES": BY_HAND,
+    "auditor.store.LAST_STATEMENT": "the end of its index",
+    "auditor.store.LOCK_CHAINS": FEW,
+    "auditor.store.NOT_PUT": FEW,
+    "messaging.relay.BACKLOG": QUEUE,
+    "messaging.relay.READ": QUEUE,
+    "messaging.tasks.FREE_OWN": BY_HAND,
+    "messaging.waiting.HEADS": QUEUE,
+}
+
+
+def modules_of(service: str) -> Iterator[ModuleType]:
+    for name in ("store", "readmodels"):
+        if importlib.util.find_spec(f"services.{service}.{name}"):
+            yield importlib.import_module(f"services.{service}.{name}")
+
+
+def kernel() -> Iterator[ModuleType]:
+    for module in pkgutil.iter_modules(shared.messaging.__path__, "shared.messaging."):
+        yield importlib.import_module(module.name)
+
+
+def statements(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """(name, SQL): `scheduler.store.FIND_JOB`."""
+    for name, value in vars(module).items():
+        if isinstance(value, str) and STATEMENT.match(value):
+            yield f"{module.__name__.partition('.')[2]}.{name}", value
+
+
+async def plan_of(conn: asyncpg.Connection, sql: str) -> dict[str, Any]:
+    count = max((int(number) for number in PARAMETER.findall(sql)), default=0)
+    values = f"({', '.join(['NULL'] * count)})" if count else ""
+    await conn.execute(f"DEALLOCATE ALL; PREPARE asked AS {sql}")
+    [found] = json.loads(await conn.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE asked{values}"))
+    return found["Plan"]
+
+
+def scans(plan: dict[str, Any]) -> Iterator[str]:
+    """Where a table or an index is read from end to end."""
+    is_scan = plan["Node Type"] in ("Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan")
+    if is_scan and "Index Cond" not in plan:
+        yield f"{plan['Node Type']} of {plan.get('Index Name') or plan['Relation Name']}"
+    for part in plan.get("Plans", ()):
+        yield from scans(part)
+
+
+async def found_in(stack: Stack, service: str) -> dict[str, list[str]]:
+    await migrate(service, stack.postgres_dsn(service))
+    conn = await asyncpg.connect(stack.postgres_dsn(service), statement_cache_size=0)
+    await conn.execute(WITHOUT_SCANS)
+    modules = (*modules_of(service), *(kernel() if service == "tracker" else ()))
+    asked = [each for module in modules for each in statements(module)]
+    plans = {name: list(scans(await plan_of(conn, sql))) for name, sql in asked}
+    await conn.close()
+    assert asked
+    return {name: found for name, found in plans.items() if found}
+
+
+async def test_no_statement_reads_a_table_that_grows_from_end_to_end(stack: Stack):
+    found: dict[str, list[str]] = {}
+    for service in SERVICES:
+        found |= await found_in(stack, service)
+    assert {name: told for name, told in found.items() if name not in ALLOWED} == {}
+    assert ALLOWED.keys() - found.keys() == set(), "these are no exceptions any more"
