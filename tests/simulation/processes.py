@@ -19,7 +19,11 @@ def in_parallel(*orders: Sequence[str]) -> list[dict[str, Any]]:
         )
         for order in orders
     ]  # fmt: skip
-    said = [process.communicate() for process in running]
+    try:
+        said = [process.communicate() for process in running]
+    finally:
+        for process in running:
+            process.kill()
     for process, (_, errors) in zip(running, said, strict=True):
         assert process.returncode == 0, errors
     return [json.loads(found) for found, _ in said]
