@@ -7,9 +7,11 @@ import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -97,15 +99,27 @@ def scans(plan: dict[str, Any]) -> Iterator[str]:
         yield from scans(part)
 
 
+@asynccontextmanager
+async def empty_schema(stack: Stack) -> AsyncIterator[str]:
+    """The superuser's DSN of it: how many rows other tests have left must not change a plan."""
+    dsn, name = stack.postgres_dsn("postgres"), f"scratch_{uuid4().hex[:8]}"
+    conn = await asyncpg.connect(dsn)
+    await conn.execute(f"CREATE SCHEMA {name}")
+    yield f"{dsn}?search_path={name}"
+    await conn.execute(f"DROP SCHEMA {name} CASCADE")
+    await conn.close()
+
+
 async def found_in(stack: Stack, service: str) -> dict[str, list[str]]:
-    await migrate(service, stack.postgres_dsn(service))
-    conn = await asyncpg.connect(stack.postgres_dsn(service), statement_cache_size=0)
-    await conn.execute(WITHOUT_SCANS)
     modules = (*modules_of(service), *(kernel() if service == "tracker" else ()))
     asked = [each for module in modules for each in statements(module)]
-    plans = {name: list(scans(await plan_of(conn, sql))) for name, sql in asked}
-    await conn.close()
     assert asked
+    async with empty_schema(stack) as dsn:
+        await migrate(service, dsn)
+        conn = await asyncpg.connect(dsn, statement_cache_size=0)
+        await conn.execute(WITHOUT_SCANS)
+        plans = {name: list(scans(await plan_of(conn, sql))) for name, sql in asked}
+        await conn.close()
     return {name: found for name, found in plans.items() if found}
 
 
