@@ -1,17 +1,16 @@
-"""Whatever the services ask Postgres again and again finds its rows by an index, or says here why it need not.
+"""Whatever statement of a service is a constant finds its rows by an index, or says here why it need not.
 
 Tables of a test are small, and so is the time that a scan of them takes: the planner is asked instead.
 """
 
 import importlib
+import importlib.util
 import json
 import pkgutil
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -20,6 +19,7 @@ import shared.messaging
 from deploy.local.stack import Stack
 from schemas.topics import SERVICES
 from shared.postgres.migrate import migrate
+from tests.integration.scratch import empty_schema
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -99,18 +99,8 @@ def scans(plan: dict[str, Any]) -> Iterator[str]:
         yield from scans(part)
 
 
-@asynccontextmanager
-async def empty_schema(stack: Stack) -> AsyncIterator[str]:
-    """The superuser's DSN of it: how many rows other tests have left must not change a plan."""
-    dsn, name = stack.postgres_dsn("postgres"), f"scratch_{uuid4().hex[:8]}"
-    conn = await asyncpg.connect(dsn)
-    await conn.execute(f"CREATE SCHEMA {name}")
-    yield f"{dsn}?search_path={name}"
-    await conn.execute(f"DROP SCHEMA {name} CASCADE")
-    await conn.close()
-
-
 async def found_in(stack: Stack, service: str) -> dict[str, list[str]]:
+    """In a schema without rows: what other tests have left must not change a plan."""
     modules = (*modules_of(service), *(kernel() if service == "tracker" else ()))
     asked = [each for module in modules for each in statements(module)]
     assert asked

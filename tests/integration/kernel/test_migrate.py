@@ -5,13 +5,13 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
 from shared.postgres.migrate import MigrationError, migrate
+from tests.integration.scratch import empty_schema
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -23,14 +23,8 @@ COLUMNS = """
 @pytest.fixture
 async def schemas(stack: Stack) -> AsyncIterator[list[str]]:
     """The superuser's DSNs of two empty schemas."""
-    dsn, names = stack.postgres_dsn("postgres"), [f"scratch_{uuid4().hex[:8]}" for _ in range(2)]
-    conn = await asyncpg.connect(dsn)
-    for name in names:
-        await conn.execute(f"CREATE SCHEMA {name}")
-    yield [f"{dsn}?search_path={name}" for name in names]
-    for name in names:
-        await conn.execute(f"DROP SCHEMA {name} CASCADE")
-    await conn.close()
+    async with empty_schema(stack) as one, empty_schema(stack) as other:
+        yield [one, other]
 
 
 async def ask(dsn: str, query: str) -> list[tuple]:
