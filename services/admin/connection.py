@@ -2,13 +2,20 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
+
 from shared.messaging.reader import Login
+from shared.postgres.database import Database
 
 DEFAULT_STATE = Path(".retune")
+SILENCE = timedelta(minutes=1)
+"""Of Postgres: a whole table takes longer to read than anything that a service asks."""
 
 
 class Unreachable(Exception):
@@ -47,6 +54,19 @@ class Connection:
         if self.bucket is None:
             raise Unreachable("RETUNE_S3_ACCESS_KEY is not set; this command reads the object store")
         return self.bucket
+
+
+@asynccontextmanager
+async def postgres(dsn: str, *, application: str) -> AsyncIterator[Database]:
+    """Raises Unreachable where Postgres is not there, refuses us or falls silent."""
+    database = Database(dsn, application=application, max_size=2, silence=SILENCE)
+    try:
+        await database.open()
+        yield database
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise Unreachable(f"Postgres does not serve us ({type(error).__name__}: {error})") from error
+    finally:
+        await database.close()
 
 
 def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:

@@ -22,7 +22,7 @@ from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
 from shared.messaging.unit import Unit
-from shared.postgres.database import CONTENDED, Connection, Database, is_unavailable, is_unstorable
+from shared.postgres.database import Connection, Database, is_unavailable, is_unstorable
 from shared.telemetry.metrics import HANDLED, HANDLER_SECONDS, PARKED
 from shared.telemetry.tracing import span
 
@@ -435,13 +435,14 @@ def _payload_digest(record: Record) -> bytes:
 
 
 def _give_up_on_postgres(error: Exception, away_since: float) -> None:
-    log.warning("database is away", error=f"{type(error).__name__}: {error}")
+    text = f"{type(error).__name__}: {error}"
+    log.warning("database is away", error=text)
     if time.monotonic() - away_since > MAX_AWAY_SECONDS:
-        raise DependencyAway(f"Postgres did not answer for {MAX_AWAY_SECONDS:g} s: {error}") from error
+        raise DependencyAway(f"Postgres could not take it for {MAX_AWAY_SECONDS:g} s: {text}") from error
 
 
 def _give_up_on_handler(error: Exception, failures: int) -> None:
-    log.warning("handler failed", attempt=failures, exc_info=not isinstance(error, CONTENDED))
+    log.warning("handler failed", attempt=failures, exc_info=error)
     if failures >= MAX_ATTEMPTS:
         raise _ParkThis("failed", f"{type(error).__name__}: {error}") from error
 

@@ -105,7 +105,7 @@ class Tasks:
             except Exception as error:
                 if not is_unavailable(error):
                     raise
-                log.warning("database is away", error=str(error))
+                log.warning("database is away", error=f"{type(error).__name__}: {error}")
                 worked = False
             if not worked:
                 await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
@@ -179,7 +179,7 @@ class Tasks:
             except Exception as error:
                 if not is_unavailable(error) or time.monotonic() > deadline:
                     raise
-                log.warning("database is away", error=str(error))
+                log.warning("database is away", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _commit(self, kind: TaskKind, row: Any, apply: Callable[[Unit], Awaitable[None]]) -> None:

@@ -73,7 +73,7 @@ class Waiters:
             except Exception as error:
                 if not is_unavailable(error):
                     raise
-                log.warning("database is away", error=str(error))
+                log.warning("database is away", error=f"{type(error).__name__}: {error}")
                 moved = False
             if not moved:
                 await until_poked(self.poked, at_most_seconds=POLL_SECONDS)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -20,13 +20,17 @@ _AWAY = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.QueryCanceledError,  # its own notice that a statement was silent for too long
 )
+
+CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+"""Somebody else was faster, or has gone and left locks: roll back and try again."""
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether Postgres is away, so that waiting helps and no attempt should be counted."""
+    """Whether Postgres is away or contended, so that waiting helps and no attempt should be counted."""
     is_broken_connection = isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
-    return isinstance(error, _AWAY) or is_broken_connection
+    return isinstance(error, (*_AWAY, *CONTENDED)) or is_broken_connection
 
 
 def is_unstorable(error: BaseException) -> bool:
@@ -36,14 +40,17 @@ def is_unstorable(error: BaseException) -> bool:
     return isinstance(error, asyncpg.DataError) or is_not_encoded
 
 
-CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
-"""Somebody else was faster: roll back and try again."""
+class _Connection(asyncpg.Connection):
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109, its own signature
+        """Without a goodbye: the server needs none, and one that is silent would be waited for."""
+        self.terminate()
 
 
 class Database:
     """A pool whose connections see only the service's own schema.
 
-    One that says nothing for the time of `silence` is taken for dead: TimeoutError.
+    One that says nothing for the time of `silence` is taken for dead: TimeoutError. No transaction takes
+    longer than twice that time.
     """
 
     def __init__(
@@ -65,11 +72,14 @@ class Database:
             command_timeout=silence,
             init=register_json,
             reset=_leave_as_it_is,
+            connection_class=_Connection,
             server_settings={
                 "application_name": self._application,
                 "statement_timeout": _milliseconds(silence),
-                # What a dead client of ours has locked is free again when its successor comes.
+                # What a dead client of ours has locked is free again when its successor comes; where it died
+                # within a request, as between Parse and Bind, only the second of these counts.
                 "idle_in_transaction_session_timeout": _milliseconds(silence),
+                "transaction_timeout": _milliseconds(silence * 2),
                 "lock_timeout": _milliseconds(silence * 2 / 3),
             },
         )
@@ -84,24 +94,35 @@ class Database:
         assert self._pool is not None, "the database is used before open()"
         return self._pool
 
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
+        return self._in_transaction()
+
+    def snapshot(self) -> AbstractAsyncContextManager[Connection]:
+        """All that is read inside is what the tables held at one moment."""
+        return self._in_transaction(isolation="repeatable_read", readonly=True)
+
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        async with self._connection() as conn, conn.transaction():
+    async def _in_transaction(self, **options: Any) -> AsyncIterator[Connection]:
+        async with self._connection() as conn, conn.transaction(**options):
             try:
                 yield conn
             except TimeoutError:
-                conn.terminate()
+                await self._drop(conn)
                 raise
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """A silent one is dropped: to cancel or to roll back would take as long again."""
         async with self.pool.acquire(timeout=self._silence_seconds) as conn:
             try:
                 yield conn
             except TimeoutError:
-                conn.terminate()
+                await self._drop(conn)
                 raise
+
+    async def _drop(self, silent: Connection) -> None:
+        """To cancel or to roll back would take as long again, and so would each idle connection of this line."""
+        silent.terminate()
+        await self.pool.expire_connections()
 
     async def fetch(self, query: str, *args: object) -> list[asyncpg.Record]:
         async with self._connection() as conn:

@@ -12,13 +12,25 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 POSTGRES_SAID_COMMIT = b"C\x00\x00\x00\x0bCOMMIT\x00"
 """CommandComplete: from here on the transaction is durable, and only this answer says so."""
 
+POSTGRES_PARSED_OUTBOX = struct.pack("!h6i", 6, 25, 25, 25, 25, 3802, 17)
+"""From ParameterDescription, the types of what goes into the outbox. The server then waits for the values: within
+a request, so that it does not count as idle in its transaction."""
+
 
 @dataclass
-class _Cut:
-    """Reset a connection in place of handing on these bytes of the server, so many times."""
+class _Trap:
+    """Springs in place of handing on these bytes of the server, so many times."""
 
     pattern: bytes
     left: int
+
+    def springs(self, chunk: bytes) -> bool:
+        is_sprung = self.left > 0 and self.pattern in chunk
+        self.left -= is_sprung
+        return is_sprung
+
+
+UNSET = _Trap(b"", 0)
 
 
 class _Line:
@@ -27,10 +39,16 @@ class _Line:
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self._writers = (client, server)
         self.is_frozen = False
+        self._is_over = asyncio.Event()
         self.budget: int | None = None
         """Bytes from the server that still pass, then the line is reset; None for no limit."""
 
+    async def thaw(self) -> None:
+        await self._is_over.wait()
+        raise ConnectionResetError
+
     def reset(self) -> None:
+        self._is_over.set()
         for writer in self._writers:
             raw = writer.get_extra_info("socket")
             with suppress(OSError):
@@ -55,11 +73,13 @@ class TcpProxy:
         """So many were opened so far."""
         self.cuts = 0
         """So many were reset because of `cut_after` or `cut_at`."""
+        self.freezes = 0
+        """So many were frozen because of `freeze_at`."""
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._is_refusing = False
         self._cut_after: int | None = None
-        self._cut: _Cut | None = None
+        self._cut = self._freeze = UNSET
         self._lines: set[_Line] = set()
         self._pumps: set[asyncio.Task[None]] = set()
 
@@ -77,13 +97,15 @@ class TcpProxy:
         await self._server.wait_closed()
 
     def heal(self) -> None:
-        """Back to normal. What was stalled flows on; what was frozen stays dead."""
+        """Back to normal. What was stalled flows on; what was frozen is reset."""
         self.latency_seconds = 0.0
         self._is_refusing = False
         self._cut_after = None
-        self._cut = None
-        for line in self._lines:
+        self._cut = self._freeze = UNSET
+        for line in list(self._lines):
             line.budget = None
+            if line.is_frozen:
+                line.reset()
         self._flowing.set()
 
     def stall(self) -> None:
@@ -113,7 +135,11 @@ class TcpProxy:
 
     def cut_at(self, pattern: bytes, *, times: int = 1) -> None:
         """Reset a connection in place of handing on these bytes of the server, so many times."""
-        self._cut = _Cut(pattern, times)
+        self._cut = _Trap(pattern, times)
+
+    def freeze_at(self, pattern: bytes) -> None:
+        """Freeze a connection in place of handing on these bytes of the server, once."""
+        self._freeze = _Trap(pattern, 1)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -131,6 +157,8 @@ class TcpProxy:
         down = asyncio.create_task(self._pump(line, server_reader, writer, from_server=True))
         self._pumps |= {up, down}
         await asyncio.wait({up, down})
+        if line.is_frozen:
+            line.reset()
         self._pumps -= {up, down}
         self._lines.discard(line)
 
@@ -140,6 +168,9 @@ class TcpProxy:
         """Hand on until one side closes; then close the other."""
         with suppress(OSError, asyncio.CancelledError):
             while chunk := await reader.read(CHUNK_BYTES):
+                if from_server and self._freeze.springs(chunk):
+                    self.freezes += 1
+                    line.is_frozen = True
                 await self._hold(line)
                 if from_server and self._cuts(line, chunk):
                     self.cuts += 1
@@ -155,12 +186,7 @@ class TcpProxy:
             await asyncio.sleep(self.latency_seconds)
         await self._flowing.wait()
         if line.is_frozen:
-            await asyncio.Event().wait()
+            await line.thaw()
 
     def _cuts(self, line: _Line, chunk: bytes) -> bool:
-        if line.is_reset_by(len(chunk)):
-            return True
-        if self._cut is None or not self._cut.left or self._cut.pattern not in chunk:
-            return False
-        self._cut.left -= 1
-        return True
+        return line.is_reset_by(len(chunk)) or self._cut.springs(chunk)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from random import Random
 
 import asyncpg
@@ -18,7 +19,7 @@ from shared.postgres.database import Database
 from tests.chaos import pipeline
 from tests.chaos.fronts import Fronts
 from tests.chaos.pipeline import Books, Writers
-from tests.chaos.proxies import POSTGRES_SAID_COMMIT
+from tests.chaos.proxies import POSTGRES_PARSED_OUTBOX, POSTGRES_SAID_COMMIT
 from tests.chaos.scale import note, scaled, seed
 from tests.integration.kernel.conftest import new_key, until
 
@@ -157,8 +158,45 @@ async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, l
             lines.postgres.freeze()
             began = time.monotonic()
             await load.books.until_effects(load.random.randint(20, 40))
+            seconds = time.monotonic() - began
+            note("line silent", seconds_to_recover=seconds)
+            lines.postgres.heal()
             # The line itself, then what the dead connection has locked.
-            assert time.monotonic() - began < 2 * SILENCE_SECONDS + 10, f"repeat with CHAOS_SEED={seed()}"
+            assert seconds < 2 * SILENCE_SECONDS + 10, f"repeat with CHAOS_SEED={seed()}"
+
+
+async def test_a_line_that_falls_silent_while_a_transaction_holds_locks(
+    pair: Stack, lines: Fronts, load: Load, login: Login
+):
+    async with _nothing_lost_or_doubled(load, login):
+        before = lines.postgres.freezes
+        for number in range(1, scaled(3, 200) + 1):
+            lines.postgres.reset()
+            lines.postgres.freeze_at(POSTGRES_PARSED_OUTBOX)
+
+            async def is_frozen(number: int = number) -> bool:
+                return lines.postgres.freezes == before + number
+
+            await until(is_frozen, "a transaction to be left alone")
+            began = time.monotonic()
+            await load.books.until_effects(load.random.randint(20, 40))
+            note("locks left alone", seconds_to_recover=time.monotonic() - began)
+            lines.postgres.heal()
+
+
+async def test_connections_that_idle_on_a_silent_line_cost_one_wait_together(pair: Stack, lines: Fronts):
+    dsn = lines.env("ingest")["INGEST_POSTGRES_DSN"]
+    database = Database(dsn, application="idler", silence=timedelta(seconds=SILENCE_SECONDS))
+    await database.open()
+    busy = [database.fetchval("SELECT pg_sleep(0.2)") for _ in range(8)]
+    await asyncio.gather(*busy)
+    assert database.pool.get_idle_size() == 8
+    lines.postgres.freeze()
+    with pytest.raises(TimeoutError):
+        await database.fetchval("SELECT 1")
+    answers = [database.fetchval("SELECT 1") for _ in range(8)]
+    assert await asyncio.gather(*answers) == [1] * 8
+    await database.close()
 
 
 async def test_a_server_that_falls_silent_and_comes_back(

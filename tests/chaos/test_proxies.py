@@ -83,14 +83,28 @@ async def test_a_stalled_line_stays_open_and_flows_on(proxy: TcpProxy):
         assert await client.hears(b"hello") == b"hello"
 
 
-async def test_a_frozen_line_is_dead_for_good_while_new_ones_work(proxy: TcpProxy):
+async def test_a_frozen_line_is_dead_until_its_reset_while_new_ones_work(proxy: TcpProxy):
     async with Client(proxy.port) as old:
         assert await old.hears(b"hello") == b"hello"
         proxy.freeze()
-        proxy.heal()
         assert await old.hears_nothing(b"again")
         async with Client(proxy.port) as new:
             assert await new.hears(b"hello") == b"hello"
+            proxy.heal()
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await old.hears(b"again")
+            assert await new.hears(b"hello") == b"hello"
+
+
+async def test_a_line_is_frozen_in_place_of_certain_bytes_once(proxy: TcpProxy):
+    proxy.freeze_at(b"PARSED")
+    async with Client(proxy.port) as old:
+        assert await old.hears(b"SELECT") == b"SELECT"
+        assert await old.hears_nothing(b"PARSED")
+        assert await old.hears_nothing(b"SELECT")
+    async with Client(proxy.port) as new:
+        assert await new.hears(b"PARSED") == b"PARSED"
+    assert proxy.freezes == 1
 
 
 async def test_a_line_is_cut_after_so_many_bytes(proxy: TcpProxy):

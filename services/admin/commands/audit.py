@@ -17,12 +17,11 @@ from services.admin.audit.recount import Recount
 from services.admin.audit.statements import Walk
 from services.admin.commands.context import connection
 from services.admin.commands.moments import moment
-from services.admin.connection import Connection, Unreachable
+from services.admin.connection import Connection, Unreachable, postgres
 from services.admin.output import Output, show, show_table, stderr
 from shared.audit.signing import BadSignature, PublicKey
 from shared.clock import utc_now
 from shared.errors import StorageUnavailable
-from shared.postgres.database import Database
 from shared.storage.objects import S3ObjectStore
 
 app = typer.Typer(help="Proof that the topics are what they were.", no_args_is_help=True)
@@ -149,14 +148,8 @@ async def _own_number(connection: Connection) -> int | None:
     """What the auditor has put last, by its own schema; None where no role was given to read it."""
     if not connection.postgres_dsn:
         return None
-    database = Database(connection.postgres_dsn, application="retune", max_size=1)
-    try:
-        await database.open()
+    async with postgres(connection.postgres_dsn, application="retune audit") as database:
         number: int | None = await database.fetchval(f"{LAST_NUMBER} WHERE put_at IS NOT NULL")
-    except OSError as error:
-        raise Unreachable(f"Postgres does not answer: {error}") from error
-    finally:
-        await database.close()
     return number
 
 

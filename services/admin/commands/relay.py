@@ -5,14 +5,13 @@ import time
 from datetime import datetime
 from typing import Annotated
 
-import asyncpg
 import typer
 
 from schemas.topics import READERS, SERVICES
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.context import connection
 from services.admin.commands.moments import moment
-from services.admin.connection import Unreachable
+from services.admin.connection import Unreachable, postgres
 from services.admin.output import note, show_table
 from services.admin.rerun.losses import Compared, compare, is_set_up, republish, unsent
 from shared.clock import utc_now
@@ -48,9 +47,7 @@ def republish_lost(
 
 
 async def _republish(service: str, since: datetime, topics: list[str], *, dry_run: bool) -> None:
-    database = Database(connection().require_postgres(), application="retune relay", max_size=1)
-    try:
-        await database.open()
+    async with postgres(connection().require_postgres(), application="retune relay") as database:
         services = await _set_up(database, service)
         compared = await _compared(database, services, since, topics)
         lost = [each for each in compared if each.lost]
@@ -58,10 +55,6 @@ async def _republish(service: str, since: datetime, topics: list[str], *, dry_ru
             for each in lost:
                 await _send_again(database, each)
             await _require_whole(await _compared(database, services, since, topics) if lost else [])
-    except (OSError, asyncpg.PostgresConnectionError) as error:
-        raise Unreachable(f"Postgres does not answer: {error}") from error
-    finally:
-        await database.close()
     _tell(compared, dry_run=dry_run)
 
 

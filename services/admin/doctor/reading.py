@@ -1,34 +1,28 @@
 """Reads a live stack into one History, in an order that lets nothing look missing that is only late."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-import asyncpg
-
 from schemas.topics import TOPICS, tenant_commands
-from services.admin.connection import Connection, Unreachable
+from services.admin.connection import Connection, postgres
 from services.admin.doctor.audit import audit_problems
 from services.admin.doctor.history import History
 from services.admin.doctor.objects import Say, read_store
-from services.admin.doctor.rows import one_moment, read_kernel, read_schemas, read_tenants, read_world
+from services.admin.doctor.rows import read_kernel, read_schemas, read_tenants, read_world
 from services.admin.doctor.topics import read_topics
-from shared.postgres.database import Database
 from shared.storage.objects import S3ObjectStore
 
 
 async def read_history(connection: Connection, *, deep: bool, say: Say) -> History:
     """S3 first, then the topics, then Postgres: what is named was there before what names it."""
-    async with _opened(connection.require_postgres()) as database:
+    async with postgres(connection.require_postgres(), application="retune doctor") as database:
         began_at = await database.fetchval("SELECT clock_timestamp()")
         objects = _objects(connection)
         audit = await audit_problems(connection, objects, say=say)
         store = await read_store(objects, deep=deep, say=say)
-        async with one_moment(database) as conn:
+        async with database.snapshot() as conn:
             tenants = await read_tenants(conn)
         names = [topic.name for topic in (*TOPICS, *map(tenant_commands, tenants))]
         entries = await read_topics(connection.kafka, names)
         say(f"Kafka: {len(entries)} records of {len(names)} topics")
-        async with one_moment(database) as conn:
+        async with database.snapshot() as conn:
             read_at = await conn.fetchval("SELECT clock_timestamp()")
             kernels = {schema: await read_kernel(conn, schema) for schema in await read_schemas(conn)}
             world = await read_world(conn)
@@ -40,15 +34,3 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
 def _objects(connection: Connection) -> S3ObjectStore:
     bucket = connection.require_bucket()
     return S3ObjectStore(bucket.endpoint, bucket.access_key, bucket.secret_key, bucket=bucket.name)
-
-
-@asynccontextmanager
-async def _opened(dsn: str) -> AsyncIterator[Database]:
-    database = Database(dsn, application="doctor", max_size=2)
-    try:
-        await database.open()
-        yield database
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise Unreachable(f"Postgres does not serve us ({type(error).__name__}: {error})") from error
-    finally:
-        await database.close()

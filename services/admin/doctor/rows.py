@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +25,7 @@ from services.admin.doctor.history import (
     Waiting,
     World,
 )
-from shared.postgres.database import Connection, Database
+from shared.postgres.database import Connection
 
 PREFETCH = 2_000
 """Rows of one fetch; a schema's tables may be longer than memory likes at once."""
@@ -78,16 +77,6 @@ GENERATIONS = "SELECT tenant, slot, number, model_id, digest FROM registry.slot_
 SLOTS = "SELECT tenant, name, state, desired, route FROM serving_controller.slot"
 RETIRED = "SELECT served_name FROM serving_controller.retired"
 REPLICAS = "SELECT replica_id, incarnation, group_name, phase, loaded FROM serving_controller.replica"
-
-
-@asynccontextmanager
-async def one_moment(database: Database) -> AsyncIterator[Connection]:
-    """All that is read inside is what the tables held at one moment, over all schemas."""
-    async with (
-        database.pool.acquire() as conn,
-        conn.transaction(isolation="repeatable_read", readonly=True),
-    ):
-        yield conn
 
 
 async def read_schemas(conn: Connection) -> tuple[str, ...]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
-
 from schemas.topics import LISTENS, TOPICS, Topic
-from services.admin.connection import Connection, Unreachable
+from services.admin.connection import Connection, postgres
 from services.admin.rebuild.difference import Difference, compare
 from services.admin.rebuild.live import Live, read_live, read_tables, read_timers
 from services.admin.rebuild.rerunning import Rerun, events_differ
@@ -21,10 +19,10 @@ from shared.messaging.delivery import Delivery, Record, read
 from shared.messaging.partitions import Login
 from shared.messaging.reader import TopicReader
 from shared.postgres.database import Connection as PostgresConnection
-from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from shared.service import Service
 
+APPLICATION = "retune replay"
 FORGOTTEN_BEFORE = timedelta(days=1)
 """Inboxes are pruned once an hour."""
 OUTBOX = "SELECT topic, aggregate_id, sequence, type, value FROM outbox"
@@ -44,9 +42,8 @@ class Verified:
 async def verify(connection: Connection, name: str, say: Say) -> Verified:
     """The rows first: what they were made of is in the topics by then, or still in the outbox."""
     async with (
-        _opened(connection.require_postgres()) as database,
-        database.pool.acquire() as conn,
-        conn.transaction(isolation="repeatable_read", readonly=True),
+        postgres(connection.require_postgres(), application=APPLICATION) as database,
+        database.snapshot() as conn,
     ):
         live = await read_live(conn, name)
     own = await _own_events(connection.kafka, name, live)
@@ -72,18 +69,6 @@ async def verify(connection: Connection, name: str, say: Say) -> Verified:
     return Verified(name, len(heard), len(own), rows, tuple(differences))
 
 
-@asynccontextmanager
-async def _opened(dsn: str) -> AsyncIterator[Database]:
-    database = Database(dsn, application="retune replay", max_size=1)
-    try:
-        await database.open()
-        yield database
-    except (OSError, asyncpg.PostgresConnectionError) as error:
-        raise Unreachable(f"Postgres does not answer: {error}") from error
-    finally:
-        await database.close()
-
-
 def _schema(name: str) -> str:
     return f"scratch_{name}"
 
@@ -92,13 +77,13 @@ def _schema(name: str) -> str:
 async def _scratch(dsn: str, name: str, settings: Any) -> AsyncIterator[PostgresConnection]:
     """A schema with the service's tables, empty; gone afterwards."""
     schema = _schema(name)
-    async with _opened(dsn) as outer:
+    async with postgres(dsn, application=APPLICATION) as outer:
         await outer.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
         await outer.execute(f"CREATE SCHEMA {schema}")
         try:
             scratch = settings.postgres_dsn.get_secret_value()
             await migrate(name, scratch)
-            async with _opened(scratch) as database, database.pool.acquire() as conn:
+            async with postgres(scratch, application=APPLICATION) as inner, inner.pool.acquire() as conn:
                 yield conn
         finally:
             await outer.execute(f"DROP SCHEMA {schema} CASCADE")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from schemas.base import CommandRefused
@@ -34,6 +35,7 @@ class Shaky(Database):
     """Postgres is away this many times when a transaction begins."""
 
     away = 0
+    trouble: Exception = ConnectionRefusedError("nobody listens")
     in_doubt = 0
     """So many commits take place, but their answer is lost."""
 
@@ -41,7 +43,7 @@ class Shaky(Database):
     async def transaction(self) -> AsyncIterator:
         if self.away:
             self.away -= 1
-            raise ConnectionRefusedError("nobody listens")
+            raise self.trouble
         async with super().transaction() as conn:
             yield conn
         if self.in_doubt:
@@ -286,7 +288,17 @@ def a_command(command: DropParked) -> tuple[Envelope, Record]:
 
 
 class TestWithoutPostgres:
-    async def test_a_message_waits_and_nothing_is_parked(self, database, edge, record, db, pauses):
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            ConnectionRefusedError("nobody listens"),
+            asyncpg.LockNotAvailableError("a dead client's lock"),
+            asyncpg.QueryCanceledError("a slow disk"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    async def test_a_message_waits_and_nothing_is_parked(self, database, edge, record, db, pauses, trouble):
+        database.trouble = trouble
         database.away = 3 * MAX_ATTEMPTS
         key = new_key()
         assert await edge.consume(record(key)) == "applied"
@@ -300,7 +312,9 @@ class TestWithoutPostgres:
         monkeypatch.setattr(consumer, "_backoff", lambda failures: 0.0)
         database.away = 10**6
         key = new_key()
-        with pytest.raises(DependencyAway, match="did not answer for 60 s: nobody listens"):
+        with pytest.raises(
+            DependencyAway, match="could not take it for 60 s: ConnectionRefusedError: nobody listens"
+        ):
             await edge.consume(record(key))
         assert next(clock) - 1000.0 > consumer.MAX_AWAY_SECONDS
         assert await parked(db, key) == []
