@@ -19,7 +19,8 @@ _AWAY = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,  # its disk is full, or its memory, or it has too many clients
+    asyncpg.PostgresSystemError,
     asyncpg.QueryCanceledError,  # its own notice that a statement was silent for too long
 )
 

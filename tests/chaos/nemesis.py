@@ -7,8 +7,8 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -154,7 +154,8 @@ class Nemesis:
                 return await self._hit_process(blow)
             case Fault.FULL:
                 assert self._disk is not None, "without a disk of our own it is not on the menu"
-                await self._disk.full_for(blow.lasts_seconds)
+                async with self._disk.full():
+                    await asyncio.sleep(blow.lasts_seconds)
             case Fault.ERRORS:
                 assert self._lines is not None, "without lines it is not on the menu"
                 self._lines.s3.rate = 0.3
@@ -223,12 +224,14 @@ class SmallDisk:
     """A file system of its own, so that it can be full without anybody else's being so."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._filler = folder / "filler"
 
-    async def full_for(self, seconds: float) -> None:
+    @asynccontextmanager
+    async def full(self) -> AsyncIterator[None]:
         try:
             await asyncio.to_thread(self._fill)
-            await asyncio.sleep(seconds)
+            yield
         finally:
             self.release()
 

@@ -28,10 +28,9 @@ async def test_a_full_disk_is_full_for_a_while(tmp_path):
     with small_disk(tmp_path / "nodes", mebibytes=2) as disk:
         if not isinstance(disk, SmallDisk):
             pytest.skip(disk)
-        disk._fill()
-        with pytest.raises(OSError, match="No space left"):
-            (tmp_path / "nodes" / "one-more").write_bytes(bytes(4096))
-        disk.release()
+        async with disk.full():
+            with pytest.raises(OSError, match="No space left"):
+                (tmp_path / "nodes" / "one-more").write_bytes(bytes(4096))
         (tmp_path / "nodes" / "one-more").write_bytes(bytes(4096))
 
 

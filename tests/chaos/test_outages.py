@@ -4,10 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from random import Random
 
 import asyncpg
 import pytest
@@ -18,25 +15,15 @@ from shared.messaging.reader import Login
 from shared.postgres.database import Database
 from tests.chaos import pipeline
 from tests.chaos.fronts import Fronts
-from tests.chaos.pipeline import Books, Writers
 from tests.chaos.proxies import POSTGRES_PARSED_OUTBOX, POSTGRES_SAID_COMMIT
 from tests.chaos.scale import note, scaled, seed
-from tests.integration.kernel.conftest import new_key, until
+from tests.chaos.traffic import Load, traffic
+from tests.integration.kernel.conftest import until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
 
 SILENCE_SECONDS = 2.0
 SERVICES = ("ingest", "tracker")
-
-
-@dataclass
-class Load:
-    """Traffic of one test through the pair of services, and the books on it."""
-
-    writers: Writers
-    books: Books
-    keys: list[str]
-    random: Random
 
 
 @pytest.fixture(scope="module")
@@ -56,39 +43,17 @@ async def pair(stack: Stack, lines: Fronts) -> AsyncIterator[Stack]:
 
 
 @pytest.fixture
-async def load(pair: Stack, db: asyncpg.Pool) -> AsyncIterator[Load]:
-    """Facts of 20 aggregates, until the test ends; then one more, so that what was last is not left behind."""
-    keys, random = [new_key() for _ in range(20)], Random(seed())
-    database = Database(pair.postgres_dsn("ingest"), application="writers")
-    await database.open()
-    writers = Writers(database, keys, random, per_second=25.0)
-    async with writers.at_work():
-        load = Load(writers, Books(db, keys), keys, random)
-        await load.books.until_effects(20)
+async def load(pair: Stack, db: asyncpg.Pool, login: Login) -> AsyncIterator[Load]:
+    async with traffic(pair, db, login) as load:
         yield load
-    await database.close()
-
-
-@asynccontextmanager
-async def _nothing_lost_or_doubled(load: Load, login: Login) -> AsyncIterator[None]:
-    """After what is done inside, traffic flows, stops, and every fact had its one effect, in order."""
-    yield
-    await load.books.until_effects(20)
-    await load.writers.stop()
-    outcome = await load.books.settled()
-    repeat = f"repeat with CHAOS_SEED={seed()}"
-    assert outcome.faults() == [], repeat
-    told = await pipeline.sequences_told(login, load.keys)
-    numbers = {pipeline.job_of(key): list(range(1, len(ids) + 1)) for key, ids in outcome.written.items()}
-    assert told == numbers, repeat
 
 
 def _deaths(pair: Stack) -> dict[str, int]:
     return {service: pair._supervisor.child(service).deaths for service in SERVICES}
 
 
-async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load, login: Login):
-    async with _nothing_lost_or_doubled(load, login):
+async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load):
+    async with load.nothing_lost_or_doubled():
         for _ in range(scaled(5, 500)):
             await pair.kill("kafka")
             pair._supervisor.child("kafka").restarts = 0
@@ -99,8 +64,8 @@ async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load, login
     assert load.writers.unknown == 0, "writers need no Kafka"
 
 
-async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load, login: Login):
-    async with _nothing_lost_or_doubled(load, login):
+async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
+    async with load.nothing_lost_or_doubled():
         lines.kafka.refuse()
         began, committed = time.monotonic(), load.writers.committed
         await pair.kill("ingest")
@@ -128,8 +93,8 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load, log
     assert _deaths(pair) == deaths, "a process must outlive Kafka's absence"
 
 
-async def test_postgres_that_is_started_anew(pair: Stack, load: Load, login: Login):
-    async with _nothing_lost_or_doubled(load, login):
+async def test_postgres_that_is_started_anew(pair: Stack, load: Load):
+    async with load.nothing_lost_or_doubled():
         for number in range(scaled(3, 200)):
             await pair.kill("postgres", (signal.SIGINT, signal.SIGKILL)[number % 2])
             pair._supervisor.child("postgres").restarts = 0
@@ -140,7 +105,7 @@ async def test_postgres_that_is_started_anew(pair: Stack, load: Load, login: Log
 async def test_a_line_that_is_cut_in_place_of_the_answer_to_commit(
     pair: Stack, lines: Fronts, load: Load, login: Login
 ):
-    async with _nothing_lost_or_doubled(load, login):
+    async with load.nothing_lost_or_doubled():
         before = lines.postgres.cuts
         for number in range(1, scaled(10, 200) + 1):
             lines.postgres.cut_at(POSTGRES_SAID_COMMIT)
@@ -152,8 +117,8 @@ async def test_a_line_that_is_cut_in_place_of_the_answer_to_commit(
             await load.books.until_effects(load.random.randint(1, 20))
 
 
-async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, load: Load, login: Login):
-    async with _nothing_lost_or_doubled(load, login):
+async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, load: Load):
+    async with load.nothing_lost_or_doubled():
         for _ in range(scaled(3, 200)):
             lines.postgres.freeze()
             began = time.monotonic()
@@ -168,7 +133,7 @@ async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, l
 async def test_a_line_that_falls_silent_while_a_transaction_holds_locks(
     pair: Stack, lines: Fronts, load: Load, login: Login
 ):
-    async with _nothing_lost_or_doubled(load, login):
+    async with load.nothing_lost_or_doubled():
         before = lines.postgres.freezes
         for number in range(1, scaled(3, 200) + 1):
             lines.postgres.reset()
@@ -202,7 +167,7 @@ async def test_connections_that_idle_on_a_silent_line_cost_one_wait_together(pai
 async def test_a_server_that_falls_silent_and_comes_back(
     pair: Stack, lines: Fronts, load: Load, login: Login
 ):
-    async with _nothing_lost_or_doubled(load, login):
+    async with load.nothing_lost_or_doubled():
         for line in (lines.postgres, lines.kafka):
             line.stall()
             asyncio.get_running_loop().call_later(1.5 * SILENCE_SECONDS, line.heal)
