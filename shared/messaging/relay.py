@@ -18,7 +18,7 @@ from shared.messaging.delivery import topic_named
 from shared.messaging.lease import Lease
 from shared.messaging.poke import until_poked
 from shared.messaging.presence import Answers, assumed_there, however_long_away, until_there
-from shared.postgres.database import Database, is_unavailable
+from shared.postgres.database import Database, unless_away
 from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, PUBLISHED
 
 log = get_logger(__name__)
@@ -83,22 +83,16 @@ class Relay:
         async with self._make_producer() as producer:
             try:
                 while True:
-                    if await self._is_idle(producer):
+                    if not await unless_away(self._is_busy(producer)):
                         await until_poked(self.poked, at_most_seconds=IDLE_POLL_SECONDS)
             finally:
                 for each in self._under_way:
                     each.cancel()
                 await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _is_idle(self, producer: AIOKafkaProducer) -> bool:
-        """Relay one batch; whether there was no more, or Postgres is away."""
-        try:
-            return not await self._holds_lease() or await self._drain(producer) < BATCH_ROWS
-        except Exception as error:
-            if not is_unavailable(error):
-                raise
-            log.warning("database is away", error=f"{type(error).__name__}: {error}")
-            return True
+    async def _is_busy(self, producer: AIOKafkaProducer) -> bool:
+        """Relay one batch; whether there may be more."""
+        return await self._holds_lease() and await self._drain(producer) == BATCH_ROWS
 
     async def _holds_lease(self) -> bool:
         if self._lease.epoch is None or time.monotonic() - self._renewed_at > self._renew_seconds:

@@ -16,7 +16,7 @@ from shared.errors import Rejected
 from shared.log import get_logger, log_context
 from shared.messaging.poke import until_poked
 from shared.messaging.unit import Task, Unit
-from shared.postgres.database import Database, is_unavailable
+from shared.postgres.database import Database, is_unavailable, unless_away
 from shared.telemetry.metrics import TASK_SECONDS, TASKS
 from shared.telemetry.tracing import span
 
@@ -100,14 +100,7 @@ class Tasks:
 
     async def _work_off(self, kind: TaskKind) -> None:
         while True:
-            try:
-                worked = await self._work_next(kind)
-            except Exception as error:
-                if not is_unavailable(error):
-                    raise
-                log.warning("database is away", error=f"{type(error).__name__}: {error}")
-                worked = False
-            if not worked:
+            if not await unless_away(self._work_next(kind)):
                 await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
 
     async def _work_next(self, kind: TaskKind) -> bool:

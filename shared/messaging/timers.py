@@ -1,7 +1,6 @@
 """Timers are rows; when due they fire into the same kind of handler as messages do."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -11,7 +10,7 @@ from pydantic import BaseModel
 from shared.clock import utc_now
 from shared.log import get_logger
 from shared.messaging.unit import Unit
-from shared.postgres.database import Database, is_unavailable
+from shared.postgres.database import Database, is_unavailable, unless_away
 from shared.telemetry.tracing import span
 
 log = get_logger(__name__)
@@ -47,18 +46,18 @@ class Timers:
 
     async def run(self) -> None:
         while self.handlers:
-            if not await self._fired():
+            if not await unless_away(self._fired()):
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _fired(self) -> bool:
         try:
             return await self._fire_next()
         except Exception as error:
-            if not is_unavailable(error):
-                log.exception("timer failed")
-                with contextlib.suppress(OSError):  # Postgres went away meanwhile: the timer is still there
-                    await self._postpone_next()
-        return False
+            if is_unavailable(error):
+                raise
+            log.exception("timer failed")
+            await self._postpone_next()
+            return False
 
     async def _fire_next(self) -> bool:
         """Fire the earliest due timer in one transaction with its handler; whether there was one."""

@@ -5,13 +5,10 @@ from datetime import datetime
 from typing import Any
 
 from shared.errors import ParentUnknown
-from shared.log import get_logger
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
 from shared.messaging.poke import until_poked
-from shared.postgres.database import Connection, Database, is_unavailable
+from shared.postgres.database import Connection, Database, unless_away
 from shared.telemetry.metrics import WAITING
-
-log = get_logger(__name__)
 
 BEHIND = "behind a waiting message"
 POLL_SECONDS = 1.0
@@ -68,14 +65,7 @@ class Waiters:
 
     async def run(self) -> None:
         while True:
-            try:
-                moved = await self._try_heads()
-            except Exception as error:
-                if not is_unavailable(error):
-                    raise
-                log.warning("database is away", error=f"{type(error).__name__}: {error}")
-                moved = False
-            if not moved:
+            if not await unless_away(self._try_heads()):
                 await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
 
     async def _try_heads(self) -> bool:

@@ -1,7 +1,7 @@
 """One pool per process, in the service's own schema; what Postgres says when it cannot be reached."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -9,6 +9,10 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from pydantic_core import from_json
+
+from shared.log import get_logger
+
+log = get_logger(__name__)
 
 Connection = PoolConnectionProxy
 
@@ -32,6 +36,17 @@ def is_unavailable(error: BaseException) -> bool:
     """Whether Postgres is away or contended, so that waiting helps and no attempt should be counted."""
     is_broken_connection = isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
     return isinstance(error, (*_AWAY, *CONTENDED)) or is_broken_connection
+
+
+async def unless_away(step: Awaitable[bool]) -> bool:
+    """Of a loop that goes on when Postgres is back: what the step says, or False where it was unavailable."""
+    try:
+        return await step
+    except Exception as error:
+        if not is_unavailable(error):
+            raise
+        log.warning("database is away", error=f"{type(error).__name__}: {error}")
+        return False
 
 
 def is_unstorable(error: BaseException) -> bool:
@@ -82,6 +97,10 @@ class Database:
                 "idle_in_transaction_session_timeout": _milliseconds(silence),
                 "transaction_timeout": _milliseconds(silence * 2),
                 "lock_timeout": _milliseconds(silence * 2 / 3),
+                # And its session, which nothing else ends for two hours, in up to twice the silence.
+                "tcp_keepalives_idle": str(max(1, int(silence))),
+                "tcp_keepalives_interval": str(max(1, int(silence / 3))),
+                "tcp_keepalives_count": "3",
             },
         )
 
