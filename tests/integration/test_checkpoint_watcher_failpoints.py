@@ -18,7 +18,7 @@ from tests.integration.backend_suite import until
 from tests.integration.kills import PATIENCE_SECONDS, alive, killed_at
 from tests.integration.voices import ear
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
 
 WATCHER = "checkpoint_watcher"
 ELSEWHERE = "nowhere"

@@ -12,7 +12,7 @@ from tests.integration.kills import alive, killed_at
 from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
 from tests.tiny_model import build_tiny_model, template_text
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.torch, pytest.mark.timeout(600)]
 
 ENV = {"EVALUATOR_SCORING_THREADS": "1", "EVALUATOR_MAX_NEW_TOKENS": "4"}
 

@@ -10,7 +10,7 @@ from deploy.local.stack import Stack
 from tests.integration.gateway_world import ENV, World, mark, opened
 from tests.integration.kills import alive, killed_at
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

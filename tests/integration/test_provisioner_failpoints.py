@@ -10,7 +10,7 @@ from tests.integration.attempts import Attempts
 from tests.integration.kills import alive, killed_at
 from tests.integration.test_provisioner import POOLS, RUNNER_ENV, processes_of, training
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

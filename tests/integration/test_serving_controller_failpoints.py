@@ -18,7 +18,7 @@ from tests.integration.engines import Engines
 from tests.integration.test_serving_controller import World, forget_pools, put_a_base
 from tests.integration.voices import ear, voices
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
 
 PATIENCE_SECONDS = 120.0
 PROGRAM = Path(__file__).with_name("stand_in_engine.py")

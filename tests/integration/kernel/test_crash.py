@@ -9,7 +9,7 @@ from shared.messaging.reader import send
 from tests.integration.kernel.conftest import costs_of, new_key, until
 from tests.integration.kernel.counting import job_of
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(600)]
 
 FAILPOINTS = (
     "consume.decoded",
