@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -75,6 +76,12 @@ class TooManyParked(Exception):
 
 class _Duplicate(Exception):
     """Applied before: nothing is done."""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    outcome: str
+    parked: Unreadable | None = None
 
 
 class _ParkThis(Exception):
@@ -156,25 +163,25 @@ class Edge:
 
     async def _end_together(self, found: Sequence[Delivery | Unreadable]) -> int:
         """How many of the first records one transaction has ended: those before the first that needs its own."""
-        outcomes: list[str] = []
+        ends: list[_Ended] = []
         while len(found) > 1:
             try:
-                if await self._commit_together(found, outcomes):
+                if await self._commit_together(found, ends):
                     self._poke()
                 break
             except Exception as error:
                 log.info("not together", records=len(found), because=f"{type(error).__name__}: {error}")
-                found, outcomes = found[: min(len(outcomes), len(found) - 1)], []
-        for each, outcome in zip(found, outcomes, strict=False):
-            if isinstance(each, Unreadable):
-                self._tell_parked(each)
+                found, ends = found[: min(len(ends), len(found) - 1)], []
+        for each, end in zip(found, ends, strict=False):
+            if end.parked:
+                self._tell_parked(end.parked)
             else:
                 self._parked_in_a_row = 0
-            HANDLED.labels(self._service, each.record.topic, outcome).inc()
-        return len(outcomes)
+            HANDLED.labels(self._service, each.record.topic, end.outcome).inc()
+        return len(ends)
 
-    async def _commit_together(self, found: Sequence[Delivery | Unreadable], outcomes: list[str]) -> bool:
-        """Add to `outcomes` one by one; all of them are committed, or the error comes from the next.
+    async def _commit_together(self, found: Sequence[Delivery | Unreadable], ends: list[_Ended]) -> bool:
+        """Add to `ends` one by one; all of them are committed, or the error comes from the next.
 
         Whether there are rows that the loops of the process should be poked for.
         """
@@ -186,11 +193,11 @@ class Edge:
                 if isinstance(each, Unreadable):
                     unit = Unit(conn, self._service, utc_now())
                     await parking.park(unit, each, blocks=_blocks(each))
-                    outcomes.append("parked")
+                    ends.append(_Ended("parked", each))
                 else:
                     unit = self._unit(conn, each)
                     with self._observed(each):
-                        outcomes.append(await self._apply_once(each, unit))
+                        ends.append(await self._apply_once(each, unit))
                 outgoing += unit.outgoing
                 if time.monotonic() - began > TOGETHER_SECONDS:
                     break
@@ -198,12 +205,16 @@ class Edge:
         failpoint("db.commit.after")
         return outgoing > 0
 
-    async def _apply_once(self, delivery: Delivery, unit: Unit) -> str:
-        """In a shared transaction what was applied before is no error: nothing was written for it."""
+    async def _apply_once(self, delivery: Delivery, unit: Unit) -> _Ended:
+        """In a shared transaction what is not admitted is no error: nothing was written for it."""
         try:
-            return await self._apply_in(unit, delivery, LOG)
+            return _Ended(await self._apply_in(unit, delivery, LOG))
         except _Duplicate:
-            return "duplicate"
+            return _Ended("duplicate")
+        except _ParkThis as end:
+            unreadable = parking.from_delivery(delivery, end.reason, end.detail)
+            await parking.park(unit, unreadable, blocks=end.blocks and delivery.topic.is_story)
+            return _Ended("parked", unreadable)
 
     async def _decide(
         self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int], *, is_last: bool = False

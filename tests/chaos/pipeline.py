@@ -40,6 +40,7 @@ WRITTEN = """
     SELECT event_id, aggregate_id FROM ingest.outbox
      WHERE aggregate_id = ANY($1) ORDER BY aggregate_id, sequence"""
 EFFECTS = "SELECT event_id, aggregate_id FROM tracker.effect WHERE aggregate_id = ANY($1) ORDER BY number"
+COUNT_WRITTEN = "SELECT count(*) FROM ingest.outbox WHERE aggregate_id = ANY($1)"
 COUNT_EFFECTS = "SELECT count(*) FROM tracker.effect WHERE aggregate_id = ANY($1)"
 TOLD = """
     SELECT aggregate_id, count(*) AS rows, count(*) - count(unpublished.id) AS published
@@ -195,16 +196,29 @@ class Books:
         await until(lambda: self._persistently(reached), f"{more} more effects")
 
     async def settled(self) -> Outcome:
-        """Once every fact that was committed had its effect and was told."""
+        """Once every fact that was committed had its effect and was told, or nothing moves any more."""
 
         async def is_settled() -> Outcome | None:
+            if await self.effects() < await self._count_written() and not await self._parked():
+                return None
             found = await self._outcome()
             return found if found.parked or not found.faults() else None
 
-        try:
-            return await until(lambda: self._persistently(is_settled), "every fact to have its effect")
-        except AssertionError:
-            return await self._outcome()
+        while True:
+            before = await self.effects()
+            try:
+                return await until(lambda: self._persistently(is_settled), "every fact to have its effect")
+            except AssertionError:
+                if await self.effects() == before:
+                    return await self._outcome()
+
+    async def _count_written(self) -> int:
+        if self._sent is not None:
+            return sum(map(len, self._sent.values()))
+        return await self._db.fetchval(COUNT_WRITTEN, self._keys)
+
+    async def _parked(self) -> list[tuple[str, ...]]:
+        return [tuple(row) for row in await self._db.fetch(PARKED, self._keys)]
 
     async def _outcome(self) -> Outcome:
         written = self._sent
@@ -212,12 +226,11 @@ class Books:
             written = _by_aggregate(await self._db.fetch(WRITTEN, self._keys))
         effects = _by_aggregate(await self._db.fetch(EFFECTS, self._keys))
         told = await self._db.fetch(TOLD, [job_of(key) for key in self._keys])
-        parked = await self._db.fetch(PARKED, self._keys)
         return Outcome(
             written,
             effects,
             {row["aggregate_id"]: row["published"] for row in told if row["rows"] == row["published"]},
-            [tuple(row) for row in parked],
+            await self._parked(),
         )
 
     async def _persistently(self, read: Callable[[], Awaitable[object]]) -> object:

@@ -13,9 +13,9 @@ from tests.integration.kernel.victim import Victim
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-HOSTILE = (
-    'SELECT event_id, xmin::text AS tx FROM parked WHERE topic = $1 AND "offset" = ANY($2) ORDER BY "offset"'
-)
+HOSTILE = """
+    SELECT event_id, reason, xmin::text AS tx FROM parked
+     WHERE topic = $1 AND "offset" = ANY($2) ORDER BY id"""
 EFFECTS = (
     "SELECT aggregate_id, event_id, xmin::text AS tx FROM effect WHERE aggregate_id = ANY($1) ORDER BY number"
 )
@@ -76,6 +76,25 @@ async def test_what_cannot_be_read_is_parked_in_the_transaction_of_its_neighbour
     assert len(hostile) == 6
     assert len({row["tx"] for row in (*rows, *hostile)}) < 6
     assert {row["tx"] for row in hostile} & {row["tx"] for row in rows}
+
+
+async def test_what_is_not_admitted_is_parked_in_the_transaction_of_its_neighbours(
+    tracker_env, monkeypatch, writer: Writer, db
+):
+    good, gapped = new_key(), new_key()
+    await writer.good(gapped)
+    writer.message(gapped)  # takes a number and is never sent
+    sent, offsets = [], []
+    for _ in range(6):
+        offsets.append((await writer.raw(**writer.message(gapped))).offset)
+        sent.append(await writer.good(good))
+    async with serving(tracker_env, monkeypatch):
+        rows = await effects(db, [good], 6)
+    held = await db.fetch(HOSTILE, DATASET_EVENTS, offsets)
+    assert [row["event_id"] for row in rows] == sent
+    assert [row["reason"] for row in held] == ["gap"] + ["behind_parked"] * 5
+    assert len({row["tx"] for row in (*rows, *held)}) < 6
+    assert {row["tx"] for row in held} & {row["tx"] for row in rows}
 
 
 async def parked(db: asyncpg.Connection, event_ids: Sequence[str]) -> list[str]:
