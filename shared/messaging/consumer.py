@@ -58,6 +58,9 @@ INSERT_INBOX = """
         SELECT $2, $5, $6 FROM entered WHERE $6::bigint IS NOT NULL
         ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $6))
     SELECT EXISTS (SELECT FROM entered)"""
+# A shared transaction holds what several messages have locked, in the order of the log: who waits for locks so can
+# deadlock. Alone each message takes its locks in the order that its service keeps.
+WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '50ms'"
 FIND_PAST = """
     SELECT (SELECT payload_sha256 FROM inbox WHERE consumer = $1 AND topic = $2 AND event_id = $3) AS applied,
            (SELECT sequence FROM position WHERE topic = $2 AND aggregate_id = $4) AS last,
@@ -188,6 +191,7 @@ class Edge:
         outgoing = 0
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
+            await conn.execute(WAIT_FOR_NOBODY)
             began = time.monotonic()
             for each in found:
                 if isinstance(each, Unreadable):

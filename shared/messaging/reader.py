@@ -1,7 +1,8 @@
 """Reading topics from outside any group: for the command line, the demo and tests. Commits nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from aiokafka import AIOKafkaProducer
@@ -11,11 +12,13 @@ from schemas.envelope import Envelope, to_headers
 from schemas.topics import topic_of
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
-from shared.messaging.kafka import kafka_producer
+from shared.messaging.kafka import kafka_producer, started
 from shared.messaging.partitions import Login, PartitionReader
 from shared.place import Place
 
-__all__ = ["Login", "Resender", "TopicReader", "send"]
+__all__ = ["Login", "Resend", "TopicReader", "resending", "send"]
+
+Resend = Callable[[Record], Awaitable[None]]
 
 SEND_SECONDS = 30.0
 
@@ -70,26 +73,19 @@ class TopicReader:
         return all([await self._reader.position(place) >= end for place, end in ends.items()])
 
 
-class Resender:
-    """Puts records on a topic again as they are, ids included: `async with Resender(login, topic) as resender`."""
+@asynccontextmanager
+async def resending(login: Login, topic: str) -> AsyncIterator[Resend]:
+    """What puts records on a topic again as they are, ids included."""
 
-    def __init__(self, login: Login, topic: str) -> None:
-        self._topic = topic
-        self._producer = _producer(login, client_id=login.username)
-
-    async def __aenter__(self) -> "Resender":
-        await self._producer.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._producer.stop()
-
-    async def send(self, record: Record) -> None:
-        """The record's key chooses its partition; its time is now, so that retention begins anew."""
+    async def resend(record: Record) -> None:
+        # The record's key chooses its partition; its time is now, so that retention begins anew.
         async with asyncio.timeout(SEND_SECONDS):
-            await self._producer.send_and_wait(
-                self._topic, value=record.value, key=record.key, headers=list(record.headers)
+            await producer.send_and_wait(
+                topic, value=record.value, key=record.key, headers=list(record.headers)
             )
+
+    async with started(_producer(login, client_id=login.username)) as producer:
+        yield resend
 
 
 async def send(login: Login, command: Message, *, writer: str, topic: str | None = None) -> str:
@@ -105,7 +101,7 @@ async def send(login: Login, command: Message, *, writer: str, topic: str | None
         correlation_id=event_id,
     )
     name = topic or topic_of(type(command), writer=writer).name
-    async with _producer(login, client_id=writer) as producer, asyncio.timeout(SEND_SECONDS):
+    async with started(_producer(login, client_id=writer)) as producer, asyncio.timeout(SEND_SECONDS):
         await producer.send_and_wait(
             name,
             value=command.model_dump_json().encode(),

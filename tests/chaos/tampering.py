@@ -12,6 +12,7 @@ from schemas.training import BundleKind, CheckpointWritten
 from services.admin.doctor.history import History
 from shared.clock import utc_now
 from shared.storage.objects import S3ObjectStore
+from tests.integration.kernel.conftest import until
 from tests.integration.voices import voices
 
 NOWHERE = BundleRef(attempt=1, step=999_999, manifest_sha256="0" * 64)
@@ -33,15 +34,27 @@ UNWANTED = (
     "UPDATE serving_controller.replica SET loaded = loaded || ARRAY['nobody@nothing'] WHERE phase = 'ready'"
 )
 
+HAS_READY = "SELECT true FROM serving_controller.replica WHERE phase = 'ready' LIMIT 1"
+
 BROKEN = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13"}
 """What is then to be found. The audit's own tests cut topics, which would stop the services."""
 
 
 async def break_everything(stack: Stack, history: History) -> None:
+    await _until_ready(stack)
     await stack.stop("serving_controller")  # it would put its own table right again
     await _break_tables(stack)
     await _break_store(stack, history)
     await _forge(stack, history, max(history.world.jobs))
+
+
+async def _until_ready(stack: Stack) -> None:
+    """A replica, without which nothing could be loaded: the last blow may have hit it."""
+    conn = await asyncpg.connect(stack.postgres_dsn("operator"))
+    try:
+        await until(lambda: conn.fetchval(HAS_READY), "a replica to be ready")
+    finally:
+        await conn.close()
 
 
 async def _break_tables(stack: Stack) -> None:

@@ -16,7 +16,7 @@ from services.admin.bus import WRITER
 from services.admin.rerun.selection import Selection
 from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
 from shared.messaging.partitions import Login
-from shared.messaging.reader import Resender
+from shared.messaging.reader import Resend, resending
 from shared.settings import Timing
 
 DRY_RUN, STDOUT = "dry-run", "-"
@@ -125,11 +125,11 @@ def _bytes(text: str | None) -> bytes | None:
 class Sending:
     """With the ids that they have: whoever applied one has it in its inbox and does nothing."""
 
-    resender: Resender
+    resend: Resend
     told: str
 
     async def take(self, record: Record) -> None:
-        await self.resender.send(record)
+        await self.resend(record)
 
 
 def admit(record: Record, *, now: datetime) -> None:
@@ -178,8 +178,8 @@ async def opened(to: str, login: Login) -> AsyncIterator[Target]:
     if to == DRY_RUN:
         yield Counting()
     elif sends_to_topic(to):
-        async with Resender(login, to) as resender:
-            yield Sending(resender, f"sent to {to} again, with their ids")
+        async with resending(login, to) as resend:
+            yield Sending(resend, f"sent to {to} again, with their ids")
     elif to == STDOUT:
         yield Keeping(sys.stdout, "printed")
     else:

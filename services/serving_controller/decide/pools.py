@@ -31,7 +31,8 @@ class Policy:
     lasting: timedelta = timedelta(minutes=2)
     """A replica that ran so long did start; its end counts as the first."""
     first_pause: timedelta = timedelta(seconds=1)
-    longest_pause: timedelta = timedelta(minutes=5)
+    longest_pause: timedelta = timedelta(minutes=1)
+    """Longer would spare less than it costs: whoever is approved is not served meanwhile."""
     starts_before_failure: int = 4
     """Starts in a row that did not last before deployments that wait for the replica fail."""
 

@@ -45,10 +45,9 @@ class Producer:
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def __aenter__(self) -> "Producer":
-        return self
+    async def start(self) -> None: ...
 
-    async def __aexit__(self, *_: object) -> None: ...
+    async def stop(self) -> None: ...
 
     async def partitions_for(self, topic: str) -> set[int]:
         return {0}
