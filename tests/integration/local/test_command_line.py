@@ -161,7 +161,7 @@ def test_without_postgres_one_line_says_what_to_do(bare, capsys):
     bare.setattr(binaries, "versitygw", lambda: Path("versitygw"))
     code, said = refusal(capsys, "setup")
     assert code == 3
-    assert re.fullmatch(r"no Postgres 15 or newer \(no candidate\): install .*", said)
+    assert re.fullmatch(r"no Postgres 17 or newer \(no candidate\): install .*", said)
 
 
 def test_without_go_one_line_says_what_to_do(bare, capsys):

