@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
+from aiokafka.partitioner import murmur2
 
 from shared.service import Service
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, new_key, until
+from tests.integration.kernel.counting import job_of
 from tests.integration.kernel.victim import Victim
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -16,9 +18,18 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 HOSTILE = """
     SELECT event_id, reason, xmin::text AS tx FROM parked
      WHERE topic = $1 AND "offset" = ANY($2) ORDER BY id"""
+WAITS = """
+    SELECT true FROM pg_stat_activity
+     WHERE wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '1 second'"""
+LOCK_STORY = "SELECT FROM sequence WHERE aggregate_id = $1 FOR UPDATE"
 EFFECTS = (
     "SELECT aggregate_id, event_id, xmin::text AS tx FROM effect WHERE aggregate_id = ANY($1) ORDER BY number"
 )
+
+
+def partition_of(key: str) -> int:
+    """Of any topic with up to four partitions, so that what is written first is read first."""
+    return (murmur2(key.encode()) & 0x7FFFFFFF) % 12
 
 
 @asynccontextmanager
@@ -128,6 +139,27 @@ async def test_a_kill_within_leaves_all_or_nothing(victim: Victim, writer: Write
         rows = await effects(db, keys, len(sent))
     assert [row["event_id"] for row in rows] == sent
     assert len(await db.fetch(HOSTILE, DATASET_EVENTS, [bad.offset])) == 1
+
+
+async def test_a_shared_transaction_gives_way_to_who_holds_a_lock(
+    tracker_env, monkeypatch, writer: Writer, db
+):
+    """Else two that share could wait for each other, each with the locks of several messages."""
+    locked = new_key()
+    free = next(key for key in iter(new_key, "") if partition_of(key) == partition_of(locked))
+    await writer.good(locked)
+    async with serving(tracker_env, monkeypatch):
+        await effects(db, [locked], 1)
+    sent = [await writer.good(key) for key in (free, locked)]
+    async with db.transaction():
+        await db.execute(LOCK_STORY, job_of(locked))
+        async with serving(tracker_env, monkeypatch):
+            await until(lambda: db.fetchval(WAITS), "somebody to wait for the lock")
+            [row] = await db.fetch(EFFECTS, [free])
+            assert row["event_id"] == sent[0], "whoever waits does so alone"
+    async with serving(tracker_env, monkeypatch):
+        rows = await effects(db, [free, locked], 3)
+    assert [each["event_id"] for each in rows[-1:]] == sent[1:]
 
 
 async def test_a_slow_handler_does_not_hold_the_locks_of_the_others(
