@@ -1,0 +1,45 @@
+"""A timer that fails while Postgres goes away: its loop goes on."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import asyncpg
+from pydantic import BaseModel
+
+from shared.messaging import timers
+from shared.messaging.timers import Timers
+
+
+class Ring(BaseModel): ...
+
+
+class Going:
+    """The handler fails by itself, and Postgres is gone when its timer is to be postponed."""
+
+    def __init__(self):
+        self.postponed = 0
+        self.often = asyncio.Event()
+
+    @asynccontextmanager
+    async def transaction(self):
+        raise ValueError("a handler's fault")
+        yield
+
+    async def fetchrow(self, query, *args):
+        self.postponed += 1
+        if self.postponed == 3:
+            self.often.set()
+        raise asyncpg.AdminShutdownError("terminating connection due to administrator command")
+
+
+async def test_a_loop_outlives_a_postgres_that_goes_between_two_statements(monkeypatch):
+    monkeypatch.setattr(timers, "POLL_SECONDS", 0.0)
+    database = Going()
+    loop = Timers(database, service="tracker", poke=lambda: None)
+    loop.on(Ring, lambda payload, unit: None)
+    running = asyncio.create_task(loop.run())
+    often = asyncio.create_task(database.often.wait())
+    await asyncio.wait({running, often}, return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done()
+    running.cancel()
+    often.cancel()
