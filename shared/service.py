@@ -28,10 +28,10 @@ from shared.log import configure_logging, get_logger
 from shared.messaging.consumer import Edge, Handler
 from shared.messaging.delivery import Delivery, Record
 from shared.messaging.kafka import TENANT_COMMANDS, KafkaFailed, kafka_broker, kafka_producer
-from shared.messaging.lag import Lag
+from shared.messaging.lag import STALLED_AFTER_SECONDS, Lag
 from shared.messaging.lease import Lease
 from shared.messaging.parking import Desk, ReplayTask
-from shared.messaging.presence import however_long_away, kafka_answers, until_there
+from shared.messaging.presence import Stuck, however_long_away, kafka_answers, until_there
 from shared.messaging.relay import Relay
 from shared.messaging.retention import prune_kernel
 from shared.messaging.tasks import TaskKind, Tasks
@@ -46,6 +46,7 @@ from shared.telemetry.tracing import configure_tracing
 log = get_logger(__name__)
 
 COMMIT_TIMEOUT_SECONDS = 10.0
+MEASURE_TIMEOUT_SECONDS = 30.0
 READ_ALL_SECONDS = 3.0
 RECORDS_OF_A_POLL = 100
 JOIN_SECONDS = 10.0
@@ -103,6 +104,8 @@ class Service:
         )
         self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
         self.probe = Probe()
+        self._idle_since: float | None = time.monotonic()
+        """None while records are consumed."""
         self.clock = utc_now
         self._loops: list[tuple[str, Loop]] = []
         self._reconcilers: list[Loop] = []
@@ -187,14 +190,7 @@ class Service:
         """Serve until SIGTERM or SIGINT."""
         configure_logging(self.name)
         configure_tracing(self.name)
-        app = asgi_app(self.probe, lifespan=self.running)
-        uvicorn.run(
-            app,
-            host=self.settings.http_host,
-            port=self.settings.http_port,
-            log_level="warning",
-            lifespan="on",
-        )
+        serve(asgi_app(self.probe, lifespan=self.running), self.settings)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -223,7 +219,11 @@ class Service:
         """Take part in the group once Kafka is there."""
         await until_there(self._kafka_answers)
         if self._listens:
-            await self._broker.start()
+            timing = self.settings.timing
+            patience = timing.rebalance_timeout + timing.session_timeout
+            await however_long_away(
+                self._broker.start(), self._kafka_answers, seconds=patience.total_seconds()
+            )
         self.probe.ready = True
         log.info("service started", owner=self._owner)
 
@@ -276,10 +276,10 @@ class Service:
         }
         if tenant_topics:
             either = "|".join(re.escape(name) for name in names)
-            subscriber = self._broker.subscriber(pattern=rf"^({either}|{TENANT_COMMANDS})$", **options)
+            self._subscriber = self._broker.subscriber(pattern=rf"^({either}|{TENANT_COMMANDS})$", **options)
         else:
-            subscriber = self._broker.subscriber(*names, **options)
-        subscriber(self._consume)
+            self._subscriber = self._broker.subscriber(*names, **options)
+        self._subscriber(self._consume)
 
     async def _consume(self, message: Any) -> None:
         """This record, and what was fetched with it. An error here ends the process before the offsets move."""
@@ -288,6 +288,7 @@ class Service:
             Record(each.topic, each.partition, each.offset, each.key, tuple(each.headers), each.value)
             for each in raw
         ]
+        self._idle_since = None
         try:
             await self._edge.consume_all(records)
             failpoint("offset.commit.before")
@@ -301,13 +302,40 @@ class Service:
                 log.info("partition moved before the offset was committed", place=records[0].place)
                 return
             _die(f"consume {records[0].place} to {records[-1].place}", error)
+        finally:
+            self._idle_since = time.monotonic()
 
     async def _prune(self) -> None:
         await prune_kernel(self.database, self.settings.timing)
 
     async def _measure(self) -> None:
         self.probe.outbox_age_seconds = await self._relay.measure()
-        self.probe.stalled_topics = await self._lag.measure()
+        stalled = await however_long_away(
+            self._lag.measure(), self._kafka_answers, seconds=MEASURE_TIMEOUT_SECONDS
+        )
+        self.probe.stalled_topics = sorted({each.topic for each in stalled})
+        self._insist_on_progress(stalled)
+
+    def _insist_on_progress(self, stalled: Sequence[TopicPartition]) -> None:
+        """Stuck where records lie in partitions of this process, and for as long nobody handed one over."""
+        is_busy = self._idle_since is None or time.monotonic() - self._idle_since < STALLED_AFTER_SECONDS
+        if is_busy or not self.probe.ready:
+            return
+        ours = self._subscriber.consumer.assignment()
+        if left := [f"{each.topic}/{each.partition}" for each in stalled if each in ours or not ours]:
+            raise Stuck(f"records lie for a minute in {', '.join(left)}, and Kafka's client hands over none")
+
+
+def serve(app: Any, settings: ServiceSettings) -> None:
+    """Until SIGTERM or SIGINT. On asyncio's own loop: clients of Kafka can die of another's (decision 0013)."""
+    uvicorn.run(
+        app,
+        host=settings.http_host,
+        port=settings.http_port,
+        log_level="warning",
+        lifespan="on",
+        loop="asyncio",
+    )
 
 
 async def _fetched(consumer: AIOKafkaConsumer) -> list[Any]:
@@ -325,6 +353,8 @@ async def _repeat(period: timedelta, function: Loop) -> None:
         began = time.monotonic()
         try:
             await function()
+        except Stuck:
+            raise
         except Exception as error:
             if is_unavailable(error) or isinstance(error, KafkaFailed):
                 log.warning(

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from prometheus_client import make_asgi_app
@@ -15,7 +14,7 @@ from services.gateway.middleware import BoundedBody, Traced
 from services.gateway.routes import admin, chat, datasets, files, jobs, models, progress, refusals
 from services.gateway.settings import Settings
 from shared.log import configure_logging
-from shared.service import Service
+from shared.service import Service, serve
 from shared.telemetry.tracing import configure_tracing
 
 
@@ -65,7 +64,7 @@ def main() -> None:
     settings = Settings()
     configure_logging("gateway")
     configure_tracing("gateway")
-    uvicorn.run(build(settings), host=settings.http_host, port=settings.http_port, log_level="warning")
+    serve(build(settings), settings)
 
 
 if __name__ == "__main__":

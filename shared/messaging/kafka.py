@@ -1,7 +1,5 @@
 """Clients of Kafka with the defaults that make them safe: SASL, idempotence, explicit offsets."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -56,16 +54,6 @@ def kafka_producer(
         request_timeout_ms=10_000,
         **sasl(username, password, security_protocol=security_protocol),
     )
-
-
-@asynccontextmanager
-async def started(producer: AIOKafkaProducer) -> AsyncIterator[AIOKafkaProducer]:
-    """Its own `async with` leaves it open where it cannot start."""
-    try:
-        await producer.start()
-        yield producer
-    finally:
-        await producer.stop()
 
 
 def sasl(username: str, password: str, *, security_protocol: str = "SASL_PLAINTEXT") -> dict[str, Any]:

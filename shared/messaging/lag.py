@@ -47,23 +47,23 @@ class Lag:
         self._ends: Any = None
         self._admin: Any = None
 
-    async def measure(self) -> list[str]:
-        """Set the lag metrics; the topics with records to read and no progress for a minute."""
+    async def measure(self) -> list[TopicPartition]:
+        """Set the lag metrics; the partitions with records to read and no progress for a minute."""
         consumer, metadata = await self._consumer(), await self._metadata()
         partitions = _partitions(metadata, self._listened(metadata))
         ends = await consumer.end_offsets(partitions)
         positions = await self._positions(partitions)
         behind: Counter[str] = Counter()
-        stalled = set()
+        stalled = []
         for each in partitions:
             behind[each.topic] += max(0, ends[each] - positions[each])
             if self._progress.is_stalled(
                 each, position=positions[each], end=ends[each], now=time.monotonic()
             ):
-                stalled.add(each.topic)
+                stalled.append(each)
         for topic, records in behind.items():
             LAG.labels(self._group, topic).set(records)
-        return sorted(stalled)
+        return stalled
 
     async def caught_up(self, topic: str) -> None:
         """Return once every record that the topic has now is committed by the group."""

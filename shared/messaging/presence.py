@@ -1,9 +1,11 @@
 """Telling a Kafka that is away, for which one waits, from one that answers and does nothing for us."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
@@ -17,6 +19,11 @@ Result = TypeVar("Result")
 Answers = Callable[[], Awaitable[bool]]
 ANSWER_SECONDS = 5.0
 POLL_SECONDS = 1.0
+START_TIMEOUT_SECONDS = 30.0
+
+
+class Stuck(TimeoutError):
+    """Kafka answers, and a client of ours does nothing. Nothing mends it but a new process."""
 
 
 async def kafka_answers(settings: ServiceSettings) -> bool:
@@ -48,15 +55,27 @@ async def until_there(answers: Answers) -> None:
 
 
 async def however_long_away(work: Awaitable[Result], answers: Answers, *, seconds: float) -> Result:
-    """What `work` gives. TimeoutError where Kafka answers and the work still does not end for so long."""
+    """What `work` gives. Stuck where Kafka answers and the work still does not end for so long."""
     running = asyncio.ensure_future(work)
     has_answered = False
     try:
         while not (await asyncio.wait({running}, timeout=seconds))[0]:
             if has_answered:
-                raise TimeoutError(f"Kafka answers, but this did not end within {seconds:g} s")
+                raise Stuck(f"Kafka answers, but this did not end within {seconds:g} s")
             has_answered = await answers()
             log.warning("kafka takes its time", answers=has_answered)
         return running.result()
     finally:
         running.cancel()
+
+
+@asynccontextmanager
+async def started(
+    producer: AIOKafkaProducer, answers: Answers = assumed_there
+) -> AsyncIterator[AIOKafkaProducer]:
+    """Its own `async with` leaves it open where it cannot start, and may wait for ever."""
+    try:
+        await however_long_away(producer.start(), answers, seconds=START_TIMEOUT_SECONDS)
+        yield producer
+    finally:
+        await producer.stop()

@@ -12,8 +12,9 @@ from schemas.envelope import Envelope, to_headers
 from schemas.topics import topic_of
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
-from shared.messaging.kafka import kafka_producer, started
+from shared.messaging.kafka import kafka_producer
 from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.presence import started
 from shared.place import Place
 
 __all__ = ["Login", "Resend", "TopicReader", "resending", "send"]

@@ -15,10 +15,15 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
-from shared.messaging.kafka import started
 from shared.messaging.lease import Lease
 from shared.messaging.poke import until_poked
-from shared.messaging.presence import Answers, assumed_there, however_long_away, until_there
+from shared.messaging.presence import (
+    Answers,
+    assumed_there,
+    however_long_away,
+    started,
+    until_there,
+)
 from shared.postgres.database import Database, unless_away
 from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, PUBLISHED
 
@@ -81,7 +86,7 @@ class Relay:
     async def run(self) -> None:
         """Until cancelled. While Kafka is away it waits; any other failure to send ends the process."""
         await until_there(self._kafka_answers)
-        async with started(self._make_producer()) as producer:
+        async with started(self._make_producer(), self._kafka_answers) as producer:
             try:
                 while True:
                     if not await unless_away(self._is_busy(producer)):

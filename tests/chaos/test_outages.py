@@ -93,6 +93,23 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
     assert _deaths(pair) == deaths, "a process must outlive Kafka's absence"
 
 
+async def test_a_line_to_the_broker_that_flaps(pair: Stack, lines: Fronts, load: Load):
+    """Each time it goes away while clients are in the middle of connecting, asking and sending."""
+    deaths = _deaths(pair)
+    async with load.nothing_lost_or_doubled():
+        for _ in range(scaled(25, 500)):
+            refused = lines.kafka.connections + load.random.randint(1, 30)
+            lines.kafka.refuse()
+            await until(lambda refused=refused: _are_opened(lines, refused), "clients to try")
+            lines.kafka.heal()
+            await load.books.until_effects(load.random.randint(1, 20))
+    assert _deaths(pair) == deaths, f"no client must die of it; repeat with CHAOS_SEED={seed()}"
+
+
+async def _are_opened(lines: Fronts, connections: int) -> bool:
+    return lines.kafka.connections >= connections
+
+
 async def test_postgres_that_is_started_anew(pair: Stack, load: Load):
     async with load.nothing_lost_or_doubled():
         for number in range(scaled(3, 200)):

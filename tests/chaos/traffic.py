@@ -47,8 +47,10 @@ async def traffic(stack: Stack, db: asyncpg.Pool, login: Login) -> AsyncIterator
     database = Database(stack.postgres_dsn("ingest"), application="writers")
     await database.open()
     writers = Writers(database, keys, random, per_second=25.0)
-    async with writers.at_work():
-        load = Load(writers, Books(db, keys), keys, random, login)
-        await load.books.until_effects(20)
-        yield load
-    await database.close()
+    try:
+        async with writers.at_work():
+            load = Load(writers, Books(db, keys), keys, random, login)
+            await load.books.until_effects(20)
+            yield load
+    finally:
+        await database.close()

@@ -1,5 +1,6 @@
 """What an operator sees: lag, outbox, parked counts, health by progress, and a trace that follows the message."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,6 +19,7 @@ from services.gateway.settings import Settings as GatewaySettings
 from shared.health import asgi_app
 from shared.messaging import lag
 from shared.messaging.lag import Lag
+from shared.messaging.presence import Stuck
 from shared.messaging.reader import Login, send
 from shared.service import Service
 from shared.settings import Timing
@@ -92,6 +94,75 @@ async def test_a_consumer_that_stands_still_is_seen_in_lag_and_health(service, w
         return not await problems(service)
 
     await until(is_healthy, "the service to be healthy again")
+
+
+@pytest.fixture
+async def end(monkeypatch) -> asyncio.Future[tuple[str, BaseException]]:
+    """Where the process would have ended, and why."""
+    monkeypatch.setattr(shared.service, "STALLED_AFTER_SECONDS", 0.5)
+    end = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(shared.service, "_die", lambda where, error: end.set_result((where, error)))
+    return end
+
+
+async def test_a_consumer_that_hands_over_nothing_ends_the_process(service, writer, end):
+    consumer = service._subscriber.consumer
+    consumer.pause(*consumer.assignment())
+    await writer.good(new_key())
+    where, error = await asyncio.wait_for(end, 30)
+    assert (where, type(error)) == ("measure", Stuck)
+    assert str(error).startswith(f"records lie for a minute in {DATASET_EVENTS}/0, and")
+    consumer.resume(*consumer.assignment())
+
+
+async def test_a_consumer_whose_group_gives_it_nothing_ends_the_process(service, writer, end, monkeypatch):
+    consumer = service._subscriber.consumer
+    consumer.pause(*consumer.assignment())
+    with monkeypatch.context() as during:
+        during.setattr(consumer, "assignment", frozenset)
+        await writer.good(new_key())
+        assert isinstance((await asyncio.wait_for(end, 30))[1], Stuck)
+    consumer.resume(*consumer.assignment())
+
+
+async def test_what_lies_with_another_process_is_left_to_it(service, writer, end, monkeypatch):
+    consumer = service._subscriber.consumer
+    partitions, measured = consumer.assignment(), []
+    consumer.pause(*partitions)
+    insist = service._insist_on_progress
+    with monkeypatch.context() as during:
+        others = frozenset(each for each in partitions if each.topic != DATASET_EVENTS)
+        during.setattr(consumer, "assignment", lambda: others)
+        during.setattr(service, "_insist_on_progress", lambda stalled: measured.append(insist(stalled)))
+        await writer.good(new_key())
+        await until(lambda: problems(service), "the service to say that it is unhealthy")
+        before = len(measured)
+
+        async def is_measured_again() -> bool:
+            return len(measured) >= before + 10
+
+        await until(is_measured_again, "ten more rounds")
+        assert not end.done()
+    consumer.resume(*partitions)
+
+
+async def test_a_client_that_does_not_say_how_far_the_group_is_ends_the_process(service, end, monkeypatch):
+    monkeypatch.setattr(shared.service, "MEASURE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(service._lag, "measure", asyncio.Event().wait)
+    where, error = await asyncio.wait_for(end, 30)
+    assert (where, type(error)) == ("measure", Stuck)
+
+
+async def test_a_group_that_cannot_be_joined_ends_the_process(tracker_env, end, monkeypatch):
+    for name, value in tracker_env.items():
+        monkeypatch.setenv(name, value)
+    short = dict.fromkeys(("handler_budget", "revoke_wait", "rebalance_timeout", "session_timeout"), 0.1)
+    timing = Timing(heartbeat=timedelta(seconds=0.01), **short)
+    service = counting.build(counting.Settings(timing=timing))
+    monkeypatch.setattr(service._broker, "start", asyncio.Event().wait)
+    async with service.running():
+        where, error = await asyncio.wait_for(end, 30)
+    assert (where, type(error)) == ("join", Stuck)
 
 
 async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(service, writer, db):

@@ -7,6 +7,7 @@ import pytest
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 from structlog.testing import capture_logs
 
+from shared.messaging.presence import Stuck
 from shared.service import _repeat
 
 
@@ -34,3 +35,11 @@ async def test_what_is_away_is_waited_for_and_what_is_wrong_is_told(error, event
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
     assert [(line["event"], line["log_level"]) for line in said] == [(event, level)]
+
+
+async def test_a_loop_does_not_go_on_with_a_client_that_is_stuck():
+    async def is_stuck() -> None:
+        raise Stuck("Kafka answers")
+
+    with pytest.raises(Stuck):
+        await asyncio.wait_for(_repeat(timedelta(), is_stuck), 10)

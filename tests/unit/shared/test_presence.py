@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shared.messaging.presence import however_long_away, until_there
+from shared.messaging import presence
+from shared.messaging.presence import Stuck, however_long_away, started, until_there
 
 WINDOW_SECONDS = 0.01
 
@@ -54,7 +55,7 @@ async def test_a_kafka_that_has_just_come_back_is_given_time():
 
 async def test_a_kafka_that_answers_and_does_nothing_is_an_error_and_the_work_is_given_up():
     work = asyncio.ensure_future(asyncio.Event().wait())
-    with pytest.raises(TimeoutError, match="Kafka answers"):
+    with pytest.raises(Stuck, match="Kafka answers"):
         await however_long_away(work, answering(False, True), seconds=WINDOW_SECONDS)
     await asyncio.wait({work})
     assert work.cancelled()
@@ -71,3 +72,21 @@ async def test_an_error_of_the_work_is_its_own():
 async def test_it_is_there_with_the_first_yes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("shared.messaging.presence.POLL_SECONDS", 0.0)
     await until_there(answering(False, False, True))
+
+
+async def test_a_producer_that_never_starts_is_given_up_and_stopped(monkeypatch):
+    class Producer:
+        is_stopped = False
+
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+        async def stop(self) -> None:
+            self.is_stopped = True
+
+    monkeypatch.setattr(presence, "START_TIMEOUT_SECONDS", WINDOW_SECONDS)
+    producer = Producer()
+    with pytest.raises(Stuck, match="Kafka answers"):
+        async with started(producer, answering(False, True)):
+            pytest.fail("it never starts")
+    assert producer.is_stopped
