@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -55,6 +55,7 @@ PRUNE_EVERY = timedelta(hours=1)
 MEASURE_EVERY = timedelta(seconds=5)
 
 Loop = Callable[[], Awaitable[None]]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,10 @@ class Service:
         """Return once the group has committed past the end that the topic has now."""
         await self._lag.caught_up(topic)
 
+    async def in_time(self, work: Awaitable[Result], *, seconds: float) -> Result:
+        """What `work` on Kafka gives. Stuck, which ends the process, where Kafka answers and it does not end."""
+        return await however_long_away(work, self._kafka_answers, seconds=seconds)
+
     async def _has_read_all(self) -> bool:
         """False where it takes its time, or where Kafka cannot be asked."""
         try:
@@ -221,9 +226,7 @@ class Service:
         if self._listens:
             timing = self.settings.timing
             patience = timing.rebalance_timeout + timing.session_timeout
-            await however_long_away(
-                self._broker.start(), self._kafka_answers, seconds=patience.total_seconds()
-            )
+            await self.in_time(self._broker.start(), seconds=patience.total_seconds())
         self.probe.ready = True
         log.info("service started", owner=self._owner)
 
@@ -295,7 +298,7 @@ class Service:
             commit = message.consumer.commit(
                 {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
             )
-            await however_long_away(commit, self._kafka_answers, seconds=COMMIT_TIMEOUT_SECONDS)
+            await self.in_time(commit, seconds=COMMIT_TIMEOUT_SECONDS)
             failpoint("offset.commit.after")
         except Exception as error:
             if _is_rebalance(error):
@@ -310,9 +313,7 @@ class Service:
 
     async def _measure(self) -> None:
         self.probe.outbox_age_seconds = await self._relay.measure()
-        stalled = await however_long_away(
-            self._lag.measure(), self._kafka_answers, seconds=MEASURE_TIMEOUT_SECONDS
-        )
+        stalled = await self.in_time(self._lag.measure(), seconds=MEASURE_TIMEOUT_SECONDS)
         self.probe.stalled_topics = sorted({each.topic for each in stalled})
         self._insist_on_progress(stalled)
 

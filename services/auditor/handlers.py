@@ -15,13 +15,17 @@ from shared.audit.chain import Chain, extend
 from shared.audit.signing import SigningKey
 from shared.log import get_logger
 from shared.messaging.delivery import Record
+from shared.messaging.lag import Progress
 from shared.messaging.partitions import PartitionReader
+from shared.messaging.presence import Stuck
 from shared.place import Place
 from shared.service import Service
 
 log = get_logger(__name__)
 
 BATCH_RECORDS = 2_000
+BATCH_SECONDS = 60.0
+"""A batch that takes longer than this, or twice this, while Kafka answers has no end."""
 
 
 @dataclass
@@ -34,11 +38,12 @@ class Reading:
     chains: dict[Place, Chain] = field(default_factory=dict)
     """Of the partitions that are assigned, as they are in Postgres."""
     looked_at: float = 0.0
+    progress: Progress = field(default_factory=Progress)
 
     async def read_on(self) -> None:
         """Until nothing more has come."""
         try:
-            while await self._read_batch():
+            while await self.service.in_time(self._read_batch(), seconds=BATCH_SECONDS):
                 pass
         except BaseException:
             self.chains = {}  # what Postgres has is the truth
@@ -60,10 +65,17 @@ class Reading:
             await store.begin_chains(unit.conn, plan.began)
         self.looked_at = time.monotonic()
         _tell(plan, there)
+        self._insist_on_progress(plan.read, there)
         chains = {chain.place: _without_times(chain) for chain in plan.read}
         if chains != self.chains:
             self.reader.assign({place: chain.next_offset for place, chain in chains.items()})
         self.chains = chains
+
+    def _insist_on_progress(self, chains: Iterable[Chain], there: dict[Place, range]) -> None:
+        for chain in chains:
+            offsets = {"position": chain.next_offset, "end": there[chain.place].stop}
+            if self.progress.is_stalled(chain.place, **offsets, now=time.monotonic()):
+                raise Stuck(f"records lie for a minute in {chain.place}, and Kafka's client hands over none")
 
     async def _take(self, records: list[Record]) -> None:
         moved = {place: extend(self.chains[place], found) for place, found in _by_place(records).items()}

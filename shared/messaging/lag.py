@@ -23,9 +23,9 @@ class Progress:
     """Since when each partition stands still although there are records to read."""
 
     def __init__(self) -> None:
-        self._stands: dict[TopicPartition, tuple[int, float]] = {}
+        self._stands: dict[tuple[str, int], tuple[int, float]] = {}
 
-    def is_stalled(self, partition: TopicPartition, *, position: int, end: int, now: float) -> bool:
+    def is_stalled(self, partition: tuple[str, int], *, position: int, end: int, now: float) -> bool:
         """`now` is in seconds of a clock that is never set."""
         last, since = self._stands.get(partition, (position, now))
         if position != last or position >= end:

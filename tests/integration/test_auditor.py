@@ -1,5 +1,6 @@
 """The auditor on the real parts: killed, set back, shut out from what it has no right to; its chain goes on."""
 
+import asyncio
 import hashlib
 import stat
 from collections.abc import AsyncIterator
@@ -12,7 +13,14 @@ from botocore.exceptions import ClientError
 from deploy.local.stack import Stack
 from schemas import layout
 from schemas.audit import NOTHING_BEFORE
+from services.auditor.handlers import Reading
+from services.auditor.settings import Settings
+from shared.messaging import lag
+from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
+from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.presence import Stuck
+from shared.service import Service
 from shared.storage.objects import S3ObjectStore
 from tests.integration.auditing import Audited, record
 from tests.integration.kernel.conftest import until
@@ -115,3 +123,30 @@ async def test_it_may_write_no_topic_and_delete_no_object(audited: Audited):
         objects._client.delete_object(Bucket=stack.s3_bucket, Key=key)
     with pytest.raises(ClientError, match="AccessDenied"):
         objects._client.get_object(Bucket=stack.s3_bucket, Key=layout.blob("0" * 64))
+
+
+async def test_a_reader_that_hands_over_nothing_ends_the_process(audited: Audited, monkeypatch):
+    class Deaf(PartitionReader):
+        async def fetch(self, *, max_records: int | None = None) -> list[Record]:
+            await asyncio.sleep(0)
+            return []
+
+    await audited.stack.stop("auditor")
+    await audited.write(await audited.new_topic(), map(record, range(3)))
+    for name, value in audited.stack.service_env("auditor").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(lag, "STALLED_AFTER_SECONDS", 0.2)
+    settings = Settings()
+    service = Service("auditor", settings)
+    await service.database.open()
+    async with Deaf(Login.of(settings)) as reader:
+        reading = Reading(service, reader, look_seconds=0.0)
+
+        async def read_for_ever() -> None:
+            while True:
+                await reading.read_on()
+
+        with pytest.raises(Stuck, match="hands over none"):
+            await asyncio.wait_for(read_for_ever(), 30)
+    await service.database.close()
+    await audited.start()
