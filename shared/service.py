@@ -328,14 +328,14 @@ class Service:
 
 
 def serve(app: Any, settings: ServiceSettings) -> None:
-    """Until SIGTERM or SIGINT. On asyncio's own loop: clients of Kafka can die of another's (decision 0013)."""
+    """Until SIGTERM or SIGINT."""
     uvicorn.run(
         app,
         host=settings.http_host,
         port=settings.http_port,
         log_level="warning",
         lifespan="on",
-        loop="asyncio",
+        loop="uvloop",
     )
 
 

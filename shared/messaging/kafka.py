@@ -10,9 +10,11 @@ from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity, SASLScram512
 
 from shared.messaging.batches import tolerate_header_names
+from shared.messaging.connections import tell_closed_transports
 from shared.settings import ServiceSettings
 
 tolerate_header_names()
+tell_closed_transports()
 
 KafkaFailed = KafkaError
 """What every client made here raises, also where the broker is away."""

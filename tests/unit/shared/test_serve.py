@@ -1,14 +1,20 @@
-"""Services run on asyncio's own loop, also where a faster one is installed (decision 0013)."""
+"""Every service runs on the same loop, and Kafka's client sees there that a connection is gone (decision 0013)."""
 
 import asyncio
+import socket
 from types import SimpleNamespace
 
 import pytest
+import uvloop
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.protocol.metadata import MetadataRequest
 
+import shared.messaging.kafka  # noqa: F401  mends the client
 from shared.service import serve
 
 
-def test_a_service_runs_on_the_loop_that_its_clients_are_written_for():
+def test_every_service_runs_on_uvloop():
     loops = []
 
     async def app(scope, receive, send) -> None:
@@ -18,4 +24,23 @@ def test_a_service_runs_on_the_loop_that_its_clients_are_written_for():
 
     with pytest.raises(SystemExit):
         serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=0))
-    assert [type(loop) for loop in loops] == [asyncio.SelectorEventLoop]
+    assert [type(loop) for loop in loops] == [uvloop.Loop]
+
+
+@pytest.mark.parametrize("ask", [lambda c: c.send(MetadataRequest([])), lambda c: c._send_sasl_token(b"")])
+def test_a_connection_that_has_just_been_lost_is_one(ask):
+    uvloop.run(_ask_of_a_closed_transport(ask))
+
+
+async def _ask_of_a_closed_transport(ask) -> None:
+    ours, theirs = socket.socketpair()
+    connection = AIOKafkaConnection("broker", 9092)
+    connection._reader, connection._writer = await asyncio.open_connection(sock=ours)
+    connection._read_task = asyncio.create_task(asyncio.Event().wait())
+    connection._versions = {MetadataRequest.API_KEY: (0, 5)}
+    theirs.close()
+    connection._writer.transport.abort()
+    assert await connection._reader.read() == b""
+    with pytest.raises(KafkaConnectionError, match=r"broker:9092 broken: .* closed"):
+        await asyncio.wait_for(ask(connection), 1)
+    assert not connection.connected()
