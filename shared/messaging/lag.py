@@ -16,6 +16,8 @@ from shared.settings import ServiceSettings
 from shared.telemetry.metrics import LAG
 
 STALLED_AFTER_SECONDS = 60.0
+UNSEEN_SECONDS = 30.0
+"""Who did not look for so long, for Kafka was away or the process was stopped, saw no standstill."""
 POLL_SECONDS = 0.2
 
 
@@ -23,14 +25,15 @@ class Progress:
     """Since when each partition stands still although there are records to read."""
 
     def __init__(self) -> None:
-        self._stands: dict[tuple[str, int], tuple[int, float]] = {}
+        self._stands: dict[tuple[str, int], tuple[int, float, float]] = {}
+        """Position, since when, and when that was seen last."""
 
     def is_stalled(self, partition: tuple[str, int], *, position: int, end: int, now: float) -> bool:
         """`now` is in seconds of a clock that is never set."""
-        last, since = self._stands.get(partition, (position, now))
-        if position != last or position >= end:
+        last, since, seen = self._stands.get(partition, (position, now, now))
+        if position != last or position >= end or now - seen > UNSEEN_SECONDS:
             since = now
-        self._stands[partition] = (position, since)
+        self._stands[partition] = (position, since, now)
         return now - since > STALLED_AFTER_SECONDS
 
 

@@ -3,9 +3,10 @@
 import pytest
 from aiokafka import TopicPartition
 
-from shared.messaging.lag import STALLED_AFTER_SECONDS, Progress
+from shared.messaging.lag import STALLED_AFTER_SECONDS, UNSEEN_SECONDS, Progress
 
 PARTITION, OTHER = TopicPartition("job.events", 0), TopicPartition("job.events", 1)
+LATE = STALLED_AFTER_SECONDS + 5
 
 
 @pytest.fixture
@@ -13,39 +14,55 @@ def progress() -> Progress:
     return Progress()
 
 
-def test_records_that_are_not_read_for_long_are_a_standstill(progress):
-    found = [
-        progress.is_stalled(PARTITION, position=5, end=6, now=now)
-        for now in (0.0, STALLED_AFTER_SECONDS, STALLED_AFTER_SECONDS + 1)
-    ]
-    assert found == [False, False, True]
+def look(progress, *, partition=PARTITION, position: int, end: int, until: float, begin: float = 0.0) -> bool:
+    """Every five seconds; what the last look says."""
+    found = False
+    while begin <= until:
+        found = progress.is_stalled(partition, position=position, end=end, now=begin)
+        begin += 5
+    return found
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, False), (STALLED_AFTER_SECONDS, False), (LATE, True)])
+def test_records_that_are_not_read_for_long_are_a_standstill(progress, seconds, expected):
+    assert look(progress, position=5, end=6, until=seconds) is expected
 
 
 def test_a_slow_reader_that_moves_is_alive_however_far_it_is_behind(progress):
     found = [
-        progress.is_stalled(PARTITION, position=step, end=10**6, now=step * STALLED_AFTER_SECONDS)
+        look(progress, position=step, end=10**6, begin=step * 50.0, until=step * 50 + 45)
         for step in range(100)
     ]
     assert not any(found)
 
 
 def test_who_has_read_everything_is_alive_however_long_nothing_comes(progress):
-    assert not any(
-        progress.is_stalled(PARTITION, position=6, end=6, now=hour * 3600.0) for hour in range(100)
-    )
-    assert not progress.is_stalled(PARTITION, position=6, end=7, now=99 * 3600.0 + 1)
+    assert not look(progress, position=6, end=6, until=100 * 3600.0)
+    assert not progress.is_stalled(PARTITION, position=6, end=7, now=100 * 3600.0 + 1)
 
 
 def test_it_is_over_with_the_first_record_that_is_read(progress):
-    progress.is_stalled(PARTITION, position=5, end=9, now=0.0)
-    late = STALLED_AFTER_SECONDS + 1
-    assert progress.is_stalled(PARTITION, position=5, end=9, now=late)
-    assert not progress.is_stalled(PARTITION, position=6, end=9, now=late)
+    assert look(progress, position=5, end=9, until=LATE)
+    assert not progress.is_stalled(PARTITION, position=6, end=9, now=LATE)
 
 
 def test_one_partition_does_not_hide_another(progress):
-    late = STALLED_AFTER_SECONDS + 1
     for partition in (PARTITION, OTHER):
-        progress.is_stalled(partition, position=5, end=9, now=0.0)
-    assert not progress.is_stalled(PARTITION, position=9, end=9, now=late)
-    assert progress.is_stalled(OTHER, position=5, end=9, now=late)
+        look(progress, partition=partition, position=5, end=9, until=STALLED_AFTER_SECONDS)
+    assert not progress.is_stalled(PARTITION, position=9, end=9, now=LATE)
+    assert progress.is_stalled(OTHER, position=5, end=9, now=LATE)
+
+
+def test_while_nobody_looked_nothing_stood_still(progress):
+    """Kafka was away, or the process was stopped: what waits now is given its time."""
+    look(progress, position=5, end=9, until=20)
+    back = 20 + UNSEEN_SECONDS + 1
+    assert not progress.is_stalled(PARTITION, position=5, end=9, now=back)
+    assert not look(progress, position=5, end=9, begin=back, until=back + STALLED_AFTER_SECONDS)
+    assert look(
+        progress,
+        position=5,
+        end=9,
+        begin=back + STALLED_AFTER_SECONDS,
+        until=back + STALLED_AFTER_SECONDS + 5,
+    )

@@ -42,5 +42,5 @@ async def _ask_of_a_closed_transport(ask) -> None:
     connection._writer.transport.abort()
     assert await connection._reader.read() == b""
     with pytest.raises(KafkaConnectionError, match=r"broker:9092 broken: .* closed"):
-        await asyncio.wait_for(ask(connection), 1)
+        await asyncio.wait_for(ask(connection), 10)
     assert not connection.connected()
