@@ -20,6 +20,7 @@ Answers = Callable[[], Awaitable[bool]]
 ANSWER_SECONDS = 5.0
 POLL_SECONDS = 1.0
 START_TIMEOUT_SECONDS = 30.0
+CANCEL_SECONDS = 5.0
 
 
 class Stuck(TimeoutError):
@@ -66,7 +67,9 @@ async def however_long_away(work: Awaitable[Result], answers: Answers, *, second
             log.warning("kafka takes its time", answers=has_answered)
         return running.result()
     finally:
-        running.cancel()
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running}, timeout=CANCEL_SECONDS)
 
 
 @asynccontextmanager

@@ -74,6 +74,25 @@ async def test_it_is_there_with_the_first_yes(monkeypatch: pytest.MonkeyPatch):
     await until_there(answering(False, False, True))
 
 
+async def test_what_is_given_up_has_ended_before_anybody_goes_on():
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(WINDOW_SECONDS)
+            ended.append(True)
+
+    waiting = asyncio.create_task(however_long_away(work(), answering(), seconds=30))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    assert ended == [True]
+
+
 async def test_a_producer_that_never_starts_is_given_up_and_stopped(monkeypatch):
     class Producer:
         is_stopped = False
