@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
@@ -21,6 +20,14 @@ ANSWER_SECONDS = 5.0
 POLL_SECONDS = 1.0
 START_TIMEOUT_SECONDS = 30.0
 CANCEL_SECONDS = 5.0
+
+
+class Client(Protocol):
+    async def start(self) -> object: ...
+    async def stop(self) -> object: ...
+
+
+AnyClient = TypeVar("AnyClient", bound=Client)
 
 
 class Stuck(TimeoutError):
@@ -73,12 +80,10 @@ async def however_long_away(work: Awaitable[Result], answers: Answers, *, second
 
 
 @asynccontextmanager
-async def started(
-    producer: AIOKafkaProducer, answers: Answers = assumed_there
-) -> AsyncIterator[AIOKafkaProducer]:
+async def started(client: AnyClient, answers: Answers = assumed_there) -> AsyncIterator[AnyClient]:
     """Its own `async with` leaves it open where it cannot start, and may wait for ever."""
     try:
-        await however_long_away(producer.start(), answers, seconds=START_TIMEOUT_SECONDS)
-        yield producer
+        await however_long_away(client.start(), answers, seconds=START_TIMEOUT_SECONDS)
+        yield client
     finally:
-        await producer.stop()
+        await client.stop()

@@ -93,8 +93,8 @@ async def test_what_is_given_up_has_ended_before_anybody_goes_on():
     assert ended == [True]
 
 
-async def test_a_producer_that_never_starts_is_given_up_and_stopped(monkeypatch):
-    class Producer:
+async def test_a_client_that_never_starts_is_given_up_and_stopped(monkeypatch):
+    class Deaf:
         is_stopped = False
 
         async def start(self) -> None:
@@ -104,8 +104,8 @@ async def test_a_producer_that_never_starts_is_given_up_and_stopped(monkeypatch)
             self.is_stopped = True
 
     monkeypatch.setattr(presence, "START_TIMEOUT_SECONDS", WINDOW_SECONDS)
-    producer = Producer()
+    client = Deaf()
     with pytest.raises(Stuck, match="Kafka answers"):
-        async with started(producer, answering(False, True)):
+        async with started(client, answering(False, True)):
             pytest.fail("it never starts")
-    assert producer.is_stopped
+    assert client.is_stopped
