@@ -107,10 +107,10 @@ class Lag:
         return await consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
 
     async def _positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """What was never committed is read from the first record that is still there."""
-        consumer = await self._consumer()
-        first: dict[TopicPartition, int] = await consumer.beginning_offsets(partitions)
-        return first | await self._committed()
+        """What was never committed, or is gone by now, is read from the first record that is still there."""
+        first = await (await self._consumer()).beginning_offsets(partitions)
+        committed = await self._committed()
+        return {each: max(first[each], committed.get(each, 0)) for each in partitions}
 
     async def _committed(self) -> dict[TopicPartition, int]:
         async with self._connecting:
