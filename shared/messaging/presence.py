@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TypeVar
 
 from aiokafka.client import AIOKafkaClient
@@ -20,6 +20,7 @@ ANSWER_SECONDS = 5.0
 POLL_SECONDS = 1.0
 START_TIMEOUT_SECONDS = 30.0
 CANCEL_SECONDS = 5.0
+STOP_SECONDS = 5.0
 
 
 class Client(Protocol):
@@ -81,9 +82,10 @@ async def however_long_away(work: Awaitable[Result], answers: Answers, *, second
 
 @asynccontextmanager
 async def started(client: AnyClient, answers: Answers = assumed_there) -> AsyncIterator[AnyClient]:
-    """Its own `async with` leaves it open where it cannot start, and may wait for ever."""
+    """Its own `async with` leaves it open where it cannot start, and may wait for ever, at the end as well."""
     try:
         await however_long_away(client.start(), answers, seconds=START_TIMEOUT_SECONDS)
         yield client
     finally:
-        await client.stop()
+        with suppress(TimeoutError):  # it waits for what a Kafka that is away has not acknowledged
+            await asyncio.wait_for(client.stop(), STOP_SECONDS)

@@ -93,6 +93,25 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
     assert _deaths(pair) == deaths, "a process must outlive Kafka's absence"
 
 
+async def test_a_process_that_is_to_stop_while_the_broker_is_away(pair: Stack, lines: Fronts, load: Load):
+    """The relay has given records to its client that nobody acknowledges."""
+    async with load.nothing_lost_or_doubled():
+        for _ in range(scaled(2, 50)):
+            lines.kafka.refuse()
+            committed = load.writers.committed
+
+            async def are_written(committed: int = committed) -> bool:
+                return load.writers.committed > committed + 50
+
+            await until(are_written, "facts that the relay cannot send")
+            began = time.monotonic()
+            for service in SERVICES:
+                await pair.kill(service, signal.SIGTERM)
+            note("stopped while the broker is away", seconds=time.monotonic() - began)
+            lines.kafka.heal()
+            await load.books.until_effects(20)
+
+
 async def test_a_line_to_the_broker_that_flaps(pair: Stack, lines: Fronts, load: Load):
     """Each time it goes away while clients are in the middle of connecting, asking and sending."""
     deaths = _deaths(pair)

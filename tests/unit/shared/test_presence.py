@@ -109,3 +109,16 @@ async def test_a_client_that_never_starts_is_given_up_and_stopped(monkeypatch):
         async with started(client, answering(False, True)):
             pytest.fail("it never starts")
     assert client.is_stopped
+
+
+async def test_a_client_that_never_stops_is_given_up(monkeypatch):
+    class Busy:
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(presence, "STOP_SECONDS", WINDOW_SECONDS)
+    async with asyncio.timeout(10):
+        async with started(Busy()):
+            pass
