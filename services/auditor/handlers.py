@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 BATCH_RECORDS = 2_000
 BATCH_SECONDS = 60.0
-"""A batch that takes longer than this, or twice this, while Kafka answers has no end."""
+"""After this, and once more if Kafka answers by then, a batch is given up."""
 
 
 @dataclass

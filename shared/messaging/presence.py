@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 from aiokafka.client import AIOKafkaClient
@@ -82,10 +82,12 @@ async def however_long_away(work: Awaitable[Result], answers: Answers, *, second
 
 @asynccontextmanager
 async def started(client: AnyClient, answers: Answers = assumed_there) -> AsyncIterator[AnyClient]:
-    """Its own `async with` leaves it open where it cannot start, and may wait for ever, at the end as well."""
+    """Its own `async with` leaves it open where it cannot start, and can wait for ever at both ends."""
     try:
         await however_long_away(client.start(), answers, seconds=START_TIMEOUT_SECONDS)
         yield client
     finally:
-        with suppress(TimeoutError):  # it waits for what a Kafka that is away has not acknowledged
+        try:
             await asyncio.wait_for(client.stop(), STOP_SECONDS)
+        except TimeoutError:
+            log.warning("kafka's client is left with what was not acknowledged")

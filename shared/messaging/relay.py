@@ -17,13 +17,7 @@ from shared.log import get_logger
 from shared.messaging.delivery import topic_named
 from shared.messaging.lease import Lease
 from shared.messaging.poke import until_poked
-from shared.messaging.presence import (
-    Answers,
-    assumed_there,
-    however_long_away,
-    started,
-    until_there,
-)
+from shared.messaging.presence import Answers, assumed_there, however_long_away, started, until_there
 from shared.postgres.database import Database, unless_away
 from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, PUBLISHED
 

@@ -96,7 +96,7 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
 async def test_a_process_that_is_to_stop_while_the_broker_is_away(pair: Stack, lines: Fronts, load: Load):
     """The relay has given records to its client that nobody acknowledges."""
     async with load.nothing_lost_or_doubled():
-        for _ in range(scaled(2, 50)):
+        for _ in range(scaled(1, 50)):
             lines.kafka.refuse()
             committed = load.writers.committed
 
