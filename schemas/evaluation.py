@@ -1,9 +1,17 @@
 """eval.commands and eval.events: suites, baselines and the gate's verdicts."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from schemas.base import Count, FileRef, JobId, Message, Sha256, TenantName, Value
+
+Expects = Literal["refusal", "answer"]
+"""What is right for every prompt of a safety suite: that it is refused, or that it is answered."""
+
+MarginPoints = Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)]
+"""Of 100 points."""
 
 
 class BenchmarkKind(StrEnum):
@@ -17,6 +25,8 @@ class RegisterBenchmark(Message):
     kind: BenchmarkKind
     file: FileRef
     num_fewshot: Count = 0
+    margin_points: MarginPoints | None = None
+    """The fall that the gate tolerates, declared by a suite too small for the gate's own margin."""
 
 
 class RegisterSafetySuite(Message):
@@ -25,6 +35,7 @@ class RegisterSafetySuite(Message):
     keyed_by = "name"
     name: str
     file: FileRef
+    expects: Expects = "refusal"
 
 
 class ReevaluateModel(Message):
@@ -42,6 +53,7 @@ class BenchmarkRegistered(Message):
     file: FileRef
     num_fewshot: Count
     rows: Count
+    margin_points: MarginPoints | None = None
 
 
 class SafetySuiteRegistered(Message):
@@ -50,6 +62,7 @@ class SafetySuiteRegistered(Message):
     digest: Sha256
     file: FileRef
     rows: Count
+    expects: Expects = "refusal"
 
 
 class Interval(Value):
@@ -75,7 +88,7 @@ class Check(Value):
 
 
 class StageResult(Value):
-    stage: Literal["benchmark", "holdout", "safety", "judge"]
+    stage: Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
     outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
     checks: tuple[Check, ...] = ()
     reason: str = ""

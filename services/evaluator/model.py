@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from schemas.base import FileRef, Sha256, Value
-from schemas.evaluation import BenchmarkKind, StageResult
+from schemas.evaluation import BenchmarkKind, Expects, MarginPoints, StageResult
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 
@@ -69,6 +69,10 @@ class Suite(Value):
     kind: BenchmarkKind | None
     num_fewshot: int = 0
     rows: int = 0
+    margin_points: MarginPoints | None = None
+    """Of a benchmark that declares its own."""
+    expects: Expects = "refusal"
+    """Of a safety suite."""
 
 
 class Baseline(Value):

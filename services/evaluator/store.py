@@ -34,12 +34,13 @@ GET_EVALUATION = f"SELECT {_EVALUATION} FROM evaluation WHERE eval_id = $1"
 FIND_WAITING = f"SELECT {_EVALUATION} FROM evaluation WHERE job_id = $1 AND state = 'waiting'"
 IS_RUNNING = "SELECT EXISTS (SELECT FROM evaluation WHERE model_id = $1 AND state = 'running')"
 ADD_SUITE = """
-    INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, registered_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7)
-    ON CONFLICT (name, digest) DO UPDATE SET file = $4, registered_at = $7"""
-LIST_SUITES = "SELECT name, digest, kind, file, num_fewshot, rows FROM suite"
-LIST_NEWEST_SUITES = """
-    SELECT DISTINCT ON (name, kind IS NULL) name, digest, kind, file, num_fewshot, rows FROM suite
+    INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, margin_points, expects, registered_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    ON CONFLICT (name, digest) DO UPDATE SET file = $4, margin_points = $7, registered_at = $9"""
+_SUITE = "name, digest, kind, file, num_fewshot, rows, margin_points, expects"
+LIST_SUITES = f"SELECT {_SUITE} FROM suite"
+LIST_NEWEST_SUITES = f"""
+    SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
 ADD_BASELINE = """
     INSERT INTO baseline (base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count,
@@ -141,6 +142,8 @@ async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
         suite.file.model_dump(mode="json"),
         suite.num_fewshot,
         suite.rows,
+        suite.margin_points,
+        suite.expects,
         at,
     )
 

@@ -10,8 +10,8 @@ FROZEN = {
         "list": "purpose",
         "validate": "path model holdout",
         "report": "dataset_id",
-        "register-benchmark": "name path kind num_fewshot",
-        "register-safety-suite": "name path",
+        "register-benchmark": "name path kind num_fewshot margin_points",
+        "register-safety-suite": "name path benign",
     },
     "jobs": {
         "submit": "training_file model suffix validation_file holdout safety_mix options watch",

@@ -88,6 +88,8 @@ def is_requested(artefact: Artefact, stage: StageName) -> bool:
         "benchmark": artefact.benchmarks,
         "holdout": artefact.holdout,
         "safety": artefact.suites,
+        # The artefact names digests alone. Which of them are benign matters only once something is scored.
+        "over_refusal": artefact.suites,
         "judge": artefact.gate.judge,
     }
     return bool(asked[stage])

@@ -5,8 +5,8 @@ from typing import Literal
 
 from schemas.evaluation import Check, StageResult
 
-StageName = Literal["benchmark", "holdout", "safety", "judge"]
-STAGES: tuple[StageName, ...] = ("benchmark", "holdout", "safety", "judge")
+StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
+STAGES: tuple[StageName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
 
 
 def not_requested(stage: StageName, reason: str) -> StageResult:
