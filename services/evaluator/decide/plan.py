@@ -9,7 +9,7 @@ from schemas.evaluation import BenchmarkKind, Expects
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
-from services.evaluator.gates.stages import STAGES
+from services.evaluator.gates.stages import RULES_VERSION
 from services.evaluator.model import Baseline, Suite
 from services.evaluator.scoring.order import (
     AnyPart,
@@ -129,7 +129,7 @@ def result_key(
             "template": version.template_sha256,
             "holdout": artefact.holdout.sha256 if artefact.holdout else None,
             "gate": artefact.gate.model_dump(mode="json"),
-            "stages": STAGES,
+            "rules": RULES_VERSION,
             "benchmarks": artefact.benchmarks,
             "suites": artefact.suites,
             "harness": harness.of(is_safety=True),

@@ -87,6 +87,10 @@ class ItemScore(Value):
     key: str
     """Line and start of the sha256 of what the model was given."""
     answer: str | None = None
+    is_cut: bool = False
+    """The model had more to say than it was allowed to."""
+    category: str = ""
+    """Of a prompt whose suite has categories."""
     numbers: dict[str, float] = Field(default_factory=dict)
 
 
