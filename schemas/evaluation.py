@@ -116,6 +116,9 @@ class EvalFact(Message):
     model_id: str
     digest: Sha256
     base_sha: Sha256
+    number: Count = 0
+    """Which evaluation of its job this is, from 1; of two verdicts the greater number is the newer one.
+    0 where an older writer did not say."""
 
 
 class EvalStarted(EvalFact):

@@ -183,6 +183,7 @@ MODEL_EVENTS = Topic(
         model.BaseModelRegistered,
         model.ModelRegistered,
         model.ModelPromoted,
+        model.ModelDemoted,
         model.PromotionRefused,
         model.ModelArchived,
         model.ModelExported,

@@ -297,6 +297,10 @@ async def _promoted(event: model.ModelPromoted, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, event.eval_id)
 
 
+async def _demoted(event: model.ModelDemoted, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, None)
+
+
 async def _archived(event: model.ModelArchived, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STAGE, event.model_id, "archived", None)
 
@@ -404,6 +408,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
     model.BaseModelRegistered: _base_registered,
     model.ModelRegistered: _model_registered,
     model.ModelPromoted: _promoted,
+    model.ModelDemoted: _demoted,
     model.ModelArchived: _archived,
     model.AdaptersStale: _stale,
     model.DeploymentApproved: _route("pending"),

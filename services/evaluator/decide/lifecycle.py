@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.base import Message
 from schemas.evaluation import (
@@ -34,9 +35,11 @@ def evaluation_id(*identity: str) -> str:
     return "eval-" + hashlib.sha256("/".join(identity).encode()).hexdigest()[:24]
 
 
-def open_evaluation(eval_id: str, artefact: Artefact, version: ModelRegistered | None) -> Decision:
+def open_evaluation(
+    eval_id: str, artefact: Artefact, version: ModelRegistered | None, *, number: int = 1
+) -> Decision:
     """The artefact is to be evaluated; it begins at once if its version is known already."""
-    waiting = Evaluation(eval_id=eval_id, artefact=artefact)
+    waiting = Evaluation(eval_id=eval_id, artefact=artefact, number=number)
     return Decision(waiting) if version is None else begin(waiting, version)
 
 
@@ -109,7 +112,7 @@ def recorded(baseline: Baseline) -> BaselineRecorded:
     return BaselineRecorded(**baseline.model_dump(exclude={"key", "sha256"}))
 
 
-def _about(evaluation: Evaluation) -> dict[str, str]:
+def _about(evaluation: Evaluation) -> dict[str, Any]:
     version = evaluation.version
     assert version is not None, f"{evaluation.eval_id} runs without a version"
     return {
@@ -119,6 +122,7 @@ def _about(evaluation: Evaluation) -> dict[str, str]:
         "model_id": version.model_id,
         "digest": version.digest,
         "base_sha": version.base_sha,
+        "number": evaluation.number,
     }
 
 
