@@ -180,7 +180,9 @@ async def _succeeded(event: job.JobSucceeded, unit: Unit) -> None:
         phase="succeeded",
         fine_tuned_model=event.fine_tuned_model,
         model_id=event.model_id,
+        is_promoted=event.promoted,
         is_deployed=event.deployed,
+        ending=event.message,
         finished_at=unit.now,
     )
 

@@ -12,8 +12,11 @@ JOB_COLUMNS = """
     job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
-        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_deployed, error,
-    certificate, cost, created_at, finished_at"""
+        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, error,
+    certificate, cost, created_at, finished_at,
+    (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages)
+       FROM evaluation WHERE evaluation.job_id = job.job_id
+      ORDER BY outcome = 'running', created_at DESC LIMIT 1) AS evaluation"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job
