@@ -68,10 +68,20 @@ def job(row: Row) -> Shape:
 
 def _progress(row: Row) -> Shape | None:
     """How far what goes on now is; None where nothing goes on that counts."""
+    if row["phase"] == "evaluating":
+        return _eval_progress((row["evaluation"] or {}).get("progress"))
     if row["phase"] not in ("running", "checkpointing") or not row["num_steps"]:
         return None
     done = {"done": row["last_step"] or 0, "total": row["num_steps"], "unit": "steps"}
-    return {"stage": "training", "part": "", **done, "seconds_left": None}
+    return {"stage": "training", "part": "", "side": None, **done, "seconds_left": None}
+
+
+def _eval_progress(found: Shape | None) -> Shape | None:
+    if found is None:
+        return None
+    counted = {"done": found["items_done"], "total": found["items_total"], "unit": "items"}
+    where = {"stage": found["stage"], "part": found["suite"], "side": found["side"]}
+    return where | counted | {"seconds_left": found["seconds_left"]}
 
 
 def _ending(row: Row) -> Ending:
@@ -228,6 +238,7 @@ def evaluation(row: Row) -> Shape:
         "outcome": row["outcome"],
         "reason": row["reason"],
         "stages": row["stages"],
+        "progress": _eval_progress(row["progress"]),
     }
 
 

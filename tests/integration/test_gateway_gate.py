@@ -2,11 +2,12 @@
 
 import pytest
 
-from schemas.evaluation import Check, EvalFailed, EvalStarted, StageResult
+from schemas.evaluation import Check, EvalFailed, EvalProgressed, EvalStarted, StageResult
 from schemas.job import JobSubmitted, JobSucceeded
 from services.gateway.decide import GateStatus
 from shared.clock import utc_now
 from tests.builders import a_file_ref, a_sha
+from tests.integration.evaluator_world import a_job
 from tests.integration.gateway_world import World, mark, until, world
 
 __all__ = ["world"]
@@ -63,6 +64,37 @@ class Told:
             return job if is_shown else None
 
         return await until(shown, f"gate {status} in {self.job_id}")
+
+    async def progress_is(self, done: int) -> dict:
+        async def shown() -> dict | None:
+            progress = (await self.job())["retune"]["progress"]
+            return progress if progress and progress["done"] == done else None
+
+        return await until(shown, f"{done} items in {self.job_id}")
+
+    def progressed(self, done: int) -> EvalProgressed:
+        about = self.started.model_dump()
+        place = {"stage": "safety", "suite": "refusals", "side": "candidate"}
+        return EvalProgressed(**about, **place, items_done=done, items_total=120, seconds_left=41.0)
+
+
+class TestARunningGate:
+    async def test_is_seen_in_the_job_while_it_runs_and_never_in_its_timeline(self, world: World):
+        told = Told(world)
+        evaluating = a_job(base_sha=world.base_sha, template_sha256=a_sha("template"))
+        evaluating = evaluating.model_copy(update={"job_id": told.job_id})
+        await world.voices.say("scheduler", told.submitted, evaluating)
+        await world.voices.say("evaluator", told.started, told.progressed(30), told.progressed(60))
+        await until(lambda: world.is_consumed("job.events", told.job_id, 2), "the job")
+        progress = await told.progress_is(60)
+        assert (progress["stage"], progress["part"], progress["seconds_left"]) == ("safety", "refusals", 41.0)
+        await world.voices.say("evaluator", told.failed, told.progressed(90))
+        await until(lambda: world.is_consumed("eval.events", told.eval_id, 5), "what came after the verdict")
+        assert (await told.job())["retune"]["progress"] is None
+        listed = (await world.ask("GET", f"/fine_tuning/jobs/{told.job_id}/events?limit=100")).json()["data"]
+        types = [each["data"]["type"] for each in listed]
+        assert types.count("EvalStarted") == 1
+        assert "EvalProgressed" not in types
 
 
 class TestABlockedJob:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from services.admin.commands import jobs
+from services.admin.commands.watch import doing
 from tests.unit.admin.commandline import CommandLine, lines
 
 NAME = "ft:tiny:acme:docs:1f2e3d4c"
@@ -28,6 +29,15 @@ def a_job(phase: str, step: int = 0, of: int | None = None, waiting_for: str = "
     return {"id": "ftjob-1", "fine_tuned_model": None, "error": {}, "retune": ours, **changes}
 
 
+GATE = {
+    "stage": "safety",
+    "part": "refusals",
+    "side": "candidate",
+    "done": 0,
+    "total": 120,
+    "unit": "items",
+    "seconds_left": 41.2,
+}
 DONE = a_job("succeeded", gate="passed", is_usable=True, is_deployed=True, fine_tuned_model=NAME)
 BLOCKED = a_job(
     "succeeded",
@@ -43,6 +53,7 @@ STORY = (
     a_job("running", 10, 40),
     a_job("running", 20, 40),
     a_job("evaluating"),
+    a_job("evaluating", progress=GATE | {"done": 30}),
 )
 
 
@@ -92,6 +103,7 @@ def test_it_follows_the_job_to_its_end(retune, screen):
         "running step 10 of 40",
         "running step 20 of 40",
         "evaluating",
+        "evaluating safety refusals, 30 of 120 items, about 41 s left",
         "succeeded, gate passed",
     ):
         assert expected in shown
@@ -110,7 +122,7 @@ def test_the_bar_is_as_full_as_the_job_is_done(retune, screen, monkeypatch):
     )
     tell(retune, *STORY, DONE)
     retune.run("jobs", "watch", "ftjob-1")
-    assert shares == [(None, 0), (None, 0), (40, 25), (40, 50), (None, 0), (None, 0)]
+    assert shares == [(None, 0), (None, 0), (40, 25), (40, 50), (None, 0), (120, 25), (None, 0)]
 
 
 @pytest.mark.parametrize("phase", ["failed", "cancelled"])
@@ -183,12 +195,31 @@ def test_a_model_that_was_not_to_be_deployed_is_usable(retune, screen):
 
 def test_where_output_is_no_terminal_changes_alone_are_printed(retune, monkeypatch):
     monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    gate = [
+        a_job("evaluating", progress=GATE | {"done": done, "seconds_left": 120 - done}) for done in range(120)
+    ]
     running = [a_job("running", step, 40) for step in range(1, 41) for _ in range(3)]
-    tell(retune, a_job("validating"), a_job("validating"), *running, *[a_job("evaluating")] * 50, DONE)
+    tell(retune, a_job("validating"), a_job("validating"), *running, *gate, DONE)
     code, _, err = retune.run("jobs", "watch", "ftjob-1")
     assert code == 0
     told = err.splitlines()
-    assert len(told) == len(set(told)) == 1 + 11 + 1 + 1
+    assert len(told) == len(set(told)) == 1 + 11 + 10 + 1
     assert told[0] == "validating"
     assert told[1] == "running: step 1 of 40"
-    assert told[-2:] == ["evaluating", "succeeded, gate passed"]
+    assert told[12] == "evaluating: safety refusals, 0 of 120 items, about 2 min left"
+    assert told[-1] == "succeeded, gate passed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"stage": "loading", "part": "", "side": None, "total": None, "seconds_left": None}, "loading"),
+        ({"side": "base"}, "safety refusals of the base model, 0 of 120 items, about 41 s left"),
+        (
+            {"stage": "holdout", "part": "", "seconds_left": 600.0},
+            "holdout, 0 of 120 items, about 10 min left",
+        ),
+    ],
+)
+def test_the_gate_says_what_it_measures(changes, expected):
+    assert doing(a_job("evaluating", progress=GATE | changes)) == expected

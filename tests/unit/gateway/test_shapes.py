@@ -20,6 +20,14 @@ STAGES = [
 ]
 FAILED = {"eval_id": "eval-1", "outcome": "failed", "reason": REASON, "stages": STAGES}
 PASSED = {"eval_id": "eval-2", "outcome": "passed", "reason": "", "stages": STAGES[:1]}
+SCORING = {
+    "stage": "safety",
+    "suite": "refusals",
+    "side": "candidate",
+    "items_done": 30,
+    "items_total": 120,
+    "seconds_left": 41.2,
+}
 RUNNING = {"eval_id": "eval-3", "outcome": "running", "reason": "", "stages": []}
 BLOCKED = {
     "phase": "succeeded",
@@ -145,3 +153,19 @@ def test_training_is_progress_in_steps():
         "steps",
     )
     assert the_job(phase="queued", num_steps=40)["retune"]["progress"] is None
+
+
+def test_the_gate_is_progress_in_items():
+    progress = the_job(phase="evaluating", num_steps=40, evaluation=RUNNING | {"progress": SCORING})[
+        "retune"
+    ]["progress"]
+    assert progress == {
+        "stage": "safety",
+        "part": "refusals",
+        "side": "candidate",
+        "done": 30,
+        "total": 120,
+        "unit": "items",
+        "seconds_left": 41.2,
+    }
+    assert the_job(phase="evaluating", num_steps=40, evaluation=None)["retune"]["progress"] is None
