@@ -166,6 +166,7 @@ EVAL_EVENTS = Topic(
     ("evaluator",),
     (
         evaluation.EvalStarted,
+        evaluation.EvalProgressed,
         evaluation.EvalStageCompleted,
         evaluation.EvalPassed,
         evaluation.EvalFailed,

@@ -1,6 +1,7 @@
 """From an artefact and its version to exactly one verdict event."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from schemas.evaluation import (
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
+    EvalProgressed,
     EvalStageCompleted,
     EvalStarted,
     StageResult,
@@ -106,6 +108,10 @@ def renewed(artefact: Artefact, suites: tuple[Suite, ...]) -> Artefact:
             "suites": {suite.name: suite.digest for suite in suites if suite.kind is None},
         }
     )
+
+
+def progressed(evaluation: Evaluation, progress: Mapping[str, Any]) -> EvalProgressed:
+    return EvalProgressed(**_about(evaluation), **progress)
 
 
 def recorded(baseline: Baseline) -> BaselineRecorded:
