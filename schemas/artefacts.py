@@ -5,6 +5,8 @@ A manifest is written last and names size and sha256 of every file; an artefact 
 
 from typing import Literal
 
+from pydantic import Field
+
 from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
 from schemas.specification import DatasetFormat, Method, canonical_sha256
 
@@ -46,6 +48,8 @@ class DatasetCounts(Value):
     near_duplicates: Count = 0
     contaminated_rows: Count = 0
     safety_rows: Count = 0
+    kept_leaks: dict[str, Count] = Field(default={})
+    """Contaminated rows that are trained on because an operator said `keep`: by source, `holdout` for the holdout."""
 
 
 class DatasetManifest(Value):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, FileRef, JobId, Message, Sha256, TenantName, Value
+from schemas.base import Count, FileRef, JobId, Message, Seconds, Sha256, TenantName, Value
 
 Expects = Literal["refusal", "answer"]
 """What is right for every prompt of a safety suite: that it is refused, or that it is answered."""
@@ -134,10 +134,29 @@ class EvalFact(Message):
     model_id: str
     digest: Sha256
     base_sha: Sha256
+    number: Count = 0
+    """Which evaluation of its job this is, from 1; of two verdicts the greater number is the newer one.
+    0 where an older writer did not say."""
 
 
 class EvalStarted(EvalFact):
     pass
+
+
+class EvalProgressed(EvalFact):
+    """How far a running gate is: at most one every few seconds, for people alone; nothing follows from it."""
+
+    stage: str
+    """`loading`, or the gate's stage that is being measured."""
+    suite: str = ""
+    """The registered file that is being scored, where it has a name."""
+    side: Literal["base", "candidate"] | None = None
+    """Whose answers are being scored; None where both sides are, or neither."""
+    items_done: Count = 0
+    items_total: Count | None = None
+    """Of this suite on this side; None where it is not counted."""
+    seconds_left: Seconds | None = None
+    """Estimate of how long all that is left to score will take; None where nothing was scored yet."""
 
 
 class EvalStageCompleted(EvalFact):

@@ -119,6 +119,16 @@ class ModelPromoted(ModelFact):
     eval_id: str
 
 
+class ModelDemoted(ModelFact):
+    """The gate failed a version that it had passed before: back in `dev`, and no slot serves it any more."""
+
+    full_name: str
+    stage: Stage = Stage.DEV
+    eval_id: str
+    """The evaluation that failed."""
+    reason: str
+
+
 class PromotionRefused(Message):
     """The version is not promoted. `artefact`: it could not be copied or verified, so there is no version."""
 

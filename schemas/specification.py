@@ -89,10 +89,15 @@ class DatasetPolicy(Spec):
     exact_duplicates: Literal["drop", "keep"] = "drop"
     near_duplicates: Literal["drop", "keep"] = "drop"
     near_duplicate_similarity: Share = 0.9
-    """Jaccard similarity of the sets of character 5-grams from which two rows count as near duplicates."""
+    """Jaccard similarity of the prompts' character 5-grams, boilerplate left out, from which on two rows of equal
+    answers and equal system turns are near duplicates."""
     contamination: Literal["drop", "reject_file", "keep"] = "drop"
+    """`keep` is for operators: rows that are kept make the stage of their source inconclusive."""
     contamination_share: Share = 0.5
-    """Share of a row's 13-grams found in a benchmark or the holdout above which it is contaminated."""
+    """Share of the 13-grams of a benchmark, suite or holdout item from which on a row that holds them is
+    contaminated; above the default for operators only."""
+    max_dropped_ratio: Share = 0.2
+    """A filter (exact duplicates, near duplicates, contamination) that would drop more of a file rejects it."""
     window_tokens: PositiveInt | Auto = "auto"
     """Tokens of one packed window. `auto`: 4,096, or the base model's context if that is smaller."""
     max_row_bytes: PositiveInt = 4 * 1024 * 1024

@@ -49,12 +49,12 @@ def _has_default(info: FieldInfo) -> bool:
 
 
 def _is_plain(annotation: Any) -> bool:
-    """A primitive, one of several words, or a record of nothing else."""
+    """A primitive, one of several words, a list or map, or a record of nothing else."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return all(_is_plain(info.annotation) for info in annotation.model_fields.values())
     if get_origin(annotation) is Annotated:
         return _is_plain(get_args(annotation)[0])
-    return get_origin(annotation) is Literal or annotation in _PRIMITIVES
+    return get_origin(annotation) in (Literal, tuple, list, dict, Mapping) or annotation in _PRIMITIVES
 
 
 def _type(annotation: Any, seen: set[str]) -> Any:

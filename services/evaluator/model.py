@@ -44,6 +44,8 @@ class Evaluation:
     eval_id: str
     artefact: Artefact
     """What was trained and what it is to be held against."""
+    number: int = 1
+    """Which evaluation of its job this is."""
     state: EvaluationState = EvaluationState.WAITING
     version: ModelRegistered | None = None
     reason: str = ""

@@ -22,10 +22,11 @@ SAVE_VERSION = """
     ON CONFLICT (model_id) DO UPDATE SET body = $4"""
 FIND_VERSION = "SELECT body FROM model_version WHERE model_id = $1 AND tenant = $2"
 LIST_VERSIONS = "SELECT body FROM model_version WHERE job_id = $1"
-_EVALUATION = "eval_id, state, artefact, version, stages, reason, revision"
+_EVALUATION = "eval_id, number, state, artefact, version, stages, reason, revision"
 ADD_EVALUATION = """
-    INSERT INTO evaluation (eval_id, job_id, model_id, state, artefact, version, stages, reason, revision)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0) ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
+    INSERT INTO evaluation (eval_id, job_id, model_id, number, state, artefact, version, stages, reason, revision)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0) ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
+NEXT_NUMBER = "SELECT coalesce(max(number), 0) + 1 FROM evaluation WHERE job_id = $1"
 SAVE_EVALUATION = """
     UPDATE evaluation
        SET state = $2, model_id = $3, version = $4, stages = $5, reason = $6, revision = revision + 1
@@ -91,6 +92,7 @@ async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
             evaluation.eval_id,
             evaluation.artefact.job_id,
             evaluation.version.model_id if evaluation.version else None,
+            evaluation.number,
             evaluation.state,
             evaluation.artefact.model_dump(mode="json"),
             _version_body(evaluation),
@@ -98,6 +100,11 @@ async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
             evaluation.reason,
         )
     )
+
+
+async def next_number(conn: Connection, job_id: str) -> int:
+    """Of the job's evaluation to come; the caller holds the job's lock."""
+    return int(await conn.fetchval(NEXT_NUMBER, job_id))
 
 
 async def save_evaluation(conn: Connection, evaluation: Evaluation) -> None:
@@ -188,6 +195,7 @@ def _stage_bodies(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _evaluation(row: Any) -> Evaluation:
     return Evaluation(
         eval_id=row["eval_id"],
+        number=row["number"],
         artefact=Artefact.model_validate(row["artefact"]),
         state=EvaluationState(row["state"]),
         version=ModelRegistered.model_validate(row["version"]) if row["version"] else None,

@@ -34,7 +34,7 @@ async def project(event: Message, unit: Unit) -> None:
 
 async def _job_of(event: Any, unit: Unit) -> str | None:
     """The job in whose timeline the event belongs."""
-    if isinstance(event, training.StepsRecorded):
+    if isinstance(event, UNTOLD):
         return None
     if isinstance(event, CommandRefused):
         own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
@@ -180,7 +180,9 @@ async def _succeeded(event: job.JobSucceeded, unit: Unit) -> None:
         phase="succeeded",
         fine_tuned_model=event.fine_tuned_model,
         model_id=event.model_id,
+        is_promoted=event.promoted,
         is_deployed=event.deployed,
+        ending=event.message,
         finished_at=unit.now,
     )
 
@@ -297,6 +299,10 @@ async def _promoted(event: model.ModelPromoted, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, event.eval_id)
 
 
+async def _demoted(event: model.ModelDemoted, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, None)
+
+
 async def _archived(event: model.ModelArchived, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STAGE, event.model_id, "archived", None)
 
@@ -322,6 +328,14 @@ def _evaluation(outcome: str) -> Projection:
         )
 
     return update
+
+
+async def _eval_progressed(event: evaluation.EvalProgressed, unit: Unit) -> None:
+    """What comes after the verdict, from a process that did not know of it, says nothing."""
+    fields = {"stage", "suite", "side", "items_done", "items_total", "seconds_left"}
+    await unit.conn.execute(
+        readmodels.SAVE_EVAL_PROGRESS, event.eval_id, event.model_dump(mode="json", include=fields)
+    )
 
 
 async def _replica_ready(event: deployment.ReplicaReady, unit: Unit) -> None:
@@ -367,6 +381,9 @@ async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SAVE_POOL, event.pool, event.model_dump(mode="json"))
 
 
+UNTOLD = (training.StepsRecorded, evaluation.EvalProgressed)
+"""Facts about a job that are no part of its timeline: there are too many of them."""
+
 AWAITED = (
     CommandRefused,
     model.DeploymentApproved,
@@ -404,11 +421,13 @@ PROJECTIONS: dict[type[Message], Projection] = {
     model.BaseModelRegistered: _base_registered,
     model.ModelRegistered: _model_registered,
     model.ModelPromoted: _promoted,
+    model.ModelDemoted: _demoted,
     model.ModelArchived: _archived,
     model.AdaptersStale: _stale,
     model.DeploymentApproved: _route("pending"),
     model.DeploymentWithdrawn: _route("withdrawn"),
     evaluation.EvalStarted: _evaluation("running"),
+    evaluation.EvalProgressed: _eval_progressed,
     evaluation.EvalPassed: _evaluation("passed"),
     evaluation.EvalFailed: _evaluation("failed"),
     evaluation.EvalInconclusive: _evaluation("inconclusive"),

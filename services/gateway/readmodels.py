@@ -12,8 +12,12 @@ JOB_COLUMNS = """
     job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
-        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_deployed, error,
-    certificate, cost, created_at, finished_at"""
+        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, error,
+    certificate, cost, created_at, finished_at,
+    (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
+                               'progress', progress)
+       FROM evaluation WHERE evaluation.job_id = job.job_id
+      ORDER BY outcome = 'running', created_at DESC LIMIT 1) AS evaluation"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job
@@ -90,9 +94,10 @@ FIND_MODEL = f"""
 SAVE_EVALUATION = """
     INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7"""
+    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, progress = NULL"""
+SAVE_EVAL_PROGRESS = "UPDATE evaluation SET progress = $2 WHERE eval_id = $1 AND outcome = 'running'"
 FIND_EVALUATION = """
-    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at FROM evaluation
+    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, progress, created_at FROM evaluation
      WHERE model_id = $1 ORDER BY created_at DESC LIMIT 1"""
 SAVE_REPLICA = """
     INSERT INTO replica (replica_id, incarnation, pool, base_model, base_sha, served_base, url, is_ready)

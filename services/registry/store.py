@@ -1,6 +1,6 @@
 """SQL of the registry; the only file that knows its columns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import asyncpg
@@ -54,6 +54,13 @@ VERSION_BY_ANY_NAME = f"""
      ORDER BY (archived_at IS NULL) DESC, (stage <> 'dev') DESC, registered_at DESC LIMIT 1 FOR UPDATE"""
 
 VERSIONS = f"SELECT {VERSION_COLUMNS} FROM model_version"
+
+SERVABLE_VERSIONS = f"""
+    {VERSIONS}
+     WHERE model_id IN (SELECT g.model_id FROM slot_generation g WHERE g.tenant = $1 AND g.slot = $2)
+       AND EXISTS (SELECT FROM base_model b
+                    WHERE b.name = model_version.base_model AND b.base_sha = model_version.base_sha)
+     ORDER BY model_id FOR SHARE OF model_version"""
 
 ADD_SLOT = "INSERT INTO slot (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
@@ -160,15 +167,15 @@ async def find_version_of(conn: Connection, tenant: str, name: str) -> Version |
     return _version(row) if row else None
 
 
-async def servable_versions(conn: Connection, model_ids: Iterable[str | None]) -> dict[str, Version]:
-    """Those that may be served now: gated, not archived, on their base model's present files."""
-    rows = await conn.fetch(
-        f"""{VERSIONS} WHERE model_id = ANY($1) AND stage <> 'dev' AND archived_at IS NULL
-             AND EXISTS (SELECT FROM base_model b
-                          WHERE b.name = model_version.base_model AND b.base_sha = model_version.base_sha)""",
-        [known for known in model_ids if known is not None],
-    )
-    return {row["model_id"]: _version(row) for row in rows}
+async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[str, Version]:
+    """Of the versions that the slot has served, those that may be served now.
+
+    They stay so until the caller's transaction ends. Call it before the slot is locked: a verdict and an archival
+    lock the version first and its slots afterwards.
+    """
+    rows = await conn.fetch(SERVABLE_VERSIONS, tenant, slot)
+    found = [_version(row) for row in rows]
+    return {version.model_id: version for version in found if version.may_be_served}
 
 
 async def versions_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Version]:
@@ -255,6 +262,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, object]:
         "eval_id": verdict.eval_id,
         "outcome": verdict.outcome,
         "reason": verdict.reason,
+        "number": verdict.number,
         "stages": [stage.model_dump(mode="json") for stage in verdict.stages],
     }
 
@@ -267,4 +275,5 @@ def _verdict(found: dict[str, object]) -> Verdict:
         outcome=found["outcome"],  # type: ignore[arg-type]
         stages=tuple(StageResult.model_validate(stage) for stage in stages),
         reason=str(found["reason"]),
+        number=int(str(found.get("number", 0))),
     )

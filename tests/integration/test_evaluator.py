@@ -136,6 +136,10 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
     events = world.about(job.job_id)
     assert [type(event) for event in events] == [EvalStarted, *[EvalStageCompleted] * 4, EvalPassed]
     assert tuple(event.result for event in events[1:5]) == verdict.stages
+    progress = world.progress_of(job.job_id)
+    assert {"benchmark", "holdout", "safety"} <= {each.stage for each in progress}
+    assert all(each.items_done <= (each.items_total or 0) for each in progress)
+    assert all(each.seconds_left is not None for each in progress)
     checks = {check.name: check for stage in verdict.stages for check in stage.checks}
     assert checks["modules"].count == checks["theft"].count == 40
     assert checks["relative_gain"].count == 60

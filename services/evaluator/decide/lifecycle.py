@@ -1,7 +1,9 @@
 """From an artefact and its version to exactly one verdict event."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.base import Message
 from schemas.evaluation import (
@@ -9,6 +11,7 @@ from schemas.evaluation import (
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
+    EvalProgressed,
     EvalStageCompleted,
     EvalStarted,
     StageResult,
@@ -34,9 +37,11 @@ def evaluation_id(*identity: str) -> str:
     return "eval-" + hashlib.sha256("/".join(identity).encode()).hexdigest()[:24]
 
 
-def open_evaluation(eval_id: str, artefact: Artefact, version: ModelRegistered | None) -> Decision:
+def open_evaluation(
+    eval_id: str, artefact: Artefact, version: ModelRegistered | None, *, number: int = 1
+) -> Decision:
     """The artefact is to be evaluated; it begins at once if its version is known already."""
-    waiting = Evaluation(eval_id=eval_id, artefact=artefact)
+    waiting = Evaluation(eval_id=eval_id, artefact=artefact, number=number)
     return Decision(waiting) if version is None else begin(waiting, version)
 
 
@@ -105,11 +110,15 @@ def renewed(artefact: Artefact, suites: tuple[Suite, ...]) -> Artefact:
     )
 
 
+def progressed(evaluation: Evaluation, progress: Mapping[str, Any]) -> EvalProgressed:
+    return EvalProgressed(**_about(evaluation), **progress)
+
+
 def recorded(baseline: Baseline) -> BaselineRecorded:
     return BaselineRecorded(**baseline.model_dump(exclude={"key", "sha256"}))
 
 
-def _about(evaluation: Evaluation) -> dict[str, str]:
+def _about(evaluation: Evaluation) -> dict[str, Any]:
     version = evaluation.version
     assert version is not None, f"{evaluation.eval_id} runs without a version"
     return {
@@ -119,6 +128,7 @@ def _about(evaluation: Evaluation) -> dict[str, str]:
         "model_id": version.model_id,
         "digest": version.digest,
         "base_sha": version.base_sha,
+        "number": evaluation.number,
     }
 
 

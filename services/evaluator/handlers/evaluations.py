@@ -24,7 +24,8 @@ async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
     await _save_artefact(artefact, unit)
     version = await store.find_version_of(unit.conn, event.job_id, event.bundle)
     eval_id = lifecycle.evaluation_id(event.job_id, str(event.attempt), event.bundle.manifest_sha256)
-    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version))
+    number = await store.next_number(unit.conn, event.job_id)
+    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version, number=number))
 
 
 async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
@@ -66,7 +67,9 @@ async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
         raise _refused("already_running", command, "is being evaluated")
     suites = await store.list_suites(unit.conn, newest=True)
     eval_id = lifecycle.evaluation_id(command.model_id, unit.envelope.id)
-    await _open(unit, lifecycle.open_evaluation(eval_id, lifecycle.renewed(artefact, suites), version))
+    number = await store.next_number(unit.conn, version.job_id)
+    renewed = lifecycle.renewed(artefact, suites)
+    await _open(unit, lifecycle.open_evaluation(eval_id, renewed, version, number=number))
 
 
 async def _save_artefact(artefact: Artefact, unit: Unit) -> None:

@@ -1,7 +1,9 @@
 """The leased task of an evaluation: fetch, score, classify, judge, grade, store; then tell, in one transaction."""
 
+import asyncio
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
 from services.evaluator.clients.child import ScoringChild
-from services.evaluator.clients.files import Cache
+from services.evaluator.clients.files import Cache, count_lines
 from services.evaluator.clients.jury import Jury
 from services.evaluator.decide import grading, lifecycle
 from services.evaluator.decide.lifecycle import Decision
@@ -23,8 +25,10 @@ from services.evaluator.decide.plan import (
     order_of,
     result_key,
 )
+from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
 from services.evaluator.handlers.evaluations import RunGate
+from services.evaluator.handlers.progress import telling
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
 from services.evaluator.settings import Settings
@@ -113,12 +117,20 @@ class Gate:
         await self._cache.trim()
         order = await self._order(plan)
         work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
-        scores = await self._child.score(order, work_dir)
-        if scores.failure is not None:
-            return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
-        result = await self._grade(plan, scores, order)
+        rows = await asyncio.to_thread(_rows, plan.files, order)
+        async with telling(partial(self._tell_progress, plan.evaluation), rows) as teller:
+            scores = await self._child.score(order, work_dir, teller.note)
+            if scores.failure is not None:
+                return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
+            if plan.evaluation.artefact.gate.judge is not None:
+                teller.note({"part": "judge"})
+            result = await self._grade(plan, scores, order)
         shutil.rmtree(work_dir, ignore_errors=True)
         return result
+
+    async def _tell_progress(self, evaluation: Evaluation, progress: Progress) -> None:
+        async with self._service.unit() as unit:
+            await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 
     async def _order(self, plan: Plan) -> Order:
         return order_of(
@@ -198,6 +210,16 @@ class Gate:
             baselines=baselines,
             details=details,
         )
+
+
+def _rows(files: tuple[Known, ...], order: Order) -> dict[Key, int]:
+    """What is to be scored. A holdout's rows are counted: nobody registered it."""
+    registered = {known.part: known.suite.rows for known in files if known.suite is not None}
+    return {
+        (part.name, side.value): registered.get(part.name) or count_lines(Path(part.path))
+        for part in order.parts
+        for side in part.sides
+    }
 
 
 async def _tell(unit: Unit, decision: Decision) -> None:

@@ -10,6 +10,7 @@ from schemas.model import (
     DeploymentApproved,
     DeploymentWithdrawn,
     ModelArchived,
+    ModelDemoted,
     ModelPromoted,
     ModelRegistered,
     PromoteModel,
@@ -134,18 +135,76 @@ class TestOnEvalPassed:
         assert (promoted.stage, promoted.eval_id) == (Stage.PRODUCTION, "eval-later")
 
 
-class TestOnEvalNotPassed:
+def inconclusive(version, **changes):
+    return EvalInconclusive(**failed(version, reason="judge away").model_dump() | changes)
+
+
+class TestOnEvalFailed:
     def test_leaves_the_version_in_dev_with_the_numbers(self):
         version = a_version()
-        decision = versions.on_eval_not_passed(version, failed(version))
+        decision = versions.on_eval_failed(version, [], failed(version))
         assert decision.version.stage is Stage.DEV
         assert decision.events == ()
         assert decision.version.verdict.outcome == "failed"
 
-    def test_keeps_an_inconclusive_gate_apart_from_a_failed_one(self):
+    @pytest.mark.parametrize("stage", [Stage.STAGING, Stage.PRODUCTION])
+    def test_takes_a_gated_version_back_to_dev_and_empties_its_slots(self, stage):
+        version = a_version(stage=stage)
+        serving = slots.approve(its_slot(version), version, job_id=None).slot
+        decision = versions.on_eval_failed(version, [serving], failed(version, eval_id="eval-again"))
+        demoted, withdrawn = decision.events
+        assert isinstance(demoted, ModelDemoted)
+        assert (demoted.stage, demoted.eval_id) == (Stage.DEV, "eval-again")
+        assert isinstance(withdrawn, DeploymentWithdrawn)
+        assert "stage safety failed (harmful refusals 0.12" in withdrawn.reason
+        assert decision.version.stage is Stage.DEV
+        assert decision.slots[0].desired is None
+
+    def test_of_an_archived_version_is_only_recorded(self):
+        version = a_version(stage=Stage.STAGING, archived_at=NOON)
+        decision = versions.on_eval_failed(version, [], failed(version))
+        assert (decision.events, decision.version.verdict.outcome) == ((), "failed")
+
+    def test_is_made_good_by_a_later_pass_up_to_staging(self):
+        version = a_version(stage=Stage.PRODUCTION)
+        fallen = versions.on_eval_failed(version, [], failed(version)).version
+        event = passed(fallen, eval_id="eval-good")
+        decision = versions.on_eval_passed(fallen, its_slot(version), event, current_sha=BASE_SHA)
+        assert (decision.version.stage, decision.version.eval_id) == (Stage.STAGING, "eval-good")
+
+
+class TestOnEvalInconclusive:
+    def test_is_kept_apart_from_a_failed_one(self):
         version = a_version()
-        event = EvalInconclusive(**failed(version).model_dump(exclude={"reason"}), reason="judge away")
-        assert versions.on_eval_not_passed(version, event).version.verdict.outcome == "inconclusive"
+        decision = versions.on_eval_inconclusive(version, inconclusive(version))
+        assert decision.version.verdict.outcome == "inconclusive"
+
+    def test_leaves_what_is_served_but_nothing_new_is_built_on_it(self):
+        version = a_version(stage=Stage.STAGING)
+        decision = versions.on_eval_inconclusive(version, inconclusive(version))
+        assert (decision.version.stage, decision.events) == (Stage.STAGING, ())
+        with pytest.raises(Refused, match="newest evaluation inconclusive"):
+            versions.require_gated(decision.version)
+
+
+class TestVerdictsOutOfOrder:
+    """Each evaluation has its own key, so that an older verdict may come after a newer one."""
+
+    def test_an_older_pass_does_not_undo_a_newer_failure(self):
+        version = versions.on_eval_failed(a_version(), [], failed(a_version(), number=2)).version
+        decision = versions.on_eval_passed(
+            version, its_slot(version), passed(version, number=1), current_sha=BASE_SHA
+        )
+        (refused,) = decision.events
+        assert (refused.code, decision.version) == ("outdated", version)
+
+    def test_an_older_failure_does_not_undo_a_newer_pass(self):
+        version = a_version(stage=Stage.PRODUCTION, verdict=Verdict("eval-2", "passed", (), number=2))
+        for decide in (
+            lambda: versions.on_eval_failed(version, [], failed(version, number=1)),
+            lambda: versions.on_eval_inconclusive(version, inconclusive(version, number=1)),
+        ):
+            assert (decide().version, decide().events) == (version, ())
 
 
 class TestPromote:
