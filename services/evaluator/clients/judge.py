@@ -162,7 +162,8 @@ class GuardClassifier:
 
 def is_guard(model: str, shape: str) -> bool:
     """Whether a classifier answers `safe` or `unsafe`; `auto` knows it by its name."""
-    return shape == "llama_guard" or (shape == "auto" and "guard" in model.casefold())
+    is_named_so = re.search(r"llama[-_ ]?guard", model, re.IGNORECASE) is not None
+    return shape == "llama_guard" or (shape == "auto" and is_named_so)
 
 
 def _class_of(exchange: Exchange, *, is_refusal: bool) -> AnswerClass:

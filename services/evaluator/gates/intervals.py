@@ -8,7 +8,7 @@ from schemas.evaluation import Interval
 
 LEVEL = 0.95
 MANY_CHANGED = 25
-"""Changed pairs from which their difference is as good as normally distributed."""
+"""Pairs from which on either side of it a difference is as good as normally distributed."""
 BISECTIONS = 60
 """Halvings of a range of at most 2: what is left is below the precision of a float."""
 
@@ -33,7 +33,7 @@ def paired_interval(gained: int, lost: int, count: int, *, level: float = LEVEL)
     """
     z = normal_quantile(level)
     change = (gained - lost) / count
-    if gained + lost >= MANY_CHANGED:
+    if min(gained + lost, count - abs(gained - lost)) >= MANY_CHANGED:
         half = z * math.sqrt(((gained + lost) / count - change * change) / count)
         return Interval(low=change - half, high=change + half)
     low = _bisect(lambda d: _score(gained, lost, count, d) > z, -1.0, change)

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from schemas.evaluation import Check, Outcome, StageResult
+from schemas.evaluation import Check, Interval, Outcome, StageResult
 from schemas.specification import JudgeRule
+from services.evaluator.gates.intervals import paired_interval
 from services.evaluator.gates.series import Estimate, reaches, share_of
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS, items_for
 from services.evaluator.gates.stages import in_words, inconclusive, settled
@@ -86,8 +87,11 @@ def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Check:
 
 def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
     """A tie in both orders is half a win. The whole interval decides, not the rate alone."""
-    worth = {Preference.CANDIDATE: 1.0, Preference.TIE: 0.5, Preference.BASE: 0.0}
-    found = share_of(sum(worth[pair.verdict] for pair in agreed if pair.verdict), len(agreed))
+    counts = Counter(pair.verdict for pair in agreed)
+    wins, losses = counts[Preference.CANDIDATE], counts[Preference.BASE]
+    lead = paired_interval(wins, losses, len(agreed))
+    interval = Interval(low=0.5 + lead.low / 2.0, high=0.5 + lead.high / 2.0)
+    found = Estimate(0.5 + (wins - losses) / (2.0 * len(agreed)), interval)
     threshold = rule.min_win_rate - WIN_RATE_TOLERANCE
     outcome: Outcome = "failed" if found.interval.high < threshold else "inconclusive"
     if found.interval.low > threshold:
