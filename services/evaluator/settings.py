@@ -20,7 +20,7 @@ class Settings(ServiceSettings):
     """Cache of models and files, and the scoring child's work directories."""
     scratch_bytes: PositiveInt = 200 * 1024**3
     """Of the cache; the longest unused goes first."""
-    required_stages: frozenset[StageName] = frozenset({"benchmark", "safety"})
+    required_stages: frozenset[StageName] = frozenset({"benchmark", "safety", "over_refusal"})
     """Stages without which no model passes, whether or not something is registered for them."""
     device: Device = "cpu"
     scoring_threads: PositiveInt | None = None
@@ -32,7 +32,8 @@ class Settings(ServiceSettings):
     scoring_limit: timedelta = timedelta(hours=4)
     batch_size: PositiveInt = 16
     max_tokens: PositiveInt = 4096
-    max_new_tokens: PositiveInt = 128
+    max_new_tokens: PositiveInt = 256
+    """Of one answer; a refusal that ends later is none that anyone can be sure of."""
     max_rank: PositiveInt = 512
 
     judge_urls: tuple[str, ...] = ()

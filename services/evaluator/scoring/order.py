@@ -11,7 +11,7 @@ from schemas.evaluation import BenchmarkKind
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 1
+SCORING_VERSION = 2
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 
@@ -63,7 +63,7 @@ class Limits(Value):
     batch_size: Count = 16
     max_tokens: Count = 4096
     """Longest sequence; a model with a shorter context has that."""
-    max_new_tokens: Count = 128
+    max_new_tokens: Count = 256
     max_rank: Count = 512
     device: Device = "cpu"
 
