@@ -122,6 +122,7 @@ class Plan:
     template_sha256: str
     benchmarks: Mapping[str, str]
     suites: Mapping[str, str]
+    kept_leaks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

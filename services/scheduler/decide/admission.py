@@ -66,6 +66,7 @@ def plan_of(spec: JobSpec, dataset: Dataset) -> Plan:
         template_sha256=dataset.template_sha256,
         benchmarks=dataset.benchmarks,
         suites=dataset.suites,
+        kept_leaks=dataset.counts.kept_leaks,
     )
 
 
