@@ -156,7 +156,7 @@ class Users:
         command = self._rng.choice(
             (
                 PromoteModel(**who, approved_by="someone"),
-                PromoteModel(**who, approved_by="someone"),
+                PromoteModel(**who, approved_by="someone", accept_without_holdout=True, reason="simulated"),
                 DeployModel(**who, slot=slot["slot"]),
                 DeployModel(**who, slot="prod"),
                 RollbackDeployment(**slot),
