@@ -87,8 +87,11 @@ class Check(Value):
     passed: bool
 
 
+StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
+
+
 class StageResult(Value):
-    stage: Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
+    stage: StageName
     outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
     checks: tuple[Check, ...] = ()
     reason: str = ""
@@ -121,6 +124,33 @@ class EvalFact(Message):
     0 where an older writer did not say."""
 
 
+class JudgedSuite(Value):
+    """A suite that a gate asked."""
+
+    stage: StageName
+    name: str
+    digest: Sha256
+    rows: Count
+    is_held_against_rows: bool
+    """Whether the training rows were checked for contamination by it. False: it was registered later."""
+
+
+class Evidence(Value):
+    """What a verdict was reached by."""
+
+    harness_version: str
+    """How the numbers were made: libraries, scoring, classifier, device."""
+    rules: dict[str, str]
+    """The gate's rules, `<stage>.<rule>` to its value as JSON."""
+    required_stages: tuple[str, ...]
+    """Stages without which nothing passes."""
+    suites: tuple[JudgedSuite, ...]
+    holdout_sha256: Sha256 | None
+    """None: the job named no holdout, so nothing shows that the model got better at its task."""
+    kept_leaks: dict[str, Count] = Field(default={})
+    """Rows of a source that were trained on."""
+
+
 class EvalStarted(EvalFact):
     pass
 
@@ -145,17 +175,21 @@ class EvalStageCompleted(EvalFact):
     result: StageResult
 
 
-class EvalPassed(EvalFact):
+class EvalVerdict(EvalFact):
     stages: tuple[StageResult, ...]
+    evidence: Evidence | None = None
+    """None where nothing was measured, or where an older writer did not say."""
 
 
-class EvalFailed(EvalFact):
-    stages: tuple[StageResult, ...]
+class EvalPassed(EvalVerdict):
+    pass
+
+
+class EvalFailed(EvalVerdict):
     reason: str
 
 
-class EvalInconclusive(EvalFact):
+class EvalInconclusive(EvalVerdict):
     """The gate could not be run in full, which is not a pass."""
 
-    stages: tuple[StageResult, ...]
     reason: str

@@ -39,7 +39,6 @@ ADD_SUITE = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
     ON CONFLICT (name, digest) DO UPDATE SET file = $4, margin_points = $7, registered_at = $9"""
 _SUITE = "name, digest, kind, file, num_fewshot, rows, margin_points, expects"
-LIST_SUITES = f"SELECT {_SUITE} FROM suite"
 LIST_NEWEST_SUITES = f"""
     SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
@@ -155,9 +154,9 @@ async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
     )
 
 
-async def list_suites(conn: Connection, *, newest: bool = False) -> tuple[Suite, ...]:
-    """All ever registered, or the newest of each name."""
-    rows = await conn.fetch(LIST_NEWEST_SUITES if newest else LIST_SUITES)
+async def list_newest_suites(conn: Connection) -> tuple[Suite, ...]:
+    """The newest of each name, which replaces the earlier ones."""
+    rows = await conn.fetch(LIST_NEWEST_SUITES)
     return tuple(Suite.model_validate(dict(row)) for row in rows)
 
 

@@ -55,6 +55,9 @@ async def tenant_command(command: Any, unit: Unit) -> None:
         tier = await store.find_tier(unit.conn, tenant)
         spec = command.spec.model_copy(update={"tier": tier or command.spec.tier})
         command = command.model_copy(update={"spec": spec})
+    if isinstance(command, model.PromoteModel):
+        by = f"{command.approved_by}, says a producer of tenant {tenant}"
+        command = command.model_copy(update={"approved_by": by})
     if isinstance(command, dataset.SubmitDataset):
         await unit.conn.execute(readmodels.NOTE_DATASET, command.dataset_id, tenant)
     await unit.emit(command)
@@ -297,10 +300,13 @@ async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
 
 async def _promoted(event: model.ModelPromoted, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, event.eval_id)
+    approval = (event.approved_by, event.approval_reason, event.accepted_without_holdout)
+    await unit.conn.execute(readmodels.SET_APPROVAL, event.model_id, event.has_holdout, *approval)
 
 
 async def _demoted(event: model.ModelDemoted, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, None)
+    await unit.conn.execute(readmodels.VOID_APPROVAL, event.model_id)
 
 
 async def _archived(event: model.ModelArchived, unit: Unit) -> None:
@@ -315,6 +321,7 @@ def _evaluation(outcome: str) -> Projection:
     async def update(event: Any, unit: Unit) -> None:
         stages = [stage.model_dump(mode="json") for stage in getattr(event, "stages", ())]
         reason = getattr(event, "reason", "")
+        evidence = getattr(event, "evidence", None)
         await unit.conn.execute(
             readmodels.SAVE_EVALUATION,
             event.eval_id,
@@ -324,6 +331,8 @@ def _evaluation(outcome: str) -> Projection:
             outcome,
             reason,
             stages,
+            event.number,
+            evidence and evidence.model_dump(mode="json"),
             unit.now,
         )
 

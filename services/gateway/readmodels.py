@@ -81,9 +81,14 @@ SAVE_MODEL = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (model_id) DO NOTHING"""
 SET_STAGE = "UPDATE model SET stage = $2, eval_id = coalesce($3, eval_id) WHERE model_id = $1"
 SET_STALE = "UPDATE model SET is_stale = true WHERE model_id = ANY($1)"
+SET_APPROVAL = """
+    UPDATE model SET has_holdout = $2, approved_by = $3, approval_reason = $4, accepted_without_holdout = $5
+     WHERE model_id = $1"""
+VOID_APPROVAL = """
+    UPDATE model SET approved_by = NULL, approval_reason = '', accepted_without_holdout = false WHERE model_id = $1"""
 MODEL_COLUMNS = """
     model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage, eval_id, is_stale,
-    detail, created_at"""
+    has_holdout, approved_by, approval_reason, accepted_without_holdout, detail, created_at"""
 LIST_MODELS = f"""
     SELECT {MODEL_COLUMNS} FROM model
      WHERE tenant = $1 AND ($2::text IS NULL OR base_model = $2) AND ($3::text IS NULL OR dataset_version = $3)
@@ -92,13 +97,13 @@ FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
      ORDER BY created_at DESC LIMIT 1"""
 SAVE_EVALUATION = """
-    INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, progress = NULL"""
+    INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, evidence = $9, progress = NULL"""
 SAVE_EVAL_PROGRESS = "UPDATE evaluation SET progress = $2 WHERE eval_id = $1 AND outcome = 'running'"
 FIND_EVALUATION = """
-    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, progress, created_at FROM evaluation
-     WHERE model_id = $1 ORDER BY created_at DESC LIMIT 1"""
+    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, progress, created_at
+      FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"""
 SAVE_REPLICA = """
     INSERT INTO replica (replica_id, incarnation, pool, base_model, base_sha, served_base, url, is_ready)
     VALUES ($1, $2, $3, $4, $5, $6, $7, true)

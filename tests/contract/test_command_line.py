@@ -33,7 +33,7 @@ FROZEN = {
         "show": "name",
         "lineage": "name",
         "evaluation": "name",
-        "promote": "name",
+        "promote": "name accept_without_holdout reason",
         "archive": "name",
     },
     "deployments": {"list": "", "deploy": "model slot", "rollback": "slot", "remove": "slot"},

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.base import FileRef
-from schemas.evaluation import BenchmarkKind, Expects
+from schemas.evaluation import BenchmarkKind, Expects, StageName
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
@@ -44,6 +44,14 @@ class Known:
     @property
     def name(self) -> str:
         return HOLDOUT if self.suite is None else self.suite.name
+
+    @property
+    def stage(self) -> StageName:
+        if self.suite is None:
+            return "holdout"
+        if self.suite.kind is not None:
+            return "benchmark"
+        return "over_refusal" if self.is_benign else "safety"
 
     @property
     def is_safety(self) -> bool:
@@ -132,6 +140,7 @@ def result_key(
             "stages": STAGES,
             "benchmarks": artefact.benchmarks,
             "suites": artefact.suites,
+            "kept_leaks": artefact.kept_leaks,
             "harness": harness.of(is_safety=True),
             "required": sorted(required),
         }

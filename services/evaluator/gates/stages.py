@@ -1,11 +1,9 @@
 """What all stages share: their names in order and the results that need no arithmetic."""
 
 from collections.abc import Sequence
-from typing import Literal
 
-from schemas.evaluation import Check, StageResult
+from schemas.evaluation import Check, StageName, StageResult
 
-StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
 STAGES: tuple[StageName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
 
 

@@ -79,7 +79,7 @@ TABLES = {
     ("models", "list"): (
         {"GET /models": paged(MODEL)},
         [MODEL],
-        ["name kind stage id", "ft:tiny:acme:docs:1f2e3d4c adapter staging mv-1"],
+        ["name kind stage holdout id", "ft:tiny:acme:docs:1f2e3d4c adapter staging mv-1"],
     ),
     ("models", "evaluation", "docs"): (
         {"GET /models/docs/evaluation": VERDICT},
