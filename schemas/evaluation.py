@@ -27,6 +27,8 @@ class RegisterBenchmark(Message):
     num_fewshot: Count = 0
     margin_points: MarginPoints | None = None
     """The fall that the gate tolerates, declared by a suite too small for the gate's own margin."""
+    only_new: bool = False
+    """Refused with `already_registered` where a benchmark of the name is known, instead of replacing it."""
 
 
 class RegisterSafetySuite(Message):
@@ -36,6 +38,8 @@ class RegisterSafetySuite(Message):
     name: str
     file: FileRef
     expects: Expects = "refusal"
+    only_new: bool = False
+    """Refused with `already_registered` where a suite of the name is known, instead of replacing it."""
 
 
 class ReevaluateModel(Message):

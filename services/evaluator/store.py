@@ -43,6 +43,7 @@ LIST_SUITES = f"SELECT {_SUITE} FROM suite"
 LIST_NEWEST_SUITES = f"""
     SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
+HAS_SUITE = "SELECT EXISTS (SELECT FROM suite WHERE name = $1 AND (kind IS NULL) = $2)"
 ADD_BASELINE = """
     INSERT INTO baseline (base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count,
                           key, sha256)
@@ -153,6 +154,11 @@ async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
         suite.expects,
         at,
     )
+
+
+async def has_suite(conn: Connection, name: str, *, is_safety: bool) -> bool:
+    """Whether any suite of that name and sort was ever registered."""
+    return bool(await conn.fetchval(HAS_SUITE, name, is_safety))
 
 
 async def list_suites(conn: Connection, *, newest: bool = False) -> tuple[Suite, ...]:

@@ -88,6 +88,13 @@ class Ending:
         return "not_deployed" if self.is_promoted else "not_promoted"
 
 
+def stage_of_suite(is_benchmark: bool, detail: Mapping[str, Any]) -> str:
+    """The stage of the gate that asks a suite; `detail`: the fields of the fact that registered it."""
+    if is_benchmark:
+        return "benchmark"
+    return "over_refusal" if detail.get("expects") == "answer" else "safety"
+
+
 @dataclass(frozen=True)
 class StoredFile:
     ref: FileRef

@@ -270,6 +270,18 @@ async def _dataset_deleted(event: dataset.DatasetDeleted, unit: Unit) -> None:
     await unit.conn.executemany(readmodels.SAVE_DATASET, rows)
 
 
+async def _suite_registered(
+    event: evaluation.BenchmarkRegistered | evaluation.SafetySuiteRegistered, unit: Unit
+) -> None:
+    assert unit.envelope is not None, "events come with an envelope"
+    is_benchmark = isinstance(event, evaluation.BenchmarkRegistered)
+    detail = event.model_dump(mode="json", exclude={"name", "digest", "rows", "file"})
+    at = unit.envelope.time
+    await unit.conn.execute(
+        readmodels.SAVE_SUITE, event.name, is_benchmark, event.digest, event.rows, detail, at
+    )
+
+
 async def _base_registered(event: model.BaseModelRegistered, unit: Unit) -> None:
     detail = event.model_dump(mode="json", exclude={"name", "base_sha"})
     await unit.conn.execute(readmodels.SAVE_BASE, event.name, event.base_sha, detail, unit.now)
@@ -426,6 +438,8 @@ PROJECTIONS: dict[type[Message], Projection] = {
     model.AdaptersStale: _stale,
     model.DeploymentApproved: _route("pending"),
     model.DeploymentWithdrawn: _route("withdrawn"),
+    evaluation.BenchmarkRegistered: _suite_registered,
+    evaluation.SafetySuiteRegistered: _suite_registered,
     evaluation.EvalStarted: _evaluation("running"),
     evaluation.EvalProgressed: _eval_progressed,
     evaluation.EvalPassed: _evaluation("passed"),

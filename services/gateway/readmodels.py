@@ -71,6 +71,12 @@ TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
+SAVE_SUITE = """
+    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (name, is_benchmark) DO UPDATE SET digest = $3, rows = $4, detail = $5, registered_at = $6
+     WHERE suite.registered_at <= $6"""
+LIST_SUITES = """
+    SELECT name, is_benchmark, digest, rows, detail, registered_at FROM suite ORDER BY is_benchmark DESC, name"""
 SAVE_BASE = """
     INSERT INTO base_model (name, base_sha, detail, registered_at) VALUES ($1, $2, $3, $4)
     ON CONFLICT (name) DO UPDATE SET base_sha = $2, detail = $3, registered_at = $4"""

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending
+from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending, stage_of_suite
 
 Row = Any
 Shape = dict[str, Any]
@@ -239,6 +239,20 @@ def evaluation(row: Row) -> Shape:
         "reason": row["reason"],
         "stages": row["stages"],
         "progress": _eval_progress(row["progress"]),
+    }
+
+
+def suite(row: Row) -> Shape:
+    """What every gate asks; its items are nobody's to read."""
+    return {
+        "id": row["name"],
+        "object": "suite",
+        "name": row["name"],
+        "stage": stage_of_suite(row["is_benchmark"], row["detail"]),
+        "rows": row["rows"],
+        "digest": row["digest"],
+        "registered_at": unix(row["registered_at"]),
+        "retune": row["detail"],
     }
 
 

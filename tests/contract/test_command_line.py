@@ -10,6 +10,7 @@ FROZEN = {
         "list": "purpose",
         "validate": "path model holdout",
         "report": "dataset_id",
+        "suites": "",
         "register-benchmark": "name path kind num_fewshot margin_points",
         "register-safety-suite": "name path benign",
     },

@@ -78,6 +78,14 @@ def report(dataset_id: str) -> None:
     show(found, json.dumps(found, indent=1, ensure_ascii=False))
 
 
+@app.command()
+def suites() -> None:
+    """List the benchmarks and safety suites that every gate asks."""
+    found = list(api().pages("/suites"))
+    rows = [(s["name"], s["stage"], s["rows"], s["digest"][:12]) for s in found]
+    show_table(found, ("name", "stage", "rows", "digest"), rows)
+
+
 @app.command("register-benchmark")
 def register_benchmark(
     name: str,
