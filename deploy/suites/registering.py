@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,11 @@ from schemas.evaluation import (
 )
 from services.admin import bus
 from services.admin.api import Api, RefusedByPlatform
-from services.admin.connection import Connection, Unreachable
+from services.admin.commands.data import wait_until_listed
+from services.admin.connection import Connection
 
 FOLDER = Path(__file__).parent
 REGISTER_SECONDS = 120.0
-SHOWN_SECONDS = 30.0
-POLL_SECONDS = 0.2
 ALREADY = "already_registered"
 
 
@@ -80,7 +78,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def register(connection: Connection, report: Callable[[str], None]) -> None:
-    """Register what no suite has the name of; return when a job that is submitted now is judged by it.
+    """Register what no suite has the name of; return when jobs that are submitted now are judged by it.
 
     Raises RefusedByPlatform, Unreachable.
     """
@@ -89,7 +87,6 @@ def register(connection: Connection, report: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         registered = [each.name for each in missing if _register(connection, api, each, Path(scratch))]
     if registered:
-        _wait_until_shown(api, registered)
         report(f"registered the built-in suites {', '.join(registered)}")
 
 
@@ -104,11 +101,13 @@ def _register(connection: Connection, api: Api, builtin: Builtin, scratch: Path)
     )
     command = builtin.command(builtin.name, stored)
     try:
-        bus.command(connection, command, until=[builtin.fact], seconds=REGISTER_SECONDS)
+        fact = bus.command(connection, command, until=[builtin.fact], seconds=REGISTER_SECONDS)
     except RefusedByPlatform as error:
         if str(error).startswith(f"{ALREADY}:"):
             return False
         raise
+    assert isinstance(fact, BenchmarkRegistered | SafetySuiteRegistered)
+    wait_until_listed(api, fact)
     return True
 
 
@@ -121,11 +120,3 @@ def _write(builtin: Builtin, folder: Path) -> Path:
 
 def _registered(api: Api) -> set[str]:
     return {suite["name"] for suite in api.get("/suites")["data"]}
-
-
-def _wait_until_shown(api: Api, names: list[str]) -> None:
-    deadline = time.monotonic() + SHOWN_SECONDS
-    while missing := set(names) - _registered(api):
-        if time.monotonic() > deadline:
-            raise Unreachable(f"the gateway does not show {', '.join(sorted(missing))}; see `retune status`")
-        time.sleep(POLL_SECONDS)

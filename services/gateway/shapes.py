@@ -130,6 +130,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "phase": row["phase"],
         "attempt": row["attempt"],
         "waiting_for": row["waiting_for"],
+        "warnings": row["warnings"],
         "num_steps": row["num_steps"],
         "last_step": row["last_step"],
         "progress": _progress(row),
