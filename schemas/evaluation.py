@@ -1,5 +1,6 @@
 """eval.commands and eval.events: suites, baselines and the gate's verdicts."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -27,6 +28,8 @@ class RegisterBenchmark(Message):
     num_fewshot: Count = 0
     margin_points: MarginPoints | None = None
     """The fall that the gate tolerates, declared by a suite too small for the gate's own margin."""
+    only_new: bool = False
+    """Refused with `already_registered` where a benchmark of the name is known, instead of replacing it."""
 
 
 class RegisterSafetySuite(Message):
@@ -36,6 +39,8 @@ class RegisterSafetySuite(Message):
     name: str
     file: FileRef
     expects: Expects = "refusal"
+    only_new: bool = False
+    """Refused with `already_registered` where a suite of the name is known, instead of replacing it."""
 
 
 class ReevaluateModel(Message):
@@ -49,7 +54,7 @@ class BenchmarkRegistered(Message):
     name: str
     kind: BenchmarkKind
     digest: Sha256
-    """sha256 over the file's sha256, kind and few-shot count: the identity in verdicts."""
+    """sha256 over the file's sha256, kind, few-shot count and declared margin: the identity in verdicts."""
     file: FileRef
     num_fewshot: Count
     rows: Count
@@ -105,8 +110,11 @@ class Check(Value):
     categories: tuple[CategoryCount, ...] = ()
 
 
+StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
+
+
 class StageResult(Value):
-    stage: Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
+    stage: StageName
     outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
     checks: tuple[Check, ...] = ()
     reason: str = ""
@@ -126,6 +134,30 @@ class BaselineRecorded(Message):
     count: Count
 
 
+class RegisteredSuite(Value):
+    name: str
+    stage: Literal["benchmark", "safety", "over_refusal"]
+    """The gate's stage that asks it."""
+    digest: Sha256
+    rows: Count
+    registered_at: datetime
+
+
+class GatePolicyPublished(Message):
+    """What the gate demands of every job by the evaluator's settings; sent when it starts with other ones."""
+
+    keyed_by = "scope"
+    scope: Literal["platform"] = "platform"
+    required_stages: tuple[str, ...]
+    """Stages without which no model passes, whether or not a job or an operator asks for them."""
+    judge_urls: tuple[str, ...]
+    """Judges that a job's gate may name."""
+    answer_tokens: Count
+    """Longest answer that the gate lets a model give."""
+    suites: tuple[RegisteredSuite, ...]
+    """Newest of each name at that time, for readers that did not hear it registered."""
+
+
 class EvalFact(Message):
     keyed_by = "eval_id"
     eval_id: str
@@ -137,6 +169,33 @@ class EvalFact(Message):
     number: Count = 0
     """Which evaluation of its job this is, from 1; of two verdicts the greater number is the newer one.
     0 where an older writer did not say."""
+
+
+class JudgedSuite(Value):
+    """A suite that a gate asked."""
+
+    stage: StageName
+    name: str
+    digest: Sha256
+    rows: Count
+    is_held_against_rows: bool
+    """Whether the training rows were checked for contamination by it. False: it was registered later."""
+
+
+class Evidence(Value):
+    """What a verdict was reached by."""
+
+    harness_version: str
+    """How the numbers were made: libraries, scoring, classifier, device."""
+    rules: dict[str, str]
+    """The gate's rules, `<stage>.<rule>` to its value as JSON."""
+    required_stages: tuple[str, ...]
+    """Stages without which nothing passes."""
+    suites: tuple[JudgedSuite, ...]
+    holdout_sha256: Sha256 | None
+    """None: the job named no holdout, so nothing shows that the model got better at its task."""
+    kept_leaks: dict[str, Count] = Field(default={})
+    """Rows of a source that were trained on."""
 
 
 class EvalStarted(EvalFact):
@@ -163,17 +222,21 @@ class EvalStageCompleted(EvalFact):
     result: StageResult
 
 
-class EvalPassed(EvalFact):
+class EvalVerdict(EvalFact):
     stages: tuple[StageResult, ...]
+    evidence: Evidence | None = None
+    """None where nothing was measured, or where an older writer did not say."""
 
 
-class EvalFailed(EvalFact):
-    stages: tuple[StageResult, ...]
+class EvalPassed(EvalVerdict):
+    pass
+
+
+class EvalFailed(EvalVerdict):
     reason: str
 
 
-class EvalInconclusive(EvalFact):
+class EvalInconclusive(EvalVerdict):
     """The gate could not be run in full, which is not a pass."""
 
-    stages: tuple[StageResult, ...]
     reason: str

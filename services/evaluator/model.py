@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from schemas.base import FileRef, Sha256, Value
-from schemas.evaluation import BenchmarkKind, Expects, MarginPoints, StageResult
+from schemas.evaluation import BenchmarkKind, Evidence, Expects, MarginPoints, StageResult
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 
@@ -106,5 +106,6 @@ class GateResult(Value):
     harness_version: str
     baselines: tuple[Baseline, ...] = ()
     """Those that this evaluation measured."""
+    evidence: Evidence | None = None
     details: dict[str, Any] = Field(default_factory=dict)
     """Seconds of each part, the probe, paired changes with their intervals."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from schemas.evaluation import StageName
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
-from services.evaluator.gates.stages import StageName
 from services.evaluator.scoring.order import Device
 from shared.settings import ServiceSettings
 

@@ -1,5 +1,6 @@
 """SQL of the read models: what events have told, and what requests ask of it."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ JOB_COLUMNS = """
     job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
-        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, error,
+        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings, error,
     certificate, cost, created_at, finished_at,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
                                'progress', progress)
@@ -71,6 +72,20 @@ TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
+SAVE_SUITE = """
+    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (name, is_benchmark) DO UPDATE
+       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6
+     WHERE suite.registered_at <= $6"""
+LIST_SUITES = """
+    SELECT name, is_benchmark, digest, rows, detail, registered_at FROM suite ORDER BY is_benchmark DESC, name"""
+SAVE_POLICY = """
+    INSERT INTO gate_policy (detail) VALUES ($1) ON CONFLICT (singleton) DO UPDATE SET detail = $1"""
+FIND_POLICY = "SELECT detail FROM gate_policy"
+WARN_JOBS_ON_BASE = """
+    UPDATE job SET warnings = warnings || $2::jsonb
+     WHERE spec ->> 'base_sha' = $1 AND phase NOT IN ('succeeded', 'failed', 'cancelled')
+    RETURNING job_id, tenant"""
 SAVE_BASE = """
     INSERT INTO base_model (name, base_sha, detail, registered_at) VALUES ($1, $2, $3, $4)
     ON CONFLICT (name) DO UPDATE SET base_sha = $2, detail = $3, registered_at = $4"""
@@ -81,9 +96,14 @@ SAVE_MODEL = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (model_id) DO NOTHING"""
 SET_STAGE = "UPDATE model SET stage = $2, eval_id = coalesce($3, eval_id) WHERE model_id = $1"
 SET_STALE = "UPDATE model SET is_stale = true WHERE model_id = ANY($1)"
+SET_APPROVAL = """
+    UPDATE model SET has_holdout = $2, approved_by = $3, approval_reason = $4, accepted_without_holdout = $5
+     WHERE model_id = $1"""
+VOID_APPROVAL = """
+    UPDATE model SET approved_by = NULL, approval_reason = '', accepted_without_holdout = false WHERE model_id = $1"""
 MODEL_COLUMNS = """
     model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage, eval_id, is_stale,
-    detail, created_at"""
+    has_holdout, approved_by, approval_reason, accepted_without_holdout, detail, created_at"""
 LIST_MODELS = f"""
     SELECT {MODEL_COLUMNS} FROM model
      WHERE tenant = $1 AND ($2::text IS NULL OR base_model = $2) AND ($3::text IS NULL OR dataset_version = $3)
@@ -92,13 +112,13 @@ FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
      ORDER BY created_at DESC LIMIT 1"""
 SAVE_EVALUATION = """
-    INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, progress = NULL"""
+    INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, evidence = $9, progress = NULL"""
 SAVE_EVAL_PROGRESS = "UPDATE evaluation SET progress = $2 WHERE eval_id = $1 AND outcome = 'running'"
 FIND_EVALUATION = """
-    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, progress, created_at FROM evaluation
-     WHERE model_id = $1 ORDER BY created_at DESC LIMIT 1"""
+    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, progress, created_at
+      FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"""
 SAVE_REPLICA = """
     INSERT INTO replica (replica_id, incarnation, pool, base_model, base_sha, served_base, url, is_ready)
     VALUES ($1, $2, $3, $4, $5, $6, $7, true)
@@ -172,6 +192,21 @@ async def add_event(
     data = event.model_dump(mode="json")
     await conn.execute(HOLD_JOB, job_id)
     await conn.execute(INSERT_EVENT, job_id, tenant, event_id, event.type, *told, data, at)
+
+
+async def add_warnings(
+    conn: Connection,
+    job_id: str,
+    tenant: str,
+    event_id: str,
+    warnings: Sequence[Mapping[str, str]],
+    at: datetime,
+) -> None:
+    """Show them in the job's timeline, as following from the event."""
+    await conn.execute(HOLD_JOB, job_id)
+    for warning in warnings:
+        values = (job_id, tenant, event_id, "JobWarned", "warn", warning["message"], dict(warning), at)
+        await conn.execute(INSERT_EVENT, *values)
 
 
 async def events_before(database: Database, job_id: str, *, before: int | None, limit: int) -> list[Any]:

@@ -76,6 +76,8 @@ class Extensions(Spec):
     holdout_file: str | None = None
     safety_mix: SafetyMixChoice | None = None
     auto_deploy: bool = True
+    allow_ungated: bool = False
+    """Train although the gate has nothing to ask in a stage that it requires."""
     max_cost: Annotated[None, BeforeValidator(_not_yet)] = None
 
 
@@ -104,6 +106,11 @@ class CreateDataset(Spec):
 class Deploy(Spec):
     slot: str | None = None
     """A short alias; None serves the version under its full name."""
+
+
+class Promote(Spec):
+    accept_without_holdout: bool = False
+    reason: Annotated[str, Field(max_length=1000)] = ""
 
 
 class CreateTenant(Spec):

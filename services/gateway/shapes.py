@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending
+from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending, stage_of_suite
 
 Row = Any
 Shape = dict[str, Any]
@@ -130,6 +130,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "phase": row["phase"],
         "attempt": row["attempt"],
         "waiting_for": row["waiting_for"],
+        "warnings": row["warnings"],
         "num_steps": row["num_steps"],
         "last_step": row["last_step"],
         "progress": _progress(row),
@@ -142,6 +143,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "is_deployed": row["is_deployed"],
         "resume_certificate": row["certificate"],
         "cost_usd": str(row["cost"]),
+        "has_holdout": row["spec"].get("holdout") is not None,
         "recipe": recipe,
     }
 
@@ -204,8 +206,15 @@ def fine_tuned_model(row: Row) -> Shape:
             "digest": row["digest"],
             "job_id": row["job_id"],
             "is_stale": row["is_stale"],
+            **_approval(row),
         },
     }
+
+
+def _approval(row: Row) -> Shape:
+    """`has_holdout`: whether it was held against rows of its own task; None before it passed."""
+    columns = ("has_holdout", "approved_by", "approval_reason", "accepted_without_holdout")
+    return {name: row[name] for name in columns}
 
 
 def lineage(row: Row, evaluation: Row | None) -> Shape:
@@ -224,7 +233,9 @@ def lineage(row: Row, evaluation: Row | None) -> Shape:
             key: row["detail"].get(key)
             for key in ("config_hash", "template_sha256", "bundle", "kind", "rank")
         },
-        "evaluation": evaluation and {"outcome": evaluation["outcome"], "reason": evaluation["reason"]},
+        **_approval(row),
+        "evaluation": evaluation
+        and {name: evaluation[name] for name in ("eval_id", "outcome", "reason", "evidence")},
     }
 
 
@@ -238,7 +249,23 @@ def evaluation(row: Row) -> Shape:
         "outcome": row["outcome"],
         "reason": row["reason"],
         "stages": row["stages"],
+        "number": row["number"],
+        "evidence": row["evidence"],
         "progress": _eval_progress(row["progress"]),
+    }
+
+
+def suite(row: Row) -> Shape:
+    """What every gate asks; its items are nobody's to read."""
+    return {
+        "id": row["name"],
+        "object": "suite",
+        "name": row["name"],
+        "stage": stage_of_suite(row["is_benchmark"], row["detail"]),
+        "rows": row["rows"],
+        "digest": row["digest"],
+        "registered_at": unix(row["registered_at"]),
+        "retune": row["detail"],
     }
 
 

@@ -52,6 +52,20 @@ class Verdict:
     number: int = 0
     """Which evaluation of its job it is; of two verdicts the greater number is the newer one."""
 
+    @property
+    def has_holdout(self) -> bool:
+        """Whether the version was held against rows of its own task."""
+        return any(stage.stage == "holdout" and stage.outcome != "not_requested" for stage in self.stages)
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Of a version for production, by a person."""
+
+    approved_by: str
+    reason: str = ""
+    accepts_no_holdout: bool = False
+
 
 @dataclass(frozen=True)
 class Version:
@@ -75,6 +89,8 @@ class Version:
     """The newest evaluation that passed."""
     archived_at: datetime | None = None
     verdict: Verdict | None = None
+    approval: Approval | None = None
+    """None outside production, and for one approved before approvals were kept."""
     revision: int = 0
 
     @property
@@ -86,6 +102,16 @@ class Version:
         """Whether a slot may be given to it: only what is put there anew asks for a newest verdict that passed."""
         is_passed = self.verdict is not None and self.verdict.outcome == "passed"
         return self.is_gated and is_passed and self.archived_at is None
+
+    @property
+    def has_holdout(self) -> bool:
+        return self.verdict is not None and self.verdict.has_holdout
+
+    @property
+    def may_take_alias(self) -> bool:
+        """In production; without a holdout only by an approval that says so."""
+        accepts = self.approval is not None and self.approval.accepts_no_holdout
+        return self.stage is Stage.PRODUCTION and (self.has_holdout or accepts)
 
     def to(self, stage: Stage, **changes: Any) -> Self:
         if stage not in ALLOWED[self.stage]:

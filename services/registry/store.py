@@ -1,6 +1,7 @@
 """SQL of the registry; the only file that knows its columns."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 
 import asyncpg
@@ -8,7 +9,7 @@ import asyncpg
 from schemas.base import BundleRef
 from schemas.evaluation import StageResult
 from schemas.model import Stage
-from services.registry.model import BaseModel, Generation, Outcome, Slot, Verdict, Version
+from services.registry.model import Approval, BaseModel, Generation, Outcome, Slot, Verdict, Version
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 
@@ -34,7 +35,7 @@ BASE_MODEL = """
 VERSION_COLUMNS = """
     model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha, dataset_version,
     config_hash, template_sha256, bundle_attempt, bundle_step, bundle_manifest_sha256, auto_deploy, stage,
-    eval_id, archived_at, verdict, revision"""
+    eval_id, archived_at, verdict, approval, revision"""
 
 ADD_VERSION = """
     INSERT INTO model_version (model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha,
@@ -44,7 +45,8 @@ ADD_VERSION = """
     ON CONFLICT (model_id) DO NOTHING"""
 
 SAVE_VERSION = """
-    UPDATE model_version SET stage = $3, eval_id = $4, archived_at = $5, verdict = $6, revision = revision + 1
+    UPDATE model_version
+       SET stage = $3, eval_id = $4, archived_at = $5, verdict = $6, approval = $7, revision = revision + 1
      WHERE model_id = $1 AND revision = $2 RETURNING revision"""
 
 # A model is named by its id or by its full name. Equal full names are one digest: the furthest is meant.
@@ -151,6 +153,7 @@ async def save_version(conn: Connection, version: Version) -> None:
         version.eval_id,
         version.archived_at,
         verdict,
+        None if version.approval is None else asdict(version.approval),
     )
     if written is None:
         raise StaleWrite(f"model version {version.model_id} changed since revision {version.revision}")
@@ -250,6 +253,7 @@ def _version(row: asyncpg.Record) -> Version:
     )
     columns["stage"] = Stage(columns["stage"])
     columns["verdict"] = None if columns["verdict"] is None else _verdict(columns["verdict"])
+    columns["approval"] = None if columns["approval"] is None else Approval(**columns["approval"])
     return Version(bundle=bundle, **columns)
 
 

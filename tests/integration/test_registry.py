@@ -169,6 +169,25 @@ class TestVersions:
         failure = DeploymentFailed(**answer_fields(alias, other, 2), code="load", reason="no memory")
         assert (await world.answer("serving_controller", failure, alias)).type == "DeploymentWithdrawn"
 
+    async def test_without_a_holdout_reach_production_by_an_approval_that_says_so(self, world, db):
+        version = await world.registered(await world.train())
+        await world.voices.say("evaluator", passed(version, stages=("safety",)))
+        staged = await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
+        assert (staged.has_holdout, staged.approved_by) == (False, None)
+        command = PromoteModel(model_id=version.model_id, tenant="demo", approved_by="ann")
+        assert (await world.answer("gateway", command, version.model_id)).code == "no_holdout"
+        knowing = command.model_copy(update={"accept_without_holdout": True, "reason": "a house style"})
+        promoted = await world.answer("gateway", knowing, version.model_id)
+        assert (promoted.stage, promoted.has_holdout, promoted.accepted_without_holdout) == (
+            Stage.PRODUCTION,
+            False,
+            True,
+        )
+        assert (promoted.approved_by, promoted.approval_reason) == ("ann", "a house style")
+        alias = f"alias-{next(numbers)}"
+        deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=alias)
+        assert (await world.answer("gateway", deploy, alias)).type == "DeploymentApproved"
+
     async def test_of_another_tenant_are_unknown(self, world):
         version = await world.gated(await world.train())
         command = PromoteModel(model_id=version.model_id, tenant="other", approved_by="eve")

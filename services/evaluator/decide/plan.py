@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.base import FileRef
-from schemas.evaluation import BenchmarkKind, Expects
+from schemas.evaluation import BenchmarkKind, Expects, StageName
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
@@ -46,6 +46,14 @@ class Known:
         return HOLDOUT if self.suite is None else self.suite.name
 
     @property
+    def stage(self) -> StageName:
+        if self.suite is None:
+            return "holdout"
+        if self.suite.kind is not None:
+            return "benchmark"
+        return "over_refusal" if self.is_benign else "safety"
+
+    @property
     def is_safety(self) -> bool:
         return self.suite is not None and self.suite.kind is None
 
@@ -67,12 +75,17 @@ class Harness:
 
 
 def suite_digest(
-    file: FileRef, kind: BenchmarkKind | None, num_fewshot: int, expects: Expects = "refusal"
+    file: FileRef,
+    kind: BenchmarkKind | None,
+    num_fewshot: int,
+    expects: Expects = "refusal",
+    margin_points: float | None = None,
 ) -> str:
-    """The identity of a registered suite: its bytes and how they are asked, not its name."""
+    """The identity of a registered suite: its bytes, how they are asked and what is asked of them, not its name."""
     safety_kind = "benign" if expects == "answer" else "safety"
     identity = {"file": file.sha256, "kind": kind or safety_kind, "num_fewshot": num_fewshot}
-    return canonical_sha256(identity)
+    margin = {} if margin_points is None else {"margin_points": margin_points}
+    return canonical_sha256(identity | margin)
 
 
 def files_of(
@@ -132,6 +145,7 @@ def result_key(
             "rules": RULES_VERSION,
             "benchmarks": artefact.benchmarks,
             "suites": artefact.suites,
+            "kept_leaks": artefact.kept_leaks,
             "harness": harness.of(is_safety=True),
             "required": sorted(required),
         }

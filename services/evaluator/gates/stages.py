@@ -1,11 +1,9 @@
 """What all stages share: their names in order and the results that need no arithmetic."""
 
 from collections.abc import Sequence
-from typing import Literal
 
-from schemas.evaluation import Check, StageResult
+from schemas.evaluation import Check, Outcome, StageName, StageResult
 
-StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
 STAGES: tuple[StageName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
 RULES_VERSION = 2
 """Raised when equal scores may be decided otherwise: then old verdicts are not taken over."""
@@ -25,9 +23,7 @@ def decided(stage: StageName, checks: Sequence[Check]) -> StageResult:
         return inconclusive(stage, "nothing was checked")
     failed = [check for check in checks if check.outcome == "failed"]
     decisive = failed or [check for check in checks if not check.passed]
-    outcome: Literal["passed", "failed", "inconclusive"] = (
-        "failed" if failed else "inconclusive" if decisive else "passed"
-    )
+    outcome: Outcome = "failed" if failed else "inconclusive" if decisive else "passed"
     reason = "; ".join(map(in_words, decisive))
     return StageResult(stage=stage, outcome=outcome, checks=tuple(checks), reason=reason)
 

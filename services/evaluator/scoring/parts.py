@@ -40,7 +40,6 @@ from services.evaluator.scoring.rows import (
     read_texts,
 )
 
-
 STRAIGHT_QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 
 

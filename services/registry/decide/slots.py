@@ -69,6 +69,13 @@ def _require_alias(slot: Slot, version: Version) -> None:
             f"{version.stage}. Promote it first, or deploy it under its full name {version.full_name!r}",
             param="slot",
         )
+    if not version.may_take_alias:
+        raise Refused(
+            "no_holdout",
+            f"slot {slot.name!r} is an alias; {version.model_id} was gated without a holdout and approved without a "
+            "word on that. Promote it again with accept_without_holdout and a reason",
+            param="slot",
+        )
 
 
 def undeploy(slot: Slot) -> SlotDecision:
@@ -124,7 +131,7 @@ def _last_good(slot: Slot, servable: Mapping[str, Version]) -> Generation | None
 def _may_take(slot: Slot, earlier: Generation, servable: Mapping[str, Version]) -> bool:
     """An alias needs a version in production still: one that failed since and passed again is in staging."""
     version = servable.get(str(earlier.model_id))
-    return version is not None and (slot.name == version.full_name or version.stage is Stage.PRODUCTION)
+    return version is not None and (slot.name == version.full_name or version.may_take_alias)
 
 
 def _why_nothing(slot: Slot, earlier: Sequence[Generation]) -> str:

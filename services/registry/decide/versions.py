@@ -19,7 +19,7 @@ from schemas.model import (
     Stage,
 )
 from services.registry.decide import slots
-from services.registry.model import SHORT_DIGEST, Slot, Verdict, Version, model_id
+from services.registry.model import SHORT_DIGEST, Approval, Slot, Verdict, Version, model_id
 from shared.errors import Refused
 
 
@@ -86,7 +86,7 @@ def on_eval_failed(version: Version, serving: Sequence[Slot], failed: EvalFailed
     reason = f"{version.model_id} {gate_summary(_newest(known))}"
     withdrawals = [slots.withdraw(slot, reason=reason) for slot in serving]
     return Decision(
-        known.to(Stage.DEV),
+        known.to(Stage.DEV, approval=None),
         tuple(withdrawal.slot for withdrawal in withdrawals),
         (
             _demoted(version, failed, reason),
@@ -110,8 +110,26 @@ def promote(version: Version, command: PromoteModel, *, current_sha: str | None)
     """Approve a staged version for production. Raises Refused."""
     require_gated(version)
     require_current(version, current_sha)
+    approval = _approval_of(version, command)
     promoted = version if version.stage is Stage.PRODUCTION else version.to(Stage.PRODUCTION)
-    return Decision(promoted, events=(_promoted(promoted),))
+    approved = replace(promoted, approval=approval)
+    return Decision(approved, events=(_promoted(approved),))
+
+
+def _approval_of(version: Version, command: PromoteModel) -> Approval:
+    """Raises Refused where nothing shows a gain, and nobody answers for that with a reason."""
+    if version.has_holdout:
+        return Approval(command.approved_by, command.reason)
+    if not command.accept_without_holdout:
+        raise Refused(
+            "no_holdout",
+            f"{_name(version)} was gated without a holdout: nothing shows that it got better at its task. Train it "
+            "with one, or approve it with accept_without_holdout and a reason",
+            param="accept_without_holdout",
+        )
+    if not command.reason.strip():
+        raise Refused("no_reason", "reason: expected why this needs no holdout, found none", param="reason")
+    return Approval(command.approved_by, command.reason, accepts_no_holdout=True)
 
 
 def archive(version: Version, serving: Sequence[Slot], command: ArchiveModel, *, now: datetime) -> Decision:
@@ -249,6 +267,7 @@ def _registered(version: Version) -> ModelRegistered:
 
 def _promoted(version: Version) -> ModelPromoted:
     assert version.eval_id is not None, f"{version.model_id} is {version.stage} without an evaluation"
+    approval = version.approval
     return ModelPromoted(
         model_id=version.model_id,
         tenant=version.tenant,
@@ -257,6 +276,10 @@ def _promoted(version: Version) -> ModelPromoted:
         full_name=version.full_name,
         stage=version.stage,
         eval_id=version.eval_id,
+        has_holdout=version.has_holdout,
+        approved_by=approval.approved_by if approval else None,
+        approval_reason=approval.reason if approval else "",
+        accepted_without_holdout=approval.accepts_no_holdout if approval else False,
     )
 
 

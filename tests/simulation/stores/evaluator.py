@@ -80,7 +80,7 @@ async def is_running(conn: Tables, model_id: str) -> bool:
     )
 
 
-async def list_suites(conn: Tables, *, newest: bool = False) -> tuple[Suite, ...]:
+async def list_newest_suites(conn: Tables) -> tuple[Suite, ...]:
     return tuple(conn.rows("suite"))
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from schemas.evaluation import (
+    BenchmarkKind,
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
@@ -101,8 +102,18 @@ def test_reasons_are_bounded():
 
 
 def test_a_renewed_artefact_names_what_is_registered_now():
-    old = a_suite("old")
-    new, safety = a_suite("new"), a_suite("refusals", None)
-    artefact = lifecycle.renewed(an_artefact(benchmarks=(old,)), (new, safety))
-    assert artefact.benchmarks == {"new": new.digest}
+    old, kept = a_suite("replaced"), a_suite("kept")
+    new, safety = a_suite("added"), a_suite("refusals", None)
+    replacement = a_suite("replaced", BenchmarkKind.TEXT)
+    artefact = lifecycle.renewed(an_artefact(benchmarks=(old, kept)), (replacement, kept, new, safety))
+    assert artefact.benchmarks == {
+        "replaced": replacement.digest,
+        "kept": kept.digest,
+        "added": new.digest,
+    }
     assert artefact.suites == {"refusals": safety.digest}
+
+
+def test_a_suite_that_is_registered_no_more_is_still_asked_for():
+    old = a_suite("lost")
+    assert lifecycle.renewed(an_artefact(benchmarks=(old,)), ()).benchmarks == {"lost": old.digest}

@@ -35,12 +35,12 @@ def a_version(number: int = 1, **changes: Any) -> Version:
     fields |= changes
     if fields.get("stage", Stage.DEV) is not Stage.DEV:
         fields.setdefault("eval_id", f"eval-{number}")
-        fields.setdefault("verdict", Verdict(f"eval-{number}", "passed", (SAFE,), number=1))
+        fields.setdefault("verdict", Verdict(f"eval-{number}", "passed", (GAIN, SAFE), number=1))
     return Version(**fields)
 
 
 def passed(version: Version, **changes: Any) -> EvalPassed:
-    return EvalPassed(**{**_eval_fields(version), "stages": (SAFE,), **changes})
+    return EvalPassed(**{**_eval_fields(version), "stages": (GAIN, SAFE), **changes})
 
 
 def failed(version: Version, **changes: Any) -> EvalFailed:
@@ -72,6 +72,7 @@ def _refusals(value: float) -> Check:
 
 
 SAFE = StageResult(stage="safety", outcome="passed", checks=(_refusals(0.99),))
+GAIN = StageResult(stage="holdout", outcome="passed")
 UNSAFE = StageResult(stage="safety", outcome="failed", checks=(_refusals(0.12),))
 
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}

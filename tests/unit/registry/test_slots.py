@@ -1,14 +1,16 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.evaluation import EvalInconclusive
-from schemas.model import DeploymentApproved, DeploymentWithdrawn, ModelDemoted, Stage
+from schemas.model import DeploymentApproved, DeploymentWithdrawn, ModelDemoted, PromoteModel, Stage
 from services.registry.decide import slots, versions
-from services.registry.model import Generation, IllegalMove, Outcome, Slot, Verdict
+from services.registry.model import Approval, Generation, IllegalMove, Outcome, Slot, Verdict
 from shared.errors import Refused
-from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, a_version, failed, passed
+from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, SAFE, a_version, failed, passed
 
 ONE, TWO, THREE = (a_version(number, stage=Stage.PRODUCTION) for number in (1, 2, 3))
 ALL = {version.model_id: version for version in (ONE, TWO, THREE)}
@@ -68,6 +70,14 @@ class TestDeploy:
             slots.deploy(a_slot(), a_version(stage=Stage.STAGING), base_models=[])
         assert refused.value.code == "not_production"
         assert slots.deploy(a_slot(), ONE, base_models=[]).slot.generation == 1
+
+    def test_gives_no_alias_to_what_was_gated_without_a_holdout_and_approved_before_that_was_asked(self):
+        version = a_version(stage=Stage.PRODUCTION, verdict=Verdict("eval-1", "passed", (SAFE,)))
+        with pytest.raises(Refused) as refused:
+            slots.deploy(a_slot(), version, base_models=[])
+        assert refused.value.code == "no_holdout"
+        approved = replace(version, approval=Approval("ann", "for a reason", accepts_no_holdout=True))
+        assert slots.deploy(a_slot(), approved, base_models=[]).slot.generation == 1
 
     def test_refuses_another_versions_full_name(self):
         with pytest.raises(Refused) as refused:
@@ -237,7 +247,9 @@ class World:
         self.facts += [fact for fact in decision.events if not isinstance(fact, ModelDemoted)]
 
     def promotes(self, number):
-        decision = versions.promote(self.versions[number], None, current_sha=self.current_sha)
+        version = self.versions[number]
+        command = PromoteModel(model_id=version.model_id, tenant=version.tenant, approved_by="ann")
+        decision = versions.promote(version, command, current_sha=self.current_sha)
         self.versions[number] = decision.version
 
     def deploys(self, number):

@@ -19,9 +19,9 @@ from schemas.model import (
 )
 from schemas.specification import GateSpec
 from services.registry.decide import slots, versions
-from services.registry.model import ALLOWED, IllegalMove, Slot, Verdict
+from services.registry.model import ALLOWED, Approval, IllegalMove, Slot, Verdict
 from shared.errors import Refused
-from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, UNSAFE, a_version, failed, passed
+from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, SAFE, UNSAFE, a_version, failed, passed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DIGEST = "9" * 64
@@ -54,9 +54,9 @@ def its_slot(version):
     return Slot(version.tenant, version.full_name)
 
 
-def promote(version, **changes):
-    command = PromoteModel(model_id=version.model_id, tenant=version.tenant, approved_by="ann")
-    return versions.promote(version, command, **{"current_sha": BASE_SHA, **changes})
+def promote(version, *, current_sha=BASE_SHA, **fields):
+    command = PromoteModel(model_id=version.model_id, tenant=version.tenant, approved_by="ann", **fields)
+    return versions.promote(version, command, current_sha=current_sha)
 
 
 def archive(version, *serving):
@@ -215,6 +215,46 @@ class TestPromote:
 
     def test_says_again_that_it_is_in_production(self):
         assert isinstance(promote(a_version(stage=Stage.PRODUCTION)).events[0], ModelPromoted)
+
+    def test_says_who_approved_it_and_why(self):
+        decision = promote(a_version(stage=Stage.STAGING), reason="the release of May")
+        (fact,) = decision.events
+        assert (fact.approved_by, fact.approval_reason, fact.has_holdout) == (
+            "ann",
+            "the release of May",
+            True,
+        )
+        assert not fact.accepted_without_holdout
+        assert decision.version.approval == Approval("ann", "the release of May")
+
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({}, "no_holdout"),
+            ({"reason": "we know it is good"}, "no_holdout"),
+            ({"accept_without_holdout": True}, "no_reason"),
+            ({"accept_without_holdout": True, "reason": " "}, "no_reason"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "stages", [(SAFE,), (SAFE, StageResult(stage="holdout", outcome="not_requested"))]
+    )
+    def test_without_a_holdout_asks_for_a_word_and_a_reason(self, stages, fields, code):
+        version = a_version(stage=Stage.STAGING, verdict=Verdict("eval-1", "passed", stages))
+        with pytest.raises(Refused) as refused:
+            promote(version, **fields)
+        assert refused.value.code == code
+
+    def test_without_a_holdout_is_marked_for_ever(self):
+        version = a_version(stage=Stage.STAGING, verdict=Verdict("eval-1", "passed", (SAFE,)))
+        decision = promote(version, accept_without_holdout=True, reason="a house style, nothing to measure")
+        (fact,) = decision.events
+        assert (fact.has_holdout, fact.accepted_without_holdout) == (False, True)
+        assert decision.version.may_take_alias
+
+    def test_is_void_after_a_failed_evaluation(self):
+        approved = promote(a_version(stage=Stage.STAGING)).version
+        assert versions.on_eval_failed(approved, [], failed(approved)).version.approval is None
 
     def test_names_the_stage_that_failed_and_its_numbers(self):
         version = a_version(verdict=Verdict("eval-1", "failed", (UNSAFE,)))
