@@ -18,7 +18,7 @@ JOB_COLUMNS = """
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
                                'progress', progress)
        FROM evaluation WHERE evaluation.job_id = job.job_id
-      ORDER BY outcome = 'running', created_at DESC LIMIT 1) AS evaluation"""
+      ORDER BY outcome = 'running', number DESC, created_at DESC LIMIT 1) AS evaluation"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job
