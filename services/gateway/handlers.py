@@ -56,7 +56,7 @@ async def tenant_command(command: Any, unit: Unit) -> None:
         spec = command.spec.model_copy(update={"tier": tier or command.spec.tier})
         command = command.model_copy(update={"spec": spec})
     if isinstance(command, dataset.SubmitDataset):
-        await unit.conn.execute(readmodels.NOTE_DATASET, command.dataset_id, tenant)
+        await readmodels.note_dataset(unit.conn, command)
     await unit.emit(command)
 
 
@@ -69,8 +69,11 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
         if command.spec.max_cost is not None:
             raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
     elif isinstance(command, job.JobMessage):
-        if await readmodels.find_job(unit.conn, command.job_id, tenant) is None:
+        found = await readmodels.find_job(unit.conn, command.job_id, tenant)
+        if found is None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
+        if isinstance(command, job.RetryJob) and (gone := await deleted_file_of(unit, found)):
+            raise Refused("file_deleted", gone, param="job_id")
     elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
@@ -103,10 +106,20 @@ async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
     }
     for param, ref in named.items():
         if isinstance(ref, FileRef):
-            found = await store.find_file(unit.conn, ref.file_id, tenant)
+            found = await store.hold_file(unit.conn, ref.file_id, tenant)
             if found is None or found.ref.sha256 != ref.sha256:
                 message = f"spec.{param}: file {ref.file_id!r} does not exist or has another sha256"
                 raise Refused("unknown_file", message, param=f"spec.{param}")
+
+
+async def deleted_file_of(unit: Unit, job_row: Any) -> str:
+    """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
+    for name in ("training_file", "validation_file", "holdout"):
+        file = job_row["spec"].get(name)
+        if file and await store.is_deleted(unit.conn, file["file_id"]):
+            gone = f"{name} of job {job_row['job_id']!r}, file {file['file_id']!r}, was deleted"
+            return f"{gone}: upload it again and submit a new job"
+    return ""
 
 
 async def _refused(event: CommandRefused, unit: Unit) -> None:
@@ -324,6 +337,13 @@ def _evaluation(outcome: str) -> Projection:
     return update
 
 
+def _suite(kind: str) -> Projection:
+    async def update(event: Any, unit: Unit) -> None:
+        await readmodels.save_suite(unit.conn, kind, event.name, event.file)
+
+    return update
+
+
 async def _replica_ready(event: deployment.ReplicaReady, unit: Unit) -> None:
     replica = event.replica
     await unit.conn.execute(
@@ -408,6 +428,8 @@ PROJECTIONS: dict[type[Message], Projection] = {
     model.AdaptersStale: _stale,
     model.DeploymentApproved: _route("pending"),
     model.DeploymentWithdrawn: _route("withdrawn"),
+    evaluation.BenchmarkRegistered: _suite("benchmark"),
+    evaluation.SafetySuiteRegistered: _suite("safety-suite"),
     evaluation.EvalStarted: _evaluation("running"),
     evaluation.EvalPassed: _evaluation("passed"),
     evaluation.EvalFailed: _evaluation("failed"),

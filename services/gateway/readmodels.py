@@ -3,7 +3,8 @@
 from datetime import datetime
 from typing import Any
 
-from schemas.base import Message
+from schemas.base import FileRef, Message
+from schemas.dataset import SubmitDataset
 from shared.postgres.database import Connection, Database
 
 UPSERT_JOB = """
@@ -57,8 +58,8 @@ SAVE_DATASET = """
         dataset_version = coalesce($4, dataset.dataset_version), detail = dataset.detail || $5
      WHERE dataset.tenant = $2"""
 NOTE_DATASET = """
-    INSERT INTO dataset (dataset_id, tenant, state) VALUES ($1, $2, 'validating')
-    ON CONFLICT (dataset_id) DO NOTHING"""
+    INSERT INTO dataset (dataset_id, tenant, state, files) VALUES ($1, $2, 'validating', $3)
+    ON CONFLICT (dataset_id) DO UPDATE SET files = $3 WHERE dataset.tenant = $2 AND dataset.files = '{}'"""
 REFUSE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
@@ -67,6 +68,9 @@ TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
+SAVE_SUITE = """
+    INSERT INTO suite (kind, name, file_id, sha256) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (kind, name) DO UPDATE SET file_id = $3, sha256 = $4"""
 SAVE_BASE = """
     INSERT INTO base_model (name, base_sha, detail, registered_at) VALUES ($1, $2, $3, $4)
     ON CONFLICT (name) DO UPDATE SET base_sha = $2, detail = $3, registered_at = $4"""
@@ -143,6 +147,19 @@ async def update_job(conn: Connection, job_id: str, tenant: str, **changes: Any)
         await conn.execute(
             f"UPDATE job SET {columns} WHERE job_id = $1 AND tenant = $2", job_id, tenant, *changes.values()
         )
+
+
+async def note_dataset(conn: Connection, command: SubmitDataset) -> None:
+    """Show the dataset before ingest has accepted it, and keep the bytes that it is made of."""
+    spec = command.spec
+    mix = spec.safety_mix.file if spec.safety_mix else None
+    named = (spec.training_file, spec.validation_file, spec.holdout, mix)
+    files = [file.sha256 for file in named if file]
+    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files)
+
+
+async def save_suite(conn: Connection, kind: str, name: str, file: FileRef) -> None:
+    await conn.execute(SAVE_SUITE, kind, name, file.file_id, file.sha256)
 
 
 async def find_job(conn: Connection | Database, job_id: str, tenant: str) -> Any:

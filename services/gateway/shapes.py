@@ -32,6 +32,13 @@ def file(row: Row) -> Shape:
     }
 
 
+def deleted_file(file_id: str, state: str, needed_by: list[str]) -> Shape:
+    answer: Shape = {"id": file_id, "object": "file", "deleted": state == "deleted"}
+    if state == "deleted":
+        return answer
+    return answer | {"retune": {"status": "deleting", "needed_by": needed_by}}
+
+
 def job(row: Row) -> Shape:
     spec = row["spec"]
     recipe = spec.get("recipe", {})

@@ -1,0 +1,36 @@
+-- 0004_remove_bytes_of_deleted_files.sql: a deleted file's bytes go once nothing needs them; before, they stayed for ever
+ALTER TABLE file ADD COLUMN state text NOT NULL DEFAULT 'uploaded';
+ALTER TABLE file ADD COLUMN removed_at timestamptz;
+UPDATE file SET state = 'deleting' WHERE deleted_at IS NOT NULL;
+CREATE INDEX file_of_bytes ON file (sha256);
+CREATE INDEX file_in_transition ON file (state) WHERE state IN ('uploading', 'deleting', 'removing');
+
+-- sha256 of every file that the dataset is made of.
+ALTER TABLE dataset ADD COLUMN files text[] NOT NULL DEFAULT '{}';
+CREATE INDEX dataset_open ON dataset (tenant) WHERE state = 'validating';
+CREATE INDEX job_open ON job (tenant) WHERE phase NOT IN ('succeeded', 'failed', 'cancelled');
+
+-- The file that each registered benchmark and safety suite is read from.
+CREATE TABLE suite (
+    kind    text NOT NULL,
+    name    text NOT NULL,
+    file_id text NOT NULL,
+    sha256  text NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+CREATE INDEX suite_of_bytes ON suite (sha256);
+-- Those that were registered before were not recorded here: whatever was uploaded to be one counts as registered.
+INSERT INTO suite (kind, name, file_id, sha256)
+SELECT purpose, file_id, file_id, sha256 FROM file WHERE purpose IN ('benchmark', 'safety-suite');
+
+-- Who still reads which bytes. Ingest reads every file of a dataset, the evaluator a job's holdout and the suites.
+CREATE VIEW needed_bytes (tenant, sha256, needed_by) AS
+    SELECT dataset.tenant, named.sha256, 'dataset ' || dataset.dataset_id
+      FROM dataset CROSS JOIN LATERAL unnest(dataset.files) AS named (sha256)
+     WHERE dataset.state = 'validating'
+ UNION ALL
+    SELECT tenant, spec -> 'holdout' ->> 'sha256', 'job ' || job_id
+      FROM job WHERE phase NOT IN ('succeeded', 'failed', 'cancelled')
+ UNION ALL
+    SELECT file.tenant, suite.sha256, suite.kind || ' ' || suite.name
+      FROM suite LEFT JOIN file ON file.file_id = suite.file_id;
