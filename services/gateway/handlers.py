@@ -260,7 +260,10 @@ async def _steps(event: training.StepsRecorded, unit: Unit) -> None:
 
 
 async def _accrued(event: cost.CostAccrued, unit: Unit) -> None:
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, cost=event.total)
+    charged = event.total if event.charged_total is None else event.charged_total
+    await readmodels.update_job(
+        unit.conn, event.job_id, event.tenant, cost=charged, uncharged_cost=event.total - charged
+    )
 
 
 def _dataset(state: str) -> Projection:

@@ -14,7 +14,7 @@ JOB_COLUMNS = """
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
         AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_deployed, error,
-    certificate, cost, created_at, finished_at"""
+    certificate, cost, uncharged_cost, created_at, finished_at"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job

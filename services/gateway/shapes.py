@@ -87,6 +87,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "is_deployed": row["is_deployed"],
         "resume_certificate": row["certificate"],
         "cost_usd": str(row["cost"]),
+        "uncharged_cost_usd": str(row["uncharged_cost"]),
         "recipe": recipe,
     }
 

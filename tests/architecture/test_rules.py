@@ -32,6 +32,7 @@ OWN_ROOMS = {
         "logs",
         "middleware",
         "readmodels",
+        "removal",
         "requests",
         "routes",
         "shapes",
