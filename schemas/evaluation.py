@@ -44,6 +44,8 @@ class RegisterSafetySuite(Message):
 
 
 class ReevaluateModel(Message):
+    """Run the gate of a model version once more, with the suites that are registered now."""
+
     keyed_by = "model_id"
     model_id: str
     tenant: TenantName

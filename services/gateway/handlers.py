@@ -14,6 +14,8 @@ from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
 from shared.service import Service
 
+OF_A_MODEL = (model.ModelCommand, evaluation.ReevaluateModel)
+
 Projection = Callable[[Any, Unit], Awaitable[None]]
 
 
@@ -80,7 +82,7 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
         if isinstance(command, job.RetryJob) and (why := await submission.why_stale(unit.conn, row["spec"])):
             raise Refused("stale_base", why, param="job_id")
-    elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
+    elif isinstance(command, OF_A_MODEL) and not await _has_model(command.model_id, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
 
@@ -98,8 +100,8 @@ async def _require_base(spec: Any, unit: Unit) -> None:
         raise Refused("unknown_base_model", message, param="spec.base_model")
 
 
-async def _has_model(command: model.ModelCommand, tenant: str, unit: Unit) -> bool:
-    return await readmodels.find_model(unit.conn, tenant, command.model_id) is not None
+async def _has_model(model_id: str, tenant: str, unit: Unit) -> bool:
+    return await readmodels.find_model(unit.conn, tenant, model_id) is not None
 
 
 async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
@@ -385,6 +387,7 @@ AWAITED = (
     model.DeploymentWithdrawn,
     model.ModelPromoted,
     model.ModelArchived,
+    evaluation.EvalStarted,
 )
 """What a request that sent a command waits for; found by its causation id."""
 

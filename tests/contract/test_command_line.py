@@ -34,6 +34,7 @@ FROZEN = {
         "show": "name",
         "lineage": "name",
         "evaluation": "name",
+        "evaluate": "name watch",
         "promote": "name accept_without_holdout reason",
         "archive": "name",
     },

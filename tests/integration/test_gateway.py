@@ -44,6 +44,7 @@ ELSE = [
     ("GET", "/models/{model}/lineage"),
     ("GET", "/models/{model}/evaluation"),
     ("POST", "/models/{model}/deploy"),
+    ("POST", "/models/{model}/evaluate"),
     ("POST", "/models/{model}/promote"),
     ("POST", "/models/{model}/archive"),
     ("GET", "/models/{version}"),

@@ -1,6 +1,7 @@
 """retune models: base models, fine-tuned versions, lineage."""
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,12 +9,15 @@ import typer
 
 from schemas.model import BaseModelRegistered, DirectorySource, HubSource, RegisterBaseModel
 from services.admin import bus
+from services.admin.api import RefusedByPlatform
 from services.admin.commands.context import api, connection
-from services.admin.output import show, show_table
+from services.admin.commands.watch import how_far
+from services.admin.output import note, show, show_table
 
 app = typer.Typer(help="Base models and fine-tuned versions.", no_args_is_help=True)
 
 REGISTER_SECONDS = 1800.0
+POLL_SECONDS = 1.0
 
 
 @app.command("register-base")
@@ -75,6 +79,36 @@ def evaluation(name: str) -> None:
     ]
     columns = ("stage", "outcome", "check", "metric", "value", "base", "threshold", "items")
     show_table([verdict], columns, rows)
+
+
+@app.command()
+def evaluate(
+    name: str,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Until its verdict; exit code 1 where it is no pass.")
+    ] = False,
+) -> None:
+    """Run the gate once more, with the suites registered now. A version that fails is withdrawn."""
+    found = api().post(f"/models/{name}/evaluate")
+    if watch:
+        found = _verdict(name, found["id"])
+        if found["outcome"] != "passed":
+            raise RefusedByPlatform(f"{found['id']} {found['outcome']}: {found['reason']}")
+    show(found, f"{found['id']}: {found['outcome']}")
+
+
+def _verdict(name: str, eval_id: str) -> dict[str, Any]:
+    """The evaluation once it is over; one that somebody asked for since, where that is the newer one."""
+    last = ""
+    while True:
+        found: dict[str, Any] = api().get(f"/models/{name}/evaluation")
+        if found["outcome"] != "running":
+            return found
+        line = how_far(found["progress"]) if found["progress"] else f"{eval_id} is running"
+        if line != last:
+            note(line)
+        last = line
+        time.sleep(POLL_SECONDS)
 
 
 @app.command()
