@@ -285,6 +285,7 @@ async def _dataset_deleted(event: dataset.DatasetDeleted, unit: Unit) -> None:
 async def _base_registered(event: model.BaseModelRegistered, unit: Unit) -> None:
     detail = event.model_dump(mode="json", exclude={"name", "base_sha"})
     await unit.conn.execute(readmodels.SAVE_BASE, event.name, event.base_sha, detail, unit.now)
+    await unit.conn.execute(readmodels.SET_STALE, event.name, event.base_sha)
 
 
 async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
@@ -323,7 +324,6 @@ async def _archived(event: model.ModelArchived, unit: Unit) -> None:
 
 
 async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
-    await unit.conn.execute(readmodels.SET_STALE, list(event.model_ids))
     message = (
         f"base model {event.base_model} has other files now: this job's model will not be promoted; "
         "cancel it and submit again"

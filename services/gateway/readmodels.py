@@ -92,10 +92,12 @@ SAVE_BASE = """
 LIST_BASES = "SELECT name, base_sha, detail, registered_at FROM base_model ORDER BY name"
 SAVE_MODEL = """
     INSERT INTO model (model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage,
-                       detail, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (model_id) DO NOTHING"""
+                       detail, created_at, is_stale)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+            EXISTS (SELECT FROM base_model WHERE name = $6 AND base_sha <> $7))
+    ON CONFLICT (model_id) DO NOTHING"""
 SET_STAGE = "UPDATE model SET stage = $2, eval_id = coalesce($3, eval_id) WHERE model_id = $1"
-SET_STALE = "UPDATE model SET is_stale = true WHERE model_id = ANY($1)"
+SET_STALE = "UPDATE model SET is_stale = (base_sha <> $2) WHERE base_model = $1"
 SET_APPROVAL = """
     UPDATE model SET has_holdout = $2, approved_by = $3, approval_reason = $4, accepted_without_holdout = $5
      WHERE model_id = $1"""

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.base import CommandRefused
 from schemas.evaluation import EvalFailed, EvalPassed, EvalStarted, Evidence, JudgedSuite, ReevaluateModel
-from schemas.model import AdaptersStale, ModelArchived, ModelDemoted, ModelPromoted, Stage
+from schemas.model import BaseModelRegistered, ModelArchived, ModelDemoted, ModelPromoted, Stage
 from tests.builders import a_sha
 from tests.integration.gateway_world import World, mark, until, world
 
@@ -155,16 +155,24 @@ async def test_a_refusal_is_the_answer(world):
     assert (found.status_code, found.json()["error"]["code"]) == (400, "already_running")
 
 
+async def register(world: World, base_sha: str) -> None:
+    """The base model's name points to these files from now on."""
+    fact = BaseModelRegistered(
+        name=world.base_name,
+        base_sha=base_sha,
+        manifest_sha256=a_sha("manifest"),
+        source="directory",
+        template_sha256=a_sha("template"),
+        context_tokens=512,
+        num_parameters=1,
+    )
+    await world.voices.say("registry", fact)
+
+
 async def test_what_cannot_be_served_is_not_evaluated(world):
     archived, stale = await world.a_version(), await world.a_version()
     await world.voices.say("registry", ModelArchived(**of_model(archived), full_name=archived.full_name))
-    fact = AdaptersStale(
-        base_model=world.base_name,
-        stale_sha=stale.base_sha,
-        new_sha=a_sha("new"),
-        model_ids=(stale.model_id,),
-    )
-    await world.voices.say("registry", fact)
+    await register(world, a_sha("other files"))
     await until(lambda: stage_is(world, archived, "archived"), "the archival")
 
     async def is_stale() -> bool:
@@ -175,6 +183,13 @@ async def test_what_cannot_be_served_is_not_evaluated(world):
         found = await asked(world, version)
         assert (found.status_code, found.json()["error"]["code"]) == (400, code)
         assert "ReevaluateModel" not in world.ear.types(version.model_id)
+    assert (await get(world, await world.a_version()))["retune"]["is_stale"]
+    await register(world, world.base_sha)
+
+    async def is_current() -> bool:
+        return not await is_stale()
+
+    await until(is_current, "the first files again")
 
 
 async def test_a_producer_asks_for_its_own_models_alone(world):
