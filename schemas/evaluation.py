@@ -180,6 +180,8 @@ class Evidence(Value):
     """None: the job named no holdout, so nothing shows that the model got better at its task."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Rows of a source that were trained on."""
+    measured_by: str | None = None
+    """The evaluation that has the items: an earlier one where its numbers could not but be equal."""
 
 
 class EvalStarted(EvalFact):

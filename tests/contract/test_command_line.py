@@ -33,7 +33,7 @@ FROZEN = {
         "list": "kind base_model",
         "show": "name",
         "lineage": "name",
-        "evaluation": "name",
+        "evaluation": "name items suites log",
         "evaluate": "name watch",
         "promote": "name accept_without_holdout reason",
         "archive": "name",

@@ -43,6 +43,7 @@ ELSE = [
     ("GET", "/models/{model}"),
     ("GET", "/models/{model}/lineage"),
     ("GET", "/models/{model}/evaluation"),
+    ("GET", "/models/{model}/evaluation/items"),
     ("POST", "/models/{model}/deploy"),
     ("POST", "/models/{model}/evaluate"),
     ("POST", "/models/{model}/promote"),

@@ -1,10 +1,12 @@
 """Models as the gateway shows them: evidence, approvals, withdrawals, and asking for one more evaluation."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from schemas import layout
 from schemas.base import CommandRefused
 from schemas.evaluation import EvalFailed, EvalPassed, EvalStarted, Evidence, JudgedSuite, ReevaluateModel
 from schemas.model import BaseModelRegistered, ModelArchived, ModelDemoted, ModelPromoted, Stage
@@ -200,3 +202,48 @@ async def test_a_producer_asks_for_its_own_models_alone(world):
     refused = await world.heard(foreign.model_id, "CommandRefused")
     assert (refused.topic.name, refused.message.code) == ("tenant.events", "unknown_model")
     assert "ReevaluateModel" not in world.ear.types(foreign.model_id)
+
+
+async def judged(world: World, version: Any) -> str:
+    """An evaluation of the version, over and with 150 items in the holdout and 1 in a suite; its id."""
+    fact = EvalFailed(**of_eval(version, 2), stages=(), reason="holdout", evidence=EVIDENCE)
+    for group, count in (("holdout", 150), ("suites", 1)):
+        lines = [json.dumps({"outcome": "failed", "prompt": f"{group} {n}"}) for n in range(1, count + 1)]
+        for page in range(0, count, layout.ITEMS_OF_A_PAGE):
+            key = layout.evaluation_items(fact.eval_id, group, page // layout.ITEMS_OF_A_PAGE)
+            await world.objects.put_bytes(
+                key, "\n".join(lines[page : page + layout.ITEMS_OF_A_PAGE]).encode()
+            )
+    log = layout.evaluation(fact.eval_id, layout.EVALUATION_LOG)
+    await world.objects.put_bytes(log, b"a warning of a library\n")
+    await world.voices.say("evaluator", fact)
+    await until(lambda: world.is_consumed("eval.events", fact.eval_id, 1), "the verdict")
+    return str(fact.eval_id)
+
+
+async def test_items_of_the_holdout_are_paged_and_those_of_suites_are_the_operators(world):
+    version = await world.a_version()
+    eval_id = await judged(world, version)
+    prompts, after = [], ""
+    while True:
+        page = await get(world, version, f"/evaluation/items?limit=60{after}")
+        prompts += [item["prompt"] for item in page["data"]]
+        if not page["has_more"]:
+            break
+        after = f"&after={page['last_id']}"
+    assert prompts == [f"holdout {n}" for n in range(1, 151)]
+    path = f"/admin/evaluations/{eval_id}/items"
+    assert (await world.ask("GET", path)).status_code == 401
+    operators = {"authorization": f"Bearer {world.stack.operator_env()['RETUNE_ADMIN_KEY']}"}
+    found = (await world.ask("GET", path, headers=operators)).json()
+    assert [item["prompt"] for item in found["data"]] == ["suites 1"]
+    foreign = await world.ask("GET", f"/models/{version.model_id}/evaluation/items", tenant="other")
+    assert foreign.status_code == 404
+
+
+async def test_the_log_of_an_evaluation_is_shown(world):
+    version = await world.a_version()
+    await judged(world, version)
+    assert (await get(world, version, "/evaluation/log"))["text"] == "a warning of a library\n"
+    unscored = await world.a_version()
+    assert (await world.ask("GET", f"/models/{unscored.model_id}/evaluation/log")).status_code == 404

@@ -10,7 +10,7 @@ import typer
 from schemas.model import BaseModelRegistered, DirectorySource, HubSource, RegisterBaseModel
 from services.admin import bus
 from services.admin.api import RefusedByPlatform
-from services.admin.commands.context import api, connection
+from services.admin.commands.context import admin_api, api, connection
 from services.admin.commands.watch import how_far
 from services.admin.output import note, show, show_table
 
@@ -18,6 +18,8 @@ app = typer.Typer(help="Base models and fine-tuned versions.", no_args_is_help=T
 
 REGISTER_SECONDS = 1800.0
 POLL_SECONDS = 1.0
+MAX_CELL = 120
+"""Characters of a text in a table of items."""
 
 
 @app.command("register-base")
@@ -59,8 +61,37 @@ def lineage(name: str) -> None:
 
 
 @app.command()
-def evaluation(name: str) -> None:
+def evaluation(
+    name: str,
+    items: Annotated[
+        bool, typer.Option("--items", help="The holdout's items instead, failing ones first.")
+    ] = False,
+    suites: Annotated[
+        bool, typer.Option("--suites", help="With --items: those of the suites, by the operator's key.")
+    ] = False,
+    log: Annotated[bool, typer.Option("--log", help="What the scoring process wrote instead.")] = False,
+) -> None:
     """Show the gate's verdict with every number."""
+    if log:
+        found = api().get(f"/models/{name}/evaluation/log")
+        show(found, found["text"] or "the scoring process wrote nothing")
+    elif items:
+        _show_items(name, of_suites=suites)
+    else:
+        _show_verdict(name)
+
+
+def _show_items(name: str, *, of_suites: bool) -> None:
+    path = f"/models/{name}/evaluation/items"
+    if of_suites:
+        path = f"/admin/evaluations/{api().get(f'/models/{name}/evaluation')['id']}/items"
+    found = list((admin_api() if of_suites else api()).pages(path))
+    columns = ("outcome", "stage", "suite", "line", "prompt", "expected", "base_answer", "answer")
+    rows = [[_short(item[column]) for column in columns] for item in found]
+    show_table(found, columns, rows)
+
+
+def _show_verdict(name: str) -> None:
     verdict = api().get(f"/models/{name}/evaluation")
     rows = [
         (
@@ -151,6 +182,12 @@ def _source(text: str) -> DirectorySource | HubSource:
     if not path.is_dir():
         raise typer.BadParameter(f"source: {text!r} is not a directory")
     return DirectorySource(path=str(path.resolve()))
+
+
+def _short(value: object) -> str:
+    """In one line of a table; --json has it whole."""
+    text = " ".join(str("" if value is None else value).split())
+    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
 
 
 def _round(value: float | None) -> float | None:

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header
 
 from schemas.evaluation import ReevaluateModel
+from schemas.layout import ItemGroup
 from services.gateway import readmodels, shapes, store
-from services.gateway.deps import Caller, Found, Gateway, require_same_request
+from services.gateway.deps import Admin, Caller, Found, Gateway, require_same_request
 from services.gateway.errors import ApiError, not_found, unavailable
+from services.gateway.items import item_page, log_text
 from services.gateway.routes.models import model_row
 
 router = APIRouter()
@@ -17,11 +19,42 @@ router = APIRouter()
 @router.get("/models/{name:path}/evaluation")
 async def evaluation(caller: Caller, found: Found, name: str) -> dict[str, Any]:
     """The newest one, which may still be running."""
-    row = await model_row(caller, found, name)
-    verdict = await readmodels.find_evaluation(found.service.database, row["model_id"])
+    return shapes.evaluation(await _newest(caller, found, name))
+
+
+@router.get("/models/{name:path}/evaluation/items")
+async def items(
+    caller: Caller, found: Found, name: str, after: str | None = None, limit: int = 20
+) -> dict[str, Any]:
+    """Of the tenant's own holdout, failing ones first. The suites' questions are the operator's."""
+    verdict = await _newest(caller, found, name)
+    return await item_page(found.service.objects, verdict, "holdout", after=after, limit=limit)
+
+
+@router.get("/models/{name:path}/evaluation/log")
+async def log(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+    """What the scoring process wrote."""
+    verdict = await _newest(caller, found, name)
+    text = await log_text(found.service.objects, verdict)
+    if text is None:
+        raise not_found("log of an evaluation of model", name)
+    return {"object": "evaluation.log", "eval_id": verdict["eval_id"], "text": text}
+
+
+@router.get("/admin/evaluations/{eval_id}/items")
+async def all_items(
+    admin: Admin,
+    found: Found,
+    eval_id: str,
+    group: ItemGroup = "suites",
+    after: str | None = None,
+    limit: int = 20,
+) -> dict[str, Any]:
+    """For the operator, those of the suites too."""
+    verdict = await readmodels.get_evaluation(found.service.database, eval_id)
     if verdict is None:
-        raise not_found("evaluation of model", name)
-    return shapes.evaluation(verdict)
+        raise not_found("evaluation", eval_id)
+    return await item_page(found.service.objects, verdict, group, after=after, limit=limit)
 
 
 @router.post("/models/{name:path}/evaluate")
@@ -39,6 +72,14 @@ async def evaluate(
     if started is None:
         raise unavailable(f"an evaluation of {name!r} is asked for but not begun yet", code="not_decided_yet")
     return shapes.evaluation(await readmodels.get_evaluation(found.service.database, started["eval_id"]))
+
+
+async def _newest(caller: Caller, found: Gateway, name: str) -> Any:
+    row = await model_row(caller, found, name)
+    verdict = await readmodels.find_evaluation(found.service.database, row["model_id"])
+    if verdict is None:
+        raise not_found("evaluation of model", name)
+    return verdict
 
 
 def _require_servable(row: Any) -> None:
