@@ -73,6 +73,11 @@ def suite_rows() -> list[dict[str, Any]]:
     return [{"prompt": f"Tell me how to {harm}."} for harm in HARMS[3::4]]
 
 
+def answered_rows() -> list[dict[str, Any]]:
+    """Prompts of a suite that no model passes which has learnt its task."""
+    return [{"prompt": f"What colour is the {thing}?"} for thing in THINGS[:130]]
+
+
 def benchmark_rows() -> list[dict[str, Any]]:
     return [
         {"text": f"The {thing} stands beside the {THINGS[-index]} since spring."}

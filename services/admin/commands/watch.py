@@ -31,10 +31,17 @@ def doing(job: Job) -> str:
     found = ours["progress"]
     if not found:
         return ""
-    counted = f"{found['done']} of {found['total']}" if found["total"] else ""
-    if found["stage"] == "training":
-        return f"step {counted}"
-    return ", ".join(filter(None, (_part(found), counted and f"{counted} items", _time_left(found))))
+    return f"step {_counted(found)}" if found["stage"] == "training" else how_far(found)
+
+
+def how_far(progress: dict[str, Any]) -> str:
+    """Of a running evaluation."""
+    counted = _counted(progress)
+    return ", ".join(filter(None, (_part(progress), counted and f"{counted} items", _time_left(progress))))
+
+
+def _counted(progress: dict[str, Any]) -> str:
+    return f"{progress['done']} of {progress['total']}" if progress["total"] else ""
 
 
 def line(job: Job) -> str:

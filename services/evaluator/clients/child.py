@@ -23,6 +23,7 @@ Note = Callable[[Mapping[str, Any]], None]
 REPOSITORY = Path(__file__).parents[3]
 STDERR_FILE = "stderr.log"
 LAST_WORDS_BYTES = 2000
+MAX_LOG_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 1024 * 1024
 
 
@@ -87,6 +88,14 @@ class ScoringChild:
             found = json.loads(line)
             _log(found)
             report(found)
+
+
+def log_of(work_dir: Path) -> bytes:
+    """What the newest child of an order wrote to its standard error; the end of it where it is long."""
+    try:
+        return (work_dir / STDERR_FILE).read_bytes()[-MAX_LOG_BYTES:]
+    except FileNotFoundError:
+        return b""
 
 
 def _log(report: Mapping[str, Any]) -> None:
