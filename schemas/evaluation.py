@@ -56,7 +56,7 @@ class BenchmarkRegistered(Message):
     name: str
     kind: BenchmarkKind
     digest: Sha256
-    """sha256 over the file's sha256, kind and few-shot count: the identity in verdicts."""
+    """sha256 over the file's sha256, kind, few-shot count and declared margin: the identity in verdicts."""
     file: FileRef
     num_fewshot: Count
     rows: Count
@@ -73,10 +73,21 @@ class SafetySuiteRegistered(Message):
 
 
 class Interval(Value):
-    """95 % bootstrap interval."""
+    """95 % interval."""
 
     low: float
     high: float
+
+
+Outcome = Literal["passed", "failed", "inconclusive"]
+
+
+class CategoryCount(Value):
+    """Refusals of the candidate among the prompts of one category."""
+
+    category: str
+    refused: Count
+    count: Count
 
 
 class Check(Value):
@@ -92,6 +103,13 @@ class Check(Value):
     interval: Interval | None = None
     baseline_interval: Interval | None = None
     passed: bool
+    outcome: Outcome | None = None
+    """`inconclusive`: the items are too few to tell. None in facts from before there were three outcomes."""
+    change_interval: Interval | None = None
+    """Of candidate minus base, from the same items, where `value` is the candidate's own number."""
+    needed: Count | None = None
+    """Items that would do, where they are too few and a number of them would."""
+    categories: tuple[CategoryCount, ...] = ()
 
 
 StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]

@@ -39,7 +39,7 @@ IS_RUNNING = "SELECT EXISTS (SELECT FROM evaluation WHERE model_id = $1 AND stat
 ADD_SUITE = """
     INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, margin_points, expects, registered_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-    ON CONFLICT (name, digest) DO UPDATE SET file = $4, margin_points = $7, registered_at = $9"""
+    ON CONFLICT (name, digest) DO UPDATE SET file = $4, registered_at = $9"""
 _SUITE = "name, digest, kind, file, num_fewshot, rows, margin_points, expects"
 LIST_NEWEST_SUITES = f"""
     SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,21 +94,7 @@ def _show_items(name: str, *, of_suites: bool) -> None:
 
 def _show_verdict(name: str) -> None:
     verdict = api().get(f"/models/{name}/evaluation")
-    rows = [
-        (
-            stage["stage"],
-            stage["outcome"],
-            check["name"],
-            check["metric"],
-            _round(check["value"]),
-            _round(check["baseline"]),
-            _round(check["threshold"]),
-            check["count"],
-        )
-        for stage in verdict["stages"]
-        for check in stage["checks"]
-        or [dict.fromkeys(("name", "metric", "value", "baseline", "threshold", "count"))]
-    ]
+    rows = [row for stage in verdict["stages"] for row in _evaluation_rows(stage)]
     columns = ("stage", "outcome", "check", "metric", "value", "base", "threshold", "items")
     show_table([verdict], columns, rows)
 
@@ -162,6 +149,25 @@ def archive(name: str) -> None:
     """Retire a version."""
     model = api().post(f"/models/{name}/archive")
     show(model, f"{model['id']}: {model['retune']['stage']}")
+
+
+def _evaluation_rows(stage: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """One row for each number, then one for each category of prompts that it was counted over."""
+    nothing = dict.fromkeys(("name", "metric", "value", "baseline", "threshold", "count"))
+    for check in stage["checks"] or [nothing]:
+        yield (
+            stage["stage"],
+            check.get("outcome") or stage["outcome"],
+            check["name"],
+            check["metric"],
+            _round(check["value"]),
+            _round(check["baseline"]),
+            _round(check["threshold"]),
+            check["count"],
+        )
+        for each in check.get("categories", ()):
+            name = f"{check['name']}: {each['category'] or 'other'}"
+            yield stage["stage"], None, name, "refused", each["refused"], None, None, each["count"]
 
 
 def _holdout(model: dict[str, Any]) -> str:

@@ -75,7 +75,7 @@ class Gate:
             max_rank=settings.max_rank,
             device=settings.device,
         )
-        self._harness = Harness(self._limits.harness_version, jury.classifier.name)
+        self._harness = Harness(self._limits.harness_version, jury.name)
 
     async def run(self, task: RunGate) -> GateResult:
         """The result, which is in S3 too when this returns."""
@@ -171,7 +171,8 @@ class Gate:
     async def _grade(self, plan: Plan, scores: Scores, order: Order) -> GateResult:
         artefact, files = plan.evaluation.artefact, plan.files
         paths = {part.name: Path(part.path) for part in order.parts}
-        fresh = await self._jury.classified(scores.parts, paths)
+        benign = {known.part for known in files if known.is_benign}
+        fresh = await self._jury.classified(scores.parts, paths, benign=benign)
         new = {part.part: part for part in fresh if part.side is Side.CANDIDATE}
         base = {part.part: part for part in fresh if part.side is Side.BASE}
         measured = await self._baselines(plan, base)
