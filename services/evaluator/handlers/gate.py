@@ -29,7 +29,7 @@ from services.evaluator.decide.plan import (
 from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
 from services.evaluator.handlers.evaluations import RunGate
-from services.evaluator.handlers.progress import telling
+from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
 from services.evaluator.settings import Settings
@@ -129,17 +129,17 @@ class Gate:
         order = await self._order(plan)
         work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
         rows = await asyncio.to_thread(_rows, plan.files, order)
-        async with telling(partial(self._tell_progress, plan.evaluation), rows) as teller:
-            scores = await self._child.score(order, work_dir, teller.note)
+        async with publishing(partial(self._publish_progress, plan.evaluation), rows) as progress:
+            scores = await self._child.score(order, work_dir, progress.update)
             if scores.failure is not None:
                 return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
             if plan.evaluation.artefact.gate.judge is not None:
-                teller.note({"part": "judge"})
+                progress.update({"part": "judge"})
             result = await self._grade(plan, scores, order)
         shutil.rmtree(work_dir, ignore_errors=True)
         return result
 
-    async def _tell_progress(self, evaluation: Evaluation, progress: Progress) -> None:
+    async def _publish_progress(self, evaluation: Evaluation, progress: Progress) -> None:
         async with self._service.unit() as unit:
             await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 
