@@ -36,7 +36,7 @@ async def project(event: Message, unit: Unit) -> None:
 
 async def _job_of(event: Any, unit: Unit) -> str | None:
     """The job in whose timeline the event belongs."""
-    if isinstance(event, UNTOLD):
+    if isinstance(event, NOT_IN_TIMELINE):
         return None
     if isinstance(event, CommandRefused):
         own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
@@ -399,7 +399,7 @@ async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SAVE_POOL, event.pool, event.model_dump(mode="json"))
 
 
-UNTOLD = (training.StepsRecorded, evaluation.EvalProgressed)
+NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed)
 """Facts about a job that are no part of its timeline: there are too many of them."""
 
 AWAITED = (

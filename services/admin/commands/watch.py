@@ -28,10 +28,10 @@ def doing(job: Job) -> str:
     ours = job["retune"]
     if ours["waiting_for"]:
         return str(ours["waiting_for"])
-    found = ours["progress"]
-    if not found:
+    progress = ours["progress"]
+    if not progress:
         return ""
-    return f"step {_counted(found)}" if found["stage"] == "training" else how_far(found)
+    return f"step {_counted(progress)}" if progress["stage"] == "training" else how_far(progress)
 
 
 def how_far(progress: dict[str, Any]) -> str:
@@ -51,9 +51,9 @@ def line(job: Job) -> str:
 def mark(job: Job) -> tuple[object, ...]:
     """Lines of two jobs with equal marks say the same, but for a few steps or items."""
     ours = job["retune"]
-    found = ours["progress"] or {}
-    tenth = found["done"] * LINES_OF_A_STAGE // found["total"] if found.get("total") else 0
-    where = tuple(found.get(name) for name in ("stage", "part", "side"))
+    progress = ours["progress"] or {}
+    tenth = progress["done"] * LINES_OF_A_STAGE // progress["total"] if progress.get("total") else 0
+    where = tuple(progress.get(name) for name in ("stage", "part", "side"))
     return state_of(job), ours["waiting_for"], where, tenth
 
 

@@ -13,7 +13,7 @@ from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
-from services.evaluator.clients.child import Note, ScoringChild, ScoringCrashed, log_of
+from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
 from services.evaluator.clients.files import Cache, asked_in, count_lines
 from services.evaluator.clients.jury import Jury
 from services.evaluator.decide import grading, lifecycle
@@ -32,7 +32,7 @@ from services.evaluator.decide.plan import (
 from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
 from services.evaluator.handlers.evaluations import RunGate
-from services.evaluator.handlers.progress import telling
+from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
 from services.evaluator.settings import Settings
@@ -134,27 +134,27 @@ class Gate:
         order = await self._order(plan)
         work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
         rows = await asyncio.to_thread(_rows, plan.files, order)
-        async with telling(partial(self._tell_progress, plan.evaluation), rows) as teller:
-            scores = await self._score(plan.evaluation.eval_id, order, work_dir, teller.note)
+        async with publishing(partial(self._publish_progress, plan.evaluation), rows) as progress:
+            scores = await self._score(plan.evaluation.eval_id, order, work_dir, progress.update)
             if scores.failure is not None:
                 return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
             if plan.evaluation.artefact.gate.judge is not None:
-                teller.note({"part": "judge"})
+                progress.update({"part": "judge"})
             result = await self._grade(plan, scores, order)
         shutil.rmtree(work_dir, ignore_errors=True)
         return result
 
-    async def _score(self, eval_id: str, order: Order, work_dir: Path, note: Note) -> Scores:
+    async def _score(self, eval_id: str, order: Order, work_dir: Path, on_report: OnReport) -> Scores:
         """Raises ScoringCrashed; the child's log is kept either way."""
         try:
-            scores = await self._child.score(order, work_dir, note)
+            scores = await self._child.score(order, work_dir, on_report)
         except ScoringCrashed:
             await self._archive.put_log(eval_id, log_of(work_dir))
             raise
         await self._archive.put_log(eval_id, log_of(work_dir))
         return scores
 
-    async def _tell_progress(self, evaluation: Evaluation, progress: Progress) -> None:
+    async def _publish_progress(self, evaluation: Evaluation, progress: Progress) -> None:
         async with self._service.unit() as unit:
             await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 

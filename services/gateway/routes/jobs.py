@@ -75,7 +75,7 @@ async def _submit(unit: Unit, caller: Caller, body: CreateJob) -> dict[str, Any]
     await readmodels.note_dataset(unit.conn, dataset)
     spec = submit.spec.model_dump(mode="json")
     await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
-    warnings = submission.in_words(obstacles)
+    warnings = submission.as_warnings(obstacles)
     await readmodels.update_job(unit.conn, job_id, caller.tenant, warnings=warnings)
     return shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
 
