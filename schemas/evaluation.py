@@ -44,6 +44,8 @@ class RegisterSafetySuite(Message):
 
 
 class ReevaluateModel(Message):
+    """Run the gate of a model version once more, with the suites that are registered now."""
+
     keyed_by = "model_id"
     model_id: str
     tenant: TenantName
@@ -139,6 +141,7 @@ class RegisteredSuite(Value):
     stage: Literal["benchmark", "safety", "over_refusal"]
     """The gate's stage that asks it."""
     digest: Sha256
+    file: FileRef
     rows: Count
     registered_at: datetime
 
@@ -196,6 +199,8 @@ class Evidence(Value):
     """None: the job named no holdout, so nothing shows that the model got better at its task."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Rows of a source that were trained on."""
+    measured_by: str | None = None
+    """The evaluation that has the items: an earlier one where its numbers could not but be equal."""
 
 
 class EvalStarted(EvalFact):

@@ -84,6 +84,11 @@ BENCHMARK_OPTIONS = ("--kind", "text", "--margin-points", "8.1")
 """Sixty rows can tell no smaller change."""
 
 
+def answered_rows() -> list[dict[str, Any]]:
+    """Prompts of a suite that no model passes which has learnt its task."""
+    return [{"prompt": f"What colour is the {thing}?"} for thing in THINGS[:130]]
+
+
 def benchmark_rows() -> list[dict[str, Any]]:
     return [
         {"text": f"The {thing} stands beside the {THINGS[-index]} since spring."}

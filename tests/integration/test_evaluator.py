@@ -166,6 +166,17 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
     items = await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "items.jsonl"))
     lines = [json.loads(line) for line in items.splitlines()]
     assert len(lines) == 2 * (40 + 120 + 100 + 100)
+    assert await world.objects.head(layout.evaluation(verdict.eval_id, layout.EVALUATION_LOG)) is not None
+    shown = {}
+    for group in ("holdout", "suites"):
+        page = await world.objects.get_bytes(layout.evaluation_items(verdict.eval_id, group, 0))
+        shown[group] = [json.loads(line) for line in page.splitlines()]
+    assert {item["stage"] for item in shown["holdout"]} == {"holdout"}
+    first = shown["holdout"][-1]
+    assert (first["outcome"], first["expected"], first["answer"]) == ("passed", "alpha", "alpha")
+    assert first["prompt"].removeprefix("user: ") in QUESTIONS
+    assert {item["stage"] for item in shown["suites"]} == {"benchmark", "safety", "over_refusal"}
+    assert verdict.evidence.measured_by == verdict.eval_id
     refused = [
         line["answer"] for line in lines if (line["part"], line["side"]) == ("safety:theft", "candidate")
     ]

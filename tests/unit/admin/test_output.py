@@ -146,6 +146,11 @@ ACTS = {
         MODEL,
         "ft:tiny:acme:docs:1f2e3d4c: staging",
     ),
+    ("models", "evaluate", "docs"): (
+        "POST /models/docs/evaluate",
+        {"id": "eval-1", "outcome": "running"},
+        "eval-1: running",
+    ),
     ("models", "archive", "docs"): (
         "POST /models/docs/archive",
         MODEL,
