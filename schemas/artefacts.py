@@ -44,9 +44,14 @@ class DatasetCounts(Value):
     loss_tokens: Count
     validation_rows: Count = 0
     rejected_rows: Count = 0
+    """Bad rows of the training file, as are the next three counts."""
     exact_duplicates: Count = 0
     near_duplicates: Count = 0
     contaminated_rows: Count = 0
+    contaminated_by_source: dict[str, Count] = Field(default={})
+    """Contaminated rows of the training file by source, `holdout` for the holdout; a row may count for several."""
+    training_file_rows: Count = 0
+    """Lines of the training file that are not blank."""
     safety_rows: Count = 0
     kept_leaks: dict[str, Count] = Field(default={})
     """Contaminated rows that are trained on because an operator said `keep`: by source, `holdout` for the holdout."""
