@@ -56,6 +56,24 @@ class DatasetCounts(Value):
     kept_leaks: dict[str, Count] = Field(default={})
     """Contaminated rows that are trained on because an operator said `keep`: by source, `holdout` for the holdout."""
 
+    @property
+    def summary(self) -> str:
+        """For people: rows kept of the training file, and what was found in it."""
+        found = [f"{self.rejected_rows} bad", f"{self.exact_duplicates} exact duplicates"]
+        found += [f"{self.near_duplicates} near duplicates", f"{self.contaminated_rows} contaminated"]
+        if self.contaminated_by_source:
+            found[-1] += f" by {_listed(self.contaminated_by_source)}"
+        # Older writers did not count the file's rows.
+        of = f" of {self.training_file_rows}" if self.training_file_rows else ""
+        leaks = f"; rows of the gate's own sources are trained on: {_listed(self.kept_leaks)}"
+        mix = f"; {self.safety_rows} rows of the safety mix added" if self.safety_rows else ""
+        kept = f"kept {self.rows - self.safety_rows}{of} rows: {', '.join(found)}{mix}"
+        return kept + (leaks if self.kept_leaks else "")
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
 
 class DatasetFiles(Value):
     """sha256 of each file that a dataset was made of; None where there was none."""
