@@ -1,12 +1,14 @@
 """Events into read models, tenants' commands into ours."""
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, FileRef, Message
 from schemas.topics import LISTENS, TENANT_COMMAND_TYPES
 from services.gateway import gate, readmodels, store, submission
+from services.gateway.decide import operators_only
 from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from shared.errors import Refused
@@ -21,6 +23,8 @@ Projection = Callable[[Any, Unit], Awaitable[None]]
 
 async def project(event: Message, unit: Unit) -> None:
     """Bring the read models up to date, and the job's timeline where the event is about a job."""
+    if isinstance(event, TOLD_TOGETHER):
+        await unit.conn.execute(readmodels.HOLD_DATASET, event.dataset_id)
     if update := PROJECTIONS.get(type(event)):
         await update(event, unit)
     job_id, tenant = await _job_of(event, unit), getattr(event, "tenant", None)
@@ -29,6 +33,8 @@ async def project(event: Message, unit: Unit) -> None:
         await readmodels.add_event(
             unit.conn, job_id, tenant, unit.envelope.id, event, sentence(event), unit.envelope.time
         )
+    if isinstance(event, TOLD_TOGETHER):
+        await _tell_of_dataset(event, unit)
     if isinstance(event, AWAITED) and unit.envelope.causation_id:
         payload = event.model_dump(mode="json")
         await unit.conn.execute(readmodels.SAVE_OUTCOME, unit.envelope.causation_id, event.type, payload)
@@ -42,6 +48,26 @@ async def _job_of(event: Any, unit: Unit) -> str | None:
         own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
         return event.subject_id if own else None
     return getattr(event, "job_id", None)
+
+
+async def _tell_of_dataset(
+    event: dataset.DatasetReady | dataset.DatasetRejected | job.JobSubmitted, unit: Unit
+) -> None:
+    """A dataset does not know its jobs: they name it, before its answer or after. The caller holds the dataset."""
+    assert unit.envelope is not None, "events come with an envelope"
+    if isinstance(event, job.JobSubmitted):
+        told = await unit.conn.fetchval(readmodels.FIND_ANSWER, event.dataset_id, event.tenant)
+        jobs = [event.job_id] if told else []
+    else:
+        told = {"id": unit.envelope.id, "time": unit.envelope.time.isoformat(), "type": event.type}
+        told["data"] = event.model_dump(mode="json")
+        await unit.conn.execute(readmodels.SAVE_ANSWER, event.dataset_id, event.tenant, told)
+        rows = await unit.conn.fetch(readmodels.JOBS_OF_DATASET, event.dataset_id, event.tenant)
+        jobs = [row["job_id"] for row in rows]
+    for job_id in jobs:
+        answer = ANSWERS[told["type"]].model_validate(told["data"])
+        at = datetime.fromisoformat(told["time"])
+        await readmodels.add_event(unit.conn, job_id, event.tenant, told["id"], answer, sentence(answer), at)
 
 
 async def tenant_command(command: Any, unit: Unit) -> None:
@@ -70,6 +96,8 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
         await _require_dataset(command.dataset_id, tenant, unit)
         await _require_files(command.spec, tenant, unit)
         await _require_base(command.spec, unit)
+    if isinstance(command, dataset.SubmitDataset) and (refusal := operators_only(command.spec.policy)):
+        raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
     if isinstance(command, job.SubmitJob):
         if command.spec.max_cost is not None:
             raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
@@ -401,6 +429,10 @@ async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
 
 NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed)
 """Facts about a job that are no part of its timeline: there are too many of them."""
+
+ANSWERS = {message.type: message for message in (dataset.DatasetReady, dataset.DatasetRejected)}
+TOLD_TOGETHER = (job.JobSubmitted, *ANSWERS.values())
+"""A job's timeline has what became of its dataset."""
 
 AWAITED = (
     CommandRefused,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas import checkpoint, cost, deployment, evaluation, job, model, node, training
+from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, Message
 
 Sentence = tuple[str, str]
@@ -41,8 +41,14 @@ def _cost(event: cost.CostAccrued) -> Sentence:
     return "info", f"attempt {event.attempt} cost {event.cost} USD{free}; {total} USD charged so far"
 
 
+def _dataset_ready(event: dataset.DatasetReady) -> Sentence:
+    return ("warn" if event.counts.kept_leaks else "info"), f"dataset ready: {event.counts.summary}"
+
+
 SENTENCES: dict[type[Message], Any] = {
     job.JobSubmitted: lambda e: ("info", "job accepted; validating its files"),
+    dataset.DatasetReady: _dataset_ready,
+    dataset.DatasetRejected: lambda e: ("error", f"dataset refused ({e.code}): {e.message}"),
     job.JobQueued: lambda e: ("info", f"queued: {e.waiting_for}"),
     job.JobScheduled: lambda e: (
         "info",
