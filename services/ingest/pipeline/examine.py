@@ -1,8 +1,7 @@
 """All that can be said of a row by itself, in any process: rules, tokens, digest, signature, overlaps."""
 
-import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -15,7 +14,7 @@ from services.ingest.pipeline.formats import Example, parse_example
 from services.ingest.pipeline.lines import Line, parse_object
 from services.ingest.pipeline.rules import BadRow
 from services.ingest.pipeline.text import conversation_text, gram_hashes, row_digest, words
-from services.ingest.pipeline.tokens import Encoded, Encoder, special_token_problem
+from services.ingest.pipeline.tokens import Encoded, Encoder
 
 BATCH_ROWS = 256
 BATCH_BYTES = 4 << 20
@@ -44,7 +43,8 @@ class Examiner:
     file: FileRole
     expected: DatasetFormat | None
     max_row_bytes: int
-    special: re.Pattern[str] | None
+    check: Callable[[Example], BadRow | None] | None = None
+    """What a row is asked where there is no encoder."""
     sources: tuple[Source, ...] = ()
     encoder: Encoder | None = None
 
@@ -66,7 +66,7 @@ class Examiner:
             return error.at(self.file, line.number)
 
     def _checked(self, example: Example) -> BadRow | None:
-        return special_token_problem(example, self.special)
+        return self.check(example) if self.check else None
 
     def _examined(
         self, example: Example, encoded: Encoded | BadRow | None, text: str, shares: tuple[float, ...]

@@ -17,7 +17,7 @@ from services.ingest.pipeline.parts import PartWriter, TokenSpool
 from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.screen import Screen, format_of_file
 from services.ingest.pipeline.tally import FileTally
-from services.ingest.pipeline.tokens import Encoder, load_tokenizer, special_pattern, template_sha256
+from services.ingest.pipeline.tokens import Checker, Encoder, load_tokenizer, template_sha256
 
 HOLDOUT = "holdout"
 HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
@@ -45,7 +45,6 @@ class Files:
         self._findings = findings
         self._tokenizer = load_tokenizer(order.tokenizer)
         _require_template(order, template_sha256(self._tokenizer))
-        self._special = special_pattern(self._tokenizer)
         self._sources = tuple(read_source(source.name, source.path) for source in order.sources)
         self._texts = TextSpool(order.scratch / "texts")
         index = DuplicateIndex(self._texts, similarity=self._policy.near_duplicate_similarity)
@@ -77,7 +76,8 @@ class Files:
             path = self._order.holdout
             tally.format = format_of_file(path, HOLDOUT, self._policy)
             _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
-            examiner = Examiner(tally.role, tally.format, self._policy.max_row_bytes, self._special)
+            check = Checker(self._tokenizer, is_holdout=True)
+            examiner = Examiner(tally.role, tally.format, self._policy.max_row_bytes, check)
             rows = self._screen.kept_rows(path, examiner, tally)
             holdout = make_source(HOLDOUT, (row.text for row in rows))
             self._sources = (*self._sources, holdout)
@@ -119,9 +119,8 @@ class Files:
         found = format_of_file(path, tally.role, self._policy) if asked == "auto" else DatasetFormat(asked)
         tally.format = found
         encoder = self._encoder(found, tally.role)
-        examiner = Examiner(
-            tally.role, found, self._policy.max_row_bytes, self._special, self._sources, encoder
-        )
+        check = Checker(self._tokenizer)
+        examiner = Examiner(tally.role, found, self._policy.max_row_bytes, check, self._sources, encoder)
         return self._screen.kept_rows(path, examiner, tally)
 
     def _encoder(self, found: DatasetFormat | None, role: FileRole) -> Encoder | None:

@@ -7,7 +7,7 @@ from typing import Any
 from schemas.dataset import RowProblem
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.examine import Accepted, Examined, Examiner, examine_all
-from services.ingest.pipeline.formats import Example, Turn
+from services.ingest.pipeline.formats import Example, Turn, parse_example
 from services.ingest.pipeline.lines import LineReader
 
 CHAT = DatasetFormat.CHAT
@@ -42,8 +42,12 @@ def examine(
     reader = LineReader(
         io.BytesIO(b"\n".join(lines)), name="training", max_row_bytes=max_row_bytes, max_rows=1000
     )
-    examiner = Examiner("training", expected, max_row_bytes, options.pop("special", None), **options)
+    examiner = Examiner("training", expected, max_row_bytes, options.pop("check", None), **options)
     return list(examine_all(examiner, reader, workers=1))
+
+
+def parse(row: dict[str, Any], *, expected: DatasetFormat = CHAT) -> Example:
+    return parse_example(row, expected=expected, line=1)
 
 
 def problem_of(row: Any, **options: Any) -> RowProblem:

@@ -1,7 +1,5 @@
 """Masks and limits on token ids; the tokenizer itself is tested with the pipeline as a whole."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -10,12 +8,11 @@ from services.ingest.pipeline.rules import BadRow, FileRefused
 from services.ingest.pipeline.tokens import (
     Encoded,
     require_marker,
-    special_pattern,
     weighted,
     within_limit,
     without_tail,
 )
-from tests.unit.ingest.builders import an_example
+from shared.chat.rendering import Rendering
 
 
 def row(mask: str) -> Encoded:
@@ -76,21 +73,6 @@ def test_a_mask_whose_runs_are_not_the_answers_cannot_be_weighted() -> None:
     assert (problem.rule, problem.found) == ("tokens.weight", "1 masked runs for 2 assistant turns")
 
 
-def test_special_tokens_are_found_longest_first_and_ordinary_added_tokens_are_not() -> None:
-    added = {
-        1: SimpleNamespace(content="<|im", special=True),
-        2: SimpleNamespace(content="<|im_end|>", special=True),
-        3: SimpleNamespace(content="<think>", special=False),
-    }
-    pattern = special_pattern(SimpleNamespace(added_tokens_decoder=added, all_special_tokens=["</s>"]))
-    assert pattern is not None
-    assert pattern.findall("a<|im_end|><think></s>") == ["<|im_end|>", "</s>"]
-
-
-def test_a_tokenizer_without_special_tokens_forbids_nothing() -> None:
-    assert special_pattern(SimpleNamespace(added_tokens_decoder={}, all_special_tokens=[])) is None
-
-
 @pytest.mark.parametrize("marker", ["{% generation %}", "{%- generation -%}", "{%generation%}"])
 def test_a_template_with_a_generation_block_is_accepted(marker: str) -> None:
     require_marker(f"{{{{ x }}}}{marker}y{{% endgeneration %}}")
@@ -110,10 +92,10 @@ def test_a_template_that_marks_no_answer_is_a_hard_error(template: str, code: st
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("most", "expected"),
-    [(100, ["abc", "de", "f"]), (6, ["abc", "de", "f"]), (4, ["abc", "d", ""]), (3, ["abc", "", ""])],
-)
-def test_text_behind_the_window_is_left_out_and_no_turn_is(most: int, expected: list[str]) -> None:
-    found = without_tail(an_example("abc", "de", "f"), most)
-    assert [turn.content for turn in found.turns] == expected
+def test_text_behind_the_window_is_left_out_and_answers_end_with_it() -> None:
+    rendering = Rendering("question ANSWER question ANSWER", ((9, 15), (25, 31)), guarded="q" * 31)
+    assert without_tail(rendering, 31) is rendering
+    assert without_tail(rendering, 30) == Rendering(
+        rendering.text[:30], ((9, 15), (25, 30)), guarded="q" * 30
+    )
+    assert without_tail(rendering, 12) == Rendering("question ANS", ((9, 12),), guarded="q" * 12)
