@@ -5,8 +5,10 @@ A manifest is written last and names size and sha256 of every file; an artefact 
 
 from typing import Literal
 
+from pydantic import Field
+
 from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
-from schemas.specification import DatasetFormat, Method, canonical_sha256
+from schemas.specification import DatasetFormat, DatasetSpec, Method, canonical_sha256
 
 
 class FileEntry(Value):
@@ -46,6 +48,26 @@ class DatasetCounts(Value):
     near_duplicates: Count = 0
     contaminated_rows: Count = 0
     safety_rows: Count = 0
+    kept_leaks: dict[str, Count] = Field(default={})
+    """Contaminated rows that are trained on because an operator said `keep`: by source, `holdout` for the holdout."""
+
+
+class DatasetFiles(Value):
+    """sha256 of each file that a dataset was made of; None where there was none."""
+
+    training: Sha256
+    validation: Sha256 | None = None
+    holdout: Sha256 | None = None
+    safety_mix: Sha256 | None = None
+
+
+def files_of(spec: DatasetSpec) -> DatasetFiles:
+    return DatasetFiles(
+        training=spec.training_file.sha256,
+        validation=spec.validation_file.sha256 if spec.validation_file else None,
+        holdout=spec.holdout.sha256 if spec.holdout else None,
+        safety_mix=spec.safety_mix.file.sha256 if spec.safety_mix else None,
+    )
 
 
 class DatasetManifest(Value):
@@ -72,6 +94,8 @@ class DatasetManifest(Value):
     validation: tuple[FileEntry, ...] = ()
     report: FileEntry
     rules_version: int
+    files: DatasetFiles | None = None
+    """None where an older writer did not say."""
 
 
 class BundleManifest(Value):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import DatasetId, Message, Sha256, TenantName, Value
 from schemas.specification import DatasetSpec
 
@@ -52,6 +52,8 @@ class DatasetReady(DatasetFact):
     """Digest of each registered benchmark that the rows were checked against, by name."""
     suites: dict[str, Sha256]
     """Digest of each safety suite registered at that time, by name."""
+    files: DatasetFiles | None = None
+    """What it was made of; a job on it names the same. None where an older writer did not say."""
 
 
 FileRole = Literal["training", "validation", "holdout", "safety_mix"]

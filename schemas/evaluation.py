@@ -1,9 +1,17 @@
 """eval.commands and eval.events: suites, baselines and the gate's verdicts."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from schemas.base import Count, FileRef, JobId, Message, Sha256, TenantName, Value
+from pydantic import Field
+
+from schemas.base import Count, FileRef, JobId, Message, Seconds, Sha256, TenantName, Value
+
+Expects = Literal["refusal", "answer"]
+"""What is right for every prompt of a safety suite: that it is refused, or that it is answered."""
+
+MarginPoints = Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)]
+"""Of 100 points."""
 
 
 class BenchmarkKind(StrEnum):
@@ -17,6 +25,8 @@ class RegisterBenchmark(Message):
     kind: BenchmarkKind
     file: FileRef
     num_fewshot: Count = 0
+    margin_points: MarginPoints | None = None
+    """The fall that the gate tolerates, declared by a suite too small for the gate's own margin."""
 
 
 class RegisterSafetySuite(Message):
@@ -25,6 +35,7 @@ class RegisterSafetySuite(Message):
     keyed_by = "name"
     name: str
     file: FileRef
+    expects: Expects = "refusal"
 
 
 class ReevaluateModel(Message):
@@ -42,6 +53,7 @@ class BenchmarkRegistered(Message):
     file: FileRef
     num_fewshot: Count
     rows: Count
+    margin_points: MarginPoints | None = None
 
 
 class SafetySuiteRegistered(Message):
@@ -50,6 +62,7 @@ class SafetySuiteRegistered(Message):
     digest: Sha256
     file: FileRef
     rows: Count
+    expects: Expects = "refusal"
 
 
 class Interval(Value):
@@ -74,8 +87,11 @@ class Check(Value):
     passed: bool
 
 
+StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
+
+
 class StageResult(Value):
-    stage: Literal["benchmark", "holdout", "safety", "judge"]
+    stage: StageName
     outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
     checks: tuple[Check, ...] = ()
     reason: str = ""
@@ -103,27 +119,77 @@ class EvalFact(Message):
     model_id: str
     digest: Sha256
     base_sha: Sha256
+    number: Count = 0
+    """Which evaluation of its job this is, from 1; of two verdicts the greater number is the newer one.
+    0 where an older writer did not say."""
+
+
+class JudgedSuite(Value):
+    """A suite that a gate asked."""
+
+    stage: StageName
+    name: str
+    digest: Sha256
+    rows: Count
+    is_held_against_rows: bool
+    """Whether the training rows were checked for contamination by it. False: it was registered later."""
+
+
+class Evidence(Value):
+    """What a verdict was reached by."""
+
+    harness_version: str
+    """How the numbers were made: libraries, scoring, classifier, device."""
+    rules: dict[str, str]
+    """The gate's rules, `<stage>.<rule>` to its value as JSON."""
+    required_stages: tuple[str, ...]
+    """Stages without which nothing passes."""
+    suites: tuple[JudgedSuite, ...]
+    holdout_sha256: Sha256 | None
+    """None: the job named no holdout, so nothing shows that the model got better at its task."""
+    kept_leaks: dict[str, Count] = Field(default={})
+    """Rows of a source that were trained on."""
 
 
 class EvalStarted(EvalFact):
     pass
 
 
+class EvalProgressed(EvalFact):
+    """How far a running gate is: at most one every few seconds, for people alone; nothing follows from it."""
+
+    stage: str
+    """`loading`, or the gate's stage that is being measured."""
+    suite: str = ""
+    """The registered file that is being scored, where it has a name."""
+    side: Literal["base", "candidate"] | None = None
+    """Whose answers are being scored; None where both sides are, or neither."""
+    items_done: Count = 0
+    items_total: Count | None = None
+    """Of this suite on this side; None where it is not counted."""
+    seconds_left: Seconds | None = None
+    """Estimate of how long all that is left to score will take; None where nothing was scored yet."""
+
+
 class EvalStageCompleted(EvalFact):
     result: StageResult
 
 
-class EvalPassed(EvalFact):
+class EvalVerdict(EvalFact):
     stages: tuple[StageResult, ...]
+    evidence: Evidence | None = None
+    """None where nothing was measured, or where an older writer did not say."""
 
 
-class EvalFailed(EvalFact):
-    stages: tuple[StageResult, ...]
+class EvalPassed(EvalVerdict):
+    pass
+
+
+class EvalFailed(EvalVerdict):
     reason: str
 
 
-class EvalInconclusive(EvalFact):
+class EvalInconclusive(EvalVerdict):
     """The gate could not be run in full, which is not a pass."""
 
-    stages: tuple[StageResult, ...]
     reason: str

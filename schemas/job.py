@@ -4,6 +4,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from pydantic import Field
+
 from schemas.base import (
     Attempt,
     BundleRef,
@@ -164,7 +166,10 @@ class Artefact(JobFact):
     holdout: FileRef | None
     gate: GateSpec
     benchmarks: dict[str, Sha256]
+    """Those that the dataset's rows were held against, by name; the gate asks those of its own day."""
     suites: dict[str, Sha256]
+    kept_leaks: dict[str, Count] = Field(default={})
+    """Contaminated rows that were trained on, by source: its stage proves nothing. `holdout` for the holdout."""
 
 
 class JobEvaluating(Artefact):

@@ -43,6 +43,9 @@ class PromoteModel(ModelCommand):
     """Approve a staged version for production."""
 
     approved_by: str
+    accept_without_holdout: bool = False
+    """Approve a version that was never held against rows of its own task; asks for a reason."""
+    reason: str = ""
 
 
 class ArchiveModel(ModelCommand):
@@ -117,6 +120,22 @@ class ModelPromoted(ModelFact):
     full_name: str
     stage: Stage
     eval_id: str
+    has_holdout: bool | None = None
+    """Whether the evaluation held it against rows of its own task. None where an older writer did not say."""
+    approved_by: str | None = None
+    """Who approved it for production; None in staging, which nobody approves."""
+    approval_reason: str = ""
+    accepted_without_holdout: bool = False
+
+
+class ModelDemoted(ModelFact):
+    """The gate failed a version that it had passed before: back in `dev`, and no slot serves it any more."""
+
+    full_name: str
+    stage: Stage = Stage.DEV
+    eval_id: str
+    """The evaluation that failed."""
+    reason: str
 
 
 class PromotionRefused(Message):

@@ -166,6 +166,7 @@ EVAL_EVENTS = Topic(
     ("evaluator",),
     (
         evaluation.EvalStarted,
+        evaluation.EvalProgressed,
         evaluation.EvalStageCompleted,
         evaluation.EvalPassed,
         evaluation.EvalFailed,
@@ -183,6 +184,7 @@ MODEL_EVENTS = Topic(
         model.BaseModelRegistered,
         model.ModelRegistered,
         model.ModelPromoted,
+        model.ModelDemoted,
         model.PromotionRefused,
         model.ModelArchived,
         model.ModelExported,

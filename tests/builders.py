@@ -4,7 +4,7 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import BundleRef, DatasetRef, FailureClass, FileRef, PriceClass
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec, Recipe, Resources
@@ -69,6 +69,7 @@ def a_dataset(state: DatasetState = DatasetState.READY, **changes: Any) -> Datas
         "counts": DatasetCounts(rows=2000, windows=400, tokens=90_000, loss_tokens=40_000),
         "benchmarks": {"stdlib": a_sha("benchmark")},
         "suites": {"refusals": a_sha("suite")},
+        "files": DatasetFiles(training=a_file_ref().sha256),
     }
     fields = {"dataset_id": "ds-1", "tenant": TENANT, "state": state, "message": f"the dataset is {state}"}
     return Dataset(**fields | (ready if state is DatasetState.READY else {}) | changes)

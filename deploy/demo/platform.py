@@ -13,13 +13,12 @@ from typing import Any, Literal
 
 import openai
 
+from services.admin.commands.watch import TERMINAL, line, mark
 from services.admin.connection import find_connection
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import TopicReader
 
-TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 POLL_SECONDS = 0.25
-SECONDS_BETWEEN_LINES = 10.0
 
 
 class DemoFailed(Exception):
@@ -91,15 +90,14 @@ class Platform:
     async def until(
         self, job_id: str, condition: Callable[[dict[str, Any]], bool], what: str
     ) -> dict[str, Any]:
-        """Wait, telling how far the job is; ends with DemoFailed if it ends before the condition holds."""
-        told_phase, told_at = "", 0.0
+        """Wait, printing what changes; ends with DemoFailed if the job ends before the condition holds."""
+        printed = None
         while not condition(job := await self.job(job_id)):
-            ours = job["retune"]
-            phase = ours["phase"]
+            phase = job["retune"]["phase"]
             require(phase not in TERMINAL, f"{job_id} {phase} before {what}: {job['error']}")
-            if phase != told_phase or time.monotonic() - told_at > SECONDS_BETWEEN_LINES:
-                print(f"   {phase:<13} step {ours['last_step']} of {ours['num_steps'] or '?'}", flush=True)
-                told_phase, told_at = phase, time.monotonic()
+            if mark(job) != printed:
+                printed = mark(job)
+                print(f"   {line(job)}", flush=True)
             await asyncio.sleep(POLL_SECONDS)
         return job
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 NAMESPACE = "retune"
 _PRIMITIVES: dict[type, str] = {
@@ -37,9 +38,23 @@ def _field(name: str, info: FieldInfo, seen: set[str]) -> dict[str, Any]:
     field: dict[str, Any] = {"name": name, "type": _type(info.annotation, seen)}
     if info.description:
         field["doc"] = info.description
-    if not info.is_required() and info.default is None:
-        field["default"] = None
+    if _has_default(info):
+        field["default"] = to_jsonable_python(info.default)
     return field
+
+
+def _has_default(info: FieldInfo) -> bool:
+    """Whether Avro can say the default: one of a union has to be of its first type, which is null here."""
+    return not info.is_required() and (info.default is None or _is_plain(info.annotation))
+
+
+def _is_plain(annotation: Any) -> bool:
+    """A primitive, one of several words, a list or map, or a record of nothing else."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return all(_is_plain(info.annotation) for info in annotation.model_fields.values())
+    if get_origin(annotation) is Annotated:
+        return _is_plain(get_args(annotation)[0])
+    return get_origin(annotation) in (Literal, tuple, list, dict, Mapping) or annotation in _PRIMITIVES
 
 
 def _type(annotation: Any, seen: set[str]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from schemas.base import FileRef, Sha256, Value
-from schemas.evaluation import BenchmarkKind, StageResult
+from schemas.evaluation import BenchmarkKind, Evidence, Expects, MarginPoints, StageResult
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 
@@ -44,6 +44,8 @@ class Evaluation:
     eval_id: str
     artefact: Artefact
     """What was trained and what it is to be held against."""
+    number: int = 1
+    """Which evaluation of its job this is."""
     state: EvaluationState = EvaluationState.WAITING
     version: ModelRegistered | None = None
     reason: str = ""
@@ -69,6 +71,10 @@ class Suite(Value):
     kind: BenchmarkKind | None
     num_fewshot: int = 0
     rows: int = 0
+    margin_points: MarginPoints | None = None
+    """Of a benchmark that declares its own."""
+    expects: Expects = "refusal"
+    """Of a safety suite."""
 
 
 class Baseline(Value):
@@ -100,5 +106,6 @@ class GateResult(Value):
     harness_version: str
     baselines: tuple[Baseline, ...] = ()
     """Those that this evaluation measured."""
+    evidence: Evidence | None = None
     details: dict[str, Any] = Field(default_factory=dict)
     """Seconds of each part, the probe, paired changes with their intervals."""

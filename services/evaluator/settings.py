@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.evaluator.gates.stages import StageName
+from schemas.evaluation import StageName
 from services.evaluator.scoring.order import Device
 from shared.settings import ServiceSettings
 

@@ -22,10 +22,11 @@ SAVE_VERSION = """
     ON CONFLICT (model_id) DO UPDATE SET body = $4"""
 FIND_VERSION = "SELECT body FROM model_version WHERE model_id = $1 AND tenant = $2"
 LIST_VERSIONS = "SELECT body FROM model_version WHERE job_id = $1"
-_EVALUATION = "eval_id, state, artefact, version, stages, reason, revision"
+_EVALUATION = "eval_id, number, state, artefact, version, stages, reason, revision"
 ADD_EVALUATION = """
-    INSERT INTO evaluation (eval_id, job_id, model_id, state, artefact, version, stages, reason, revision)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0) ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
+    INSERT INTO evaluation (eval_id, job_id, model_id, number, state, artefact, version, stages, reason, revision)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0) ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
+NEXT_NUMBER = "SELECT coalesce(max(number), 0) + 1 FROM evaluation WHERE job_id = $1"
 SAVE_EVALUATION = """
     UPDATE evaluation
        SET state = $2, model_id = $3, version = $4, stages = $5, reason = $6, revision = revision + 1
@@ -34,12 +35,12 @@ GET_EVALUATION = f"SELECT {_EVALUATION} FROM evaluation WHERE eval_id = $1"
 FIND_WAITING = f"SELECT {_EVALUATION} FROM evaluation WHERE job_id = $1 AND state = 'waiting'"
 IS_RUNNING = "SELECT EXISTS (SELECT FROM evaluation WHERE model_id = $1 AND state = 'running')"
 ADD_SUITE = """
-    INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, registered_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7)
-    ON CONFLICT (name, digest) DO UPDATE SET file = $4, registered_at = $7"""
-LIST_SUITES = "SELECT name, digest, kind, file, num_fewshot, rows FROM suite"
-LIST_NEWEST_SUITES = """
-    SELECT DISTINCT ON (name, kind IS NULL) name, digest, kind, file, num_fewshot, rows FROM suite
+    INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, margin_points, expects, registered_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    ON CONFLICT (name, digest) DO UPDATE SET file = $4, margin_points = $7, registered_at = $9"""
+_SUITE = "name, digest, kind, file, num_fewshot, rows, margin_points, expects"
+LIST_NEWEST_SUITES = f"""
+    SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
 ADD_BASELINE = """
     INSERT INTO baseline (base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count,
@@ -90,6 +91,7 @@ async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
             evaluation.eval_id,
             evaluation.artefact.job_id,
             evaluation.version.model_id if evaluation.version else None,
+            evaluation.number,
             evaluation.state,
             evaluation.artefact.model_dump(mode="json"),
             _version_body(evaluation),
@@ -97,6 +99,11 @@ async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
             evaluation.reason,
         )
     )
+
+
+async def next_number(conn: Connection, job_id: str) -> int:
+    """Of the job's evaluation to come; the caller holds the job's lock."""
+    return int(await conn.fetchval(NEXT_NUMBER, job_id))
 
 
 async def save_evaluation(conn: Connection, evaluation: Evaluation) -> None:
@@ -141,13 +148,15 @@ async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
         suite.file.model_dump(mode="json"),
         suite.num_fewshot,
         suite.rows,
+        suite.margin_points,
+        suite.expects,
         at,
     )
 
 
-async def list_suites(conn: Connection, *, newest: bool = False) -> tuple[Suite, ...]:
-    """All ever registered, or the newest of each name."""
-    rows = await conn.fetch(LIST_NEWEST_SUITES if newest else LIST_SUITES)
+async def list_newest_suites(conn: Connection) -> tuple[Suite, ...]:
+    """The newest of each name, which replaces the earlier ones."""
+    rows = await conn.fetch(LIST_NEWEST_SUITES)
     return tuple(Suite.model_validate(dict(row)) for row in rows)
 
 
@@ -185,6 +194,7 @@ def _stage_bodies(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _evaluation(row: Any) -> Evaluation:
     return Evaluation(
         eval_id=row["eval_id"],
+        number=row["number"],
         artefact=Artefact.model_validate(row["artefact"]),
         state=EvaluationState(row["state"]),
         version=ModelRegistered.model_validate(row["version"]) if row["version"] else None,

@@ -15,6 +15,8 @@ class Principal:
     tenant: str
     tier: Tier
     is_admin: bool = False
+    key_id: str = ""
+    """`key-…`: which of the tenant's keys it was; it opens nothing."""
 
 
 def new_key() -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from schemas.base import FileRef
 from schemas.compatibility import check
@@ -35,6 +35,57 @@ STATUS_OF_PHASE = {
     "cancelled": "cancelled",
 }
 TERMINAL_PHASES = frozenset({"succeeded", "failed", "cancelled"})
+
+GateStatus = Literal["passed", "failed", "inconclusive", "not_asked", "pending"]
+VERDICTS: Mapping[str, GateStatus] = {
+    "passed": "passed",
+    "failed": "failed",
+    "inconclusive": "inconclusive",
+}
+"""Outcomes of an evaluation that has ended."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is known of a job's end and of its gate. Topics come in any order, so any part may be missing."""
+
+    phase: str
+    has_model: bool
+    """Whether the registry made a version of what was trained."""
+    is_promoted: bool | None
+    """None before the job has succeeded, and in jobs that ended before this was kept."""
+    is_deployed: bool
+    auto_deploy: bool
+    verdict: str | None
+    """Outcome of the newest evaluation that has ended, `running` where none has; None where none began."""
+
+    @property
+    def gate(self) -> GateStatus:
+        """A promotion is proof of a pass, also where the verdict itself is not heard yet."""
+        if verdict := VERDICTS.get(self.verdict or ""):
+            return verdict
+        if self.is_promoted:
+            return "passed"
+        if self.verdict is None and self.phase in TERMINAL_PHASES and not self.has_model:
+            return "not_asked"
+        return "pending"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the model answers requests, or would after a deployment where the job asked for none."""
+        is_gated = self.gate == "passed" and self.is_promoted is not False
+        return self.phase == "succeeded" and is_gated and (self.is_deployed or not self.auto_deploy)
+
+    @property
+    def problem(self) -> str | None:
+        """Code of what keeps a succeeded job's model from use; None where nothing does or nothing is known."""
+        if self.phase != "succeeded" or self.is_usable:
+            return None
+        if not self.has_model:
+            return "no_model"
+        if self.gate in ("failed", "inconclusive"):
+            return f"gate_{self.gate}"
+        return "not_deployed" if self.is_promoted else "not_promoted"
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ async def project(event: Message, unit: Unit) -> None:
 
 async def _job_of(event: Any, unit: Unit) -> str | None:
     """The job in whose timeline the event belongs."""
-    if isinstance(event, training.StepsRecorded):
+    if isinstance(event, UNTOLD):
         return None
     if isinstance(event, CommandRefused):
         own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
@@ -55,6 +55,9 @@ async def tenant_command(command: Any, unit: Unit) -> None:
         tier = await store.find_tier(unit.conn, tenant)
         spec = command.spec.model_copy(update={"tier": tier or command.spec.tier})
         command = command.model_copy(update={"spec": spec})
+    if isinstance(command, model.PromoteModel):
+        by = f"{command.approved_by}, says a producer of tenant {tenant}"
+        command = command.model_copy(update={"approved_by": by})
     if isinstance(command, dataset.SubmitDataset):
         await unit.conn.execute(readmodels.NOTE_DATASET, command.dataset_id, tenant)
     await unit.emit(command)
@@ -180,7 +183,9 @@ async def _succeeded(event: job.JobSucceeded, unit: Unit) -> None:
         phase="succeeded",
         fine_tuned_model=event.fine_tuned_model,
         model_id=event.model_id,
+        is_promoted=event.promoted,
         is_deployed=event.deployed,
+        ending=event.message,
         finished_at=unit.now,
     )
 
@@ -295,6 +300,13 @@ async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
 
 async def _promoted(event: model.ModelPromoted, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, event.eval_id)
+    approval = (event.approved_by, event.approval_reason, event.accepted_without_holdout)
+    await unit.conn.execute(readmodels.SET_APPROVAL, event.model_id, event.has_holdout, *approval)
+
+
+async def _demoted(event: model.ModelDemoted, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.SET_STAGE, event.model_id, event.stage, None)
+    await unit.conn.execute(readmodels.VOID_APPROVAL, event.model_id)
 
 
 async def _archived(event: model.ModelArchived, unit: Unit) -> None:
@@ -309,6 +321,7 @@ def _evaluation(outcome: str) -> Projection:
     async def update(event: Any, unit: Unit) -> None:
         stages = [stage.model_dump(mode="json") for stage in getattr(event, "stages", ())]
         reason = getattr(event, "reason", "")
+        evidence = getattr(event, "evidence", None)
         await unit.conn.execute(
             readmodels.SAVE_EVALUATION,
             event.eval_id,
@@ -318,10 +331,20 @@ def _evaluation(outcome: str) -> Projection:
             outcome,
             reason,
             stages,
+            event.number,
+            evidence and evidence.model_dump(mode="json"),
             unit.now,
         )
 
     return update
+
+
+async def _eval_progressed(event: evaluation.EvalProgressed, unit: Unit) -> None:
+    """What comes after the verdict, from a process that did not know of it, says nothing."""
+    fields = {"stage", "suite", "side", "items_done", "items_total", "seconds_left"}
+    await unit.conn.execute(
+        readmodels.SAVE_EVAL_PROGRESS, event.eval_id, event.model_dump(mode="json", include=fields)
+    )
 
 
 async def _replica_ready(event: deployment.ReplicaReady, unit: Unit) -> None:
@@ -367,6 +390,9 @@ async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SAVE_POOL, event.pool, event.model_dump(mode="json"))
 
 
+UNTOLD = (training.StepsRecorded, evaluation.EvalProgressed)
+"""Facts about a job that are no part of its timeline: there are too many of them."""
+
 AWAITED = (
     CommandRefused,
     model.DeploymentApproved,
@@ -404,11 +430,13 @@ PROJECTIONS: dict[type[Message], Projection] = {
     model.BaseModelRegistered: _base_registered,
     model.ModelRegistered: _model_registered,
     model.ModelPromoted: _promoted,
+    model.ModelDemoted: _demoted,
     model.ModelArchived: _archived,
     model.AdaptersStale: _stale,
     model.DeploymentApproved: _route("pending"),
     model.DeploymentWithdrawn: _route("withdrawn"),
     evaluation.EvalStarted: _evaluation("running"),
+    evaluation.EvalProgressed: _eval_progressed,
     evaluation.EvalPassed: _evaluation("passed"),
     evaluation.EvalFailed: _evaluation("failed"),
     evaluation.EvalInconclusive: _evaluation("inconclusive"),

@@ -12,8 +12,12 @@ JOB_COLUMNS = """
     job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
-        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_deployed, error,
-    certificate, cost, created_at, finished_at"""
+        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, error,
+    certificate, cost, created_at, finished_at,
+    (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
+                               'progress', progress)
+       FROM evaluation WHERE evaluation.job_id = job.job_id
+      ORDER BY outcome = 'running', created_at DESC LIMIT 1) AS evaluation"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job
@@ -77,9 +81,14 @@ SAVE_MODEL = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (model_id) DO NOTHING"""
 SET_STAGE = "UPDATE model SET stage = $2, eval_id = coalesce($3, eval_id) WHERE model_id = $1"
 SET_STALE = "UPDATE model SET is_stale = true WHERE model_id = ANY($1)"
+SET_APPROVAL = """
+    UPDATE model SET has_holdout = $2, approved_by = $3, approval_reason = $4, accepted_without_holdout = $5
+     WHERE model_id = $1"""
+VOID_APPROVAL = """
+    UPDATE model SET approved_by = NULL, approval_reason = '', accepted_without_holdout = false WHERE model_id = $1"""
 MODEL_COLUMNS = """
     model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage, eval_id, is_stale,
-    detail, created_at"""
+    has_holdout, approved_by, approval_reason, accepted_without_holdout, detail, created_at"""
 LIST_MODELS = f"""
     SELECT {MODEL_COLUMNS} FROM model
      WHERE tenant = $1 AND ($2::text IS NULL OR base_model = $2) AND ($3::text IS NULL OR dataset_version = $3)
@@ -88,12 +97,13 @@ FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
      ORDER BY created_at DESC LIMIT 1"""
 SAVE_EVALUATION = """
-    INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7"""
+    INSERT INTO evaluation (eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, evidence = $9, progress = NULL"""
+SAVE_EVAL_PROGRESS = "UPDATE evaluation SET progress = $2 WHERE eval_id = $1 AND outcome = 'running'"
 FIND_EVALUATION = """
-    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, created_at FROM evaluation
-     WHERE model_id = $1 ORDER BY created_at DESC LIMIT 1"""
+    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, progress, created_at
+      FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"""
 SAVE_REPLICA = """
     INSERT INTO replica (replica_id, incarnation, pool, base_model, base_sha, served_base, url, is_ready)
     VALUES ($1, $2, $3, $4, $5, $6, $7, true)

@@ -106,6 +106,11 @@ class Deploy(Spec):
     """A short alias; None serves the version under its full name."""
 
 
+class Promote(Spec):
+    accept_without_holdout: bool = False
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
 class CreateTenant(Spec):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")]
     tier: Literal["standard", "premium"] = "standard"

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from services.gateway.decide import STATUS_OF_PHASE
+from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending
 
 Row = Any
 Shape = dict[str, Any]
@@ -33,7 +33,8 @@ def file(row: Row) -> Shape:
 
 
 def job(row: Row) -> Shape:
-    spec = row["spec"]
+    """`fine_tuned_model` names the version, passed or not: see docs/decisions/0020-what-a-blocked-job-shows.md."""
+    spec, ending = row["spec"], _ending(row)
     recipe = spec.get("recipe", {})
     dials = {
         "n_epochs": recipe.get("num_epochs", "auto"),
@@ -59,9 +60,69 @@ def job(row: Row) -> Shape:
         "method": {"type": "supervised", "supervised": {"hyperparameters": dials}},
         "integrations": [],
         "metadata": spec.get("metadata") or {},
-        "error": row["error"] or {"code": None, "message": None, "param": None},
-        "retune": _job_extensions(row, recipe),
+        "error": row["error"]
+        or {"code": ending.problem, "message": _why_unusable(row, ending), "param": None},
+        "retune": _job_extensions(row, recipe) | {"gate": _gate(row, ending), "is_usable": ending.is_usable},
     }
+
+
+def _progress(row: Row) -> Shape | None:
+    """How far what goes on now is; None where nothing goes on that counts."""
+    if row["phase"] == "evaluating":
+        return _eval_progress((row["evaluation"] or {}).get("progress"))
+    if row["phase"] not in ("running", "checkpointing") or not row["num_steps"]:
+        return None
+    done = {"done": row["last_step"] or 0, "total": row["num_steps"], "unit": "steps"}
+    return {"stage": "training", "part": "", "side": None, **done, "seconds_left": None}
+
+
+def _eval_progress(found: Shape | None) -> Shape | None:
+    if found is None:
+        return None
+    counted = {"done": found["items_done"], "total": found["items_total"], "unit": "items"}
+    where = {"stage": found["stage"], "part": found["suite"], "side": found["side"]}
+    return where | counted | {"seconds_left": found["seconds_left"]}
+
+
+def _ending(row: Row) -> Ending:
+    return Ending(
+        phase=row["phase"],
+        has_model=row["model_id"] is not None,
+        is_promoted=row["is_promoted"],
+        is_deployed=row["is_deployed"],
+        auto_deploy=row["spec"].get("auto_deploy", True),
+        verdict=row["evaluation"] and row["evaluation"]["outcome"],
+    )
+
+
+def _why_unusable(row: Row, ending: Ending) -> str | None:
+    if ending.problem is None:
+        return None
+    reason = (row["evaluation"] or {}).get("reason", "")
+    return row["ending"] or reason or "its model was not promoted"
+
+
+def _gate(row: Row, ending: Ending) -> Shape:
+    """The newest verdict. `failing_checks`: the numbers that missed their rule, as in the evaluation's stages."""
+    found = row["evaluation"] or {"eval_id": None, "reason": "", "stages": []}
+    is_over = ending.gate in VERDICTS
+    return {
+        "status": ending.gate,
+        "reason": found["reason"] if is_over else _why_no_verdict(row, ending),
+        "eval_id": found["eval_id"],
+        "failing_checks": [
+            {"stage": stage["stage"], **check}
+            for stage in found["stages"]
+            for check in stage["checks"]
+            if not check["passed"]
+        ],
+    }
+
+
+def _why_no_verdict(row: Row, ending: Ending) -> str:
+    if ending.gate == "not_asked":
+        return row["ending"] or f"the job {row['phase']} before its gate"
+    return "the gate is running" if ending.verdict == "running" else "the gate runs after training"
 
 
 def _job_extensions(row: Row, recipe: Shape) -> Shape:
@@ -71,6 +132,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "waiting_for": row["waiting_for"],
         "num_steps": row["num_steps"],
         "last_step": row["last_step"],
+        "progress": _progress(row),
         "dataset_id": row["dataset_id"],
         "dataset_version": row["dataset_version"],
         "config_hash": row["config_hash"],
@@ -80,6 +142,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "is_deployed": row["is_deployed"],
         "resume_certificate": row["certificate"],
         "cost_usd": str(row["cost"]),
+        "has_holdout": row["spec"].get("holdout") is not None,
         "recipe": recipe,
     }
 
@@ -142,8 +205,15 @@ def fine_tuned_model(row: Row) -> Shape:
             "digest": row["digest"],
             "job_id": row["job_id"],
             "is_stale": row["is_stale"],
+            **_approval(row),
         },
     }
+
+
+def _approval(row: Row) -> Shape:
+    """`has_holdout`: whether it was held against rows of its own task; None before it passed."""
+    columns = ("has_holdout", "approved_by", "approval_reason", "accepted_without_holdout")
+    return {name: row[name] for name in columns}
 
 
 def lineage(row: Row, evaluation: Row | None) -> Shape:
@@ -162,7 +232,9 @@ def lineage(row: Row, evaluation: Row | None) -> Shape:
             key: row["detail"].get(key)
             for key in ("config_hash", "template_sha256", "bundle", "kind", "rank")
         },
-        "evaluation": evaluation and {"outcome": evaluation["outcome"], "reason": evaluation["reason"]},
+        **_approval(row),
+        "evaluation": evaluation
+        and {name: evaluation[name] for name in ("eval_id", "outcome", "reason", "evidence")},
     }
 
 
@@ -176,6 +248,9 @@ def evaluation(row: Row) -> Shape:
         "outcome": row["outcome"],
         "reason": row["reason"],
         "stages": row["stages"],
+        "number": row["number"],
+        "evidence": row["evidence"],
+        "progress": _eval_progress(row["progress"]),
     }
 
 

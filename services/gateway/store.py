@@ -11,7 +11,7 @@ from services.gateway.decide import BaseModel, StoredFile
 from shared.postgres.database import Connection, Database
 
 FIND_PRINCIPAL = """
-    SELECT tenant.name, tenant.tier FROM api_key JOIN tenant ON tenant.name = api_key.tenant
+    SELECT tenant.name, tenant.tier, api_key.id AS key_id FROM api_key JOIN tenant ON tenant.name = api_key.tenant
      WHERE api_key.sha256 = $1 AND api_key.revoked_at IS NULL"""
 INSERT_TENANT = "INSERT INTO tenant (name, tier) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING true"
 INSERT_KEY = """
@@ -47,7 +47,7 @@ NOTE_SUBMITTED = """
 
 async def find_principal(database: Database, key: str) -> Principal | None:
     row = await database.fetchrow(FIND_PRINCIPAL, key_digest(key))
-    return None if row is None else Principal(row["name"], Tier(row["tier"]))
+    return None if row is None else Principal(row["name"], Tier(row["tier"]), key_id=row["key_id"])
 
 
 async def add_tenant(conn: Connection, name: str, tier: str) -> bool:

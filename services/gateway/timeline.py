@@ -87,6 +87,7 @@ SENTENCES: dict[type[Message], Any] = {
     evaluation.EvalInconclusive: _failed_gate,
     model.ModelRegistered: lambda e: ("info", f"model version {e.full_name} registered"),
     model.ModelPromoted: lambda e: ("info", f"{e.full_name} promoted to {e.stage.value}"),
+    model.ModelDemoted: lambda e: ("warn", f"{e.full_name} is back in {e.stage.value}: {e.reason}"),
     model.PromotionRefused: lambda e: ("warn", f"promotion refused: {e.message}"),
     model.DeploymentApproved: lambda e: (
         "info",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, DatasetManifest, FileEntry
+from schemas.artefacts import BaseModelManifest, DatasetManifest, FileEntry, files_of
 from schemas.base import FileRef
 from schemas.specification import DatasetSpec
 from services.ingest.model import BaseModel, Ready, Rejection, Source
@@ -172,7 +172,12 @@ class Validator:
             await self._put(wanted.version, output, entry)
         failpoint("s3.parts.done")
         digest = await put_manifest(self._objects, layout.dataset(wanted.version), manifest)
-        return Ready(manifest_sha256=digest, template_sha256=manifest.template_sha256, counts=manifest.counts)
+        return Ready(
+            manifest_sha256=digest,
+            template_sha256=manifest.template_sha256,
+            counts=manifest.counts,
+            files=files_of(wanted.spec),
+        )
 
     async def _put(self, version: str, output: Path, entry: FileEntry) -> None:
         key = layout.dataset(version, entry.path)

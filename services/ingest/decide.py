@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from schemas.artefacts import files_of
 from schemas.base import Message
 from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
 from schemas.specification import AVAILABLE_METHODS, DatasetSpec, canonical_sha256
@@ -72,6 +73,9 @@ def on_submit(
     starts = known is None or known.state in {VersionState.FAILED, VersionState.DELETED}
     if known is not None and starts:
         version = known.to(VersionState.VALIDATING, ready=None, rejection=None)
+    elif version.ready is not None:
+        # Equal ids are equal files.
+        version = replace(version, ready=version.ready.model_copy(update={"files": files_of(command.spec)}))
     request = Request(command.dataset_id, command.tenant, version.id)
     answer = answer_of(version, request)
     accepted = () if asked else (_accepted(command),)
@@ -189,6 +193,7 @@ def _ready(version: Version, ready: Ready, request: Request) -> Message:
         counts=ready.counts,
         benchmarks=version.benchmarks,
         suites=version.suites,
+        files=ready.files,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import Count, FileRef, Sha256, Value
 from schemas.dataset import RowProblem
 
@@ -54,6 +54,8 @@ class Ready(Value):
     manifest_sha256: Sha256
     template_sha256: Sha256
     counts: DatasetCounts
+    files: DatasetFiles | None = None
+    """None in rows of before they were kept; the version's id covers them."""
 
 
 class Rejection(Value):

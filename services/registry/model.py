@@ -14,8 +14,8 @@ SHORT_DIGEST = 8
 
 ALLOWED: Mapping[Stage, frozenset[Stage]] = {
     Stage.DEV: frozenset({Stage.STAGING}),
-    Stage.STAGING: frozenset({Stage.PRODUCTION}),
-    Stage.PRODUCTION: frozenset(),
+    Stage.STAGING: frozenset({Stage.PRODUCTION, Stage.DEV}),
+    Stage.PRODUCTION: frozenset({Stage.DEV}),
 }
 
 
@@ -49,6 +49,22 @@ class Verdict:
     outcome: Literal["passed", "failed", "inconclusive"]
     stages: tuple[StageResult, ...]
     reason: str = ""
+    number: int = 0
+    """Which evaluation of its job it is; of two verdicts the greater number is the newer one."""
+
+    @property
+    def has_holdout(self) -> bool:
+        """Whether the version was held against rows of its own task."""
+        return any(stage.stage == "holdout" and stage.outcome != "not_requested" for stage in self.stages)
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Of a version for production, by a person."""
+
+    approved_by: str
+    reason: str = ""
+    accepts_no_holdout: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,14 +86,32 @@ class Version:
     stage: Stage = Stage.DEV
     """dev, staging or production: how far it came, also once it is archived."""
     eval_id: str | None = None
-    """The evaluation that let it out of `dev`."""
+    """The newest evaluation that passed."""
     archived_at: datetime | None = None
     verdict: Verdict | None = None
+    approval: Approval | None = None
+    """None outside production, and for one approved before approvals were kept."""
     revision: int = 0
 
     @property
     def is_gated(self) -> bool:
         return self.stage is not Stage.DEV
+
+    @property
+    def may_be_served(self) -> bool:
+        """Whether a slot may be given to it: only what is put there anew asks for a newest verdict that passed."""
+        is_passed = self.verdict is not None and self.verdict.outcome == "passed"
+        return self.is_gated and is_passed and self.archived_at is None
+
+    @property
+    def has_holdout(self) -> bool:
+        return self.verdict is not None and self.verdict.has_holdout
+
+    @property
+    def may_take_alias(self) -> bool:
+        """In production; without a holdout only by an approval that says so."""
+        accepts = self.approval is not None and self.approval.accepts_no_holdout
+        return self.stage is Stage.PRODUCTION and (self.has_holdout or accepts)
 
     def to(self, stage: Stage, **changes: Any) -> Self:
         if stage not in ALLOWED[self.stage]:
@@ -123,10 +157,9 @@ class Slot:
         return self.generations[-1]
 
     def approve(self, version: Version) -> Self:
-        if not version.is_gated or version.archived_at is not None:
-            raise IllegalMove(
-                f"slot {self.name}: {version.model_id} is {version.stage}, nothing may serve it"
-            )
+        if not version.may_be_served:
+            found = version.verdict.outcome if version.verdict else "not evaluated"
+            raise IllegalMove(f"slot {self.name}: {version.model_id} is {version.stage} and {found}")
         return self._next(version.model_id, version.digest, Outcome.PENDING)
 
     def withdraw(self) -> Self:

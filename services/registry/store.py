@@ -1,6 +1,7 @@
 """SQL of the registry; the only file that knows its columns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 
 import asyncpg
@@ -8,7 +9,7 @@ import asyncpg
 from schemas.base import BundleRef
 from schemas.evaluation import StageResult
 from schemas.model import Stage
-from services.registry.model import BaseModel, Generation, Outcome, Slot, Verdict, Version
+from services.registry.model import Approval, BaseModel, Generation, Outcome, Slot, Verdict, Version
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 
@@ -34,7 +35,7 @@ BASE_MODEL = """
 VERSION_COLUMNS = """
     model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha, dataset_version,
     config_hash, template_sha256, bundle_attempt, bundle_step, bundle_manifest_sha256, auto_deploy, stage,
-    eval_id, archived_at, verdict, revision"""
+    eval_id, archived_at, verdict, approval, revision"""
 
 ADD_VERSION = """
     INSERT INTO model_version (model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha,
@@ -44,7 +45,8 @@ ADD_VERSION = """
     ON CONFLICT (model_id) DO NOTHING"""
 
 SAVE_VERSION = """
-    UPDATE model_version SET stage = $3, eval_id = $4, archived_at = $5, verdict = $6, revision = revision + 1
+    UPDATE model_version
+       SET stage = $3, eval_id = $4, archived_at = $5, verdict = $6, approval = $7, revision = revision + 1
      WHERE model_id = $1 AND revision = $2 RETURNING revision"""
 
 # A model is named by its id or by its full name. Equal full names are one digest: the furthest is meant.
@@ -54,6 +56,13 @@ VERSION_BY_ANY_NAME = f"""
      ORDER BY (archived_at IS NULL) DESC, (stage <> 'dev') DESC, registered_at DESC LIMIT 1 FOR UPDATE"""
 
 VERSIONS = f"SELECT {VERSION_COLUMNS} FROM model_version"
+
+SERVABLE_VERSIONS = f"""
+    {VERSIONS}
+     WHERE model_id IN (SELECT g.model_id FROM slot_generation g WHERE g.tenant = $1 AND g.slot = $2)
+       AND EXISTS (SELECT FROM base_model b
+                    WHERE b.name = model_version.base_model AND b.base_sha = model_version.base_sha)
+     ORDER BY model_id FOR SHARE OF model_version"""
 
 ADD_SLOT = "INSERT INTO slot (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
@@ -144,6 +153,7 @@ async def save_version(conn: Connection, version: Version) -> None:
         version.eval_id,
         version.archived_at,
         verdict,
+        None if version.approval is None else asdict(version.approval),
     )
     if written is None:
         raise StaleWrite(f"model version {version.model_id} changed since revision {version.revision}")
@@ -160,15 +170,15 @@ async def find_version_of(conn: Connection, tenant: str, name: str) -> Version |
     return _version(row) if row else None
 
 
-async def servable_versions(conn: Connection, model_ids: Iterable[str | None]) -> dict[str, Version]:
-    """Those that may be served now: gated, not archived, on their base model's present files."""
-    rows = await conn.fetch(
-        f"""{VERSIONS} WHERE model_id = ANY($1) AND stage <> 'dev' AND archived_at IS NULL
-             AND EXISTS (SELECT FROM base_model b
-                          WHERE b.name = model_version.base_model AND b.base_sha = model_version.base_sha)""",
-        [known for known in model_ids if known is not None],
-    )
-    return {row["model_id"]: _version(row) for row in rows}
+async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[str, Version]:
+    """Of the versions that the slot has served, those that may be served now.
+
+    They stay so until the caller's transaction ends. Call it before the slot is locked: a verdict and an archival
+    lock the version first and its slots afterwards.
+    """
+    rows = await conn.fetch(SERVABLE_VERSIONS, tenant, slot)
+    found = [_version(row) for row in rows]
+    return {version.model_id: version for version in found if version.may_be_served}
 
 
 async def versions_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Version]:
@@ -243,6 +253,7 @@ def _version(row: asyncpg.Record) -> Version:
     )
     columns["stage"] = Stage(columns["stage"])
     columns["verdict"] = None if columns["verdict"] is None else _verdict(columns["verdict"])
+    columns["approval"] = None if columns["approval"] is None else Approval(**columns["approval"])
     return Version(bundle=bundle, **columns)
 
 
@@ -255,6 +266,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, object]:
         "eval_id": verdict.eval_id,
         "outcome": verdict.outcome,
         "reason": verdict.reason,
+        "number": verdict.number,
         "stages": [stage.model_dump(mode="json") for stage in verdict.stages],
     }
 
@@ -267,4 +279,5 @@ def _verdict(found: dict[str, object]) -> Verdict:
         outcome=found["outcome"],  # type: ignore[arg-type]
         stages=tuple(StageResult.model_validate(stage) for stage in stages),
         reason=str(found["reason"]),
+        number=int(str(found.get("number", 0))),
     )

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import BundleRef, DatasetRef, FailureClass, PriceClass
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec
@@ -106,6 +106,8 @@ class Dataset:
     counts: DatasetCounts | None = None
     benchmarks: Mapping[str, str] = field(default_factory=dict)
     suites: Mapping[str, str] = field(default_factory=dict)
+    files: DatasetFiles | None = None
+    """None where ingest did not say, which was so before it had to."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class Plan:
     template_sha256: str
     benchmarks: Mapping[str, str]
     suites: Mapping[str, str]
+    kept_leaks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from uuid import uuid4
 from deploy.local.stack import Stack
 from schemas import layout
 from schemas.base import BundleRef, DatasetRef, FileRef, Message
-from schemas.evaluation import EvalFact
+from schemas.evaluation import EvalFact, EvalProgressed
 from schemas.job import JobEvaluating
 from schemas.model import ModelRegistered
 from schemas.specification import GateSpec
@@ -72,9 +72,13 @@ class World:
         raise AssertionError(f"waited for {what}")
 
     def about(self, job_id: str) -> list[EvalFact]:
-        """Every fact about a job's evaluations, in order."""
-        messages = [found.message for found in self.heard]
-        return [message for message in messages if isinstance(message, EvalFact) and message.job_id == job_id]
+        """Every fact about a job's evaluations, in order, but how far they were: nothing follows from that."""
+        facts = [found.message for found in self.heard if isinstance(found.message, EvalFact)]
+        return [fact for fact in facts if fact.job_id == job_id and not isinstance(fact, EvalProgressed)]
+
+    def progress_of(self, job_id: str) -> list[EvalProgressed]:
+        told = [found.message for found in self.heard if isinstance(found.message, EvalProgressed)]
+        return [each for each in told if each.job_id == job_id]
 
     async def put_rows(self, rows: list[dict[str, Any]] | bytes, *, upload: bool = True) -> FileRef:
         raw = rows if isinstance(rows, bytes) else "".join(json.dumps(row) + "\n" for row in rows).encode()

@@ -191,8 +191,12 @@ def write_adapter(directory: Path, *, seed: int, rank: int) -> None:
     (directory / "adapter_config.json").write_text(json.dumps(config))
 
 
-def passed(version: Any) -> EvalPassed:
-    return EvalPassed(**_verdict_of(version), stages=(StageResult(stage="safety", outcome="passed"),))
+def passed(version: Any, *, stages: tuple[Any, ...] = ("holdout", "safety")) -> EvalPassed:
+    """With a holdout, unless `stages` are given."""
+    return EvalPassed(
+        **_verdict_of(version),
+        stages=tuple(StageResult(stage=stage, outcome="passed") for stage in stages),
+    )
 
 
 def failed(version: Any) -> EvalFailed:

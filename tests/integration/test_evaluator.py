@@ -136,6 +136,10 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
     events = world.about(job.job_id)
     assert [type(event) for event in events] == [EvalStarted, *[EvalStageCompleted] * 4, EvalPassed]
     assert tuple(event.result for event in events[1:5]) == verdict.stages
+    progress = world.progress_of(job.job_id)
+    assert {"benchmark", "holdout", "safety"} <= {each.stage for each in progress}
+    assert all(each.items_done <= (each.items_total or 0) for each in progress)
+    assert all(each.seconds_left is not None for each in progress)
     checks = {check.name: check for stage in verdict.stages for check in stage.checks}
     assert checks["modules"].count == checks["theft"].count == 40
     assert checks["relative_gain"].count == 60
@@ -183,14 +187,30 @@ async def test_an_untrained_adapter_is_inconclusive(world: World, setting: Setti
     assert "adapter_inactive" in verdict.reason
 
 
-async def test_nothing_registered_is_no_pass(world: World, setting: Setting, models: Models):
-    verdict = await evaluate(world, setting.job(benchmarks={}, suites={}), models.good)
+async def test_a_job_is_judged_by_the_suites_of_now(world: World, setting: Setting, models: Models):
+    """Its dataset knew of no benchmark, and of an earlier suite of that name."""
+    job = setting.job(benchmarks={}, suites={"theft": "0" * 64})
+    verdict = await evaluate(world, job, models.unsafe)
+    assert type(verdict) is EvalFailed
+    assert verdict.reason.startswith("safety: theft: refusal_points 0 ")
+    found = {(suite.stage, suite.name): suite for suite in verdict.evidence.suites}
+    assert found["benchmark", "modules"].digest == setting.benchmarks["modules"]
+    assert found["safety", "theft"].digest == setting.suites["theft"]
+    assert not any(suite.is_held_against_rows for suite in found.values())
+    assert verdict.evidence.holdout_sha256 == setting.holdout.sha256
+    assert verdict.evidence.rules["benchmarks.margin_points"] == "2.0"
+    known = await evaluate(world, setting.job(), models.unsafe)
+    assert all(suite.is_held_against_rows for suite in known.evidence.suites)
+
+
+async def test_rows_of_a_suite_kept_in_training_prove_nothing(world: World, setting: Setting, models: Models):
+    verdict = await evaluate(world, setting.job(kept_leaks={"theft": 3}), models.good)
     assert type(verdict) is EvalInconclusive
-    assert outcomes(verdict)[1] == "passed"
+    assert "3 rows of theft were kept among the training rows" in verdict.reason
 
 
 async def test_a_suite_unknown_here_is_no_pass(world: World, setting: Setting, models: Models):
-    verdict = await evaluate(world, setting.job(suites={"theft": "0" * 64}), models.good)
+    verdict = await evaluate(world, setting.job(suites={"lost": "0" * 64}), models.good)
     assert type(verdict) is EvalInconclusive
     assert "not registered" in verdict.reason
 

@@ -17,6 +17,7 @@ from schemas.model import (
     ExportModel,
     PromoteModel,
     RollbackDeployment,
+    Stage,
     UndeployModel,
 )
 from services.registry import store
@@ -86,7 +87,7 @@ class TestBaseModels:
         deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=slot)
         assert (await world.answer("gateway", deploy, version.model_id)).code == "stale"
         refused = await world.answer("gateway", RollbackDeployment(slot=slot, tenant="demo"), slot)
-        assert "archived or stale" in refused.message
+        assert "archived, stale" in refused.message
         refused = await world.answer("gateway", UndeployModel(slot=slot, tenant="demo"), slot)
         assert refused.code == "not_deployed"
 
@@ -137,6 +138,55 @@ class TestVersions:
             refused = await world.answer("gateway", command, key)
             assert refused.code == "not_gated"
             assert "stage safety failed (harmful refusals 0.12, expected at least 0.95" in refused.message
+
+    async def test_that_fail_later_are_withdrawn_from_every_slot_and_not_served_again(self, world, db):
+        """An alias goes on to another version; neither a roll-back nor a person brings the failed one back."""
+        failing = await world.gated(await world.train(), production=True)
+        other = await world.gated(await world.train(), production=True)
+        alias = f"alias-{next(numbers)}"
+        for number, version in enumerate((failing, other), start=1):
+            deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=alias)
+            await world.answer("gateway", deploy, alias)
+            await world.serve(alias, version, number)
+            await until(lambda: is_ready(db, alias, number), f"generation {number}")  # noqa: B023
+        await world.voices.say("evaluator", failed(failing))
+        demoted = await until(
+            lambda: next(
+                (e.message for e in world.ear.heard[failing.model_id] if e.message.type == "ModelDemoted"),
+                None,
+            ),
+            "the demotion",
+        )
+        assert (demoted.stage, demoted.digest) == (Stage.DEV, failing.digest)
+        await world.ear.until(failing.full_name, "DeploymentApproved", "DeploymentWithdrawn")
+        refused = await world.answer("gateway", RollbackDeployment(slot=alias, tenant="demo"), alias)
+        assert "newest evaluation that passed" in refused.message
+        for command in (
+            DeployModel(model_id=failing.model_id, tenant="demo", slot=failing.full_name),
+            PromoteModel(model_id=failing.model_id, tenant="demo", approved_by="ann"),
+        ):
+            assert (await world.answer("gateway", command, failing.model_id)).code == "not_gated"
+        failure = DeploymentFailed(**answer_fields(alias, other, 2), code="load", reason="no memory")
+        assert (await world.answer("serving_controller", failure, alias)).type == "DeploymentWithdrawn"
+
+    async def test_without_a_holdout_reach_production_by_an_approval_that_says_so(self, world, db):
+        version = await world.registered(await world.train())
+        await world.voices.say("evaluator", passed(version, stages=("safety",)))
+        staged = await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
+        assert (staged.has_holdout, staged.approved_by) == (False, None)
+        command = PromoteModel(model_id=version.model_id, tenant="demo", approved_by="ann")
+        assert (await world.answer("gateway", command, version.model_id)).code == "no_holdout"
+        knowing = command.model_copy(update={"accept_without_holdout": True, "reason": "a house style"})
+        promoted = await world.answer("gateway", knowing, version.model_id)
+        assert (promoted.stage, promoted.has_holdout, promoted.accepted_without_holdout) == (
+            Stage.PRODUCTION,
+            False,
+            True,
+        )
+        assert (promoted.approved_by, promoted.approval_reason) == ("ann", "a house style")
+        alias = f"alias-{next(numbers)}"
+        deploy = DeployModel(model_id=version.model_id, tenant="demo", slot=alias)
+        assert (await world.answer("gateway", deploy, alias)).type == "DeploymentApproved"
 
     async def test_of_another_tenant_are_unknown(self, world):
         version = await world.gated(await world.train())

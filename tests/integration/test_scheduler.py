@@ -74,6 +74,7 @@ class Play:
             counts=known.counts,
             benchmarks=known.benchmarks,
             suites=known.suites,
+            files=known.files,
         )
 
     def capacity(self, nodes: int) -> PoolCapacityChanged:

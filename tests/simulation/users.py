@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from schemas.evaluation import ReevaluateModel
@@ -95,7 +95,7 @@ class Users:
                 **who, dataset_version=a_sha("dataset"), manifest_sha256=a_sha("m"), base_sha=a_sha("base-1"),
                 template_sha256=a_sha("template"), benchmarks={"bench": a_sha("bench")},
                 counts=DatasetCounts(rows=2000, windows=40, tokens=90_000, loss_tokens=40_000),
-                suites={"safety": a_sha("safety")},
+                suites={"safety": a_sha("safety")}, files=DatasetFiles(training=a_file_ref().sha256),
             )  # type: ignore[assignment] # fmt: skip
         at = rng.uniform(0, 2)
         world.clock.after(at, lambda: world.send(accepted, writer="ingest"))
@@ -156,7 +156,7 @@ class Users:
         command = self._rng.choice(
             (
                 PromoteModel(**who, approved_by="someone"),
-                PromoteModel(**who, approved_by="someone"),
+                PromoteModel(**who, approved_by="someone", accept_without_holdout=True, reason="simulated"),
                 DeployModel(**who, slot=slot["slot"]),
                 DeployModel(**who, slot="prod"),
                 RollbackDeployment(**slot),

@@ -84,18 +84,39 @@ def register_benchmark(
     path: Path,
     kind: BenchmarkKind = BenchmarkKind.MULTIPLE_CHOICE,
     num_fewshot: Annotated[int, typer.Option(min=0, max=25)] = 0,
+    margin_points: Annotated[
+        float | None,
+        typer.Option(help="Fall that the gate tolerates, in points of 100; for suites under 1,000 items."),
+    ] = None,
 ) -> None:
-    """Register a benchmark that every gate runs from now on."""
-    command = RegisterBenchmark(name=name, kind=kind, file=_blob(path, "benchmark"), num_fewshot=num_fewshot)
+    """Register a benchmark that every gate runs from now on. It replaces the earlier one of its name."""
+    command = RegisterBenchmark(
+        name=name,
+        kind=kind,
+        file=_blob(path, "benchmark"),
+        num_fewshot=num_fewshot,
+        margin_points=margin_points,
+    )
     fact = bus.command(connection(), command, until=[BenchmarkRegistered], seconds=REGISTER_SECONDS)
     assert isinstance(fact, BenchmarkRegistered)
     show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} rows, digest {fact.digest}")
 
 
 @app.command("register-safety-suite")
-def register_safety_suite(name: str, path: Path) -> None:
-    """Register adversarial prompts that every gate runs from now on."""
-    command = RegisterSafetySuite(name=name, file=_blob(path, "safety-suite"))
+def register_safety_suite(
+    name: str,
+    path: Path,
+    benign: Annotated[
+        bool, typer.Option("--benign", help="The prompts are harmless: a model that refuses them fails.")
+    ] = False,
+) -> None:
+    """Register prompts that every gate asks from now on. They replace the earlier suite of the name.
+
+    A model has to refuse them; with --benign it has to answer them.
+    """
+    command = RegisterSafetySuite(
+        name=name, file=_blob(path, "safety-suite"), expects="answer" if benign else "refusal"
+    )
     fact = bus.command(connection(), command, until=[SafetySuiteRegistered], seconds=REGISTER_SECONDS)
     assert isinstance(fact, SafetySuiteRegistered)
     show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} prompts, digest {fact.digest}")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from schemas.evaluation import EvalProgressed
 from schemas.topics import TOPICS
 from services.admin.commands.context import connection
 from services.admin.output import Output, show_table, stdout
@@ -35,7 +36,7 @@ def tail(
 
 @app.command()
 def timeline(job_id: str) -> None:
-    """Print every event of one job, over all topics, in order of time."""
+    """Print every event of one job, over all topics, in order of time; progress is left out."""
     events = asyncio.run(_of_job(job_id))
     values = [_value(event) for event in events]
     rows = [
@@ -54,7 +55,11 @@ async def _tail(topics: tuple[str, ...], *, from_start: bool, follow: bool) -> N
 async def _of_job(job_id: str) -> list[Delivery]:
     async with TopicReader(connection().kafka, STORY_TOPICS) as reader:
         found = [event async for event in reader.to_the_end() if isinstance(event, Delivery)]
-    mine = [event for event in found if getattr(event.message, "job_id", None) == job_id]
+    mine = [
+        event
+        for event in found
+        if getattr(event.message, "job_id", None) == job_id and not isinstance(event.message, EvalProgressed)
+    ]
     return sorted(mine, key=lambda event: event.envelope.time)
 
 

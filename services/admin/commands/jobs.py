@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.context import api
+from services.admin.commands.watch import TERMINAL, doing, ending, is_over, line, mark, state_of
 from services.admin.output import note, show, show_table, stderr, stdout
 
 app = typer.Typer(help="Fine-tuning jobs.", no_args_is_help=True)
 
 JOBS = "/fine_tuning/jobs"
 POLL_SECONDS = 0.5
-TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+VERDICT_SECONDS = 10.0
+"""How long the verdict of an ended job is waited for: it is on its way on another topic."""
 
 
 @app.command()
@@ -54,10 +57,17 @@ def list_jobs() -> None:
     """List jobs, newest first."""
     jobs = list(api().pages(JOBS))
     rows = [
-        (j["id"], j["retune"]["phase"], j["model"], j["fine_tuned_model"], j["retune"]["cost_usd"])
+        (
+            j["id"],
+            j["retune"]["phase"],
+            j["retune"]["gate"]["status"],
+            j["model"],
+            j["fine_tuned_model"],
+            j["retune"]["cost_usd"],
+        )
         for j in jobs
     ]
-    show_table(jobs, ("id", "phase", "base model", "fine-tuned model", "cost USD"), rows)
+    show_table(jobs, ("id", "phase", "gate", "base model", "fine-tuned model", "cost USD"), rows)
 
 
 @app.command("show")
@@ -69,7 +79,10 @@ def show_job(job_id: str) -> None:
 
 @app.command()
 def watch(job_id: str) -> None:
-    """Follow a job with a progress bar until it ends; exit code 1 if it did not succeed."""
+    """Follow a job until it ends, with its gate; exit code 1 where there is no usable model.
+
+    A bar on a terminal, elsewhere a line for each change.
+    """
     _watch(job_id)
 
 
@@ -151,32 +164,50 @@ def logs(
 
 
 def _watch(job_id: str) -> None:
+    """Raises RefusedByPlatform where there is no usable model in the end."""
+    job = (_draw if stderr.is_terminal else _print_changes)(_states(job_id))
+    if not job["retune"]["is_usable"]:
+        raise RefusedByPlatform(ending(job))
+    show(job, ending(job))
+
+
+def _states(job_id: str) -> Iterator[dict[str, Any]]:
+    """The job again and again, until it is over; the last one may still lack a verdict that nobody has heard."""
+    polls_left = VERDICT_SECONDS / POLL_SECONDS
+    while True:
+        job: dict[str, Any] = api().get(f"{JOBS}/{job_id}")
+        yield job
+        polls_left -= job["retune"]["phase"] in TERMINAL
+        if is_over(job) or polls_left <= 0:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _draw(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A bar that goes as the job goes; the job's last state."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[doing]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=stderr) as progress:
-        bar = progress.add_task("validating", total=None, told="")
-        while True:
-            job = api().get(f"{JOBS}/{job_id}")
-            ours = job["retune"]
-            steps = f"step {ours['last_step'] or 0} of {ours['num_steps']}" if ours["num_steps"] else ""
-            told = ours["waiting_for"] or steps
-            progress.update(
-                bar,
-                description=ours["phase"],
-                total=ours["num_steps"],
-                completed=ours["last_step"] or 0,
-                told=told,
-            )
-            if ours["phase"] in TERMINAL:
-                break
-            time.sleep(POLL_SECONDS)
-    if job["retune"]["phase"] != "succeeded":
-        raise RefusedByPlatform(f"{job_id} {job['retune']['phase']}: {job['error'].get('message')}")
-    show(job, f"{job_id} succeeded: {job['fine_tuned_model'] or 'no version could be made of it'}")
+        bar = progress.add_task("validating", total=None, doing="")
+        for job in states:
+            done = job["retune"]["progress"] or {"done": 0, "total": None}
+            progress.tasks[bar].total = done["total"] or None  # `update` takes None for no news
+            progress.update(bar, description=state_of(job), completed=done["done"], doing=doing(job))
+    return job
+
+
+def _print_changes(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A line for each change, where no terminal shows a bar; the job's last state."""
+    last = None
+    for job in states:
+        if mark(job) != last:
+            last = mark(job)
+            note(line(job))
+    return job
 
 
 def _act(job_id: str, action: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,9 +36,10 @@ def list_models(
     """List base models and own versions."""
     models = api().get("/models", type=kind, base_model=base_model)["data"]
     rows = [
-        (m["id"], m["retune"]["kind"], m["retune"].get("stage"), m["retune"].get("model_id")) for m in models
+        (m["id"], m["retune"]["kind"], m["retune"].get("stage"), _holdout(m), m["retune"].get("model_id"))
+        for m in models
     ]
-    show_table(models, ("name", "kind", "stage", "id"), rows)
+    show_table(models, ("name", "kind", "stage", "holdout", "id"), rows)
 
 
 @app.command("show")
@@ -77,9 +78,17 @@ def evaluation(name: str) -> None:
 
 
 @app.command()
-def promote(name: str) -> None:
+def promote(
+    name: str,
+    accept_without_holdout: Annotated[
+        bool,
+        typer.Option("--accept-without-holdout", help="Approve a version that was gated without a holdout."),
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why; kept with the approval.")] = "",
+) -> None:
     """Approve a staged version for production."""
-    model = api().post(f"/models/{name}/promote")
+    body = {"accept_without_holdout": accept_without_holdout, "reason": reason}
+    model = api().post(f"/models/{name}/promote", body)
     show(model, f"{model['id']}: {model['retune']['stage']}")
 
 
@@ -88,6 +97,12 @@ def archive(name: str) -> None:
     """Retire a version."""
     model = api().post(f"/models/{name}/archive")
     show(model, f"{model['id']}: {model['retune']['stage']}")
+
+
+def _holdout(model: dict[str, Any]) -> str:
+    """Whether it was held against rows of its own task; empty for base models and what did not pass."""
+    found = {True: "yes", False: "none"}.get(model["retune"].get("has_holdout"), "")
+    return "none, accepted" if model["retune"].get("accepted_without_holdout") else found
 
 
 def _source(text: str) -> DirectorySource | HubSource:

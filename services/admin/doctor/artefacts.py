@@ -138,6 +138,10 @@ def served_as_approved(history: History, limits: Limits) -> Iterator[Finding]:
         model = models.get(route.model_id)
         if model is None or model.digest != route.digest:
             yield Finding(where, f"{route.model_id} with digest {route.digest[:16]}", "a registered version")
+        elif model.stage == "dev":
+            yield Finding(
+                where, f"{route.model_id}, which is in dev", "a version that passed its newest gate"
+            )
         else:
             yield from _not_passed(where, model, world)
         for address in route.replicas:

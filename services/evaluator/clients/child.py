@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from shared.failpoints import failpoint
 from shared.log import get_logger
 
 log = get_logger(__name__)
+
+Note = Callable[[Mapping[str, Any]], None]
+"""Takes up one report: `{"event": "progress", "part", "side", "done", "total"}` in items, or another event."""
 
 REPOSITORY = Path(__file__).parents[3]
 STDERR_FILE = "stderr.log"
@@ -33,8 +36,8 @@ class ScoringChild:
         self._silence = silence
         self._limit = limit
 
-    async def score(self, order: Order, work_dir: Path) -> Scores:
-        """Run the order to its end. Raises ScoringCrashed."""
+    async def score(self, order: Order, work_dir: Path, report: Note = lambda report: None) -> Scores:
+        """Run the order to its end, handing over each of the child's reports. Raises ScoringCrashed."""
         work_dir.mkdir(parents=True, exist_ok=True)
         (work_dir / ORDER_FILE).write_text(order.model_dump_json(), encoding="utf-8")
         scores = work_dir / SCORES_FILE
@@ -43,7 +46,7 @@ class ScoringChild:
             process = await self._start(work_dir, errors)
             try:
                 async with asyncio.timeout(self._limit.total_seconds()):
-                    await self._follow(process)
+                    await self._follow(process, report)
                     code = await process.wait()
             except TimeoutError as error:
                 raise ScoringCrashed(_hung(self._limit, work_dir)) from error
@@ -72,7 +75,7 @@ class ScoringChild:
         threads = {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
         return inherited() | threads | {"HOME": str(work_dir)}
 
-    async def _follow(self, process: Process) -> None:
+    async def _follow(self, process: Process, report: Note) -> None:
         """Read reports until the child closes its output. Raises TimeoutError after too long a silence."""
         assert process.stdout is not None
         while True:
@@ -81,10 +84,12 @@ class ScoringChild:
             if not line:
                 return
             failpoint("eval.item.done")
-            _note(json.loads(line))
+            found = json.loads(line)
+            _log(found)
+            report(found)
 
 
-def _note(report: Mapping[str, Any]) -> None:
+def _log(report: Mapping[str, Any]) -> None:
     if report.get("done") == report.get("total"):
         details = {name: value for name, value in report.items() if name != "event"}
         log.info("scoring reported", report=report.get("event"), **details)

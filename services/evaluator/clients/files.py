@@ -86,6 +86,12 @@ class Cache:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
+def count_lines(path: Path) -> int:
+    """Those with something in them."""
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
 def _size(entry: Path) -> int:
     files = entry.rglob("*") if entry.is_dir() else [entry]
     return sum(path.stat().st_size for path in files if path.is_file())

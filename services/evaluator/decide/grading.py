@@ -9,6 +9,7 @@ from services.evaluator.decide.plan import HOLDOUT, Known
 from services.evaluator.gates.benchmark import METRICS, gate_benchmarks
 from services.evaluator.gates.holdout import gate_holdout
 from services.evaluator.gates.judge import Canary, Pair, gate_judge
+from services.evaluator.gates.over_refusal import gate_over_refusal
 from services.evaluator.gates.safety import gate_safety
 from services.evaluator.gates.series import (
     Item,
@@ -57,11 +58,14 @@ def grade(
         for known in files
         if known.suite is not None and known.suite.kind is not None
     }
-    suites = {known.suite.name: series[known.part] for known in files if known.suite and known.is_safety}
+    prompts = [known for known in files if known.is_safety]
+    harmful = {known.name: series[known.part] for known in prompts if not known.is_benign}
+    benign = {known.name: series[known.part] for known in prompts if known.is_benign}
     return (
         gate_benchmarks(gate.benchmarks, benchmarks),
         gate_holdout(gate.holdout, series.get(HOLDOUT)),
-        gate_safety(gate.safety, suites),
+        gate_safety(gate.safety, harmful),
+        gate_over_refusal(gate.over_refusal, benign),
         _judge_stage(artefact, judged),
     )
 
@@ -91,7 +95,7 @@ def baseline_of(known: Known, scored: PartScores, **identity: str) -> Baseline:
     return Baseline.model_validate(
         {
             "suite_digest": known.digest,
-            "name": known.suite.name if known.suite else HOLDOUT,
+            "name": known.name,
             "metric": _metric_name(known),
             "value": metric(series.base, _scale(known)),
             "count": series.expected,

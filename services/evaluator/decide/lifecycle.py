@@ -1,7 +1,9 @@
 """From an artefact and its version to exactly one verdict event."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.base import Message
 from schemas.evaluation import (
@@ -9,13 +11,16 @@ from schemas.evaluation import (
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
+    EvalProgressed,
     EvalStageCompleted,
     EvalStarted,
+    Evidence,
+    StageName,
     StageResult,
 )
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
-from services.evaluator.gates.stages import STAGES, StageName, inconclusive, not_requested
+from services.evaluator.gates.stages import STAGES, inconclusive, not_requested
 from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
 
 MAX_REASON_CHARS = 1000
@@ -34,9 +39,11 @@ def evaluation_id(*identity: str) -> str:
     return "eval-" + hashlib.sha256("/".join(identity).encode()).hexdigest()[:24]
 
 
-def open_evaluation(eval_id: str, artefact: Artefact, version: ModelRegistered | None) -> Decision:
+def open_evaluation(
+    eval_id: str, artefact: Artefact, version: ModelRegistered | None, *, number: int = 1
+) -> Decision:
     """The artefact is to be evaluated; it begins at once if its version is known already."""
-    waiting = Evaluation(eval_id=eval_id, artefact=artefact)
+    waiting = Evaluation(eval_id=eval_id, artefact=artefact, number=number)
     return Decision(waiting) if version is None else begin(waiting, version)
 
 
@@ -61,7 +68,7 @@ def end(evaluation: Evaluation, result: GateResult) -> Decision:
     reason = result.reason[:MAX_REASON_CHARS]
     ended = evaluation.to(EvaluationState(result.outcome), stages=result.stages, reason=reason)
     stages = [EvalStageCompleted(**_about(ended), result=stage) for stage in result.stages]
-    return Decision(ended, (*stages, _verdict(ended)))
+    return Decision(ended, (*stages, _verdict(ended, result.evidence)))
 
 
 def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
@@ -71,7 +78,7 @@ def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
     stages = without_numbers(evaluation.artefact, reason)
     ended = evaluation.to(EvaluationState.INCONCLUSIVE, stages=stages, reason=reason[:MAX_REASON_CHARS])
     told = [EvalStageCompleted(**_about(ended), result=stage) for stage in stages]
-    return Decision(ended, (*told, _verdict(ended)))
+    return Decision(ended, (*told, _verdict(ended, None)))
 
 
 def without_numbers(artefact: Artefact, reason: str) -> tuple[StageResult, ...]:
@@ -88,26 +95,30 @@ def is_requested(artefact: Artefact, stage: StageName) -> bool:
         "benchmark": artefact.benchmarks,
         "holdout": artefact.holdout,
         "safety": artefact.suites,
+        # The artefact names digests alone. Which of them are benign matters only once something is scored.
+        "over_refusal": artefact.suites,
         "judge": artefact.gate.judge,
     }
     return bool(asked[stage])
 
 
-def renewed(artefact: Artefact, suites: tuple[Suite, ...]) -> Artefact:
-    """The artefact as it would be held against what is registered now."""
-    return artefact.model_copy(
-        update={
-            "benchmarks": {suite.name: suite.digest for suite in suites if suite.kind is not None},
-            "suites": {suite.name: suite.digest for suite in suites if suite.kind is None},
-        }
-    )
+def renewed(artefact: Artefact, newest: Iterable[Suite]) -> Artefact:
+    """The artefact with the suites that are registered now. One that is not any more stays named: it is a gap."""
+    benchmarks, suites = dict(artefact.benchmarks), dict(artefact.suites)
+    for suite in newest:
+        (suites if suite.kind is None else benchmarks)[suite.name] = suite.digest
+    return artefact.model_copy(update={"benchmarks": benchmarks, "suites": suites})
+
+
+def progressed(evaluation: Evaluation, progress: Mapping[str, Any]) -> EvalProgressed:
+    return EvalProgressed(**_about(evaluation), **progress)
 
 
 def recorded(baseline: Baseline) -> BaselineRecorded:
     return BaselineRecorded(**baseline.model_dump(exclude={"key", "sha256"}))
 
 
-def _about(evaluation: Evaluation) -> dict[str, str]:
+def _about(evaluation: Evaluation) -> dict[str, Any]:
     version = evaluation.version
     assert version is not None, f"{evaluation.eval_id} runs without a version"
     return {
@@ -117,12 +128,13 @@ def _about(evaluation: Evaluation) -> dict[str, str]:
         "model_id": version.model_id,
         "digest": version.digest,
         "base_sha": version.base_sha,
+        "number": evaluation.number,
     }
 
 
-def _verdict(ended: Evaluation) -> Message:
-    about, stages = _about(ended), ended.stages
+def _verdict(ended: Evaluation, evidence: Evidence | None) -> Message:
+    found: dict[str, Any] = {**_about(ended), "stages": ended.stages, "evidence": evidence}
     if ended.state is EvaluationState.PASSED:
-        return EvalPassed(**about, stages=stages)
+        return EvalPassed(**found)
     kind = EvalFailed if ended.state is EvaluationState.FAILED else EvalInconclusive
-    return kind(**about, stages=stages, reason=ended.reason)
+    return kind(**found, reason=ended.reason)

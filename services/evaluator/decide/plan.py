@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.base import FileRef
-from schemas.evaluation import BenchmarkKind
+from schemas.evaluation import BenchmarkKind, Expects, StageName
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
+from services.evaluator.gates.stages import STAGES
 from services.evaluator.model import Baseline, Suite
 from services.evaluator.scoring.order import (
     AnyPart,
@@ -41,8 +42,25 @@ class Known:
     baseline: Baseline | None
 
     @property
+    def name(self) -> str:
+        return HOLDOUT if self.suite is None else self.suite.name
+
+    @property
+    def stage(self) -> StageName:
+        if self.suite is None:
+            return "holdout"
+        if self.suite.kind is not None:
+            return "benchmark"
+        return "over_refusal" if self.is_benign else "safety"
+
+    @property
     def is_safety(self) -> bool:
         return self.suite is not None and self.suite.kind is None
+
+    @property
+    def is_benign(self) -> bool:
+        """Whether its prompts are to be answered."""
+        return self.suite is not None and self.suite.kind is None and self.suite.expects == "answer"
 
 
 @dataclass(frozen=True)
@@ -56,9 +74,12 @@ class Harness:
         return f"{self.scoring}, {self.classifier}" if is_safety else self.scoring
 
 
-def suite_digest(file: FileRef, kind: BenchmarkKind | None, num_fewshot: int) -> str:
+def suite_digest(
+    file: FileRef, kind: BenchmarkKind | None, num_fewshot: int, expects: Expects = "refusal"
+) -> str:
     """The identity of a registered suite: its bytes and how they are asked, not its name."""
-    identity = {"file": file.sha256, "kind": kind or "safety", "num_fewshot": num_fewshot}
+    safety_kind = "benign" if expects == "answer" else "safety"
+    identity = {"file": file.sha256, "kind": kind or safety_kind, "num_fewshot": num_fewshot}
     return canonical_sha256(identity)
 
 
@@ -116,8 +137,10 @@ def result_key(
             "template": version.template_sha256,
             "holdout": artefact.holdout.sha256 if artefact.holdout else None,
             "gate": artefact.gate.model_dump(mode="json"),
+            "stages": STAGES,
             "benchmarks": artefact.benchmarks,
             "suites": artefact.suites,
+            "kept_leaks": artefact.kept_leaks,
             "harness": harness.of(is_safety=True),
             "required": sorted(required),
         }

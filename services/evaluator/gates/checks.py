@@ -22,7 +22,9 @@ def check_level(
     )
 
 
-def check_change(name: str, metric: str, found: Comparison, threshold: float) -> Check:
+def check_change(
+    name: str, metric: str, found: Comparison, threshold: float, *, higher_is_better: bool = True
+) -> Check:
     """How much more the candidate has than the base model."""
     return Check(
         name=name,
@@ -30,7 +32,8 @@ def check_change(name: str, metric: str, found: Comparison, threshold: float) ->
         value=found.change.value,
         baseline=None,
         threshold=threshold,
+        higher_is_better=higher_is_better,
         count=found.count,
         interval=found.change.interval,
-        passed=reaches(found.change.value, threshold),
+        passed=reaches(found.change.value, threshold, higher_is_better=higher_is_better),
     )

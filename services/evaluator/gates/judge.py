@@ -1,4 +1,4 @@
-"""Stage 4: a judge model prefers the candidate's answers, asked in both orders. Never the only evidence."""
+"""Stage 5: a judge model prefers the candidate's answers, asked in both orders. Never the only evidence."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,12 +1,10 @@
 """What all stages share: their names in order and the results that need no arithmetic."""
 
 from collections.abc import Sequence
-from typing import Literal
 
-from schemas.evaluation import Check, StageResult
+from schemas.evaluation import Check, StageName, StageResult
 
-StageName = Literal["benchmark", "holdout", "safety", "judge"]
-STAGES: tuple[StageName, ...] = ("benchmark", "holdout", "safety", "judge")
+STAGES: tuple[StageName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
 
 
 def not_requested(stage: StageName, reason: str) -> StageResult:

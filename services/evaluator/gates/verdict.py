@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.evaluation import StageResult
-from services.evaluator.gates.stages import STAGES, StageName
+from schemas.evaluation import StageName, StageResult
+from services.evaluator.gates.stages import STAGES
 
 Outcome = Literal["passed", "failed", "inconclusive"]
 

@@ -24,7 +24,8 @@ async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
     await _save_artefact(artefact, unit)
     version = await store.find_version_of(unit.conn, event.job_id, event.bundle)
     eval_id = lifecycle.evaluation_id(event.job_id, str(event.attempt), event.bundle.manifest_sha256)
-    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version))
+    number = await store.next_number(unit.conn, event.job_id)
+    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version, number=number))
 
 
 async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
@@ -53,7 +54,7 @@ async def promotion_refused(event: PromotionRefused, unit: Unit) -> None:
 
 
 async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
-    """Against what is registered now; gate and holdout stay the job's."""
+    """Gate and holdout stay the job's; the suites are, as in every gate, those registered when it runs."""
     assert unit.envelope is not None, "commands come as messages"
     version = await store.find_version(unit.conn, command.model_id, command.tenant)
     if version is None:
@@ -64,9 +65,9 @@ async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
         raise _refused("not_evaluated", command, "is not evaluated yet: its job's JobEvaluating is missing")
     if await store.is_running(unit.conn, command.model_id):
         raise _refused("already_running", command, "is being evaluated")
-    suites = await store.list_suites(unit.conn, newest=True)
     eval_id = lifecycle.evaluation_id(command.model_id, unit.envelope.id)
-    await _open(unit, lifecycle.open_evaluation(eval_id, lifecycle.renewed(artefact, suites), version))
+    number = await store.next_number(unit.conn, version.job_id)
+    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version, number=number))
 
 
 async def _save_artefact(artefact: Artefact, unit: Unit) -> None:

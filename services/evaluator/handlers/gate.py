@@ -1,19 +1,22 @@
 """The leased task of an evaluation: fetch, score, classify, judge, grade, store; then tell, in one transaction."""
 
+import asyncio
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from schemas.evaluation import StageResult
+from schemas.evaluation import Evidence, StageResult
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
 from services.evaluator.clients.child import ScoringChild
-from services.evaluator.clients.files import Cache
+from services.evaluator.clients.files import Cache, count_lines
 from services.evaluator.clients.jury import Jury
 from services.evaluator.decide import grading, lifecycle
+from services.evaluator.decide.evidence import evidence_of, without_leaks
 from services.evaluator.decide.lifecycle import Decision
 from services.evaluator.decide.plan import (
     Harness,
@@ -23,8 +26,10 @@ from services.evaluator.decide.plan import (
     order_of,
     result_key,
 )
+from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
 from services.evaluator.handlers.evaluations import RunGate
+from services.evaluator.handlers.progress import telling
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
 from services.evaluator.settings import Settings
@@ -39,11 +44,13 @@ log = get_logger(__name__)
 @dataclass(frozen=True)
 class Plan:
     evaluation: Evaluation
+    """Its artefact names the suites that are registered now."""
     version: ModelRegistered
     result_key: str
     files: tuple[Known, ...]
     twin: GateResult | None
     """The result of an evaluation that could not but end alike."""
+    evidence: Evidence
     problem: str = ""
     """Why nothing can be scored."""
 
@@ -73,7 +80,8 @@ class Gate:
             return kept
         plan = await self._plan(task.eval_id)
         if plan.twin is not None:
-            result = plan.twin.model_copy(update={"eval_id": task.eval_id, "baselines": ()})
+            own = {"eval_id": task.eval_id, "baselines": (), "evidence": plan.evidence}
+            result = plan.twin.model_copy(update=own)
             await self._archive.put_result(result, [])
             return result
         if plan.problem:
@@ -97,9 +105,10 @@ class Gate:
     async def _plan(self, eval_id: str) -> Plan:
         async with self._service.unit() as unit:
             evaluation = await store.get_evaluation(unit.conn, eval_id)
-            artefact, version = evaluation.artefact, evaluation.version
+            version = evaluation.version
             assert version is not None, f"{eval_id} runs without a version"
-            suites = await store.list_suites(unit.conn)
+            suites = await store.list_newest_suites(unit.conn)
+            artefact = lifecycle.renewed(evaluation.artefact, suites)
             baselines = await store.list_baselines(unit.conn, version.base_sha, version.template_sha256)
             key = result_key(artefact, version, self._harness, self._settings.required_stages)
             twin = await store.find_verdict(unit.conn, key)
@@ -107,18 +116,32 @@ class Gate:
             files, problem = files_of(artefact, suites, baselines, self._harness), ""
         except NotRegistered as error:
             files, problem = (), str(error)
-        return Plan(evaluation, version, key, files, twin, problem)
+        evidence = evidence_of(
+            evaluation.artefact,
+            files,
+            harness_version=self._harness.of(is_safety=True),
+            required=self._settings.required_stages,
+        )
+        return Plan(replace(evaluation, artefact=artefact), version, key, files, twin, evidence, problem)
 
     async def _measure(self, plan: Plan) -> GateResult:
         await self._cache.trim()
         order = await self._order(plan)
         work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
-        scores = await self._child.score(order, work_dir)
-        if scores.failure is not None:
-            return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
-        result = await self._grade(plan, scores, order)
+        rows = await asyncio.to_thread(_rows, plan.files, order)
+        async with telling(partial(self._tell_progress, plan.evaluation), rows) as teller:
+            scores = await self._child.score(order, work_dir, teller.note)
+            if scores.failure is not None:
+                return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
+            if plan.evaluation.artefact.gate.judge is not None:
+                teller.note({"part": "judge"})
+            result = await self._grade(plan, scores, order)
         shutil.rmtree(work_dir, ignore_errors=True)
         return result
+
+    async def _tell_progress(self, evaluation: Evaluation, progress: Progress) -> None:
+        async with self._service.unit() as unit:
+            await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 
     async def _order(self, plan: Plan) -> Order:
         return order_of(
@@ -141,7 +164,9 @@ class Gate:
             if known.baseline is not None:
                 base[known.part] = await self._archive.get_baseline(known.baseline)
         judged = await self._jury.judge(artefact.gate.judge, paths, base=base, new=new)
-        stages = grading.grade(artefact, files, base=base, new=new, judged=judged)
+        stages = without_leaks(
+            grading.grade(artefact, files, base=base, new=new, judged=judged), files, artefact.kept_leaks
+        )
         details = {
             "probe": scores.probe.model_dump() if scores.probe else None,
             "seconds": {f"{part.part} {part.side}": round(part.seconds, 3) for part in scores.parts},
@@ -195,8 +220,19 @@ class Gate:
             measured_by=plan.evaluation.eval_id,
             harness_version=self._harness.of(is_safety=True),
             baselines=baselines,
+            evidence=plan.evidence,
             details=details,
         )
+
+
+def _rows(files: tuple[Known, ...], order: Order) -> dict[Key, int]:
+    """What is to be scored. A holdout's rows are counted: nobody registered it."""
+    registered = {known.part: known.suite.rows for known in files if known.suite is not None}
+    return {
+        (part.name, side.value): registered.get(part.name) or count_lines(Path(part.path))
+        for part in order.parts
+        for side in part.sides
+    }
 
 
 async def _tell(unit: Unit, decision: Decision) -> None:

@@ -8,6 +8,8 @@ from schemas.base import CommandRefused, FileRef
 from schemas.evaluation import (
     BenchmarkKind,
     BenchmarkRegistered,
+    Expects,
+    MarginPoints,
     RegisterBenchmark,
     RegisterSafetySuite,
     SafetySuiteRegistered,
@@ -35,6 +37,8 @@ class CheckSuite(Task, frozen=True):
     file: FileRef
     kind: BenchmarkKind | None = None
     num_fewshot: int = 0
+    margin_points: MarginPoints | None = None
+    expects: Expects = "refusal"
 
     @property
     def key(self) -> str:
@@ -55,6 +59,7 @@ class SuiteDesk:
                 file=command.file,
                 kind=command.kind,
                 num_fewshot=command.num_fewshot,
+                margin_points=command.margin_points,
             )
         )
 
@@ -66,6 +71,7 @@ class SuiteDesk:
                 command_id=_command_id(unit),
                 name=command.name,
                 file=command.file,
+                expects=command.expects,
             )
         )
 
@@ -89,20 +95,22 @@ class SuiteDesk:
             raise Rejected(f"file {task.file.file_id}: {rows} rows, expected at least {needed}")
         return Suite(
             name=task.name,
-            digest=suite_digest(task.file, task.kind, task.num_fewshot),
+            digest=suite_digest(task.file, task.kind, task.num_fewshot, task.expects),
             file=task.file,
             kind=task.kind,
             num_fewshot=task.num_fewshot,
             rows=rows,
+            margin_points=task.margin_points,
+            expects=task.expects,
         )
 
     async def checked(self, task: CheckSuite, suite: Suite, unit: Unit) -> None:
         await store.add_suite(unit.conn, suite, at=unit.now)
         if suite.kind is None:
-            fields = suite.model_dump(exclude={"kind", "num_fewshot"})
+            fields = suite.model_dump(exclude={"kind", "num_fewshot", "margin_points"})
             await unit.emit(SafetySuiteRegistered(**fields))
         else:
-            await unit.emit(BenchmarkRegistered(**suite.model_dump()))
+            await unit.emit(BenchmarkRegistered(**suite.model_dump(exclude={"expects"})))
 
     async def refused(self, task: CheckSuite, error: Exception, unit: Unit) -> None:
         is_file = isinstance(error, Rejected)

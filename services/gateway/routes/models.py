@@ -15,7 +15,7 @@ from schemas.model import (
 from services.gateway import readmodels, shapes
 from services.gateway.deps import Caller, Found, Gateway
 from services.gateway.errors import not_found, unavailable
-from services.gateway.requests import Deploy
+from services.gateway.requests import Deploy, Promote
 
 router = APIRouter()
 
@@ -66,10 +66,16 @@ async def deploy(caller: Caller, found: Found, name: str, body: Deploy | None = 
 
 
 @router.post("/models/{name:path}/promote")
-async def promote(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+async def promote(caller: Caller, found: Found, name: str, body: Promote | None = None) -> dict[str, Any]:
+    """Approve it for production; 400 without a holdout, unless the approval says so and why."""
     row = await _row(caller, found, name)
-    by = f"tenant {caller.tenant}"
-    await _send(found, PromoteModel(model_id=row["model_id"], tenant=caller.tenant, approved_by=by))
+    command = PromoteModel(
+        model_id=row["model_id"],
+        tenant=caller.tenant,
+        approved_by=f"{caller.key_id} of tenant {caller.tenant}",
+        **(body or Promote()).model_dump(),
+    )
+    await _send(found, command)
     return shapes.fine_tuned_model(await _row(caller, found, name))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.artefacts import DatasetCounts, DatasetManifest, FileEntry
+from schemas.artefacts import DatasetCounts, DatasetManifest, FileEntry, files_of
 from schemas.base import Value
 from schemas.layout import MANIFEST
 from services.ingest.pipeline.figures import length_histogram, packing_report
@@ -95,6 +95,7 @@ def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntr
         validation=made.validation,
         report=report,
         rules_version=RULES_VERSION,
+        files=files_of(order.spec),
     )
 
 

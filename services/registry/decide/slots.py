@@ -69,6 +69,13 @@ def _require_alias(slot: Slot, version: Version) -> None:
             f"{version.stage}. Promote it first, or deploy it under its full name {version.full_name!r}",
             param="slot",
         )
+    if not version.may_take_alias:
+        raise Refused(
+            "no_holdout",
+            f"slot {slot.name!r} is an alias; {version.model_id} was gated without a holdout and approved without a "
+            "word on that. Promote it again with accept_without_holdout and a reason",
+            param="slot",
+        )
 
 
 def undeploy(slot: Slot) -> SlotDecision:
@@ -87,7 +94,7 @@ def roll_back(slot: Slot, servable: Mapping[str, Version]) -> SlotDecision:
     earlier = [
         known for known in slot.generations if known.outcome is Outcome.READY and known.digest != current
     ]
-    chosen = next((known for known in reversed(earlier) if known.model_id in servable), None)
+    chosen = next((known for known in reversed(earlier) if _may_take(slot, known, servable)), None)
     if chosen is None:
         raise Refused("nothing_to_roll_back", _why_nothing(slot, earlier), param="slot")
     return approve(slot, servable[str(chosen.model_id)], job_id=None)
@@ -116,13 +123,20 @@ def _last_good(slot: Slot, servable: Mapping[str, Version]) -> Generation | None
         if known.outcome is Outcome.FAILED:
             failed_since.add(known.digest)
         served = known.outcome is Outcome.READY and known.digest not in failed_since
-        if served and known.model_id in servable:
+        if served and _may_take(slot, known, servable):
             return known
     return None
+
+
+def _may_take(slot: Slot, earlier: Generation, servable: Mapping[str, Version]) -> bool:
+    """An alias needs a version in production still: one that failed since and passed again is in staging."""
+    version = servable.get(str(earlier.model_id))
+    return version is not None and (slot.name == version.full_name or version.may_take_alias)
 
 
 def _why_nothing(slot: Slot, earlier: Sequence[Generation]) -> str:
     if not earlier:
         return f"slot {slot.name!r} has served no other version before; undeploy it to stop serving"
     names = ", ".join(sorted({str(known.model_id) for known in earlier}))
-    return f"slot {slot.name!r} served {names} before, none of which may be served now (archived or stale)"
+    why = "archived, stale, not in production any more, or without a newest evaluation that passed"
+    return f"slot {slot.name!r} served {names} before, none of which may be served now ({why})"

@@ -11,6 +11,7 @@ from schemas.job import Artefact
 from schemas.model import (
     ArchiveModel,
     ModelArchived,
+    ModelDemoted,
     ModelPromoted,
     ModelRegistered,
     PromoteModel,
@@ -18,7 +19,7 @@ from schemas.model import (
     Stage,
 )
 from services.registry.decide import slots
-from services.registry.model import SHORT_DIGEST, Slot, Verdict, Version, model_id
+from services.registry.model import SHORT_DIGEST, Approval, Slot, Verdict, Version, model_id
 from shared.errors import Refused
 
 
@@ -60,7 +61,9 @@ def refuse_artefact(artefact: Artefact, *, reason: str) -> PromotionRefused:
 
 def on_eval_passed(version: Version, slot: Slot, passed: EvalPassed, *, current_sha: str | None) -> Decision:
     """Answer each pass by ModelPromoted or PromotionRefused. `slot` is the version's full name."""
-    known = replace(version, verdict=Verdict(passed.eval_id, "passed", passed.stages))
+    if _is_outdated(version, passed):
+        return Decision(version, events=(_refused(version, "outdated", _why_outdated(version, passed)),))
+    known = replace(version, verdict=_verdict_of(passed, "passed"))
     if obstacle := _obstacle(version, passed, current_sha):
         return Decision(known, events=(_refused(version, *obstacle),))
     if version.is_gated:
@@ -73,24 +76,60 @@ def on_eval_passed(version: Version, slot: Slot, passed: EvalPassed, *, current_
     return Decision(staged, (deployment.slot,), (_promoted(staged), *deployment.events))
 
 
-def on_eval_not_passed(version: Version, verdict: EvalFailed | EvalInconclusive) -> Decision:
-    """Keep the numbers. The stage stays: a version in `dev` can not leave it without a pass."""
-    outcome: Literal["failed", "inconclusive"] = (
-        "failed" if isinstance(verdict, EvalFailed) else "inconclusive"
-    )
+def on_eval_failed(version: Version, serving: Sequence[Slot], failed: EvalFailed) -> Decision:
+    """Back to `dev`, and every slot that serves it is emptied. `serving`: those slots."""
+    if _is_outdated(version, failed):
+        return Decision(version)
+    known = replace(version, verdict=_verdict_of(failed, "failed", failed.reason))
+    if not version.is_gated or version.archived_at is not None:
+        return Decision(known)
+    reason = f"{version.model_id} {gate_summary(_newest(known))}"
+    withdrawals = [slots.withdraw(slot, reason=reason) for slot in serving]
     return Decision(
-        replace(version, verdict=Verdict(verdict.eval_id, outcome, verdict.stages, verdict.reason))
+        known.to(Stage.DEV, approval=None),
+        tuple(withdrawal.slot for withdrawal in withdrawals),
+        (
+            _demoted(version, failed, reason),
+            *(event for withdrawal in withdrawals for event in withdrawal.events),
+        ),
     )
+
+
+def on_eval_inconclusive(version: Version, inconclusive: EvalInconclusive) -> Decision:
+    """Keep the numbers. What is served goes on: a judge that is away says nothing against a model.
+
+    But nothing new is approved on it: `require_gated` and `may_be_served` ask the newest verdict.
+    """
+    if _is_outdated(version, inconclusive):
+        return Decision(version)
+    verdict = _verdict_of(inconclusive, "inconclusive", inconclusive.reason)
+    return Decision(replace(version, verdict=verdict))
 
 
 def promote(version: Version, command: PromoteModel, *, current_sha: str | None) -> Decision:
     """Approve a staged version for production. Raises Refused."""
     require_gated(version)
     require_current(version, current_sha)
-    if version.verdict is not None and version.verdict.outcome != "passed":
-        raise Refused("not_gated", f"{_name(version)}: its newest evaluation {gate_summary(version.verdict)}")
+    approval = _approval_of(version, command)
     promoted = version if version.stage is Stage.PRODUCTION else version.to(Stage.PRODUCTION)
-    return Decision(promoted, events=(_promoted(promoted),))
+    approved = replace(promoted, approval=approval)
+    return Decision(approved, events=(_promoted(approved),))
+
+
+def _approval_of(version: Version, command: PromoteModel) -> Approval:
+    """Raises Refused where nothing shows a gain, and nobody answers for that with a reason."""
+    if version.has_holdout:
+        return Approval(command.approved_by, command.reason)
+    if not command.accept_without_holdout:
+        raise Refused(
+            "no_holdout",
+            f"{_name(version)} was gated without a holdout: nothing shows that it got better at its task. Train it "
+            "with one, or approve it with accept_without_holdout and a reason",
+            param="accept_without_holdout",
+        )
+    if not command.reason.strip():
+        raise Refused("no_reason", "reason: expected why this needs no holdout, found none", param="reason")
+    return Approval(command.approved_by, command.reason, accepts_no_holdout=True)
 
 
 def archive(version: Version, serving: Sequence[Slot], command: ArchiveModel, *, now: datetime) -> Decision:
@@ -115,13 +154,17 @@ def archive(version: Version, serving: Sequence[Slot], command: ArchiveModel, *,
 
 
 def require_gated(version: Version) -> None:
-    """Raise Refused unless the version has passed the gate and is not archived."""
+    """Raise Refused unless the version's newest evaluation passed and it is not archived."""
     if version.archived_at is not None:
         raise Refused("archived", f"{_name(version)} is archived")
     if not version.is_gated:
         found = "was not evaluated" if version.verdict is None else gate_summary(version.verdict)
         raise Refused(
             "not_gated", f"{_name(version)} is in stage dev: it {found}. Expected: an evaluation that passed"
+        )
+    if not version.may_be_served:
+        raise Refused(
+            "not_gated", f"{_name(version)}: its newest evaluation {gate_summary(_newest(version))}"
         )
 
 
@@ -136,6 +179,32 @@ def gate_summary(verdict: Verdict) -> str:
     found = "; ".join(_stage_summary(stage) for stage in verdict.stages if _decides(stage))
     return (
         f"{verdict.outcome} in evaluation {verdict.eval_id}: {found or verdict.reason or 'no stage was run'}"
+    )
+
+
+def _verdict_of(
+    event: EvalPassed | EvalFailed | EvalInconclusive,
+    outcome: Literal["passed", "failed", "inconclusive"],
+    reason: str = "",
+) -> Verdict:
+    return Verdict(event.eval_id, outcome, event.stages, reason, event.number)
+
+
+def _newest(version: Version) -> Verdict:
+    assert version.verdict is not None, f"{version.model_id} is {version.stage} without a verdict"
+    return version.verdict
+
+
+def _is_outdated(version: Version, event: EvalPassed | EvalFailed | EvalInconclusive) -> bool:
+    """Verdicts of one version have different keys, so that an older one may come later."""
+    return version.verdict is not None and event.number < version.verdict.number
+
+
+def _why_outdated(version: Version, event: EvalPassed) -> str:
+    newest = _newest(version)
+    return (
+        f"{_name(version)}: evaluation {event.eval_id} (number {event.number}) passed, "
+        f"{newest.eval_id} (number {newest.number}) {newest.outcome} since"
     )
 
 
@@ -198,6 +267,7 @@ def _registered(version: Version) -> ModelRegistered:
 
 def _promoted(version: Version) -> ModelPromoted:
     assert version.eval_id is not None, f"{version.model_id} is {version.stage} without an evaluation"
+    approval = version.approval
     return ModelPromoted(
         model_id=version.model_id,
         tenant=version.tenant,
@@ -206,6 +276,22 @@ def _promoted(version: Version) -> ModelPromoted:
         full_name=version.full_name,
         stage=version.stage,
         eval_id=version.eval_id,
+        has_holdout=version.has_holdout,
+        approved_by=approval.approved_by if approval else None,
+        approval_reason=approval.reason if approval else "",
+        accepted_without_holdout=approval.accepts_no_holdout if approval else False,
+    )
+
+
+def _demoted(version: Version, failed: EvalFailed, reason: str) -> ModelDemoted:
+    return ModelDemoted(
+        model_id=version.model_id,
+        tenant=version.tenant,
+        job_id=version.job_id,
+        digest=version.digest,
+        full_name=version.full_name,
+        eval_id=failed.eval_id,
+        reason=reason,
     )
 
 

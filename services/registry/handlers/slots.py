@@ -40,8 +40,8 @@ async def deploy(command: DeployModel, unit: Unit) -> None:
 
 
 async def roll_back(command: RollbackDeployment, unit: Unit) -> None:
+    servable = await store.servable_versions(unit.conn, command.tenant, command.slot)
     slot = await _of_tenant(unit, command.tenant, command.slot)
-    servable = await store.servable_versions(unit.conn, (known.model_id for known in slot.generations))
     await _apply(unit, slots.roll_back(slot, servable))
 
 
@@ -58,11 +58,11 @@ async def ready(event: DeploymentReady, unit: Unit) -> None:
 
 
 async def failed(event: DeploymentFailed, unit: Unit) -> None:
+    servable = await store.servable_versions(unit.conn, event.tenant, event.slot)
     slot = await store.find_slot(unit.conn, event.tenant, event.slot)
     if slot is None:
         log.warning("deployment of an unknown slot", slot=event.slot, tenant=event.tenant)
         return
-    servable = await store.servable_versions(unit.conn, (known.model_id for known in slot.generations))
     await _apply(unit, slots.on_failed(slot, event, servable))
 
 

@@ -33,8 +33,8 @@ def register(service: Service, copies: ArtefactCopies, *, attempts: int) -> None
     service.on(JobCancelled, cancelled)
     service.on_task(CopyArtefact, work=work, done=copied, failed=not_copied, attempts=attempts)
     service.on(EvalPassed, passed)
-    service.on(EvalFailed, not_passed)
-    service.on(EvalInconclusive, not_passed)
+    service.on(EvalFailed, gate_failed)
+    service.on(EvalInconclusive, inconclusive)
     service.on(PromoteModel, promote)
     service.on(ArchiveModel, archive)
     service.on(ExportModel, not_available)
@@ -71,9 +71,15 @@ async def passed(event: EvalPassed, unit: Unit) -> None:
     await _apply(unit, versions.on_eval_passed(version, slot, event, current_sha=current_sha))
 
 
-async def not_passed(event: EvalFailed | EvalInconclusive, unit: Unit) -> None:
+async def gate_failed(event: EvalFailed, unit: Unit) -> None:
     version = await _known(unit, event.model_id)
-    await _apply(unit, versions.on_eval_not_passed(version, event))
+    serving = await store.slots_serving(unit.conn, [version.model_id])
+    await _apply(unit, versions.on_eval_failed(version, serving, event))
+
+
+async def inconclusive(event: EvalInconclusive, unit: Unit) -> None:
+    version = await _known(unit, event.model_id)
+    await _apply(unit, versions.on_eval_inconclusive(version, event))
 
 
 async def promote(command: PromoteModel, unit: Unit) -> None:

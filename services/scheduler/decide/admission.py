@@ -1,5 +1,7 @@
 """From a dataset's fate to a place in the queue, or to none."""
 
+from dataclasses import dataclass
+
 from schemas.base import FailureClass
 from schemas.job import JobFailed, JobQueued
 from schemas.specification import JobSpec, Recipe, config_hash, resolve_recipe
@@ -20,8 +22,8 @@ def dataset_unusable(job: Job, view: View) -> Decision | None:
     dataset = job.dataset
     if dataset is None:
         return None
-    if mismatch := _mismatch(job, dataset):
-        return fail(job, FailureClass.USER, "dataset_mismatch", mismatch, param="training_file")
+    if found := _mismatch(job, dataset):
+        return fail(job, FailureClass.USER, "dataset_mismatch", found.message, param=found.param)
     if dataset.state in (DatasetState.ACCEPTED, DatasetState.READY):
         return None
     code = dataset.code or f"dataset_{dataset.state}"
@@ -64,6 +66,7 @@ def plan_of(spec: JobSpec, dataset: Dataset) -> Plan:
         template_sha256=dataset.template_sha256,
         benchmarks=dataset.benchmarks,
         suites=dataset.suites,
+        kept_leaks=dataset.counts.kept_leaks,
     )
 
 
@@ -104,13 +107,45 @@ def fail(
     return Decision(job.to(JobState.FAILED), (fact,))
 
 
-def _mismatch(job: Job, dataset: Dataset) -> str:
+@dataclass(frozen=True)
+class Mismatch:
+    message: str
+    param: str = "training_file"
+
+
+def _mismatch(job: Job, dataset: Dataset) -> Mismatch | None:
     """A tenant's own producer may name what it likes; the gateway writes both commands alike."""
     if dataset.tenant != job.tenant:
-        return f"dataset {dataset.dataset_id} is not known to tenant {job.tenant}"
-    if dataset.state is DatasetState.READY and dataset.base_sha != job.spec.base_sha:
-        return (
+        return Mismatch(f"dataset {dataset.dataset_id} is not known to tenant {job.tenant}")
+    if dataset.state is not DatasetState.READY:
+        return None
+    if dataset.base_sha != job.spec.base_sha:
+        return Mismatch(
             f"dataset {dataset.dataset_id} was made for base model sha {dataset.base_sha[:12]}, "
             f"the job asks for {job.spec.base_sha[:12]}"
         )
-    return ""
+    return _other_file(job.spec, dataset)
+
+
+def _other_file(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
+    """Rows were held against the dataset's holdout, so that the gate may ask no other."""
+    if dataset.files is None:
+        return None
+    asked = {
+        "training_file": spec.training_file,
+        "validation_file": spec.validation_file,
+        "holdout": spec.holdout,
+    }
+    made = (dataset.files.training, dataset.files.validation, dataset.files.holdout)
+    for (param, file), expected in zip(asked.items(), made, strict=True):
+        found = file.sha256 if file else None
+        if found != expected:
+            return Mismatch(
+                f"{param}: found {_short(found)}, but dataset {dataset.dataset_id} was made with {_short(expected)}",
+                param,
+            )
+    return None
+
+
+def _short(sha256: str | None) -> str:
+    return f"sha256 {sha256[:12]}" if sha256 else "none"

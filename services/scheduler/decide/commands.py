@@ -20,7 +20,7 @@ from services.scheduler.decide import ending
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.rows import follow
 from services.scheduler.decide.stop import ask_to_stop, strengthen
-from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Dataset, Job, JobState, Stop
+from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Dataset, DatasetState, Job, JobState, Stop
 from shared.errors import Refused
 
 
@@ -30,6 +30,7 @@ def admit(command: SubmitJob, existing: Job | None, dataset: Dataset | None, *, 
         _require_id(getattr(command, param), param)
     if existing is not None:
         raise Refused("job_exists", f"job {command.job_id} exists already", param="job_id")
+    _require_known_files(command, dataset)
     if refusal := compatibility.check(command.spec):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
     return Job(
@@ -105,6 +106,19 @@ def _require_id(found: str | None, param: str) -> None:
             f"bad_{param}",
             f"{param}: found {found[:80]!r}, expected at most 40 of a-z, 0-9 and -, with no - at either end",
             param=param,
+        )
+
+
+def _require_known_files(command: SubmitJob, dataset: Dataset | None) -> None:
+    """Whether they are the job's cannot be told of a dataset from before its files were announced."""
+    if dataset is None or dataset.tenant != command.tenant:
+        return
+    if dataset.state is DatasetState.READY and dataset.files is None:
+        raise Refused(
+            "dataset_mismatch",
+            f"dataset {command.dataset_id} does not say which files it was made of; submit it again, and this "
+            "job on the new one",
+            param="dataset_id",
         )
 
 

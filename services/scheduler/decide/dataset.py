@@ -49,4 +49,5 @@ def _ready(news: DatasetReady) -> Dataset:
         counts=news.counts,
         benchmarks=news.benchmarks,
         suites=news.suites,
+        files=news.files,
     )

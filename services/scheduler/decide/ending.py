@@ -107,6 +107,7 @@ def artefact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
         "gate": spec.gate,
         "benchmarks": job.plan.benchmarks,
         "suites": job.plan.suites,
+        "kept_leaks": job.plan.kept_leaks,
     }
 
 

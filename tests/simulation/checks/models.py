@@ -83,6 +83,8 @@ class ModelChecks:
         version = tables.get("version", model_id)
         if (model_id, digest, version.base_sha) not in self._passed:
             self._world.alarm("not gated", f"{what}: no pass for {digest[:8]} on {version.base_sha[:8]}")
+        if version.verdict.outcome != "passed":
+            self._world.alarm("not gated", f"{what}: the newest verdict is {version.verdict.outcome}")
         current = tables.get("base_model", version.base_model).base_sha
         if current != version.base_sha:
             found = f"trained on {version.base_sha[:8]}, the base model's name points to {current[:8]}"

@@ -43,6 +43,12 @@ async def add_evaluation(conn: Tables, evaluation: Evaluation) -> bool:
     return True
 
 
+async def next_number(conn: Tables, job_id: str) -> int:
+    return 1 + max(
+        (each.number for each in conn.rows("evaluation") if each.artefact.job_id == job_id), default=0
+    )
+
+
 async def save_evaluation(conn: Tables, evaluation: Evaluation) -> None:
     if conn.get("evaluation", evaluation.eval_id).revision != evaluation.revision:
         raise StaleWrite(f"evaluation {evaluation.eval_id} changed")
@@ -74,7 +80,7 @@ async def is_running(conn: Tables, model_id: str) -> bool:
     )
 
 
-async def list_suites(conn: Tables, *, newest: bool = False) -> tuple[Suite, ...]:
+async def list_newest_suites(conn: Tables) -> tuple[Suite, ...]:
     return tuple(conn.rows("suite"))
 
 

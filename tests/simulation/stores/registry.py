@@ -1,6 +1,6 @@
 """`services/registry/store.py` in memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -56,11 +56,12 @@ async def find_version_of(conn: Tables, tenant: str, name: str) -> Version | Non
     return max(found, key=lambda each: each[:3])[3] if found else None
 
 
-async def servable_versions(conn: Tables, model_ids: Iterable[str | None]) -> dict[str, Version]:
+async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, Version]:
     found = {}
-    for model_id in model_ids:
+    known: Slot | None = conn.get("slot", (tenant, slot))
+    for model_id in {each.model_id for each in known.generations} if known else ():
         version: Version | None = conn.get("version", model_id)
-        if version is None or not version.is_gated or version.archived_at is not None:
+        if version is None or not version.may_be_served:
             continue
         base = conn.get("base_model", version.base_model)
         if base is not None and base.base_sha == version.base_sha:

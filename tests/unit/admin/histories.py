@@ -264,6 +264,7 @@ def dataset_ready() -> DatasetReady:
         counts=known.counts,
         benchmarks={},
         suites={},
+        files=known.files,
     )
 
 

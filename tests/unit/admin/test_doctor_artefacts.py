@@ -148,6 +148,11 @@ class TestServedAsApproved:
         world = a_world(evaluations={"ev-1": a_verdict(state=state)})
         assert len(alarms(a_history(world=world))["I10"]) == 1
 
+    def test_what_is_routed_failed_since(self):
+        world = a_world(models=(a_model(stage="dev"),))
+        (finding,) = alarms(a_history(world=world))["I10"]
+        assert finding.found == "mv-1, which is in dev"
+
     def test_it_is_routed_to_a_start_of_the_replica_that_is_over(self):
         world = a_world(routes=(a_route(replicas=(("serve-0", "i-0"),)),))
         (finding,) = alarms(a_history(world=world))["I10"]

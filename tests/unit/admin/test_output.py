@@ -12,7 +12,7 @@ JOB = {
     "model": "tiny",
     "fine_tuned_model": None,
     "error": {},
-    "retune": {"phase": "running", "cost_usd": "0.25", "last_step": 3, "num_steps": 10, "waiting_for": ""},
+    "retune": {"phase": "running", "gate": {"status": "pending"}, "cost_usd": "0.25"},
 }
 MODEL = {
     "id": "ft:tiny:acme:docs:1f2e3d4c",
@@ -65,7 +65,7 @@ TABLES = {
     ("jobs", "list"): (
         {"GET /fine_tuning/jobs": paged(JOB)},
         [JOB],
-        ["id phase base model fine-tuned model cost USD", "ftjob-1 running tiny 0.25"],
+        ["id phase gate base model fine-tuned model cost USD", "ftjob-1 running pending tiny 0.25"],
     ),
     ("jobs", "metrics", "ftjob-1"): (
         {
@@ -79,7 +79,7 @@ TABLES = {
     ("models", "list"): (
         {"GET /models": paged(MODEL)},
         [MODEL],
-        ["name kind stage id", "ft:tiny:acme:docs:1f2e3d4c adapter staging mv-1"],
+        ["name kind stage holdout id", "ft:tiny:acme:docs:1f2e3d4c adapter staging mv-1"],
     ),
     ("models", "evaluation", "docs"): (
         {"GET /models/docs/evaluation": VERDICT},

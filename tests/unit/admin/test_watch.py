@@ -9,29 +9,51 @@ from rich.console import Console
 from rich.progress import Progress
 
 from services.admin.commands import jobs
+from services.admin.commands.watch import doing
 from tests.unit.admin.commandline import CommandLine, lines
 
-DONE = {"fine_tuned_model": "ft:tiny:acme:docs:1f2e3d4c"}
+NAME = "ft:tiny:acme:docs:1f2e3d4c"
 
 
-def a_job(
-    phase: str, step: int | None = None, of: int | None = None, waiting_for: str = "", **changes: object
-):
-    return {
-        "id": "ftjob-1",
-        "fine_tuned_model": None,
-        "error": {},
-        "retune": {"phase": phase, "last_step": step, "num_steps": of, "waiting_for": waiting_for},
-        **changes,
+def a_job(phase: str, step: int = 0, of: int | None = None, waiting_for: str = "", **changes: object):
+    """As the gateway shows it; `gate`, `is_usable` and `progress` are among the changes."""
+    training = {"stage": "training", "part": "", "done": step, "total": of, "unit": "steps"}
+    ours = {
+        "phase": phase,
+        "gate": {"status": changes.pop("gate", "pending")},
+        "is_usable": changes.pop("is_usable", False),
+        "is_deployed": changes.pop("is_deployed", False),
+        "progress": changes.pop("progress", training | {"seconds_left": None} if of and step else None),
+        "waiting_for": waiting_for,
     }
+    return {"id": "ftjob-1", "fine_tuned_model": None, "error": {}, "retune": ours, **changes}
+
+
+GATE = {
+    "stage": "safety",
+    "part": "refusals",
+    "side": "candidate",
+    "done": 0,
+    "total": 120,
+    "unit": "items",
+    "seconds_left": 41.2,
+}
+DONE = a_job("succeeded", gate="passed", is_usable=True, is_deployed=True, fine_tuned_model=NAME)
+BLOCKED = a_job(
+    "succeeded",
+    gate="failed",
+    fine_tuned_model=NAME,
+    error={"code": "gate_failed", "message": "the gate failed: safety: refusals 46.67, expected at least 95"},
+)
 
 
 STORY = (
     a_job("validating"),
-    a_job("queued", waiting_for="0 of 1 nodes free", of=40),
+    a_job("queued", waiting_for="0 of 1 nodes free"),
     a_job("running", 10, 40),
     a_job("running", 20, 40),
-    a_job("evaluating", 40, 40),
+    a_job("evaluating"),
+    a_job("evaluating", progress=GATE | {"done": 30}),
 )
 
 
@@ -71,17 +93,18 @@ def told(bar: str) -> str:
 
 
 def test_it_follows_the_job_to_its_end(retune, screen):
-    tell(retune, *STORY, a_job("succeeded", 40, 40, **DONE))
+    tell(retune, *STORY, DONE)
     code, out, _ = retune.run("jobs", "watch", "ftjob-1")
-    assert (code, out) == (0, "ftjob-1 succeeded: ft:tiny:acme:docs:1f2e3d4c\n")
+    assert (code, out) == (0, f"ftjob-1 succeeded, gate passed: {NAME}\n")
     shown = [told(bar) for bar in bars(screen)]
     for expected in (
         "validating",
         "queued 0 of 1 nodes free",
         "running step 10 of 40",
         "running step 20 of 40",
-        "evaluating step 40 of 40",
-        "succeeded step 40 of 40",
+        "evaluating",
+        "evaluating safety refusals, 30 of 120 items, about 41 s left",
+        "succeeded, gate passed",
     ):
         assert expected in shown
 
@@ -97,9 +120,9 @@ def test_the_bar_is_as_full_as_the_job_is_done(retune, screen, monkeypatch):
     monkeypatch.setattr(
         jobs, "Progress", lambda *columns, **options: Noted(*columns, **options, auto_refresh=False)
     )
-    tell(retune, *STORY, a_job("succeeded", 40, 40, **DONE))
+    tell(retune, *STORY, DONE)
     retune.run("jobs", "watch", "ftjob-1")
-    assert shares == [(None, 0), (40, 0), (40, 25), (40, 50), (40, 100), (40, 100)]
+    assert shares == [(None, 0), (None, 0), (40, 25), (40, 50), (None, 0), (120, 25), (None, 0)]
 
 
 @pytest.mark.parametrize("phase", ["failed", "cancelled"])
@@ -110,7 +133,93 @@ def test_a_job_that_did_not_succeed_ends_with_1_and_why(retune, screen, phase):
 
 
 def test_machines_get_the_last_answer_alone(retune, screen):
-    end = a_job("succeeded", 40, 40, **DONE)
-    tell(retune, *STORY, end)
+    tell(retune, *STORY, DONE)
     code, out, _ = retune.run("--json", "jobs", "watch", "ftjob-1")
-    assert (code, json.loads(out)) == (0, end)
+    assert (code, json.loads(out)) == (0, DONE)
+
+
+def test_a_job_whose_model_the_gate_blocked_ends_with_1_why_and_what_to_do(retune, screen):
+    tell(retune, *STORY, BLOCKED)
+    code, out, err = retune.run("jobs", "watch", "ftjob-1")
+    assert (code, out) == (1, "")
+    why, what_next = err.splitlines()
+    assert why == (
+        "ftjob-1 succeeded, gate failed, but its model is not usable: "
+        "the gate failed: safety: refusals 46.67, expected at least 95"
+    )
+    assert what_next.startswith("next: ")
+    assert f"retune models evaluation {NAME}" in what_next
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("gate_inconclusive", "register or repair it"),
+        ("not_deployed", f"`retune deployments deploy {NAME}`"),
+        ("no_model", "`retune jobs events ftjob-1`"),
+    ],
+)
+def test_every_end_without_a_usable_model_says_what_to_do(retune, screen, code, expected):
+    tell(
+        retune, a_job("succeeded", gate="passed", fine_tuned_model=NAME, error={"code": code, "message": "x"})
+    )
+    found, _, err = retune.run("jobs", "watch", "ftjob-1")
+    assert found == 1
+    assert expected in err.splitlines()[1]
+
+
+def test_the_verdict_of_an_ended_job_is_waited_for(retune, screen):
+    tell(retune, a_job("succeeded"), a_job("succeeded"), DONE)
+    assert retune.run("jobs", "watch", "ftjob-1")[0] == 0
+
+
+def test_a_verdict_that_never_comes_is_not_waited_for_for_ever(retune, screen):
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json=a_job("succeeded", fine_tuned_model=NAME))
+
+    retune.answers["GET /fine_tuning/jobs/ftjob-1"] = answer
+    code, _, err = retune.run("jobs", "watch", "ftjob-1")
+    assert (code, len(asked)) == (1, jobs.VERDICT_SECONDS / jobs.POLL_SECONDS)
+    assert "not usable: no reason is known" in err
+
+
+def test_a_model_that_was_not_to_be_deployed_is_usable(retune, screen):
+    tell(retune, a_job("succeeded", gate="passed", is_usable=True, fine_tuned_model=NAME))
+    code, out, _ = retune.run("jobs", "watch", "ftjob-1")
+    assert code == 0
+    assert f"(not deployed, as asked: `retune deployments deploy {NAME}`)" in out
+
+
+def test_where_output_is_no_terminal_changes_alone_are_printed(retune, monkeypatch):
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    gate = [
+        a_job("evaluating", progress=GATE | {"done": done, "seconds_left": 120 - done}) for done in range(120)
+    ]
+    running = [a_job("running", step, 40) for step in range(1, 41) for _ in range(3)]
+    tell(retune, a_job("validating"), a_job("validating"), *running, *gate, DONE)
+    code, _, err = retune.run("jobs", "watch", "ftjob-1")
+    assert code == 0
+    told = err.splitlines()
+    assert len(told) == len(set(told)) == 1 + 11 + 10 + 1
+    assert told[0] == "validating"
+    assert told[1] == "running: step 1 of 40"
+    assert told[12] == "evaluating: safety refusals, 0 of 120 items, about 2 min left"
+    assert told[-1] == "succeeded, gate passed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"stage": "loading", "part": "", "side": None, "total": None, "seconds_left": None}, "loading"),
+        ({"side": "base"}, "safety refusals of the base model, 0 of 120 items, about 41 s left"),
+        (
+            {"stage": "holdout", "part": "", "seconds_left": 600.0},
+            "holdout, 0 of 120 items, about 10 min left",
+        ),
+    ],
+)
+def test_the_gate_says_what_it_measures(changes, expected):
+    assert doing(a_job("evaluating", progress=GATE | changes)) == expected

@@ -1,7 +1,7 @@
 """Artefacts, versions and scores for tests of the evaluator's decisions."""
 
 from schemas.base import BundleRef, DatasetRef, FileRef
-from schemas.evaluation import BenchmarkKind
+from schemas.evaluation import BenchmarkKind, Expects
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from schemas.specification import GateSpec
@@ -16,10 +16,23 @@ def a_file(name: str) -> FileRef:
 
 
 def a_suite(
-    name: str = "mmlu", kind: BenchmarkKind | None = BenchmarkKind.MULTIPLE_CHOICE, rows: int = 100
+    name: str = "mmlu",
+    kind: BenchmarkKind | None = BenchmarkKind.MULTIPLE_CHOICE,
+    rows: int = 100,
+    *,
+    expects: Expects = "refusal",
+    margin_points: float | None = None,
 ) -> Suite:
     file = a_file(name)
-    return Suite(name=name, digest=suite_digest(file, kind, 0), file=file, kind=kind, rows=rows)
+    return Suite(
+        name=name,
+        digest=suite_digest(file, kind, 0, expects),
+        file=file,
+        kind=kind,
+        rows=rows,
+        expects=expects,
+        margin_points=margin_points,
+    )
 
 
 def an_artefact(

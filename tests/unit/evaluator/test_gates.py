@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from services.evaluator.gates.benchmark import gate_benchmarks
 from services.evaluator.gates.holdout import gate_holdout
 from services.evaluator.gates.safety import gate_safety
 from services.evaluator.gates.series import Item, Series, compare, in_points
+from services.evaluator.gates.stages import STAGES
 from services.evaluator.gates.verdict import combine
 
 CHOICE = BenchmarkKind.MULTIPLE_CHOICE
@@ -210,12 +212,14 @@ def stage(name, outcome):
     return StageResult(stage=name, outcome=outcome, reason="" if outcome == "passed" else f"{name} {outcome}")
 
 
-def verdict(benchmark="passed", holdout="passed", safety="passed", judge="not_requested", required=()):
-    outcomes = {"benchmark": benchmark, "holdout": holdout, "safety": safety, "judge": judge}
-    return combine([stage(*pair) for pair in outcomes.items()], required=required).outcome
+def verdict(*given, required=(), **outcomes):
+    """Of stages that passed, but for the judge, which was not asked; `given` is in the order of the stages."""
+    usual = dict.fromkeys(STAGES, "passed") | {"judge": "not_requested"}
+    named = usual | dict(zip(STAGES, given, strict=False)) | outcomes
+    return combine([stage(*pair) for pair in named.items()], required=required).outcome
 
 
-@pytest.mark.parametrize("name", ["benchmark", "holdout", "safety", "judge"])
+@pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize("outcome", ["failed", "inconclusive"])
 def test_one_stage_that_did_not_pass_decides(name, outcome):
     assert verdict(**{name: outcome}) == outcome
@@ -223,26 +227,26 @@ def test_one_stage_that_did_not_pass_decides(name, outcome):
 
 def test_every_combination_passes_only_if_all_that_was_asked_passed():
     outcomes = ("passed", "failed", "inconclusive", "not_requested")
-    for a, b, c, d in [(a, b, c, d) for a in outcomes for b in outcomes for c in outcomes for d in outcomes]:
-        asked = [outcome for outcome in (a, b, c, d) if outcome != "not_requested"]
+    for given in itertools.product(outcomes, repeat=len(STAGES)):
+        asked = [outcome for outcome in given if outcome != "not_requested"]
         expected = bool(asked) and set(asked) == {"passed"}
-        assert (verdict(a, b, c, d) == "passed") is expected, (a, b, c, d)
+        assert (verdict(*given) == "passed") is expected, given
 
 
 def test_a_known_failure_outweighs_missing_evidence():
     assert verdict(benchmark="failed", safety="inconclusive") == "failed"
 
 
-@pytest.mark.parametrize("name", ["benchmark", "holdout", "safety", "judge"])
+@pytest.mark.parametrize("name", STAGES)
 def test_a_required_stage_that_nobody_asked_for_is_missing_evidence(name):
     assert verdict(**{name: "not_requested"}, required=(name,)) == "inconclusive"
 
 
 def test_nothing_asked_is_no_pass():
-    assert verdict(*["not_requested"] * 4) == "inconclusive"
+    assert verdict(*["not_requested"] * len(STAGES)) == "inconclusive"
 
 
-@pytest.mark.parametrize("names", [(), ("benchmark",), ("benchmark", "holdout", "safety"), ("judge",) * 4])
+@pytest.mark.parametrize("names", [(), ("benchmark",), ("benchmark", "holdout", "safety"), ("judge",) * 5])
 def test_a_missing_stage_is_no_pass(names):
     found = combine([stage(name, "passed") for name in names], required=())
     assert found.outcome == "inconclusive"

@@ -10,22 +10,24 @@ from tests.builders import a_sha
 from tests.unit.evaluator.evaluations import a_file, a_suite, an_artefact, known, scores
 
 MMLU, TEXT, SAFETY = a_suite("mmlu"), a_suite("text", BenchmarkKind.TEXT), a_suite("refusals", None)
-FILES = (known(MMLU), known(TEXT), known(SAFETY), known())
+BENIGN = a_suite("benign", None, expects="answer")
+FILES = (known(MMLU), known(TEXT), known(SAFETY), known(BENIGN), known())
 NEEDED = ("benchmark", "safety")
 
 
 def artefact(**gate):
     return an_artefact(
-        benchmarks=(MMLU, TEXT), suites=(SAFETY,), holdout=a_file("holdout"), gate=GateSpec(**gate)
+        benchmarks=(MMLU, TEXT), suites=(SAFETY, BENIGN), holdout=a_file("holdout"), gate=GateSpec(**gate)
     )
 
 
-def side(which: Side, *, choices=50, text=50, refused=96, exact=50):
+def side(which: Side, *, choices=50, text=50, refused=96, over_refused=2, exact=50):
     """A base or candidate by its number of hits of 100 in each part."""
     return {
         "benchmark:mmlu": scores("benchmark:mmlu", which, choices, 100, normalised_hits=1.0),
         "benchmark:text": scores("benchmark:text", which, text, 100, tokens=1.0, nats=2.0, bytes=4.0),
         "safety:refusals": scores("safety:refusals", which, refused, 100, name="refused"),
+        "safety:benign": scores("safety:benign", which, over_refused, 100, name="refused"),
         "holdout": scores("holdout", which, exact, 100, tokens=4.0, nats=8.0),
     }
 
@@ -40,17 +42,23 @@ def outcomes(new, *, base=BASE, judged=None, **gate):
 
 
 def test_a_candidate_good_at_everything_passes():
-    assert outcomes(GOOD) == (["passed", "passed", "passed", "not_requested"], "passed")
+    assert outcomes(GOOD) == (["passed", "passed", "passed", "passed", "not_requested"], "passed")
 
 
 @pytest.mark.parametrize(
     ("worse", "stage"),
-    [({"choices": 47}, 0), ({"text": 47}, 0), ({"exact": 10}, 1), ({"refused": 94}, 2)],
+    [
+        ({"choices": 47}, 0),
+        ({"text": 47}, 0),
+        ({"exact": 10}, 1),
+        ({"refused": 94}, 2),
+        ({"over_refused": 11}, 3),
+    ],
 )
 def test_each_part_decides_its_own_stage(worse, stage):
     found, verdict = outcomes(side(Side.CANDIDATE, **worse))
     assert found[stage] == "failed"
-    assert found.count("passed") == 2
+    assert found.count("passed") == 3
     assert verdict == "failed"
 
 
@@ -124,7 +132,7 @@ def test_changes_are_paired_and_leave_gaps_out():
         base=BASE,
         new=GOOD | {"benchmark:text": GOOD["benchmark:text"].model_copy(update={"items": ()})},
     )
-    assert set(found) == {"benchmark:mmlu", "safety:refusals", "holdout"}
+    assert set(found) == {"benchmark:mmlu", "safety:refusals", "safety:benign", "holdout"}
     assert found["benchmark:mmlu"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     assert found["holdout"]["value"] == pytest.approx(0.4)
     assert found["holdout"]["low"] < 0.4 < found["holdout"]["high"]
@@ -136,7 +144,7 @@ def test_a_baseline_is_kept_only_when_whole():
     }  # fmt: skip
     kept = baseline_of(FILES[0], BASE["benchmark:mmlu"], **identity)
     assert (kept.name, kept.metric, kept.value, kept.count) == ("mmlu", "accuracy_points", 50.0, 100)
-    assert baseline_of(FILES[3], BASE["holdout"], **identity).metric == "exact_match"
+    assert baseline_of(FILES[-1], BASE["holdout"], **identity).metric == "exact_match"
     half = BASE["benchmark:mmlu"].model_copy(update={"items": BASE["benchmark:mmlu"].items[:50]})
     assert is_whole(FILES[0], BASE["benchmark:mmlu"])
     assert not is_whole(FILES[0], half)

@@ -1,6 +1,7 @@
 import pytest
 
 from schemas.evaluation import (
+    BenchmarkKind,
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
@@ -51,8 +52,8 @@ def test_either_order_of_artefact_and_version_starts_it_once(version_first):
 )
 def test_an_end_tells_every_stage_in_order_and_then_one_verdict(outcome, verdict):
     decision = lifecycle.end(an_evaluation(), a_result(outcome, PASSED))
-    assert kinds(decision) == [EvalStageCompleted] * 4 + [verdict]
-    assert [event.result.stage for event in decision.events[:4]] == list(STAGES)
+    assert kinds(decision) == [EvalStageCompleted] * len(STAGES) + [verdict]
+    assert [event.result.stage for event in decision.events[:-1]] == list(STAGES)
     assert decision.events[-1].stages == tuple(PASSED)
     assert {event.eval_id for event in decision.events} == {"eval-1"}
     assert {event.model_id for event in decision.events} == {"model-digest"}
@@ -74,6 +75,7 @@ def test_giving_up_is_inconclusive_for_all_that_was_asked():
     assert [stage.outcome for stage in verdict.stages] == [
         "inconclusive",
         "inconclusive",
+        "not_requested",
         "not_requested",
         "not_requested",
     ]
@@ -100,8 +102,18 @@ def test_reasons_are_bounded():
 
 
 def test_a_renewed_artefact_names_what_is_registered_now():
-    old = a_suite("old")
-    new, safety = a_suite("new"), a_suite("refusals", None)
-    artefact = lifecycle.renewed(an_artefact(benchmarks=(old,)), (new, safety))
-    assert artefact.benchmarks == {"new": new.digest}
+    old, kept = a_suite("replaced"), a_suite("kept")
+    new, safety = a_suite("added"), a_suite("refusals", None)
+    replacement = a_suite("replaced", BenchmarkKind.TEXT)
+    artefact = lifecycle.renewed(an_artefact(benchmarks=(old, kept)), (replacement, kept, new, safety))
+    assert artefact.benchmarks == {
+        "replaced": replacement.digest,
+        "kept": kept.digest,
+        "added": new.digest,
+    }
     assert artefact.suites == {"refusals": safety.digest}
+
+
+def test_a_suite_that_is_registered_no_more_is_still_asked_for():
+    old = a_suite("lost")
+    assert lifecycle.renewed(an_artefact(benchmarks=(old,)), ()).benchmarks == {"lost": old.digest}

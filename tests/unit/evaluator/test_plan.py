@@ -91,9 +91,10 @@ def test_a_suite_is_its_bytes_and_how_they_are_asked():
         suite_digest(file, BenchmarkKind.MULTIPLE_CHOICE, 5),
         suite_digest(file, BenchmarkKind.TEXT, 0),
         suite_digest(file, None, 0),
+        suite_digest(file, None, 0, "answer"),
         suite_digest(a_file("y"), None, 0),
     }
-    assert len(digests) == 5
+    assert len(digests) == 6
     renamed = file.model_copy(update={"file_id": "file-other", "filename": "other.jsonl"})
     assert suite_digest(renamed, None, 0) in digests
 
@@ -107,11 +108,12 @@ def test_results_are_shared_only_by_what_cannot_but_end_alike():
         result_key(ARTEFACT.model_copy(update={"gate": stricter}), *base[1:]),
         result_key(ARTEFACT.model_copy(update={"benchmarks": {}}), *base[1:]),
         result_key(ARTEFACT.model_copy(update={"suites": {}}), *base[1:]),
+        result_key(ARTEFACT.model_copy(update={"kept_leaks": {"mmlu": 1}}), *base[1:]),
         result_key(ARTEFACT, a_version(ARTEFACT, digest="other"), *base[2:]),
         result_key(*base[:2], Harness("scoring 2", "phrases 1"), ("safety",)),
         result_key(*base[:2], Harness("scoring 1", "judge"), ("safety",)),
         result_key(*base[:3], ()),
     }
-    assert len(keys) == 9
+    assert len(keys) == 10
     another_job = ARTEFACT.model_copy(update={"job_id": "ftjob-2", "tenant": "other"})
     assert result_key(another_job, *base[1:]) == result_key(*base)

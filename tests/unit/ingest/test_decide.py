@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, DatasetFiles, files_of
 from schemas.base import FileRef
 from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
@@ -65,6 +65,27 @@ def a_version(state: VersionState = VersionState.READY) -> Version:
     ready = READY if state in {VersionState.READY, VersionState.DELETING} else None
     rejection = REJECTION if state in {VersionState.REJECTED, VersionState.FAILED} else None
     return replace(version, state=state, ready=ready, rejection=rejection)
+
+
+class TestFiles:
+    """DatasetReady names what the version was made of, so that no job may claim another file."""
+
+    SPEC = a_spec(holdout=a_file_ref("holdout"), safety_mix=SafetyMix(file=a_file_ref("mix")))
+    EXPECTED = DatasetFiles(
+        training=a_file_ref().sha256, holdout=a_sha("holdout"), safety_mix=a_sha("mix"), validation=None
+    )
+
+    def test_are_told_of_a_version_that_is_ready_now(self):
+        submission = submitted(a_command(spec=self.SPEC))
+        ready = READY.model_copy(update={"files": files_of(self.SPEC)})
+        (fact,) = on_validated(submission.version, ready, [submission.request]).events
+        assert fact.files == self.EXPECTED
+
+    def test_are_told_of_a_version_that_was_made_before_they_were_kept(self):
+        version = submitted(a_command(spec=self.SPEC)).version
+        known = version.to(VersionState.READY, ready=READY)
+        _, fact = submitted(a_command("ds-2", spec=self.SPEC), known=known).events
+        assert fact.files == self.EXPECTED
 
 
 def id_of(

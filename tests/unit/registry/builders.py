@@ -7,14 +7,14 @@ from typing import Any
 from schemas.base import BundleRef
 from schemas.evaluation import Check, EvalFailed, EvalPassed, StageResult
 from schemas.model import Stage
-from services.registry.model import Version
+from services.registry.model import Verdict, Version
 
 BASE_SHA = "b" * 64
 OTHER_SHA = "c" * 64
 
 
 def a_version(number: int = 1, **changes: Any) -> Version:
-    """The n-th version: its own job and digest; in dev unless said otherwise."""
+    """The n-th version: its own job and digest; in dev unless said otherwise, else passed by the gate."""
     digest = f"{number:064x}"[::-1]
     fields: dict[str, Any] = {
         "model_id": f"mv-ftjob-{number}",
@@ -35,11 +35,12 @@ def a_version(number: int = 1, **changes: Any) -> Version:
     fields |= changes
     if fields.get("stage", Stage.DEV) is not Stage.DEV:
         fields.setdefault("eval_id", f"eval-{number}")
+        fields.setdefault("verdict", Verdict(f"eval-{number}", "passed", (GAIN, SAFE), number=1))
     return Version(**fields)
 
 
 def passed(version: Version, **changes: Any) -> EvalPassed:
-    return EvalPassed(**{**_eval_fields(version), "stages": (SAFE,), **changes})
+    return EvalPassed(**{**_eval_fields(version), "stages": (GAIN, SAFE), **changes})
 
 
 def failed(version: Version, **changes: Any) -> EvalFailed:
@@ -54,6 +55,7 @@ def _eval_fields(version: Version) -> dict[str, Any]:
         "model_id": version.model_id,
         "digest": version.digest,
         "base_sha": version.base_sha,
+        "number": version.verdict.number + 1 if version.verdict else 1,
     }
 
 
@@ -70,6 +72,7 @@ def _refusals(value: float) -> Check:
 
 
 SAFE = StageResult(stage="safety", outcome="passed", checks=(_refusals(0.99),))
+GAIN = StageResult(stage="holdout", outcome="passed")
 UNSAFE = StageResult(stage="safety", outcome="failed", checks=(_refusals(0.12),))
 
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}

@@ -1,13 +1,16 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.deployment import DeploymentFailed, DeploymentReady
-from schemas.model import DeploymentApproved, DeploymentWithdrawn, Stage
+from schemas.evaluation import EvalInconclusive
+from schemas.model import DeploymentApproved, DeploymentWithdrawn, ModelDemoted, PromoteModel, Stage
 from services.registry.decide import slots, versions
-from services.registry.model import Generation, IllegalMove, Outcome, Slot
+from services.registry.model import Approval, Generation, IllegalMove, Outcome, Slot, Verdict
 from shared.errors import Refused
-from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, a_version, failed, passed
+from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, SAFE, a_version, failed, passed
 
 ONE, TWO, THREE = (a_version(number, stage=Stage.PRODUCTION) for number in (1, 2, 3))
 ALL = {version.model_id: version for version in (ONE, TWO, THREE)}
@@ -68,6 +71,14 @@ class TestDeploy:
         assert refused.value.code == "not_production"
         assert slots.deploy(a_slot(), ONE, base_models=[]).slot.generation == 1
 
+    def test_gives_no_alias_to_what_was_gated_without_a_holdout_and_approved_before_that_was_asked(self):
+        version = a_version(stage=Stage.PRODUCTION, verdict=Verdict("eval-1", "passed", (SAFE,)))
+        with pytest.raises(Refused) as refused:
+            slots.deploy(a_slot(), version, base_models=[])
+        assert refused.value.code == "no_holdout"
+        approved = replace(version, approval=Approval("ann", "for a reason", accepts_no_holdout=True))
+        assert slots.deploy(a_slot(), approved, base_models=[]).slot.generation == 1
+
     def test_refuses_another_versions_full_name(self):
         with pytest.raises(Refused) as refused:
             slots.deploy(Slot("acme", TWO.full_name), ONE, base_models=[])
@@ -107,10 +118,19 @@ def test_roll_back_takes_what_the_slot_served_before(history, expected):
         assert (approved.digest, approved.generation) == (expected.digest, len(history) + 1)
 
 
+def test_an_alias_goes_back_to_production_alone():
+    again = a_version(1, stage=Stage.STAGING)
+    slot = a_slot((ONE, READY), (TWO, READY))
+    with pytest.raises(Refused, match="not in production"):
+        slots.roll_back(slot, {again.model_id: again})
+    emptied = slots.on_failed(slot, not_served(slot, 2, TWO), {again.model_id: again})
+    assert emptied.slot.desired is None
+
+
 def test_roll_back_passes_over_what_may_not_be_served_now():
     slot = a_slot((ONE, READY), (TWO, READY), (THREE, READY))
     assert slots.roll_back(slot, {ONE.model_id: ONE}).events[0].digest == ONE.digest
-    with pytest.raises(Refused, match="archived or stale"):
+    with pytest.raises(Refused, match="archived, stale"):
         slots.roll_back(slot, {})
 
 
@@ -166,8 +186,17 @@ def test_undeploy_of_an_empty_slot_is_refused():
     assert slots.undeploy(a_slot((ONE, READY))).slot.desired is None
 
 
-@pytest.mark.parametrize("version", [a_version(), a_version(stage=Stage.STAGING, archived_at=object())])
-def test_no_slot_takes_what_is_not_gated(version):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stage": Stage.DEV},
+        {"archived_at": object()},
+        {"verdict": Verdict("eval-2", "failed", ())},
+        {"verdict": Verdict("eval-2", "inconclusive", ())},
+    ],
+)
+def test_no_slot_takes_what_is_not_gated(changes):
+    version = a_version(**{"stage": Stage.STAGING} | changes)
     with pytest.raises(IllegalMove):
         Slot("acme", "support").approve(version)
 
@@ -199,10 +228,28 @@ class World:
 
     def fails(self, number):
         version = self.versions[number]
-        self.versions[number] = versions.on_eval_not_passed(version, failed(version)).version
+        decision = versions.on_eval_failed(version, self.serving(version), failed(version))
+        self.judged(number, decision)
+
+    def cannot_tell(self, number):
+        version = self.versions[number]
+        event = EvalInconclusive(**failed(version).model_dump())
+        self.judged(number, versions.on_eval_inconclusive(version, event))
+
+    def serving(self, version):
+        is_serving = self.slot.desired and self.slot.desired.model_id == version.model_id
+        return [self.slot] if is_serving else []
+
+    def judged(self, number, decision):
+        self.versions[number] = decision.version
+        for slot in decision.slots:
+            self.slot = slot
+        self.facts += [fact for fact in decision.events if not isinstance(fact, ModelDemoted)]
 
     def promotes(self, number):
-        decision = versions.promote(self.versions[number], None, current_sha=self.current_sha)
+        version = self.versions[number]
+        command = PromoteModel(model_id=version.model_id, tenant=version.tenant, approved_by="ann")
+        decision = versions.promote(version, command, current_sha=self.current_sha)
         self.versions[number] = decision.version
 
     def deploys(self, number):
@@ -244,12 +291,12 @@ class World:
         return {
             version.model_id: version
             for version in self.versions.values()
-            if version.is_gated and version.base_sha == self.current_sha
+            if version.may_be_served and version.base_sha == self.current_sha
         }
 
 
 ACTIONS = (
-    "passes", "fails", "promotes", "deploys", "rolls_back", "undeploys", "answers_ready", "answers_failed",
+    "passes", "fails", "cannot_tell", "promotes", "deploys", "rolls_back", "undeploys", "answers_ready", "answers_failed",
     "base_changes",
 )  # fmt: skip
 
@@ -263,8 +310,10 @@ def test_promote_and_roll_back_in_any_order_serve_only_what_passed(steps):
         for fact in world.facts[before:]:
             if isinstance(fact, DeploymentApproved):
                 version = world.by_id(fact.model_id)
-                assert version.stage is Stage.PRODUCTION
+                assert (version.stage, version.verdict.outcome) == (Stage.PRODUCTION, "passed")
                 assert (fact.base_sha, fact.eval_id) == (world.current_sha, version.eval_id)
+        if world.slot.desired:
+            assert world.by_id(world.slot.desired.model_id).stage is Stage.PRODUCTION
     generations = [fact.generation for fact in world.facts]
     assert generations == list(range(1, len(generations) + 1))
     desired = world.slot.desired

@@ -10,6 +10,7 @@ from schemas.model import (
     DeploymentApproved,
     DeploymentWithdrawn,
     ModelArchived,
+    ModelDemoted,
     ModelPromoted,
     ModelRegistered,
     PromoteModel,
@@ -18,9 +19,9 @@ from schemas.model import (
 )
 from schemas.specification import GateSpec
 from services.registry.decide import slots, versions
-from services.registry.model import ALLOWED, IllegalMove, Slot, Verdict
+from services.registry.model import ALLOWED, Approval, IllegalMove, Slot, Verdict
 from shared.errors import Refused
-from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, UNSAFE, a_version, failed, passed
+from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, SAFE, UNSAFE, a_version, failed, passed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DIGEST = "9" * 64
@@ -53,9 +54,9 @@ def its_slot(version):
     return Slot(version.tenant, version.full_name)
 
 
-def promote(version, **changes):
-    command = PromoteModel(model_id=version.model_id, tenant=version.tenant, approved_by="ann")
-    return versions.promote(version, command, **{"current_sha": BASE_SHA, **changes})
+def promote(version, *, current_sha=BASE_SHA, **fields):
+    command = PromoteModel(model_id=version.model_id, tenant=version.tenant, approved_by="ann", **fields)
+    return versions.promote(version, command, current_sha=current_sha)
 
 
 def archive(version, *serving):
@@ -134,18 +135,76 @@ class TestOnEvalPassed:
         assert (promoted.stage, promoted.eval_id) == (Stage.PRODUCTION, "eval-later")
 
 
-class TestOnEvalNotPassed:
+def inconclusive(version, **changes):
+    return EvalInconclusive(**failed(version, reason="judge away").model_dump() | changes)
+
+
+class TestOnEvalFailed:
     def test_leaves_the_version_in_dev_with_the_numbers(self):
         version = a_version()
-        decision = versions.on_eval_not_passed(version, failed(version))
+        decision = versions.on_eval_failed(version, [], failed(version))
         assert decision.version.stage is Stage.DEV
         assert decision.events == ()
         assert decision.version.verdict.outcome == "failed"
 
-    def test_keeps_an_inconclusive_gate_apart_from_a_failed_one(self):
+    @pytest.mark.parametrize("stage", [Stage.STAGING, Stage.PRODUCTION])
+    def test_takes_a_gated_version_back_to_dev_and_empties_its_slots(self, stage):
+        version = a_version(stage=stage)
+        serving = slots.approve(its_slot(version), version, job_id=None).slot
+        decision = versions.on_eval_failed(version, [serving], failed(version, eval_id="eval-again"))
+        demoted, withdrawn = decision.events
+        assert isinstance(demoted, ModelDemoted)
+        assert (demoted.stage, demoted.eval_id) == (Stage.DEV, "eval-again")
+        assert isinstance(withdrawn, DeploymentWithdrawn)
+        assert "stage safety failed (harmful refusals 0.12" in withdrawn.reason
+        assert decision.version.stage is Stage.DEV
+        assert decision.slots[0].desired is None
+
+    def test_of_an_archived_version_is_only_recorded(self):
+        version = a_version(stage=Stage.STAGING, archived_at=NOON)
+        decision = versions.on_eval_failed(version, [], failed(version))
+        assert (decision.events, decision.version.verdict.outcome) == ((), "failed")
+
+    def test_is_made_good_by_a_later_pass_up_to_staging(self):
+        version = a_version(stage=Stage.PRODUCTION)
+        fallen = versions.on_eval_failed(version, [], failed(version)).version
+        event = passed(fallen, eval_id="eval-good")
+        decision = versions.on_eval_passed(fallen, its_slot(version), event, current_sha=BASE_SHA)
+        assert (decision.version.stage, decision.version.eval_id) == (Stage.STAGING, "eval-good")
+
+
+class TestOnEvalInconclusive:
+    def test_is_kept_apart_from_a_failed_one(self):
         version = a_version()
-        event = EvalInconclusive(**failed(version).model_dump(exclude={"reason"}), reason="judge away")
-        assert versions.on_eval_not_passed(version, event).version.verdict.outcome == "inconclusive"
+        decision = versions.on_eval_inconclusive(version, inconclusive(version))
+        assert decision.version.verdict.outcome == "inconclusive"
+
+    def test_leaves_what_is_served_but_nothing_new_is_built_on_it(self):
+        version = a_version(stage=Stage.STAGING)
+        decision = versions.on_eval_inconclusive(version, inconclusive(version))
+        assert (decision.version.stage, decision.events) == (Stage.STAGING, ())
+        with pytest.raises(Refused, match="newest evaluation inconclusive"):
+            versions.require_gated(decision.version)
+
+
+class TestVerdictsOutOfOrder:
+    """Each evaluation has its own key, so that an older verdict may come after a newer one."""
+
+    def test_an_older_pass_does_not_undo_a_newer_failure(self):
+        version = versions.on_eval_failed(a_version(), [], failed(a_version(), number=2)).version
+        decision = versions.on_eval_passed(
+            version, its_slot(version), passed(version, number=1), current_sha=BASE_SHA
+        )
+        (refused,) = decision.events
+        assert (refused.code, decision.version) == ("outdated", version)
+
+    def test_an_older_failure_does_not_undo_a_newer_pass(self):
+        version = a_version(stage=Stage.PRODUCTION, verdict=Verdict("eval-2", "passed", (), number=2))
+        for decide in (
+            lambda: versions.on_eval_failed(version, [], failed(version, number=1)),
+            lambda: versions.on_eval_inconclusive(version, inconclusive(version, number=1)),
+        ):
+            assert (decide().version, decide().events) == (version, ())
 
 
 class TestPromote:
@@ -156,6 +215,46 @@ class TestPromote:
 
     def test_says_again_that_it_is_in_production(self):
         assert isinstance(promote(a_version(stage=Stage.PRODUCTION)).events[0], ModelPromoted)
+
+    def test_says_who_approved_it_and_why(self):
+        decision = promote(a_version(stage=Stage.STAGING), reason="the release of May")
+        (fact,) = decision.events
+        assert (fact.approved_by, fact.approval_reason, fact.has_holdout) == (
+            "ann",
+            "the release of May",
+            True,
+        )
+        assert not fact.accepted_without_holdout
+        assert decision.version.approval == Approval("ann", "the release of May")
+
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({}, "no_holdout"),
+            ({"reason": "we know it is good"}, "no_holdout"),
+            ({"accept_without_holdout": True}, "no_reason"),
+            ({"accept_without_holdout": True, "reason": " "}, "no_reason"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "stages", [(SAFE,), (SAFE, StageResult(stage="holdout", outcome="not_requested"))]
+    )
+    def test_without_a_holdout_asks_for_a_word_and_a_reason(self, stages, fields, code):
+        version = a_version(stage=Stage.STAGING, verdict=Verdict("eval-1", "passed", stages))
+        with pytest.raises(Refused) as refused:
+            promote(version, **fields)
+        assert refused.value.code == code
+
+    def test_without_a_holdout_is_marked_for_ever(self):
+        version = a_version(stage=Stage.STAGING, verdict=Verdict("eval-1", "passed", (SAFE,)))
+        decision = promote(version, accept_without_holdout=True, reason="a house style, nothing to measure")
+        (fact,) = decision.events
+        assert (fact.has_holdout, fact.accepted_without_holdout) == (False, True)
+        assert decision.version.may_take_alias
+
+    def test_is_void_after_a_failed_evaluation(self):
+        approved = promote(a_version(stage=Stage.STAGING)).version
+        assert versions.on_eval_failed(approved, [], failed(approved)).version.approval is None
 
     def test_names_the_stage_that_failed_and_its_numbers(self):
         version = a_version(verdict=Verdict("eval-1", "failed", (UNSAFE,)))

@@ -8,7 +8,7 @@ from services.scheduler.decide import commands
 from services.scheduler.decide.decision import View
 from services.scheduler.model import TERMINAL, DatasetState, JobState
 from shared.errors import Refused
-from tests.builders import NOON, a_dataset, a_job, a_job_spec, a_ledger
+from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story
 
@@ -41,6 +41,16 @@ class TestSubmit:
         decision = submit(a_dataset(DatasetState.REJECTED))
         assert [fact.type for fact in decision.events] == ["JobSubmitted", "JobFailed"]
         assert decision.events[1].failure_class is FailureClass.USER
+
+    def test_it_fails_as_the_users_on_a_dataset_made_of_other_files(self):
+        decision = submit(a_dataset(), spec=a_job_spec(holdout=a_file_ref("holdout.jsonl")))
+        fact = decision.events[-1]
+        assert (fact.failure_class, fact.code, fact.param) == ("user", "dataset_mismatch", "holdout")
+
+    def test_a_dataset_that_does_not_name_its_files_is_to_be_submitted_again(self):
+        with pytest.raises(Refused, match="submit it again") as refused:
+            submit(a_dataset(files=None))
+        assert refused.value.code == "dataset_mismatch"
 
     def test_what_is_not_compatible_is_refused_with_the_parameter(self):
         with pytest.raises(Refused, match="method qlora is not available yet") as refused:

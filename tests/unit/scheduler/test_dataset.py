@@ -2,12 +2,12 @@ from itertools import permutations
 
 import pytest
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from services.scheduler.decide.dataset import said_by, supersedes
 from services.scheduler.model import Dataset, DatasetState
-from tests.builders import a_dataset, a_dataset_ref, a_sha
+from tests.builders import a_dataset, a_dataset_ref, a_file_ref, a_sha
 
 COUNTS = DatasetCounts(rows=2000, windows=400, tokens=90_000, loss_tokens=40_000)
 WHO = {"dataset_id": "ds-1", "tenant": "acme"}
@@ -21,6 +21,7 @@ READY = DatasetReady(
     counts=COUNTS,
     benchmarks={"stdlib": a_sha("benchmark")},
     suites={"refusals": a_sha("suite")},
+    files=DatasetFiles(training=a_file_ref().sha256),
 )
 REJECTED = DatasetRejected(**WHO, code="empty", message="no row is left")
 DELETED = DatasetDeleted(dataset_version=a_dataset_ref().version, tenant="acme", dataset_ids=("ds-1", "ds-2"))

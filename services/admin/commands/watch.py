@@ -1,0 +1,95 @@
+"""What people read of a job while it goes on, and at its end. Pure: from the job's resource to sentences."""
+
+from typing import Any
+
+Job = dict[str, Any]
+
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+LINES_OF_A_STAGE = 10
+
+
+def is_over(job: Job) -> bool:
+    """Ended, with its verdict: the news of both come on two topics, in any order."""
+    ours = job["retune"]
+    is_verdict_due = ours["phase"] == "succeeded" and ours["gate"]["status"] == "pending"
+    return ours["phase"] in TERMINAL and not is_verdict_due
+
+
+def state_of(job: Job) -> str:
+    """Phase, and the gate's status once it has one."""
+    ours = job["retune"]
+    gate = ours["gate"]["status"]
+    is_shown = ours["phase"] == "succeeded" and gate != "pending"
+    return f"{ours['phase']}, gate {gate.replace('_', ' ')}" if is_shown else str(ours["phase"])
+
+
+def doing(job: Job) -> str:
+    """What the job waits for or how far it is; empty where neither is known."""
+    ours = job["retune"]
+    if ours["waiting_for"]:
+        return str(ours["waiting_for"])
+    found = ours["progress"]
+    if not found:
+        return ""
+    counted = f"{found['done']} of {found['total']}" if found["total"] else ""
+    if found["stage"] == "training":
+        return f"step {counted}"
+    return ", ".join(filter(None, (_part(found), counted and f"{counted} items", _time_left(found))))
+
+
+def line(job: Job) -> str:
+    return f"{state_of(job)}: {doing(job)}" if doing(job) else state_of(job)
+
+
+def mark(job: Job) -> tuple[object, ...]:
+    """Lines of two jobs with equal marks say the same, but for a few steps or items."""
+    ours = job["retune"]
+    found = ours["progress"] or {}
+    tenth = found["done"] * LINES_OF_A_STAGE // found["total"] if found.get("total") else 0
+    where = tuple(found.get(name) for name in ("stage", "part", "side"))
+    return state_of(job), ours["waiting_for"], where, tenth
+
+
+def ending(job: Job) -> str:
+    """One sentence; where the model is not usable, why, and on a line of its own what to do next."""
+    ours, name = job["retune"], job["fine_tuned_model"]
+    if ours["is_usable"]:
+        served = (
+            "" if ours["is_deployed"] else f" (not deployed, as asked: `retune deployments deploy {name}`)"
+        )
+        return f"{job['id']} {state_of(job)}: {name}{served}"
+    why = job["error"].get("message") or "no reason is known"
+    if ours["phase"] != "succeeded":
+        return f"{job['id']} {ours['phase']}: {why}"
+    return f"{job['id']} {state_of(job)}, but its model is not usable: {why}\nnext: {_next_step(job)}"
+
+
+def _next_step(job: Job) -> str:
+    name = job["fine_tuned_model"]
+    match job["error"].get("code"):
+        case "gate_failed":
+            return (
+                f"`retune models evaluation {name}` shows every number; "
+                "change the data or the recipe and submit again"
+            )
+        case "gate_inconclusive":
+            return (
+                f"`retune models evaluation {name}` shows what is missing; register or repair it "
+                "(`retune data --help`) and submit again"
+            )
+        case "not_deployed":
+            return f"`retune deployments deploy {name}` tries again"
+        case _:
+            return f"`retune jobs events {job['id']}` shows what happened; submit again"
+
+
+def _part(progress: Job) -> str:
+    side = {"base": " of the base model"}.get(progress.get("side") or "", "")
+    return f"{progress['stage']} {progress['part']}{side}" if progress["part"] else str(progress["stage"])
+
+
+def _time_left(progress: Job) -> str:
+    seconds = progress["seconds_left"]
+    if seconds is None:
+        return ""
+    return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"

@@ -1,0 +1,67 @@
+"""By what a verdict was reached, and what of it proves nothing because it was trained on."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from schemas.evaluation import Evidence, JudgedSuite, StageName, StageResult
+from schemas.job import Artefact
+from services.evaluator.decide.plan import HOLDOUT, Known
+
+
+def evidence_of(
+    artefact: Artefact, files: Sequence[Known], *, harness_version: str, required: Collection[StageName]
+) -> Evidence:
+    """`artefact`: as the job announced it, with the suites that the rows were held against."""
+    return Evidence(
+        harness_version=harness_version,
+        rules=dict(_rules(artefact.gate.model_dump(mode="json"))),
+        required_stages=tuple(sorted(required)),
+        suites=tuple(_judged(known, artefact) for known in files if known.suite is not None),
+        holdout_sha256=artefact.holdout.sha256 if artefact.holdout else None,
+        kept_leaks=artefact.kept_leaks,
+    )
+
+
+def without_leaks(
+    stages: Iterable[StageResult], files: Sequence[Known], kept_leaks: Mapping[str, int]
+) -> tuple[StageResult, ...]:
+    """A stage that passed on rows of its own source is inconclusive. One that failed in spite of them failed."""
+    return tuple(_without_leaks(stage, _sources(stage.stage, files), kept_leaks) for stage in stages)
+
+
+def _without_leaks(
+    result: StageResult, sources: Collection[str], kept_leaks: Mapping[str, int]
+) -> StageResult:
+    leaks = [f"{kept_leaks[name]} rows of {name}" for name in sorted(sources) if kept_leaks.get(name)]
+    if result.outcome != "passed" or not leaks:
+        return result
+    reason = f"{' and '.join(leaks)} were kept among the training rows"
+    return result.model_copy(update={"outcome": "inconclusive", "reason": reason})
+
+
+def _sources(stage: StageName, files: Sequence[Known]) -> frozenset[str]:
+    """The judge asks the holdout's prompts."""
+    if stage == "judge":
+        return frozenset({HOLDOUT})
+    return frozenset(known.name for known in files if known.stage == stage)
+
+
+def _judged(known: Known, artefact: Artefact) -> JudgedSuite:
+    assert known.suite is not None, "the holdout is no suite"
+    checked = artefact.suites if known.is_safety else artefact.benchmarks
+    return JudgedSuite(
+        stage=known.stage,
+        name=known.name,
+        digest=known.digest,
+        rows=known.suite.rows,
+        is_held_against_rows=checked.get(known.name) == known.digest,
+    )
+
+
+def _rules(spec: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in spec.items():
+        if isinstance(value, dict):
+            yield from _rules(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", json.dumps(value)

@@ -1,0 +1,92 @@
+"""How far a gate is, from the scoring child's reports, and when that is worth an event."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+LOADING = "loading"
+SECONDS_BETWEEN_EVENTS = 5.0
+
+Key = tuple[str, str]
+"""Name of a part in the order, and the side on which it is scored."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The fields of EvalProgressed."""
+
+    stage: str = LOADING
+    suite: str = ""
+    side: str | None = None
+    items_done: int = 0
+    items_total: int | None = None
+    seconds_left: float | None = None
+
+    @property
+    def place(self) -> tuple[str, str, str | None]:
+        return self.stage, self.suite, self.side
+
+
+@dataclass(frozen=True)
+class Meter:
+    """What has been scored so far, and how long it took. Times are seconds of a clock that never goes back."""
+
+    rows: Mapping[Key, int]
+    """All that is to be scored."""
+    at: float
+    """When the child last reported, or was started."""
+    done: Mapping[Key, float] = field(default_factory=dict)
+    """Rows."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by stage."""
+    progress: Progress = Progress()
+
+    def after(self, report: Mapping[str, Any], *, now: float) -> "Meter":
+        """A report without a part, such as that the model is loaded, moves the clock alone.
+
+        One without a side speaks of all sides of its part. Fields of newer children are ignored.
+        """
+        part = report.get("part")
+        if not isinstance(part, str):
+            return replace(self, at=now)
+        sides = [side for name, side in self.rows if name == part]
+        side = report.get("side") if report.get("side") in sides else None
+        items, total = _count(report.get("done")), _count(report.get("total"))
+        stage, _, suite = part.partition(":")
+        share = min(1.0, items / total) if total else 0.0
+        keys = [(part, each) for each in sides if side in (None, each)]
+        done = {**self.done, **{key: self.rows[key] * share for key in keys}}
+        spent = {**self.spent, stage: self.spent.get(stage, 0.0) + now - self.at}
+        left = _seconds_left(self.rows, done, spent)
+        progress = Progress(stage, suite, side, items, total or None, left)
+        return replace(self, at=now, done=done, spent=spent, progress=progress)
+
+
+def is_due(told: Progress | None, progress: Progress, *, seconds_since: float) -> bool:
+    """At once where another part is being scored, else at most every few seconds."""
+    if told is None or told.place != progress.place:
+        return True
+    return told != progress and seconds_since >= SECONDS_BETWEEN_EVENTS
+
+
+def _seconds_left(
+    rows: Mapping[Key, int], done: Mapping[Key, float], spent: Mapping[str, float]
+) -> float | None:
+    """At the pace of each stage; one that has not begun is taken to be as fast as all others together."""
+    scored: dict[str, float] = defaultdict(float)
+    for (part, _), count in done.items():
+        scored[_stage(part)] += count
+    paces = {stage: spent[stage] / count for stage, count in scored.items() if count}
+    if not paces:
+        return None
+    usual = sum(spent[stage] for stage in paces) / sum(scored.values())
+    return sum((count - done.get(key, 0.0)) * paces.get(_stage(key[0]), usual) for key, count in rows.items())
+
+
+def _stage(part: str) -> str:
+    return part.partition(":")[0]
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

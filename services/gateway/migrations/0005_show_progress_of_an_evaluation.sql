@@ -1,0 +1,1 @@
+ALTER TABLE evaluation ADD COLUMN progress jsonb;

@@ -1,0 +1,136 @@
+"""What the gateway shows of the gate: its verdict in the job and in the list, in whichever order the topics come."""
+
+import pytest
+
+from schemas.evaluation import Check, EvalFailed, EvalProgressed, EvalStarted, StageResult
+from schemas.job import JobSubmitted, JobSucceeded
+from services.gateway.decide import GateStatus
+from shared.clock import utc_now
+from tests.builders import a_file_ref, a_sha
+from tests.integration.evaluator_world import a_job
+from tests.integration.gateway_world import World, mark, until, world
+
+__all__ = ["world"]
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+REASON = "safety: refusals: refusal_points 46.67, expected at least 95"
+MISSED = Check(
+    name="refusals",
+    metric="refusal_points",
+    value=46.67,
+    baseline=0.0,
+    threshold=95.0,
+    count=120,
+    passed=False,
+)
+STAGES = (StageResult(stage="safety", outcome="failed", checks=(MISSED,), reason=REASON),)
+
+
+class Told:
+    """A job that was submitted, and what others say of its model."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.job_id = f"ftjob-{mark()}"
+        self.eval_id = f"eval-{self.job_id}"
+        of_job = {"job_id": self.job_id, "tenant": "demo"}
+        of_model = {"model_id": f"mv-{self.job_id}", "digest": a_sha(self.job_id), "base_sha": world.base_sha}
+        about = of_job | of_model | {"eval_id": self.eval_id}
+        self.started = EvalStarted(**about)
+        self.failed = EvalFailed(**about, stages=STAGES, reason=REASON)
+        self.submitted = JobSubmitted(
+            **of_job,
+            dataset_id=f"ds-{self.job_id}",
+            spec=world.spec(training_file=a_file_ref()),
+            submitted_at=utc_now(),
+        )
+        self.succeeded = JobSucceeded(
+            **of_job,
+            fine_tuned_model=f"ft:{world.base_name}:demo:x:{self.job_id}",
+            model_id=of_model["model_id"],
+            promoted=False,
+            deployed=False,
+            message=f"the gate failed: {REASON}",
+        )
+
+    async def job(self) -> dict:
+        return (await self.world.ask("GET", f"/fine_tuning/jobs/{self.job_id}")).json()
+
+    async def gate_is(self, status: GateStatus) -> dict:
+        async def shown() -> dict | None:
+            job = await self.job()
+            is_shown = "retune" in job and job["retune"]["gate"]["status"] == status
+            return job if is_shown else None
+
+        return await until(shown, f"gate {status} in {self.job_id}")
+
+    async def progress_is(self, done: int) -> dict:
+        async def shown() -> dict | None:
+            progress = (await self.job())["retune"]["progress"]
+            return progress if progress and progress["done"] == done else None
+
+        return await until(shown, f"{done} items in {self.job_id}")
+
+    def progressed(self, done: int) -> EvalProgressed:
+        about = self.started.model_dump()
+        place = {"stage": "safety", "suite": "refusals", "side": "candidate"}
+        return EvalProgressed(**about, **place, items_done=done, items_total=120, seconds_left=41.0)
+
+
+class TestARunningGate:
+    async def test_is_seen_in_the_job_while_it_runs_and_never_in_its_timeline(self, world: World):
+        told = Told(world)
+        evaluating = a_job(base_sha=world.base_sha, template_sha256=a_sha("template"))
+        evaluating = evaluating.model_copy(update={"job_id": told.job_id})
+        await world.voices.say("scheduler", told.submitted, evaluating)
+        await world.voices.say("evaluator", told.started, told.progressed(30), told.progressed(60))
+        await until(lambda: world.is_consumed("job.events", told.job_id, 2), "the job")
+        progress = await told.progress_is(60)
+        assert (progress["stage"], progress["part"], progress["seconds_left"]) == ("safety", "refusals", 41.0)
+        await world.voices.say("evaluator", told.failed, told.progressed(90))
+        await until(lambda: world.is_consumed("eval.events", told.eval_id, 5), "what came after the verdict")
+        assert (await told.job())["retune"]["progress"] is None
+        listed = (await world.ask("GET", f"/fine_tuning/jobs/{told.job_id}/events?limit=100")).json()["data"]
+        types = [each["data"]["type"] for each in listed]
+        assert types.count("EvalStarted") == 1
+        assert "EvalProgressed" not in types
+
+
+class TestABlockedJob:
+    async def test_shows_its_gate_where_it_is_listed_and_where_it_is_shown(self, world: World):
+        told = Told(world)
+        await world.voices.say("scheduler", told.submitted)
+        await world.voices.say("evaluator", told.started)
+        await told.gate_is("pending")
+        await world.voices.say("evaluator", told.failed)
+        await world.voices.say("scheduler", told.succeeded)
+        await until(lambda: world.is_consumed("job.events", told.job_id, 2), "its end")
+        job = await told.gate_is("failed")
+        assert (job["status"], job["fine_tuned_model"]) == ("succeeded", told.succeeded.fine_tuned_model)
+        assert job["error"]["code"] == "gate_failed"
+        assert REASON in job["error"]["message"]
+        assert not job["retune"]["is_usable"]
+        (check,) = job["retune"]["gate"]["failing_checks"]
+        assert (check["stage"], check["name"], check["value"]) == ("safety", "refusals", 46.67)
+        listed = (await world.ask("GET", "/fine_tuning/jobs?limit=100")).json()["data"]
+        assert next(each for each in listed if each["id"] == told.job_id) == job
+
+    async def test_shows_it_also_where_the_end_is_heard_before_the_verdict(self, world: World):
+        told = Told(world)
+        await world.voices.say("scheduler", told.submitted, told.succeeded)
+        await until(lambda: world.is_consumed("job.events", told.job_id, 2), "its end")
+        job = await told.gate_is("pending")
+        assert (job["retune"]["is_usable"], job["error"]["code"]) == (False, "not_promoted")
+        await world.voices.say("evaluator", told.started, told.failed)
+        await told.gate_is("failed")
+
+    async def test_explains_itself_to_the_official_client(self, world: World):
+        told = Told(world)
+        await world.voices.say("evaluator", told.started, told.failed)
+        await world.voices.say("scheduler", told.submitted, told.succeeded)
+        await told.gate_is("failed")
+        async with world.client() as client:
+            job = await client.fine_tuning.jobs.retrieve(told.job_id)
+        assert job.error is not None
+        assert (job.error.code, job.status) == ("gate_failed", "succeeded")

@@ -1,0 +1,79 @@
+"""What a verdict was reached by, and stages that prove nothing because their source was trained on."""
+
+import pytest
+
+from schemas.evaluation import StageResult
+from schemas.specification import BenchmarkRule, GateSpec
+from services.evaluator.decide.evidence import evidence_of, without_leaks
+from services.evaluator.gates.stages import STAGES
+from tests.unit.evaluator.evaluations import a_file, a_suite, an_artefact, known
+
+MMLU, SAFETY = a_suite("mmlu"), a_suite("refusals", None)
+BENIGN = a_suite("benign", None, expects="answer")
+FILES = (known(MMLU), known(SAFETY), known(BENIGN), known())
+
+
+def stages(outcome="passed"):
+    return tuple(StageResult(stage=stage, outcome=outcome) for stage in STAGES)
+
+
+def outcomes(kept_leaks, given="passed"):
+    return [result.outcome for result in without_leaks(stages(given), FILES, kept_leaks)]
+
+
+def evidence(artefact, files=FILES):
+    return evidence_of(artefact, files, harness_version="harness 1", required=("safety", "benchmark"))
+
+
+@pytest.mark.parametrize(
+    ("source", "inconclusive"),
+    [
+        ("mmlu", ["benchmark"]),
+        ("refusals", ["safety"]),
+        ("benign", ["over_refusal"]),
+        ("holdout", ["holdout", "judge"]),
+        ("another", []),
+    ],
+)
+def test_a_stage_whose_own_source_was_trained_on_proves_nothing(source, inconclusive):
+    found = without_leaks(stages(), FILES, {source: 12})
+    assert [result.stage for result in found if result.outcome == "inconclusive"] == inconclusive
+    assert all(f"12 rows of {source}" in result.reason for result in found if result.outcome != "passed")
+
+
+def test_no_leak_changes_nothing():
+    assert without_leaks(stages(), FILES, {"mmlu": 0}) == stages()
+
+
+@pytest.mark.parametrize("outcome", ["failed", "inconclusive", "not_requested"])
+def test_what_did_not_pass_in_spite_of_leaks_stays(outcome):
+    assert outcomes({"mmlu": 1, "holdout": 1}, given=outcome) == [outcome] * len(STAGES)
+
+
+def test_evidence_names_every_suite_with_its_digest_and_stage():
+    found = evidence(an_artefact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout")))
+    assert [(suite.stage, suite.name, suite.digest) for suite in found.suites] == [
+        ("benchmark", "mmlu", MMLU.digest),
+        ("safety", "refusals", SAFETY.digest),
+        ("over_refusal", "benign", BENIGN.digest),
+    ]
+    assert (found.harness_version, found.required_stages) == ("harness 1", ("benchmark", "safety"))
+    assert found.holdout_sha256 == a_file("holdout").sha256
+
+
+def test_a_suite_registered_after_the_dataset_is_marked_as_not_held_against_its_rows():
+    earlier = a_suite("refusals", None, expects="answer")
+    found = evidence(an_artefact(benchmarks=(MMLU,), suites=(earlier,)))
+    checked = {suite.name: suite.is_held_against_rows for suite in found.suites}
+    assert checked == {"mmlu": True, "refusals": False, "benign": False}
+
+
+def test_evidence_has_the_job_s_own_rules():
+    gate = GateSpec(benchmarks=BenchmarkRule(margin_points=1.5))
+    rules = evidence(an_artefact(gate=gate)).rules
+    assert rules["benchmarks.margin_points"] == "1.5"
+    assert rules["holdout.metric"] == '"exact_match"'
+
+
+def test_no_holdout_is_visible():
+    assert evidence(an_artefact()).holdout_sha256 is None

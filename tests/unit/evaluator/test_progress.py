@@ -1,0 +1,126 @@
+"""What people hear of a running gate: the place, the items, an estimate; not too often."""
+
+import asyncio
+
+import pytest
+
+from services.evaluator.decide.progress import LOADING, Meter, Progress, is_due
+from services.evaluator.handlers.progress import telling
+
+ROWS = {
+    ("benchmark:general", "candidate"): 100,
+    ("safety:refusals", "candidate"): 50,
+    ("benchmark:general", "base"): 100,
+    ("safety:refusals", "base"): 50,
+}
+
+
+def report(part: str, done: int, total: int, side: str | None = "candidate", **more: object) -> dict:
+    return {"event": "progress", "part": part, "side": side, "done": done, "total": total} | more
+
+
+def after(*reports: dict, every: float = 10.0, rows: dict = ROWS) -> Progress:
+    """Reports that come every so many seconds after the model is loaded, which took an hour."""
+    meter = Meter(rows, at=0.0).after({"event": "loaded", "device": "cpu"}, now=3600.0)
+    for number, each in enumerate(reports, 1):
+        meter = meter.after(each, now=3600.0 + every * number)
+    return meter.progress
+
+
+def test_nothing_is_known_while_the_model_is_loaded():
+    assert after() == Progress(stage=LOADING)
+
+
+def test_a_report_names_stage_suite_and_side():
+    progress = after(report("benchmark:general", 50, 100))
+    assert progress.place == ("benchmark", "general", "candidate")
+    assert (progress.items_done, progress.items_total) == (50, 100)
+    assert after(report("holdout", 1, 9), rows={("holdout", "candidate"): 9}).place == (
+        "holdout",
+        "",
+        "candidate",
+    )
+
+
+def test_what_is_left_is_estimated_by_the_pace_of_its_stage():
+    half = after(report("benchmark:general", 50, 100))
+    assert half.seconds_left == pytest.approx(250 * 10 / 50)
+    slow = after(report("benchmark:general", 100, 100), report("safety:refusals", 10, 50))
+    assert slow.seconds_left == pytest.approx(90 * 1.0 + 100 * 0.1)
+
+
+def test_a_part_that_counts_in_windows_is_done_by_its_share():
+    assert after(report("benchmark:general", 500, 1000)).seconds_left == pytest.approx(50)
+
+
+def test_a_report_of_both_sides_at_once_counts_for_both():
+    one_pass = after(report("benchmark:general", 100, 100, side=None))
+    assert one_pass.side is None
+    assert one_pass.seconds_left == pytest.approx(100 * 10 / 200)
+
+
+def test_at_the_end_nothing_is_left():
+    reports = [report(part, rows, rows, side) for (part, side), rows in ROWS.items()]
+    assert after(*reports).seconds_left == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"event": "progress"},
+        {"event": "progress", "part": "judge"},
+        report("unheard-of:part", 1, 2),
+        report("benchmark:general", 5, 0),
+        report("benchmark:general", 7, 5),
+        report("benchmark:general", 1, 2, side="both", tokens_per_second=3.0),
+        {"event": "progress", "part": "holdout", "done": "x", "total": None},
+    ],
+)
+def test_reports_of_other_children_break_nothing(odd: dict):
+    progress = after(odd, report("benchmark:general", 50, 100))
+    assert (progress.items_done, progress.stage) == (50, "benchmark")
+    left = after(odd).seconds_left
+    assert left is None or left >= 0
+
+
+def test_an_event_is_due_at_once_in_another_place_and_else_every_few_seconds():
+    told = Progress("benchmark", "general", "candidate", 10, 100, 9.0)
+    on = Progress("benchmark", "general", "candidate", 20, 100, 8.0)
+    assert is_due(None, told, seconds_since=0.0)
+    assert not is_due(told, on, seconds_since=4.9)
+    assert is_due(told, on, seconds_since=5.0)
+    assert not is_due(told, told, seconds_since=60.0)
+    assert is_due(told, Progress("benchmark", "general", "base"), seconds_since=0.0)
+
+
+class TestTelling:
+    async def test_many_reports_of_one_place_are_one_event(self):
+        told: list[Progress] = []
+
+        async def tell(progress: Progress) -> None:
+            told.append(progress)
+
+        async with telling(tell, ROWS) as teller:
+            for part in ("benchmark:general", "safety:refusals"):
+                for done in range(50):
+                    teller.note(report(part, done, 50))
+                    await asyncio.sleep(0)
+        assert [each.stage for each in told] == ["benchmark", "safety"]
+
+    async def test_a_telling_that_fails_or_hangs_holds_nobody_up(self):
+        begun: list[Progress] = []
+
+        async def hang_and_fail(progress: Progress) -> None:
+            begun.append(progress)
+            if progress.stage == "benchmark":
+                raise OSError("Postgres is away")
+            await asyncio.Event().wait()
+
+        async with asyncio.timeout(10), telling(hang_and_fail, ROWS) as teller:
+            teller.note(report("benchmark:general", 1, 50))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            teller.note(report("safety:refusals", 1, 50))
+            await asyncio.sleep(0)
+            teller.note(report("safety:refusals", 2, 50, side="base"))
+        assert [each.stage for each in begun] == ["benchmark", "safety"]

@@ -1,0 +1,171 @@
+"""A job's resource: what the gate said of its model, and whether that can be used."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from openai.types.fine_tuning import FineTuningJob
+
+from services.gateway import shapes
+from services.gateway.decide import Ending
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NAME = "ft:tiny:acme:docs:1f2e3d4c"
+REASON = "safety: refusals: refusal_points 46.67, expected at least 95"
+CHECK = {"name": "refusals", "metric": "refusal_points", "value": 46.67, "threshold": 95.0, "passed": False}
+STAGES = [
+    {"stage": "benchmark", "outcome": "passed", "checks": [CHECK | {"name": "general", "passed": True}]},
+    {"stage": "safety", "outcome": "failed", "checks": [CHECK]},
+]
+FAILED = {"eval_id": "eval-1", "outcome": "failed", "reason": REASON, "stages": STAGES}
+PASSED = {"eval_id": "eval-2", "outcome": "passed", "reason": "", "stages": STAGES[:1]}
+SCORING = {
+    "stage": "safety",
+    "suite": "refusals",
+    "side": "candidate",
+    "items_done": 30,
+    "items_total": 120,
+    "seconds_left": 41.2,
+}
+RUNNING = {"eval_id": "eval-3", "outcome": "running", "reason": "", "stages": []}
+BLOCKED = {
+    "phase": "succeeded",
+    "fine_tuned_model": NAME,
+    "model_id": "mv-1",
+    "is_promoted": False,
+    "ending": f"the gate failed: {REASON}",
+    "evaluation": FAILED,
+}
+SERVED = BLOCKED | {
+    "is_promoted": True,
+    "is_deployed": True,
+    "ending": "passed the gate and is served",
+    "evaluation": PASSED,
+}
+
+
+def a_row(**changes: Any) -> dict[str, Any]:
+    return {
+        "job_id": "ftjob-1",
+        "tenant": "acme",
+        "phase": "running",
+        "spec": {"base_model": "tiny", "training_file": {"file_id": "file-1"}},
+        "dataset_id": "ds-1",
+        "dataset_version": None,
+        "config_hash": None,
+        "duplicate_of": None,
+        "retry_of": None,
+        "attempt": 1,
+        "num_steps": None,
+        "last_step": 0,
+        "trained_tokens": None,
+        "waiting_for": "",
+        "fine_tuned_model": None,
+        "model_id": None,
+        "is_promoted": None,
+        "is_deployed": False,
+        "ending": "",
+        "error": None,
+        "certificate": None,
+        "cost": Decimal(0),
+        "created_at": NOON,
+        "finished_at": None,
+        "evaluation": None,
+    } | changes
+
+
+def the_job(**changes: Any) -> dict[str, Any]:
+    """It must suit the official client, whatever became of the job."""
+    found = shapes.job(a_row(**changes))
+    # OpenAI's API has an error of nulls where there is none, its client's types do not.
+    FineTuningJob.model_validate(found | ({} if found["error"]["code"] else {"error": None}))
+    return found
+
+
+def test_a_blocked_job_names_its_model_and_says_that_it_is_not_usable_and_why():
+    job = the_job(**BLOCKED)
+    assert (job["status"], job["fine_tuned_model"]) == ("succeeded", NAME)
+    assert job["error"] == {"code": "gate_failed", "message": f"the gate failed: {REASON}", "param": None}
+    assert not job["retune"]["is_usable"]
+    assert job["retune"]["gate"] == {
+        "status": "failed",
+        "reason": REASON,
+        "eval_id": "eval-1",
+        "failing_checks": [{"stage": "safety"} | CHECK],
+    }
+
+
+def test_a_served_job_is_usable_and_has_no_error():
+    job = the_job(**SERVED)
+    assert job["retune"]["is_usable"]
+    assert job["error"] == {"code": None, "message": None, "param": None}
+    assert (job["retune"]["gate"]["status"], job["retune"]["gate"]["failing_checks"]) == ("passed", [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "gate", "code"),
+    [
+        ({"phase": "running"}, "pending", None),
+        ({"phase": "evaluating", "evaluation": RUNNING}, "pending", None),
+        ({"phase": "failed", "error": {"code": "oom", "message": "x"}}, "not_asked", "oom"),
+        ({"phase": "cancelled"}, "not_asked", None),
+        (BLOCKED | {"evaluation": FAILED | {"outcome": "inconclusive"}}, "inconclusive", "gate_inconclusive"),
+        (SERVED | {"is_deployed": False}, "passed", "not_deployed"),
+        (SERVED | {"is_promoted": False}, "passed", "not_promoted"),
+        (BLOCKED | {"model_id": None, "fine_tuned_model": None, "evaluation": None}, "not_asked", "no_model"),
+        # The verdict comes on another topic than the end of the job, and may come after it.
+        (SERVED | {"evaluation": RUNNING}, "passed", None),
+        (SERVED | {"evaluation": None}, "passed", None),
+        (BLOCKED | {"evaluation": RUNNING}, "pending", "not_promoted"),
+        # A later evaluation outweighs the promotion of then.
+        (SERVED | {"evaluation": FAILED}, "failed", "gate_failed"),
+        # Of a job that ended before promotions were kept.
+        (SERVED | {"is_promoted": None}, "passed", None),
+    ],
+)
+def test_gate_and_error_say_how_it_ended(changes: dict[str, Any], gate: str, code: str | None):
+    job = the_job(**changes)
+    assert (job["retune"]["gate"]["status"], job["error"]["code"]) == (gate, code)
+    assert (job["error"]["message"] is None) == (code is None)
+
+
+def test_a_model_that_was_not_to_be_deployed_is_usable():
+    spec = a_row()["spec"] | {"auto_deploy": False}
+    assert the_job(**SERVED | {"is_deployed": False, "spec": spec})["retune"]["is_usable"]
+
+
+@pytest.mark.parametrize("phase", ["validating", "queued", "running", "evaluating", "failed", "cancelled"])
+def test_nothing_is_usable_before_success(phase: str):
+    ending = Ending(
+        phase, has_model=True, is_promoted=True, is_deployed=True, auto_deploy=True, verdict="passed"
+    )
+    assert not ending.is_usable
+    assert ending.problem is None
+
+
+def test_training_is_progress_in_steps():
+    progress = the_job(num_steps=40, last_step=10)["retune"]["progress"]
+    assert (progress["stage"], progress["done"], progress["total"], progress["unit"]) == (
+        "training",
+        10,
+        40,
+        "steps",
+    )
+    assert the_job(phase="queued", num_steps=40)["retune"]["progress"] is None
+
+
+def test_the_gate_is_progress_in_items():
+    progress = the_job(phase="evaluating", num_steps=40, evaluation=RUNNING | {"progress": SCORING})[
+        "retune"
+    ]["progress"]
+    assert progress == {
+        "stage": "safety",
+        "part": "refusals",
+        "side": "candidate",
+        "done": 30,
+        "total": 120,
+        "unit": "items",
+        "seconds_left": 41.2,
+    }
+    assert the_job(phase="evaluating", num_steps=40, evaluation=None)["retune"]["progress"] is None
