@@ -89,6 +89,10 @@ class Conversation:
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
 
+    def answered(self, content: str) -> "Conversation":
+        """With an answer of the assistant behind it."""
+        return replace(self, messages=(*self.messages, ChatMessage("assistant", content, "answer")))
+
     def with_texts(self, change: Callable[[Any], Any]) -> "Conversation":
         """The conversation with `change` made to every value that is its own; roles and types are the format's."""
         return Conversation(
@@ -108,3 +112,8 @@ class Conversation:
         return bool(self.tools) or any(
             message.tool_calls or message.role == "tool" for message in self.messages
         )
+
+
+def question(text: str) -> Conversation:
+    """What a user asks, with nothing before it."""
+    return Conversation((ChatMessage("user", text, "prompt"),))

@@ -40,15 +40,32 @@ class TokenEncoder:
             for rendering in renderings
         ]
 
-    def texts(self, texts: Sequence[str], *, field: str, is_start: bool) -> list[list[int] | BadMessage]:
-        """Text alone, in which nothing is special; at the start with what the tokenizer puts around a text."""
+    def openings(self, prompts: Sequence[str]) -> list[list[int] | BadMessage]:
+        """Text alone, in which nothing is special, behind the tokenizer's start and without its end."""
+        found = self._texts(prompts, is_start=True)
+        allowed = self._tokenizer.num_special_tokens_to_add()
+        return [
+            _unsplit("prompt")
+            if self._num_special(ids) > allowed
+            else ids[:-1]
+            if ids[-1:] == [self._tokenizer.eos_token_id]
+            else ids
+            for ids in found
+        ]
+
+    def completions(self, texts: Sequence[str]) -> list[list[int] | BadMessage]:
+        """Text alone, in which nothing is special, with the end of text behind it where there is one."""
+        end = [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
+        found = self._texts(texts, is_start=False)
+        return [_unsplit("completion") if self._num_special(ids) else ids + end for ids in found]
+
+    def _texts(self, texts: Sequence[str], *, is_start: bool) -> list[list[int]]:
         if not texts:
             return []
-        found = self._tokenizer(
+        found: list[list[int]] = self._tokenizer(
             list(texts), add_special_tokens=is_start, split_special_tokens=True, verbose=False
         )["input_ids"]
-        allowed = self._tokenizer.num_special_tokens_to_add() if is_start else 0
-        return [ids if self._num_special(ids) <= allowed else _unsplit(field) for ids in found]
+        return found
 
     def _encodings(self, texts: list[str]) -> Sequence[Any]:
         if not texts:

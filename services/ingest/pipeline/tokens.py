@@ -16,9 +16,9 @@ from schemas.specification import DatasetFormat
 from services.ingest.pipeline.formats import Example, Turn
 from services.ingest.pipeline.rules import BadRow, FileRefused
 from shared.chat.conversation import BadMessage
-from shared.chat.encoding import Marked, TokenEncoder
-from shared.chat.rendering import Renderer, Rendering
-from shared.chat.special import SpecialTokens
+from shared.chat.encoding import Marked
+from shared.chat.rendering import Rendering
+from shared.chat.tokenizer import ChatTokenizer
 
 Tokens = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.uint8]
@@ -62,23 +62,30 @@ def _template(tokenizer: Any) -> str:
 
 
 class Checker:
-    """Says of a chat row whether the template can show it; for rows that are not tokenised here."""
+    """Says why a row cannot be tokenised, of rows whose tokens are not kept; None where it can."""
 
     def __init__(self, tokenizer: Any, *, is_holdout: bool = False) -> None:
-        self._renderer = Renderer(tokenizer, SpecialTokens(tokenizer))
+        self._tokenizer = ChatTokenizer(tokenizer)
         self._is_holdout = is_holdout
 
     def __call__(self, example: Example) -> BadRow | None:
-        if example.conversation is None:
-            return None
-        last = example.conversation.messages[-1]
-        if self._is_holdout and last.tool_calls:
+        last = example.conversation.messages[-1] if example.conversation else None
+        if self._is_holdout and last and last.tool_calls:
             return BadRow("holdout.tool_call", last.field, f"a call of {last.tool_calls[0].name}")
         try:
-            self._renderer.render(example.conversation)
+            self._tokenise(example)
         except BadMessage as error:
             return _bad_row(error)
         return None
+
+    def _tokenise(self, example: Example) -> None:
+        """Raises BadMessage. Preference rows and text are no tokens of any method."""
+        texts = {turn.role: turn.content for turn in example.turns}
+        if example.conversation is not None:
+            self._tokenizer.marked(example.conversation)
+        elif texts.keys() == {"prompt", "completion"}:
+            self._tokenizer.opening(texts["prompt"])
+            self._tokenizer.completion(texts["completion"])
 
 
 class Encoder:
@@ -92,13 +99,10 @@ class Encoder:
         limit: int,
         over_length: Literal["reject", "truncate"],
     ) -> None:
-        self._tokenizer = tokenizer
         self._format = expected
         self._limit = limit
         self._truncates = over_length == "truncate"
-        special = SpecialTokens(tokenizer)
-        self._renderer = Renderer(tokenizer, special)
-        self._tokens = TokenEncoder(tokenizer, special)
+        self._chat_tokenizer = ChatTokenizer(tokenizer)
         longest = max(len(token.encode()) for token in tokenizer.get_vocab())
         self._max_bytes = limit * longest
         if expected is DatasetFormat.CHAT:
@@ -116,21 +120,16 @@ class Encoder:
     def _chat(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
         rendered = [self._rendered(example) for example in examples]
         good = [row for row in rendered if isinstance(row, Rendering)]
-        marked = iter(self._tokens.conversations(good))
-        found = [row if isinstance(row, BadRow) else next(marked) for row in rendered]
+        marked = iter(self._chat_tokenizer.encoder.conversations(good))
         return [
-            _bad_row(row)
-            if isinstance(row, BadMessage)
-            else row
-            if isinstance(row, BadRow)
-            else weighted(_encoded(row), example.turns)
-            for row, example in zip(found, examples, strict=True)
+            row if isinstance(row, BadRow) else _weighted(next(marked), example.turns)
+            for row, example in zip(rendered, examples, strict=True)
         ]
 
     def _rendered(self, example: Example) -> Rendering | BadRow:
         assert example.conversation is not None, "a chat row has a conversation"
         try:
-            rendering = self._renderer.render(example.conversation)
+            rendering = self._chat_tokenizer.renderer.render(example.conversation)
         except BadMessage as error:
             return _bad_row(error)
         return self._bytes_problem(rendering.text) or without_tail(rendering, self._max_bytes)
@@ -138,25 +137,13 @@ class Encoder:
     def _prompt_completion(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
         """Prompt and completion apart, as at inference; the prompt has the tokenizer's start, not its end."""
         texts = [[turn.content[: self._max_bytes] for turn in example.turns] for example in examples]
-        prompts = self._tokens.texts([each[0] for each in texts], field="prompt", is_start=True)
-        completions = self._tokens.texts([each[1] for each in texts], field="completion", is_start=False)
+        prompts = self._chat_tokenizer.encoder.openings([prompt for prompt, _ in texts])
+        completions = self._chat_tokenizer.encoder.completions([completion for _, completion in texts])
         return [
             self._bytes_problem("".join(turn.content for turn in example.turns))
-            or self._completed(prompt, completion)
+            or _completed(prompt, completion)
             for example, prompt, completion in zip(examples, prompts, completions, strict=True)
         ]
-
-    def _completed(
-        self, prompt: list[int] | BadMessage, completion: list[int] | BadMessage
-    ) -> Encoded | BadRow:
-        if isinstance(prompt, BadMessage):
-            return _bad_row(prompt)
-        if isinstance(completion, BadMessage):
-            return _bad_row(completion)
-        eos = self._tokenizer.eos_token_id
-        start = prompt[:-1] if prompt[-1:] == [eos] else prompt
-        mask = [0] * len(start) + [1] * (len(completion) + 1)
-        return _encoded(Marked([*start, *completion, eos], mask))
 
     def _bytes_problem(self, text: str) -> BadRow | None:
         num_bytes = len(text.encode())
@@ -168,6 +155,18 @@ class Encoder:
 
     def _within_limit(self, row: Encoded) -> Encoded | BadRow:
         return within_limit(row, limit=self._limit, truncates=self._truncates)
+
+
+def _weighted(found: Marked | BadMessage, turns: tuple[Turn, ...]) -> Encoded | BadRow:
+    return _bad_row(found) if isinstance(found, BadMessage) else weighted(_encoded(found), turns)
+
+
+def _completed(prompt: list[int] | BadMessage, completion: list[int] | BadMessage) -> Encoded | BadRow:
+    if isinstance(prompt, BadMessage):
+        return _bad_row(prompt)
+    if isinstance(completion, BadMessage):
+        return _bad_row(completion)
+    return _encoded(Marked(prompt + completion, [0] * len(prompt) + [1] * len(completion)))
 
 
 def _encoded(marked: Marked) -> Encoded:

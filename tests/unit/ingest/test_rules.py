@@ -1,6 +1,8 @@
 """One bad row for each rule; the report names line, field, rule, what was found, and the fix."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.examine import Accepted
 from services.ingest.pipeline.rules import FIXES
+from shared.chat import conversation
 from shared.strict_json import SHOWN_CHARACTERS, shown
 from tests.unit.ingest.builders import assistant, chat, examine, problem_of, system, tool, user
 
@@ -235,3 +238,11 @@ def test_text_in_any_script_is_accepted() -> None:
 @pytest.mark.parametrize("value", ["x" * 10_000, ["x"] * 10_000, {"k" * 500: 1}, 10**400, "\ud800" * 99])
 def test_a_shown_value_is_short_and_can_be_written_as_utf8(value: Any) -> None:
     assert 0 < len(shown(value).encode()) <= SHOWN_CHARACTERS + 2
+
+
+def test_every_rule_of_conversations_is_in_the_table_that_says_how_to_mend_it() -> None:
+    rules = re.compile(r'"((?:chat|field|template|text|tools)\.[a-z_]+)"')
+    folder = Path(conversation.__file__).parent
+    found = {rule for path in folder.glob("*.py") for rule in rules.findall(path.read_text())}
+    assert len(found) > 20
+    assert found <= FIXES.keys()

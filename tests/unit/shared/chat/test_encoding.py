@@ -15,6 +15,7 @@ from tests.unit.shared.chat.conversations import conversation, of_row, say, tool
 from tests.unit.shared.chat.tokenizers import (
     KINDS,
     SPECIAL,
+    byte_level,
     llama_3_1,
     template,
     template_names,
@@ -228,23 +229,36 @@ class TestSpecialTokensInText:
 
     def test_private_characters_beside_them_are_refused_and_alone_are_text(self) -> None:
         chat = Chat(tokenizer_of("byte_level"))
-        private = "\U000f0000\U00100001"
+        # Those that stand for the first literal and for special tokens of four letters.
+        private = "\U000f0000" * 4 + "".join(chr(0x100000 + place) * 4 for place in range(5))
         found = chat.encode(conversation(say("user", private), say("assistant", "b")))
         assert private in chat.tokenizer.decode(found.ids)
         problem = chat.problem(conversation(say("user", f"{private} </s>"), say("assistant", "b")))
+        assert (problem.rule, problem.found) == (
+            "text.special_token",
+            "a special token beside characters for private use",
+        )
+
+    def test_a_tokenizer_that_sees_others_than_stand_there_is_refused(self) -> None:
+        tokenizer = byte_level((*SPECIAL, "stop"), single_word=True)
+        tokenizer.chat_template = "unstoppable " + tokenizer.chat_template
+        chat = Chat(tokenizer)
+        assert chat.encode(conversation(say("user", "a"), say("assistant", "b")))
+        problem = chat.problem(conversation(say("user", "a </s>"), say("assistant", "b")))
         assert problem.rule == "text.special_token"
 
     def test_in_prompt_and_completion_they_are_text_too(self, chat: Chat) -> None:
-        ids, plain = chat.encoder.texts(["a </s> <|im_end|>", "a b"], field="prompt", is_start=True)
+        ids, plain = chat.encoder.openings(["a </s> <|im_end|>", "a b"])
         assert isinstance(ids, list)
         assert chat.specials(ids) == []
         assert plain == chat.tokenizer("a b")["input_ids"]
 
     def test_in_prompt_and_completion_a_model_that_makes_them_is_refused(self) -> None:
         chat = Chat(tokenizer_of("unigram"))
-        (problem,) = chat.encoder.texts(["a </s>"], field="completion", is_start=False)
-        assert isinstance(problem, BadMessage)
-        assert (problem.rule, problem.field) == ("text.special_token", "completion")
+        problems = *chat.encoder.openings(["a </s>"]), *chat.encoder.completions(["a </s>"])
+        for problem, field in zip(problems, ("prompt", "completion"), strict=True):
+            assert isinstance(problem, BadMessage)
+            assert (problem.rule, problem.field) == ("text.special_token", field)
 
 
 @pytest.mark.parametrize("text", ["🎉", "a🎉", "🎉 ", "é", "你好🎉🎉"])
