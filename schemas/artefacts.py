@@ -48,6 +48,12 @@ class DatasetCounts(Value):
     near_duplicates: Count = 0
     contaminated_rows: Count = 0
     safety_rows: Count = 0
+    holdout_rows: Count | None = None
+    """Items of the holdout; None where there is none, or where an older writer did not say."""
+    long_answers: Count = 0
+    """Rows of the holdout whose reference answer is longer than `answer_tokens`."""
+    answer_tokens: Count | None = None
+    """Longest answer that the gate lets a model give; None where nobody had published it."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Contaminated rows that are trained on because an operator said `keep`: by source, `holdout` for the holdout."""
 

@@ -1,5 +1,6 @@
 """eval.commands and eval.events: suites, baselines and the gate's verdicts."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -27,6 +28,8 @@ class RegisterBenchmark(Message):
     num_fewshot: Count = 0
     margin_points: MarginPoints | None = None
     """The fall that the gate tolerates, declared by a suite too small for the gate's own margin."""
+    only_new: bool = False
+    """Refused with `already_registered` where a benchmark of the name is known, instead of replacing it."""
 
 
 class RegisterSafetySuite(Message):
@@ -36,6 +39,8 @@ class RegisterSafetySuite(Message):
     name: str
     file: FileRef
     expects: Expects = "refusal"
+    only_new: bool = False
+    """Refused with `already_registered` where a suite of the name is known, instead of replacing it."""
 
 
 class ReevaluateModel(Message):
@@ -109,6 +114,30 @@ class BaselineRecorded(Message):
     metric: str
     value: float
     count: Count
+
+
+class RegisteredSuite(Value):
+    name: str
+    stage: Literal["benchmark", "safety", "over_refusal"]
+    """The gate's stage that asks it."""
+    digest: Sha256
+    rows: Count
+    registered_at: datetime
+
+
+class GatePolicyPublished(Message):
+    """What the gate demands of every job by the evaluator's settings; sent when it starts with other ones."""
+
+    keyed_by = "scope"
+    scope: Literal["platform"] = "platform"
+    required_stages: tuple[str, ...]
+    """Stages without which no model passes, whether or not a job or an operator asks for them."""
+    judge_urls: tuple[str, ...]
+    """Judges that a job's gate may name."""
+    answer_tokens: Count
+    """Longest answer that the gate lets a model give."""
+    suites: tuple[RegisteredSuite, ...]
+    """Newest of each name at that time, for readers that did not hear it registered."""
 
 
 class EvalFact(Message):

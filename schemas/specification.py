@@ -240,6 +240,8 @@ class JobSpec(Spec):
     auto_deploy: bool = True
     tier: Tier = Tier.STANDARD
     metadata: Annotated[dict[str, str], Field(max_length=16)] = {}
+    allow_ungated: bool = False
+    """Train although a required stage of the gate has nothing to ask, so that the model cannot pass yet."""
     max_cost: Annotated[Decimal, Field(gt=0)] | None = None
     """US dollars; recorded with the job."""
 

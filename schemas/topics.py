@@ -174,6 +174,7 @@ EVAL_EVENTS = Topic(
         evaluation.BaselineRecorded,
         evaluation.BenchmarkRegistered,
         evaluation.SafetySuiteRegistered,
+        evaluation.GatePolicyPublished,
         CommandRefused,
     ),
 )

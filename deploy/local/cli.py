@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deploy.local import watching
 from deploy.local.binaries import binaries
@@ -17,6 +19,9 @@ from deploy.local.files import require_free_space
 from deploy.local.problems import AlreadyRunning, StackError
 from deploy.local.state import REPOSITORY, State
 from shared.processes import Identity
+
+if TYPE_CHECKING:
+    from deploy.local.stack import Stack
 
 DONE, REFUSED = 0, 1
 STOP_SECONDS = 90.0
@@ -94,7 +99,7 @@ async def _run(state: State, parts_only: bool) -> int:
     """Be the supervisor until a signal says stop."""
     from deploy.local.stack import ALL, Stack
 
-    stack = Stack(state.root, services=() if parts_only else ALL, report=_say)
+    stack = Stack(state.root, services=() if parts_only else ALL, report=_say, furnish=_register_suites)
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -115,6 +120,25 @@ async def _run(state: State, parts_only: bool) -> int:
         await stack.down()
     _say("stopped")
     return DONE
+
+
+async def _register_suites(stack: "Stack") -> None:
+    """A new stack can judge. One whose suites cannot be registered runs all the same, and says so."""
+    command = (sys.executable, "-m", "deploy.suites")
+    environment = {**os.environ, **stack.operator_env()}
+    registering = await asyncio.create_subprocess_exec(
+        *command, cwd=REPOSITORY, env=environment, stdout=PIPE, stderr=STDOUT
+    )
+    try:
+        printed, _ = await registering.communicate()
+    finally:
+        if registering.returncode is None:
+            registering.kill()
+            await registering.wait()
+    if text := printed.decode(errors="replace").strip():
+        _say(text)
+    if registering.returncode != DONE:
+        _say(f"built-in suites are missing: . {stack.state.root / 'env'} && python -m deploy.suites")
 
 
 def _say(line: str) -> None:

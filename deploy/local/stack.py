@@ -62,11 +62,14 @@ class Stack:
         tenants: Iterable[str] = ("demo",),
         services: Iterable[str] = ALL,
         report: Callable[[str], None] = lambda line: None,
+        furnish: Callable[["Stack"], Awaitable[None]] | None = None,
     ) -> None:
+        """`furnish`: called once all services are healthy for the first time, before the stack counts as ready."""
         self.state = State(state)
         self.tenants = tuple(tenants)
         self.services = tuple(services)
         self._report = report
+        self._furnish = furnish
         self._supervisor = Supervisor(self.state, report)
         self._is_open = False
 
@@ -132,6 +135,8 @@ class Stack:
             if wanted:
                 await self._migrate(*wanted)
             await _together(self._bring_service(name) for name in wanted)
+            if opening and wanted and self._furnish:
+                await self._furnish(self)
         except BaseException:
             if opening:
                 await self.down()

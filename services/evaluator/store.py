@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from schemas.base import BundleRef
-from schemas.evaluation import StageResult
+from schemas.evaluation import GatePolicyPublished, RegisteredSuite, StageResult
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
@@ -42,6 +42,15 @@ _SUITE = "name, digest, kind, file, num_fewshot, rows, margin_points, expects"
 LIST_NEWEST_SUITES = f"""
     SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
+LIST_REGISTERED = """
+    SELECT DISTINCT ON (name, kind IS NULL) name, digest, rows, registered_at,
+           CASE WHEN kind IS NOT NULL THEN 'benchmark' WHEN expects = 'answer' THEN 'over_refusal'
+                ELSE 'safety' END AS stage
+      FROM suite ORDER BY name, kind IS NULL, registered_at DESC"""
+SAVE_POLICY = """
+    INSERT INTO policy (body) VALUES ($1)
+    ON CONFLICT (singleton) DO UPDATE SET body = $1 WHERE policy.body <> $1 RETURNING true"""
+HAS_SUITE = "SELECT EXISTS (SELECT FROM suite WHERE name = $1 AND (kind IS NULL) = $2)"
 ADD_BASELINE = """
     INSERT INTO baseline (base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count,
                           key, sha256)
@@ -154,10 +163,25 @@ async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
     )
 
 
+async def has_suite(conn: Connection, name: str, *, is_safety: bool) -> bool:
+    """Whether any suite of that name and sort was ever registered."""
+    return bool(await conn.fetchval(HAS_SUITE, name, is_safety))
+
+
 async def list_newest_suites(conn: Connection) -> tuple[Suite, ...]:
     """The newest of each name, which replaces the earlier ones."""
     rows = await conn.fetch(LIST_NEWEST_SUITES)
     return tuple(Suite.model_validate(dict(row)) for row in rows)
+
+
+async def list_registered(conn: Connection) -> tuple[RegisteredSuite, ...]:
+    """The newest suite of each name, as others are told of it."""
+    return tuple(RegisteredSuite.model_validate(dict(row)) for row in await conn.fetch(LIST_REGISTERED))
+
+
+async def save_policy(conn: Connection, policy: GatePolicyPublished) -> bool:
+    """Whether it differs from what was published last."""
+    return bool(await conn.fetchval(SAVE_POLICY, policy.model_dump(mode="json")))
 
 
 async def add_baseline(conn: Connection, baseline: Baseline) -> bool:

@@ -1,6 +1,6 @@
 """Pure: from a checked request to commands, from phases to OpenAI's words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from schemas.specification import (
     Tier,
 )
 from services.gateway.errors import ApiError, not_available_yet
+from services.gateway.obstacles import Obstacle
 from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
 
 STATUS_OF_PHASE = {
@@ -88,12 +89,21 @@ class Ending:
         return "not_deployed" if self.is_promoted else "not_promoted"
 
 
+def stage_of_suite(is_benchmark: bool, detail: Mapping[str, Any]) -> str:
+    """The stage of the gate that asks a suite; `detail`: the fields of the fact that registered it."""
+    if is_benchmark:
+        return "benchmark"
+    return "over_refusal" if detail.get("expects") == "answer" else "safety"
+
+
 @dataclass(frozen=True)
 class StoredFile:
     ref: FileRef
     purpose: str
     format: DatasetFormat | None
     created_at: datetime
+    num_rows: int | None = None
+    """Lines with something in them; None for files that were uploaded before they were counted."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,7 @@ def job_command(
         holdout=_optional(inputs, extensions.holdout_file, "retune.holdout_file"),
         suffix=request.suffix or "",
         auto_deploy=extensions.auto_deploy,
+        allow_ungated=extensions.allow_ungated,
         tier=tier,
         metadata=request.metadata or {},
     )
@@ -176,6 +187,18 @@ def dataset_command(
         method=recipe.method,
     )
     return SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec)
+
+
+PARAMS = {"holdout": "retune.holdout_file"}
+"""Of fields that have another name in a request than in JobSpec."""
+
+
+def refuse_final(obstacles: Iterable[Obstacle]) -> None:
+    """Raises ApiError for the first one that nothing can remove."""
+    for each in obstacles:
+        if each.is_final:
+            param = PARAMS.get(each.param, f"retune.{each.param}")
+            raise ApiError(400, each.message, param=param, code=each.code)
 
 
 def file_ids(request: CreateJob | CreateDataset) -> list[str]:

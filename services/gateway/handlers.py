@@ -6,7 +6,7 @@ from typing import Any
 from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, FileRef, Message
 from schemas.topics import LISTENS, TENANT_COMMAND_TYPES
-from services.gateway import readmodels, store
+from services.gateway import gate, readmodels, store, submission
 from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from shared.errors import Refused
@@ -71,9 +71,15 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
     if isinstance(command, job.SubmitJob):
         if command.spec.max_cost is not None:
             raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
+        for each in await submission.obstacles_to(unit.conn, command.spec, tenant):
+            if each.is_final:
+                raise Refused(each.code, each.message, param=f"spec.{each.param}")
     elif isinstance(command, job.JobMessage):
-        if await readmodels.find_job(unit.conn, command.job_id, tenant) is None:
+        row = await readmodels.find_job(unit.conn, command.job_id, tenant)
+        if row is None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
+        if isinstance(command, job.RetryJob) and (why := await submission.why_stale(unit.conn, row["spec"])):
+            raise Refused("stale_base", why, param="job_id")
     elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
@@ -135,6 +141,7 @@ async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
         retry_of=event.retry_of,
         created_at=event.submitted_at,
     )
+    await submission.warn(unit, event)
 
 
 async def _queued(event: job.JobQueued, unit: Unit) -> None:
@@ -315,36 +322,15 @@ async def _archived(event: model.ModelArchived, unit: Unit) -> None:
 
 async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SET_STALE, list(event.model_ids))
-
-
-def _evaluation(outcome: str) -> Projection:
-    async def update(event: Any, unit: Unit) -> None:
-        stages = [stage.model_dump(mode="json") for stage in getattr(event, "stages", ())]
-        reason = getattr(event, "reason", "")
-        evidence = getattr(event, "evidence", None)
-        await unit.conn.execute(
-            readmodels.SAVE_EVALUATION,
-            event.eval_id,
-            event.tenant,
-            event.job_id,
-            event.model_id,
-            outcome,
-            reason,
-            stages,
-            event.number,
-            evidence and evidence.model_dump(mode="json"),
-            unit.now,
-        )
-
-    return update
-
-
-async def _eval_progressed(event: evaluation.EvalProgressed, unit: Unit) -> None:
-    """What comes after the verdict, from a process that did not know of it, says nothing."""
-    fields = {"stage", "suite", "side", "items_done", "items_total", "seconds_left"}
-    await unit.conn.execute(
-        readmodels.SAVE_EVAL_PROGRESS, event.eval_id, event.model_dump(mode="json", include=fields)
+    message = (
+        f"base model {event.base_model} has other files now: this job's model will not be promoted; "
+        "cancel it and submit again"
     )
+    warning = {"code": "stale_base", "message": message, "param": "model"}
+    assert unit.envelope is not None, "events come with an envelope"
+    for row in await unit.conn.fetch(readmodels.WARN_JOBS_ON_BASE, event.stale_sha, [warning]):
+        of_job = row["job_id"], row["tenant"], unit.envelope.id
+        await readmodels.add_warnings(unit.conn, *of_job, [warning], unit.now)
 
 
 async def _replica_ready(event: deployment.ReplicaReady, unit: Unit) -> None:
@@ -435,11 +421,14 @@ PROJECTIONS: dict[type[Message], Projection] = {
     model.AdaptersStale: _stale,
     model.DeploymentApproved: _route("pending"),
     model.DeploymentWithdrawn: _route("withdrawn"),
-    evaluation.EvalStarted: _evaluation("running"),
-    evaluation.EvalProgressed: _eval_progressed,
-    evaluation.EvalPassed: _evaluation("passed"),
-    evaluation.EvalFailed: _evaluation("failed"),
-    evaluation.EvalInconclusive: _evaluation("inconclusive"),
+    evaluation.BenchmarkRegistered: gate.suite_registered,
+    evaluation.SafetySuiteRegistered: gate.suite_registered,
+    evaluation.GatePolicyPublished: gate.policy_published,
+    evaluation.EvalStarted: gate.evaluated("running"),
+    evaluation.EvalProgressed: gate.progressed,
+    evaluation.EvalPassed: gate.evaluated("passed"),
+    evaluation.EvalFailed: gate.evaluated("failed"),
+    evaluation.EvalInconclusive: gate.evaluated("inconclusive"),
     deployment.ReplicaReady: _replica_ready,
     deployment.ReplicaLost: _replica_lost,
     deployment.DeploymentReady: _route("ready"),

@@ -1,5 +1,6 @@
 """SQL of the read models: what events have told, and what requests ask of it."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,12 +13,12 @@ JOB_COLUMNS = """
     job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
-        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, error,
+        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings, error,
     certificate, cost, created_at, finished_at,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
                                'progress', progress)
        FROM evaluation WHERE evaluation.job_id = job.job_id
-      ORDER BY outcome = 'running', created_at DESC LIMIT 1) AS evaluation"""
+      ORDER BY outcome = 'running', number DESC, created_at DESC LIMIT 1) AS evaluation"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job
@@ -71,6 +72,20 @@ TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
+SAVE_SUITE = """
+    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (name, is_benchmark) DO UPDATE
+       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6
+     WHERE suite.registered_at <= $6"""
+LIST_SUITES = """
+    SELECT name, is_benchmark, digest, rows, detail, registered_at FROM suite ORDER BY is_benchmark DESC, name"""
+SAVE_POLICY = """
+    INSERT INTO gate_policy (detail) VALUES ($1) ON CONFLICT (singleton) DO UPDATE SET detail = $1"""
+FIND_POLICY = "SELECT detail FROM gate_policy"
+WARN_JOBS_ON_BASE = """
+    UPDATE job SET warnings = warnings || $2::jsonb
+     WHERE spec ->> 'base_sha' = $1 AND phase NOT IN ('succeeded', 'failed', 'cancelled')
+    RETURNING job_id, tenant"""
 SAVE_BASE = """
     INSERT INTO base_model (name, base_sha, detail, registered_at) VALUES ($1, $2, $3, $4)
     ON CONFLICT (name) DO UPDATE SET base_sha = $2, detail = $3, registered_at = $4"""
@@ -177,6 +192,21 @@ async def add_event(
     data = event.model_dump(mode="json")
     await conn.execute(HOLD_JOB, job_id)
     await conn.execute(INSERT_EVENT, job_id, tenant, event_id, event.type, *told, data, at)
+
+
+async def add_warnings(
+    conn: Connection,
+    job_id: str,
+    tenant: str,
+    event_id: str,
+    warnings: Sequence[Mapping[str, str]],
+    at: datetime,
+) -> None:
+    """Show them in the job's timeline, as following from the event."""
+    await conn.execute(HOLD_JOB, job_id)
+    for warning in warnings:
+        values = (job_id, tenant, event_id, "JobWarned", "warn", warning["message"], dict(warning), at)
+        await conn.execute(INSERT_EVENT, *values)
 
 
 async def events_before(database: Database, job_id: str, *, before: int | None, limit: int) -> list[Any]:

@@ -76,6 +76,8 @@ class Extensions(Spec):
     holdout_file: str | None = None
     safety_mix: SafetyMixChoice | None = None
     auto_deploy: bool = True
+    allow_ungated: bool = False
+    """Train although the gate has nothing to ask in a stage that it requires."""
     max_cost: Annotated[None, BeforeValidator(_not_yet)] = None
 
 

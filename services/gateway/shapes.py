@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending
+from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending, stage_of_suite
 
 Row = Any
 Shape = dict[str, Any]
@@ -130,6 +130,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "phase": row["phase"],
         "attempt": row["attempt"],
         "waiting_for": row["waiting_for"],
+        "warnings": row["warnings"],
         "num_steps": row["num_steps"],
         "last_step": row["last_step"],
         "progress": _progress(row),
@@ -251,6 +252,20 @@ def evaluation(row: Row) -> Shape:
         "number": row["number"],
         "evidence": row["evidence"],
         "progress": _eval_progress(row["progress"]),
+    }
+
+
+def suite(row: Row) -> Shape:
+    """What every gate asks; its items are nobody's to read."""
+    return {
+        "id": row["name"],
+        "object": "suite",
+        "name": row["name"],
+        "stage": stage_of_suite(row["is_benchmark"], row["detail"]),
+        "rows": row["rows"],
+        "digest": row["digest"],
+        "registered_at": unix(row["registered_at"]),
+        "retune": row["detail"],
     }
 
 

@@ -21,9 +21,9 @@ REVOKE_KEYS = """
     UPDATE api_key SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL RETURNING id"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 INSERT_FILE = """
-    INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
-FILE_COLUMNS = "file_id, tenant, sha256, size_bytes, filename, purpose, format, created_at"
+    INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, created_at, num_rows)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"""
+FILE_COLUMNS = "file_id, tenant, sha256, size_bytes, filename, purpose, format, created_at, num_rows"
 FIND_FILE = f"SELECT {FILE_COLUMNS} FROM file WHERE file_id = $1 AND tenant = $2 AND deleted_at IS NULL"
 LIST_FILES = f"""
     SELECT {FILE_COLUMNS} FROM file
@@ -76,11 +76,11 @@ async def add_file(
     tenant: str,
     purpose: str,
     file_format: DatasetFormat | None,
+    num_rows: int,
     now: datetime,
 ) -> None:
-    await conn.execute(
-        INSERT_FILE, ref.file_id, tenant, ref.sha256, ref.size_bytes, ref.filename, purpose, file_format, now
-    )
+    about = (ref.file_id, tenant, ref.sha256, ref.size_bytes, ref.filename, purpose, file_format, now)
+    await conn.execute(INSERT_FILE, *about, num_rows)
 
 
 async def find_file_row(conn: Connection | Database, file_id: str, tenant: str) -> Any:
@@ -95,7 +95,7 @@ async def find_file(conn: Connection | Database, file_id: str, tenant: str) -> S
         file_id=row["file_id"], sha256=row["sha256"], size_bytes=row["size_bytes"], filename=row["filename"]
     )
     found = None if row["format"] is None else DatasetFormat(row["format"])
-    return StoredFile(ref, row["purpose"], found, row["created_at"])
+    return StoredFile(ref, row["purpose"], found, row["created_at"], row["num_rows"])
 
 
 async def list_files(

@@ -74,6 +74,12 @@ def look_at(path: Path, *, purpose: str) -> DatasetFormat | None:
     return found
 
 
+def count_rows(path: Path) -> int:
+    """Lines with something in them."""
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(MAX_ROW_BYTES + 1):
         yield line

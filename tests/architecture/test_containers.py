@@ -26,7 +26,7 @@ from tests.architecture.containers import (
 from tests.architecture.source import ROOT
 
 PARTS = {"kafka", "postgres", "s3"}
-OURS = {"provision", "replica_network", "admin"}
+OURS = {"provision", "replica_network", "admin", "suites"}
 """Containers that are neither a part nor a service."""
 VARIANTS = {"provisioner-gpu", "evaluator-gpu", "serving_controller-gpu"}
 PROVISIONED = {"SCRATCH_DIR", "NODES_DIR", "REPLICAS_DIR", "REPLICA_KEYS_DIR", "KEYS_DIR", "CACHE_DIR"}
@@ -136,9 +136,16 @@ class TestImages:
         # `retune up` starts the local stack, which a container has no use for.
         command_line = provided.loaded_by("services.admin.app", without="deploy.local")
         assert provided.missing(command_line, extras(services()["admin"])) == set()
-        assert (
-            provided.missing(provided.loaded_by("deploy.provision"), extras(services()["provision"])) == set()
-        )
+        for name in ("provision", "suites"):
+            loaded = provided.loaded_by(f"deploy.{name}.__main__")
+            assert provided.missing(loaded, extras(services()[name])) == set()
+
+    def test_the_built_in_suites_are_in_the_image_that_registers_them(self):
+        copied = [
+            arguments for word, arguments in instructions(dockerfile(services()["suites"])) if word == "COPY"
+        ]
+        assert "deploy/suites deploy/suites" in copied
+        assert services()["suites"]["command"] == ["python", "-m", "deploy.suites"]
 
     def test_every_dockerfile_is_used_and_every_extra_declared(self):
         assert {dockerfile(services()[name]) for name in BUILT} == set(DOCKERFILES)
@@ -300,7 +307,10 @@ class TestProfiles:
         for variant in VARIANTS:
             assert (profiles[variant], profiles[tree_service(variant)]) == (["gpu"], ["cpu"])
         rest = set(services()) - VARIANTS - {tree_service(variant) for variant in VARIANTS}
-        assert {name: profiles[name] for name in rest if profiles[name]} == {"admin": ["cli"]}
+        assert {name: profiles[name] for name in rest if profiles[name]} == {
+            "admin": ["cli"],
+            "suites": ["cli"],
+        }
 
     @pytest.mark.parametrize("variant", sorted(VARIANTS))
     def test_a_variant_has_the_devices(self, variant: str):

@@ -10,11 +10,12 @@ FROZEN = {
         "list": "purpose",
         "validate": "path model holdout",
         "report": "dataset_id",
+        "suites": "",
         "register-benchmark": "name path kind num_fewshot margin_points",
         "register-safety-suite": "name path benign",
     },
     "jobs": {
-        "submit": "training_file model suffix validation_file holdout safety_mix options watch",
+        "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated watch",
         "list": "",
         "show": "job_id",
         "watch": "job_id",

@@ -83,7 +83,11 @@ class World:
         return answer.json()
 
     async def register_base(self) -> None:
-        fact = BaseModelRegistered(
+        await self.voices.say("registry", self.registered_base())
+        await until(lambda: self.is_consumed("model.events", self.base_name, 1), "the base model")
+
+    def registered_base(self) -> BaseModelRegistered:
+        return BaseModelRegistered(
             name=self.base_name,
             base_sha=self.base_sha,
             manifest_sha256=a_sha("manifest"),
@@ -92,8 +96,14 @@ class World:
             context_tokens=512,
             num_parameters=1,
         )
-        await self.voices.say("registry", fact)
-        await until(lambda: self.is_consumed("model.events", self.base_name, 1), "the base model")
+
+    async def know_suites(self) -> None:
+        """One for each stage: other tests of this stack start an evaluator, which says that it requires some."""
+        suites = [("any", True, {}), ("harm", False, {}), ("harmless", False, {"expects": "answer"})]
+        query = """INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at)
+                   VALUES ($1, $2, 'x', 1000, $3::jsonb, now()) ON CONFLICT DO NOTHING"""
+        for name, is_benchmark, detail in suites:
+            await self.db.execute(query, name, is_benchmark, json.dumps(detail))
 
     async def is_consumed(self, topic: str, key: str, sequence: int) -> bool:
         query = "SELECT sequence >= $3 FROM position WHERE topic = $1 AND aggregate_id = $2"
@@ -391,15 +401,24 @@ async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
 async def opened(stack: Stack) -> AsyncIterator[World]:
     await stack.start("gateway", env=ENV)
     await stack.wait_healthy("gateway")
-    topics = ("job.commands", "dataset.commands", "model.commands", "tenant.events", "parked.gateway")
     async with AsyncExitStack() as closing:
         closing.push_async_callback(stack.stop, "gateway")
+        world = await closing.enter_async_context(met(stack))
+        world.keys["other"] = await new_key(world, "other")
+        await world.know_suites()
+        yield world
+
+
+@asynccontextmanager
+async def met(stack: Stack) -> AsyncIterator[World]:
+    """On a stack whose gateway runs."""
+    topics = ("job.commands", "dataset.commands", "model.commands", "tenant.events", "parked.gateway")
+    async with AsyncExitStack() as closing:
         speaking = await closing.enter_async_context(voices(stack))
         heard = await closing.enter_async_context(ear(stack, *topics))
         world = World(stack, speaking, heard, await asyncpg.connect(stack.postgres_dsn("gateway")))
         closing.push_async_callback(world.close)
         world.keys["demo"] = stack.operator_env()["RETUNE_API_KEY"]
-        world.keys["other"] = await new_key(world, "other")
         await world.register_base()
         yield world
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.evaluation import Check, EvalFailed, EvalProgressed, EvalStarted, StageResult
+from schemas.evaluation import Check, EvalFailed, EvalPassed, EvalProgressed, EvalStarted, StageResult
 from schemas.job import JobSubmitted, JobSucceeded
 from services.gateway.decide import GateStatus
 from shared.clock import utc_now
@@ -124,6 +124,17 @@ class TestABlockedJob:
         assert (job["retune"]["is_usable"], job["error"]["code"]) == (False, "not_promoted")
         await world.voices.say("evaluator", told.started, told.failed)
         await told.gate_is("failed")
+
+    async def test_shows_the_newest_verdict_also_where_an_older_one_is_heard_later(self, world: World):
+        told = Told(world)
+        again = told.started.model_copy(update={"eval_id": f"{told.eval_id}-again", "number": 2})
+        passed = EvalPassed(**again.model_dump(), stages=())
+        await world.voices.say("scheduler", told.submitted, told.succeeded)
+        await world.voices.say("evaluator", again, passed)
+        await told.gate_is("passed")
+        await world.voices.say("evaluator", told.started, told.failed)
+        await until(lambda: world.is_consumed("eval.events", told.eval_id, 2), "the older verdict")
+        assert (await told.job())["retune"]["gate"]["eval_id"] == passed.eval_id
 
     async def test_explains_itself_to_the_official_client(self, world: World):
         told = Told(world)

@@ -219,6 +219,7 @@ async def made(bench: Bench) -> Made:
         validation=rows(1, seed=98) + rows(9, seed=3),
         safety_mix=rows(40, seed=4),
         sources={"arc": [{"question": BENCHMARK, "choices": ["a", "b"]}]},
+        answer_tokens=3,
     )
 
 
@@ -256,6 +257,7 @@ class TestPlantedFaults:
         assert (counts.rows, counts.safety_rows, counts.validation_rows) == (72, 12, 10)
         assert (counts.rejected_rows, counts.exact_duplicates, counts.near_duplicates) == (4, 2, 1)
         assert (counts.contaminated_rows, made.report.safety_rows) == (2, 12)
+        assert (counts.holdout_rows, counts.long_answers, counts.answer_tokens) == (51, 51, 3)
 
     def test_the_targets_are_the_assistants_words_and_their_end(self, made: Made) -> None:
         for line, (whole, targets) in made.examples().items():

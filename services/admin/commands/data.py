@@ -17,14 +17,16 @@ from schemas.evaluation import (
     SafetySuiteRegistered,
 )
 from services.admin import bus
-from services.admin.api import RefusedByPlatform
+from services.admin.api import Api, RefusedByPlatform
 from services.admin.commands.context import api, connection
+from services.admin.connection import Unreachable
 from services.admin.output import note, show, show_table, stderr
 
 app = typer.Typer(help="Files, datasets, benchmarks and safety suites.", no_args_is_help=True)
 
 POLL_SECONDS = 0.5
 REGISTER_SECONDS = 120.0
+LISTED_SECONDS = 30.0
 
 
 @app.command()
@@ -78,6 +80,14 @@ def report(dataset_id: str) -> None:
     show(found, json.dumps(found, indent=1, ensure_ascii=False))
 
 
+@app.command()
+def suites() -> None:
+    """List the benchmarks and safety suites that every gate asks."""
+    found = list(api().pages("/suites"))
+    rows = [(s["name"], s["stage"], s["rows"], s["digest"][:12]) for s in found]
+    show_table(found, ("name", "stage", "rows", "digest"), rows)
+
+
 @app.command("register-benchmark")
 def register_benchmark(
     name: str,
@@ -99,6 +109,7 @@ def register_benchmark(
     )
     fact = bus.command(connection(), command, until=[BenchmarkRegistered], seconds=REGISTER_SECONDS)
     assert isinstance(fact, BenchmarkRegistered)
+    wait_until_listed(api(), fact)
     show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} rows, digest {fact.digest}")
 
 
@@ -119,7 +130,24 @@ def register_safety_suite(
     )
     fact = bus.command(connection(), command, until=[SafetySuiteRegistered], seconds=REGISTER_SECONDS)
     assert isinstance(fact, SafetySuiteRegistered)
+    wait_until_listed(api(), fact)
     show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} prompts, digest {fact.digest}")
+
+
+def wait_until_listed(platform: Api, fact: BenchmarkRegistered | SafetySuiteRegistered) -> None:
+    """Until the gateway has heard of the suite, so that a job submitted now is not refused for want of it.
+
+    Raises Unreachable.
+    """
+    deadline = time.monotonic() + LISTED_SECONDS
+    while not any(
+        (suite["name"], suite["digest"]) == (fact.name, fact.digest) for suite in platform.pages("/suites")
+    ):
+        if time.monotonic() > deadline:
+            raise Unreachable(
+                f"{fact.name} is registered, and the gateway has not heard of it; see `retune status`"
+            )
+        time.sleep(POLL_SECONDS)
 
 
 def _blob(path: Path, purpose: str) -> FileRef:

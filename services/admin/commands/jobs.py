@@ -33,10 +33,13 @@ def submit(
     options: Annotated[
         str, typer.Option(help='JSON for `retune`: {"recipe": …, "resources": …, "gate": …, "policy": …}')
     ] = "{}",
+    allow_ungated: Annotated[
+        bool, typer.Option("--allow-ungated", help="Train although the gate cannot pass for want of suites.")
+    ] = False,
     watch: Annotated[bool, typer.Option(help="Show progress until the job ends.")] = False,
 ) -> None:
     """Submit a job."""
-    extensions = _options(options)
+    extensions = _options(options) | ({"allow_ungated": True} if allow_ungated else {})
     if holdout:
         extensions["holdout_file"] = _file_id(holdout)
     if safety_mix:
@@ -45,6 +48,8 @@ def submit(
     if validation_file:
         body["validation_file"] = _file_id(validation_file)
     job = api().post(JOBS, body)
+    for warning in job["retune"]["warnings"]:
+        note(f"warning: {warning['message']}")
     if watch:
         note(job["id"])
         _watch(job["id"])

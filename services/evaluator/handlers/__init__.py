@@ -6,7 +6,7 @@ from schemas.model import ModelRegistered, PromotionRefused
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
 from services.evaluator.clients.jury import Jury
-from services.evaluator.handlers import evaluations
+from services.evaluator.handlers import evaluations, policy
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate
 from services.evaluator.handlers.suites import CheckSuite, SuiteDesk
@@ -20,6 +20,8 @@ def register(service: Service, settings: Settings) -> None:
     service.on(RegisterBenchmark, desk.register_benchmark)
     service.on(RegisterSafetySuite, desk.register_safety_suite)
     service.on_task(CheckSuite, work=desk.check, done=desk.checked, failed=desk.refused)
+
+    service.on_start(lambda: policy.publish(service, settings))
 
     service.on(JobEvaluating, evaluations.job_evaluating)
     service.on(JobCancelled, evaluations.job_cancelled)

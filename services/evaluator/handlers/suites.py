@@ -50,7 +50,7 @@ class SuiteDesk:
         self._cache = cache
 
     async def register_benchmark(self, command: RegisterBenchmark, unit: Unit) -> None:
-        _require_name(command.name)
+        await _require_admissible(command, unit)
         await unit.start_task(
             CheckSuite(
                 command="RegisterBenchmark",
@@ -64,7 +64,7 @@ class SuiteDesk:
         )
 
     async def register_safety_suite(self, command: RegisterSafetySuite, unit: Unit) -> None:
-        _require_name(command.name)
+        await _require_admissible(command, unit)
         await unit.start_task(
             CheckSuite(
                 command="RegisterSafetySuite",
@@ -124,6 +124,14 @@ class SuiteDesk:
                 param="file",
             )
         )
+
+
+async def _require_admissible(command: RegisterBenchmark | RegisterSafetySuite, unit: Unit) -> None:
+    _require_name(command.name)
+    is_safety = isinstance(command, RegisterSafetySuite)
+    if command.only_new and await store.has_suite(unit.conn, command.name, is_safety=is_safety):
+        message = f"{command.name} is registered already and only_new is set: it stays as it is"
+        raise Refused("already_registered", message, param="name", subject_id=command.name)
 
 
 def _require_name(name: str) -> None:

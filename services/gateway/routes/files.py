@@ -45,6 +45,7 @@ async def _store(caller: Caller, found: Gateway, file: UploadFile, purpose: str)
     try:
         await asyncio.to_thread(_spool, file, path)
         file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
+        num_rows = await asyncio.to_thread(uploads.count_rows, path)
         size_bytes, digest = path.stat().st_size, await asyncio.to_thread(sha256_of, path)
         await found.service.objects.put_file(layout.blob(digest), path, sha256=digest)
     finally:
@@ -57,7 +58,13 @@ async def _store(caller: Caller, found: Gateway, file: UploadFile, purpose: str)
     )
     async with found.service.unit() as unit:
         await store.add_file(
-            unit.conn, ref, tenant=caller.tenant, purpose=purpose, file_format=file_format, now=unit.now
+            unit.conn,
+            ref,
+            tenant=caller.tenant,
+            purpose=purpose,
+            file_format=file_format,
+            num_rows=num_rows,
+            now=unit.now,
         )
     failpoint("gateway.accepted")
     return shapes.file(await store.find_file_row(found.service.database, ref.file_id, caller.tenant))

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
-from services.gateway import decide, readmodels, shapes, store
+from services.gateway import decide, readmodels, shapes, store, submission
 from services.gateway.decide import Inputs
 from services.gateway.deps import Caller, Found, Gateway, page_size, refusal, unknown_place
 from services.gateway.errors import ApiError, not_found
@@ -60,10 +60,14 @@ async def _submit(unit: Unit, caller: Caller, body: CreateJob) -> dict[str, Any]
         body, inputs, tenant=caller.tenant, tier=caller.tier, job_id=job_id, dataset_id=dataset_id
     )
     dataset = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
+    obstacles = await submission.obstacles_to(unit.conn, submit.spec, caller.tenant)
+    decide.refuse_final(obstacles)
     await unit.emit(dataset, submit)
     await unit.conn.execute(readmodels.NOTE_DATASET, dataset_id, caller.tenant)
     spec = submit.spec.model_dump(mode="json")
     await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
+    warnings = submission.in_words(obstacles)
+    await readmodels.update_job(unit.conn, job_id, caller.tenant, warnings=warnings)
     return shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
 
 
@@ -123,6 +127,8 @@ async def resume(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
 async def retry(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
     """The new job, which is like this one and names it as `retry_of`."""
     original = await row_of(caller, found, job_id)
+    if why := await submission.why_stale(found.service.database, original["spec"]):
+        raise ApiError(400, why, param="fine_tuning_job_id", code="stale_base")
     new_job_id = f"ftjob-{uuid4().hex[:16]}"
     command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)
     if await _sent(caller, found, command, until=lambda row: row is not None, about=new_job_id) is None:

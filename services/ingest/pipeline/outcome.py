@@ -30,6 +30,7 @@ class Made:
     totals: PartTotals = field(default_factory=PartTotals)
     lengths: "array[int]" = field(default_factory=lambda: array("i"))
     safety_rows: int = 0
+    long_answers: int = 0
     samples: tuple[Sample, ...] = ()
     source_grams: dict[str, int] = field(default_factory=dict)
 
@@ -68,7 +69,7 @@ def make_report(order: Order, findings: Findings, made: Made) -> DatasetReport:
 
 
 def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntry) -> DatasetManifest:
-    training = findings.tally("training")
+    training, holdout = findings.tally("training"), findings.tally("holdout")
     assert training is not None, "a ready dataset has a training file"
     assert training.format is not None, "a ready file has a format"
     return DatasetManifest(
@@ -90,6 +91,9 @@ def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntr
             near_duplicates=training.near,
             contaminated_rows=training.contaminated,
             safety_rows=made.safety_rows,
+            holdout_rows=holdout.kept if holdout else None,
+            long_answers=made.long_answers,
+            answer_tokens=order.answer_tokens if holdout else None,
         ),
         training=made.training,
         validation=made.validation,

@@ -7,6 +7,7 @@ from pathlib import Path
 from schemas.dataset import FileRole
 from schemas.specification import FORMATS_OF_METHOD, DatasetFormat
 from services.ingest.pipeline import outcome
+from services.ingest.pipeline.answers import count_long_answers
 from services.ingest.pipeline.contamination import make_source, read_source
 from services.ingest.pipeline.duplicates import DuplicateIndex, TextSpool
 from services.ingest.pipeline.examine import Accepted, Examiner
@@ -46,6 +47,7 @@ class Files:
         self._tokenizer = load_tokenizer(order.tokenizer)
         _require_template(order, template_sha256(self._tokenizer))
         self._sources = tuple(read_source(source.name, source.path) for source in order.sources)
+        self._long_answers = 0
         self._texts = TextSpool(order.scratch / "texts")
         index = DuplicateIndex(self._texts, similarity=self._policy.near_duplicate_similarity)
         self._screen = Screen(index, self._policy, order.workers, say)
@@ -65,6 +67,7 @@ class Files:
             totals=writer.totals,
             lengths=writer.lengths,
             safety_rows=safety_rows,
+            long_answers=self._long_answers,
             samples=samples.samples(self._tokenizer),
             source_grams={source.name: len(source.grams) for source in self._sources},
         )
@@ -81,6 +84,14 @@ class Files:
             rows = self._screen.kept_rows(path, examiner, tally)
             holdout = make_source(HOLDOUT, (row.text for row in rows))
             self._sources = (*self._sources, holdout)
+            if self._order.answer_tokens is not None:
+                self._long_answers = count_long_answers(
+                    path,
+                    expected=tally.format,
+                    policy=self._policy,
+                    tokenizer=self._tokenizer,
+                    budget=self._order.answer_tokens,
+                )
 
     def _make_validation(self) -> PartWriter:
         writer = self._part_writer("validation")

@@ -12,7 +12,7 @@ JOB = {
     "model": "tiny",
     "fine_tuned_model": None,
     "error": {},
-    "retune": {"phase": "running", "gate": {"status": "pending"}, "cost_usd": "0.25"},
+    "retune": {"phase": "running", "gate": {"status": "pending"}, "warnings": [], "cost_usd": "0.25"},
 }
 MODEL = {
     "id": "ft:tiny:acme:docs:1f2e3d4c",
@@ -26,6 +26,7 @@ FILE = {
     "purpose": "fine-tune",
     "retune": {"format": "chat", "sha256": "5e" * 32},
 }
+SUITE = {"name": "refusals", "stage": "safety", "rows": 192, "digest": "5e" * 32}
 POOL = {
     "pool": "cpu-spot",
     "price_class": "spot",
@@ -99,6 +100,11 @@ TABLES = {
         {"GET /files": paged(FILE)},
         [FILE],
         ["id name bytes purpose format", "file-1 train.jsonl 1000 fine-tune chat"],
+    ),
+    ("data", "suites"): (
+        {"GET /suites": paged(SUITE)},
+        [SUITE],
+        ["name stage rows digest", "refusals safety 192 5e5e5e5e5e5e"],
     ),
     ("nodes", "pools"): (
         {"GET /admin/pools": paged(POOL)},
@@ -209,3 +215,16 @@ def test_markup_in_data_is_printed_as_it_is(retune):
         "retune": JOB["retune"] | {"phase": "[red]odd[/red]"}
     }
     assert retune.run("jobs", "cancel", "ftjob-1")[1] == "ftjob-1: [red]odd[/red]\n"
+
+
+def test_what_a_job_is_warned_of_is_printed_beside_its_id(retune):
+    warning = {
+        "code": "gate_cannot_pass",
+        "message": "the gate's stage safety has nothing to ask",
+        "param": "x",
+    }
+    job = JOB | {"retune": JOB["retune"] | {"warnings": [warning]}}
+    retune.answers["POST /fine_tuning/jobs"] = job
+    code, out, err = retune.run("jobs", "submit", "file-1", "--model", "tiny", "--allow-ungated")
+    assert (code, out, err) == (0, "ftjob-1\n", f"warning: {warning['message']}\n")
+    assert json.loads(retune.requests[-1].content)["retune"] == {"allow_ungated": True}

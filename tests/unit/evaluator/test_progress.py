@@ -123,4 +123,5 @@ class TestTelling:
             teller.note(report("safety:refusals", 1, 50))
             await asyncio.sleep(0)
             teller.note(report("safety:refusals", 2, 50, side="base"))
+            await asyncio.sleep(0)
         assert [each.stage for each in begun] == ["benchmark", "safety"]

@@ -61,6 +61,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "last_step": 0,
         "trained_tokens": None,
         "waiting_for": "",
+        "warnings": [],
         "fine_tuned_model": None,
         "model_id": None,
         "is_promoted": None,

@@ -1,0 +1,126 @@
+"""What is known at submit to keep a job from running, or its model from passing the gate. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from schemas.base import PriceClass
+from schemas.node import PoolCapacityChanged
+from schemas.specification import HoldoutRule, JobSpec
+
+REGISTER = {
+    "benchmark": "`retune data register-benchmark` registers one",
+    "safety": "`retune data register-safety-suite` registers one",
+    "over_refusal": "`retune data register-safety-suite --benign` registers one",
+}
+"""What an operator does about a stage without a suite."""
+CLASSES: dict[str, tuple[PriceClass, ...]] = {
+    PriceClass.SPOT: (PriceClass.SPOT,),
+    PriceClass.ON_DEMAND: (PriceClass.ON_DEMAND,),
+    "spot-first": (PriceClass.SPOT, PriceClass.ON_DEMAND),
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The evaluator's settings, as it published them."""
+
+    required_stages: frozenset[str]
+    judge_urls: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the gateway has heard. Nothing is held against a job for want of news."""
+
+    policy: Policy | None = None
+    stages: frozenset[str] = frozenset()
+    """Stages that have a suite."""
+    pools: tuple[PoolCapacityChanged, ...] = ()
+    holdout_rows: int | None = None
+    """Lines of the job's holdout; None where it has none, or one that nobody counted."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    code: str
+    message: str
+    param: str
+    """The field of JobSpec at fault."""
+    is_final: bool = True
+    """Whether nothing that happens later can remove it, so that the job is refused."""
+
+
+def obstacles(spec: JobSpec, known: Known) -> tuple[Obstacle, ...]:
+    return (
+        *_of_suites(spec, known),
+        *_of_holdout(spec, known),
+        *_of_judge(spec, known),
+        *_of_pools(spec, known),
+    )
+
+
+def _of_suites(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
+    """A required stage that nothing is asked in: the verdict would be inconclusive."""
+    required = known.policy.required_stages if known.policy else frozenset()
+    asked = (
+        known.stages | ({"holdout"} if spec.holdout else set()) | ({"judge"} if spec.gate.judge else set())
+    )
+    for stage in sorted(required - asked):
+        remedy = REGISTER.get(stage, f"the job must name its {stage}")
+        message = (
+            f"the gate's stage {stage} is required and has nothing to ask, so the model cannot pass: {remedy}; "
+            "allow_ungated trains anyway"
+        )
+        yield Obstacle("gate_cannot_pass", message, "allow_ungated", is_final=not spec.allow_ungated)
+
+
+def _of_holdout(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
+    rule, rows = spec.gate.holdout, known.holdout_rows
+    if spec.holdout is None and rule != HoldoutRule():
+        message = "gate.holdout: the job names no holdout file, so there is nothing to hold the rule against"
+        yield Obstacle("holdout_missing", message, "holdout")
+    if rows is not None and rows < rule.min_items:
+        message = f"the holdout has {rows} rows, the gate needs at least {rule.min_items}: add rows, or leave it out"
+        yield Obstacle("holdout_too_small", message, "holdout")
+
+
+def _of_judge(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
+    judge = spec.gate.judge
+    if judge is None:
+        return
+    if spec.holdout is None:
+        message = "gate.judge: a judge compares answers to the holdout, and the job names no holdout file"
+        yield Obstacle("holdout_missing", message, "holdout")
+    if known.policy is not None and judge.url not in known.policy.judge_urls:
+        allowed = ", ".join(sorted(known.policy.judge_urls)) or "none"
+        message = f"gate.judge.url: the operator does not allow {judge.url!r}; allowed: {allowed}"
+        yield Obstacle("judge_not_allowed", message, "gate.judge.url")
+
+
+def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
+    """Operators change how many nodes a pool has, but neither its price class nor what its nodes are."""
+    wanted = spec.resources
+    names = ", ".join(sorted(pool.pool for pool in known.pools))
+    named = [pool for pool in known.pools if wanted.pool in (None, pool.pool)]
+    if not known.pools:
+        return
+    if not named:
+        message = f"resources.pool: there is no pool {wanted.pool!r}; known: {names}"
+        yield Obstacle("unknown_pool", message, "resources.pool")
+        return
+    suited = [
+        pool
+        for pool in named
+        if pool.price_class in CLASSES[wanted.price_class]
+        and pool.devices_per_node >= wanted.devices_per_node
+    ]
+    asked = f"{wanted.nodes} node(s) with {wanted.devices_per_node} device(s) each ({wanted.price_class})"
+    if not suited:
+        where = f"pool {wanted.pool}" if wanted.pool else f"any pool ({names})"
+        yield Obstacle("no_pool_holds", f"resources: {asked} do not fit into {where}", "resources")
+    elif all(pool.nodes < wanted.nodes for pool in suited):
+        largest = max(pool.nodes for pool in suited)
+        message = (
+            f"resources: {asked}, and the largest pool has {largest} now: the job waits until one has more"
+        )
+        yield Obstacle("no_pool_holds", message, "resources.nodes", is_final=False)

@@ -1,0 +1,118 @@
+"""What is known at submit: refused where nothing later can help, warned of elsewhere, silent where nothing is known."""
+
+import pytest
+
+from schemas.node import PoolCapacityChanged
+from services.gateway.decide import refuse_final
+from services.gateway.errors import ApiError
+from services.gateway.obstacles import Known, Policy, obstacles
+from tests.builders import a_file_ref, a_job_spec
+
+JUDGE = {"url": "http://judge.test/v1", "model": "judge"}
+POLICY = Policy(frozenset({"benchmark", "safety"}), frozenset({JUDGE["url"]}))
+ALL = frozenset({"benchmark", "safety"})
+
+
+def a_pool(name: str = "cpu-spot", **changes: object) -> PoolCapacityChanged:
+    fields = {"price_class": "spot", "nodes": 4, "free": 4, "devices_per_node": 1, "price_per_hour": "0.1"}
+    return PoolCapacityChanged(**{"pool": name} | fields | changes)
+
+
+def a_spec(**changes: object):
+    base = a_job_spec(training_file=a_file_ref())
+    return type(base).model_validate(base.model_dump() | changes)
+
+
+def found(known: Known, **changes: object) -> list[tuple[str, str, bool]]:
+    return [(each.code, each.param, each.is_final) for each in obstacles(a_spec(**changes), known)]
+
+
+HOLDOUT = a_file_ref().model_dump()
+
+
+def test_nothing_is_held_against_a_job_for_want_of_news():
+    assert found(Known()) == []
+    assert found(Known(), resources={"pool": "x", "nodes": 64}, gate={"judge": JUDGE}, holdout=HOLDOUT) == []
+
+
+def test_a_job_with_all_that_the_gate_needs_has_no_obstacle():
+    known = Known(POLICY, ALL, (a_pool(),), holdout_rows=200)
+    assert found(known, holdout=HOLDOUT, gate={"judge": JUDGE}) == []
+
+
+@pytest.mark.parametrize("stage", ["benchmark", "safety"])
+def test_a_required_stage_without_a_suite_is_final_unless_asked_otherwise(stage):
+    known = Known(POLICY, ALL - {stage})
+    assert found(known) == [("gate_cannot_pass", "allow_ungated", True)]
+    assert found(known, allow_ungated=True) == [("gate_cannot_pass", "allow_ungated", False)]
+    (obstacle,) = obstacles(a_spec(), known)
+    assert f"stage {stage}" in obstacle.message
+    assert "`retune data register-" in obstacle.message
+
+
+def test_a_required_stage_that_the_job_must_name_says_so():
+    known = Known(Policy(frozenset({"holdout", "judge"}), frozenset({JUDGE["url"]})))
+    assert [each.message.split("stage ")[1].split()[0] for each in obstacles(a_spec(), known)] == [
+        "holdout",
+        "judge",
+    ]
+    assert found(known, holdout=HOLDOUT, gate={"judge": JUDGE}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "known", "expected"),
+    [
+        ({"gate": {"judge": JUDGE}}, Known(), ("holdout_missing", "holdout", True)),
+        ({"gate": {"holdout": {"metric": "perplexity"}}}, Known(), ("holdout_missing", "holdout", True)),
+        ({"holdout": HOLDOUT}, Known(holdout_rows=20), ("holdout_too_small", "holdout", True)),
+        (
+            {"holdout": HOLDOUT, "gate": {"holdout": {"min_items": 500}}},
+            Known(holdout_rows=499),
+            ("holdout_too_small", "holdout", True),
+        ),
+        (
+            {"holdout": HOLDOUT, "gate": {"judge": JUDGE}},
+            Known(Policy(frozenset(), frozenset())),
+            ("judge_not_allowed", "gate.judge.url", True),
+        ),
+        ({"resources": {"pool": "gpu"}}, Known(pools=(a_pool(),)), ("unknown_pool", "resources.pool", True)),
+        (
+            {"resources": {"devices_per_node": 2}},
+            Known(pools=(a_pool(),)),
+            ("no_pool_holds", "resources", True),
+        ),
+        (
+            {"resources": {"price_class": "on-demand"}},
+            Known(pools=(a_pool(),)),
+            ("no_pool_holds", "resources", True),
+        ),
+        (
+            {"resources": {"pool": "a", "devices_per_node": 8}},
+            Known(pools=(a_pool("a"), a_pool("b", devices_per_node=8))),
+            ("no_pool_holds", "resources", True),
+        ),
+        (
+            {"resources": {"nodes": 5}},
+            Known(pools=(a_pool(), a_pool("small", nodes=0))),
+            ("no_pool_holds", "resources.nodes", False),
+        ),
+    ],
+)
+def test_each_obstacle_names_its_field_and_whether_it_can_go_away(changes, known, expected):
+    assert found(known, **changes) == [expected]
+
+
+@pytest.mark.parametrize("rows", [None, 500])
+def test_a_holdout_that_is_large_enough_or_was_never_counted_is_none(rows):
+    assert found(Known(holdout_rows=rows), holdout=HOLDOUT) == []
+
+
+def test_spot_first_takes_on_demand_too():
+    assert found(Known(pools=(a_pool(price_class="on-demand"),))) == []
+
+
+def test_a_request_is_refused_by_the_name_of_its_own_parameter():
+    with pytest.raises(ApiError, match="40 rows") as caught:
+        refuse_final(obstacles(a_spec(holdout=HOLDOUT), Known(holdout_rows=40)))
+    assert caught.value.body["error"]["param"] == "retune.holdout_file"
+    refuse_final(obstacles(a_spec(resources={"nodes": 9}), Known(pools=(a_pool(),))))
