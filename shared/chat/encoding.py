@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.chat.conversation import BadMessage
 from shared.chat.rendering import Rendering
-from shared.chat.special import FIRST_ALIAS, SpecialTokens
+from shared.chat.special import FIRST_ALIAS, MAX_ALIASES, SpecialTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,8 @@ class TokenEncoder:
 
         Held against the ordinary way on a text in which only the template's are left.
         """
+        if len(self._special.texts) > MAX_ALIASES:
+            return _unsplit("messages")
         if self._aliased is None:
             self._aliased = _AliasedTokenizer(self._tokenizer, self._special)
         (ordinary,) = self._encodings([guarded])

@@ -11,7 +11,8 @@ from typing import Any
 FIRST_FILLER = 0xF0000
 """Planes 15 and 16 are for private use: one filler per literal, one alias per special token."""
 FIRST_ALIAS = 0x100000
-MAX_LITERALS = 0xFFFD
+MAX_LITERALS = MAX_ALIASES = 0xFFFE
+"""Characters of a plane; the last two of each are none."""
 FILLERS = re.compile("([\U000f0000-\U000ffffd])\\1*")
 PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
 

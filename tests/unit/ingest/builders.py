@@ -22,6 +22,10 @@ def assistant(content: Any = "A tree kept in an array.", **more: Any) -> dict[st
     return {"role": "assistant", "content": content, **more}
 
 
+def calls(*listed: Any, **more: Any) -> dict[str, Any]:
+    return assistant(None, tool_calls=list(listed), **more)
+
+
 def system(content: Any = "Answer briefly.") -> dict[str, Any]:
     return {"role": "system", "content": content}
 

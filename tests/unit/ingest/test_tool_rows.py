@@ -8,14 +8,10 @@ from schemas.specification import DatasetFormat
 from services.ingest.pipeline.examine import Accepted
 from services.ingest.pipeline.rules import FIXES
 from services.ingest.pipeline.text import row_digest
-from tests.unit.ingest.builders import assistant, chat, examine, parse, problem_of, system, tool, user
+from tests.unit.ingest.builders import assistant, calls, chat, examine, parse, problem_of, system, tool, user
 from tests.unit.shared.chat.conversations import CLOCK, WEATHER, call, result, tool_row
 
 PREFERENCE = DatasetFormat.PREFERENCE
-
-
-def calls(*listed: Any, **more: Any) -> dict[str, Any]:
-    return assistant(None, tool_calls=list(listed), **more)
 
 
 def function(**fields: Any) -> dict[str, Any]:
