@@ -121,6 +121,7 @@ class RegisteredSuite(Value):
     stage: Literal["benchmark", "safety", "over_refusal"]
     """The gate's stage that asks it."""
     digest: Sha256
+    file: FileRef
     rows: Count
     registered_at: datetime
 

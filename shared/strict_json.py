@@ -4,7 +4,8 @@ import json
 from collections import Counter
 from typing import Any, NoReturn
 
-MAX_DEPTH = 32
+from shared.nesting import MAX_NESTING, TooDeep, require_shallow
+
 SHOWN_CHARACTERS = 80
 
 
@@ -21,19 +22,16 @@ class JsonProblem(ValueError):
 def read_json(text: str) -> Any:
     """Raises JsonProblem. Cost grows with the text alone, whatever it holds."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_json)
-    except RecursionError:
-        raise _too_deep() from None
+        require_shallow(text)
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_not_json)
+    except TooDeep:
+        raise JsonProblem("depth", f"more than {MAX_NESTING} levels") from None
     except json.JSONDecodeError as error:
         raise JsonProblem("invalid", f"{error.msg} at column {error.colno}") from None
     except JsonProblem:
         raise
     except ValueError:
         raise JsonProblem("invalid", "a number of more than 4,300 digits") from None
-    # Few texts have more brackets than the limit has levels; only those are walked.
-    if text.count("[") + text.count("{") > MAX_DEPTH:
-        _check_depth(value)
-    return value
 
 
 def shown(value: Any) -> str:
@@ -62,21 +60,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _not_json(constant: str) -> NoReturn:
     raise JsonProblem("invalid", f"{constant}, which is not JSON")
-
-
-def _check_depth(value: Any) -> None:
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _children(node: Any) -> list[Any]:
-    children = node.values() if isinstance(node, dict) else node
-    return [child for child in children if isinstance(child, (dict, list))]
-
-
-def _too_deep() -> JsonProblem:
-    return JsonProblem("depth", f"more than {MAX_DEPTH} levels")

@@ -43,7 +43,7 @@ LIST_NEWEST_SUITES = f"""
     SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
 LIST_REGISTERED = """
-    SELECT DISTINCT ON (name, kind IS NULL) name, digest, rows, registered_at,
+    SELECT DISTINCT ON (name, kind IS NULL) name, digest, file, rows, registered_at,
            CASE WHEN kind IS NOT NULL THEN 'benchmark' WHEN expects = 'answer' THEN 'over_refusal'
                 ELSE 'safety' END AS stage
       FROM suite ORDER BY name, kind IS NULL, registered_at DESC"""

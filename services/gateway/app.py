@@ -11,6 +11,7 @@ from prometheus_client import make_asgi_app
 from services.gateway import errors, handlers, store
 from services.gateway.deps import Gateway
 from services.gateway.middleware import BoundedBody, Traced
+from services.gateway.removal import Remover
 from services.gateway.routes import admin, chat, datasets, files, jobs, models, progress, refusals, suites
 from services.gateway.settings import Settings
 from shared.log import configure_logging
@@ -22,6 +23,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     service = Service("gateway", settings, tenant_topics=True)
     handlers.register(service)
+    Remover(service).register()
     service.on_start(lambda: _bootstrap(service, settings))
 
     @asynccontextmanager

@@ -59,7 +59,7 @@ async def tenant_command(command: Any, unit: Unit) -> None:
         by = f"{command.approved_by}, says a producer of tenant {tenant}"
         command = command.model_copy(update={"approved_by": by})
     if isinstance(command, dataset.SubmitDataset):
-        await unit.conn.execute(readmodels.NOTE_DATASET, command.dataset_id, tenant)
+        await readmodels.note_dataset(unit.conn, command)
     await unit.emit(command)
 
 
@@ -78,8 +78,8 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
         row = await readmodels.find_job(unit.conn, command.job_id, tenant)
         if row is None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
-        if isinstance(command, job.RetryJob) and (why := await submission.why_stale(unit.conn, row["spec"])):
-            raise Refused("stale_base", why, param="job_id")
+        if isinstance(command, job.RetryJob):
+            await _require_repeatable(row, unit)
     elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
@@ -112,10 +112,28 @@ async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
     }
     for param, ref in named.items():
         if isinstance(ref, FileRef):
-            found = await store.find_file(unit.conn, ref.file_id, tenant)
+            found = await store.hold_file(unit.conn, ref.file_id, tenant)
             if found is None or found.ref.sha256 != ref.sha256:
                 message = f"spec.{param}: file {ref.file_id!r} does not exist or has another sha256"
                 raise Refused("unknown_file", message, param=f"spec.{param}")
+
+
+async def _require_repeatable(job_row: Any, unit: Unit) -> None:
+    """Raises Refused where a job like this one cannot be run again."""
+    if why := await submission.why_stale(unit.conn, job_row["spec"]):
+        raise Refused("stale_base", why, param="job_id")
+    if gone := await deleted_file_of(unit, job_row):
+        raise Refused("file_deleted", gone, param="job_id")
+
+
+async def deleted_file_of(unit: Unit, job_row: Any) -> str:
+    """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
+    for name in ("training_file", "validation_file", "holdout"):
+        file = job_row["spec"].get(name)
+        if file and await store.is_deleted(unit.conn, file["file_id"]):
+            gone = f"{name} of job {job_row['job_id']!r}, file {file['file_id']!r}, was deleted"
+            return f"{gone}: upload it again and submit a new job"
+    return ""
 
 
 async def _refused(event: CommandRefused, unit: Unit) -> None:
@@ -259,7 +277,10 @@ async def _steps(event: training.StepsRecorded, unit: Unit) -> None:
 
 
 async def _accrued(event: cost.CostAccrued, unit: Unit) -> None:
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, cost=event.total)
+    charged = event.total if event.charged_total is None else event.charged_total
+    await readmodels.update_job(
+        unit.conn, event.job_id, event.tenant, cost=charged, uncharged_cost=event.total - charged
+    )
 
 
 def _dataset(state: str) -> Projection:

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from schemas.base import Message
+from schemas.dataset import SubmitDataset
 from shared.postgres.database import Connection, Database
 
 UPSERT_JOB = """
@@ -14,7 +15,7 @@ JOB_COLUMNS = """
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
         AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings, error,
-    certificate, cost, created_at, finished_at,
+    certificate, cost, uncharged_cost, created_at, finished_at,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
                                'progress', progress)
        FROM evaluation WHERE evaluation.job_id = job.job_id
@@ -62,8 +63,8 @@ SAVE_DATASET = """
         dataset_version = coalesce($4, dataset.dataset_version), detail = dataset.detail || $5
      WHERE dataset.tenant = $2"""
 NOTE_DATASET = """
-    INSERT INTO dataset (dataset_id, tenant, state) VALUES ($1, $2, 'validating')
-    ON CONFLICT (dataset_id) DO NOTHING"""
+    INSERT INTO dataset (dataset_id, tenant, state, files) VALUES ($1, $2, 'validating', $3)
+    ON CONFLICT (dataset_id) DO UPDATE SET files = $3 WHERE dataset.tenant = $2 AND dataset.files = '{}'"""
 REFUSE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
@@ -73,9 +74,10 @@ FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
 SAVE_SUITE = """
-    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at) VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at, file_id, sha256)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (name, is_benchmark) DO UPDATE
-       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6
+       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6, file_id = $7, sha256 = $8
      WHERE suite.registered_at <= $6"""
 LIST_SUITES = """
     SELECT name, is_benchmark, digest, rows, detail, registered_at FROM suite ORDER BY is_benchmark DESC, name"""
@@ -168,6 +170,15 @@ async def update_job(conn: Connection, job_id: str, tenant: str, **changes: Any)
         await conn.execute(
             f"UPDATE job SET {columns} WHERE job_id = $1 AND tenant = $2", job_id, tenant, *changes.values()
         )
+
+
+async def note_dataset(conn: Connection, command: SubmitDataset) -> None:
+    """Show the dataset before ingest has accepted it, and keep the bytes that it is made of."""
+    spec = command.spec
+    mix = spec.safety_mix.file if spec.safety_mix else None
+    named = (spec.training_file, spec.validation_file, spec.holdout, mix)
+    files = [file.sha256 for file in named if file]
+    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files)
 
 
 async def find_job(conn: Connection | Database, job_id: str, tenant: str) -> Any:

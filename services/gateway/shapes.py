@@ -32,6 +32,13 @@ def file(row: Row) -> Shape:
     }
 
 
+def deleted_file(file_id: str, state: str, needed_by: list[str]) -> Shape:
+    answer: Shape = {"id": file_id, "object": "file", "deleted": state == "deleted"}
+    if state == "deleted":
+        return answer
+    return answer | {"retune": {"status": "deleting", "needed_by": needed_by}}
+
+
 def job(row: Row) -> Shape:
     """`fine_tuned_model` names the version, passed or not: see docs/decisions/0020-what-a-blocked-job-shows.md."""
     spec, ending = row["spec"], _ending(row)
@@ -143,6 +150,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "is_deployed": row["is_deployed"],
         "resume_certificate": row["certificate"],
         "cost_usd": str(row["cost"]),
+        "uncharged_cost_usd": str(row["uncharged_cost"]),
         "has_holdout": row["spec"].get("holdout") is not None,
         "recipe": recipe,
     }

@@ -43,10 +43,10 @@ async def _known(conn: Connection, spec: JobSpec, tenant: str) -> Known:
     policy = await conn.fetchval(readmodels.FIND_POLICY)
     suites = await conn.fetch(readmodels.LIST_SUITES)
     pools = await conn.fetch(readmodels.LIST_POOLS)
-    holdout = spec.holdout and await store.find_file(conn, spec.holdout.file_id, tenant)
+    holdout = spec.holdout and await store.find_file_row(conn, spec.holdout.file_id, tenant)
     return Known(
         policy=policy and Policy(frozenset(policy["required_stages"]), frozenset(policy["judge_urls"])),
         stages=frozenset(stage_of_suite(row["is_benchmark"], row["detail"]) for row in suites),
         pools=tuple(PoolCapacityChanged.model_validate(row["detail"]) for row in pools),
-        holdout_rows=holdout.num_rows if holdout else None,
+        holdout_rows=holdout["num_rows"] if holdout else None,
     )

@@ -34,6 +34,7 @@ OWN_ROOMS = {
         "middleware",
         "obstacles",
         "readmodels",
+        "removal",
         "requests",
         "routes",
         "shapes",

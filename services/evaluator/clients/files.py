@@ -10,7 +10,7 @@ from uuid import uuid4
 from schemas import layout
 from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import FileRef
-from shared.errors import CorruptObject
+from shared.errors import CorruptObject, Rejected
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest
 
 KINDS = ("base-models", "models", "blobs", "drafts", "work")
@@ -39,14 +39,18 @@ class Cache:
         )
 
     async def blob(self, file: FileRef) -> Path:
+        """Raises Rejected where the file was deleted."""
         target = self._root / "blobs" / file.sha256
         if target.exists():
             os.utime(target)
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
-        await self._objects.get_file(
-            layout.blob(file.sha256), target, sha256=file.sha256, size_bytes=file.size_bytes
-        )
+        key = layout.blob(file.sha256)
+        try:
+            await self._objects.get_file(key, target, sha256=file.sha256, size_bytes=file.size_bytes)
+        except KeyError as error:
+            message = f"file {file.file_id} was not uploaded or was deleted: {key} does not exist"
+            raise Rejected(message) from error
         return target
 
     async def trim(self) -> None:

@@ -84,10 +84,6 @@ class SuiteDesk:
             path = await self._cache.blob(task.file)
             read = read_prompts if task.kind is None else lambda found: read_benchmark(found, task.kind)
             rows = len(await asyncio.to_thread(read, path))
-        except KeyError as error:
-            raise Rejected(
-                f"file {task.file.file_id} was not uploaded: {error.args[0]} does not exist"
-            ) from error
         except (BadRows, CorruptObject) as error:
             raise Rejected(f"file {task.file.file_id}: {error}") from error
         if rows < max(MIN_ROWS, task.num_fewshot + 1):
