@@ -14,6 +14,8 @@ from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
 from shared.service import Service
 
+OF_A_MODEL = (model.ModelCommand, evaluation.ReevaluateModel)
+
 Projection = Callable[[Any, Unit], Awaitable[None]]
 
 
@@ -34,7 +36,7 @@ async def project(event: Message, unit: Unit) -> None:
 
 async def _job_of(event: Any, unit: Unit) -> str | None:
     """The job in whose timeline the event belongs."""
-    if isinstance(event, UNTOLD):
+    if isinstance(event, NOT_IN_TIMELINE):
         return None
     if isinstance(event, CommandRefused):
         own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
@@ -80,7 +82,7 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
         if isinstance(command, job.RetryJob):
             await _require_repeatable(row, unit)
-    elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
+    elif isinstance(command, OF_A_MODEL) and not await _has_model(command.model_id, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
 
@@ -98,8 +100,8 @@ async def _require_base(spec: Any, unit: Unit) -> None:
         raise Refused("unknown_base_model", message, param="spec.base_model")
 
 
-async def _has_model(command: model.ModelCommand, tenant: str, unit: Unit) -> bool:
-    return await readmodels.find_model(unit.conn, tenant, command.model_id) is not None
+async def _has_model(model_id: str, tenant: str, unit: Unit) -> bool:
+    return await readmodels.find_model(unit.conn, tenant, model_id) is not None
 
 
 async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
@@ -304,6 +306,7 @@ async def _dataset_deleted(event: dataset.DatasetDeleted, unit: Unit) -> None:
 async def _base_registered(event: model.BaseModelRegistered, unit: Unit) -> None:
     detail = event.model_dump(mode="json", exclude={"name", "base_sha"})
     await unit.conn.execute(readmodels.SAVE_BASE, event.name, event.base_sha, detail, unit.now)
+    await unit.conn.execute(readmodels.SET_STALE, event.name, event.base_sha)
 
 
 async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
@@ -342,7 +345,6 @@ async def _archived(event: model.ModelArchived, unit: Unit) -> None:
 
 
 async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
-    await unit.conn.execute(readmodels.SET_STALE, list(event.model_ids))
     message = (
         f"base model {event.base_model} has other files now: this job's model will not be promoted; "
         "cancel it and submit again"
@@ -397,7 +399,7 @@ async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SAVE_POOL, event.pool, event.model_dump(mode="json"))
 
 
-UNTOLD = (training.StepsRecorded, evaluation.EvalProgressed)
+NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed)
 """Facts about a job that are no part of its timeline: there are too many of them."""
 
 AWAITED = (
@@ -406,6 +408,7 @@ AWAITED = (
     model.DeploymentWithdrawn,
     model.ModelPromoted,
     model.ModelArchived,
+    evaluation.EvalStarted,
 )
 """What a request that sent a command waits for; found by its causation id."""
 

@@ -94,10 +94,12 @@ SAVE_BASE = """
 LIST_BASES = "SELECT name, base_sha, detail, registered_at FROM base_model ORDER BY name"
 SAVE_MODEL = """
     INSERT INTO model (model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage,
-                       detail, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (model_id) DO NOTHING"""
+                       detail, created_at, is_stale)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+            EXISTS (SELECT FROM base_model WHERE name = $6 AND base_sha <> $7))
+    ON CONFLICT (model_id) DO NOTHING"""
 SET_STAGE = "UPDATE model SET stage = $2, eval_id = coalesce($3, eval_id) WHERE model_id = $1"
-SET_STALE = "UPDATE model SET is_stale = true WHERE model_id = ANY($1)"
+SET_STALE = "UPDATE model SET is_stale = (base_sha <> $2) WHERE base_model = $1"
 SET_APPROVAL = """
     UPDATE model SET has_holdout = $2, approved_by = $3, approval_reason = $4, accepted_without_holdout = $5
      WHERE model_id = $1"""
@@ -118,9 +120,12 @@ SAVE_EVALUATION = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
     ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, evidence = $9, progress = NULL"""
 SAVE_EVAL_PROGRESS = "UPDATE evaluation SET progress = $2 WHERE eval_id = $1 AND outcome = 'running'"
-FIND_EVALUATION = """
-    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, progress, created_at
-      FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"""
+EVALUATION_COLUMNS = """
+    eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, progress, created_at"""
+FIND_EVALUATION = f"""
+    SELECT {EVALUATION_COLUMNS} FROM evaluation
+     WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"""
+GET_EVALUATION = f"SELECT {EVALUATION_COLUMNS} FROM evaluation WHERE eval_id = $1"
 SAVE_REPLICA = """
     INSERT INTO replica (replica_id, incarnation, pool, base_model, base_sha, served_base, url, is_ready)
     VALUES ($1, $2, $3, $4, $5, $6, $7, true)
@@ -238,3 +243,7 @@ async def find_model(conn: Connection | Database, tenant: str, name: str) -> Any
 
 async def find_evaluation(database: Database, model_id: str) -> Any:
     return await database.fetchrow(FIND_EVALUATION, model_id)
+
+
+async def get_evaluation(database: Database, eval_id: str) -> Any:
+    return await database.fetchrow(GET_EVALUATION, eval_id)

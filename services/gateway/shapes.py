@@ -83,12 +83,12 @@ def _progress(row: Row) -> Shape | None:
     return {"stage": "training", "part": "", "side": None, **done, "seconds_left": None}
 
 
-def _eval_progress(found: Shape | None) -> Shape | None:
-    if found is None:
+def _eval_progress(progress: Shape | None) -> Shape | None:
+    if progress is None:
         return None
-    counted = {"done": found["items_done"], "total": found["items_total"], "unit": "items"}
-    where = {"stage": found["stage"], "part": found["suite"], "side": found["side"]}
-    return where | counted | {"seconds_left": found["seconds_left"]}
+    counted = {"done": progress["items_done"], "total": progress["items_total"], "unit": "items"}
+    where = {"stage": progress["stage"], "part": progress["suite"], "side": progress["side"]}
+    return where | counted | {"seconds_left": progress["seconds_left"]}
 
 
 def _ending(row: Row) -> Ending:
@@ -111,15 +111,15 @@ def _why_unusable(row: Row, ending: Ending) -> str | None:
 
 def _gate(row: Row, ending: Ending) -> Shape:
     """The newest verdict. `failing_checks`: the numbers that missed their rule, as in the evaluation's stages."""
-    found = row["evaluation"] or {"eval_id": None, "reason": "", "stages": []}
+    verdict = row["evaluation"] or {"eval_id": None, "reason": "", "stages": []}
     is_over = ending.gate in VERDICTS
     return {
         "status": ending.gate,
-        "reason": found["reason"] if is_over else _why_no_verdict(row, ending),
-        "eval_id": found["eval_id"],
+        "reason": verdict["reason"] if is_over else _why_no_verdict(row, ending),
+        "eval_id": verdict["eval_id"],
         "failing_checks": [
             {"stage": stage["stage"], **check}
-            for stage in found["stages"]
+            for stage in verdict["stages"]
             for check in stage["checks"]
             if not check["passed"]
         ],

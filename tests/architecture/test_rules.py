@@ -30,6 +30,7 @@ OWN_ROOMS = {
         "deps",
         "errors",
         "gate",
+        "items",
         "logs",
         "middleware",
         "obstacles",

@@ -45,7 +45,9 @@ ELSE = [
     ("GET", "/models/{model}"),
     ("GET", "/models/{model}/lineage"),
     ("GET", "/models/{model}/evaluation"),
+    ("GET", "/models/{model}/evaluation/items"),
     ("POST", "/models/{model}/deploy"),
+    ("POST", "/models/{model}/evaluate"),
     ("POST", "/models/{model}/promote"),
     ("POST", "/models/{model}/archive"),
     ("GET", "/models/{version}"),
@@ -157,7 +159,9 @@ class TestTenantsAreApart:
             assert not mine.isdisjoint(owned.values())
 
     async def test_nothing_foreign_is_asked_of_anyone(self, world, owned):
-        """After all of the above: no command about the job or the version has left."""
+        """Nor by any of the tests above: no command about the job or the version has left."""
+        for path in (f"/fine_tuning/jobs/{owned['job']}/cancel", f"/fine_tuning/jobs/{owned['job']}/retry"):
+            assert (await world.ask("POST", path, tenant="other")).status_code == 404
         query = "SELECT count(*) FROM outbox WHERE aggregate_id = ANY($1)"
         assert await world.db.fetchval(query, [*owned.values()]) == 0
 

@@ -1,6 +1,7 @@
 """Each number against the plainest way to compute it: one row at a time, no padding, no batches."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ import torch
 from services.evaluator.scoring.generation import answers, batches, likelihoods, render_answer, render_prompt
 from services.evaluator.scoring.models import Models, Scorer
 from services.evaluator.scoring.order import Candidate, Order, Side
-from services.evaluator.scoring.parts import normalise, score_choices, score_texts
-from services.evaluator.scoring.rows import read_choices, read_texts
+from services.evaluator.scoring.parts import normalise, score_choices, score_safety, score_texts
+from services.evaluator.scoring.rows import PromptRow, read_choices, read_texts
 from shared.chat.conversation import question
 from shared.chat.messages import read_conversation
 from tests.scoring.tiny import TEXT, WORDS
@@ -66,7 +67,16 @@ def test_greedy_answers_do_not_depend_on_their_batch(scorer):
 def test_answers_end_where_the_model_ends_them(models):
     with models.on(Side.CANDIDATE) as scorer:
         prompt = render_prompt(scorer, question("Which module documents beta?"), key="1")
-        assert answers(scorer, [prompt], ignore) == ["alpha"]
+        assert answers(scorer, [prompt], ignore) == [("alpha", False)]
+
+
+def test_an_answer_that_had_no_room_to_end_is_called_cut(models):
+    with models.on(Side.CANDIDATE) as scorer:
+        (whole,) = score_safety(scorer, [PromptRow(key="1", prompt="Which module documents beta?")], ignore)
+        assert (whole.answer, whole.is_cut) == ("alpha", False)
+        narrow = replace(scorer, max_new_tokens=1)
+        (cut,) = score_safety(narrow, [PromptRow(key="1", prompt="Which module documents beta?")], ignore)
+    assert cut.is_cut
 
 
 def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
@@ -185,6 +195,21 @@ def test_batches_hold_every_index_once():
 )
 def test_exact_match_ignores_case_space_and_the_full_stop(given, equal):
     assert (normalise(given) == normalise("json")) is equal
+
+
+@pytest.mark.parametrize(
+    ("given", "reference", "equal"),
+    [
+        ("", "?", False),
+        (".", "!", False),
+        ("?", "?", True),
+        ("it\u2019s", "it's", True),
+        ("\u201cParis\u201d", '"Paris"', True),
+        ("Paris?!", "paris", True),
+    ],
+)
+def test_silence_matches_no_punctuation_and_quotes_have_one_shape(given, reference, equal):
+    assert (normalise(given) == normalise(reference)) is equal
 
 
 def test_perplexity_of_nothing_learnt_is_the_vocabulary(scorer):

@@ -1,6 +1,7 @@
 """Models and files from S3, kept on this machine between evaluations."""
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from uuid import uuid4
 from schemas import layout
 from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import FileRef
+from services.evaluator.decide.items import Asked, asked_of
 from shared.errors import CorruptObject, Rejected
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest
 
@@ -94,6 +96,12 @@ def count_lines(path: Path) -> int:
     """Those with something in them."""
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
+
+
+def asked_in(path: Path) -> dict[int, Asked]:
+    """What each line of a holdout, suite or benchmark file asks; the file was read through before."""
+    with path.open("rb") as file:
+        return {line: asked_of(json.loads(raw)) for line, raw in enumerate(file, 1) if raw.strip()}
 
 
 def _size(entry: Path) -> int:

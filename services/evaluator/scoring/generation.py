@@ -5,7 +5,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,10 +84,16 @@ def _malformed(key: str, message: str) -> ScoringRefused:
     return ScoringRefused(Failure(code="malformed_rows", message=f"{key}: {message}"))
 
 
+class Generated(NamedTuple):
+    text: str
+    is_cut: bool
+    """The model had more to say than it was allowed to."""
+
+
 @torch.inference_mode()
-def answers(scorer: Scorer, prompts: Sequence[list[int]], report: Report) -> list[str]:
+def answers(scorer: Scorer, prompts: Sequence[list[int]], report: Report) -> list[Generated]:
     """Greedy answers without special tokens, in the order of the prompts."""
-    found = [""] * len(prompts)
+    found = [Generated("", is_cut=False)] * len(prompts)
     for batch in batches(list(map(len, prompts)), scorer.batch_size):
         for index, text in zip(batch, _generate(scorer, [prompts[index] for index in batch]), strict=True):
             found[index] = text
@@ -113,17 +119,18 @@ def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def _generate(scorer: Scorer, prompts: Sequence[list[int]]) -> list[str]:
+def _generate(scorer: Scorer, prompts: Sequence[list[int]]) -> list[Generated]:
     width = max(map(len, prompts))
     filler = _filler(scorer.tokenizer)
     gaps = [width - len(ids) for ids in prompts]
     ids_BT = torch.tensor([[filler] * gap + ids for gap, ids in zip(gaps, prompts, strict=True)])
     mask_BT = torch.tensor([[0] * gap + [1] * (width - gap) for gap in gaps])
+    stops = _stops(scorer)
     settings = GenerationConfig(
         do_sample=False,
         num_beams=1,
         max_new_tokens=min(scorer.max_new_tokens, scorer.max_tokens - width),
-        eos_token_id=_stops(scorer) or None,
+        eos_token_id=stops or None,
         pad_token_id=filler,
     )
     out_BT = scorer.model.generate(
@@ -131,7 +138,13 @@ def _generate(scorer: Scorer, prompts: Sequence[list[int]]) -> list[str]:
         attention_mask=mask_BT.to(scorer.device),
         generation_config=settings,
     )
-    return [scorer.tokenizer.decode(row[width:], skip_special_tokens=True) for row in out_BT]
+    return [
+        Generated(
+            scorer.tokenizer.decode(row, skip_special_tokens=True),
+            is_cut=not any(token in stops for token in row.tolist()),
+        )
+        for row in out_BT[:, width:]
+    ]
 
 
 def _score(scorer: Scorer, sequences: Sequence[Labelled]) -> list[Likelihood]:

@@ -14,7 +14,15 @@ from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
 from services.gateway import decide, readmodels, shapes, store, submission
 from services.gateway.decide import Inputs
-from services.gateway.deps import Caller, Found, Gateway, page_size, refusal, unknown_place
+from services.gateway.deps import (
+    Caller,
+    Found,
+    Gateway,
+    page_size,
+    refusal,
+    require_same_request,
+    unknown_place,
+)
 from services.gateway.errors import ApiError, not_found
 from services.gateway.handlers import deleted_file_of
 from services.gateway.requests import CreateDataset, CreateJob
@@ -67,16 +75,14 @@ async def _submit(unit: Unit, caller: Caller, body: CreateJob) -> dict[str, Any]
     await readmodels.note_dataset(unit.conn, dataset)
     spec = submit.spec.model_dump(mode="json")
     await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
-    warnings = submission.in_words(obstacles)
+    warnings = submission.as_warnings(obstacles)
     await readmodels.update_job(unit.conn, job_id, caller.tenant, warnings=warnings)
     return shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
 
 
 async def _same_answer(unit: Unit, caller: Caller, key: str, digest: str) -> JSONResponse:
     row = await store.find_key(unit.conn, caller.tenant, key)
-    if row["body_sha256"] != digest:
-        message = f"Idempotency-Key {key!r} was used before with another body"
-        raise ApiError(422, message, param="Idempotency-Key", code="idempotency_key_reused")
+    require_same_request(row, key, digest)
     return JSONResponse(row["response"], headers={"idempotent-replayed": "true"})
 
 

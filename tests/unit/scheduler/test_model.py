@@ -10,7 +10,7 @@ from services.scheduler.model import (
 )
 from tests.builders import a_bundle, a_job
 
-LISTED = [(state, target) for state, moves in ALLOWED.items() for target in moves]
+LISTED = [(state, target) for state, moves in ALLOWED.items() for target in sorted(moves)]
 UNLISTED = [(s, t) for s in JobState for t in JobState if t not in ALLOWED[s]]
 
 
