@@ -62,11 +62,10 @@ async def _tell_of_dataset(
         told = {"id": unit.envelope.id, "time": unit.envelope.time.isoformat(), "type": event.type}
         told["data"] = event.model_dump(mode="json")
         await unit.conn.execute(readmodels.SAVE_ANSWER, event.dataset_id, event.tenant, told)
-        rows = await unit.conn.fetch(readmodels.JOBS_OF_DATASET, event.dataset_id, event.tenant)
-        jobs = [row["job_id"] for row in rows]
+        of_dataset = event.dataset_id, event.tenant
+        jobs = [row["job_id"] for row in await unit.conn.fetch(readmodels.JOBS_OF_DATASET, *of_dataset)]
     for job_id in jobs:
-        answer = ANSWERS[told["type"]].model_validate(told["data"])
-        at = datetime.fromisoformat(told["time"])
+        answer, at = ANSWERS[told["type"]].model_validate(told["data"]), datetime.fromisoformat(told["time"])
         await readmodels.add_event(unit.conn, job_id, event.tenant, told["id"], answer, sentence(answer), at)
 
 
