@@ -151,18 +151,8 @@ async def _require_repeatable(job_row: Any, unit: Unit) -> None:
     """Raises Refused where a job like this one cannot be run again."""
     if why := await submission.why_stale(unit.conn, job_row["spec"]):
         raise Refused("stale_base", why, param="job_id")
-    if gone := await deleted_file_of(unit, job_row):
+    if gone := await submission.deleted_file_of(unit.conn, job_row):
         raise Refused("file_deleted", gone, param="job_id")
-
-
-async def deleted_file_of(unit: Unit, job_row: Any) -> str:
-    """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
-    for name in ("training_file", "validation_file", "holdout"):
-        file = job_row["spec"].get(name)
-        if file and await store.is_deleted(unit.conn, file["file_id"]):
-            gone = f"{name} of job {job_row['job_id']!r}, file {file['file_id']!r}, was deleted"
-            return f"{gone}: upload it again and submit a new job"
-    return ""
 
 
 async def _refused(event: CommandRefused, unit: Unit) -> None:
