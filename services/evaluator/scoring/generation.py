@@ -13,7 +13,8 @@ from transformers import GenerationConfig
 
 from services.evaluator.scoring.models import Scorer
 from services.evaluator.scoring.order import Failure, ScoringRefused
-from services.evaluator.scoring.rows import Message
+from shared.chat.conversation import BadMessage, Conversation
+from shared.chat.tokenizer import ChatTokenizer
 
 Report = Callable[[int, int], None]
 """Called with the number of sequences just done, and of how many."""
@@ -38,54 +39,49 @@ class Likelihood:
     tokens: int
 
 
-def render_prompt(scorer: Scorer, asked: Sequence[Message] | str, *, key: str) -> list[int]:
+def render_prompt(scorer: Scorer, asked: Conversation | str, *, key: str) -> list[int]:
     """Token ids up to where the answer begins. Raises ScoringRefused if no room for an answer is left."""
-    if isinstance(asked, str):
-        ids = _opening(scorer.tokenizer, asked)
-    else:
-        turns = [message.model_dump() for message in asked]
-        ids = scorer.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=True, tokenize=True, return_dict=True
-        )["input_ids"]
+    try:
+        ids = scorer.chat.opening(asked) if isinstance(asked, str) else scorer.chat.prompt(asked)
+    except BadMessage as error:
+        raise _malformed(key, str(error)) from error
     _require_room(key, len(ids) + 1, scorer.max_tokens)
     return ids
 
 
-def render_answer(scorer: Scorer, asked: Sequence[Message] | str, reference: str, *, key: str) -> Labelled:
+def render_answer(scorer: Scorer, asked: Conversation | str, reference: str, *, key: str) -> Labelled:
     """What is asked and its reference answer, labelled over the tokens that training has a loss on."""
-    labelled = (
-        _completed(scorer.tokenizer, asked, reference)
-        if isinstance(asked, str)
-        else _answered(scorer.tokenizer, asked, reference, key=key)
-    )
+    try:
+        labelled = (
+            _completed(scorer.chat, asked, reference)
+            if isinstance(asked, str)
+            else _answered(scorer.chat, asked, reference, key=key)
+        )
+    except BadMessage as error:
+        raise _malformed(key, str(error)) from error
     _require_room(key, len(labelled.ids), scorer.max_tokens)
     return labelled
 
 
-def _opening(tokenizer: Any, prompt: str) -> list[int]:
-    """A prompt with the tokenizer's start and without its end."""
-    ids: list[int] = tokenizer(prompt)["input_ids"]
-    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
-
-
-def _completed(tokenizer: Any, prompt: str, completion: str) -> Labelled:
+def _completed(chat: ChatTokenizer, prompt: str, completion: str) -> Labelled:
     """Prompt and completion are tokenised apart, as at inference."""
-    start = _opening(tokenizer, prompt)
-    end = tokenizer(completion, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    start, end = chat.opening(prompt), chat.completion(completion)
     return Labelled(start + end, [IGNORED] * len(start) + end)
 
 
-def _answered(tokenizer: Any, asked: Sequence[Message], reference: str, *, key: str) -> Labelled:
-    turns = [message.model_dump() for message in (*asked, Message(role="assistant", content=reference))]
-    rendered = tokenizer.apply_chat_template(
-        turns, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-    )
-    ids, marks = list(rendered["input_ids"]), list(rendered["assistant_masks"])
+def _answered(chat: ChatTokenizer, asked: Conversation, reference: str, *, key: str) -> Labelled:
+    """Labelled over the last answer alone."""
+    marked = chat.marked(asked.answered(reference))
+    ids, marks = marked.ids, marked.mask
     if not any(marks):
-        raise ScoringRefused(Failure(code="malformed_rows", message=f"{key}: the template marks no answer"))
+        raise _malformed(key, "the template marks no answer")
     last = len(marks) - marks[::-1].index(1)
     first = last - next((n for n, mark in enumerate(marks[:last][::-1]) if not mark), last)
     return Labelled(ids, [IGNORED] * first + ids[first:last] + [IGNORED] * (len(ids) - last))
+
+
+def _malformed(key: str, message: str) -> ScoringRefused:
+    return ScoringRefused(Failure(code="malformed_rows", message=f"{key}: {message}"))
 
 
 class Generated(NamedTuple):

@@ -11,7 +11,7 @@ from schemas.evaluation import BenchmarkKind
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 2
+SCORING_VERSION = 3
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 

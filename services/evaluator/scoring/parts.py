@@ -30,7 +30,6 @@ from services.evaluator.scoring.order import (
 )
 from services.evaluator.scoring.rows import (
     BadRows,
-    Message,
     PromptRow,
     TaskRow,
     TextRow,
@@ -39,6 +38,7 @@ from services.evaluator.scoring.rows import (
     read_tasks,
     read_texts,
 )
+from shared.chat.conversation import question
 
 STRAIGHT_QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 
@@ -90,7 +90,7 @@ def score_holdout(scorer: Scorer, rows: Sequence[TaskRow], report: Report) -> li
 
 def score_safety(scorer: Scorer, rows: Sequence[PromptRow], report: Report) -> list[ItemScore]:
     """Answers alone: whether they refuse is for a classifier to say, outside of this process."""
-    asked = [(Message(role="user", content=row.prompt),) for row in rows]
+    asked = [question(row.prompt) for row in rows]
     prompts = [render_prompt(scorer, turns, key=row.key) for turns, row in zip(asked, rows, strict=True)]
     given = answers(scorer, prompts, report)
     return [
