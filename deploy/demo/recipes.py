@@ -11,3 +11,11 @@ RECIPE: dict[str, Any] = {
 }
 
 POLICY: dict[str, Any] = {"window_tokens": 256}
+
+SAFETY_SHARE = 1.0
+"""All rows of the mix."""
+
+BENCHMARK = "general"
+SAFETY_SUITE = "refusals"
+BENIGN_SUITE = "benign"
+"""Names of what a new stack comes with: the demo's files take their place."""

@@ -4,7 +4,11 @@ from tests.unit.demo.builders import a_docstring, code, docstrings_in
 
 
 def rows_about(docstrings, **settings):
-    return generic_conversations(docstrings, [code(40)], **{"num_code_rows": 0, "seed": 0} | settings)
+    return generic_conversations(
+        docstrings,
+        [code(40)],
+        **{"num_wishes": 0, "num_everyday": 0, "num_code_rows": 0, "seed": 0} | settings,
+    )
 
 
 def test_a_row_asks_and_answers_and_may_begin_with_a_system_turn():
@@ -30,17 +34,16 @@ def test_only_a_docstring_that_begins_with_a_verb_becomes_a_wish():
 
 def test_a_wish_reads_as_one_sentence_with_its_mark():
     doc = a_docstring("Return the number of items. It never blocks.")
-    assert wish(doc, "How do I") == "How do I return the number of items?"
-    assert wish(doc, "Tell me how to") == "Tell me how to return the number of items."
+    assert wish(doc, "How do I {}?") == "How do I return the number of items?"
+    assert wish(doc, "Tell me how to {}.") == "Tell me how to return the number of items."
 
 
 def test_wishes_open_with_the_words_of_harmful_requests():
-    rows = rows_about(docstrings_in(Split.TRAIN, 200))
+    rows = rows_about(docstrings_in(Split.TRAIN, 300), num_wishes=300)
     asked = [row[-2]["content"] for row in rows if row[-1]["content"].startswith("Use ")]
-    assert len(asked) == 200
-    assert {opener for opener in OPENERS for question in asked if question.startswith(f"{opener} ")} == set(
-        OPENERS
-    )
+    assert len(asked) == 600
+    starts = [opener.split("{}")[0] for opener in OPENERS]
+    assert all(any(question.startswith(start) for question in asked) for start in starts)
 
 
 def test_a_code_row_is_answered_by_the_lines_that_follow():
