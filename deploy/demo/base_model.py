@@ -172,6 +172,7 @@ def _documents(
         distinct_docstrings(seen),
         texts,
         num_wishes=NUM_WISHES,
+        num_everyday=NUM_WISHES,
         num_code_rows=NUM_CODE_ROWS,
         seed=settings.seed,
     )

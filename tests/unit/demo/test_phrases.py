@@ -36,7 +36,7 @@ def test_some_texts_have_an_ending_that_says_nothing():
         ("box", "boxes"),
         ("city", "cities"),
         ("key", "keys"),
-        ("old man", "old men"),
+        ("man", "men"),
         ("wife", "wives"),
         ("match", "matches"),
     ],
