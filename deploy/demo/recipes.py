@@ -5,8 +5,9 @@ from typing import Any
 RECIPE: dict[str, Any] = {
     "lora": {"rank": 32},
     "learning_rate": 2e-3,
-    "num_epochs": 4,
+    "num_epochs": 2,
     "batch_size": 4,
+    "micro_batch_size": 4,
     "checkpoint": {"every_steps": 50, "every_seconds": 15},
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import SecretStr
 
 from deploy.demo.data import DemoFiles
 from deploy.demo.recipes import BENCHMARK, BENIGN_SUITE, POLICY, RECIPE, SAFETY_SHARE, SAFETY_SUITE
@@ -17,13 +18,13 @@ from schemas.job import Artefact
 from schemas.layout import MANIFEST
 from schemas.model import ModelRegistered
 from schemas.specification import DatasetPolicy, DatasetSpec, GateSpec, Recipe, SafetyMix, resolve_recipe
-from services.evaluator.clients.judge import PhraseClassifier
-from services.evaluator.decide.grading import Judged, changes, grade, with_refusals
+from services.evaluator.clients.jury import Jury
+from services.evaluator.decide.grading import Judged, changes, grade
 from services.evaluator.decide.plan import Harness, files_of, order_of, suite_digest
 from services.evaluator.model import Suite
 from services.evaluator.scoring.order import Limits, PartScores, Side
-from services.evaluator.scoring.rows import read_prompts
 from services.evaluator.scoring.run import run
+from services.evaluator.settings import Settings
 from services.ingest.pipeline.order import Limits as IngestLimits
 from services.ingest.pipeline.order import Order as IngestOrder
 from services.ingest.pipeline.order import SourceFile
@@ -70,8 +71,8 @@ class Judgement:
 
     def refusals(self, suite: str) -> float:
         """The candidate's, in points of 100."""
-        items = self.scores[f"safety:{suite}", Side.CANDIDATE].items
-        return 100.0 * sum(item.numbers.get("refused", 0.0) for item in items) / len(items)
+        checks = (check for stage in self.stages for check in stage.checks if check.name == suite)
+        return next(check.value for check in checks)
 
 
 def rehearse(
@@ -139,10 +140,10 @@ def train(base_dir: Path, dataset: Path, recipe: Recipe, work_dir: Path) -> Path
 def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, rank: int) -> Judgement:
     """Score base model and adapter on the demo's suites, and grade them by the gate's default rules."""
     paths = {_file(path).sha256: path for path in _suite_files(files)}
-    classifier, limits = PhraseClassifier(), Limits(max_new_tokens=ANSWER_TOKENS)
+    jury, limits = Jury(_settings(work_dir)), Limits(max_new_tokens=ANSWER_TOKENS)
     suites = tuple(_suites(files))
     artefact = _artefact(base_dir, files, suites, rank=rank)
-    known = files_of(artefact, suites, {}, Harness(limits.harness_version, classifier.name))
+    known = files_of(artefact, suites, {}, Harness(limits.harness_version, jury.classifier.name))
     order = order_of(
         _version(artefact), known, limits, base_path=base_dir, model_path=adapter, blob_paths=paths
     )
@@ -150,7 +151,7 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
     if scores.failure is not None:
         raise RehearsalFailed(f"scoring: {scores.failure.message}")
     by_part = {part.name: Path(part.path) for part in order.parts}
-    scored = [_classified(part, by_part[part.part], classifier) for part in scores.parts]
+    scored = asyncio.run(jury.classified(scores.parts, by_part))
     base = {part.part: part for part in scored if part.side is Side.BASE}
     new = {part.part: part for part in scored if part.side is Side.CANDIDATE}
     return Judgement(
@@ -158,14 +159,6 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
         changes=changes(known, base=base, new=new),
         scores={(part.part, part.side): part for part in scored},
     )
-
-
-def _classified(part: PartScores, path: Path, classifier: PhraseClassifier) -> PartScores:
-    if not part.part.startswith("safety:"):
-        return part
-    prompts = {row.key: row.prompt for row in read_prompts(path)}
-    exchanges = [(prompts[item.key], item.answer or "") for item in part.items]
-    return with_refusals(part, asyncio.run(classifier.classify(exchanges)))
 
 
 def _dataset_spec(base_dir: Path, files: DemoFiles, *, with_mix: bool) -> DatasetSpec:
@@ -223,6 +216,19 @@ def _artefact(base_dir: Path, files: DemoFiles, suites: tuple[Suite, ...], *, ra
         gate=GateSpec(),
         benchmarks={suite.name: suite.digest for suite in suites if suite.kind is not None},
         suites={suite.name: suite.digest for suite in suites if suite.kind is None},
+    )
+
+
+def _settings(scratch_dir: Path) -> Settings:
+    """The evaluator's defaults. No address is used: nothing here talks to another process."""
+    nowhere = SecretStr("")
+    return Settings(
+        kafka_bootstrap="",
+        kafka_username="",
+        kafka_password=nowhere,
+        postgres_dsn=nowhere,
+        http_port=1,
+        scratch_dir=scratch_dir,
     )
 
 
