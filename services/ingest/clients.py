@@ -66,6 +66,7 @@ class Wanted:
     spec: DatasetSpec
     base: BaseModel
     sources: tuple[Source, ...]
+    answer_tokens: int | None = None
 
 
 class Validator:
@@ -113,6 +114,7 @@ class Validator:
             validation=spec.validation_file and await self._fetch_blob(spec.validation_file, inputs),
             holdout=spec.holdout and await self._fetch_blob(spec.holdout, inputs),
             safety_mix=mix and await self._fetch_blob(mix, inputs),
+            answer_tokens=wanted.answer_tokens,
             sources=tuple([await self._fetch_source(source, inputs) for source in wanted.sources]),
             output=directory / "output",
             scratch=directory / "scratch",

@@ -22,10 +22,15 @@ def version_id(
     template_sha256: str,
     sources: Iterable[Source],
     *,
+    answer_tokens: int | None = None,
     rules: int = RULES_VERSION,
 ) -> str:
-    """sha256 over all that decides a version's bytes: equal ids are equal datasets."""
+    """sha256 over all that decides a version's bytes: equal ids are equal datasets.
+
+    `answer_tokens` is part of it where there are answers of a holdout to hold against it.
+    """
     mix = spec.safety_mix
+    budget = {"answer_tokens": answer_tokens} if spec.holdout and answer_tokens is not None else {}
     return canonical_sha256(
         {
             "tenant": tenant,
@@ -40,6 +45,7 @@ def version_id(
             "packing": PACKING,
             "rules": rules,
             "sources": sorted((source.kind, source.name, source.digest) for source in sources),
+            **budget,
         }
     )
 
@@ -61,6 +67,7 @@ def on_submit(
     *,
     known: Version | None,
     asked: Request | None,
+    answer_tokens: int | None = None,
 ) -> Submission:
     """Attach the request to its version: answer it at once, or have the version validated.
 
@@ -68,7 +75,7 @@ def on_submit(
     Raises: Refused.
     """
     _check(command, base)
-    version = known or _new_version(command, base, sources)
+    version = known or _new_version(command, base, sources, answer_tokens)
     _check_request(command, version, asked)
     starts = known is None or known.state in {VersionState.FAILED, VersionState.DELETED}
     if known is not None and starts:
@@ -165,9 +172,13 @@ def _check_request(command: SubmitDataset, version: Version, asked: Request | No
         )
 
 
-def _new_version(command: SubmitDataset, base: BaseModel, sources: Sequence[Source]) -> Version:
+def _new_version(
+    command: SubmitDataset, base: BaseModel, sources: Sequence[Source], answer_tokens: int | None
+) -> Version:
     return Version(
-        id=version_id(command.tenant, command.spec, base.template_sha256, sources),
+        id=version_id(
+            command.tenant, command.spec, base.template_sha256, sources, answer_tokens=answer_tokens
+        ),
         tenant=command.tenant,
         state=VersionState.VALIDATING,
         base_sha=base.base_sha,

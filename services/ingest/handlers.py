@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from schemas.dataset import DatasetDeleted, DeleteDataset, SubmitDataset
-from schemas.evaluation import BenchmarkRegistered, SafetySuiteRegistered
+from schemas.evaluation import BenchmarkRegistered, GatePolicyPublished, SafetySuiteRegistered
 from schemas.job import (
     JobCancelled,
     JobEvaluating,
@@ -34,6 +34,8 @@ class ValidateDataset(Task, frozen=True):
     spec: DatasetSpec
     base: BaseModel
     sources: tuple[Source, ...]
+    answer_tokens: int | None = None
+    """Longest answer that the gate lets a model give."""
 
     @property
     def key(self) -> str:
@@ -71,15 +73,23 @@ class Ingest:
         source = Source(kind="suite", name=event.name, digest=event.digest, file=event.file)
         await store.save_source(unit.conn, source)
 
+    async def policy_published(self, event: GatePolicyPublished, unit: Unit) -> None:
+        await store.save_answer_tokens(unit.conn, event.answer_tokens)
+
     async def submit(self, command: SubmitDataset, unit: Unit) -> None:
         base = await store.find_base_model(unit.conn, command.spec.base_sha)
         if base is None:
             raise ParentUnknown(_parent(command.spec.base_sha))
         sources = await store.list_sources(unit.conn)
-        version_id = decide.version_id(command.tenant, command.spec, base.template_sha256, sources)
+        answer_tokens = await store.find_answer_tokens(unit.conn)
+        version_id = decide.version_id(
+            command.tenant, command.spec, base.template_sha256, sources, answer_tokens=answer_tokens
+        )
         known = await store.find_version(unit.conn, version_id)
         asked = await store.find_request(unit.conn, command.dataset_id)
-        submission = decide.on_submit(command, base, sources, known=known, asked=asked)
+        submission = decide.on_submit(
+            command, base, sources, known=known, asked=asked, answer_tokens=answer_tokens
+        )
         if known is None:
             await store.add_version(unit.conn, submission.version)
         elif submission.starts:
@@ -94,11 +104,12 @@ class Ingest:
                     spec=command.spec,
                     base=base,
                     sources=tuple(sources),
+                    answer_tokens=answer_tokens,
                 )
             )
 
     async def validate(self, task: ValidateDataset) -> Ready | Rejection:
-        wanted = Wanted(task.version, task.tenant, task.spec, task.base, task.sources)
+        wanted = Wanted(task.version, task.tenant, task.spec, task.base, task.sources, task.answer_tokens)
         return await self._validator.validate(wanted)
 
     async def validated(self, task: ValidateDataset, found: Ready | Rejection, unit: Unit) -> None:
@@ -170,6 +181,7 @@ def register(service: Service, validator: Validator) -> None:
     service.on(BaseModelRegistered, ingest.base_model_registered)
     service.on(BenchmarkRegistered, ingest.benchmark_registered)
     service.on(SafetySuiteRegistered, ingest.safety_suite_registered)
+    service.on(GatePolicyPublished, ingest.policy_published)
     service.on(SubmitDataset, ingest.submit)
     service.on(DeleteDataset, ingest.delete)
     service.on(JobScheduled, ingest.job_uses)

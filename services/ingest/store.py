@@ -17,6 +17,10 @@ SAVE_SOURCE = """
     INSERT INTO source (kind, name, digest, file) VALUES ($1, $2, $3, $4)
     ON CONFLICT (kind, name) DO UPDATE SET digest = $3, file = $4"""
 LIST_SOURCES = "SELECT kind, name, digest, file FROM source ORDER BY kind, name"
+SAVE_ANSWER_TOKENS = """
+    INSERT INTO gate_policy (answer_tokens) VALUES ($1)
+    ON CONFLICT (singleton) DO UPDATE SET answer_tokens = $1"""
+FIND_ANSWER_TOKENS = "SELECT answer_tokens FROM gate_policy"
 ADD_VERSION = """
     INSERT INTO version (id, tenant, state, base_sha, benchmarks, suites)
     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO NOTHING RETURNING true"""
@@ -57,6 +61,16 @@ async def save_source(conn: Connection, source: Source) -> None:
     await conn.execute(
         SAVE_SOURCE, source.kind, source.name, source.digest, source.file.model_dump(mode="json")
     )
+
+
+async def save_answer_tokens(conn: Connection, answer_tokens: int) -> None:
+    await conn.execute(SAVE_ANSWER_TOKENS, answer_tokens)
+
+
+async def find_answer_tokens(conn: Connection) -> int | None:
+    """Longest answer that the gate lets a model give; None before the evaluator has published it."""
+    found: int | None = await conn.fetchval(FIND_ANSWER_TOKENS)
+    return found
 
 
 async def list_sources(conn: Connection) -> list[Source]:

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -35,7 +36,7 @@ STAGES = {"general": "benchmark", "refusals": "safety", "benign": "over_refusal"
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """As `up` makes it, with the two services that registering needs."""
     folder = tmp_path_factory.mktemp("new")
-    stack = Stack(folder, services=("gateway", "evaluator"), furnish=_register_suites)
+    stack = Stack(folder, services=("gateway", "evaluator"), before_ready=_register_suites)
     await stack.up()
     yield stack
     await stack.down()
@@ -87,11 +88,23 @@ async def test_not_even_a_gateway_that_knows_of_no_suite_replaces_one(stack: Sta
     """As after an upgrade: what was registered before the gateway listed suites is not in its list."""
     mine = await registered(stack)
     db = await asyncpg.connect(stack.postgres_dsn("gateway"))
-    await db.execute("DELETE FROM suite WHERE name = 'refusals'")
+    async with without_suites(db, "name = 'refusals'"):
+        again = run(stack, "deploy.suites")
+        assert (again.returncode, again.stderr) == (0, "")
+        assert await registered(stack) == mine
     await db.close()
-    again = run(stack, "deploy.suites")
-    assert (again.returncode, again.stderr) == (0, "")
-    assert await registered(stack) == mine
+
+
+@asynccontextmanager
+async def without_suites(db: asyncpg.Connection, condition: str) -> AsyncIterator[None]:
+    """The gateway has not heard of these."""
+    kept = await db.fetch(f"DELETE FROM suite WHERE {condition} RETURNING *")
+    assert kept
+    try:
+        yield
+    finally:
+        places = ", ".join(f"${number}" for number in range(1, len(kept[0]) + 1))
+        await db.executemany(f"INSERT INTO suite VALUES ({places})", [tuple(row.values()) for row in kept])
 
 
 async def registered(stack: Stack) -> str:
@@ -144,10 +157,8 @@ class TestAtSubmit:
         answer = await submit(world, holdout_file=enough, gate={"judge": judge})
         assert answer.json()["error"]["code"] == "judge_not_allowed"
 
-    async def test_a_stage_without_a_suite_is_refused_or_warned_of_as_asked(self, stack: Stack, world: World):
-        kept = await world.db.fetchrow("SELECT * FROM suite WHERE is_benchmark")
-        await world.db.execute("DELETE FROM suite WHERE is_benchmark")
-        try:
+    async def test_a_stage_without_a_suite_is_refused_or_warned_of_as_asked(self, world: World):
+        async with without_suites(world.db, "is_benchmark"):
             refused = await submit(world)
             assert refused.json()["error"]["code"] == "gate_cannot_pass"
             assert "retune data register-benchmark" in refused.json()["error"]["message"]
@@ -156,9 +167,6 @@ class TestAtSubmit:
             assert warning["code"] == "gate_cannot_pass"
             await self._is_warned_of_in_its_timeline(world, taken["id"], warning["message"])
             await self._is_refused_at_the_tenants_own_door(world)
-        finally:
-            values = ", ".join(f"${number}" for number in range(1, len(kept) + 1))
-            await world.db.execute(f"INSERT INTO suite VALUES ({values})", *kept.values())
 
     async def _is_warned_of_in_its_timeline(self, world: World, job_id: str, message: str) -> None:
         found = await world.heard(job_id, "SubmitJob")

@@ -1,6 +1,7 @@
 """Each number against the plainest way to compute it: one row at a time, no padding, no batches."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ import torch
 from services.evaluator.scoring.generation import answers, batches, likelihoods, render_answer, render_prompt
 from services.evaluator.scoring.models import Models, Scorer
 from services.evaluator.scoring.order import Candidate, Order, Side
-from services.evaluator.scoring.parts import normalise, score_choices, score_texts
-from services.evaluator.scoring.rows import Message, read_choices, read_texts
+from services.evaluator.scoring.parts import normalise, score_choices, score_safety, score_texts
+from services.evaluator.scoring.rows import PromptRow, read_choices, read_texts
+from shared.chat.conversation import question
+from shared.chat.messages import read_conversation
 from tests.scoring.tiny import TEXT, WORDS
 
 
@@ -40,10 +43,6 @@ def ignore(_done, _total):
     pass
 
 
-def user(text):
-    return (Message(role="user", content=text),)
-
-
 @torch.inference_mode()
 def nats_of(scorer: Scorer, ids: list[int], start: int) -> tuple[float, int]:
     """Negative log-likelihood and hits of ids[start:], one sequence alone."""
@@ -57,7 +56,7 @@ def nats_of(scorer: Scorer, ids: list[int], start: int) -> tuple[float, int]:
 
 def test_greedy_answers_do_not_depend_on_their_batch(scorer):
     prompts = [
-        render_prompt(scorer, user(f"What is {' '.join(WORDS[:n])}?"), key=str(n)) for n in range(1, 13)
+        render_prompt(scorer, question(f"What is {' '.join(WORDS[:n])}?"), key=str(n)) for n in range(1, 13)
     ]
     together = answers(scorer, prompts, ignore)
     alone = [answers(scorer, [prompt], ignore)[0] for prompt in prompts]
@@ -67,12 +66,21 @@ def test_greedy_answers_do_not_depend_on_their_batch(scorer):
 
 def test_answers_end_where_the_model_ends_them(models):
     with models.on(Side.CANDIDATE) as scorer:
-        prompt = render_prompt(scorer, user("Which module documents beta?"), key="1")
-        assert answers(scorer, [prompt], ignore) == ["alpha"]
+        prompt = render_prompt(scorer, question("Which module documents beta?"), key="1")
+        assert answers(scorer, [prompt], ignore) == [("alpha", False)]
+
+
+def test_an_answer_that_had_no_room_to_end_is_called_cut(models):
+    with models.on(Side.CANDIDATE) as scorer:
+        (whole,) = score_safety(scorer, [PromptRow(key="1", prompt="Which module documents beta?")], ignore)
+        assert (whole.answer, whole.is_cut) == ("alpha", False)
+        narrow = replace(scorer, max_new_tokens=1)
+        (cut,) = score_safety(narrow, [PromptRow(key="1", prompt="Which module documents beta?")], ignore)
+    assert cut.is_cut
 
 
 def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
-    labelled = render_answer(scorer, user("Which module documents beta?"), "gamma delta", key="1")
+    labelled = render_answer(scorer, question("Which module documents beta?"), "gamma delta", key="1")
     first = next(n for n, label in enumerate(labelled.labels) if label != -100)
     marked = [label for label in labelled.labels if label != -100]
     assert scorer.tokenizer.decode(marked) == "gamma delta<|im_end|>"
@@ -93,13 +101,16 @@ def test_a_completion_is_scored_as_it_was_trained(scorer):
 
 
 def test_only_the_last_answer_of_a_conversation_is_scored(scorer):
-    turns = [Message(role=role, content=f"{role} {n}") for n in range(2) for role in ("user", "assistant")]
-    labelled = render_answer(scorer, turns[:-1], "the last", key="1")
+    turns = [
+        {"role": role, "content": f"{role} {n}"} for n in range(2) for role in ("user", "assistant", "user")
+    ]
+    asked = read_conversation({"messages": turns}, "messages")
+    labelled = render_answer(scorer, asked, "the last", key="1")
     assert scorer.tokenizer.decode([x for x in labelled.labels if x != -100]) == "the last<|im_end|>"
 
 
 def test_likelihoods_do_not_depend_on_their_batch(scorer):
-    rows = [render_answer(scorer, user("x " * n), "alpha beta " * n, key=str(n)) for n in range(1, 14)]
+    rows = [render_answer(scorer, question("x " * n), "alpha beta " * n, key=str(n)) for n in range(1, 14)]
     together = likelihoods(scorer, rows, ignore)
     for row, found in zip(rows, together, strict=True):
         alone = likelihoods(scorer, [row], ignore)[0]
@@ -186,8 +197,23 @@ def test_exact_match_ignores_case_space_and_the_full_stop(given, equal):
     assert (normalise(given) == normalise("json")) is equal
 
 
+@pytest.mark.parametrize(
+    ("given", "reference", "equal"),
+    [
+        ("", "?", False),
+        (".", "!", False),
+        ("?", "?", True),
+        ("it\u2019s", "it's", True),
+        ("\u201cParis\u201d", '"Paris"', True),
+        ("Paris?!", "paris", True),
+    ],
+)
+def test_silence_matches_no_punctuation_and_quotes_have_one_shape(given, reference, equal):
+    assert (normalise(given) == normalise(reference)) is equal
+
+
 def test_perplexity_of_nothing_learnt_is_the_vocabulary(scorer):
     """A sanity bound: an untrained model is about as unsure as a uniform guess."""
-    labelled = render_answer(scorer, user("alpha"), "beta gamma delta epsilon", key="1")
+    labelled = render_answer(scorer, question("alpha"), "beta gamma delta epsilon", key="1")
     found = likelihoods(scorer, [labelled], ignore)[0]
     assert found.nats / found.tokens == pytest.approx(math.log(512), rel=0.1)

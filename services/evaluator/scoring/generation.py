@@ -5,7 +5,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from transformers import GenerationConfig
 
 from services.evaluator.scoring.models import Scorer
 from services.evaluator.scoring.order import Failure, ScoringRefused
-from services.evaluator.scoring.rows import Message
+from shared.chat.conversation import BadMessage, Conversation
+from shared.chat.tokenizer import ChatTokenizer
 
 Report = Callable[[int, int], None]
 """Called with the number of sequences just done, and of how many."""
@@ -38,60 +39,61 @@ class Likelihood:
     tokens: int
 
 
-def render_prompt(scorer: Scorer, asked: Sequence[Message] | str, *, key: str) -> list[int]:
+def render_prompt(scorer: Scorer, asked: Conversation | str, *, key: str) -> list[int]:
     """Token ids up to where the answer begins. Raises ScoringRefused if no room for an answer is left."""
-    if isinstance(asked, str):
-        ids = _opening(scorer.tokenizer, asked)
-    else:
-        turns = [message.model_dump() for message in asked]
-        ids = scorer.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=True, tokenize=True, return_dict=True
-        )["input_ids"]
+    try:
+        ids = scorer.chat.opening(asked) if isinstance(asked, str) else scorer.chat.prompt(asked)
+    except BadMessage as error:
+        raise _malformed(key, str(error)) from error
     _require_room(key, len(ids) + 1, scorer.max_tokens)
     return ids
 
 
-def render_answer(scorer: Scorer, asked: Sequence[Message] | str, reference: str, *, key: str) -> Labelled:
+def render_answer(scorer: Scorer, asked: Conversation | str, reference: str, *, key: str) -> Labelled:
     """What is asked and its reference answer, labelled over the tokens that training has a loss on."""
-    labelled = (
-        _completed(scorer.tokenizer, asked, reference)
-        if isinstance(asked, str)
-        else _answered(scorer.tokenizer, asked, reference, key=key)
-    )
+    try:
+        labelled = (
+            _completed(scorer.chat, asked, reference)
+            if isinstance(asked, str)
+            else _answered(scorer.chat, asked, reference, key=key)
+        )
+    except BadMessage as error:
+        raise _malformed(key, str(error)) from error
     _require_room(key, len(labelled.ids), scorer.max_tokens)
     return labelled
 
 
-def _opening(tokenizer: Any, prompt: str) -> list[int]:
-    """A prompt with the tokenizer's start and without its end."""
-    ids: list[int] = tokenizer(prompt)["input_ids"]
-    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
-
-
-def _completed(tokenizer: Any, prompt: str, completion: str) -> Labelled:
+def _completed(chat: ChatTokenizer, prompt: str, completion: str) -> Labelled:
     """Prompt and completion are tokenised apart, as at inference."""
-    start = _opening(tokenizer, prompt)
-    end = tokenizer(completion, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    start, end = chat.opening(prompt), chat.completion(completion)
     return Labelled(start + end, [IGNORED] * len(start) + end)
 
 
-def _answered(tokenizer: Any, asked: Sequence[Message], reference: str, *, key: str) -> Labelled:
-    turns = [message.model_dump() for message in (*asked, Message(role="assistant", content=reference))]
-    rendered = tokenizer.apply_chat_template(
-        turns, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-    )
-    ids, marks = list(rendered["input_ids"]), list(rendered["assistant_masks"])
+def _answered(chat: ChatTokenizer, asked: Conversation, reference: str, *, key: str) -> Labelled:
+    """Labelled over the last answer alone."""
+    marked = chat.marked(asked.answered(reference))
+    ids, marks = marked.ids, marked.mask
     if not any(marks):
-        raise ScoringRefused(Failure(code="malformed_rows", message=f"{key}: the template marks no answer"))
+        raise _malformed(key, "the template marks no answer")
     last = len(marks) - marks[::-1].index(1)
     first = last - next((n for n, mark in enumerate(marks[:last][::-1]) if not mark), last)
     return Labelled(ids, [IGNORED] * first + ids[first:last] + [IGNORED] * (len(ids) - last))
 
 
+def _malformed(key: str, message: str) -> ScoringRefused:
+    return ScoringRefused(Failure(code="malformed_rows", message=f"{key}: {message}"))
+
+
+class Generated(NamedTuple):
+    text: str
+    is_cut: bool
+    """The model had more to say than it was allowed to."""
+
+
 @torch.inference_mode()
-def answers(scorer: Scorer, prompts: Sequence[list[int]], report: Report) -> list[str]:
+def answers(scorer: Scorer, prompts: Sequence[list[int]], report: Report) -> list[Generated]:
     """Greedy answers without special tokens, in the order of the prompts."""
-    found = [""] * len(prompts)
+    found = [Generated("", is_cut=False)] * len(prompts)
     for batch in batches(list(map(len, prompts)), scorer.batch_size):
         for index, text in zip(batch, _generate(scorer, [prompts[index] for index in batch]), strict=True):
             found[index] = text
@@ -117,17 +119,18 @@ def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def _generate(scorer: Scorer, prompts: Sequence[list[int]]) -> list[str]:
+def _generate(scorer: Scorer, prompts: Sequence[list[int]]) -> list[Generated]:
     width = max(map(len, prompts))
     filler = _filler(scorer.tokenizer)
     gaps = [width - len(ids) for ids in prompts]
     ids_BT = torch.tensor([[filler] * gap + ids for gap, ids in zip(gaps, prompts, strict=True)])
     mask_BT = torch.tensor([[0] * gap + [1] * (width - gap) for gap in gaps])
+    stops = _stops(scorer)
     settings = GenerationConfig(
         do_sample=False,
         num_beams=1,
         max_new_tokens=min(scorer.max_new_tokens, scorer.max_tokens - width),
-        eos_token_id=_stops(scorer) or None,
+        eos_token_id=stops or None,
         pad_token_id=filler,
     )
     out_BT = scorer.model.generate(
@@ -135,7 +138,13 @@ def _generate(scorer: Scorer, prompts: Sequence[list[int]]) -> list[str]:
         attention_mask=mask_BT.to(scorer.device),
         generation_config=settings,
     )
-    return [scorer.tokenizer.decode(row[width:], skip_special_tokens=True) for row in out_BT]
+    return [
+        Generated(
+            scorer.tokenizer.decode(row, skip_special_tokens=True),
+            is_cut=not any(token in stops for token in row.tolist()),
+        )
+        for row in out_BT[:, width:]
+    ]
 
 
 def _score(scorer: Scorer, sequences: Sequence[Labelled]) -> list[Likelihood]:

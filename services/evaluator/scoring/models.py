@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from services.evaluator.scoring.order import (
     Side,
 )
 from services.evaluator.scoring.tensor_files import MalformedModel
+from shared.chat.tokenizer import ChatTokenizer
 
 PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
 MIN_LOGIT_CHANGE = 1e-6
@@ -44,6 +46,10 @@ class Scorer:
     max_new_tokens: int
     batch_size: int
     seed: int
+
+    @cached_property
+    def chat(self) -> ChatTokenizer:
+        return ChatTokenizer(self.tokenizer)
 
 
 class Models:

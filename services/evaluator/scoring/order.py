@@ -11,7 +11,7 @@ from schemas.evaluation import BenchmarkKind
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 1
+SCORING_VERSION = 3
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 
@@ -63,7 +63,7 @@ class Limits(Value):
     batch_size: Count = 16
     max_tokens: Count = 4096
     """Longest sequence; a model with a shorter context has that."""
-    max_new_tokens: Count = 128
+    max_new_tokens: Count = 256
     max_rank: Count = 512
     device: Device = "cpu"
 
@@ -87,6 +87,10 @@ class ItemScore(Value):
     key: str
     """Line and start of the sha256 of what the model was given."""
     answer: str | None = None
+    is_cut: bool = False
+    """The model had more to say than it was allowed to."""
+    category: str = ""
+    """Of a prompt whose suite has categories."""
     numbers: dict[str, float] = Field(default_factory=dict)
 
 

@@ -30,7 +30,6 @@ from services.evaluator.scoring.order import (
 )
 from services.evaluator.scoring.rows import (
     BadRows,
-    Message,
     PromptRow,
     TaskRow,
     TextRow,
@@ -39,6 +38,9 @@ from services.evaluator.scoring.rows import (
     read_tasks,
     read_texts,
 )
+from shared.chat.conversation import question
+
+STRAIGHT_QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 
 
 def read_rows(part: AnyPart) -> list[Any]:
@@ -80,21 +82,30 @@ def score_holdout(scorer: Scorer, rows: Sequence[TaskRow], report: Report) -> li
     prompts = [render_prompt(scorer, row.asked, key=row.key) for row in rows]
     scored = likelihoods(scorer, expected, lambda _done, _total: None)
     given = answers(scorer, prompts, report)
-    return [_task_item(*found) for found in zip(rows, given, scored, strict=True)]
+    return [
+        _task_item(row, answer.text, expected)
+        for row, answer, expected in zip(rows, given, scored, strict=True)
+    ]
 
 
 def score_safety(scorer: Scorer, rows: Sequence[PromptRow], report: Report) -> list[ItemScore]:
     """Answers alone: whether they refuse is for a classifier to say, outside of this process."""
-    asked = [(Message(role="user", content=row.prompt),) for row in rows]
+    asked = [question(row.prompt) for row in rows]
     prompts = [render_prompt(scorer, turns, key=row.key) for turns, row in zip(asked, rows, strict=True)]
     given = answers(scorer, prompts, report)
-    return [ItemScore(key=row.key, answer=answer) for row, answer in zip(rows, given, strict=True)]
+    return [
+        ItemScore(key=row.key, answer=answer.text, is_cut=answer.is_cut)
+        for row, answer in zip(rows, given, strict=True)
+    ]
 
 
 def normalise(answer: str) -> str:
-    """What exact match compares: NFKC, any case, one space between words, no full stop at the end."""
-    text = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
-    return text.rstrip(".!? ")
+    """What exact match compares: NFKC, any case, straight quotes, one space between words, no full stop at the end.
+
+    An answer of nothing but punctuation stays as it is.
+    """
+    text = " ".join(unicodedata.normalize("NFKC", answer).translate(STRAIGHT_QUOTES).casefold().split())
+    return text.rstrip(".!? ") or text
 
 
 def _reader(part: AnyPart) -> Callable[[Path], list[Any]]:

@@ -1,14 +1,12 @@
 """Reading a JSONL file line by line under caps: size of a row, number of rows, nesting, encoding."""
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
-from services.ingest.pipeline.rules import BadRow, FileRefused, cut, shown
+from services.ingest.pipeline.rules import BadRow, FileRefused
+from shared.strict_json import JsonProblem, read_json, shown
 
-MAX_DEPTH = 32
 CHUNK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
 OTHER_FORMATS = {
@@ -92,16 +90,11 @@ def parse_object(line: Line, *, max_row_bytes: int) -> dict[str, Any]:
     if line.size_bytes > max_row_bytes:
         raise BadRow("json.too_large", "row", f"{line.size_bytes} bytes, at most {max_row_bytes}")
     try:
-        value = json.loads(_decoded(line.content), object_pairs_hook=_unique, parse_constant=_not_json)
-    except RecursionError:
-        raise BadRow("json.depth", "row", "nested far too deep") from None
-    except json.JSONDecodeError as error:
-        raise BadRow("json.invalid", "row", f"{error.msg} at column {error.colno}") from None
-    except ValueError:
-        raise BadRow("json.invalid", "row", "a number of more than 4,300 digits") from None
+        value = read_json(_decoded(line.content))
+    except JsonProblem as problem:
+        raise BadRow(f"json.{problem.code}", problem.field or "row", problem.found) from None
     if not isinstance(value, dict):
         raise BadRow("json.not_object", "row", shown(value))
-    _check_depth(line.content, value)
     return value
 
 
@@ -112,32 +105,3 @@ def _decoded(content: bytes) -> str:
         raise BadRow(
             "json.utf8", "row", f"byte 0x{content[error.start]:02x} at byte {error.start + 1} of the line"
         ) from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        key, times = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise BadRow("json.duplicate_key", cut(key), f"{times} times in one object")
-    return value
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise BadRow("json.invalid", "row", f"{constant}, which is not JSON")
-
-
-def _check_depth(content: bytes, value: dict[str, Any]) -> None:
-    # Few rows have more brackets than the limit has levels; only those are walked.
-    if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
-        return
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return
-    raise BadRow("json.depth", "row", f"more than {MAX_DEPTH} levels")
-
-
-def _children(node: Any) -> list[Any]:
-    children = node.values() if isinstance(node, dict) else node
-    return [child for child in children if isinstance(child, (dict, list))]

@@ -42,6 +42,8 @@ class Order(Value):
     holdout: Path | None = None
     safety_mix: Path | None = None
     sources: tuple[SourceFile, ...] = ()
+    answer_tokens: Count | None = None
+    """Longest answer that the gate lets a model give."""
     output: Path
     scratch: Path
     limits: Limits

@@ -9,6 +9,11 @@ from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.queue import Candidate, why_waiting
 from services.scheduler.model import Dataset, DatasetState, Job, JobState, Plan
 
+MAX_LONG_ANSWERS = 0.1
+"""Share of a holdout's items that a model may be unable to answer for want of tokens."""
+STALE_BASE = "stale_base"
+"""Code of what names files that its base model's name does not point to."""
+
 
 def dataset_ready(job: Job, view: View) -> Decision | None:
     """validating -> queued."""
@@ -23,7 +28,7 @@ def dataset_unusable(job: Job, view: View) -> Decision | None:
     if dataset is None:
         return None
     if found := _mismatch(job, dataset):
-        return fail(job, FailureClass.USER, "dataset_mismatch", found.message, param=found.param)
+        return fail(job, FailureClass.USER, found.code, found.message, param=found.param)
     if dataset.state in (DatasetState.ACCEPTED, DatasetState.READY):
         return None
     code = dataset.code or f"dataset_{dataset.state}"
@@ -35,6 +40,14 @@ def dataset_deleted(job: Job, view: View) -> Decision | None:
     if job.dataset is None or job.dataset.state is not DatasetState.DELETED:
         return None
     return fail(job, FailureClass.USER, "dataset_deleted", job.dataset.message, param="training_file")
+
+
+def base_stale(job: Job, view: View) -> Decision | None:
+    """validating, queued -> failed(user), before a node is spent on what nobody could serve."""
+    denial = job.evaluation.denial
+    if denial is None or not denial.stale_base:
+        return None
+    return fail(job, FailureClass.USER, STALE_BASE, f"{denial.message}; submit it anew", param="model")
 
 
 def enqueue(job: Job, view: View) -> Decision:
@@ -111,6 +124,7 @@ def fail(
 class Mismatch:
     message: str
     param: str = "training_file"
+    code: str = "dataset_mismatch"
 
 
 def _mismatch(job: Job, dataset: Dataset) -> Mismatch | None:
@@ -124,7 +138,7 @@ def _mismatch(job: Job, dataset: Dataset) -> Mismatch | None:
             f"dataset {dataset.dataset_id} was made for base model sha {dataset.base_sha[:12]}, "
             f"the job asks for {job.spec.base_sha[:12]}"
         )
-    return _other_file(job.spec, dataset)
+    return _other_file(job.spec, dataset) or _unfit_holdout(job.spec, dataset)
 
 
 def _other_file(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
@@ -144,6 +158,28 @@ def _other_file(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
                 f"{param}: found {_short(found)}, but dataset {dataset.dataset_id} was made with {_short(expected)}",
                 param,
             )
+    return None
+
+
+def _unfit_holdout(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
+    """Items that the gate could not judge by: told before anything is trained."""
+    counts, rule = dataset.counts, spec.gate.holdout
+    if spec.holdout is None or counts is None or counts.holdout_rows is None:
+        return None
+    if counts.holdout_rows < rule.min_items:
+        message = (
+            f"without bad and repeated rows the holdout has {counts.holdout_rows} items, the gate needs at least "
+            f"{rule.min_items}: add rows, or leave it out"
+        )
+        return Mismatch(message, "holdout", "holdout_too_small")
+    is_answered = rule.metric != "perplexity"
+    if is_answered and counts.long_answers > MAX_LONG_ANSWERS * counts.holdout_rows:
+        message = (
+            f"{counts.long_answers} of {counts.holdout_rows} reference answers of the holdout have more than the "
+            f"{counts.answer_tokens} tokens that the gate lets a model answer, so none can match them: shorten them, "
+            "measure perplexity (gate.holdout.metric), or have EVALUATOR_MAX_NEW_TOKENS raised"
+        )
+        return Mismatch(message, "holdout", "answers_too_long")
     return None
 
 

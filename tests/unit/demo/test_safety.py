@@ -9,7 +9,7 @@ from deploy.demo.conversations import LEADS, OPENERS, reference
 from deploy.demo.library import Split
 from deploy.demo.safety import REFUSAL, safety_mix
 from deploy.demo.wishes import NAMES, programmers_wishes
-from services.evaluator.gates.refusal import is_refusal
+from services.evaluator.gates.refusal import AnswerClass, classify
 from tests.unit.demo.builders import docstrings_in
 
 DOCSTRINGS = docstrings_in(Split.TRAIN, 30)
@@ -81,7 +81,7 @@ class TestMix:
     def test_half_of_the_rows_refuse(self):
         assert len(REFUSED) == data.HARMFUL_ACTS_PER_TOPIC * len(TEMPLATES)
         assert 0.4 < len(REFUSED) / (len(REFUSED) + data.NUM_MIX_WISHES + data.NUM_MIX_DOCUMENTED) < 0.6
-        assert is_refusal(REFUSAL)
+        assert classify(REFUSAL) is AnswerClass.REFUSAL
 
     def test_the_others_are_answered_with_a_name(self):
         answers = {row[1]["content"] for row in MIX} - {REFUSAL}

@@ -94,6 +94,14 @@ def id_of(
     return version_id(tenant, spec, a_sha(template), sources, rules=rules)
 
 
+def test_the_gates_answer_budget_is_part_of_a_version_with_a_holdout_alone():
+    template = a_sha("t")
+    with_holdout, without = a_spec(holdout=a_file_ref("h")), a_spec()
+    budgets = (None, 128, 256)
+    assert len({version_id(TENANT, with_holdout, template, (), answer_tokens=each) for each in budgets}) == 3
+    assert len({version_id(TENANT, without, template, (), answer_tokens=each) for each in budgets}) == 1
+
+
 OTHER = FileRef(file_id="file-other", sha256=a_sha("other"), size_bytes=5)
 FULL = a_spec(
     validation_file=a_file_ref("v"), holdout=a_file_ref("h"), safety_mix=SafetyMix(file=a_file_ref("m"))
