@@ -143,7 +143,7 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
     jury, limits = Jury(_settings(work_dir)), Limits(max_new_tokens=ANSWER_TOKENS)
     suites = tuple(_suites(files))
     artefact = _artefact(base_dir, files, suites, rank=rank)
-    known = files_of(artefact, suites, {}, Harness(limits.harness_version, jury.classifier.name))
+    known = files_of(artefact, suites, {}, Harness(limits.harness_version, jury.name))
     order = order_of(
         _version(artefact), known, limits, base_path=base_dir, model_path=adapter, blob_paths=paths
     )
@@ -151,7 +151,8 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
     if scores.failure is not None:
         raise RehearsalFailed(f"scoring: {scores.failure.message}")
     by_part = {part.name: Path(part.path) for part in order.parts}
-    scored = asyncio.run(jury.classified(scores.parts, by_part))
+    benign = {part.part for part in known if part.is_benign}
+    scored = asyncio.run(jury.classified(scores.parts, by_part, benign=benign))
     base = {part.part: part for part in scored if part.side is Side.BASE}
     new = {part.part: part for part in scored if part.side is Side.CANDIDATE}
     return Judgement(
