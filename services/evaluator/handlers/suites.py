@@ -18,7 +18,7 @@ from services.evaluator import store
 from services.evaluator.clients.files import Cache
 from services.evaluator.decide.plan import suite_digest
 from services.evaluator.model import Suite
-from services.evaluator.scoring.rows import BadRows, read_benchmark, read_prompts
+from services.evaluator.scoring.rows import PUBLISHED, BadRows, read_benchmark, read_prompts
 from shared.errors import CorruptObject, Refused, Rejected
 from shared.messaging.unit import Task, Unit
 
@@ -90,6 +90,11 @@ class SuiteDesk:
             ) from error
         except (BadRows, CorruptObject) as error:
             raise Rejected(f"file {task.file.file_id}: {error}") from error
+        if task.num_fewshot and task.kind in PUBLISHED:
+            found = f"{task.num_fewshot} few-shot examples"
+            raise Rejected(
+                f"{task.kind}: {found}, expected 0: its examples are of a split that is not registered"
+            )
         if rows < max(MIN_ROWS, task.num_fewshot + 1):
             needed = max(MIN_ROWS, task.num_fewshot + 1)
             raise Rejected(f"file {task.file.file_id}: {rows} rows, expected at least {needed}")
