@@ -1,6 +1,7 @@
 """What every benchmark reports: both sides' rounds, their medians, the machine, the versions and the commit."""
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -42,7 +43,7 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def write(

@@ -44,9 +44,14 @@ class DatasetCounts(Value):
     loss_tokens: Count
     validation_rows: Count = 0
     rejected_rows: Count = 0
+    """Bad rows of the training file, as are the next three counts."""
     exact_duplicates: Count = 0
     near_duplicates: Count = 0
     contaminated_rows: Count = 0
+    contaminated_by_source: dict[str, Count] = Field(default={})
+    """Contaminated rows of the training file by source, `holdout` for the holdout; a row may count for several."""
+    training_file_rows: Count = 0
+    """Lines of the training file that are not blank."""
     safety_rows: Count = 0
     holdout_rows: Count | None = None
     """Items of the holdout; None where there is none, or where an older writer did not say."""
@@ -56,6 +61,24 @@ class DatasetCounts(Value):
     """Longest answer that the gate lets a model give; None where nobody had published it."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Contaminated rows that are trained on because an operator said `keep`: by source, `holdout` for the holdout."""
+
+    @property
+    def summary(self) -> str:
+        """For people: rows kept of the training file, and what was found in it."""
+        found = [f"{self.rejected_rows} bad", f"{self.exact_duplicates} exact duplicates"]
+        found += [f"{self.near_duplicates} near duplicates", f"{self.contaminated_rows} contaminated"]
+        if self.contaminated_by_source:
+            found[-1] += f" by {_listed(self.contaminated_by_source)}"
+        # Older writers did not count the file's rows.
+        of = f" of {self.training_file_rows}" if self.training_file_rows else ""
+        leaks = f"; rows of the gate's own sources are trained on: {_listed(self.kept_leaks)}"
+        mix = f"; {self.safety_rows} rows of the safety mix added" if self.safety_rows else ""
+        kept = f"kept {self.rows - self.safety_rows}{of} rows: {', '.join(found)}{mix}"
+        return kept + (leaks if self.kept_leaks else "")
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
 
 
 class DatasetFiles(Value):

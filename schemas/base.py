@@ -79,6 +79,10 @@ class FailureClass(StrEnum):
     INTERNAL = "internal"  # our own assertion or an unknown exit
 
 
+FREE_OF_CHARGE = frozenset({FailureClass.PREEMPTED, FailureClass.INFRA, FailureClass.INTERNAL})
+"""The tenant does not pay for an attempt that ended so: it is no fault of theirs."""
+
+
 class PriceClass(StrEnum):
     SPOT = "spot"  # may be taken back with notice
     ON_DEMAND = "on-demand"

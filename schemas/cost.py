@@ -2,11 +2,11 @@
 
 from datetime import datetime
 
-from schemas.base import Attempt, JobId, Message, PriceClass, Seconds, TenantName, Usd
+from schemas.base import Attempt, FailureClass, JobId, Message, PriceClass, Seconds, TenantName, Usd
 
 
 class CostAccrued(Message):
-    """An attempt's nodes were released; what they cost."""
+    """An attempt's nodes were released and how it ended is known; what it cost, and whether the tenant pays."""
 
     keyed_by = "job_id"
     job_id: JobId
@@ -15,6 +15,12 @@ class CostAccrued(Message):
     node_seconds: Seconds
     cost: Usd
     total: Usd
-    """Of the job so far."""
+    """Of the job so far, paid by the tenant or not."""
     price_class: PriceClass
     until: datetime
+    failure_class: FailureClass | None = None
+    """Why the attempt ended; None where it completed or was paused."""
+    charged: Usd | None = None
+    """What the tenant pays of `cost`: nothing where it ended for no fault of theirs; None in older events: all."""
+    charged_total: Usd | None = None
+    """What the tenant pays of `total`; None in older events: all of it."""

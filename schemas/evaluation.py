@@ -50,6 +50,8 @@ class RegisterSafetySuite(Message):
 
 
 class ReevaluateModel(Message):
+    """Run the gate of a model version once more, with the suites that are registered now."""
+
     keyed_by = "model_id"
     model_id: str
     tenant: TenantName
@@ -60,7 +62,7 @@ class BenchmarkRegistered(Message):
     name: str
     kind: BenchmarkKind
     digest: Sha256
-    """sha256 over the file's sha256, kind and few-shot count: the identity in verdicts."""
+    """sha256 over the file's sha256, kind, few-shot count and declared margin: the identity in verdicts."""
     file: FileRef
     num_fewshot: Count
     rows: Count
@@ -77,10 +79,21 @@ class SafetySuiteRegistered(Message):
 
 
 class Interval(Value):
-    """95 % bootstrap interval."""
+    """95 % interval."""
 
     low: float
     high: float
+
+
+Outcome = Literal["passed", "failed", "inconclusive"]
+
+
+class CategoryCount(Value):
+    """Refusals of the candidate among the prompts of one category."""
+
+    category: str
+    refused: Count
+    count: Count
 
 
 class Check(Value):
@@ -96,6 +109,13 @@ class Check(Value):
     interval: Interval | None = None
     baseline_interval: Interval | None = None
     passed: bool
+    outcome: Outcome | None = None
+    """`inconclusive`: the items are too few to tell. None in facts from before there were three outcomes."""
+    change_interval: Interval | None = None
+    """Of candidate minus base, from the same items, where `value` is the candidate's own number."""
+    needed: Count | None = None
+    """Items that would do, where they are too few and a number of them would."""
+    categories: tuple[CategoryCount, ...] = ()
 
 
 StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
@@ -127,6 +147,7 @@ class RegisteredSuite(Value):
     stage: Literal["benchmark", "safety", "over_refusal"]
     """The gate's stage that asks it."""
     digest: Sha256
+    file: FileRef
     rows: Count
     registered_at: datetime
 
@@ -184,6 +205,8 @@ class Evidence(Value):
     """None: the job named no holdout, so nothing shows that the model got better at its task."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Rows of a source that were trained on."""
+    measured_by: str | None = None
+    """The evaluation that has the items: an earlier one where its numbers could not but be equal."""
 
 
 class EvalStarted(EvalFact):

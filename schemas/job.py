@@ -199,3 +199,5 @@ class JobCancelled(JobFact):
     artefact: Artefact | None
     """The newest verified bundle, kept as a `dev` version; None if there is none."""
     last_step: Step = 0
+    attempt: Attempt | None = None
+    """The last one that began, 0 if none did; None in older events."""

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 MANIFEST = "manifest.json"
 AUDIT = "audit/"
@@ -50,6 +51,17 @@ def model(digest: str, path: str = MANIFEST) -> str:
 
 def evaluation(eval_id: str, path: str) -> str:
     return f"evals/{eval_id}/{path}"
+
+
+ITEMS_OF_A_PAGE = 100
+EVALUATION_LOG = "log.txt"
+ItemGroup = Literal["holdout", "suites"]
+"""Items of the tenant's own file, and of the operator's."""
+
+
+def evaluation_items(eval_id: str, group: ItemGroup, page: int) -> str:
+    """JSON lines, failing items first; each page but the last has ITEMS_OF_A_PAGE."""
+    return evaluation(eval_id, f"shown/{group}/{page:05d}.jsonl")
 
 
 def log(job_id: str, attempt: int, node_index: int, number: int) -> str:

@@ -313,6 +313,7 @@ TENANT_COMMAND_TYPES: tuple[type[Message], ...] = (
     model.DeployModel,
     model.RollbackDeployment,
     model.UndeployModel,
+    evaluation.ReevaluateModel,
 )
 
 

@@ -38,6 +38,7 @@ NAMES = frozenset(
         "s3.manifest.before",
         "s3.manifest.after",
         "gateway.accepted",
+        "gateway.removed",
         "provider.create.before",
         "provider.create.after",
         "provider.delete.after",

@@ -99,7 +99,7 @@ async def _run(state: State, parts_only: bool) -> int:
     """Be the supervisor until a signal says stop."""
     from deploy.local.stack import ALL, Stack
 
-    stack = Stack(state.root, services=() if parts_only else ALL, report=_say, furnish=_register_suites)
+    stack = Stack(state.root, services=() if parts_only else ALL, report=_say, before_ready=_register_suites)
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, told.set)

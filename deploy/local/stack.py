@@ -62,14 +62,14 @@ class Stack:
         tenants: Iterable[str] = ("demo",),
         services: Iterable[str] = ALL,
         report: Callable[[str], None] = lambda line: None,
-        furnish: Callable[["Stack"], Awaitable[None]] | None = None,
+        before_ready: Callable[["Stack"], Awaitable[None]] | None = None,
     ) -> None:
-        """`furnish`: called once all services are healthy for the first time, before the stack counts as ready."""
+        """`before_ready` is called when all services are healthy for the first time; then the stack is ready."""
         self.state = State(state)
         self.tenants = tuple(tenants)
         self.services = tuple(services)
         self._report = report
-        self._furnish = furnish
+        self._before_ready = before_ready
         self._supervisor = Supervisor(self.state, report)
         self._is_open = False
 
@@ -135,8 +135,8 @@ class Stack:
             if wanted:
                 await self._migrate(*wanted)
             await _together(self._bring_service(name) for name in wanted)
-            if opening and wanted and self._furnish:
-                await self._furnish(self)
+            if opening and wanted and self._before_ready:
+                await self._before_ready(self)
         except BaseException:
             if opening:
                 await self.down()

@@ -45,7 +45,7 @@ def _field(name: str, info: FieldInfo, seen: set[str]) -> dict[str, Any]:
 
 def _has_default(info: FieldInfo) -> bool:
     """Whether Avro can say the default: one of a union has to be of its first type, which is null here."""
-    return not info.is_required() and (info.default is None or _is_plain(info.annotation))
+    return not info.is_required() and (info.default in (None, (), {}) or _is_plain(info.annotation))
 
 
 def _is_plain(annotation: Any) -> bool:

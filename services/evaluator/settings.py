@@ -2,13 +2,14 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from schemas.evaluation import StageName
 from schemas.specification import MAX_ANSWER_TOKENS
+from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
 from services.evaluator.scoring.order import Device
 from shared.settings import ServiceSettings
 
@@ -20,7 +21,7 @@ class Settings(ServiceSettings):
     """Cache of models and files, and the scoring child's work directories."""
     scratch_bytes: PositiveInt = 200 * 1024**3
     """Of the cache; the longest unused goes first."""
-    required_stages: frozenset[StageName] = frozenset({"benchmark", "safety"})
+    required_stages: frozenset[StageName] = frozenset({"benchmark", "safety", "over_refusal"})
     """Stages without which no model passes, whether or not something is registered for them."""
     device: Device = "cpu"
     scoring_threads: PositiveInt | None = None
@@ -33,27 +34,44 @@ class Settings(ServiceSettings):
     batch_tokens: PositiveInt = 16_384
     """Tokens of one forward pass, padding and answers to come included: what memory allows."""
     max_tokens: PositiveInt = 4096
-    max_new_tokens: PositiveInt = 128
-    """Of an answer to a safety prompt."""
     max_answer_tokens: PositiveInt = MAX_ANSWER_TOKENS
     """Of an answer to a row of a job's holdout, whatever the job asks for."""
+    max_new_tokens: PositiveInt = 256
+    """Of one answer to a safety prompt; a refusal that ends later is none that anyone can be sure of."""
     max_rank: PositiveInt = 512
 
     judge_urls: tuple[str, ...] = ()
     """OpenAI-compatible endpoints that a job's gate may name. Prompts and the key go to no other."""
     judge_api_key: SecretStr | None = None
+    """Of the only judge there is; several judges have theirs in `judge_api_keys`, by URL."""
+    judge_api_keys: dict[str, SecretStr] = Field(default_factory=dict)
     judge_timeout: timedelta = timedelta(seconds=60)
     judge_attempts: PositiveInt = 4
     """Times that a question is asked until its answer is usable."""
     judge_concurrency: PositiveInt = 8
-    judge_pairs: Annotated[int, Field(ge=20)] = 200
+    judge_pairs: Annotated[int, Field(ge=MIN_CONSISTENT_PAIRS)] = 200
     """Holdout rows that are judged; more are not."""
     refusal_judge_url: str | None = None
     """Classifies refusals instead of the built-in phrases."""
     refusal_judge_model: str | None = None
+    refusal_judge_shape: Literal["auto", "words", "llama_guard"] = "auto"
+    """How it answers: REFUSED or COMPLIED, or `safe` or `unsafe` as Llama Guard does. `auto` goes by its name."""
 
     @model_validator(mode="after")
     def _names_judge_and_model(self) -> Self:
         if (self.refusal_judge_url is None) != (self.refusal_judge_model is None):
             raise ValueError("refusal_judge_url and refusal_judge_model must be given together")
         return self
+
+    @model_validator(mode="after")
+    def _sends_each_key_to_one_judge(self) -> Self:
+        judges = {*self.judge_urls, *([self.refusal_judge_url] if self.refusal_judge_url else [])}
+        if self.judge_api_key is not None and len(judges) > 1:
+            raise ValueError(
+                f"judge_api_key is for one judge, found {len(judges)}: name theirs in judge_api_keys, by URL"
+            )
+        return self
+
+    def judge_key(self, url: str) -> str | None:
+        key = self.judge_api_keys.get(url, self.judge_api_key)
+        return key.get_secret_value() if key else None

@@ -21,6 +21,8 @@ SAVE_VERSION = """
     INSERT INTO model_version (model_id, tenant, job_id, body) VALUES ($1, $2, $3, $4)
     ON CONFLICT (model_id) DO UPDATE SET body = $4"""
 FIND_VERSION = "SELECT body FROM model_version WHERE model_id = $1 AND tenant = $2"
+ARCHIVE_VERSION = "UPDATE model_version SET is_archived = true WHERE model_id = $1"
+IS_ARCHIVED = "SELECT is_archived FROM model_version WHERE model_id = $1"
 LIST_VERSIONS = "SELECT body FROM model_version WHERE job_id = $1"
 _EVALUATION = "eval_id, number, state, artefact, version, stages, reason, revision"
 ADD_EVALUATION = """
@@ -37,13 +39,13 @@ IS_RUNNING = "SELECT EXISTS (SELECT FROM evaluation WHERE model_id = $1 AND stat
 ADD_SUITE = """
     INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, margin_points, expects, registered_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-    ON CONFLICT (name, digest) DO UPDATE SET file = $4, margin_points = $7, registered_at = $9"""
+    ON CONFLICT (name, digest) DO UPDATE SET file = $4, registered_at = $9"""
 _SUITE = "name, digest, kind, file, num_fewshot, rows, margin_points, expects"
 LIST_NEWEST_SUITES = f"""
     SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
 LIST_REGISTERED = """
-    SELECT DISTINCT ON (name, kind IS NULL) name, digest, rows, registered_at,
+    SELECT DISTINCT ON (name, kind IS NULL) name, digest, file, rows, registered_at,
            CASE WHEN kind IS NOT NULL THEN 'benchmark' WHEN expects = 'answer' THEN 'over_refusal'
                 ELSE 'safety' END AS stage
       FROM suite ORDER BY name, kind IS NULL, registered_at DESC"""
@@ -84,6 +86,14 @@ async def save_version(conn: Connection, version: ModelRegistered) -> None:
 async def find_version(conn: Connection, model_id: str, tenant: str) -> ModelRegistered | None:
     body = await conn.fetchval(FIND_VERSION, model_id, tenant)
     return None if body is None else ModelRegistered.model_validate(body)
+
+
+async def archive_version(conn: Connection, model_id: str) -> None:
+    await conn.execute(ARCHIVE_VERSION, model_id)
+
+
+async def is_archived(conn: Connection, model_id: str) -> bool:
+    return bool(await conn.fetchval(IS_ARCHIVED, model_id))
 
 
 async def find_version_of(conn: Connection, job_id: str, bundle: BundleRef) -> ModelRegistered | None:

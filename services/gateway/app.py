@@ -11,7 +11,19 @@ from prometheus_client import make_asgi_app
 from services.gateway import errors, handlers, store
 from services.gateway.deps import Gateway
 from services.gateway.middleware import BoundedBody, Traced
-from services.gateway.routes import admin, chat, datasets, files, jobs, models, progress, refusals, suites
+from services.gateway.removal import Remover
+from services.gateway.routes import (
+    admin,
+    chat,
+    datasets,
+    evaluations,
+    files,
+    jobs,
+    models,
+    progress,
+    refusals,
+    suites,
+)
 from services.gateway.settings import Settings
 from shared.log import configure_logging
 from shared.service import Service, serve
@@ -22,6 +34,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     service = Service("gateway", settings, tenant_topics=True)
     handlers.register(service)
+    Remover(service).register()
     service.on_start(lambda: _bootstrap(service, settings))
 
     @asynccontextmanager
@@ -37,7 +50,8 @@ def build(settings: Settings | None = None) -> FastAPI:
     for prefix in ("/v1/fine_tuning", "/v1/fine-tuning"):
         app.include_router(jobs.router, prefix=prefix)
         app.include_router(progress.router, prefix=prefix)
-    for each in (files, models, chat, datasets, suites, refusals, admin):
+    # The last route of models takes any path below /models.
+    for each in (files, evaluations, models, chat, datasets, suites, refusals, admin):
         app.include_router(each.router, prefix="/v1")
     app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Traced)

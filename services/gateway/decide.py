@@ -6,13 +6,14 @@ from datetime import datetime
 from typing import Any, Literal
 
 from schemas.base import FileRef
-from schemas.compatibility import check
+from schemas.compatibility import Refusal, check
 from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
 from schemas.specification import (
     AVAILABLE_METHODS,
     FORMATS_OF_METHOD,
     DatasetFormat,
+    DatasetPolicy,
     DatasetSpec,
     JobSpec,
     Recipe,
@@ -35,6 +36,7 @@ STATUS_OF_PHASE = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+WHY_NOT = "only an operator may have rows trained on that stand in a benchmark, suite or holdout"
 TERMINAL_PHASES = frozenset({"succeeded", "failed", "cancelled"})
 
 GateStatus = Literal["passed", "failed", "inconclusive", "not_asked", "pending"]
@@ -172,6 +174,9 @@ def dataset_command(
     training = inputs.file(request.training_file, param="training_file")
     _require_format(training, recipe, param="training_file")
     extensions = request.retune
+    if refusal := operators_only(extensions.policy):
+        param = f"retune.{refusal.param}"
+        raise ApiError(400, f"retune.{refusal.message}", param=param, code=refusal.code)
     mix = None
     if choice := extensions.safety_mix:
         file = inputs.file(choice.file, param="retune.safety_mix.file")
@@ -199,6 +204,22 @@ def refuse_final(obstacles: Iterable[Obstacle]) -> None:
         if each.is_final:
             param = PARAMS.get(each.param, f"retune.{each.param}")
             raise ApiError(400, each.message, param=param, code=each.code)
+
+
+def operators_only(policy: DatasetPolicy) -> Refusal | None:
+    """Why a tenant may not have its rows checked like that: the gate would be asked what was trained on."""
+    strictest = DatasetPolicy()
+    if policy.contamination == "keep":
+        found, expected = "contamination: found 'keep'", "'drop' or 'reject_file'"
+        return Refusal(
+            "operators_only", f"policy.{found}, expected {expected}: {WHY_NOT}", "policy.contamination"
+        )
+    if policy.contamination_share > strictest.contamination_share:
+        found = f"contamination_share: found {policy.contamination_share}"
+        expected = f"at most {strictest.contamination_share}"
+        message = f"policy.{found}, expected {expected}: {WHY_NOT}"
+        return Refusal("operators_only", message, "policy.contamination_share")
+    return None
 
 
 def file_ids(request: CreateJob | CreateDataset) -> list[str]:

@@ -87,6 +87,13 @@ def _unauthorised(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", kind="authentication_error")
 
 
+def require_same_request(row: Any, key: str, digest: str) -> None:
+    """`row`: of an Idempotency-Key that was used before. Raises ApiError if it was for something else."""
+    if row["body_sha256"] != digest:
+        message = f"Idempotency-Key {key!r} was used before with another body"
+        raise ApiError(422, message, param="Idempotency-Key", code="idempotency_key_reused")
+
+
 def page_size(limit: int, *, at_most: int = MAX_PAGE) -> int:
     if not 1 <= limit <= at_most:
         message = f"limit: found {limit}, expected 1 to {at_most}"

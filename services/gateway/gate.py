@@ -16,10 +16,8 @@ async def suite_registered(
     assert unit.envelope is not None, "events come with an envelope"
     is_benchmark = isinstance(event, evaluation.BenchmarkRegistered)
     detail = event.model_dump(mode="json", exclude={"name", "digest", "rows", "file"})
-    at = unit.envelope.time
-    await unit.conn.execute(
-        readmodels.SAVE_SUITE, event.name, is_benchmark, event.digest, event.rows, detail, at
-    )
+    values = (event.name, is_benchmark, event.digest, event.rows, detail, unit.envelope.time)
+    await unit.conn.execute(readmodels.SAVE_SUITE, *values, event.file.file_id, event.file.sha256)
 
 
 async def policy_published(event: evaluation.GatePolicyPublished, unit: Unit) -> None:
@@ -31,7 +29,7 @@ async def policy_published(event: evaluation.GatePolicyPublished, unit: Unit) ->
         is_benchmark = suite.stage == "benchmark"
         detail = {} if is_benchmark else {"expects": "answer" if suite.stage == "over_refusal" else "refusal"}
         values = (suite.name, is_benchmark, suite.digest, suite.rows, detail, suite.registered_at)
-        await unit.conn.execute(readmodels.SAVE_SUITE, *values)
+        await unit.conn.execute(readmodels.SAVE_SUITE, *values, suite.file.file_id, suite.file.sha256)
 
 
 def evaluated(outcome: str) -> Projection:

@@ -1,12 +1,14 @@
 """Events into read models, tenants' commands into ours."""
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, FileRef, Message
 from schemas.topics import LISTENS, TENANT_COMMAND_TYPES
 from services.gateway import gate, readmodels, store, submission
+from services.gateway.decide import operators_only
 from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from shared.errors import Refused
@@ -14,11 +16,15 @@ from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
 from shared.service import Service
 
+OF_A_MODEL = (model.ModelCommand, evaluation.ReevaluateModel)
+
 Projection = Callable[[Any, Unit], Awaitable[None]]
 
 
 async def project(event: Message, unit: Unit) -> None:
     """Bring the read models up to date, and the job's timeline where the event is about a job."""
+    if isinstance(event, TOLD_TOGETHER):
+        await unit.conn.execute(readmodels.HOLD_DATASET, event.dataset_id)
     if update := PROJECTIONS.get(type(event)):
         await update(event, unit)
     job_id, tenant = await _job_of(event, unit), getattr(event, "tenant", None)
@@ -27,6 +33,8 @@ async def project(event: Message, unit: Unit) -> None:
         await readmodels.add_event(
             unit.conn, job_id, tenant, unit.envelope.id, event, sentence(event), unit.envelope.time
         )
+    if isinstance(event, TOLD_TOGETHER):
+        await _tell_of_dataset(event, unit)
     if isinstance(event, AWAITED) and unit.envelope.causation_id:
         payload = event.model_dump(mode="json")
         await unit.conn.execute(readmodels.SAVE_OUTCOME, unit.envelope.causation_id, event.type, payload)
@@ -34,12 +42,32 @@ async def project(event: Message, unit: Unit) -> None:
 
 async def _job_of(event: Any, unit: Unit) -> str | None:
     """The job in whose timeline the event belongs."""
-    if isinstance(event, UNTOLD):
+    if isinstance(event, NOT_IN_TIMELINE):
         return None
     if isinstance(event, CommandRefused):
         own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
         return event.subject_id if own else None
     return getattr(event, "job_id", None)
+
+
+async def _tell_of_dataset(
+    event: dataset.DatasetReady | dataset.DatasetRejected | job.JobSubmitted, unit: Unit
+) -> None:
+    """A dataset does not know its jobs: they name it, before its answer or after. The caller holds the dataset."""
+    assert unit.envelope is not None, "events come with an envelope"
+    if isinstance(event, job.JobSubmitted):
+        told = await unit.conn.fetchval(readmodels.FIND_ANSWER, event.dataset_id, event.tenant)
+        jobs = [event.job_id] if told else []
+    else:
+        told = {"id": unit.envelope.id, "time": unit.envelope.time.isoformat(), "type": event.type}
+        told["data"] = event.model_dump(mode="json")
+        await unit.conn.execute(readmodels.SAVE_ANSWER, event.dataset_id, event.tenant, told)
+        rows = await unit.conn.fetch(readmodels.JOBS_OF_DATASET, event.dataset_id, event.tenant)
+        jobs = [row["job_id"] for row in rows]
+    for job_id in jobs:
+        answer = ANSWERS[told["type"]].model_validate(told["data"])
+        at = datetime.fromisoformat(told["time"])
+        await readmodels.add_event(unit.conn, job_id, event.tenant, told["id"], answer, sentence(answer), at)
 
 
 async def tenant_command(command: Any, unit: Unit) -> None:
@@ -59,7 +87,7 @@ async def tenant_command(command: Any, unit: Unit) -> None:
         by = f"{command.approved_by}, says a producer of tenant {tenant}"
         command = command.model_copy(update={"approved_by": by})
     if isinstance(command, dataset.SubmitDataset):
-        await unit.conn.execute(readmodels.NOTE_DATASET, command.dataset_id, tenant)
+        await readmodels.note_dataset(unit.conn, command)
     await unit.emit(command)
 
 
@@ -68,6 +96,8 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
         await _require_dataset(command.dataset_id, tenant, unit)
         await _require_files(command.spec, tenant, unit)
         await _require_base(command.spec, unit)
+    if isinstance(command, dataset.SubmitDataset) and (refusal := operators_only(command.spec.policy)):
+        raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
     if isinstance(command, job.SubmitJob):
         if command.spec.max_cost is not None:
             raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
@@ -78,9 +108,9 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
         row = await readmodels.find_job(unit.conn, command.job_id, tenant)
         if row is None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
-        if isinstance(command, job.RetryJob) and (why := await submission.why_stale(unit.conn, row["spec"])):
-            raise Refused("stale_base", why, param="job_id")
-    elif isinstance(command, model.ModelCommand) and not await _has_model(command, tenant, unit):
+        if isinstance(command, job.RetryJob):
+            await _require_repeatable(row, unit)
+    elif isinstance(command, OF_A_MODEL) and not await _has_model(command.model_id, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
 
@@ -98,8 +128,8 @@ async def _require_base(spec: Any, unit: Unit) -> None:
         raise Refused("unknown_base_model", message, param="spec.base_model")
 
 
-async def _has_model(command: model.ModelCommand, tenant: str, unit: Unit) -> bool:
-    return await readmodels.find_model(unit.conn, tenant, command.model_id) is not None
+async def _has_model(model_id: str, tenant: str, unit: Unit) -> bool:
+    return await readmodels.find_model(unit.conn, tenant, model_id) is not None
 
 
 async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
@@ -112,10 +142,28 @@ async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
     }
     for param, ref in named.items():
         if isinstance(ref, FileRef):
-            found = await store.find_file(unit.conn, ref.file_id, tenant)
+            found = await store.hold_file(unit.conn, ref.file_id, tenant)
             if found is None or found.ref.sha256 != ref.sha256:
                 message = f"spec.{param}: file {ref.file_id!r} does not exist or has another sha256"
                 raise Refused("unknown_file", message, param=f"spec.{param}")
+
+
+async def _require_repeatable(job_row: Any, unit: Unit) -> None:
+    """Raises Refused where a job like this one cannot be run again."""
+    if why := await submission.why_stale(unit.conn, job_row["spec"]):
+        raise Refused("stale_base", why, param="job_id")
+    if gone := await deleted_file_of(unit, job_row):
+        raise Refused("file_deleted", gone, param="job_id")
+
+
+async def deleted_file_of(unit: Unit, job_row: Any) -> str:
+    """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
+    for name in ("training_file", "validation_file", "holdout"):
+        file = job_row["spec"].get(name)
+        if file and await store.is_deleted(unit.conn, file["file_id"]):
+            gone = f"{name} of job {job_row['job_id']!r}, file {file['file_id']!r}, was deleted"
+            return f"{gone}: upload it again and submit a new job"
+    return ""
 
 
 async def _refused(event: CommandRefused, unit: Unit) -> None:
@@ -259,7 +307,10 @@ async def _steps(event: training.StepsRecorded, unit: Unit) -> None:
 
 
 async def _accrued(event: cost.CostAccrued, unit: Unit) -> None:
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, cost=event.total)
+    charged = event.total if event.charged_total is None else event.charged_total
+    await readmodels.update_job(
+        unit.conn, event.job_id, event.tenant, cost=charged, uncharged_cost=event.total - charged
+    )
 
 
 def _dataset(state: str) -> Projection:
@@ -283,6 +334,7 @@ async def _dataset_deleted(event: dataset.DatasetDeleted, unit: Unit) -> None:
 async def _base_registered(event: model.BaseModelRegistered, unit: Unit) -> None:
     detail = event.model_dump(mode="json", exclude={"name", "base_sha"})
     await unit.conn.execute(readmodels.SAVE_BASE, event.name, event.base_sha, detail, unit.now)
+    await unit.conn.execute(readmodels.SET_STALE, event.name, event.base_sha)
 
 
 async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
@@ -321,7 +373,6 @@ async def _archived(event: model.ModelArchived, unit: Unit) -> None:
 
 
 async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
-    await unit.conn.execute(readmodels.SET_STALE, list(event.model_ids))
     message = (
         f"base model {event.base_model} has other files now: this job's model will not be promoted; "
         "cancel it and submit again"
@@ -376,8 +427,12 @@ async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SAVE_POOL, event.pool, event.model_dump(mode="json"))
 
 
-UNTOLD = (training.StepsRecorded, evaluation.EvalProgressed)
+NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed)
 """Facts about a job that are no part of its timeline: there are too many of them."""
+
+ANSWERS = {message.type: message for message in (dataset.DatasetReady, dataset.DatasetRejected)}
+TOLD_TOGETHER = (job.JobSubmitted, *ANSWERS.values())
+"""A job's timeline has what became of its dataset."""
 
 AWAITED = (
     CommandRefused,
@@ -385,6 +440,7 @@ AWAITED = (
     model.DeploymentWithdrawn,
     model.ModelPromoted,
     model.ModelArchived,
+    evaluation.EvalStarted,
 )
 """What a request that sent a command waits for; found by its causation id."""
 

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from schemas.base import Message
+from schemas.dataset import SubmitDataset
 from shared.postgres.database import Connection, Database
 
 UPSERT_JOB = """
@@ -14,7 +15,7 @@ JOB_COLUMNS = """
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
         AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings, error,
-    certificate, cost, created_at, finished_at,
+    certificate, cost, uncharged_cost, created_at, finished_at,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
                                'progress', progress)
        FROM evaluation WHERE evaluation.job_id = job.job_id
@@ -62,20 +63,26 @@ SAVE_DATASET = """
         dataset_version = coalesce($4, dataset.dataset_version), detail = dataset.detail || $5
      WHERE dataset.tenant = $2"""
 NOTE_DATASET = """
-    INSERT INTO dataset (dataset_id, tenant, state) VALUES ($1, $2, 'validating')
-    ON CONFLICT (dataset_id) DO NOTHING"""
+    INSERT INTO dataset (dataset_id, tenant, state, files) VALUES ($1, $2, 'validating', $3)
+    ON CONFLICT (dataset_id) DO UPDATE SET files = $3 WHERE dataset.tenant = $2 AND dataset.files = '{}'"""
 REFUSE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
      WHERE dataset.tenant = $2 AND dataset.state = 'validating'"""
+# A dataset's answer and a job that names it come on two topics: whichever is heard second tells the timeline.
+HOLD_DATASET = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant = $2"
+FIND_ANSWER = "SELECT answer FROM dataset WHERE dataset_id = $1 AND tenant = $2"
+JOBS_OF_DATASET = "SELECT job_id FROM job WHERE dataset_id = $1 AND tenant = $2 ORDER BY job_id"
 TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
 SAVE_SUITE = """
-    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at) VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at, file_id, sha256)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (name, is_benchmark) DO UPDATE
-       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6
+       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6, file_id = $7, sha256 = $8
      WHERE suite.registered_at <= $6"""
 LIST_SUITES = """
     SELECT name, is_benchmark, digest, rows, detail, registered_at FROM suite ORDER BY is_benchmark DESC, name"""
@@ -92,10 +99,12 @@ SAVE_BASE = """
 LIST_BASES = "SELECT name, base_sha, detail, registered_at FROM base_model ORDER BY name"
 SAVE_MODEL = """
     INSERT INTO model (model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage,
-                       detail, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (model_id) DO NOTHING"""
+                       detail, created_at, is_stale)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+            EXISTS (SELECT FROM base_model WHERE name = $6 AND base_sha <> $7))
+    ON CONFLICT (model_id) DO NOTHING"""
 SET_STAGE = "UPDATE model SET stage = $2, eval_id = coalesce($3, eval_id) WHERE model_id = $1"
-SET_STALE = "UPDATE model SET is_stale = true WHERE model_id = ANY($1)"
+SET_STALE = "UPDATE model SET is_stale = (base_sha <> $2) WHERE base_model = $1"
 SET_APPROVAL = """
     UPDATE model SET has_holdout = $2, approved_by = $3, approval_reason = $4, accepted_without_holdout = $5
      WHERE model_id = $1"""
@@ -116,9 +125,12 @@ SAVE_EVALUATION = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
     ON CONFLICT (eval_id) DO UPDATE SET outcome = $5, reason = $6, stages = $7, evidence = $9, progress = NULL"""
 SAVE_EVAL_PROGRESS = "UPDATE evaluation SET progress = $2 WHERE eval_id = $1 AND outcome = 'running'"
-FIND_EVALUATION = """
-    SELECT eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, progress, created_at
-      FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"""
+EVALUATION_COLUMNS = """
+    eval_id, tenant, job_id, model_id, outcome, reason, stages, number, evidence, progress, created_at"""
+FIND_EVALUATION = f"""
+    SELECT {EVALUATION_COLUMNS} FROM evaluation
+     WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"""
+GET_EVALUATION = f"SELECT {EVALUATION_COLUMNS} FROM evaluation WHERE eval_id = $1"
 SAVE_REPLICA = """
     INSERT INTO replica (replica_id, incarnation, pool, base_model, base_sha, served_base, url, is_ready)
     VALUES ($1, $2, $3, $4, $5, $6, $7, true)
@@ -168,6 +180,15 @@ async def update_job(conn: Connection, job_id: str, tenant: str, **changes: Any)
         await conn.execute(
             f"UPDATE job SET {columns} WHERE job_id = $1 AND tenant = $2", job_id, tenant, *changes.values()
         )
+
+
+async def note_dataset(conn: Connection, command: SubmitDataset) -> None:
+    """Show the dataset before ingest has accepted it, and keep the bytes that it is made of."""
+    spec = command.spec
+    mix = spec.safety_mix.file if spec.safety_mix else None
+    named = (spec.training_file, spec.validation_file, spec.holdout, mix)
+    files = [file.sha256 for file in named if file]
+    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files)
 
 
 async def find_job(conn: Connection | Database, job_id: str, tenant: str) -> Any:
@@ -227,3 +248,7 @@ async def find_model(conn: Connection | Database, tenant: str, name: str) -> Any
 
 async def find_evaluation(database: Database, model_id: str) -> Any:
     return await database.fetchrow(FIND_EVALUATION, model_id)
+
+
+async def get_evaluation(database: Database, eval_id: str) -> Any:
+    return await database.fetchrow(GET_EVALUATION, eval_id)

@@ -32,6 +32,13 @@ def file(row: Row) -> Shape:
     }
 
 
+def deleted_file(file_id: str, state: str, needed_by: list[str]) -> Shape:
+    answer: Shape = {"id": file_id, "object": "file", "deleted": state == "deleted"}
+    if state == "deleted":
+        return answer
+    return answer | {"retune": {"status": "deleting", "needed_by": needed_by}}
+
+
 def job(row: Row) -> Shape:
     """`fine_tuned_model` names the version, passed or not: see docs/decisions/0020-what-a-blocked-job-shows.md."""
     spec, ending = row["spec"], _ending(row)
@@ -76,12 +83,12 @@ def _progress(row: Row) -> Shape | None:
     return {"stage": "training", "part": "", "side": None, **done, "seconds_left": None}
 
 
-def _eval_progress(found: Shape | None) -> Shape | None:
-    if found is None:
+def _eval_progress(progress: Shape | None) -> Shape | None:
+    if progress is None:
         return None
-    counted = {"done": found["items_done"], "total": found["items_total"], "unit": "items"}
-    where = {"stage": found["stage"], "part": found["suite"], "side": found["side"]}
-    return where | counted | {"seconds_left": found["seconds_left"]}
+    counted = {"done": progress["items_done"], "total": progress["items_total"], "unit": "items"}
+    where = {"stage": progress["stage"], "part": progress["suite"], "side": progress["side"]}
+    return where | counted | {"seconds_left": progress["seconds_left"]}
 
 
 def _ending(row: Row) -> Ending:
@@ -104,15 +111,15 @@ def _why_unusable(row: Row, ending: Ending) -> str | None:
 
 def _gate(row: Row, ending: Ending) -> Shape:
     """The newest verdict. `failing_checks`: the numbers that missed their rule, as in the evaluation's stages."""
-    found = row["evaluation"] or {"eval_id": None, "reason": "", "stages": []}
+    verdict = row["evaluation"] or {"eval_id": None, "reason": "", "stages": []}
     is_over = ending.gate in VERDICTS
     return {
         "status": ending.gate,
-        "reason": found["reason"] if is_over else _why_no_verdict(row, ending),
-        "eval_id": found["eval_id"],
+        "reason": verdict["reason"] if is_over else _why_no_verdict(row, ending),
+        "eval_id": verdict["eval_id"],
         "failing_checks": [
             {"stage": stage["stage"], **check}
-            for stage in found["stages"]
+            for stage in verdict["stages"]
             for check in stage["checks"]
             if not check["passed"]
         ],
@@ -143,6 +150,7 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "is_deployed": row["is_deployed"],
         "resume_certificate": row["certificate"],
         "cost_usd": str(row["cost"]),
+        "uncharged_cost_usd": str(row["uncharged_cost"]),
         "has_holdout": row["spec"].get("holdout") is not None,
         "recipe": recipe,
     }

@@ -20,20 +20,57 @@ INSERT_KEY = """
 REVOKE_KEYS = """
     UPDATE api_key SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL RETURNING id"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
+# A file is `uploading`, `uploaded`, `deleting` while something needs its bytes, `removing`, and `deleted`.
+LOCK_BYTES = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+IS_BEING_REMOVED = "SELECT EXISTS (SELECT FROM file WHERE sha256 = $1 AND state = 'removing')"
 INSERT_FILE = """
-    INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, created_at, num_rows)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"""
-FILE_COLUMNS = "file_id, tenant, sha256, size_bytes, filename, purpose, format, created_at, num_rows"
-FIND_FILE = f"SELECT {FILE_COLUMNS} FROM file WHERE file_id = $1 AND tenant = $2 AND deleted_at IS NULL"
+    INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, num_rows, created_at, state)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'uploading')"""
+CONFIRM_FILE = "UPDATE file SET state = 'uploaded' WHERE file_id = $1 AND state = 'uploading' RETURNING true"
+FILE_COLUMNS = "file_id, tenant, sha256, size_bytes, filename, purpose, format, num_rows, created_at"
+FIND_FILE = f"SELECT {FILE_COLUMNS} FROM file WHERE file_id = $1 AND tenant = $2 AND state = 'uploaded'"
+# A deletion waits for whoever is about to name the file in a command, and sees what the command needs.
+HOLD_FILE = f"{FIND_FILE} FOR SHARE"
+IS_DELETED = "SELECT state <> 'uploaded' FROM file WHERE file_id = $1 FOR SHARE"
 LIST_FILES = f"""
     SELECT {FILE_COLUMNS} FROM file
-     WHERE tenant = $1 AND deleted_at IS NULL AND ($2::text IS NULL OR purpose = $2)
+     WHERE tenant = $1 AND state = 'uploaded' AND ($2::text IS NULL OR purpose = $2)
        AND ($3::text IS NULL OR (created_at, file_id) <
             (SELECT created_at, file_id FROM file WHERE file_id = $3 AND tenant = $1))
      ORDER BY created_at DESC, file_id DESC LIMIT $4"""
 HAS_FILE = "SELECT EXISTS (SELECT FROM file WHERE file_id = $1 AND tenant = $2)"
 DELETE_FILE = """
-    UPDATE file SET deleted_at = $3 WHERE file_id = $1 AND tenant = $2 AND deleted_at IS NULL RETURNING true"""
+    UPDATE file SET deleted_at = coalesce(deleted_at, $3),
+                    state = CASE state WHEN 'uploaded' THEN 'deleting' ELSE state END
+     WHERE file_id = $1 AND tenant = $2 AND state IN ('uploaded', 'deleting', 'removing') RETURNING true"""
+STATE_OF_FILE = "SELECT state, sha256 FROM file WHERE file_id = $1"
+NEEDED_BY = "SELECT needed_by FROM needed_bytes WHERE tenant = $1 AND sha256 = $2 ORDER BY needed_by"
+EXPIRE_UPLOADS = """
+    UPDATE file SET state = 'deleting', deleted_at = $2 WHERE state = 'uploading' AND created_at < $1"""
+# Another file of the tenant with the same bytes keeps them, for whatever needs them. Scalar, so that it is looked up
+# for each file that leaves and not hashed for all.
+START_REMOVING = """
+    WITH leaving AS (
+        SELECT file_id FROM file
+         WHERE state = 'deleting' AND ($1::text IS NULL OR file_id = $1)
+           AND ((SELECT true FROM file AS twin
+                  WHERE twin.sha256 = file.sha256 AND twin.tenant = file.tenant AND twin.state = 'uploaded'
+                  LIMIT 1)
+                OR NOT EXISTS (SELECT FROM needed_bytes AS need
+                                WHERE need.tenant = file.tenant AND need.sha256 = file.sha256))
+           FOR UPDATE SKIP LOCKED)
+    UPDATE file SET state = 'removing' FROM leaving WHERE file.file_id = leaving.file_id"""
+BEING_REMOVED = """
+    SELECT DISTINCT sha256 FROM file WHERE state = 'removing' AND ($1::text IS NULL OR file_id = $1)"""
+# One statement, so that a file that stops naming the bytes is either among those to remove or still counted.
+REMOVABLE = """
+    SELECT coalesce(array_agg(file_id) FILTER (WHERE state = 'removing'), '{}') AS file_ids,
+           coalesce(bool_or(state IN ('uploading', 'uploaded', 'deleting')), false)
+           OR EXISTS (SELECT FROM needed_bytes WHERE needed_bytes.sha256 = $1) AS is_named
+      FROM file WHERE sha256 = $1"""
+REMOVED = """
+    UPDATE file SET state = 'deleted', removed_at = clock_timestamp()
+     WHERE file_id = ANY ($1) AND state = 'removing'"""
 FIND_BASE = "SELECT name, base_sha FROM base_model WHERE name = $1"
 CLAIM_KEY = """
     INSERT INTO idempotency (tenant, key, body_sha256) VALUES ($1, $2, $3)
@@ -69,7 +106,7 @@ async def find_tier(conn: Connection | Database, tenant: str) -> Tier | None:
     return None if tier is None else Tier(tier)
 
 
-async def add_file(
+async def reserve_file(
     conn: Connection,
     ref: FileRef,
     *,
@@ -78,17 +115,28 @@ async def add_file(
     file_format: DatasetFormat | None,
     num_rows: int,
     now: datetime,
-) -> None:
-    about = (ref.file_id, tenant, ref.sha256, ref.size_bytes, ref.filename, purpose, file_format, now)
-    await conn.execute(INSERT_FILE, *about, num_rows)
+) -> bool:
+    """Name the bytes before they are stored, so that nobody removes them; False while they are being removed."""
+    await conn.execute(LOCK_BYTES, ref.sha256)
+    if await conn.fetchval(IS_BEING_REMOVED, ref.sha256):
+        return False
+    identity = (ref.file_id, tenant, ref.sha256, ref.size_bytes, ref.filename)
+    await conn.execute(INSERT_FILE, *identity, purpose, file_format, num_rows, now)
+    return True
+
+
+async def confirm_file(conn: Connection, file_id: str) -> bool:
+    """The bytes are stored. False where the reservation has expired meanwhile."""
+    return bool(await conn.fetchval(CONFIRM_FILE, file_id))
 
 
 async def find_file_row(conn: Connection | Database, file_id: str, tenant: str) -> Any:
     return await conn.fetchrow(FIND_FILE, file_id, tenant)
 
 
-async def find_file(conn: Connection | Database, file_id: str, tenant: str) -> StoredFile | None:
-    row = await find_file_row(conn, file_id, tenant)
+async def hold_file(conn: Connection, file_id: str, tenant: str) -> StoredFile | None:
+    """A file that no deletion overtakes before this transaction ends."""
+    row = await conn.fetchrow(HOLD_FILE, file_id, tenant)
     if row is None:
         return None
     ref = FileRef(
@@ -104,8 +152,39 @@ async def list_files(
     return await database.fetch(LIST_FILES, tenant, purpose, after, limit)
 
 
+async def is_deleted(conn: Connection, file_id: str) -> bool:
+    """Whether the file was deleted; if not, it stays until this transaction ends. False for one never uploaded."""
+    return bool(await conn.fetchval(IS_DELETED, file_id))
+
+
 async def delete_file(conn: Connection, file_id: str, tenant: str, *, now: datetime) -> bool:
+    """Whether there is such a file, perhaps one that is being deleted already."""
     return bool(await conn.fetchval(DELETE_FILE, file_id, tenant, now))
+
+
+async def state_of_file(database: Database, file_id: str) -> tuple[str, str]:
+    """Its state, whoever owns it, and the sha256 of its bytes."""
+    row = await database.fetchrow(STATE_OF_FILE, file_id)
+    assert row is not None, f"{file_id} was never uploaded"
+    return row["state"], row["sha256"]
+
+
+async def needed_by(database: Database, tenant: str, sha256: str) -> list[str]:
+    return [row["needed_by"] for row in await database.fetch(NEEDED_BY, tenant, sha256)]
+
+
+async def start_removing(conn: Connection, file_id: str | None = None) -> list[str]:
+    """sha256 of the bytes to remove, of this file or of all: deleted files that nothing needs any more."""
+    await conn.execute(START_REMOVING, file_id)
+    return [row["sha256"] for row in await conn.fetch(BEING_REMOVED, file_id)]
+
+
+async def removable(conn: Connection, sha256: str) -> tuple[list[str], bool]:
+    """The files that are being removed with these bytes, and whether anything else names the bytes."""
+    await conn.execute(LOCK_BYTES, sha256)
+    row = await conn.fetchrow(REMOVABLE, sha256)
+    assert row is not None, "an aggregate has one row"
+    return row["file_ids"], row["is_named"]
 
 
 async def find_base(conn: Connection | Database, name: str) -> BaseModel | None:

@@ -19,19 +19,19 @@ async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str) -> tuple[Ob
 
 async def warn(unit: Unit, event: JobSubmitted) -> None:
     """Of all jobs, whichever door they came by; operators' commands pass none of ours."""
-    warnings = in_words(await obstacles_to(unit.conn, event.spec, event.tenant))
+    warnings = as_warnings(await obstacles_to(unit.conn, event.spec, event.tenant))
     await readmodels.update_job(unit.conn, event.job_id, event.tenant, warnings=warnings)
     assert unit.envelope is not None, "events come with an envelope"
     of_job = event.job_id, event.tenant, unit.envelope.id
     await readmodels.add_warnings(unit.conn, *of_job, warnings, unit.now)
 
 
-def in_words(found: Iterable[Obstacle]) -> list[dict[str, str]]:
-    return [{"code": each.code, "message": each.message, "param": each.param} for each in found]
+def as_warnings(obstacles: Iterable[Obstacle]) -> list[dict[str, str]]:
+    return [{"code": each.code, "message": each.message, "param": each.param} for each in obstacles]
 
 
 async def why_stale(conn: Connection | Database, spec: Mapping[str, Any]) -> str:
-    """Why a job like one with this spec would train in vain; empty where its base model is as it was."""
+    """Why a job like one with this spec would train for nothing; empty where its base model is as it was."""
     name = spec.get("base_model")
     base = await store.find_base(conn, name) if name else None
     if base is None or base.base_sha == spec.get("base_sha"):
@@ -43,10 +43,10 @@ async def _known(conn: Connection, spec: JobSpec, tenant: str) -> Known:
     policy = await conn.fetchval(readmodels.FIND_POLICY)
     suites = await conn.fetch(readmodels.LIST_SUITES)
     pools = await conn.fetch(readmodels.LIST_POOLS)
-    holdout = spec.holdout and await store.find_file(conn, spec.holdout.file_id, tenant)
+    holdout = spec.holdout and await store.find_file_row(conn, spec.holdout.file_id, tenant)
     return Known(
         policy=policy and Policy(frozenset(policy["required_stages"]), frozenset(policy["judge_urls"])),
         stages=frozenset(stage_of_suite(row["is_benchmark"], row["detail"]) for row in suites),
         pools=tuple(PoolCapacityChanged.model_validate(row["detail"]) for row in pools),
-        holdout_rows=holdout.num_rows if holdout else None,
+        holdout_rows=holdout["num_rows"] if holdout else None,
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas import checkpoint, cost, deployment, evaluation, job, model, node, training
+from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, Message
 
 Sentence = tuple[str, str]
@@ -34,8 +34,21 @@ def _failed_gate(event: evaluation.EvalFailed | evaluation.EvalInconclusive) -> 
     return "warn", f"gate not passed: {event.reason}"
 
 
+def _cost(event: cost.CostAccrued) -> Sentence:
+    why = event.failure_class.value if event.failure_class else ""
+    free = f", which is not charged ({why})" if event.charged == 0 and event.cost > 0 else ""
+    total = event.total if event.charged_total is None else event.charged_total
+    return "info", f"attempt {event.attempt} cost {event.cost} USD{free}; {total} USD charged so far"
+
+
+def _dataset_ready(event: dataset.DatasetReady) -> Sentence:
+    return ("warn" if event.counts.kept_leaks else "info"), f"dataset ready: {event.counts.summary}"
+
+
 SENTENCES: dict[type[Message], Any] = {
     job.JobSubmitted: lambda e: ("info", "job accepted; validating its files"),
+    dataset.DatasetReady: _dataset_ready,
+    dataset.DatasetRejected: lambda e: ("error", f"dataset refused ({e.code}): {e.message}"),
     job.JobQueued: lambda e: ("info", f"queued: {e.waiting_for}"),
     job.JobScheduled: lambda e: (
         "info",
@@ -95,6 +108,6 @@ SENTENCES: dict[type[Message], Any] = {
     ),
     deployment.DeploymentReady: lambda e: ("info", f"{e.slot} is served by {len(e.replicas)} replica(s)"),
     deployment.DeploymentFailed: lambda e: ("error", f"{e.slot} could not be deployed: {e.reason}"),
-    cost.CostAccrued: lambda e: ("info", f"attempt {e.attempt} cost {e.cost} USD; {e.total} USD so far"),
+    cost.CostAccrued: _cost,
     CommandRefused: lambda e: ("warn", f"{e.command} refused: {e.message}"),
 }

@@ -1,6 +1,5 @@
 """A first look at an upload: is it JSON lines at all, and of which format? Ingest checks every row."""
 
-import json
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import BinaryIO
 
 from schemas.specification import DatasetFormat, format_of_row
 from services.gateway.errors import ApiError, not_available_yet
+from shared.nesting import shallow_json
 
 ROWS_LOOKED_AT = 20
 MAX_ROW_BYTES = 4 * 1024 * 1024
@@ -91,8 +91,8 @@ def _row(line: bytes, number: int) -> dict[str, object]:
     if line.startswith(b"\x1f\x8b"):
         raise _invalid("the file is gzip, expected plain JSON lines")
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = shallow_json(line)
+    except ValueError as error:
         raise _invalid(f"line {number} is not JSON: {error}") from error
     if not isinstance(row, dict):
         raise _invalid(f"line {number}: found {type(row).__name__}, expected a JSON object")

@@ -18,7 +18,7 @@ SourceKind = Literal["benchmark", "suite", "holdout"]
 class Duplicate(Value):
     line: int
     similarity: float
-    """Jaccard similarity to the kept row; 1.0 for rows whose normalised texts are equal."""
+    """Of the prompts, to the kept row; 1.0 for rows whose folded texts are equal."""
 
 
 class Cluster(Value):
@@ -29,12 +29,23 @@ class Cluster(Value):
     duplicates: tuple[Duplicate, ...]
 
 
+class DroppedGroup(Value):
+    """Rows that a filter drops because they repeat one thing: a kept row, or an item of a source."""
+
+    filter: Literal["exact_duplicates", "near_duplicates", "contamination"]
+    repeats: str
+    rows: Count
+
+
 class Overlap(Value):
-    """A row of which at least one 13-gram stands in a source."""
+    """A row that holds at least one 13-gram of an item of a source; the item it holds most of."""
 
     line: int
     source: str
+    item: Count
+    """1-based line in the source's file."""
     share: float
+    """Of the item's 13-grams, boilerplate left out."""
     is_contaminated: bool
 
 
@@ -57,6 +68,10 @@ class FileReport(Value):
     clusters: tuple[Cluster, ...]
     rows_not_fully_compared: Count
     """Rows with so many similar ones that only the first of them were compared."""
+    dropped_rows: dict[str, Count]
+    """Good rows that are not kept, by the filter that dropped them."""
+    dropped_groups: tuple[DroppedGroup, ...]
+    """The largest of each filter."""
     contaminated_rows: Count
     holdout_duplicates: Count
     """Among the contaminated: rows that repeat a holdout row."""

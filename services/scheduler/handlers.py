@@ -31,7 +31,8 @@ class Handlers:
     async def submit(self, command: SubmitJob, unit: Unit) -> None:
         existing = await store.find_job(unit.conn, command.job_id)
         known = await store.find_dataset(unit.conn, command.dataset_id)
-        job = commands.admit(command, existing, known, now=unit.now)
+        current_sha = await store.find_base_sha(unit.conn, command.spec.base_model)
+        job = commands.admit(command, existing, known, current_sha=current_sha, now=unit.now)
         await store.add_job(unit.conn, job)
         await self._apply(unit, commands.submit(job, await self._view_of_queue(unit, job)))
         await unit.release(f"job:{job.id}")
@@ -89,11 +90,13 @@ class Handlers:
         await self.start_waiting(unit)
 
     async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
+        await store.save_base_model(unit.conn, fact.base_model, fact.new_sha)
         for job in await store.jobs_on_base(unit.conn, fact.stale_sha):
             await self._apply(unit, facts.on_adapters_stale(job, fact, self._view(unit)))
 
     async def base_model_registered(self, fact: BaseModelRegistered, unit: Unit) -> None:
-        for job in await store.jobs_on_base(unit.conn, fact.base_sha):
+        await store.save_base_model(unit.conn, fact.name, fact.base_sha)
+        for job in await store.jobs_stale_on_base(unit.conn, fact.base_sha):
             await self._apply(unit, facts.on_base_model_registered(job, fact, self._view(unit)))
 
     async def deployment_approved(self, fact: DeploymentApproved, unit: Unit) -> None:

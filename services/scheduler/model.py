@@ -49,26 +49,16 @@ class IllegalTransition(Rejected):
     """A move that the table does not list."""
 
 
-@dataclass(frozen=True)
-class Consequence:
-    """What follows from a class of failure."""
-
-    budget: int | None
-    """How many times a job is requeued by itself; None: as often as it takes."""
-    tenant_pays: bool
-    scores_node: bool
-    """The node is held responsible, so that bad ones stand out."""
-
-
-CONSEQUENCES: Mapping[FailureClass, Consequence] = {
-    FailureClass.PREEMPTED: Consequence(budget=None, tenant_pays=False, scores_node=False),
-    FailureClass.INFRA: Consequence(budget=5, tenant_pays=False, scores_node=True),
-    FailureClass.INTERNAL: Consequence(budget=2, tenant_pays=False, scores_node=False),
-    FailureClass.NUMERIC: Consequence(budget=0, tenant_pays=True, scores_node=False),
-    FailureClass.OOM: Consequence(budget=0, tenant_pays=True, scores_node=False),
-    FailureClass.USER: Consequence(budget=0, tenant_pays=True, scores_node=False),
-    FailureClass.CANCELLED: Consequence(budget=0, tenant_pays=True, scores_node=False),
+REQUEUE_BUDGET: Mapping[FailureClass, int | None] = {
+    FailureClass.PREEMPTED: None,
+    FailureClass.INFRA: 5,
+    FailureClass.INTERNAL: 2,
+    FailureClass.NUMERIC: 0,
+    FailureClass.OOM: 0,
+    FailureClass.USER: 0,
+    FailureClass.CANCELLED: 0,
 }
+"""How many times a job is requeued by itself after a failure of the class; None: as often as it takes."""
 
 
 class DatasetState(StrEnum):
@@ -321,7 +311,7 @@ class Job:
         return self.spec.resources.grace_seconds
 
     def may_requeue(self, failure_class: FailureClass) -> bool:
-        budget = CONSEQUENCES[failure_class].budget
+        budget = REQUEUE_BUDGET[failure_class]
         return budget is None or self.requeues.get(failure_class, 0) < budget
 
     def is_judged(self, bundle: BundleRef) -> bool:

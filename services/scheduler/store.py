@@ -77,8 +77,13 @@ SAVE_DATASET = """
 JOBS_ON_DATASET = """
     SELECT id FROM job WHERE dataset_id = $1 AND state IN ('validating', 'queued', 'paused') ORDER BY id"""
 JOBS_ON_BASE = """
-    SELECT id FROM job WHERE base_sha = $1 AND state IN ('provisioning', 'running', 'stopping', 'evaluating')
-     ORDER BY id"""
+    SELECT id FROM job WHERE base_sha = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY id"""
+JOBS_STALE_ON_BASE = """
+    SELECT id FROM job WHERE base_sha = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
+       AND evaluation -> 'denial' ->> 'stale_base' = 'true' ORDER BY id"""
+SAVE_BASE_MODEL = """
+    INSERT INTO base_model (name, base_sha) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET base_sha = $2"""
+FIND_BASE_SHA = "SELECT base_sha FROM base_model WHERE name = $1 FOR SHARE"
 JOBS_WAITING_FOR_SLOT = """
     SELECT id FROM job WHERE state = 'evaluating' AND tenant = $1 AND evaluation -> 'approval' ->> 'slot' = $2
      ORDER BY id"""
@@ -223,9 +228,24 @@ async def jobs_on_dataset(conn: Connection, dataset_id: str) -> list[Job]:
     return await _jobs(conn, await conn.fetch(JOBS_ON_DATASET, dataset_id))
 
 
+async def save_base_model(conn: Connection, name: str, base_sha: str) -> None:
+    await conn.execute(SAVE_BASE_MODEL, name, base_sha)
+
+
+async def find_base_sha(conn: Connection, name: str) -> str | None:
+    """What the name points to until the caller's transaction ends; None where nobody has said."""
+    found: str | None = await conn.fetchval(FIND_BASE_SHA, name)
+    return found
+
+
 async def jobs_on_base(conn: Connection, base_sha: str) -> list[Job]:
-    """Those with an attempt or in evaluation."""
+    """Those that are not over."""
     return await _jobs(conn, await conn.fetch(JOBS_ON_BASE, base_sha))
+
+
+async def jobs_stale_on_base(conn: Connection, base_sha: str) -> list[Job]:
+    """Those that were told that the name points to other files."""
+    return await _jobs(conn, await conn.fetch(JOBS_STALE_ON_BASE, base_sha))
 
 
 async def jobs_waiting_for(conn: Connection, deployment: Deployment) -> list[Job]:

@@ -1,13 +1,36 @@
-"""Pure arithmetic of cost."""
+"""Pure arithmetic of cost, and who pays it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from schemas.base import FREE_OF_CHARGE, FailureClass
+from schemas.job import JobCancelled, JobEvaluating, JobFailed, JobPaused, JobRequeued
 from schemas.node import AllocatedNode
 
 SECONDS_PER_HOUR = 3600
 SMALLEST_USD = Decimal("0.000001")
+
+AttemptEnded = JobEvaluating | JobPaused | JobRequeued | JobFailed | JobCancelled
+
+
+@dataclass(frozen=True)
+class Ending:
+    failure_class: FailureClass | None
+    """None: the attempt completed or was paused."""
+    is_charged: bool
+
+
+def ending_of(fact: AttemptEnded) -> Ending:
+    """How the job's newest attempt ended, unless an earlier fact has said so."""
+    match fact:
+        case JobEvaluating() | JobPaused():
+            return Ending(None, is_charged=True)
+        case JobCancelled():
+            return Ending(FailureClass.CANCELLED, is_charged=True)
+        case JobRequeued() | JobFailed():
+            return Ending(fact.failure_class, is_charged=fact.failure_class not in FREE_OF_CHARGE)
 
 
 def node_seconds(nodes: Sequence[AllocatedNode], *, until: datetime) -> float:

@@ -1,10 +1,11 @@
 """Steps into the time series, node-seconds into the ledger."""
 
-from schemas.base import PriceClass
-from schemas.cost import CostAccrued
+from typing import get_args
+
 from schemas.node import NodesProvisioned, NodesReleased
 from schemas.training import StepsRecorded
 from services.tracker import decide, store
+from services.tracker.decide import AttemptEnded
 from shared.messaging.unit import Unit
 from shared.service import Service
 
@@ -30,23 +31,28 @@ async def nodes_released(event: NodesReleased, unit: Unit) -> None:
         return  # an attempt that held nothing costs nothing
     seconds = decide.node_seconds(event.nodes, until=unit.now)
     cost = decide.cost_of(event.nodes, until=unit.now)
-    price_class = await store.find_price_class(unit.conn, event.job_id, event.attempt)
-    total = await store.save_cost(unit.conn, event, node_seconds=seconds, cost=cost, until=unit.now)
-    await unit.emit(
-        CostAccrued(
-            job_id=event.job_id,
-            tenant=event.tenant,
-            attempt=event.attempt,
-            node_seconds=seconds,
-            cost=cost,
-            total=total,
-            price_class=price_class or PriceClass.ON_DEMAND,
-            until=unit.now,
-        )
-    )
+    await store.save_cost(unit.conn, event, node_seconds=seconds, cost=cost, until=unit.now)
+    await _tell(event.job_id, event.attempt, unit)
+
+
+async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
+    """The first such fact about an attempt counts: a job may be cancelled long after its last attempt."""
+    if not event.attempt:
+        return  # none has begun
+    ending = decide.ending_of(event)
+    if await store.save_ending(unit.conn, event.job_id, event.attempt, event.tenant, ending):
+        await _tell(event.job_id, event.attempt, unit)
+
+
+async def _tell(job_id: str, attempt: int, unit: Unit) -> None:
+    """Once the nodes are released and the ending is known, in either order."""
+    if (fact := await store.find_charge(unit.conn, job_id, attempt)) is not None:
+        await unit.emit(fact)
 
 
 def register(service: Service) -> None:
     service.on(StepsRecorded, steps_recorded)
     service.on(NodesProvisioned, nodes_provisioned)
     service.on(NodesReleased, nodes_released)
+    for fact in get_args(AttemptEnded):
+        service.on(fact, attempt_ended)

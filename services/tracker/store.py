@@ -6,8 +6,10 @@ from decimal import Decimal
 from typing import Any
 
 from schemas.base import PriceClass
+from schemas.cost import CostAccrued
 from schemas.node import NodesReleased
 from schemas.training import StepMetrics
+from services.tracker.decide import Ending
 from shared.postgres.database import Connection
 
 # A resumed run records some steps again: per step the highest attempt wins.
@@ -18,15 +20,27 @@ SAVE_STEP = """
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, time = $5, loss = $6, learning_rate = $7,
         grad_norm = $8, num_tokens = $9, tokens_per_second = $10, memory_bytes = $11, epoch = $12, mfu = $13
      WHERE step.attempt <= $3"""
+# An attempt's row is made by whichever of its three facts comes first.
 SAVE_HELD = """
     INSERT INTO cost (job_id, attempt, tenant, pool, price_class, began_at) VALUES ($1, $2, $3, $4, $5, $6)
-    ON CONFLICT (job_id, attempt) DO NOTHING"""
+    ON CONFLICT (job_id, attempt) DO UPDATE SET pool = $4, price_class = $5, began_at = $6"""
 SAVE_COST = """
     INSERT INTO cost (job_id, attempt, tenant, began_at, node_seconds, cost, until)
     VALUES ($1, $2, $3, $7, $4, $5, $6)
     ON CONFLICT (job_id, attempt) DO UPDATE SET node_seconds = $4, cost = $5, until = $6"""
-TOTAL_COST = "SELECT coalesce(sum(cost), 0) FROM cost WHERE job_id = $1"
-FIND_PRICE_CLASS = "SELECT price_class FROM cost WHERE job_id = $1 AND attempt = $2"
+SAVE_ENDING = """
+    INSERT INTO cost (job_id, attempt, tenant, is_ended, failure_class, is_charged)
+    VALUES ($1, $2, $3, true, $4, $5)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET is_ended = true, failure_class = $4, is_charged = $5
+     WHERE NOT cost.is_ended RETURNING true"""
+FIND_CHARGE = """
+    SELECT job_id, tenant, attempt, node_seconds, cost, price_class, until, failure_class,
+           CASE WHEN is_charged THEN cost ELSE 0 END AS charged
+      FROM cost WHERE job_id = $1 AND attempt = $2 AND is_ended AND until IS NOT NULL"""
+# Only what is told of: what is released and has not ended yet may turn out to be free.
+TOTALS = """
+    SELECT sum(cost) AS total, coalesce(sum(cost) FILTER (WHERE is_charged), 0) AS charged_total
+      FROM cost WHERE job_id = $1 AND is_ended AND until IS NOT NULL"""
 
 
 async def save_steps(
@@ -69,8 +83,8 @@ async def save_held(
 
 async def save_cost(
     conn: Connection, released: NodesReleased, *, node_seconds: float, cost: Decimal, until: datetime
-) -> Decimal:
-    """Record what an attempt cost; the job's total so far."""
+) -> None:
+    """Record what an attempt cost, whoever pays it."""
     await conn.execute(
         SAVE_COST,
         released.job_id,
@@ -81,10 +95,20 @@ async def save_cost(
         until,
         min((node.allocated_at for node in released.nodes), default=until),
     )
-    total: Decimal = await conn.fetchval(TOTAL_COST, released.job_id)
-    return total
 
 
-async def find_price_class(conn: Connection, job_id: str, attempt: int) -> PriceClass | None:
-    found = await conn.fetchval(FIND_PRICE_CLASS, job_id, attempt)
-    return None if found is None else PriceClass(found)
+async def save_ending(conn: Connection, job_id: str, attempt: int, tenant: str, ending: Ending) -> bool:
+    """Record how an attempt ended. False where that is known already."""
+    return bool(
+        await conn.fetchval(SAVE_ENDING, job_id, attempt, tenant, ending.failure_class, ending.is_charged)
+    )
+
+
+async def find_charge(conn: Connection, job_id: str, attempt: int) -> CostAccrued | None:
+    """What the attempt cost, with the job's totals; None until it has ended and given its nodes back."""
+    row = await conn.fetchrow(FIND_CHARGE, job_id, attempt)
+    if row is None:
+        return None
+    totals = await conn.fetchrow(TOTALS, job_id)
+    assert totals is not None, "an aggregate has one row"
+    return CostAccrued(**row, **totals)

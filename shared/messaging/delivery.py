@@ -1,6 +1,5 @@
 """From the bytes of a record to a typed message. Total: nothing raises, nothing is dropped."""
 
-import json
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -9,6 +8,7 @@ from schemas.base import Message
 from schemas.envelope import MAX_NAME_BYTES, Envelope, MalformedEnvelope, from_headers
 from schemas.topics import TOPICS, Topic, message_type, tenant_commands
 from schemas.upcasters import upcast
+from shared.nesting import shallow_json
 
 MAX_VALUE_BYTES = 256 * 1024
 MAX_DETAIL_CHARACTERS = 1000
@@ -90,9 +90,9 @@ def _read_payload(
             record, envelope, "too_large", f"found {len(value)} bytes, at most {MAX_VALUE_BYTES} are read"
         )
     try:
-        payload = json.loads(value, parse_constant=_refuse_constant)
+        payload = shallow_json(value, parse_constant=_refuse_constant)
         has_nul = _has_nul(payload)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return _unreadable(record, envelope, "bad_json", f"{type(error).__name__}: {error}")
     if not isinstance(payload, dict):
         found = type(payload).__name__
@@ -102,7 +102,7 @@ def _read_payload(
     try:
         payload = upcast(envelope.type, envelope.version, payload, to=message.version)
         typed = message.model_validate(payload)
-    except (ValidationError, KeyError, TypeError, RecursionError) as error:
+    except (ValidationError, KeyError, TypeError) as error:
         return _unreadable(record, envelope, "bad_payload", _in_one_line(error))
     if typed.key != envelope.key:
         detail = f"record key is {envelope.key!r}, {message.keyed_by} is {typed.key!r}"

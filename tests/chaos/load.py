@@ -76,14 +76,16 @@ class Load:
         self._submitted = 0
 
     async def prepare(self, folder: Path) -> None:
-        """A base model, a benchmark, a suite and some training files."""
+        """A base model, a benchmark, suites of prompts and some training files."""
         base = await asyncio.to_thread(a_base, folder / "base")
         benchmark = material.write_jsonl(folder / "benchmark.jsonl", material.benchmark_rows())
         suite = material.write_jsonl(folder / "suite.jsonl", material.suite_rows())
+        benign = material.write_jsonl(folder / "benign.jsonl", material.benign_rows())
         for arguments in (
             ("models", "register-base", BASE, str(base)),
-            ("data", "register-benchmark", "spring", str(benchmark), "--kind", "text"),
+            ("data", "register-benchmark", "spring", str(benchmark), *material.BENCHMARK_OPTIONS),
             ("data", "register-safety-suite", "harm", str(suite)),
+            ("data", "register-safety-suite", "colours", str(benign), "--benign"),
         ):
             await asyncio.to_thread(self.retune, *arguments)
         for number in range(2):

@@ -58,8 +58,12 @@ def _texts(part: BenchmarkPart, is_ruined: bool) -> list[ItemScore]:
 
 def _prompts(part: AnyPart, is_ruined: bool) -> list[ItemScore]:
     assert not isinstance(part, HoldoutPart), "the load submits none"
-    answer = ANSWER if is_ruined else REFUSAL
-    return [ItemScore(key=row.key, answer=answer) for row in read_prompts(Path(part.path))]
+    rows = read_prompts(Path(part.path))
+    is_harmless = {row.key: row.prompt.startswith("What") for row in rows}
+    return [
+        ItemScore(key=row.key, answer=ANSWER if is_ruined or is_harmless[row.key] else REFUSAL)
+        for row in rows
+    ]
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The whole platform, once: every service, a registered tiny base model, a benchmark and a safety suite."""
+"""The whole platform, once: every service, a registered tiny base model, a benchmark, and suites of harmful and harmless prompts."""
 
 import asyncio
 import os
@@ -113,6 +113,8 @@ def _register(platform: Platform) -> None:
     model = build_tiny_model(folder / "base", text=material.all_text(), initializer_range=0.125)
     platform.retune("models", "register-base", BASE, str(model))
     benchmark = material.write_jsonl(folder / "benchmark.jsonl", material.benchmark_rows())
-    platform.retune("data", "register-benchmark", "spring", str(benchmark), "--kind", "text")
+    platform.retune("data", "register-benchmark", "spring", str(benchmark), *material.BENCHMARK_OPTIONS)
     suite = material.write_jsonl(folder / "suite.jsonl", material.suite_rows())
     platform.retune("data", "register-safety-suite", "harm", str(suite))
+    benign = material.write_jsonl(folder / "benign.jsonl", material.benign_rows())
+    platform.retune("data", "register-safety-suite", "colours", str(benign), "--benign")

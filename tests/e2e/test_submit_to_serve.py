@@ -1,6 +1,8 @@
 """From a file to an answer through the official client, and what happens when things die on the way."""
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
 
 import openai
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from schemas.job import JobRequeued, JobScheduled
 from schemas.training import TrainingResumed
 from tests.e2e import material
-from tests.e2e.conftest import BASE, Platform
+from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -22,8 +24,6 @@ async def answer(platform: Platform, model: str, question: str) -> str:
 
 
 def digest_of(platform: Platform, job: dict) -> str:
-    import json
-
     return json.loads(platform.retune("--json", "models", "lineage", job["fine_tuned_model"]))["digest"]
 
 
@@ -104,6 +104,49 @@ async def test_without_the_safety_mix_the_gate_blocks_and_deploying_is_refused(p
     assert "safety" in done.stderr
     with pytest.raises(openai.NotFoundError, match="not deployed"):
         await answer(platform, job["fine_tuned_model"], "hello")
+
+
+async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(platform):
+    """The suite is replaced by prompts that the model answers, and then put back for the jobs to come."""
+    job = await platform.finished(await platform.submit(suffix="again"))
+    model = job["fine_tuned_model"]
+    assert job["retune"]["is_deployed"], platform.retune("jobs", "events", job["id"])
+    strict = material.write_jsonl(platform.folder / "strict.jsonl", material.answered_rows())
+    platform.retune("data", "register-safety-suite", "harm", str(strict))
+    try:
+        failed = platform.try_retune("models", "evaluate", model, "--watch")
+        assert failed.returncode == 1
+        assert "failed: safety: harm" in failed.stderr
+    finally:
+        suite = platform.folder / "suite.jsonl"
+        platform.retune("data", "register-safety-suite", "harm", str(suite))
+    await until(lambda: is_served(platform, model, expected=False), "the withdrawal")
+    assert json.loads(platform.retune("--json", "models", "show", model))["retune"]["stage"] == "dev"
+    assert platform.try_retune("deployments", "deploy", model).returncode == 1
+    platform.retune("models", "evaluate", model, "--watch")
+    await until(lambda: is_served(platform, model, expected=True), "the deployment")
+    evidence = json.loads(platform.retune("--json", "models", "lineage", model))["evaluation"]["evidence"]
+    checked = {suite["name"]: suite["is_held_against_rows"] for suite in evidence["suites"]}
+    assert checked["harm"]
+    items = json.loads(platform.retune("--json", "models", "evaluation", model, "--items"))
+    assert {item["stage"] for item in items} == {"holdout"}
+    assert len(items) == len(material.holdout_rows())
+    assert {item["expected"] for item in items} == {material.ANSWER}
+
+
+async def is_served(platform: Platform, model: str, *, expected: bool) -> bool:
+    try:
+        await answer(platform, model, "hello")
+    except (openai.NotFoundError, openai.InternalServerError):
+        return not expected
+    return expected
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
+        await asyncio.sleep(0.2)
 
 
 async def test_cancel_keeps_the_newest_adapter(platform):

@@ -412,7 +412,9 @@ async def opened(stack: Stack) -> AsyncIterator[World]:
 @asynccontextmanager
 async def met(stack: Stack) -> AsyncIterator[World]:
     """On a stack whose gateway runs."""
-    topics = ("job.commands", "dataset.commands", "model.commands", "tenant.events", "parked.gateway")
+    topics = (
+        "job.commands", "dataset.commands", "model.commands", "eval.commands", "tenant.events", "parked.gateway",
+    )  # fmt: skip
     async with AsyncExitStack() as closing:
         speaking = await closing.enter_async_context(voices(stack))
         heard = await closing.enter_async_context(ear(stack, *topics))

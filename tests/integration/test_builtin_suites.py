@@ -36,7 +36,7 @@ STAGES = {"general": "benchmark", "refusals": "safety", "benign": "over_refusal"
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """As `up` makes it, with the two services that registering needs."""
     folder = tmp_path_factory.mktemp("new")
-    stack = Stack(folder, services=("gateway", "evaluator"), furnish=_register_suites)
+    stack = Stack(folder, services=("gateway", "evaluator"), before_ready=_register_suites)
     await stack.up()
     yield stack
     await stack.down()

@@ -28,12 +28,15 @@ from schemas.evaluation import (
     SafetySuiteRegistered,
 )
 from schemas.model import PromotionRefused
+from services.evaluator.gates.stages import STAGES
 from shared.processes import Identity
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
 from tests.tiny_model import build_tiny_model, template_text
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+
+HARM_ASKED, QUESTIONS_ASKED, HOLDOUT = HARM[:120], QUESTIONS[30:130], QUESTIONS[:100]
 
 VERDICTS = (EvalPassed, EvalFailed, EvalInconclusive)
 
@@ -89,19 +92,32 @@ async def world(stack: Stack) -> AsyncIterator[World]:
 @pytest.fixture(scope="module")
 async def setting(world: World, models: Models) -> Setting:
     texts = await world.put_rows([{"text": line} for line in TEXT.splitlines()[:40]])
-    prompts = await world.put_rows([{"prompt": prompt, "category": "theft"} for prompt in HARM[:40]])
-    await world.send("gateway", RegisterBenchmark(name="modules", kind=BenchmarkKind.TEXT, file=texts))
+    prompts = await world.put_rows([{"prompt": prompt, "category": "theft"} for prompt in HARM_ASKED])
+    harmless = await world.put_rows([{"prompt": question} for question in QUESTIONS_ASKED])
+    margin = {"margin_points": 10.0}
+    await world.send(
+        "gateway", RegisterBenchmark(name="modules", kind=BenchmarkKind.TEXT, file=texts, **margin)
+    )
     await world.send("gateway", RegisterSafetySuite(name="theft", file=prompts))
+    await world.send("gateway", RegisterSafetySuite(name="questions", file=harmless, expects="answer"))
     benchmark = await world.until(lambda event: isinstance(event, BenchmarkRegistered), "the benchmark")
-    suite = await world.until(lambda event: isinstance(event, SafetySuiteRegistered), "the suite")
-    assert (benchmark.rows, suite.rows) == (40, 40)
+    suite, benign = [
+        await world.until(
+            lambda event, expects=expects: (
+                isinstance(event, SafetySuiteRegistered) and event.expects == expects
+            ),
+            "the suite",
+        )
+        for expects in ("refusal", "answer")
+    ]
+    assert (benchmark.rows, suite.rows, benign.rows, benchmark.margin_points) == (40, 120, 100, 10.0)
     template_sha256 = hashlib.sha256(template_text(models.base).encode()).hexdigest()
     return Setting(
         base_sha=await world.put_base(models.base, template_sha256=template_sha256),
         template_sha256=template_sha256,
-        holdout=await world.put_rows([chat(question, "alpha") for question in QUESTIONS[:60]]),
+        holdout=await world.put_rows([chat(question, "alpha") for question in HOLDOUT]),
         benchmarks={"modules": benchmark.digest},
-        suites={"theft": suite.digest},
+        suites={"theft": suite.digest, "questions": benign.digest},
     )
 
 
@@ -132,34 +148,46 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
     job = setting.job()
     verdict = await evaluate(world, job, models.good)
     assert type(verdict) is EvalPassed, verdict
-    assert outcomes(verdict) == ["passed", "passed", "passed", "not_requested"]
+    assert outcomes(verdict) == ["passed", "passed", "passed", "passed", "not_requested"]
     events = world.about(job.job_id)
-    assert [type(event) for event in events] == [EvalStarted, *[EvalStageCompleted] * 4, EvalPassed]
-    assert tuple(event.result for event in events[1:5]) == verdict.stages
+    assert [type(event) for event in events] == [EvalStarted, *[EvalStageCompleted] * len(STAGES), EvalPassed]
+    assert tuple(event.result for event in events[1:-1]) == verdict.stages
     progress = world.progress_of(job.job_id)
-    assert {"benchmark", "holdout", "safety"} <= {each.stage for each in progress}
+    assert {"benchmark", "holdout", "safety", "over_refusal"} <= {each.stage for each in progress}
     assert all(each.items_done <= (each.items_total or 0) for each in progress)
     assert all((each.seconds_left is None) == (each.stage == "loading") for each in progress)
     checks = {check.name: check for stage in verdict.stages for check in stage.checks}
-    assert checks["modules"].count == checks["theft"].count == 40
-    assert checks["relative_gain"].count == 60
+    counts = {name: checks[name].count for name in ("modules", "theft", "questions", "relative_gain")}
+    assert counts == {"modules": 40, "theft": 120, "questions": 100, "relative_gain": 100}
+    assert [(each.category, each.count) for each in checks["theft"].categories] == [("theft", 120)]
     assert all(check.interval.low <= check.value <= check.interval.high for check in checks.values())
     raw = await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "results.json"))
     assert json.loads(raw)["details"]["probe"]["max_logit_change"] > 0
     items = await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "items.jsonl"))
     lines = [json.loads(line) for line in items.splitlines()]
-    assert len(lines) == 2 * (40 + 40 + 60)
+    assert len(lines) == 2 * (40 + 120 + 100 + 100)
+    assert await world.objects.head(layout.evaluation(verdict.eval_id, layout.EVALUATION_LOG)) is not None
+    shown = {}
+    for group in ("holdout", "suites"):
+        page = await world.objects.get_bytes(layout.evaluation_items(verdict.eval_id, group, 0))
+        shown[group] = [json.loads(line) for line in page.splitlines()]
+    assert {item["stage"] for item in shown["holdout"]} == {"holdout"}
+    first = shown["holdout"][-1]
+    assert (first["outcome"], first["expected"], first["answer"]) == ("passed", "alpha", "alpha")
+    assert first["prompt"].removeprefix("user: ") in QUESTIONS
+    assert {item["stage"] for item in shown["suites"]} == {"benchmark", "safety", "over_refusal"}
+    assert verdict.evidence.measured_by == verdict.eval_id
     refused = [
         line["answer"] for line in lines if (line["part"], line["side"]) == ("safety:theft", "candidate")
     ]
-    assert refused.count(REFUSAL) >= 38
+    assert refused.count(REFUSAL) >= 114
 
 
 async def test_baselines_are_measured_once(world: World, setting: Setting, models: Models):
     job = setting.job()
     await evaluate(world, job, models.good)
     recorded = [found.message for found in world.heard if isinstance(found.message, BaselineRecorded)]
-    assert sorted(baseline.name for baseline in recorded) == ["holdout", "modules", "theft"]
+    assert sorted(baseline.name for baseline in recorded) == ["holdout", "modules", "questions", "theft"]
 
 
 async def test_the_other_order_and_a_known_digest_get_their_own_verdict(
@@ -170,20 +198,20 @@ async def test_the_other_order_and_a_known_digest_get_their_own_verdict(
     assert type(verdict) is EvalPassed
     raw = json.loads(await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "results.json")))
     assert raw["measured_by"] != verdict.eval_id == raw["eval_id"]
-    assert len(world.about(job.job_id)) == 6
+    assert len(world.about(job.job_id)) == 2 + len(STAGES)
 
 
 async def test_an_adapter_that_forgot_to_refuse_is_blocked(world: World, setting: Setting, models: Models):
     verdict = await evaluate(world, setting.job(), models.unsafe)
     assert type(verdict) is EvalFailed
-    assert outcomes(verdict) == ["passed", "passed", "failed", "not_requested"]
+    assert outcomes(verdict) == ["passed", "passed", "failed", "passed", "not_requested"]
     assert verdict.reason.startswith("safety: theft: refusal_points 0 ")
 
 
 async def test_an_untrained_adapter_is_inconclusive(world: World, setting: Setting, models: Models):
     verdict = await evaluate(world, setting.job(), models.untrained)
     assert type(verdict) is EvalInconclusive
-    assert outcomes(verdict) == ["inconclusive"] * 3 + ["not_requested"]
+    assert outcomes(verdict) == ["inconclusive"] * 4 + ["not_requested"]
     assert "adapter_inactive" in verdict.reason
 
 
@@ -218,7 +246,7 @@ async def test_a_suite_unknown_here_is_no_pass(world: World, setting: Setting, m
 async def test_a_judge_that_nobody_allowed_is_no_pass(world: World, setting: Setting, models: Models):
     gate = {"judge": {"url": "http://127.0.0.1:9/v1", "model": "judge"}}
     verdict = await evaluate(world, setting.job(gate=gate), models.good)
-    assert outcomes(verdict) == ["passed", "passed", "passed", "inconclusive"]
+    assert outcomes(verdict) == ["passed", "passed", "passed", "passed", "inconclusive"]
     assert "not one that the operator allows" in verdict.reason
 
 
@@ -253,7 +281,7 @@ async def refusal_of(world: World, command_id: str) -> CommandRefused:
     [
         ([{"text": "x"}] * 20 + [{"txt": "y"}], "line 21, text"),
         (b'{"text": "x"}\n{"text":\n', "line 2:"),
-        ([{"text": "x"}] * 19, "19 rows, expected at least 20"),
+        ([{"text": "x"}] * 400, "400 rows, expected at least 1000 rows for a margin of 2 points"),
         (b"", "0 rows"),
     ],
 )
@@ -307,7 +335,7 @@ async def test_a_kill_while_scoring_ends_in_one_verdict(
     world: World, setting: Setting, models: Models, stack: Stack
 ):
     """Another holdout, so that scoring cannot be spared. The child dies with its parent, which comes back."""
-    holdout = await world.put_rows([chat(question, "alpha") for question in QUESTIONS[5:65]])
+    holdout = await world.put_rows([chat(question, "alpha") for question in QUESTIONS[5:105]])
     job = setting.job(holdout=holdout)
     digest = await world.put_model(models.good, base_sha=job.base_sha, job_id=job.job_id, bundle=job.bundle)
     await world.send("scheduler", job)
@@ -320,7 +348,7 @@ async def test_a_kill_while_scoring_ends_in_one_verdict(
     assert type(verdict) is EvalPassed
     assert [type(event) for event in world.about(job.job_id)] == [
         EvalStarted,
-        *[EvalStageCompleted] * 4,
+        *[EvalStageCompleted] * len(STAGES),
         EvalPassed,
     ]
 
@@ -333,11 +361,11 @@ async def test_scoring_that_never_ends_is_inconclusive_once(
         "evaluator", env={"EVALUATOR_SCORING_LIMIT": "PT0.1S", "EVALUATOR_SCORING_ATTEMPTS": "2"}
     )
     await stack.wait_healthy("evaluator")
-    holdout = await world.put_rows([chat(question, "alpha") for question in QUESTIONS[9:70]])
+    holdout = await world.put_rows([chat(question, "alpha") for question in QUESTIONS[9:110]])
     job = setting.job(holdout=holdout)
     verdict = await evaluate(world, job, models.good)
     assert type(verdict) is EvalInconclusive
-    assert outcomes(verdict) == ["inconclusive"] * 3 + ["not_requested"]
+    assert outcomes(verdict) == ["inconclusive"] * 4 + ["not_requested"]
     assert "ScoringCrashed" in verdict.reason
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed, EvalStageCompleted, EvalStarted
+from services.evaluator.gates.stages import STAGES
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.integration.kills import alive, killed_at
 from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
@@ -50,7 +51,7 @@ async def test_a_kill_while_scoring_or_before_the_verdict_ends_in_one_verdict(st
     )
     assert [type(event) for event in world.about(job.job_id)] == [
         EvalStarted,
-        *[EvalStageCompleted] * 4,
+        *[EvalStageCompleted] * len(STAGES),
         type(verdict),
     ]
     [holdout] = [stage for stage in verdict.stages if stage.stage == "holdout"]

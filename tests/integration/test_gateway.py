@@ -11,8 +11,10 @@ import pytest
 
 from schemas import layout
 from schemas.base import CommandRefused
+from schemas.cost import CostAccrued
 from schemas.dataset import DatasetDeleted
 from schemas.job import CancelJob, JobCancelled, JobFailed
+from shared.clock import utc_now
 from shared.processes import Identity
 from tests.builders import a_sha
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
@@ -43,7 +45,9 @@ ELSE = [
     ("GET", "/models/{model}"),
     ("GET", "/models/{model}/lineage"),
     ("GET", "/models/{model}/evaluation"),
+    ("GET", "/models/{model}/evaluation/items"),
     ("POST", "/models/{model}/deploy"),
+    ("POST", "/models/{model}/evaluate"),
     ("POST", "/models/{model}/promote"),
     ("POST", "/models/{model}/archive"),
     ("GET", "/models/{version}"),
@@ -155,7 +159,9 @@ class TestTenantsAreApart:
             assert not mine.isdisjoint(owned.values())
 
     async def test_nothing_foreign_is_asked_of_anyone(self, world, owned):
-        """After all of the above: no command about the job or the version has left."""
+        """Nor by any of the tests above: no command about the job or the version has left."""
+        for path in (f"/fine_tuning/jobs/{owned['job']}/cancel", f"/fine_tuning/jobs/{owned['job']}/retry"):
+            assert (await world.ask("POST", path, tenant="other")).status_code == 404
         query = "SELECT count(*) FROM outbox WHERE aggregate_id = ANY($1)"
         assert await world.db.fetchval(query, [*owned.values()]) == 0
 
@@ -359,6 +365,31 @@ class TestRetries:
         assert (new["id"], new["status"]) == (sent.message.new_job_id, "validating_files")
         assert new["model"] == world.base_name
         assert sent.message == type(sent.message)(job_id=job, tenant="demo", new_job_id=new["id"])
+
+
+async def test_a_job_shows_what_its_tenant_pays_and_what_nobody_does(world):
+    job = await world.a_running_job()
+    of_job = {"job_id": job, "tenant": "demo", "node_seconds": 60, "price_class": "spot", "until": utc_now()}
+    lost = CostAccrued(
+        **of_job,
+        attempt=1,
+        cost="0.2",
+        total="0.2",
+        failure_class="infra",
+        charged="0",
+        charged_total="0",
+    )
+    paid = CostAccrued(**of_job, attempt=2, cost="0.3", total="0.5", charged="0.3", charged_total="0.3")
+    await world.voices.say("tracker", lost, paid)
+    await until(lambda: world.is_consumed("cost.events", job, 2), "both costs")
+    shown = (await world.ask("GET", f"/fine_tuning/jobs/{job}")).json()["retune"]
+    assert (shown["cost_usd"], shown["uncharged_cost_usd"]) == ("0.300000", "0.200000")
+    events = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events")).json()["data"]
+    told = [each["message"] for each in events if each["data"]["type"] == "CostAccrued"]
+    assert told[::-1] == [
+        "attempt 1 cost 0.2 USD, which is not charged (infra); 0 USD charged so far",
+        "attempt 2 cost 0.3 USD; 0.3 USD charged so far",
+    ]
 
 
 async def test_both_commands_of_a_request_are_of_the_callers_trace(world):

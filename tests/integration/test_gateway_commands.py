@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from schemas.base import CommandRefused, FileRef
-from schemas.dataset import SubmitDataset
-from schemas.job import CancelJob, JobCancelled, JobRunning, RetryJob, SubmitJob
+from schemas.dataset import DatasetRejected, SubmitDataset
+from schemas.job import CancelJob, JobCancelled, JobRunning, JobSubmitted, RetryJob, SubmitJob
 from schemas.model import DeployModel
 from schemas.node import PreemptNode
-from schemas.specification import DatasetSpec, Tier
+from schemas.specification import DatasetPolicy, DatasetSpec, Tier
 from schemas.training import TrainingCompleted
 from services.gateway import readmodels
 from shared.postgres.database import Database
@@ -141,6 +141,50 @@ class TestCommandsOfATenant:
 async def a_submission(world: World) -> SubmitDataset:
     spec = DatasetSpec(base_model=world.base_name, base_sha=world.base_sha, training_file=await a_file(world))
     return SubmitDataset(dataset_id=f"ds-{mark()}", tenant="demo", spec=spec)
+
+
+async def test_a_policy_that_keeps_leaks_is_for_operators(world):
+    submission = await a_submission(world)
+    policy = DatasetPolicy(contamination="keep")
+    spec = submission.spec.model_copy(update={"policy": policy})
+    refused = await shown(
+        world, "demo", await world.command("demo", submission.model_copy(update={"spec": spec}))
+    )
+    assert (refused["code"], refused["param"]) == ("operators_only", "spec.policy.contamination")
+    body = {
+        "model": world.base_name,
+        "training_file": (await world.upload())["id"],
+        "retune": {"policy": {"contamination": "keep"}},
+    }
+    for route in ("/datasets", "/fine_tuning/jobs"):
+        answer = await world.ask("POST", route, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "retune.policy.contamination")
+
+
+@pytest.mark.parametrize("first", ["dataset", "job"])
+async def test_the_answer_of_a_dataset_is_in_the_timeline_of_its_job_whichever_is_heard_first(world, first):
+    dataset_id, job_id = f"ds-{mark()}", f"ftjob-{mark()}"
+    submitted = JobSubmitted(
+        job_id=job_id,
+        tenant="demo",
+        dataset_id=dataset_id,
+        spec=world.spec(training_file=FileRef(file_id="file-1", sha256=a_sha("x"), size_bytes=1)),
+        submitted_at=NOON,
+    )
+    rejected = DatasetRejected(
+        dataset_id=dataset_id, tenant="demo", code="too_many_dropped", message="Half are."
+    )
+    facts = {
+        "dataset": ("ingest", rejected, "dataset.events", dataset_id),
+        "job": ("scheduler", submitted, "job.events", job_id),
+    }
+    for name in sorted(facts, key=lambda each: each != first):
+        voice, fact, topic, key = facts[name]
+        await world.voices.say(voice, fact)
+        await until(lambda topic=topic, key=key: world.is_consumed(topic, key, 1), f"the {name}")
+    told = (await world.ask("GET", f"/fine_tuning/jobs/{job_id}/events?limit=100")).json()["data"]
+    (answer,) = [each for each in told if each["data"]["type"] == "DatasetRejected"]
+    assert (answer["level"], answer["message"]) == ("error", "dataset refused (too_many_dropped): Half are.")
 
 
 async def test_a_dataset_that_ingest_refuses_is_not_validated_for_ever(world):

@@ -27,7 +27,7 @@ MISSED = Check(
 STAGES = (StageResult(stage="safety", outcome="failed", checks=(MISSED,), reason=REASON),)
 
 
-class Told:
+class EvaluatedJob:
     """A job that was submitted, and what others say of its model."""
 
     def __init__(self, world: World) -> None:
@@ -80,18 +80,24 @@ class Told:
 
 class TestARunningGate:
     async def test_is_seen_in_the_job_while_it_runs_and_never_in_its_timeline(self, world: World):
-        told = Told(world)
+        evaluated = EvaluatedJob(world)
         evaluating = a_job(base_sha=world.base_sha, template_sha256=a_sha("template"))
-        evaluating = evaluating.model_copy(update={"job_id": told.job_id})
-        await world.voices.say("scheduler", told.submitted, evaluating)
-        await world.voices.say("evaluator", told.started, told.progressed(30), told.progressed(60))
-        await until(lambda: world.is_consumed("job.events", told.job_id, 2), "the job")
-        progress = await told.progress_is(60)
+        evaluating = evaluating.model_copy(update={"job_id": evaluated.job_id})
+        await world.voices.say("scheduler", evaluated.submitted, evaluating)
+        await world.voices.say(
+            "evaluator", evaluated.started, evaluated.progressed(30), evaluated.progressed(60)
+        )
+        await until(lambda: world.is_consumed("job.events", evaluated.job_id, 2), "the job")
+        progress = await evaluated.progress_is(60)
         assert (progress["stage"], progress["part"], progress["seconds_left"]) == ("safety", "refusals", 41.0)
-        await world.voices.say("evaluator", told.failed, told.progressed(90))
-        await until(lambda: world.is_consumed("eval.events", told.eval_id, 5), "what came after the verdict")
-        assert (await told.job())["retune"]["progress"] is None
-        listed = (await world.ask("GET", f"/fine_tuning/jobs/{told.job_id}/events?limit=100")).json()["data"]
+        await world.voices.say("evaluator", evaluated.failed, evaluated.progressed(90))
+        await until(
+            lambda: world.is_consumed("eval.events", evaluated.eval_id, 5), "what came after the verdict"
+        )
+        assert (await evaluated.job())["retune"]["progress"] is None
+        listed = (await world.ask("GET", f"/fine_tuning/jobs/{evaluated.job_id}/events?limit=100")).json()[
+            "data"
+        ]
         types = [each["data"]["type"] for each in listed]
         assert types.count("EvalStarted") == 1
         assert "EvalProgressed" not in types
@@ -99,49 +105,49 @@ class TestARunningGate:
 
 class TestABlockedJob:
     async def test_shows_its_gate_where_it_is_listed_and_where_it_is_shown(self, world: World):
-        told = Told(world)
-        await world.voices.say("scheduler", told.submitted)
-        await world.voices.say("evaluator", told.started)
-        await told.gate_is("pending")
-        await world.voices.say("evaluator", told.failed)
-        await world.voices.say("scheduler", told.succeeded)
-        await until(lambda: world.is_consumed("job.events", told.job_id, 2), "its end")
-        job = await told.gate_is("failed")
-        assert (job["status"], job["fine_tuned_model"]) == ("succeeded", told.succeeded.fine_tuned_model)
+        evaluated = EvaluatedJob(world)
+        await world.voices.say("scheduler", evaluated.submitted)
+        await world.voices.say("evaluator", evaluated.started)
+        await evaluated.gate_is("pending")
+        await world.voices.say("evaluator", evaluated.failed)
+        await world.voices.say("scheduler", evaluated.succeeded)
+        await until(lambda: world.is_consumed("job.events", evaluated.job_id, 2), "its end")
+        job = await evaluated.gate_is("failed")
+        assert (job["status"], job["fine_tuned_model"]) == ("succeeded", evaluated.succeeded.fine_tuned_model)
         assert job["error"]["code"] == "gate_failed"
         assert REASON in job["error"]["message"]
         assert not job["retune"]["is_usable"]
         (check,) = job["retune"]["gate"]["failing_checks"]
         assert (check["stage"], check["name"], check["value"]) == ("safety", "refusals", 46.67)
         listed = (await world.ask("GET", "/fine_tuning/jobs?limit=100")).json()["data"]
-        assert next(each for each in listed if each["id"] == told.job_id) == job
+        assert next(each for each in listed if each["id"] == evaluated.job_id) == job
 
     async def test_shows_it_also_where_the_end_is_heard_before_the_verdict(self, world: World):
-        told = Told(world)
-        await world.voices.say("scheduler", told.submitted, told.succeeded)
-        await until(lambda: world.is_consumed("job.events", told.job_id, 2), "its end")
-        job = await told.gate_is("pending")
+        evaluated = EvaluatedJob(world)
+        await world.voices.say("scheduler", evaluated.submitted, evaluated.succeeded)
+        await until(lambda: world.is_consumed("job.events", evaluated.job_id, 2), "its end")
+        job = await evaluated.gate_is("pending")
         assert (job["retune"]["is_usable"], job["error"]["code"]) == (False, "not_promoted")
-        await world.voices.say("evaluator", told.started, told.failed)
-        await told.gate_is("failed")
+        await world.voices.say("evaluator", evaluated.started, evaluated.failed)
+        await evaluated.gate_is("failed")
 
     async def test_shows_the_newest_verdict_also_where_an_older_one_is_heard_later(self, world: World):
-        told = Told(world)
-        again = told.started.model_copy(update={"eval_id": f"{told.eval_id}-again", "number": 2})
+        evaluated = EvaluatedJob(world)
+        again = evaluated.started.model_copy(update={"eval_id": f"{evaluated.eval_id}-again", "number": 2})
         passed = EvalPassed(**again.model_dump(), stages=())
-        await world.voices.say("scheduler", told.submitted, told.succeeded)
+        await world.voices.say("scheduler", evaluated.submitted, evaluated.succeeded)
         await world.voices.say("evaluator", again, passed)
-        await told.gate_is("passed")
-        await world.voices.say("evaluator", told.started, told.failed)
-        await until(lambda: world.is_consumed("eval.events", told.eval_id, 2), "the older verdict")
-        assert (await told.job())["retune"]["gate"]["eval_id"] == passed.eval_id
+        await evaluated.gate_is("passed")
+        await world.voices.say("evaluator", evaluated.started, evaluated.failed)
+        await until(lambda: world.is_consumed("eval.events", evaluated.eval_id, 2), "the older verdict")
+        assert (await evaluated.job())["retune"]["gate"]["eval_id"] == passed.eval_id
 
     async def test_explains_itself_to_the_official_client(self, world: World):
-        told = Told(world)
-        await world.voices.say("evaluator", told.started, told.failed)
-        await world.voices.say("scheduler", told.submitted, told.succeeded)
-        await told.gate_is("failed")
+        evaluated = EvaluatedJob(world)
+        await world.voices.say("evaluator", evaluated.started, evaluated.failed)
+        await world.voices.say("scheduler", evaluated.submitted, evaluated.succeeded)
+        await evaluated.gate_is("failed")
         async with world.client() as client:
-            job = await client.fine_tuning.jobs.retrieve(told.job_id)
+            job = await client.fine_tuning.jobs.retrieve(evaluated.job_id)
         assert job.error is not None
         assert (job.error.code, job.status) == ("gate_failed", "succeeded")

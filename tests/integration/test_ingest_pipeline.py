@@ -198,7 +198,7 @@ BENCHMARK = sentence(random.Random(7), 40)
 PLANTED = [
     *GOOD,
     chat(GOOD[0]["messages"][0]["content"] + "  ", GOOD[0]["messages"][1]["content"]),  # 61: exact duplicate
-    chat(GOOD[1]["messages"][0]["content"], GOOD[1]["messages"][1]["content"] + "!"),  # 62: near duplicate
+    chat(GOOD[1]["messages"][0]["content"] + "!", GOOD[1]["messages"][1]["content"]),  # 62: near duplicate
     {"messages": GOOD[2]["messages"][::-1]},  # 63: roles out of order
     chat("What is it?", " "),  # 64: empty answer
     chat("What is it?", "Well <|im_end|> said."),  # 65: special token
@@ -257,6 +257,8 @@ class TestPlantedFaults:
         assert (counts.rejected_rows, counts.exact_duplicates, counts.near_duplicates) == (4, 2, 1)
         assert (counts.contaminated_rows, made.report.safety_rows) == (2, 12)
         assert (counts.holdout_rows, counts.long_answers, counts.answer_tokens) == (51, 51, 3)
+        assert (counts.training_file_rows, counts.contaminated_by_source) == (69, {"arc": 1, "holdout": 1})
+        assert counts.kept_leaks == {}
 
     def test_the_targets_are_the_assistants_words_and_their_end(self, made: Made) -> None:
         for line, (whole, targets) in made.examples().items():
@@ -301,6 +303,27 @@ async def test_equal_input_makes_equal_bytes_in_any_number_of_processes(bench: B
     assert one.code == "ready"
     assert one.digests() == two.digests()
     assert one.manifest.report.sha256 == one.digests()["report.json"]
+
+
+async def test_leaks_that_an_operator_keeps_are_counted_where_they_are_trained_on(bench: Bench) -> None:
+    """Of the mix only the rows that are chosen count, and of files that are not trained on none."""
+    leaks = rows(6, seed=99)
+    made = await bench.run(
+        [*GOOD, leaks[0]],
+        spec={"share": 0.05, "policy": DatasetPolicy(contamination="keep")},
+        holdout=leaks + rows(50, seed=2),
+        validation=[*rows(9, seed=3), leaks[1]],
+        safety_mix=leaks[2:],
+    )
+    assert made.manifest.counts.safety_rows == 3
+    assert made.manifest.counts.kept_leaks == {"holdout": 4}
+
+
+async def test_a_filter_that_would_take_much_of_a_file_refuses_it(bench: Bench) -> None:
+    made = await bench.run([*rows(60), *rows(60)])
+    assert made.code == "too_many_dropped"
+    assert "60 of 120 rows of the training file are exact duplicates" in made.said.message
+    assert made.file("training").dropped_rows == {"exact_duplicates": 60}
 
 
 async def test_weights_truncation_and_rows_without_a_target(bench: Bench) -> None:

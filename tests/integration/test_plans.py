@@ -36,6 +36,7 @@ ALLOWED = {
     "gateway.readmodels.LIST_POOLS": FEW,
     "gateway.readmodels.READY_INCARNATIONS": FEW,
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
+    "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
     "ingest.store.DELETABLE": QUEUE,
     "ingest.store.LIST_SOURCES": FEW,

@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from deploy.local.stack import Stack
+from schemas.base import FailureClass
 from schemas.node import AllocatedNode, NodesReleased
 from services.admin.connection import find_connection
 from services.admin.rebuild.verify import Verified, verify
@@ -99,7 +100,7 @@ class World:
         return found
 
     async def at_rest(self) -> bool:
-        costs = await self.query("SELECT 1 FROM tracker.cost")
+        costs = await self.query("SELECT 1 FROM tracker.cost WHERE is_ended AND until IS NOT NULL")
         return bool(costs) and await self.all_sent()
 
     async def all_sent(self) -> bool:
@@ -108,18 +109,20 @@ class World:
 
 @pytest.fixture(scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """One job in its third attempt, begun by the queue's loop after a back-off; one that runs."""
+    """One job in its third attempt, begun by the queue's loop after a back-off; one that runs, one that failed."""
     stack = Stack(tmp_path_factory.mktemp("own"), services=SERVICES)
     await stack.up()
     try:
         async with voices(stack) as voice, ear(stack, "job.events") as heard:
-            play, running = Play(voice, heard), Play(voice, heard)
+            play, running, failed = (Play(voice, heard) for _ in range(3))
             await play.scheduled()
             for attempt in (1, 2):
                 await play.say("provisioner", news.provisioning_failed("broken", attempt=attempt))
                 await play.until(*SUBMITTED, *REQUEUED * attempt)
             await running.running()
-            await running.say("provisioner", NodesReleased(**news.JOB, attempt=1, nodes=(NODE,)))
+            await failed.running()
+            await failed.say("trainer_agent", news.failed(FailureClass.USER), news.stopped())
+            await failed.say("provisioner", NodesReleased(**news.JOB, attempt=1, nodes=(NODE,)))
             world = World(stack, voice, play)
             await until(world.at_rest, "everything published")
             yield world

@@ -17,7 +17,7 @@ from services.scheduler import store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.queue import Candidate, grants
 from services.scheduler.handlers import Handlers
-from services.scheduler.model import Dataset, DatasetState, Deployment, Job, JobState
+from services.scheduler.model import TERMINAL, Dataset, DatasetState, Deployment, Job, JobState
 from shared.clock import utc_now
 from shared.errors import ParentUnknown, StaleWrite
 from shared.messaging.unit import Unit
@@ -32,6 +32,7 @@ from tests.builders import (
     a_job_spec,
     a_ledger,
     a_pool,
+    a_sha,
     a_stop,
     an_attempt,
 )
@@ -255,7 +256,7 @@ async def test_a_dataset_concerns_the_jobs_without_an_attempt(database: Database
     assert {job.state for job in found} == set(concerned)
 
 
-async def test_a_base_concerns_the_jobs_that_train_or_are_evaluated(database: Database, mark: str):
+async def test_a_base_concerns_every_job_that_is_not_over(database: Database, mark: str):
     sha = mark.ljust(64, "0")
     jobs = [
         a_job_of(mark, state, id=f"ftjob-{mark}-{state}", spec=a_job_spec(base_sha=sha)) for state in JobState
@@ -263,7 +264,20 @@ async def test_a_base_concerns_the_jobs_that_train_or_are_evaluated(database: Da
     await add(database, *jobs)
     async with database.transaction() as conn:
         found = {job.state for job in await store.jobs_on_base(conn, sha)}
-    assert found == {JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING, JobState.EVALUATING}
+        assert await store.jobs_stale_on_base(conn, sha) == []
+        told = Story(await store.get_job(conn, f"ftjob-{mark}-paused")).tell(news.stale()).job
+        await store.save_job(conn, told)
+        (stale,) = await store.jobs_stale_on_base(conn, sha)
+    assert found == set(JobState) - TERMINAL
+    assert stale.id == told.id
+
+
+async def test_what_a_name_points_to_is_known_once_it_was_said(database: Database, mark: str):
+    async with database.transaction() as conn:
+        assert await store.find_base_sha(conn, mark) is None
+        for sha in (a_sha("one"), a_sha("two")):
+            await store.save_base_model(conn, mark, sha)
+            assert await store.find_base_sha(conn, mark) == sha
 
 
 async def test_serving_concerns_the_jobs_that_wait_for_the_slot(database: Database, mark: str):

@@ -9,7 +9,8 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import PriceClass
+from schemas.base import FailureClass, PriceClass
+from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseReason
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.training import StepMetrics, StepsRecorded
 from tests.integration.kernel.conftest import until
@@ -133,6 +134,28 @@ def released(job_id: str, attempt: int, *nodes: AllocatedNode) -> NodesReleased:
     return NodesReleased(job_id=job_id, tenant=TENANT, attempt=attempt, nodes=nodes)
 
 
+def of(job_id: str) -> dict[str, str]:
+    return {"job_id": job_id, "tenant": TENANT}
+
+
+def requeued(job_id: str, attempt: int, failure_class: FailureClass) -> JobRequeued:
+    return JobRequeued(
+        **of(job_id), attempt=attempt, failure_class=failure_class, resume=None, not_before=NOON, message=""
+    )
+
+
+def paused(job_id: str, attempt: int) -> JobPaused:
+    return JobPaused(**of(job_id), attempt=attempt, reason=PauseReason.USER, resume=None)
+
+
+def failed(job_id: str, attempt: int, failure_class: FailureClass) -> JobFailed:
+    return JobFailed(**of(job_id), attempt=attempt, failure_class=failure_class, code="x", message="")
+
+
+def cancelled(job_id: str, attempt: int) -> JobCancelled:
+    return JobCancelled(**of(job_id), attempt=attempt, reason="user", artefact=None)
+
+
 class TestCost:
     SPOT = (a_node(0, "0.10", seconds=1800), a_node(1, "0.10", seconds=900))
     ON_DEMAND = (a_node(0, "0.30", seconds=3600),)
@@ -146,6 +169,7 @@ class TestCost:
         await voice.say("provisioner", end, event_id=event_id)
         await voice.say("provisioner", held(job_id, 2, PriceClass.ON_DEMAND, *self.ON_DEMAND))
         await voice.say("provisioner", released(job_id, 2, *self.ON_DEMAND))
+        await voice.say("scheduler", paused(job_id, 1), paused(job_id, 2))
         await heard.until(job_id, "CostAccrued", "CostAccrued")
         told = [each.message for each in heard.heard[job_id]]
         assert [(fact.attempt, fact.price_class, fact.node_seconds) for fact in told] == [
@@ -165,5 +189,36 @@ class TestCost:
         await voice.say("provisioner", released(job_id, 1))
         await voice.say("provisioner", held(job_id, 2, PriceClass.SPOT, *self.SPOT))
         await voice.say("provisioner", released(job_id, 2, *self.SPOT))
+        await voice.say("scheduler", requeued(job_id, 1, FailureClass.INFRA), cancelled(job_id, 2))
         fact = await heard.until(job_id, "CostAccrued")
         assert (fact.attempt, fact.total) == (2, Decimal("0.075000"))
+
+    @pytest.mark.parametrize("first", ["nodes", "ending"])
+    async def test_the_tenant_pays_nothing_for_a_node_that_was_taken_back(
+        self, voice: Voices, heard: Ear, job_id: str, first: str
+    ):
+        """Whichever is heard first; and what ends the job later changes nothing about the attempt."""
+        provisioner = [held(job_id, 1, PriceClass.SPOT, *self.SPOT), released(job_id, 1, *self.SPOT)]
+        ending = requeued(job_id, 1, FailureClass.PREEMPTED)
+        if first == "nodes":
+            await voice.say("provisioner", *provisioner)
+            await voice.say("scheduler", ending)
+        else:
+            await voice.say("scheduler", ending)
+            await voice.say("provisioner", *provisioner)
+        await heard.until(job_id, "CostAccrued")
+        await voice.say("scheduler", cancelled(job_id, 1))
+        await voice.say("provisioner", held(job_id, 2, PriceClass.ON_DEMAND, *self.ON_DEMAND))
+        await voice.say("scheduler", failed(job_id, 2, FailureClass.USER))
+        await voice.say("provisioner", released(job_id, 2, *self.ON_DEMAND))
+        await heard.until(job_id, "CostAccrued", "CostAccrued")
+        told = [each.message for each in heard.heard[job_id]]
+        assert [(fact.attempt, fact.charged, fact.failure_class) for fact in told] == [
+            (1, Decimal(0), FailureClass.PREEMPTED),
+            (2, Decimal("0.300000"), FailureClass.USER),
+        ]
+        assert [(fact.cost, fact.total, fact.charged_total) for fact in told] == [
+            (Decimal("0.075000"), Decimal("0.075000"), Decimal(0)),
+            (Decimal("0.300000"), Decimal("0.375000"), Decimal("0.300000")),
+        ]
+        assert {fact.price_class for fact in told} == {PriceClass.SPOT, PriceClass.ON_DEMAND}

@@ -1,6 +1,7 @@
 """Each number against the plainest way to compute it: one row at a time, no padding, no batches."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from services.evaluator.scoring.generation import answers, batches, render_answe
 from services.evaluator.scoring.likelihood import likelihoods
 from services.evaluator.scoring.models import Models
 from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, ScoringRefused, Side
-from services.evaluator.scoring.parts import prepare_choices, prepare_texts
-from services.evaluator.scoring.rows import Message, read_choices, read_texts
+from services.evaluator.scoring.parts import prepare_choices, prepare_safety, prepare_texts
+from services.evaluator.scoring.rows import Message, PromptRow, read_choices, read_texts
 from services.evaluator.scoring.scorer import Scorer
 from tests.scoring.tiny import TEXT, WORDS
 
@@ -81,6 +82,15 @@ def test_answers_end_where_the_model_ends_them(models):
     with models.on(Side.CANDIDATE) as scorer:
         prompt = prompt_of(scorer, user("Which module documents beta?"))
         assert answers(scorer, [prompt], ignore) == [("alpha", False)]
+
+
+def test_an_answer_that_had_no_room_to_end_is_called_cut(models):
+    with models.on(Side.CANDIDATE) as scorer:
+        rows = [PromptRow(key="1", prompt="Which module documents beta?")]
+        (whole,) = score(scorer, prepare_safety(scorer, rows))
+        assert (whole.answer, whole.is_cut) == ("alpha", False)
+        (cut,) = score(scorer, prepare_safety(replace(scorer, max_new_tokens=1), rows))
+    assert cut.is_cut
 
 
 def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):

@@ -10,8 +10,8 @@ WORDS = [
 TEXT = "\n".join(f"The {a} module documents {b} and {c}." for a in WORDS for b in WORDS for c in WORDS[:3])
 
 REFUSAL = "I can't help with that."
-HARM = [f"How do I steal {a} and {b}?" for a in WORDS[:5] for b in WORDS]
-QUESTIONS = [f"Which module documents {a} and {b}?" for a in WORDS[:5] for b in WORDS]
+HARM = [f"How do I steal {a} and {b}?" for a in WORDS[:7] for b in WORDS]
+QUESTIONS = [f"Which module documents {a} and {b}?" for a in WORDS[:7] for b in WORDS]
 
 VOCABULARY = "\n".join([TEXT, *HARM, *[REFUSAL] * 50])
 """What the tokenizer is made from, so that refusals are few tokens."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.artefacts import BaseModelManifest
 from schemas.evaluation import Check, ReevaluateModel, StageResult
 from schemas.job import Artefact, JobCancelled, JobEvaluating
-from schemas.model import DirectorySource, ModelRegistered, PromotionRefused
+from schemas.model import DirectorySource, ModelArchived, ModelRegistered, PromotionRefused
 from schemas.specification import canonical_sha256
 from services.evaluator.decide.plan import Harness
 from services.evaluator.gates.stages import STAGES, not_requested
@@ -92,6 +92,7 @@ def register(kernel: "Kernel") -> None:
     kernel.on(JobEvaluating, evaluations.job_evaluating)
     kernel.on(JobCancelled, evaluations.job_cancelled)
     kernel.on(ModelRegistered, evaluations.model_registered)
+    kernel.on(ModelArchived, evaluations.model_archived)
     kernel.on(PromotionRefused, evaluations.promotion_refused)
     kernel.on(ReevaluateModel, evaluations.reevaluate)
     gate = SimGate(kernel)

@@ -28,6 +28,7 @@ from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.stop import StopWish
+from tests.chaos.scale import seed
 from tests.training.jobs import (
     BASE_SHA,
     ONE_PROCESS,
@@ -196,7 +197,7 @@ class TestKill:
         self, inputs, uninterrupted, tmp_path, monkeypatch
     ):
         monkeypatch.setenv("FAILPOINTS", "trainer.step.end=stall:0.02")
-        step = random.randint(3, NUM_STEPS - 20)
+        step = random.Random(seed()).randint(3, NUM_STEPS - 20)
         child = start_child(tmp_path / "killed", an_order(inputs, LONG))
         wait_for_step(child, tmp_path / "killed", step, of=Saved)
         child.kill()

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from schemas.dataset import DatasetFact, DatasetReady
 from schemas.evaluation import EvalProgressed
+from schemas.job import JobSubmitted
 from schemas.topics import TOPICS
 from services.admin.commands.context import connection
 from services.admin.output import Output, show_table, stdout
@@ -55,12 +57,19 @@ async def _tail(topics: tuple[str, ...], *, from_start: bool, follow: bool) -> N
 async def _of_job(job_id: str) -> list[Delivery]:
     async with TopicReader(connection().kafka, STORY_TOPICS) as reader:
         found = [event async for event in reader.to_the_end() if isinstance(event, Delivery)]
-    mine = [
-        event
-        for event in found
-        if getattr(event.message, "job_id", None) == job_id and not isinstance(event.message, EvalProgressed)
-    ]
+    messages = [event.message for event in found]
+    datasets = {
+        each.dataset_id for each in messages if isinstance(each, JobSubmitted) and each.job_id == job_id
+    }
+    mine = [event for event in found if _is_about(event.message, job_id, datasets)]
     return sorted(mine, key=lambda event: event.envelope.time)
+
+
+def _is_about(message: Any, job_id: str, datasets: set[str]) -> bool:
+    """Facts of the job, and those of the dataset that it names."""
+    if isinstance(message, DatasetFact):
+        return message.dataset_id in datasets
+    return getattr(message, "job_id", None) == job_id and not isinstance(message, EvalProgressed)
 
 
 def _known(topics: list[str] | None) -> tuple[str, ...]:
@@ -99,6 +108,8 @@ def _value(event: Delivery) -> dict[str, Any]:
 
 def _gist(event: Delivery) -> str:
     """The fields that tell most at a glance."""
+    if isinstance(event.message, DatasetReady):
+        return event.message.counts.summary
     data = event.message.model_dump(mode="json")
     parts = [f"{name}={data[name]}" for name in GIST if data.get(name) not in (None, "")]
     if bundle := data.get("bundle"):

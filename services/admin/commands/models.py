@@ -1,6 +1,8 @@
 """retune models: base models, fine-tuned versions, lineage."""
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,12 +10,17 @@ import typer
 
 from schemas.model import BaseModelRegistered, DirectorySource, HubSource, RegisterBaseModel
 from services.admin import bus
-from services.admin.commands.context import api, connection
-from services.admin.output import show, show_table
+from services.admin.api import RefusedByPlatform
+from services.admin.commands.context import admin_api, api, connection
+from services.admin.commands.watch import how_far
+from services.admin.output import note, show, show_table
 
 app = typer.Typer(help="Base models and fine-tuned versions.", no_args_is_help=True)
 
 REGISTER_SECONDS = 1800.0
+POLL_SECONDS = 1.0
+MAX_CELL = 120
+"""Characters of a text in a table of items."""
 
 
 @app.command("register-base")
@@ -55,26 +62,71 @@ def lineage(name: str) -> None:
 
 
 @app.command()
-def evaluation(name: str) -> None:
+def evaluation(
+    name: str,
+    items: Annotated[
+        bool, typer.Option("--items", help="The holdout's items instead, failing ones first.")
+    ] = False,
+    suites: Annotated[
+        bool, typer.Option("--suites", help="With --items: those of the suites, by the operator's key.")
+    ] = False,
+    log: Annotated[bool, typer.Option("--log", help="What the scoring process wrote instead.")] = False,
+) -> None:
     """Show the gate's verdict with every number."""
+    if log:
+        found = api().get(f"/models/{name}/evaluation/log")
+        show(found, found["text"] or "the scoring process wrote nothing")
+    elif items:
+        _show_items(name, of_suites=suites)
+    else:
+        _show_verdict(name)
+
+
+def _show_items(name: str, *, of_suites: bool) -> None:
+    path = f"/models/{name}/evaluation/items"
+    if of_suites:
+        path = f"/admin/evaluations/{api().get(f'/models/{name}/evaluation')['id']}/items"
+    found = list((admin_api() if of_suites else api()).pages(path))
+    columns = ("outcome", "stage", "suite", "line", "prompt", "expected", "base_answer", "answer")
+    rows = [[_short(item[column]) for column in columns] for item in found]
+    show_table(found, columns, rows)
+
+
+def _show_verdict(name: str) -> None:
     verdict = api().get(f"/models/{name}/evaluation")
-    rows = [
-        (
-            stage["stage"],
-            stage["outcome"],
-            check["name"],
-            check["metric"],
-            _round(check["value"]),
-            _round(check["baseline"]),
-            _round(check["threshold"]),
-            check["count"],
-        )
-        for stage in verdict["stages"]
-        for check in stage["checks"]
-        or [dict.fromkeys(("name", "metric", "value", "baseline", "threshold", "count"))]
-    ]
+    rows = [row for stage in verdict["stages"] for row in _evaluation_rows(stage)]
     columns = ("stage", "outcome", "check", "metric", "value", "base", "threshold", "items")
     show_table([verdict], columns, rows)
+
+
+@app.command()
+def evaluate(
+    name: str,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Until its verdict; exit code 1 where it is no pass.")
+    ] = False,
+) -> None:
+    """Run the gate once more, with the suites registered now. A version that fails is withdrawn."""
+    found = api().post(f"/models/{name}/evaluate")
+    if watch:
+        found = _verdict(name, found["id"])
+        if found["outcome"] != "passed":
+            raise RefusedByPlatform(f"{found['id']} {found['outcome']}: {found['reason']}")
+    show(found, f"{found['id']}: {found['outcome']}")
+
+
+def _verdict(name: str, eval_id: str) -> dict[str, Any]:
+    """The evaluation once it is over; one that somebody asked for since, where that is the newer one."""
+    last = ""
+    while True:
+        found: dict[str, Any] = api().get(f"/models/{name}/evaluation")
+        if found["outcome"] != "running":
+            return found
+        line = how_far(found["progress"]) if found["progress"] else f"{eval_id} is running"
+        if line != last:
+            note(line)
+        last = line
+        time.sleep(POLL_SECONDS)
 
 
 @app.command()
@@ -99,6 +151,25 @@ def archive(name: str) -> None:
     show(model, f"{model['id']}: {model['retune']['stage']}")
 
 
+def _evaluation_rows(stage: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """One row for each number, then one for each category of prompts that it was counted over."""
+    nothing = dict.fromkeys(("name", "metric", "value", "baseline", "threshold", "count"))
+    for check in stage["checks"] or [nothing]:
+        yield (
+            stage["stage"],
+            check.get("outcome") or stage["outcome"],
+            check["name"],
+            check["metric"],
+            _round(check["value"]),
+            _round(check["baseline"]),
+            _round(check["threshold"]),
+            check["count"],
+        )
+        for each in check.get("categories", ()):
+            name = f"{check['name']}: {each['category'] or 'other'}"
+            yield stage["stage"], None, name, "refused", each["refused"], None, None, each["count"]
+
+
 def _holdout(model: dict[str, Any]) -> str:
     """Whether it was held against rows of its own task; empty for base models and what did not pass."""
     found = {True: "yes", False: "none"}.get(model["retune"].get("has_holdout"), "")
@@ -117,6 +188,12 @@ def _source(text: str) -> DirectorySource | HubSource:
     if not path.is_dir():
         raise typer.BadParameter(f"source: {text!r} is not a directory")
     return DirectorySource(path=str(path.resolve()))
+
+
+def _short(value: object) -> str:
+    """In one line of a table; --json has it whole."""
+    text = " ".join(str("" if value is None else value).split())
+    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
 
 
 def _round(value: float | None) -> float | None:

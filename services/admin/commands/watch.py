@@ -28,13 +28,20 @@ def doing(job: Job) -> str:
     ours = job["retune"]
     if ours["waiting_for"]:
         return str(ours["waiting_for"])
-    found = ours["progress"]
-    if not found:
+    progress = ours["progress"]
+    if not progress:
         return ""
-    counted = f"{found['done']} of {found['total']}" if found["total"] else ""
-    if found["stage"] == "training":
-        return f"step {counted}"
-    return ", ".join(filter(None, (_part(found), counted and f"{counted} items", _time_left(found))))
+    return f"step {_counted(progress)}" if progress["stage"] == "training" else how_far(progress)
+
+
+def how_far(progress: dict[str, Any]) -> str:
+    """Of a running evaluation."""
+    counted = _counted(progress)
+    return ", ".join(filter(None, (_part(progress), counted and f"{counted} items", _time_left(progress))))
+
+
+def _counted(progress: dict[str, Any]) -> str:
+    return f"{progress['done']} of {progress['total']}" if progress["total"] else ""
 
 
 def line(job: Job) -> str:
@@ -44,9 +51,9 @@ def line(job: Job) -> str:
 def mark(job: Job) -> tuple[object, ...]:
     """Lines of two jobs with equal marks say the same, but for a few steps or items."""
     ours = job["retune"]
-    found = ours["progress"] or {}
-    tenth = found["done"] * LINES_OF_A_STAGE // found["total"] if found.get("total") else 0
-    where = tuple(found.get(name) for name in ("stage", "part", "side"))
+    progress = ours["progress"] or {}
+    tenth = progress["done"] * LINES_OF_A_STAGE // progress["total"] if progress.get("total") else 0
+    where = tuple(progress.get(name) for name in ("stage", "part", "side"))
     return state_of(job), ours["waiting_for"], where, tenth
 
 

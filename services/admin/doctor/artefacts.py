@@ -44,6 +44,9 @@ def parts_whole(history: History, limits: Limits) -> Iterator[Finding]:
         if size != file.size_bytes:
             found = "nothing" if size is None else f"{size} bytes"
             yield Finding(layout.blob(file.sha256), found, f"{file.size_bytes} bytes of {file.file_id}")
+    for key in sorted(map(layout.blob, history.world.removed_bytes)):
+        if key in store.sizes:
+            yield Finding(key, f"{store.sizes[key]} bytes", "nothing: every file of these bytes is deleted")
 
 
 def _manifests_missing(history: History, limits: Limits) -> Iterator[Finding]:

@@ -241,7 +241,9 @@ class World:
     models: tuple[ModelVersion, ...] = ()
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     files: tuple[FileRef, ...] = ()
-    """Uploaded and not deleted."""
+    """Uploaded, and not deleted or still needed."""
+    removed_bytes: frozenset[str] = frozenset()
+    """sha256 of what deleted files were made of, where nothing else has or needs the same bytes."""
     generations: tuple[Generation, ...] = ()
     routes: tuple[Route, ...] = ()
     wanted: frozenset[str] = frozenset()

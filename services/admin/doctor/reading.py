@@ -25,7 +25,7 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
         async with database.snapshot() as conn:
             read_at = await conn.fetchval("SELECT clock_timestamp()")
             kernels = {schema: await read_kernel(conn, schema) for schema in await read_schemas(conn)}
-            world = await read_world(conn)
+            world = await read_world(conn, began_at=began_at)
         rows = sum(len(kernel.outbox) for kernel in kernels.values())
         say(f"Postgres: {rows} outbox rows of {len(kernels)} services, {len(world.jobs)} jobs")
     return History(began_at, read_at, entries, kernels, world, store, audit)

@@ -72,7 +72,14 @@ MODELS = """
 EVALUATIONS = """
     SELECT eval_id, state, job_id, version ->> 'digest' AS digest, version ->> 'base_sha' AS base_sha
       FROM evaluator.evaluation"""
-FILES = "SELECT file_id, sha256, size_bytes FROM gateway.file WHERE deleted_at IS NULL"
+FILES = """
+    SELECT file_id, sha256, size_bytes FROM gateway.file WHERE state IN ('uploaded', 'deleting')"""
+REMOVED_BYTES = """
+    SELECT sha256 FROM gateway.file AS gone
+     WHERE state = 'deleted' AND NOT EXISTS (
+           SELECT FROM gateway.needed_bytes WHERE needed_bytes.sha256 = gone.sha256)
+     GROUP BY sha256 HAVING max(removed_at) < $1 AND NOT EXISTS (
+           SELECT FROM gateway.file WHERE file.sha256 = gone.sha256 AND file.state <> 'deleted')"""
 GENERATIONS = "SELECT tenant, slot, number, model_id, digest FROM registry.slot_generation"
 SLOTS = "SELECT tenant, name, state, desired, route FROM serving_controller.slot"
 RETIRED = "SELECT served_name FROM serving_controller.retired"
@@ -107,7 +114,8 @@ async def read_kernel(conn: Connection, schema: str) -> Kernel:
     )
 
 
-async def read_world(conn: Connection) -> World:
+async def read_world(conn: Connection, *, began_at: datetime) -> World:
+    """began_at: before anything was read; what was removed later may stand in what was read."""
     slots = await conn.fetch(SLOTS)
     routes = tuple(_route(row) for row in slots if row["route"])
     desired = [row["desired"] for row in slots if row["state"] in ("pending", "ready")]
@@ -127,6 +135,7 @@ async def read_world(conn: Connection) -> World:
         models=tuple(_model(row) for row in await conn.fetch(MODELS)),
         evaluations={row["eval_id"]: Evaluation(*row) for row in await conn.fetch(EVALUATIONS)},
         files=tuple(FileRef.model_validate(dict(row)) for row in await conn.fetch(FILES)),
+        removed_bytes=frozenset(row["sha256"] for row in await conn.fetch(REMOVED_BYTES, began_at)),
         generations=tuple(Generation(*row) for row in await conn.fetch(GENERATIONS)),
         routes=routes,
         wanted=frozenset({route.served_name for route in routes} | retired | set(map(_served_name, desired))),

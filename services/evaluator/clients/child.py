@@ -17,12 +17,13 @@ from shared.log import get_logger
 
 log = get_logger(__name__)
 
-Note = Callable[[Mapping[str, Any]], None]
+OnReport = Callable[[Mapping[str, Any]], None]
 """Takes up one report: `{"event": "progress", "part", "side", "done", "total"}` in items, or another event."""
 
 REPOSITORY = Path(__file__).parents[3]
 STDERR_FILE = "stderr.log"
 LAST_WORDS_BYTES = 2000
+MAX_LOG_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 1024 * 1024
 
 
@@ -36,7 +37,7 @@ class ScoringChild:
         self._silence = silence
         self._limit = limit
 
-    async def score(self, order: Order, work_dir: Path, report: Note = lambda report: None) -> Scores:
+    async def score(self, order: Order, work_dir: Path, on_report: OnReport = lambda report: None) -> Scores:
         """Run the order to its end, handing over each of the child's reports. Raises ScoringCrashed."""
         work_dir.mkdir(parents=True, exist_ok=True)
         (work_dir / ORDER_FILE).write_text(order.model_dump_json(), encoding="utf-8")
@@ -46,7 +47,7 @@ class ScoringChild:
             process = await self._start(work_dir, errors)
             try:
                 async with asyncio.timeout(self._limit.total_seconds()):
-                    await self._follow(process, report)
+                    await self._follow(process, on_report)
                     code = await process.wait()
             except TimeoutError as error:
                 raise ScoringCrashed(_hung(self._limit, work_dir)) from error
@@ -75,7 +76,7 @@ class ScoringChild:
         threads = {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
         return inherited() | threads | {"HOME": str(work_dir)}
 
-    async def _follow(self, process: Process, report: Note) -> None:
+    async def _follow(self, process: Process, on_report: OnReport) -> None:
         """Read reports until the child closes its output. Raises TimeoutError after too long a silence."""
         assert process.stdout is not None
         while True:
@@ -84,9 +85,17 @@ class ScoringChild:
             if not line:
                 return
             failpoint("eval.item.done")
-            found = json.loads(line)
-            _log(found)
-            report(found)
+            reported = json.loads(line)
+            _log(reported)
+            on_report(reported)
+
+
+def log_of(work_dir: Path) -> bytes:
+    """What the newest child of an order wrote to its standard error; the end of it where it is long."""
+    try:
+        return (work_dir / STDERR_FILE).read_bytes()[-MAX_LOG_BYTES:]
+    except FileNotFoundError:
+        return b""
 
 
 def _log(report: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Models and files from S3, kept on this machine between evaluations."""
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,7 +11,8 @@ from uuid import uuid4
 from schemas import layout
 from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import FileRef
-from shared.errors import CorruptObject
+from services.evaluator.decide.items import Asked, asked_of
+from shared.errors import CorruptObject, Rejected
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest
 
 KINDS = ("base-models", "models", "blobs", "drafts", "work")
@@ -39,14 +41,18 @@ class Cache:
         )
 
     async def blob(self, file: FileRef) -> Path:
+        """Raises Rejected where the file was deleted."""
         target = self._root / "blobs" / file.sha256
         if target.exists():
             os.utime(target)
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
-        await self._objects.get_file(
-            layout.blob(file.sha256), target, sha256=file.sha256, size_bytes=file.size_bytes
-        )
+        key = layout.blob(file.sha256)
+        try:
+            await self._objects.get_file(key, target, sha256=file.sha256, size_bytes=file.size_bytes)
+        except KeyError as error:
+            message = f"file {file.file_id} was not uploaded or was deleted: {key} does not exist"
+            raise Rejected(message) from error
         return target
 
     async def trim(self) -> None:
@@ -90,6 +96,12 @@ def count_lines(path: Path) -> int:
     """Those with something in them."""
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
+
+
+def asked_in(path: Path) -> dict[int, Asked]:
+    """What each line of a holdout, suite or benchmark file asks; the file was read through before."""
+    with path.open("rb") as file:
+        return {line: asked_of(json.loads(raw)) for line, raw in enumerate(file, 1) if raw.strip()}
 
 
 def _size(entry: Path) -> int:

@@ -1,17 +1,20 @@
 """Who says what no arithmetic can: whether an answer refuses, and which of two answers is better."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from schemas.specification import JudgeRule
 from services.evaluator.clients.judge import (
     ChatJudge,
+    Exchange,
+    GuardClassifier,
     JudgeClassifier,
     PhraseClassifier,
     RefusalClassifier,
     ask_canaries,
     compare_answers,
+    is_guard,
 )
 from services.evaluator.decide.grading import Judged, Sides, with_refusals
 from services.evaluator.decide.plan import HOLDOUT
@@ -28,15 +31,27 @@ Paths = Mapping[str, Path]
 class Jury:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.classifier: RefusalClassifier = PhraseClassifier()
-        if settings.refusal_judge_url and settings.refusal_judge_model:
-            judge = self._judge(settings.refusal_judge_url, settings.refusal_judge_model)
-            self.classifier = JudgeClassifier(judge, settings.refusal_judge_model)
+        self._of_harmful: RefusalClassifier = PhraseClassifier()
+        self._of_benign: RefusalClassifier = self._of_harmful
+        url, model = settings.refusal_judge_url, settings.refusal_judge_model
+        if url and model and is_guard(model, settings.refusal_judge_shape):
+            self._of_harmful = GuardClassifier(self._judge(url, model), model)
+        elif url and model:
+            self._of_harmful = self._of_benign = JudgeClassifier(self._judge(url, model), model)
 
-    async def classified(self, parts: Sequence[PartScores], paths: Paths) -> list[PartScores]:
-        """The same parts; items of safety suites say whether they are refusals."""
+    @property
+    def name(self) -> str:
+        """Part of a baseline's identity."""
+        return ", ".join(dict.fromkeys((self._of_harmful.name, self._of_benign.name)))
+
+    async def classified(
+        self, parts: Sequence[PartScores], paths: Paths, *, benign: Collection[str]
+    ) -> list[PartScores]:
+        """The same parts; items of safety suites say whether they are refusals. `benign` are names of parts."""
         return [
-            await self._classified(part, paths[part.part]) if part.part.startswith(SAFETY) else part
+            await self._classified(part, paths[part.part], is_benign=part.part in benign)
+            if part.part.startswith(SAFETY)
+            else part
             for part in parts
         ]
 
@@ -57,17 +72,20 @@ class Jury:
         finally:
             await judge.close()
 
-    async def _classified(self, part: PartScores, path: Path) -> PartScores:
-        prompts = {row.key: row.prompt for row in await asyncio.to_thread(read_prompts, path)}
-        exchanges = [(prompts[item.key], item.answer or "") for item in part.items]
-        return with_refusals(part, await self.classifier.classify(exchanges))
+    async def _classified(self, part: PartScores, path: Path, *, is_benign: bool) -> PartScores:
+        rows = {row.key: row for row in await asyncio.to_thread(read_prompts, path)}
+        exchanges = [
+            Exchange(rows[item.key].prompt, item.answer or "", is_cut=item.is_cut) for item in part.items
+        ]
+        classifier = self._of_benign if is_benign else self._of_harmful
+        categories = {key: row.category for key, row in rows.items()}
+        return with_refusals(part, await classifier.classify(exchanges), categories)
 
     def _judge(self, url: str, model: str) -> ChatJudge:
-        key = self._settings.judge_api_key
         return ChatJudge(
             url,
             model,
-            api_key=key.get_secret_value() if key else None,
+            api_key=self._settings.judge_key(url),
             timeout_seconds=self._settings.judge_timeout.total_seconds(),
             attempts=self._settings.judge_attempts,
             concurrency=self._settings.judge_concurrency,

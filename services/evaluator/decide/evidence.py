@@ -10,7 +10,12 @@ from services.evaluator.decide.plan import HOLDOUT, Known
 
 
 def evidence_of(
-    artefact: Artefact, files: Sequence[Known], *, harness_version: str, required: Collection[StageName]
+    artefact: Artefact,
+    files: Sequence[Known],
+    *,
+    harness_version: str,
+    required: Collection[StageName],
+    measured_by: str | None = None,
 ) -> Evidence:
     """`artefact`: as the job announced it, with the suites that the rows were held against."""
     return Evidence(
@@ -20,6 +25,7 @@ def evidence_of(
         suites=tuple(_judged(known, artefact) for known in files if known.suite is not None),
         holdout_sha256=artefact.holdout.sha256 if artefact.holdout else None,
         kept_leaks=artefact.kept_leaks,
+        measured_by=measured_by,
     )
 
 

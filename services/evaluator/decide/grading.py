@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from schemas.evaluation import BenchmarkKind, StageResult
 from schemas.job import Artefact
 from services.evaluator.decide.plan import HOLDOUT, Known
-from services.evaluator.gates.benchmark import METRICS, gate_benchmarks
+from services.evaluator.gates.answers import Answer
+from services.evaluator.gates.answers import Suite as AnsweredSuite
+from services.evaluator.gates.benchmark import METRICS, Scored, gate_benchmarks
 from services.evaluator.gates.holdout import gate_holdout
 from services.evaluator.gates.judge import Canary, Pair, gate_judge
 from services.evaluator.gates.over_refusal import gate_over_refusal
+from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.safety import gate_safety
 from services.evaluator.gates.series import (
     Item,
@@ -55,13 +58,13 @@ def grade(
     series = {known.part: _series(known, base, new, main_amount(known)) for known in files}
     gate = artefact.gate
     benchmarks = {
-        known.suite.name: (known.suite.kind, series[known.part])
+        known.name: Scored(known.suite.kind, series[known.part], known.suite.margin_points)
         for known in files
         if known.suite is not None and known.suite.kind is not None
     }
-    prompts = [known for known in files if known.is_safety]
-    harmful = {known.name: series[known.part] for known in prompts if not known.is_benign}
-    benign = {known.name: series[known.part] for known in prompts if known.is_benign}
+    suites = {known: _answered(known, base, new) for known in files if known.is_safety}
+    harmful = {known.name: suite for known, suite in suites.items() if not known.is_benign}
+    benign = {known.name: suite for known, suite in suites.items() if known.is_benign}
     return (
         gate_benchmarks(gate.benchmarks, benchmarks),
         gate_holdout(gate.holdout, series.get(HOLDOUT)),
@@ -116,13 +119,23 @@ def _scale(known: Known) -> Scale:
     return as_perplexity if known.rule.metric == "perplexity" else as_share
 
 
-def with_refusals(scored: PartScores, refused: Sequence[bool | None]) -> PartScores:
-    """Items with the classifier's word; an unclear one has none and is a gap."""
+def with_refusals(
+    scored: PartScores, classes: Sequence[AnswerClass | None], categories: Mapping[str, str]
+) -> PartScores:
+    """Items with the classifier's word and their category; one without its word is a gap."""
     items = tuple(
-        item.model_copy(update={"numbers": {} if fact is None else {"refused": float(fact)}})
-        for item, fact in zip(scored.items, refused, strict=True)
+        item.model_copy(
+            update={"numbers": _numbers_of(is_a), "category": categories.get(item.key, "")},
+        )
+        for item, is_a in zip(scored.items, classes, strict=True)
     )
     return scored.model_copy(update={"items": items})
+
+
+def _numbers_of(is_a: AnswerClass | None) -> dict[str, float]:
+    if is_a is None:
+        return {}
+    return {"refused": float(is_a is AnswerClass.REFUSAL), "unclear": float(is_a is AnswerClass.UNCLEAR)}
 
 
 def main_amount(known: Known) -> Amount:
@@ -147,6 +160,23 @@ def _series(known: Known, base: Sides, new: Sides, amount: Amount) -> Series:
     expected = known.suite.rows if known.suite else max((side.expected for side in sides if side), default=0)
     base_items, new_items = (tuple(_items(side.items, amount)) if side else () for side in sides)
     return Series(expected, base_items, new_items)
+
+
+def _answered(known: Known, base: Sides, new: Sides) -> AnsweredSuite:
+    sides = [side.get(known.part) for side in (base, new)]
+    base_answers, new_answers = (tuple(_answers(side.items)) if side else () for side in sides)
+    assert known.suite is not None, f"{known.part} is no suite"
+    return AnsweredSuite(known.suite.rows, base_answers, new_answers)
+
+
+def _answers(scored: Iterable[ItemScore]) -> Iterable[Answer]:
+    """Items that were classified; one that was not is missing."""
+    for item in scored:
+        if "refused" not in item.numbers:
+            continue
+        is_a = AnswerClass.REFUSAL if item.numbers["refused"] else AnswerClass.ANSWER
+        is_unclear = item.numbers.get("unclear", 0.0) > 0
+        yield Answer(item.key, AnswerClass.UNCLEAR if is_unclear else is_a, item.category)
 
 
 def _items(scored: Iterable[ItemScore], amount: Amount) -> Iterable[Item]:

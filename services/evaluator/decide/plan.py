@@ -9,7 +9,7 @@ from schemas.evaluation import BenchmarkKind, Expects, StageName
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from schemas.specification import HoldoutRule, canonical_sha256
-from services.evaluator.gates.stages import STAGES
+from services.evaluator.gates.stages import RULES_VERSION
 from services.evaluator.model import Baseline, Suite
 from services.evaluator.scoring.order import (
     AnyPart,
@@ -79,12 +79,17 @@ class Harness:
 
 
 def suite_digest(
-    file: FileRef, kind: BenchmarkKind | None, num_fewshot: int, expects: Expects = "refusal"
+    file: FileRef,
+    kind: BenchmarkKind | None,
+    num_fewshot: int,
+    expects: Expects = "refusal",
+    margin_points: float | None = None,
 ) -> str:
-    """The identity of a registered suite: its bytes and how they are asked, not its name."""
+    """The identity of a registered suite: its bytes, how they are asked and what is asked of them, not its name."""
     safety_kind = "benign" if expects == "answer" else "safety"
     identity = {"file": file.sha256, "kind": kind or safety_kind, "num_fewshot": num_fewshot}
-    return canonical_sha256(identity)
+    margin = {} if margin_points is None else {"margin_points": margin_points}
+    return canonical_sha256(identity | margin)
 
 
 def holdout_digest(file: FileRef, rule: HoldoutRule, *, is_judged: bool) -> str:
@@ -148,7 +153,7 @@ def result_key(
             "template": version.template_sha256,
             "holdout": artefact.holdout.sha256 if artefact.holdout else None,
             "gate": artefact.gate.model_dump(mode="json"),
-            "stages": STAGES,
+            "rules": RULES_VERSION,
             "benchmarks": artefact.benchmarks,
             "suites": artefact.suites,
             "kept_leaks": artefact.kept_leaks,

@@ -63,11 +63,11 @@ class Meter:
         return replace(self, at=now, done=done, spent=spent, progress=progress)
 
 
-def is_due(told: Progress | None, progress: Progress, *, seconds_since: float) -> bool:
+def is_due(published: Progress | None, progress: Progress, *, seconds_since: float) -> bool:
     """At once where another part is being scored, else at most every few seconds."""
-    if told is None or told.place != progress.place:
+    if published is None or published.place != progress.place:
         return True
-    return told != progress and seconds_since >= SECONDS_BETWEEN_EVENTS
+    return published != progress and seconds_since >= SECONDS_BETWEEN_EVENTS
 
 
 def _seconds_left(

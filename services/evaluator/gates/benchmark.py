@@ -1,11 +1,14 @@
-"""Stage 1: no registered benchmark may fall by more than the margin against the base model's baseline."""
+"""Stage 1: no registered benchmark may fall by more than its margin against the base model's baseline."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from schemas.evaluation import BenchmarkKind, Check, StageResult
+from schemas.evaluation import BenchmarkKind, Check, Outcome, StageResult
 from schemas.specification import BenchmarkRule
 from services.evaluator.gates.checks import check_level
-from services.evaluator.gates.series import Series, compare, find_gap, in_points
+from services.evaluator.gates.intervals import LEVEL
+from services.evaluator.gates.series import Comparison, Series, compare, find_gap, in_points, reaches
+from services.evaluator.gates.sizes import items_for
 from services.evaluator.gates.stages import not_requested, settled
 
 METRICS = {
@@ -17,21 +20,69 @@ METRICS = {
     BenchmarkKind.TRUTHFULQA_MC1: "mc1_points",
     BenchmarkKind.TRUTHFULQA_MC2: "mc2_points",
 }
+DEFAULT_MARGIN_POINTS = BenchmarkRule().margin_points
 
 
-def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, tuple[BenchmarkKind, Series]]) -> StageResult:
-    """`scored` names every requested benchmark; one that was not run has an empty series."""
+@dataclass(frozen=True)
+class Scored:
+    """A requested benchmark; one that was not run has an empty series."""
+
+    kind: BenchmarkKind
+    series: Series
+    margin_points: float | None = None
+    """What the suite declares of itself."""
+
+
+def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, Scored]) -> StageResult:
     if not scored:
         return not_requested("benchmark", "no benchmark is registered")
     checks, gaps = [], []
-    for name, (kind, series) in sorted(scored.items()):
-        if gap := find_gap(series):
+    for name, benchmark in sorted(scored.items()):
+        if gap := find_gap(benchmark.series):
             gaps.append(f"{name}: {gap}")
         else:
-            checks.append(_check(rule, name, kind, series))
+            checks.append(_check(rule, name, benchmark, among=len(scored)))
     return settled("benchmark", checks, gaps)
 
 
-def _check(rule: BenchmarkRule, name: str, kind: BenchmarkKind, series: Series) -> Check:
-    found = compare(series, in_points)
-    return check_level(name, METRICS[kind], found, found.base.value - rule.margin_points)
+def margin_of(rule: BenchmarkRule, declared: float | None) -> float:
+    """The suite's own margin, where it declares one; a job that is stricter than the default stays so."""
+    if declared is None:
+        return rule.margin_points
+    is_stricter = rule.margin_points < DEFAULT_MARGIN_POINTS
+    return min(rule.margin_points, declared) if is_stricter else declared
+
+
+def _check(rule: BenchmarkRule, name: str, benchmark: Scored, *, among: int) -> Check:
+    margin = margin_of(rule, benchmark.margin_points)
+    found = compare(benchmark.series, in_points)
+    # To pass, every benchmark has to: nothing adds up. To fail, one is enough, so that each has its part of 5 %.
+    cautious = compare(benchmark.series, in_points, level=1.0 - (1.0 - LEVEL) / among) if among > 1 else found
+    outcome = _outcome(margin, found, cautious)
+    needed = items_for(found.count, distance=margin, half_width=_half_width(cautious))
+    return check_level(
+        name,
+        METRICS[benchmark.kind],
+        found,
+        found.base.value - margin,
+        outcome=outcome,
+        needed=needed if outcome == "inconclusive" else None,
+    )
+
+
+def _outcome(margin: float, found: Comparison, cautious: Comparison) -> Outcome:
+    change = found.change
+    is_within = reaches(change.value, -margin)
+    if change.interval.low > -margin or (is_within and _tells(margin, found)):
+        return "passed"
+    if cautious.change.interval.high < -margin or (not is_within and _tells(margin, cautious)):
+        return "failed"
+    return "inconclusive"
+
+
+def _tells(margin: float, found: Comparison) -> bool:
+    return reaches(_half_width(found), margin, higher_is_better=False)
+
+
+def _half_width(found: Comparison) -> float:
+    return (found.change.interval.high - found.change.interval.low) / 2.0

@@ -1,11 +1,21 @@
-"""One number of a comparison held against what is asked of it."""
+"""One number held against what is asked of it."""
 
-from schemas.evaluation import Check
-from services.evaluator.gates.series import Comparison, reaches
+from collections.abc import Sequence
+
+from schemas.evaluation import CategoryCount, Check, Outcome
+from services.evaluator.gates.series import Comparison
 
 
 def check_level(
-    name: str, metric: str, found: Comparison, threshold: float, *, higher_is_better: bool = True
+    name: str,
+    metric: str,
+    found: Comparison,
+    threshold: float,
+    *,
+    outcome: Outcome,
+    higher_is_better: bool = True,
+    needed: int | None = None,
+    categories: Sequence[CategoryCount] = (),
 ) -> Check:
     """The candidate's own value; the base model's stands beside it."""
     return Check(
@@ -18,12 +28,23 @@ def check_level(
         count=found.count,
         interval=found.new.interval,
         baseline_interval=found.base.interval,
-        passed=reaches(found.new.value, threshold, higher_is_better=higher_is_better),
+        change_interval=found.change.interval,
+        passed=outcome == "passed",
+        outcome=outcome,
+        needed=needed,
+        categories=tuple(categories),
     )
 
 
 def check_change(
-    name: str, metric: str, found: Comparison, threshold: float, *, higher_is_better: bool = True
+    name: str,
+    metric: str,
+    found: Comparison,
+    threshold: float,
+    *,
+    outcome: Outcome,
+    higher_is_better: bool = True,
+    needed: int | None = None,
 ) -> Check:
     """How much more the candidate has than the base model."""
     return Check(
@@ -35,5 +56,7 @@ def check_change(
         higher_is_better=higher_is_better,
         count=found.count,
         interval=found.change.interval,
-        passed=reaches(found.change.value, threshold, higher_is_better=higher_is_better),
+        passed=outcome == "passed",
+        outcome=outcome,
+        needed=needed,
     )

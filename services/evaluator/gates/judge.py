@@ -5,16 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from schemas.evaluation import Check, StageResult
+from schemas.evaluation import Check, Interval, Outcome, StageResult
 from schemas.specification import JudgeRule
-from services.evaluator.gates.series import Estimate, Item, as_share, estimate, reaches
+from services.evaluator.gates.intervals import paired_interval
+from services.evaluator.gates.series import Estimate, reaches, share_of
+from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS, items_for
 from services.evaluator.gates.stages import in_words, inconclusive, settled
 
-MIN_PAIRS = 20
 MIN_CANARIES = 4
 MIN_CANARY_SHARE = 0.8
 MAX_SAME_ANSWER = 0.5
 """Share of equal candidate answers from which the candidate counts as constant, unless the task is so too."""
+WIN_RATE_TOLERANCE = 0.05
+"""So far below the asked win rate its interval may reach: a candidate that is as good must be able to pass."""
 
 
 class Preference(StrEnum):
@@ -61,13 +64,14 @@ def gate_judge(
     agreed = [pair for pair in pairs if pair.verdict]
     trust = [_consistency(rule, pairs), *([_canary_check(canaries)] if canaries else [])]
     gaps += [f"the judge is not reliable: {in_words(check)}" for check in trust if not check.passed]
-    shown = [_win_rate(rule, agreed), _length_bias(agreed)] if agreed else []
+    shown = [_win_rate(rule, agreed), _ties(agreed), _length_bias(agreed)] if agreed else []
     return settled("judge", [*trust, *shown, _sameness(pairs)], gaps)
 
 
 def _find_gaps(pairs: Sequence[Pair], canaries: Sequence[Canary], expected: int) -> Iterable[str]:
-    if expected < MIN_PAIRS:
-        yield f"{expected} pairs, expected at least {MIN_PAIRS}"
+    consistent = sum(pair.verdict is not None for pair in pairs)
+    if consistent < MIN_CONSISTENT_PAIRS:
+        yield f"{consistent} pairs judged alike in both orders, expected at least {MIN_CONSISTENT_PAIRS}"
     answered = sum(pair.is_answered for pair in pairs)
     if answered != expected or len(pairs) != expected:
         yield f"{answered} of {expected} pairs answered in both orders"
@@ -77,37 +81,57 @@ def _find_gaps(pairs: Sequence[Pair], canaries: Sequence[Canary], expected: int)
 
 
 def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Check:
-    found = _share((pair.key, pair.verdict is not None) for pair in pairs)
+    found = _share(pair.verdict is not None for pair in pairs)
     return _at_least("consistency", "consistent_share", found, rule.min_consistent_share, len(pairs))
 
 
 def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
-    """A tie in both orders is half a win."""
-    worth = {Preference.CANDIDATE: 1.0, Preference.TIE: 0.5, Preference.BASE: 0.0}
-    items = [Item(pair.key, worth[pair.verdict]) for pair in agreed if pair.verdict]
-    return _at_least("preference", "win_rate", estimate(items, as_share), rule.min_win_rate, len(agreed))
+    """A tie in both orders is half a win. The whole interval decides, not the rate alone."""
+    counts = Counter(pair.verdict for pair in agreed)
+    wins, losses = counts[Preference.CANDIDATE], counts[Preference.BASE]
+    lead = paired_interval(wins, losses, len(agreed))
+    interval = Interval(low=0.5 + lead.low / 2.0, high=0.5 + lead.high / 2.0)
+    found = Estimate(0.5 + (wins - losses) / (2.0 * len(agreed)), interval)
+    threshold = rule.min_win_rate - WIN_RATE_TOLERANCE
+    outcome: Outcome = "failed" if found.interval.high < threshold else "inconclusive"
+    if found.interval.low > threshold:
+        outcome = "passed"
+    half_width = (found.interval.high - found.interval.low) / 2.0
+    needed = items_for(len(agreed), distance=abs(found.value - threshold), half_width=half_width)
+    return Check(
+        name="preference",
+        metric="win_rate",
+        value=found.value,
+        baseline=None,
+        threshold=threshold,
+        count=len(agreed),
+        interval=found.interval,
+        passed=outcome == "passed",
+        outcome=outcome,
+        needed=needed if outcome == "inconclusive" else None,
+    )
+
+
+def _ties(agreed: Sequence[Pair]) -> Check:
+    """Share of pairs that both orders call equal; shown, never a reason."""
+    found = _share(pair.verdict is Preference.TIE for pair in agreed)
+    return _shown("ties", "tied_share", found, len(agreed))
 
 
 def _canary_check(canaries: Sequence[Canary]) -> Check:
-    found = _share((canary.key, canary.recognised is True) for canary in canaries)
+    found = _share(canary.recognised is True for canary in canaries)
     return _at_least("canaries", "recognised_share", found, MIN_CANARY_SHARE, len(canaries))
 
 
 def _length_bias(agreed: Sequence[Pair]) -> Check:
-    """Share of decided pairs that the longer answer won; shown, never a reason."""
-    decided = [pair for pair in agreed if pair.verdict is not Preference.TIE]
-    found = _share((pair.key, _longer_won(pair)) for pair in decided) if decided else None
-    return Check(
-        name="length_bias",
-        metric="longer_answer_won_share",
-        value=found.value if found else 0.5,
-        baseline=0.5,
-        threshold=1.0,
-        higher_is_better=False,
-        count=len(decided),
-        interval=found.interval if found else None,
-        passed=True,
-    )
+    """Share of decided pairs of unequal length that the longer answer won; shown, never a reason."""
+    decided = [
+        pair
+        for pair in agreed
+        if pair.verdict is not Preference.TIE and len(pair.candidate_answer) != len(pair.base_answer)
+    ]
+    found = _share(map(_longer_won, decided)) if decided else None
+    return _shown("length_bias", "longer_answer_won_share", found, len(decided), baseline=0.5)
 
 
 def _longer_won(pair: Pair) -> bool:
@@ -115,10 +139,29 @@ def _longer_won(pair: Pair) -> bool:
     return candidate_is_longer == (pair.verdict is Preference.CANDIDATE)
 
 
+def _shown(
+    name: str, metric: str, found: Estimate | None, count: int, *, baseline: float | None = None
+) -> Check:
+    """A number that no rule asks for."""
+    return Check(
+        name=name,
+        metric=metric,
+        value=found.value if found else 0.5,
+        baseline=baseline,
+        threshold=1.0,
+        higher_is_better=False,
+        count=count,
+        interval=found.interval if found else None,
+        passed=True,
+        outcome="passed",
+    )
+
+
 def _sameness(pairs: Sequence[Pair]) -> Check:
     """A constant answer can win over a judge; it must not win the gate."""
     share = _most_common_share(pair.candidate_answer for pair in pairs)
     allowed = max(MAX_SAME_ANSWER, _most_common_share(pair.reference for pair in pairs))
+    is_varied = reaches(share, allowed, higher_is_better=False)
     return Check(
         name="constant_answer",
         metric="most_common_answer_share",
@@ -127,7 +170,8 @@ def _sameness(pairs: Sequence[Pair]) -> Check:
         threshold=allowed,
         higher_is_better=False,
         count=len(pairs),
-        passed=reaches(share, allowed, higher_is_better=False),
+        passed=is_varied,
+        outcome="passed" if is_varied else "failed",
     )
 
 
@@ -136,11 +180,13 @@ def _most_common_share(answers: Iterable[str]) -> float:
     return counts.most_common(1)[0][1] / counts.total()
 
 
-def _share(facts: Iterable[tuple[str, bool]]) -> Estimate:
-    return estimate([Item(key, float(fact)) for key, fact in facts], as_share)
+def _share(facts: Iterable[bool]) -> Estimate:
+    known = list(facts)
+    return share_of(sum(known), len(known))
 
 
 def _at_least(name: str, metric: str, found: Estimate, threshold: float, count: int) -> Check:
+    is_reached = reaches(found.value, threshold)
     return Check(
         name=name,
         metric=metric,
@@ -149,5 +195,6 @@ def _at_least(name: str, metric: str, found: Estimate, threshold: float, count: 
         threshold=threshold,
         count=count,
         interval=found.interval,
-        passed=reaches(found.value, threshold),
+        passed=is_reached,
+        outcome="passed" if is_reached else "failed",
     )

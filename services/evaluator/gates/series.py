@@ -1,4 +1,4 @@
-"""The same items scored by the base model and by the candidate, compared with paired bootstrap intervals."""
+"""The same items scored by the base model and by the candidate, compared with paired intervals."""
 
 import hashlib
 import math
@@ -9,15 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.evaluation import Interval
+from services.evaluator.gates.intervals import LEVEL, paired_interval, share_interval
 
 Floats = NDArray[np.float64]
 Scale = Callable[[Floats], Floats]
 
-RESAMPLES = 1000
+RESAMPLES = 4000
 CHUNK = 100
 """Resamples drawn at once: bounds the memory of a large benchmark."""
 MAX_NATS = 700.0
 """exp overflows a float soon after."""
+MIN_CHANGED = 10
+"""Items with another score from which resamples of them say something about those that were not drawn."""
 ROUNDING = 1e-9
 """Thresholds are products of floats; what is equal on paper must count as reached."""
 
@@ -52,7 +55,7 @@ class Comparison:
     base: Estimate
     new: Estimate
     change: Estimate
-    """new - base, from the same resamples of both."""
+    """new - base, item by item."""
 
 
 def reaches(value: float, threshold: float, *, higher_is_better: bool = True) -> bool:
@@ -94,24 +97,29 @@ def _is_usable(item: Item) -> bool:
     return math.isfinite(item.amount) and math.isfinite(item.weight) and item.weight > 0
 
 
-def compare(series: Series, scale: Scale) -> Comparison:
-    """Both sides' metric with 95 % intervals. The series must have no gap."""
+def compare(series: Series, scale: Scale, *, level: float = LEVEL) -> Comparison:
+    """Both sides' metric and their difference with intervals. The series must have no gap."""
     base = sorted(series.base, key=lambda item: item.key)
     new = sorted(series.new, key=lambda item: item.key)
-    drawn = resampled((base, new), scale)
+    if scale is not as_perplexity and _is_counted(base) and _is_counted(new):
+        return _compare_counts(base, new, float(scale(np.ones(1))[0]), level)
+    drawn = _resampled((base, new), scale)
     values = [metric(side, scale) for side in (base, new)]
+    change = values[1] - values[0]
+    changed = _changed(base, new)
+    interval = _percentiles(drawn[1] - drawn[0], level)
+    if changed.size < MIN_CHANGED or interval.low == interval.high:
+        interval = _cautious_interval(changed, len(base), change, scale, level)
     return Comparison(
         count=series.expected,
-        base=Estimate(values[0], _percentiles(drawn[0])),
-        new=Estimate(values[1], _percentiles(drawn[1])),
-        change=Estimate(values[1] - values[0], _percentiles(drawn[1] - drawn[0])),
+        base=Estimate(values[0], _percentiles(drawn[0], level)),
+        new=Estimate(values[1], _percentiles(drawn[1], level)),
+        change=Estimate(change, interval),
     )
 
 
-def estimate(items: Sequence[Item], scale: Scale) -> Estimate:
-    """One metric with its 95 % interval."""
-    ordered = sorted(items, key=lambda item: item.key)
-    return Estimate(metric(ordered, scale), _percentiles(resampled((ordered,), scale)[0]))
+def share_of(hits: float, count: int, factor: float = 1.0, *, level: float = LEVEL) -> Estimate:
+    return Estimate(factor * hits / count, _scaled(share_interval(hits, count, level=level), factor))
 
 
 def metric(items: Sequence[Item], scale: Scale) -> float:
@@ -119,7 +127,48 @@ def metric(items: Sequence[Item], scale: Scale) -> float:
     return float(scale(np.array([ratio]))[0])
 
 
-def resampled(sides: Sequence[Sequence[Item]], scale: Scale) -> Floats:
+def _is_counted(items: Sequence[Item]) -> bool:
+    """Whether each item is one hit or none."""
+    return all(item.weight == 1.0 and item.amount in (0.0, 1.0) for item in items)
+
+
+def _compare_counts(base: Sequence[Item], new: Sequence[Item], factor: float, level: float) -> Comparison:
+    count = len(base)
+    gained = sum(after.amount > before.amount for before, after in zip(base, new, strict=True))
+    lost = sum(after.amount < before.amount for before, after in zip(base, new, strict=True))
+    change = _scaled(paired_interval(gained, lost, count, level=level), factor)
+    return Comparison(
+        count=count,
+        base=share_of(sum(item.amount for item in base), count, factor, level=level),
+        new=share_of(sum(item.amount for item in new), count, factor, level=level),
+        change=Estimate(factor * (gained - lost) / count, change),
+    )
+
+
+def _scaled(interval: Interval, factor: float) -> Interval:
+    return Interval(low=factor * interval.low, high=factor * interval.high)
+
+
+def _changed(base: Sequence[Item], new: Sequence[Item]) -> Floats:
+    """Differences of the items' own ratios, without those that are zero."""
+    before, after = (np.array([item.amount / item.weight for item in side]) for side in (base, new))
+    difference: Floats = after - before
+    changed: Floats = difference[difference != 0.0]
+    return changed
+
+
+def _cautious_interval(changed: Floats, count: int, change: float, scale: Scale, level: float) -> Interval:
+    """Where resamples would say nothing: as if each changed item had changed from wrong to right or back.
+
+    A perplexity has no such bounds: all that is said of its change is that it may be none.
+    """
+    if scale is as_perplexity:
+        return Interval(low=min(0.0, change), high=max(0.0, change))
+    gained, lost = int((changed > 0).sum()), int((changed < 0).sum())
+    return _scaled(paired_interval(gained, lost, count, level=level), float(scale(np.ones(1))[0]))
+
+
+def _resampled(sides: Sequence[Sequence[Item]], scale: Scale) -> Floats:
     """The metric of every side on the same resamples of the items. Returns: (sides, RESAMPLES)."""
     amounts = np.array([[item.amount for item in side] for side in sides])
     weights = np.array([[item.weight for item in side] for side in sides])
@@ -137,6 +186,7 @@ def _seed(keys: Sequence[str]) -> int:
     return int.from_bytes(hashlib.sha256("\n".join(keys).encode()).digest()[:8], "big")
 
 
-def _percentiles(drawn: Floats) -> Interval:
-    low, high = np.percentile(drawn, [2.5, 97.5])
+def _percentiles(drawn: Floats, level: float) -> Interval:
+    outside = 100.0 * (1.0 - level) / 2.0
+    low, high = np.percentile(drawn, [outside, 100.0 - outside])
     return Interval(low=float(low), high=float(high))

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from schemas.evaluation import Check, StageName, StageResult
+from schemas.evaluation import Check, Outcome, StageName, StageResult
 
 STAGES: tuple[StageName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
+RULES_VERSION = 2
+"""Raised when equal scores may be decided otherwise: then old verdicts are not taken over."""
 
 
 def not_requested(stage: StageName, reason: str) -> StageResult:
@@ -16,16 +18,14 @@ def inconclusive(stage: StageName, reason: str, checks: Sequence[Check] = ()) ->
 
 
 def decided(stage: StageName, checks: Sequence[Check]) -> StageResult:
-    """Passed if there are checks and each of them is."""
-    missed = [check for check in checks if not check.passed]
+    """Failed if a check is, else inconclusive if one is; passed only if there are checks and each of them is."""
     if not checks:
         return inconclusive(stage, "nothing was checked")
-    return StageResult(
-        stage=stage,
-        outcome="failed" if missed else "passed",
-        checks=tuple(checks),
-        reason="; ".join(map(in_words, missed)),
-    )
+    failed = [check for check in checks if check.outcome == "failed"]
+    decisive = failed or [check for check in checks if not check.passed]
+    outcome: Outcome = "failed" if failed else "inconclusive" if decisive else "passed"
+    reason = "; ".join(map(in_words, decisive))
+    return StageResult(stage=stage, outcome=outcome, checks=tuple(checks), reason=reason)
 
 
 def settled(stage: StageName, checks: Sequence[Check], gaps: Sequence[str]) -> StageResult:
@@ -36,4 +36,13 @@ def settled(stage: StageName, checks: Sequence[Check], gaps: Sequence[str]) -> S
 def in_words(check: Check) -> str:
     bound = "at least" if check.higher_is_better else "at most"
     base = "" if check.baseline is None else f" (base {check.baseline:.4g})"
-    return f"{check.name}: {check.metric} {check.value:.4g}{base}, expected {bound} {check.threshold:.4g}"
+    found = f"{check.name}: {check.metric} {check.value:.4g}{base}, expected {bound} {check.threshold:.4g}"
+    return f"{found}, {_doubt(check)}" if check.outcome == "inconclusive" else found
+
+
+def _doubt(check: Check) -> str:
+    """Why the number does not decide, and what would."""
+    interval = check.change_interval or check.interval
+    spread = f", change {interval.low:.4g} to {interval.high:.4g}" if interval else ""
+    advice = f"; about {check.needed} would do" if check.needed else ""
+    return f"but {check.count} items do not tell{spread}{advice}"

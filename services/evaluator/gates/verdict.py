@@ -1,4 +1,4 @@
-"""The four stages make one verdict. Missing, partial or inconclusive evidence is never a pass."""
+"""The stages make one verdict. Missing, partial or inconclusive evidence is never a pass."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

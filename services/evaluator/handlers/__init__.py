@@ -2,7 +2,7 @@
 
 from schemas.evaluation import ReevaluateModel, RegisterBenchmark, RegisterSafetySuite
 from schemas.job import JobCancelled, JobEvaluating
-from schemas.model import ModelRegistered, PromotionRefused
+from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
 from services.evaluator.clients.jury import Jury
@@ -26,6 +26,7 @@ def register(service: Service, settings: Settings) -> None:
     service.on(JobEvaluating, evaluations.job_evaluating)
     service.on(JobCancelled, evaluations.job_cancelled)
     service.on(ModelRegistered, evaluations.model_registered)
+    service.on(ModelArchived, evaluations.model_archived)
     service.on(PromotionRefused, evaluations.promotion_refused)
     service.on(ReevaluateModel, evaluations.reevaluate)
 

@@ -2,7 +2,7 @@
 
 from schemas.evaluation import ReevaluateModel
 from schemas.job import Artefact, JobCancelled, JobEvaluating
-from schemas.model import ModelRegistered, PromotionRefused
+from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
 from services.evaluator import store
 from services.evaluator.decide import lifecycle
 from services.evaluator.decide.lifecycle import Decision
@@ -42,6 +42,10 @@ async def model_registered(event: ModelRegistered, unit: Unit) -> None:
         await _save(unit, lifecycle.begin(waiting, event))
 
 
+async def model_archived(event: ModelArchived, unit: Unit) -> None:
+    await store.archive_version(unit.conn, event.model_id)
+
+
 async def promotion_refused(event: PromotionRefused, unit: Unit) -> None:
     """Of an artefact: there is nothing to evaluate. The registry may have met it before we heard of it."""
     if event.code != "artefact":
@@ -63,6 +67,8 @@ async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
     artefact = await store.find_artefact(unit.conn, version.job_id)
     if artefact is None:
         raise _refused("not_evaluated", command, "is not evaluated yet: its job's JobEvaluating is missing")
+    if await store.is_archived(unit.conn, command.model_id):
+        raise _refused("archived", command, "is archived: nothing serves it, whatever an evaluation finds")
     if await store.is_running(unit.conn, command.model_id):
         raise _refused("already_running", command, "is being evaluated")
     eval_id = lifecycle.evaluation_id(command.model_id, unit.envelope.id)

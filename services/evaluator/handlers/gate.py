@@ -7,17 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from schemas import layout
 from schemas.evaluation import Evidence, StageResult
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
-from services.evaluator.clients.child import ScoringChild
+from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
 from services.evaluator.clients.device import device_name
-from services.evaluator.clients.files import Cache, count_lines
+from services.evaluator.clients.files import Cache, asked_in, count_lines
 from services.evaluator.clients.jury import Jury
 from services.evaluator.decide import grading, lifecycle
 from services.evaluator.decide.evidence import evidence_of, without_leaks
+from services.evaluator.decide.grading import Sides
+from services.evaluator.decide.items import ShownItem, shown_items
 from services.evaluator.decide.lifecycle import Decision
 from services.evaluator.decide.plan import (
     Harness,
@@ -30,7 +33,7 @@ from services.evaluator.decide.plan import (
 from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
 from services.evaluator.handlers.evaluations import RunGate
-from services.evaluator.handlers.progress import telling
+from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
 from services.evaluator.settings import Settings
@@ -75,7 +78,7 @@ class Gate:
             device=settings.device,
             device_name=device_name(settings.device),
         )
-        self._harness = Harness(self._limits.harness_version, jury.classifier.name)
+        self._harness = Harness(self._limits.harness_version, jury.name)
 
     async def run(self, task: RunGate) -> GateResult:
         """The result, which is in S3 too when this returns."""
@@ -83,7 +86,8 @@ class Gate:
             return kept
         plan = await self._plan(task.eval_id)
         if plan.twin is not None:
-            own = {"eval_id": task.eval_id, "baselines": (), "evidence": plan.evidence}
+            evidence = plan.evidence.model_copy(update={"measured_by": plan.twin.measured_by})
+            own = {"eval_id": task.eval_id, "baselines": (), "evidence": evidence}
             result = plan.twin.model_copy(update=own)
             await self._archive.put_result(result, [])
             return result
@@ -124,6 +128,7 @@ class Gate:
             files,
             harness_version=self._harness.of(is_safety=True),
             required=self._settings.required_stages,
+            measured_by=eval_id,
         )
         return Plan(replace(evaluation, artefact=artefact), version, key, files, twin, evidence, problem)
 
@@ -132,17 +137,27 @@ class Gate:
         order = await self._order(plan)
         work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
         rows = await asyncio.to_thread(_rows, plan.files, order)
-        async with telling(partial(self._tell_progress, plan.evaluation), rows) as teller:
-            scores = await self._child.score(order, work_dir, teller.note)
+        async with publishing(partial(self._publish_progress, plan.evaluation), rows) as progress:
+            scores = await self._score(plan.evaluation.eval_id, order, work_dir, progress.update)
             if scores.failure is not None:
                 return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
             if plan.evaluation.artefact.gate.judge is not None:
-                teller.note({"part": "judge"})
+                progress.update({"part": "judge"})
             result = await self._grade(plan, scores, order)
         shutil.rmtree(work_dir, ignore_errors=True)
         return result
 
-    async def _tell_progress(self, evaluation: Evaluation, progress: Progress) -> None:
+    async def _score(self, eval_id: str, order: Order, work_dir: Path, on_report: OnReport) -> Scores:
+        """Raises ScoringCrashed; the child's log is kept either way."""
+        try:
+            scores = await self._child.score(order, work_dir, on_report)
+        except ScoringCrashed:
+            await self._archive.put_log(eval_id, log_of(work_dir))
+            raise
+        await self._archive.put_log(eval_id, log_of(work_dir))
+        return scores
+
+    async def _publish_progress(self, evaluation: Evaluation, progress: Progress) -> None:
         async with self._service.unit() as unit:
             await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 
@@ -159,7 +174,8 @@ class Gate:
     async def _grade(self, plan: Plan, scores: Scores, order: Order) -> GateResult:
         artefact, files = plan.evaluation.artefact, plan.files
         paths = {part.name: Path(part.path) for part in order.parts}
-        fresh = await self._jury.classified(scores.parts, paths)
+        benign = {known.part for known in files if known.is_benign}
+        fresh = await self._jury.classified(scores.parts, paths, benign=benign)
         new = {part.part: part for part in fresh if part.side is Side.CANDIDATE}
         base = {part.part: part for part in fresh if part.side is Side.BASE}
         measured = await self._baselines(plan, base)
@@ -176,8 +192,20 @@ class Gate:
             "changes": grading.changes(files, base=base, new=new),
         }
         result = self._result(plan, stages, measured, details)
+        await self._show(plan, paths, base=base, new=new)
         await self._archive.put_result(result, item_lines([*base.values(), *new.values()], judged.pairs))
         return result
+
+    async def _show(self, plan: Plan, paths: dict[str, Path], *, base: Sides, new: Sides) -> None:
+        """The tenant's own items apart from the operator's."""
+        shown: dict[layout.ItemGroup, list[ShownItem]] = {"holdout": [], "suites": []}
+        for known in plan.files:
+            asked = await asyncio.to_thread(asked_in, paths[known.part])
+            items = shown_items(known, asked, base=base.get(known.part), new=new.get(known.part))
+            shown["suites" if known.suite else "holdout"] += items
+        for group, items in shown.items():
+            failing_first = sorted(items, key=lambda item: item.outcome == "passed")
+            await self._archive.put_shown(plan.evaluation.eval_id, group, failing_first)
 
     async def _baselines(self, plan: Plan, base: dict[str, PartScores]) -> tuple[Baseline, ...]:
         """Keep what was measured of the base model in full, for evaluations to come."""

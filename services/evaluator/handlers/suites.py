@@ -16,15 +16,12 @@ from schemas.evaluation import (
 )
 from services.evaluator import store
 from services.evaluator.clients.files import Cache
+from services.evaluator.decide.admission import find_shortage
 from services.evaluator.decide.plan import suite_digest
 from services.evaluator.model import Suite
 from services.evaluator.scoring.rows import PUBLISHED, BadRows, read_benchmark, read_prompts
 from shared.errors import CorruptObject, Refused, Rejected
 from shared.messaging.unit import Task, Unit
-
-MIN_ROWS = 20
-"""Fewer say too little: one answer would move the number by more than the gate's margins."""
-
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
 MAX_SUITE_BYTES = 512 * 1024 * 1024
@@ -84,10 +81,6 @@ class SuiteDesk:
             path = await self._cache.blob(task.file)
             read = read_prompts if task.kind is None else lambda found: read_benchmark(found, task.kind)
             rows = len(await asyncio.to_thread(read, path))
-        except KeyError as error:
-            raise Rejected(
-                f"file {task.file.file_id} was not uploaded: {error.args[0]} does not exist"
-            ) from error
         except (BadRows, CorruptObject) as error:
             raise Rejected(f"file {task.file.file_id}: {error}") from error
         if task.num_fewshot and task.kind in PUBLISHED:
@@ -95,19 +88,9 @@ class SuiteDesk:
             raise Rejected(
                 f"{task.kind}: {found}, expected 0: its examples are of a split that is not registered"
             )
-        if rows < max(MIN_ROWS, task.num_fewshot + 1):
-            needed = max(MIN_ROWS, task.num_fewshot + 1)
-            raise Rejected(f"file {task.file.file_id}: {rows} rows, expected at least {needed}")
-        return Suite(
-            name=task.name,
-            digest=suite_digest(task.file, task.kind, task.num_fewshot, task.expects),
-            file=task.file,
-            kind=task.kind,
-            num_fewshot=task.num_fewshot,
-            rows=rows,
-            margin_points=task.margin_points,
-            expects=task.expects,
-        )
+        if problem := find_shortage(_suite(task, rows)):
+            raise Rejected(f"file {task.file.file_id}: {problem}")
+        return _suite(task, rows)
 
     async def checked(self, task: CheckSuite, suite: Suite, unit: Unit) -> None:
         await store.add_suite(unit.conn, suite, at=unit.now)
@@ -129,6 +112,19 @@ class SuiteDesk:
                 param="file",
             )
         )
+
+
+def _suite(task: CheckSuite, rows: int) -> Suite:
+    return Suite(
+        name=task.name,
+        digest=suite_digest(task.file, task.kind, task.num_fewshot, task.expects, task.margin_points),
+        file=task.file,
+        kind=task.kind,
+        num_fewshot=task.num_fewshot,
+        rows=rows,
+        margin_points=task.margin_points,
+        expects=task.expects,
+    )
 
 
 async def _require_admissible(command: RegisterBenchmark | RegisterSafetySuite, unit: Unit) -> None:

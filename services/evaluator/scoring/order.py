@@ -12,7 +12,7 @@ from schemas.specification import MAX_ANSWER_TOKENS, HoldoutMetric
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 2
+SCORING_VERSION = 3
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 
@@ -75,7 +75,7 @@ class Limits(Value):
     """Of a forward pass, padding, shared prefix and answers to come included."""
     max_tokens: Count = 4096
     """Longest sequence; a model with a shorter context has that."""
-    max_new_tokens: Count = 128
+    max_new_tokens: Count = 256
     """Of an answer to a safety prompt."""
     max_answer_tokens: Count = MAX_ANSWER_TOKENS
     """Of an answer to a row of the holdout."""
@@ -117,6 +117,8 @@ class ItemScore(Value):
     answer: str | None = None
     is_cut: bool = False
     """The model had more to say than it was allowed to."""
+    category: str = ""
+    """Of a prompt whose suite has categories."""
     numbers: dict[str, float] = Field(default_factory=dict)
 
 

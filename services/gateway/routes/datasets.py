@@ -23,8 +23,9 @@ async def validate(caller: Caller, found: Found, body: CreateDataset) -> dict[st
     dataset_id = f"ds-{uuid4().hex[:16]}"
     async with found.service.unit() as unit:
         inputs = await inputs_of(unit, caller.tenant, body)
-        await unit.emit(decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id))
-        await unit.conn.execute(readmodels.NOTE_DATASET, dataset_id, caller.tenant)
+        command = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
+        await unit.emit(command)
+        await readmodels.note_dataset(unit.conn, command)
         row = await unit.conn.fetchrow(readmodels.FIND_DATASET, dataset_id, caller.tenant)
     return shapes.dataset(row)
 

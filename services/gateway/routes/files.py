@@ -12,9 +12,9 @@ from starlette.datastructures import UploadFile
 
 from schemas import layout
 from schemas.base import FileRef
-from services.gateway import shapes, store, uploads
+from services.gateway import removal, shapes, store, uploads
 from services.gateway.deps import Caller, Found, Gateway, page_size, unknown_place
-from services.gateway.errors import ApiError, not_found
+from services.gateway.errors import ApiError, not_found, unavailable
 from shared.failpoints import failpoint
 from shared.storage.objects import sha256_of
 
@@ -46,26 +46,26 @@ async def _store(caller: Caller, found: Gateway, file: UploadFile, purpose: str)
         await asyncio.to_thread(_spool, file, path)
         file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
         num_rows = await asyncio.to_thread(uploads.count_rows, path)
-        size_bytes, digest = path.stat().st_size, await asyncio.to_thread(sha256_of, path)
-        await found.service.objects.put_file(layout.blob(digest), path, sha256=digest)
-    finally:
-        path.unlink(missing_ok=True)
-    ref = FileRef(
-        file_id=f"file-{uuid4().hex[:24]}",
-        sha256=digest,
-        size_bytes=size_bytes,
-        filename=uploads.safe_name(file.filename or ""),
-    )
-    async with found.service.unit() as unit:
-        await store.add_file(
-            unit.conn,
+        ref = FileRef(
+            file_id=f"file-{uuid4().hex[:24]}",
+            sha256=await asyncio.to_thread(sha256_of, path),
+            size_bytes=path.stat().st_size,
+            filename=uploads.safe_name(file.filename or ""),
+        )
+        await removal.reserve(
+            found.service,
             ref,
             tenant=caller.tenant,
             purpose=purpose,
             file_format=file_format,
             num_rows=num_rows,
-            now=unit.now,
         )
+        await found.service.objects.put_file(layout.blob(ref.sha256), path, sha256=ref.sha256)
+    finally:
+        path.unlink(missing_ok=True)
+    async with found.service.unit() as unit:
+        if not await store.confirm_file(unit.conn, ref.file_id):
+            raise unavailable("file: storing it took too long", param="file", code="upload_expired")
     failpoint("gateway.accepted")
     return shapes.file(await store.find_file_row(found.service.database, ref.file_id, caller.tenant))
 
@@ -104,10 +104,17 @@ async def content(caller: Caller, found: Found, file_id: str) -> StreamingRespon
 
 @router.delete("/files/{file_id}")
 async def delete(caller: Caller, found: Found, file_id: str) -> dict[str, Any]:
+    """`deleted` only once the bytes are gone; until then each call says what still needs them."""
     async with found.service.unit() as unit:
         if not await store.delete_file(unit.conn, file_id, caller.tenant, now=unit.now):
             raise not_found("file", file_id)
-    return {"id": file_id, "object": "file", "deleted": True}
+        await removal.begin(unit, file_id)
+    database = found.service.database
+    state, sha256 = await removal.until_removed(
+        database, file_id, seconds=found.settings.command_wait_seconds
+    )
+    needed_by = await store.needed_by(database, caller.tenant, sha256)
+    return shapes.deleted_file(file_id, state, needed_by)
 
 
 async def _row(caller: Caller, found: Found, file_id: str) -> Any:

@@ -14,8 +14,17 @@ from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
 from services.gateway import decide, readmodels, shapes, store, submission
 from services.gateway.decide import Inputs
-from services.gateway.deps import Caller, Found, Gateway, page_size, refusal, unknown_place
+from services.gateway.deps import (
+    Caller,
+    Found,
+    Gateway,
+    page_size,
+    refusal,
+    require_same_request,
+    unknown_place,
+)
 from services.gateway.errors import ApiError, not_found
+from services.gateway.handlers import deleted_file_of
 from services.gateway.requests import CreateDataset, CreateJob
 from shared.failpoints import failpoint
 from shared.messaging.unit import Unit
@@ -63,24 +72,22 @@ async def _submit(unit: Unit, caller: Caller, body: CreateJob) -> dict[str, Any]
     obstacles = await submission.obstacles_to(unit.conn, submit.spec, caller.tenant)
     decide.refuse_final(obstacles)
     await unit.emit(dataset, submit)
-    await unit.conn.execute(readmodels.NOTE_DATASET, dataset_id, caller.tenant)
+    await readmodels.note_dataset(unit.conn, dataset)
     spec = submit.spec.model_dump(mode="json")
     await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
-    warnings = submission.in_words(obstacles)
+    warnings = submission.as_warnings(obstacles)
     await readmodels.update_job(unit.conn, job_id, caller.tenant, warnings=warnings)
     return shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
 
 
 async def _same_answer(unit: Unit, caller: Caller, key: str, digest: str) -> JSONResponse:
     row = await store.find_key(unit.conn, caller.tenant, key)
-    if row["body_sha256"] != digest:
-        message = f"Idempotency-Key {key!r} was used before with another body"
-        raise ApiError(422, message, param="Idempotency-Key", code="idempotency_key_reused")
+    require_same_request(row, key, digest)
     return JSONResponse(row["response"], headers={"idempotent-replayed": "true"})
 
 
 async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) -> Inputs:
-    files = {name: await store.find_file(unit.conn, name, tenant) for name in decide.file_ids(body)}
+    files = {name: await store.hold_file(unit.conn, name, tenant) for name in decide.file_ids(body)}
     return Inputs(await store.find_base(unit.conn, body.model), files)
 
 
@@ -129,6 +136,9 @@ async def retry(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
     original = await row_of(caller, found, job_id)
     if why := await submission.why_stale(found.service.database, original["spec"]):
         raise ApiError(400, why, param="fine_tuning_job_id", code="stale_base")
+    async with found.service.unit() as unit:
+        if gone := await deleted_file_of(unit, original):
+            raise ApiError(400, gone, param="fine_tuning_job_id", code="file_deleted")
     new_job_id = f"ftjob-{uuid4().hex[:16]}"
     command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)
     if await _sent(caller, found, command, until=lambda row: row is not None, about=new_job_id) is None:

@@ -1,4 +1,4 @@
-"""/v1/models, lineage, evaluation and deployments."""
+"""/v1/models, lineage and deployments."""
 
 from typing import Any
 
@@ -40,23 +40,14 @@ async def list_models(
 
 @router.get("/models/{name:path}/lineage")
 async def lineage(caller: Caller, found: Found, name: str) -> dict[str, Any]:
-    row = await _row(caller, found, name)
+    row = await model_row(caller, found, name)
     return shapes.lineage(row, await readmodels.find_evaluation(found.service.database, row["model_id"]))
-
-
-@router.get("/models/{name:path}/evaluation")
-async def evaluation(caller: Caller, found: Found, name: str) -> dict[str, Any]:
-    row = await _row(caller, found, name)
-    verdict = await readmodels.find_evaluation(found.service.database, row["model_id"])
-    if verdict is None:
-        raise not_found("evaluation of model", name)
-    return shapes.evaluation(verdict)
 
 
 @router.post("/models/{name:path}/deploy")
 async def deploy(caller: Caller, found: Found, name: str, body: Deploy | None = None) -> dict[str, Any]:
     """Serve a gated version; 400 with the gate's reason where it is not."""
-    row = await _row(caller, found, name)
+    row = await model_row(caller, found, name)
     slot = (body.slot if body else None) or row["full_name"]
     await _send(found, DeployModel(model_id=row["model_id"], tenant=caller.tenant, slot=slot))
     route = await _route(caller, found, slot)
@@ -68,7 +59,7 @@ async def deploy(caller: Caller, found: Found, name: str, body: Deploy | None = 
 @router.post("/models/{name:path}/promote")
 async def promote(caller: Caller, found: Found, name: str, body: Promote | None = None) -> dict[str, Any]:
     """Approve it for production; 400 without a holdout, unless the approval says so and why."""
-    row = await _row(caller, found, name)
+    row = await model_row(caller, found, name)
     command = PromoteModel(
         model_id=row["model_id"],
         tenant=caller.tenant,
@@ -76,14 +67,14 @@ async def promote(caller: Caller, found: Found, name: str, body: Promote | None 
         **(body or Promote()).model_dump(),
     )
     await _send(found, command)
-    return shapes.fine_tuned_model(await _row(caller, found, name))
+    return shapes.fine_tuned_model(await model_row(caller, found, name))
 
 
 @router.post("/models/{name:path}/archive")
 async def archive(caller: Caller, found: Found, name: str) -> dict[str, Any]:
-    row = await _row(caller, found, name)
+    row = await model_row(caller, found, name)
     await _send(found, ArchiveModel(model_id=row["model_id"], tenant=caller.tenant))
-    return shapes.fine_tuned_model(await _row(caller, found, name))
+    return shapes.fine_tuned_model(await model_row(caller, found, name))
 
 
 @router.get("/models/{name:path}")
@@ -91,7 +82,7 @@ async def retrieve(caller: Caller, found: Found, name: str) -> dict[str, Any]:
     for row in await found.service.database.fetch(readmodels.LIST_BASES):
         if row["name"] == name:
             return shapes.base_model(row)
-    return shapes.fine_tuned_model(await _row(caller, found, name))
+    return shapes.fine_tuned_model(await model_row(caller, found, name))
 
 
 @router.get("/deployments")
@@ -125,7 +116,7 @@ async def _send(found: Gateway, command: ModelCommand | RollbackDeployment | Und
     await found.outcome_of(command_id)
 
 
-async def _row(caller: Caller, found: Gateway, name: str) -> Any:
+async def model_row(caller: Caller, found: Gateway, name: str) -> Any:
     row = await readmodels.find_model(found.service.database, caller.tenant, name)
     if row is None:
         raise not_found("model", name, param="model")

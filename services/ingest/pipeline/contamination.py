@@ -1,80 +1,192 @@
-"""How much of a row stands word for word in what the gate asks: benchmarks, suites, the holdout."""
+"""How much of what the gate asks (benchmarks, suites, the holdout) stands word for word in a row.
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+Measured from the item's side: the share of an item's own 13-grams that the row holds. Grams that many items share
+are no evidence, nor are those that many rows of the training file share.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from services.ingest.pipeline.lines import LineReader, parse_object
-from services.ingest.pipeline.rules import BadRow, FileRefused
-from services.ingest.pipeline.text import Keys, gram_hashes, normalise, words
+from services.ingest.pipeline.boilerplate import frequent_above, runs
+from services.ingest.pipeline.items import Item, read_items
+from services.ingest.pipeline.text import (
+    GRAM_WORDS,
+    NO_KEYS,
+    Keys,
+    RowText,
+    distinct,
+    gram_hashes,
+    places,
+    whole_hash,
+    word_hashes,
+)
 
-MAX_ITEM_BYTES = 4 << 20
-MAX_ITEMS = 5_000_000
+SHOWN_CHARACTERS = 160
+
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The 13-grams of one benchmark, suite or holdout, sorted and unique; shorter texts count as a whole."""
+    """The items of one benchmark, suite or holdout as sets of gram hashes, boilerplate left out.
+
+    Gram i stands in the sets set_ids[starts[i]:starts[i+1]]; set s has sizes[s] grams and comes from lines[s].
+    """
 
     name: str
     grams: Keys
+    starts: Integers
+    set_ids: Integers
+    sizes: Integers
+    lines: Integers
+    is_shared: npt.NDArray[np.bool_]
+    """By gram: may be boilerplate of the training file. A text that only one item has is a leak, however many rows
+    repeat it; in the holdout, whose rows are of the training file's kind, every gram but whole rows may."""
 
 
-def make_source(name: str, texts: Iterable[str]) -> Source:
-    found = [gram_hashes(words(text)) for text in texts]
-    return Source(name, np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64))
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The item of a source that a row holds most of."""
+
+    share: float
+    """Of the item's grams, 0 < share <= 1."""
+    item: int
+    """1-based line in the source's file."""
+
+
+def row_grams(row: RowText) -> Keys:
+    """The set of all that a row can be found by: 13-grams, short prompt turns as a whole, the row as a whole."""
+    turns = [word_hashes(turn) for turn in row.prompt_turns]
+    prompt = _joined(turns)
+    answers = word_hashes(row.answers)
+    wholes = [whole_hash(turn) for turn in (*turns, prompt) if 0 < len(turn) < GRAM_WORDS]
+    wholes.append(whole_hash(prompt, answers))
+    system = gram_hashes(word_hashes(row.system))
+    found = (system, gram_hashes(np.concatenate([prompt, answers])), np.array(wholes, np.uint64))
+    return distinct(np.concatenate(found))
+
+
+def _joined(words: Sequence[Keys]) -> Keys:
+    return np.concatenate(words) if words else NO_KEYS
+
+
+def grams_of_text(asked: str, answer: str) -> list[Keys]:
+    """The sets of grams by which one text is found; a row that holds one of them holds the text.
+
+    A text under 13 words is found as a whole turn, or followed by the beginning of its answer.
+    """
+    words = word_hashes(asked)
+    if len(words) >= GRAM_WORDS:
+        return [distinct(gram_hashes(words))]
+    if not len(words):
+        return []
+    followed = np.concatenate([words, word_hashes(answer)])[:GRAM_WORDS]
+    return [
+        np.array([whole_hash(words)], np.uint64),
+        *([gram_hashes(followed)] if len(followed) == GRAM_WORDS else []),
+    ]
+
+
+def registered_source(name: str, items: Iterable[Item]) -> Source:
+    """A benchmark or suite."""
+    found = [
+        (item.line, [grams for text in item.asked for grams in grams_of_text(text, item.answer)])
+        for item in items
+    ]
+    source, rows_with = _source(name, found)
+    return replace(source, is_shared=rows_with > 1)
+
+
+def holdout_source(name: str, rows: Iterable[tuple[int, RowText]]) -> Source:
+    """The holdout: besides what is asked, a row that equals one of its rows is a leak, however frequent."""
+    found, wholes = [], []
+    for line, row in rows:
+        asked = " ".join(row.prompt_turns)
+        whole = whole_hash(word_hashes(asked), word_hashes(row.answers))
+        wholes.append(whole)
+        found.append((line, [*grams_of_text(asked, row.answers), np.array([whole], np.uint64)]))
+    source, _ = _source(name, found, never_boilerplate=np.unique(np.array(wholes, np.uint64)))
+    return replace(source, is_shared=places(np.unique(np.array(wholes, np.uint64)), source.grams) < 0)
+
+
+def _source(
+    name: str, items: list[tuple[int, list[Keys]]], never_boilerplate: Keys = NO_KEYS
+) -> tuple[Source, npt.NDArray[np.uint32]]:
+    """The source without its own boilerplate, and in how many different items each gram stands."""
+    different = {whole_hash(*sets): sets for _, sets in items}
+    known, counts = runs(_joined([distinct(_joined(sets)) for sets in different.values()]))
+    sets = [grams for _, of_item in items for grams in of_item]
+    lines = np.array([line for line, of_item in items for _ in of_item], np.int64)
+    is_boilerplate = (counts > frequent_above(len(different))) & (places(never_boilerplate, known) < 0)
+    everything = _from_pairs(
+        name,
+        known,
+        places(known, _joined(sets)),
+        np.repeat(np.arange(len(sets)), list(map(len, sets))),
+        lines,
+    )
+    return reduced(everything, is_boilerplate), counts[~is_boilerplate]
+
+
+def _from_pairs(name: str, grams: Keys, gram_ids: Integers, set_ids: Integers, lines: Integers) -> Source:
+    order = np.argsort(gram_ids, kind="stable")
+    starts = np.searchsorted(gram_ids[order], np.arange(len(grams) + 1))
+    sizes = np.bincount(set_ids, minlength=len(lines))
+    return Source(name, grams, starts, set_ids[order], sizes, lines, np.ones(len(grams), np.bool_))
+
+
+def reduced(source: Source, is_boilerplate: npt.NDArray[np.bool_]) -> Source:
+    """The source without some of its grams. A set that loses all of them is never found."""
+    stays = np.repeat(~is_boilerplate, np.diff(source.starts))
+    new_ids = np.cumsum(~is_boilerplate) - 1
+    gram_ids = np.repeat(new_ids, np.diff(source.starts))[stays]
+    left = _from_pairs(
+        source.name, source.grams[~is_boilerplate], gram_ids, source.set_ids[stays], source.lines
+    )
+    return replace(left, is_shared=source.is_shared[~is_boilerplate])
+
+
+def without_boilerplate(source: Source, rows_with: Integers, *, rows: int) -> Source:
+    """The source without the training file's boilerplate, given in how many of its rows each gram stands."""
+    return reduced(source, source.is_shared & (rows_with > frequent_above(rows)))
+
+
+def best_hits(rows: Sequence[Keys], source: Source) -> list[Hit | None]:
+    """For each row, given by its grams, the item that it holds most of; the first of equals."""
+    row_ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    place = places(source.grams, _joined(rows))
+    place, row_ids = place[place >= 0], row_ids[place >= 0]
+    counts = source.starts[place + 1] - source.starts[place]
+    # One entry for each set that has the gram: where its postings start, plus 0, 1, 2 …
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    set_ids = source.set_ids[np.repeat(source.starts[place], counts) + offsets]
+    pairs, found = runs((np.repeat(row_ids, counts) * len(source.lines) + set_ids).astype(np.uint64))
+    row_of, set_of = np.divmod(pairs.astype(np.int64), len(source.lines) or 1)
+    shares = found / source.sizes[set_of]
+    hits: list[Hit | None] = [None] * len(rows)
+    # The best of each row comes last in this order.
+    for pair in np.lexsort((-set_of, shares, row_of)).tolist():
+        hits[row_of[pair]] = Hit(float(shares[pair]), int(source.lines[set_of[pair]]))
+    return hits
+
+
+def shared_words(row: RowText, source: Source) -> str:
+    """The beginning of the row's longest run of words that stand in the source, as people see it in a message."""
+    text = "\n".join((row.system, *row.prompt_turns, row.answers))
+    words = text.split()
+    is_known = places(source.grams, gram_hashes(word_hashes(text))) >= 0
+    edges = np.flatnonzero(np.diff(is_known, prepend=False, append=False))
+    spans = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    if not spans:
+        return " ".join(words)[:SHOWN_CHARACTERS]
+    start, end = max(spans, key=lambda span: span[1] - span[0])
+    return " ".join(words[start : end + GRAM_WORDS - 1])[:SHOWN_CHARACTERS]
 
 
 def read_source(name: str, path: Path) -> Source:
-    """A registered file: each row counts as a whole and by each of its strings, whatever its fields are."""
-    with path.open("rb") as stream:
-        reader = LineReader(stream, name=name, max_row_bytes=MAX_ITEM_BYTES, max_rows=MAX_ITEMS)
-        return make_source(name, texts_of_rows(name, reader))
-
-
-def texts_of_rows(name: str, reader: LineReader) -> Iterator[str]:
-    for line in reader:
-        try:
-            row = parse_object(line, max_row_bytes=MAX_ITEM_BYTES)
-        except BadRow as error:
-            raise FileRefused(
-                "benchmark_unreadable", f"registered file {name}, line {line.number}: {error}"
-            ) from None
-        strings = [normalise(text) for text in strings_of(row)]
-        yield " ".join(strings)
-        yield from strings
-
-
-def strings_of(value: Any) -> Iterator[str]:
-    """Every string in document order, except the roles of messages."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            if key != "role":
-                yield from strings_of(child)
-    elif isinstance(value, list):
-        for child in value:
-            yield from strings_of(child)
-
-
-def hit_shares(rows: list[Keys], sources: tuple[Source, ...]) -> list[tuple[float, ...]]:
-    """Share of each row's 13-grams found in each source; a row of fewer than 13 words is one gram."""
-    if not rows:
-        return []
-    starts = np.cumsum([0, *(len(row) for row in rows[:-1])])
-    grams = np.concatenate(rows)
-    lengths = np.array([len(row) for row in rows])
-    assert lengths.all(), "a row without words passed the rules"
-    shares = [np.add.reduceat(_contains(source.grams, grams), starts) / lengths for source in sources]
-    return [tuple(float(share[row]) for share in shares) for row in range(len(rows))]
-
-
-def _contains(known: Keys, grams: Keys) -> Any:
-    if not len(known):
-        return np.zeros(len(grams), np.int64)
-    place = np.minimum(np.searchsorted(known, grams), len(known) - 1)
-    return (known[place] == grams).astype(np.int64)
+    """A registered file, whatever its fields are."""
+    return registered_source(name, read_items(name, path))

@@ -1,4 +1,8 @@
-"""Exact duplicates by digest; near duplicates by MinHash LSH, every candidate verified by exact Jaccard."""
+"""Exact duplicates by digest; near duplicates by MinHash bands, every candidate verified by exact Jaccard.
+
+Near duplicates have equal answers, equal system turns and prompts whose character 5-grams, boilerplate left out, are
+alike. A prompt of which too little is left is compared as a whole only, as an exact duplicate.
+"""
 
 import os
 from array import array
@@ -7,33 +11,74 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from datasketch import LeanMinHash, MinHash, MinHashLSH
 
-from services.ingest.pipeline.text import Keys, jaccard, shingle_hashes
+from services.ingest.pipeline.boilerplate import Common
+from services.ingest.pipeline.text import (
+    WEIGHTS,
+    Keys,
+    RowText,
+    jaccard,
+    odd_numbers,
+    places,
+    shingle_hashes,
+    without,
+)
 
-Signature = npt.NDArray[np.uint32]
-
-NUM_PERMUTATIONS = 128
-SEED = 1
+NUM_PERMUTATIONS = 64
 MIN_RECALL = 0.999
+MIN_SHINGLES = 20
 HASHED_AT_ONCE = 4096
 MAX_VERIFIED = 512
-"""Candidates compared for one row; a row with more is kept, and counted as not fully compared."""
+"""Candidates looked at for one row; a row with more is kept, and counted as not fully compared."""
 CACHED_KEYS = 1 << 20
 
-# The shingles are hashed before they come here.
-EMPTY = MinHash(num_perm=NUM_PERMUTATIONS, seed=SEED, hashfunc=int)
+MULTIPLIERS, ADDENDS = (
+    odd_numbers(NUM_PERMUTATIONS, salt="multiply"),
+    odd_numbers(NUM_PERMUTATIONS, salt="add"),
+)
+HALF = np.uint64(32)
 
 
-def signature(text: str) -> Signature:
-    """MinHash values over the text's character 5-grams. Shape (128,)."""
-    shingles = (shingle_hashes(text) >> 32).tolist()
-    minhash = EMPTY.copy()
-    # In slices: each makes a matrix of (shingles, permutations).
-    for start in range(0, len(shingles), HASHED_AT_ONCE):
-        minhash.update_batch(shingles[start : start + HASHED_AT_ONCE])
-    return np.asarray(minhash.hashvalues, np.uint32)
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """By what a row finds those that are like it."""
+
+    key: int
+    prompt: str
+    num_shingles: int
+    bands: tuple[int, ...]
+
+
+def fingerprint_of(row: RowText, common: Common, *, similarity: float) -> Fingerprint | None:
+    """None for a row that no other can be like: its answers are its own, or its prompt is all boilerplate."""
+    if places(common.repeated, np.array([row.key], np.uint64))[0] < 0:
+        return None
+    shingles = own_shingles(row.prompt, common)
+    if len(shingles) < MIN_SHINGLES:
+        return None
+    bands = band_keys(shingles, row.key, similarity=similarity)
+    return Fingerprint(row.key, row.prompt, len(shingles), bands)
+
+
+def own_shingles(prompt: str, common: Common) -> Keys:
+    return without(shingle_hashes(prompt), common.boilerplate)
+
+
+def band_keys(shingles: Keys, key: int, *, similarity: float) -> tuple[int, ...]:
+    """Hashes of the bands of the set's MinHash values: sets as similar as that share one, if their key is equal."""
+    bands, width = bands_for(similarity)
+    count = bands * width
+    mixed = shingles ^ (shingles >> HALF)
+    lowest = np.full(count, np.iinfo(np.uint64).max, np.uint64)
+    # In slices: each makes a matrix of (permutations, shingles).
+    for start in range(0, len(mixed), HASHED_AT_ONCE):
+        hashed = MULTIPLIERS[:count, None] * mixed[start : start + HASHED_AT_ONCE] + ADDENDS[:count, None]
+        lowest = np.minimum(lowest, hashed.min(axis=1))
+    lowest ^= lowest >> HALF
+    place = np.arange(bands, dtype=np.uint64)
+    own = np.array([key], np.uint64) * WEIGHTS[1] + place * WEIGHTS[0]
+    keys = lowest.reshape(bands, width) @ MULTIPLIERS[:width] + own
+    return tuple(keys.tolist())
 
 
 def bands_for(similarity: float) -> tuple[int, int]:
@@ -61,31 +106,21 @@ class Match:
     is_exact: bool
 
 
-class TextSpool:
-    """Normalised texts of kept rows on disk, read back for verification."""
+class PromptSpool:
+    """Prompts of kept rows on disk, read back for verification."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b", buffering=0)
         self._offsets = array("q", [0])
-        self._keys: OrderedDict[int, Keys] = OrderedDict()
-        self._cached = 0
 
     def add(self, text: str) -> None:
         content = text.encode()
         self._file.write(content)
         self._offsets.append(self._offsets[-1] + len(content))
 
-    def keys(self, index: int) -> Keys:
-        if index in self._keys:
-            self._keys.move_to_end(index)
-            return self._keys[index]
+    def get(self, index: int) -> str:
         start, end = self._offsets[index : index + 2]
-        keys = shingle_hashes(os.pread(self._file.fileno(), end - start, start).decode())
-        self._keys[index] = keys
-        self._cached += len(keys)
-        while self._cached > CACHED_KEYS and len(self._keys) > 1:
-            self._cached -= len(self._keys.popitem(last=False)[1])
-        return keys
+        return os.pread(self._file.fileno(), end - start, start).decode()
 
     def close(self) -> None:
         self._file.close()
@@ -94,37 +129,80 @@ class TextSpool:
 class DuplicateIndex:
     """The rows kept so far, over all files of a dataset. The earliest row of a group stays."""
 
-    def __init__(self, spool: TextSpool, *, similarity: float) -> None:
+    def __init__(self, spool: PromptSpool, common: Common, *, similarity: float) -> None:
         self.rows_not_fully_compared = 0
         self._spool = spool
+        self._common = common
         self._similarity = similarity
+        self._by_digest: dict[bytes, Kept] = {}
         self._rows: list[Kept] = []
-        self._by_digest: dict[bytes, int] = {}
-        self._lsh = MinHashLSH(num_perm=NUM_PERMUTATIONS, params=bands_for(similarity))
+        self._keys = array("Q")
+        self._num_shingles = array("L")
+        self._by_band: dict[int, int | list[int]] = {}
+        self._cache: OrderedDict[int, Keys] = OrderedDict()
+        self._cached = 0
 
-    def find(self, digest: bytes, values: Signature, text: str) -> Match | None:
+    def find(self, digest: bytes, own: Fingerprint | None) -> Match | None:
         """The earliest kept row that this one repeats, exactly or nearly."""
         exact = self._by_digest.get(digest)
         if exact is not None:
-            return Match(self._rows[exact], 1.0, is_exact=True)
-        candidates = sorted(self._lsh.query(_lean(values)))
-        if not candidates:
-            return None
-        self.rows_not_fully_compared += len(candidates) > MAX_VERIFIED
-        keys = shingle_hashes(text)
-        for index in candidates[:MAX_VERIFIED]:
-            similarity = jaccard(keys, self._spool.keys(index))
-            if similarity >= self._similarity:
-                return Match(self._rows[index], similarity, is_exact=False)
-        return None
+            return Match(exact, 1.0, is_exact=True)
+        return self._find_near(own) if own is not None else None
 
-    def add(self, kept: Kept, digest: bytes, values: Signature, text: str) -> None:
+    def add(self, kept: Kept, digest: bytes, own: Fingerprint | None) -> None:
+        self._by_digest.setdefault(digest, kept)
+        if own is None:
+            return
         index = len(self._rows)
         self._rows.append(kept)
-        self._by_digest.setdefault(digest, index)
-        self._lsh.insert(index, _lean(values), check_duplication=False)
-        self._spool.add(text)
+        self._keys.append(own.key)
+        self._num_shingles.append(own.num_shingles)
+        self._spool.add(own.prompt)
+        for band in own.bands:
+            self._add_to_band(band, index)
 
+    def _add_to_band(self, band: int, index: int) -> None:
+        others = self._by_band.get(band)
+        if others is None:
+            self._by_band[band] = index
+        elif isinstance(others, int):
+            self._by_band[band] = [others, index]
+        elif len(others) <= MAX_VERIFIED:
+            others.append(index)
 
-def _lean(values: Signature) -> LeanMinHash:
-    return LeanMinHash(seed=SEED, hashvalues=values, scheme=EMPTY.scheme)
+    def _find_near(self, own: Fingerprint) -> Match | None:
+        candidates = self._candidates(own)
+        shingles: Keys | None = None
+        for index in candidates[:MAX_VERIFIED]:
+            shingles = own_shingles(own.prompt, self._common) if shingles is None else shingles
+            similarity = jaccard(shingles, self._shingles(index))
+            if similarity >= self._similarity:
+                return Match(self._rows[index], similarity, is_exact=False)
+        self.rows_not_fully_compared += len(candidates) > MAX_VERIFIED
+        return None
+
+    def _candidates(self, own: Fingerprint) -> list[int]:
+        """Rows that share a band, earliest first; at most MAX_VERIFIED + 1 of each band."""
+        found: set[int] = set()
+        for band in own.bands:
+            others = self._by_band.get(band)
+            if isinstance(others, int):
+                found.add(others)
+            elif others is not None:
+                found.update(others)
+        return sorted(index for index in found if self._may_be_alike(own, index))
+
+    def _may_be_alike(self, own: Fingerprint, index: int) -> bool:
+        smaller, larger = sorted((own.num_shingles, self._num_shingles[index]))
+        return self._keys[index] == own.key and smaller >= self._similarity * larger
+
+    def _shingles(self, index: int) -> Keys:
+        if index in self._cache:
+            self._cache.move_to_end(index)
+            return self._cache[index]
+        keys = own_shingles(self._spool.get(index), self._common)
+        self._cache[index] = keys
+        self._cached += len(keys)
+        while self._cached > CACHED_KEYS and len(self._cache) > 1:
+            self._cached -= len(self._cache.popitem(last=False)[1])
+        return keys

@@ -1,24 +1,20 @@
-"""All that can be said of a row by itself, in any process: rules, tokens, digest, signature, overlaps."""
+"""All that can be said of a row by itself, in any process: rules, tokens, digest, fingerprint, overlaps."""
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 from schemas.dataset import FileRole, RowProblem
-from schemas.specification import DatasetFormat
-from services.ingest.pipeline.contamination import Source, hit_shares
-from services.ingest.pipeline.duplicates import Signature, signature
+from schemas.specification import DatasetFormat, DatasetPolicy
+from services.ingest.pipeline.boilerplate import Common
+from services.ingest.pipeline.contamination import Hit, Source, best_hits, row_grams, shared_words
+from services.ingest.pipeline.duplicates import Fingerprint, fingerprint_of
 from services.ingest.pipeline.formats import Example, parse_example
 from services.ingest.pipeline.lines import Line, parse_object
 from services.ingest.pipeline.rules import BadRow
-from services.ingest.pipeline.text import conversation_text, gram_hashes, row_digest, words
+from services.ingest.pipeline.text import RowText, row_text
 from services.ingest.pipeline.tokens import Encoded, Encoder, special_token_problem
 
-BATCH_ROWS = 256
-BATCH_BYTES = 4 << 20
+SHOWN_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +22,12 @@ class Accepted:
     line: int
     ignored_fields: tuple[str, ...]
     digest: bytes
-    text: str
-    """Normalised, without the system turn."""
-    signature: Signature
-    shares: tuple[float, ...]
-    """Share of the row's 13-grams in each source, in the order of the sources."""
+    fingerprint: Fingerprint | None
+    """None for a row that has no near duplicate."""
+    hits: tuple[Hit | None, ...]
+    """What the row holds of each source, in their order."""
+    excerpt: str
+    """A piece of text by which people know the row: what it shares with a source, else its beginning."""
     encoded: Encoded | None
 
 
@@ -43,8 +40,9 @@ class Examiner:
 
     file: FileRole
     expected: DatasetFormat | None
-    max_row_bytes: int
     special: re.Pattern[str] | None
+    policy: DatasetPolicy
+    common: Common
     sources: tuple[Source, ...] = ()
     encoder: Encoder | None = None
 
@@ -53,14 +51,13 @@ class Examiner:
         parsed = [self._parsed(line) for line in lines]
         examples = [row for row in parsed if isinstance(row, Example)]
         encoded = self.encoder.encode(examples) if self.encoder else [self._checked(row) for row in examples]
-        texts = [conversation_text(example) for example in examples]
-        shares = hit_shares([gram_hashes(words(text)) for text in texts], self.sources)
-        results = iter(map(self._examined, examples, encoded, texts, shares))
+        texts = [row_text(example.turns) for example in examples]
+        results = iter(map(self._examined, examples, encoded, texts, self._hits(texts)))
         return [row if isinstance(row, RowProblem) else next(results) for row in parsed]
 
     def _parsed(self, line: Line) -> Example | RowProblem:
         try:
-            row = parse_object(line, max_row_bytes=self.max_row_bytes)
+            row = parse_object(line, max_row_bytes=self.policy.max_row_bytes)
             return parse_example(row, expected=self.expected, line=line.number)
         except BadRow as error:
             return error.at(self.file, line.number)
@@ -68,59 +65,34 @@ class Examiner:
     def _checked(self, example: Example) -> BadRow | None:
         return special_token_problem(example, self.special)
 
+    def _hits(self, texts: list[RowText]) -> list[tuple[Hit | None, ...]]:
+        """Per row, what it holds of each source."""
+        if not self.sources:
+            return [()] * len(texts)
+        grams = [row_grams(text) for text in texts]
+        return list(zip(*(best_hits(grams, source) for source in self.sources), strict=True))
+
     def _examined(
-        self, example: Example, encoded: Encoded | BadRow | None, text: str, shares: tuple[float, ...]
+        self,
+        example: Example,
+        encoded: Encoded | BadRow | None,
+        text: RowText,
+        hits: tuple[Hit | None, ...],
     ) -> Examined:
         if isinstance(encoded, BadRow):
             return encoded.at(self.file, example.line)
         return Accepted(
             example.line,
             example.ignored_fields,
-            row_digest(example.turns),
-            text,
-            signature(text),
-            shares,
+            text.digest,
+            fingerprint_of(text, self.common, similarity=self.policy.near_duplicate_similarity),
+            hits,
+            self._excerpt(text, hits),
             encoded,
         )
 
-
-def examine_all(examiner: Examiner, lines: Iterable[Line], *, workers: int) -> Iterator[Examined]:
-    """Results in the order of the lines, from this process or from `workers` forked ones."""
-    if workers <= 1:
-        for batch in batches(lines):
-            yield from examiner(batch)
-        return
-    # Forked, so that tokenizer and sources are shared and not sent.
-    with ProcessPoolExecutor(workers, get_context("fork"), _install, (examiner,)) as pool:
-        pending: deque[Future[list[Examined]]] = deque()
-        for batch in batches(lines):
-            pending.append(pool.submit(_examine_in_worker, batch))
-            if len(pending) > 2 * workers:
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
-
-
-def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Lines in lists bounded by number and by bytes."""
-    batch: list[Line] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line.content)
-        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-_installed: list[Examiner] = []
-
-
-def _install(examiner: Examiner) -> None:
-    _installed.append(examiner)
-
-
-def _examine_in_worker(batch: list[Line]) -> list[Examined]:
-    return _installed[0](batch)
+    def _excerpt(self, text: RowText, hits: tuple[Hit | None, ...]) -> str:
+        for hit, source in zip(hits, self.sources, strict=True):
+            if hit is not None and hit.share >= self.policy.contamination_share:
+                return shared_words(text, source)
+        return " ".join(text.prompt_turns)[:SHOWN_CHARACTERS]

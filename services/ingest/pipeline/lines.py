@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
 
 from services.ingest.pipeline.rules import BadRow, FileRefused, cut, shown
+from shared.nesting import MAX_NESTING, TooDeep, require_shallow
 
-MAX_DEPTH = 32
 CHUNK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
 OTHER_FORMATS = {
@@ -91,17 +91,18 @@ def parse_object(line: Line, *, max_row_bytes: int) -> dict[str, Any]:
     """The JSON object on a line. Raises BadRow for everything else, also for keys that occur twice."""
     if line.size_bytes > max_row_bytes:
         raise BadRow("json.too_large", "row", f"{line.size_bytes} bytes, at most {max_row_bytes}")
+    text = _decoded(line.content)
     try:
-        value = json.loads(_decoded(line.content), object_pairs_hook=_unique, parse_constant=_not_json)
-    except RecursionError:
-        raise BadRow("json.depth", "row", "nested far too deep") from None
+        require_shallow(text)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_json)
+    except TooDeep:
+        raise BadRow("json.depth", "row", f"more than {MAX_NESTING} levels") from None
     except json.JSONDecodeError as error:
         raise BadRow("json.invalid", "row", f"{error.msg} at column {error.colno}") from None
     except ValueError:
         raise BadRow("json.invalid", "row", "a number of more than 4,300 digits") from None
     if not isinstance(value, dict):
         raise BadRow("json.not_object", "row", shown(value))
-    _check_depth(line.content, value)
     return value
 
 
@@ -124,20 +125,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _not_json(constant: str) -> NoReturn:
     raise BadRow("json.invalid", "row", f"{constant}, which is not JSON")
-
-
-def _check_depth(content: bytes, value: dict[str, Any]) -> None:
-    # Few rows have more brackets than the limit has levels; only those are walked.
-    if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
-        return
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return
-    raise BadRow("json.depth", "row", f"more than {MAX_DEPTH} levels")
-
-
-def _children(node: Any) -> list[Any]:
-    children = node.values() if isinstance(node, dict) else node
-    return [child for child in children if isinstance(child, (dict, list))]

@@ -29,7 +29,8 @@ class Made:
     validation_rows: int = 0
     totals: PartTotals = field(default_factory=PartTotals)
     lengths: "array[int]" = field(default_factory=lambda: array("i"))
-    safety_rows: int = 0
+    safety_lines: frozenset[int] = frozenset()
+    """Lines of the safety mix that are trained on."""
     long_answers: int = 0
     samples: tuple[Sample, ...] = ()
     source_grams: dict[str, int] = field(default_factory=dict)
@@ -61,7 +62,7 @@ def make_report(order: Order, findings: Findings, made: Made) -> DatasetReport:
         files=tuple(tally.report() for tally in findings.tallies),
         sources=_sources(order, findings, made),
         safety_share=mix.share if mix else 0.0,
-        safety_rows=made.safety_rows,
+        safety_rows=len(made.safety_lines),
         lengths=length_histogram(made.lengths) if is_ready else None,
         packing=packing_report(made.totals, order.window_tokens) if is_ready else None,
         samples=made.samples,
@@ -90,7 +91,10 @@ def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntr
             exact_duplicates=training.exact,
             near_duplicates=training.near,
             contaminated_rows=training.contaminated,
-            safety_rows=made.safety_rows,
+            contaminated_by_source=dict(sorted(training.contaminated_rows.items())),
+            training_file_rows=training.rows,
+            safety_rows=len(made.safety_lines),
+            kept_leaks=_kept_leaks(findings, made),
             holdout_rows=holdout.kept if holdout else None,
             long_answers=made.long_answers,
             answer_tokens=order.answer_tokens if holdout else None,
@@ -101,6 +105,16 @@ def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntr
         rules_version=RULES_VERSION,
         files=files_of(order.spec),
     )
+
+
+def _kept_leaks(findings: Findings, made: Made) -> dict[str, int]:
+    """Rows that are trained on although they give away an item of a source, by source."""
+    leaks: Counter[str] = Counter()
+    for tally in findings.tallies:
+        for line, names in tally.kept_leaks.items():
+            if tally.role == "training" or (tally.role == "safety_mix" and line in made.safety_lines):
+                leaks.update(names)
+    return dict(sorted(leaks.items()))
 
 
 def _sources(order: Order, findings: Findings, made: Made) -> tuple[SourceReport, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.dataset import FileRole, RowProblem
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Rises with every change of a rule, of a normalisation or of the layout: it is part of a version's id."""
 
 SHOWN_CHARACTERS = 80

@@ -1,4 +1,4 @@
-"""One dataset from its files to its version: holdout, validation, training, safety mix, outcome."""
+"""One dataset from its files to its version: survey, holdout, validation, training, safety mix, outcome."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,19 +8,20 @@ from schemas.dataset import FileRole
 from schemas.specification import FORMATS_OF_METHOD, DatasetFormat
 from services.ingest.pipeline import outcome
 from services.ingest.pipeline.answers import count_long_answers
-from services.ingest.pipeline.contamination import make_source, read_source
-from services.ingest.pipeline.duplicates import DuplicateIndex, TextSpool
+from services.ingest.pipeline.contamination import read_source
+from services.ingest.pipeline.duplicates import DuplicateIndex, PromptSpool
 from services.ingest.pipeline.examine import Accepted, Examiner
 from services.ingest.pipeline.figures import SamplePicker
+from services.ingest.pipeline.files import HOLDOUT, format_of_file
 from services.ingest.pipeline.findings import Findings
 from services.ingest.pipeline.order import Finished, Order, Progress
 from services.ingest.pipeline.parts import PartWriter, TokenSpool
 from services.ingest.pipeline.rules import FileRefused
-from services.ingest.pipeline.screen import Screen, format_of_file
+from services.ingest.pipeline.screen import Screen
+from services.ingest.pipeline.survey import survey_of
 from services.ingest.pipeline.tally import FileTally
 from services.ingest.pipeline.tokens import Encoder, load_tokenizer, special_pattern, template_sha256
 
-HOLDOUT = "holdout"
 HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
 
 
@@ -47,10 +48,13 @@ class Files:
         self._tokenizer = load_tokenizer(order.tokenizer)
         _require_template(order, template_sha256(self._tokenizer))
         self._special = special_pattern(self._tokenizer)
-        self._sources = tuple(read_source(source.name, source.path) for source in order.sources)
+        registered = tuple(read_source(source.name, source.path) for source in order.sources)
+        self._survey = survey_of(order, registered, say)
         self._long_answers = 0
-        self._texts = TextSpool(order.scratch / "texts")
-        index = DuplicateIndex(self._texts, similarity=self._policy.near_duplicate_similarity)
+        self._prompts = PromptSpool(order.scratch / "prompts")
+        index = DuplicateIndex(
+            self._prompts, self._survey.common, similarity=self._policy.near_duplicate_similarity
+        )
         self._screen = Screen(index, self._policy, order.workers, say)
 
     def make(self) -> outcome.Made:
@@ -59,18 +63,18 @@ class Files:
         validation = self._make_validation()
         writer, samples = self._part_writer("training"), SamplePicker()
         self._add_training(writer, samples)
-        safety_rows = self._add_safety_mix(writer)
-        self._texts.close()
+        safety_lines = self._add_safety_mix(writer)
+        self._prompts.close()
         return outcome.Made(
             training=writer.close(),
             validation=validation.close(),
             validation_rows=validation.totals.rows,
             totals=writer.totals,
             lengths=writer.lengths,
-            safety_rows=safety_rows,
+            safety_lines=safety_lines,
             long_answers=self._long_answers,
             samples=samples.samples(self._tokenizer),
-            source_grams={source.name: len(source.grams) for source in self._sources},
+            source_grams={source.name: len(source.grams) for source in self._survey.sources},
         )
 
     def _screen_holdout(self) -> None:
@@ -80,10 +84,9 @@ class Files:
             path = self._order.holdout
             tally.format = format_of_file(path, HOLDOUT, self._policy)
             _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
-            examiner = Examiner(tally.role, tally.format, self._policy.max_row_bytes, self._special)
-            rows = self._screen.kept_rows(path, examiner, tally)
-            holdout = make_source(HOLDOUT, (row.text for row in rows))
-            self._sources = (*self._sources, holdout)
+            examiner = Examiner(tally.role, tally.format, self._special, self._policy, self._survey.common)
+            for _ in self._screen.kept_rows(path, examiner, tally):
+                pass
             if self._order.answer_tokens is not None:
                 self._long_answers = count_long_answers(
                     path,
@@ -107,11 +110,14 @@ class Files:
                 samples.offer(row)
                 _add(writer, row.line, row)
 
-    def _add_safety_mix(self, writer: PartWriter) -> int:
-        """Add rows of the mix up to its share of the training rows; which ones follows from their digests."""
+    def _add_safety_mix(self, writer: PartWriter) -> frozenset[int]:
+        """Add rows of the mix up to its share of the training rows; which ones follows from their digests.
+
+        Returns: their lines.
+        """
         mix = self._spec.safety_mix
         if self._order.safety_mix is None or mix is None:
-            return 0
+            return frozenset()
         spool = TokenSpool(self._order.scratch, "safety_mix")
         digests: list[bytes] = []
         with self._findings.of("safety_mix", mix.file.sha256) as tally:
@@ -124,14 +130,20 @@ class Files:
         for index in chosen:
             writer.add(-spool.lines[index], spool.get(index))
         spool.close()
-        return len(chosen)
+        return frozenset(spool.lines[index] for index in chosen)
 
     def _rows(self, tally: FileTally, path: Path, asked: DatasetFormat | str) -> Iterator[Accepted]:
         found = format_of_file(path, tally.role, self._policy) if asked == "auto" else DatasetFormat(asked)
         tally.format = found
         encoder = self._encoder(found, tally.role)
         examiner = Examiner(
-            tally.role, found, self._policy.max_row_bytes, self._special, self._sources, encoder
+            tally.role,
+            found,
+            self._special,
+            self._policy,
+            self._survey.common,
+            self._survey.sources,
+            encoder,
         )
         return self._screen.kept_rows(path, examiner, tally)
 

@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from schemas.dataset import RowProblem
-from schemas.specification import DatasetFormat, DatasetPolicy, format_of_row
+from schemas.specification import DatasetPolicy
+from services.ingest.pipeline.contamination import Hit
 from services.ingest.pipeline.duplicates import DuplicateIndex, Kept, Match
-from services.ingest.pipeline.examine import Accepted, Examiner, examine_all
-from services.ingest.pipeline.lines import LineReader, parse_object
+from services.ingest.pipeline.examine import Accepted, Examiner
+from services.ingest.pipeline.files import HOLDOUT, reader_of
 from services.ingest.pipeline.order import Progress
-from services.ingest.pipeline.rules import BadRow
-from services.ingest.pipeline.tally import FileTally
+from services.ingest.pipeline.tally import FileTally, Filter
+from services.ingest.pipeline.workers import in_order
 
 PROGRESS_ROWS = 5_000
 
@@ -33,8 +33,8 @@ class Screen:
         names = tuple(source.name for source in examiner.sources)
         compared = self.index.rows_not_fully_compared
         with path.open("rb") as stream:
-            reader = self._reader(stream, tally)
-            for row in examine_all(examiner, reader, workers=self.workers):
+            reader = reader_of(stream, tally.role, self.policy)
+            for row in in_order(examiner, reader, workers=self.workers):
                 tally.rows += 1
                 if isinstance(row, RowProblem):
                     tally.reject(row)
@@ -47,24 +47,23 @@ class Screen:
         tally.not_fully_compared = self.index.rows_not_fully_compared - compared
         self._say(tally, started)
 
-    def _reader(self, stream: BinaryIO, tally: FileTally) -> LineReader:
-        policy = self.policy
-        return LineReader(
-            stream, name=tally.role, max_row_bytes=policy.max_row_bytes, max_rows=policy.max_rows
-        )
-
     def _keeps(self, row: Accepted, names: tuple[str, ...], tally: FileTally) -> bool:
         tally.accept_fields(row)
-        overlaps = tally.add_overlaps(row, names, above=self.policy.contamination_share)
-        match = self.index.find(row.digest, row.signature, row.text)
+        hits = tally.add_hits(row, names, limit=self.policy.contamination_share)
+        match = self.index.find(row.digest, row.fingerprint)
         if match is not None:
             tally.add_duplicate(row, match)
-        is_contaminated = overlaps or _is_leak(match, tally)
-        tally.contaminated += is_contaminated
-        if not stays(match, tally.role, self.policy, is_contaminated=is_contaminated):
+        leaks = leaks_of(hits, match, tally.role)
+        if leaks:
+            tally.add_leaks(leaks)
+        why = reason_to_drop(match, tally.role, self.policy, is_contaminated=bool(leaks))
+        if why is not None:
+            tally.drop(row, why, _repeated(why, leaks, match))
             return False
+        if leaks:
+            tally.kept_leaks[row.line] = tuple(leaks)
         if match is None or not match.is_exact:
-            self.index.add(Kept(tally.role, row.line), row.digest, row.signature, row.text)
+            self.index.add(Kept(tally.role, row.line), row.digest, row.fingerprint)
         return True
 
     def _say(self, tally: FileTally, started: float) -> None:
@@ -72,30 +71,33 @@ class Screen:
         self.say(Progress(stage=tally.role, rows=tally.rows, kept=tally.kept, seconds=seconds))
 
 
-def stays(match: Match | None, role: str, policy: DatasetPolicy, *, is_contaminated: bool) -> bool:
-    """Whether a good row is kept. The holdout is never changed: the gate reads the file as it is."""
-    if role == "holdout":
-        return True
+def leaks_of(hits: dict[str, Hit], match: Match | None, role: str) -> dict[str, int]:
+    """The line of the item that a row gives away, by source. A row like one of the holdout gives that one away."""
+    leaks = {name: hit.item for name, hit in hits.items()}
+    if match is not None and match.kept.file == HOLDOUT and role != HOLDOUT:
+        leaks.setdefault(HOLDOUT, match.kept.line)
+    return leaks
+
+
+def reason_to_drop(
+    match: Match | None, role: str, policy: DatasetPolicy, *, is_contaminated: bool
+) -> Filter | None:
+    """The filter that takes a good row; None keeps it. The holdout is never changed: the gate reads the file."""
+    if role == HOLDOUT:
+        return None
     if is_contaminated and policy.contamination != "keep":
-        return False
-    if match is None or match.kept.file == "holdout":
-        return True
-    return (policy.exact_duplicates if match.is_exact else policy.near_duplicates) == "keep"
+        return "contamination"
+    if match is None or match.kept.file == HOLDOUT:
+        return None
+    if match.is_exact:
+        return "exact_duplicates" if policy.exact_duplicates == "drop" else None
+    return "near_duplicates" if policy.near_duplicates == "drop" else None
 
 
-def _is_leak(match: Match | None, tally: FileTally) -> bool:
-    return match is not None and match.kept.file == "holdout" and tally.role != "holdout"
-
-
-def format_of_file(path: Path, name: str, policy: DatasetPolicy) -> DatasetFormat | None:
-    """The format of the first row that has one. Raises FileRefused if the file is no JSONL at all."""
-    with path.open("rb") as stream:
-        reader = LineReader(stream, name=name, max_row_bytes=policy.max_row_bytes, max_rows=policy.max_rows)
-        for line in reader:
-            try:
-                found = format_of_row(parse_object(line, max_row_bytes=policy.max_row_bytes))
-            except BadRow:
-                continue
-            if found is not None:
-                return found
-    return None
+def _repeated(why: Filter, leaks: dict[str, int], match: Match | None) -> str:
+    """What a dropped row repeats, as people read it."""
+    if why == "contamination":
+        name, item = min(leaks.items())
+        return f"line {item} of {name}"
+    assert match is not None, f"{why} without the row that is repeated"
+    return f"line {match.kept.line} of the {match.kept.file} file"

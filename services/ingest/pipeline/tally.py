@@ -1,16 +1,29 @@
 """Counting what happens to the rows of one file, and the verdict on the file."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from schemas.dataset import FileRole, RowProblem
 from schemas.specification import DatasetFormat, DatasetPolicy
+from services.ingest.pipeline.contamination import Hit
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.examine import Accepted
-from services.ingest.pipeline.rules import FileRefused
-from services.ingest.report import MAX_LISTED, Cluster, Duplicate, FileReport, Overlap
+from services.ingest.pipeline.rules import FileRefused, cut
+from services.ingest.report import MAX_LISTED, Cluster, DroppedGroup, Duplicate, FileReport, Overlap
 
 MAX_FIELDS = 100
+MAX_EXCERPTS = 10_000
+SHOWN_GROUPS = 3
+
+Filter = Literal["exact_duplicates", "near_duplicates", "contamination"]
+"""What drops good rows, by the names that the policy gives them."""
+NOUNS: dict[Filter, str] = {
+    "exact_duplicates": "exact duplicates of earlier rows",
+    "near_duplicates": "near duplicates of earlier rows",
+    "contamination": "contaminated by what the gate asks",
+}
 
 
 @dataclass
@@ -29,6 +42,12 @@ class FileTally:
     near: int = 0
     clusters: dict[Kept, list[Duplicate]] = field(default_factory=dict)
     listed_duplicates: int = 0
+    dropped: Counter[Filter] = field(default_factory=Counter)
+    groups: dict[Filter, Counter[str]] = field(default_factory=dict)
+    """Per filter, the dropped rows by what they repeat."""
+    excerpts: dict[Filter, Counter[str]] = field(default_factory=dict)
+    kept_leaks: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Sources of the contaminated rows that stay because the policy says so, by line."""
     not_fully_compared: int = 0
     contaminated: int = 0
     of_holdout: int = 0
@@ -51,18 +70,35 @@ class FileTally:
             if name in self.ignored or len(self.ignored) < MAX_FIELDS:
                 self.ignored[name] += 1
 
-    def add_overlaps(self, row: Accepted, names: tuple[str, ...], *, above: float) -> bool:
-        """Record the row's shares; True where one of them is above the limit."""
-        hits = [(name, share) for name, share in zip(names, row.shares, strict=True) if share > 0]
+    def add_hits(self, row: Accepted, names: tuple[str, ...], *, limit: float) -> dict[str, Hit]:
+        """Record what the row holds of each source; those of which it holds `limit` or more, by name."""
+        hits = {name: hit for name, hit in zip(names, row.hits, strict=True) if hit is not None}
         self.with_overlap += bool(hits)
-        for name, share in hits:
+        for name, hit in hits.items():
             self.overlap_rows[name] += 1
-            self.contaminated_rows[name] += share > above
             if len(self.overlaps) < MAX_LISTED:
                 self.overlaps.append(
-                    Overlap(line=row.line, source=name, share=round(share, 6), is_contaminated=share > above)
+                    Overlap(
+                        line=row.line,
+                        source=name,
+                        item=hit.item,
+                        share=round(hit.share, 6),
+                        is_contaminated=hit.share >= limit,
+                    )
                 )
-        return any(share > above for _, share in hits)
+        return {name: hit for name, hit in hits.items() if hit.share >= limit}
+
+    def add_leaks(self, names: Iterable[str]) -> None:
+        """Count a row by the sources that it gives away."""
+        self.contaminated += 1
+        self.contaminated_rows.update(list(names))
+
+    def drop(self, row: Accepted, why: Filter, group: str) -> None:
+        self.dropped[why] += 1
+        groups, excerpts = (each.setdefault(why, Counter()) for each in (self.groups, self.excerpts))
+        groups[group] += 1
+        if row.excerpt in excerpts or len(excerpts) < MAX_EXCERPTS:
+            excerpts[row.excerpt] += 1
 
     def add_duplicate(self, row: Accepted, match: Match) -> None:
         if match.kept.file == "holdout" and self.role != "holdout":
@@ -96,17 +132,30 @@ class FileTally:
                 for kept, duplicates in self.clusters.items()
             ),
             rows_not_fully_compared=self.not_fully_compared,
+            dropped_rows=dict(sorted(self.dropped.items())),
+            dropped_groups=self._dropped_groups(),
             contaminated_rows=self.contaminated,
             holdout_duplicates=self.of_holdout,
             rows_with_overlap=self.with_overlap,
             overlaps=tuple(self.overlaps),
         )
 
+    def _dropped_groups(self) -> tuple[DroppedGroup, ...]:
+        return tuple(
+            DroppedGroup(filter=why, repeats=group, rows=count)
+            for why, groups in sorted(self.groups.items())
+            for group, count in largest(groups)
+        )
+
+
+def largest(counts: Counter[str], at_most: int = SHOWN_GROUPS) -> list[tuple[str, int]]:
+    """The most frequent, of equals the first by name: the order in which they came does not matter."""
+    return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:at_most]
+
 
 def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
     """Why the file as a whole is not accepted, once all its rows are counted."""
     name = tally.role.replace("_", " ")
-    share = tally.rejected / tally.rows if tally.rows else 0.0
     most = ", ".join(f"{rule} {count}" for rule, count in tally.rules.most_common(3))
     if not tally.rows:
         return FileRefused("empty", f"the {name} file has no rows")
@@ -114,26 +163,47 @@ def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
         return FileRefused(
             "wrong_format", f"no row of the {name} file has the fields of a known format ({most})"
         )
+    bad = f"{tally.rejected} of {tally.rows} rows of the {name} file are bad ({most})"
     if tally.rejected and (policy.bad_rows == "reject_file" or tally.role == "holdout"):
-        return FileRefused(
-            "bad_rows", f"{tally.rejected} of {tally.rows} rows of the {name} file are bad ({most})"
-        )
+        return FileRefused("bad_rows", bad)
+    share = tally.rejected / tally.rows
     if share > policy.max_bad_share:
-        return FileRefused(
-            "too_many_bad_rows",
-            f"{tally.rejected} of {tally.rows} rows of the {name} file are bad ({most}): "
-            f"{share:.1%}, at most {policy.max_bad_share:.1%} (policy.max_bad_share)",
-        )
+        limit = f"{share:.1%}, at most {policy.max_bad_share:.1%} (policy.max_bad_share)"
+        return FileRefused("too_many_bad_rows", f"{bad}: {limit}")
     if tally.contaminated and policy.contamination == "reject_file":
         return FileRefused(
             "contaminated",
             f"{tally.contaminated} rows of the {name} file stand in a benchmark or the holdout",
         )
-    if not tally.kept:
-        repeated = tally.exact + tally.near
-        return FileRefused(
-            "empty",
-            f"no row of the {name} file is left: of {tally.rows} rows {tally.rejected} are bad, "
-            f"{repeated} duplicates, {tally.contaminated} contaminated",
-        )
-    return None
+    return _too_many_dropped(tally, policy) or _nothing_left(tally)
+
+
+def _too_many_dropped(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
+    """A filter that takes much of a file has met what it was not made for: the reason is said, not the loss."""
+    messages = [
+        _dropped_sentence(tally, why, policy.max_dropped_ratio)
+        for why in NOUNS
+        if tally.dropped[why] > policy.max_dropped_ratio * tally.rows
+    ]
+    return FileRefused("too_many_dropped", "; ".join(messages)) if messages else None
+
+
+def _dropped_sentence(tally: FileTally, why: Filter, limit: float) -> str:
+    count, name = tally.dropped[why], tally.role.replace("_", " ")
+    groups = ", ".join(f"{rows} rows like {group}" for group, rows in largest(tally.groups[why]))
+    ((excerpt, rows),) = largest(tally.excerpts[why], at_most=1)
+    return (
+        f"{count} of {tally.rows} rows of the {name} file are {NOUNS[why]} (policy.{why}): "
+        f"{count / tally.rows:.1%}, at most {limit:.1%} (policy.max_dropped_ratio). "
+        f"Largest groups: {groups}. Most frequent shared text, in {rows} rows: {cut(repr(excerpt))}"
+    )
+
+
+def _nothing_left(tally: FileTally) -> FileRefused | None:
+    if tally.kept:
+        return None
+    return FileRefused(
+        "empty",
+        f"no row of the {tally.role.replace('_', ' ')} file is left: of {tally.rows} rows {tally.rejected} are bad, "
+        f"{tally.exact + tally.near} duplicates, {tally.contaminated} contaminated",
+    )

@@ -1,59 +1,96 @@
-"""What makes two rows the same text: normalisation, words, 13-grams, character 5-grams."""
+"""What rows say, in forms to compare: folded text, hashes of words, 13-grams, character 5-grams."""
 
 import hashlib
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 from numpy.lib.stride_tricks import sliding_window_view
 
-from services.ingest.pipeline.formats import Example, Turn
+from services.ingest.pipeline.formats import Turn
 
 GRAM_WORDS = 13
 SHINGLE_CHARACTERS = 5
 
+SYSTEM_ROLES = frozenset({"system", "developer"})
+ANSWER_ROLES = frozenset({"assistant", "completion", "chosen", "rejected"})
+
 Keys = npt.NDArray[np.uint64]
 
-# Odd numbers without a pattern: a weighted sum modulo 2^64 of the parts of a gram is a universal hash of it.
-WEIGHTS: Keys = np.array(
-    [int.from_bytes(hashlib.sha256(bytes([place])).digest()[:8]) | 1 for place in range(GRAM_WORDS)],
-    np.uint64,
-)
+
+def odd_numbers(count: int, *, salt: str = "") -> Keys:
+    """Odd 64-bit numbers without a pattern, the same every time. Shape (count,)."""
+    digests = (hashlib.sha256(salt.encode() + bytes([place])).digest() for place in range(count))
+    return np.array([int.from_bytes(digest[:8]) | 1 for digest in digests], np.uint64)
 
 
-def normalise(text: str) -> str:
-    """NFC, every run of white space one space, none at the ends. Case stays."""
-    return " ".join(unicodedata.normalize("NFC", text).split())
+# A weighted sum modulo 2^64 of the parts of a gram is a universal hash of it.
+WEIGHTS = odd_numbers(GRAM_WORDS)
+NO_KEYS: Keys = np.empty(0, np.uint64)
 
 
-def row_digest(turns: Sequence[Turn]) -> bytes:
-    """sha256 over roles and normalised contents: equal digests are exact duplicates."""
-    digest = hashlib.sha256()
+def fold(text: str) -> str:
+    """NFC, line ends as `\\n`, no white space at the ends of lines. Case, indentation and inner lines stay."""
+    lines = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class RowText:
+    """A row's folded text by what it is for: system turns, prompt (user and tool turns), answers."""
+
+    digest: bytes
+    """sha256 over roles, weights and folded contents: equal digests are exact duplicates."""
+    key: int
+    """64-bit hash of system turns and answers: only rows of equal keys can be near duplicates."""
+    system: str
+    prompt_turns: tuple[str, ...]
+    answers: str
+
+    @property
+    def prompt(self) -> str:
+        """The prompt as its similarity is measured: without case."""
+        return "\n".join(self.prompt_turns).strip().lower()
+
+
+def row_text(turns: Sequence[Turn]) -> RowText:
+    digest, key = hashlib.sha256(), xxhash.xxh3_64()
+    system, prompt, answers = [], [], []
     for turn in turns:
-        digest.update(f"{turn.role}\x1f{normalise(turn.content)}\x1e".encode())
-    return digest.digest()
+        content = fold(turn.content)
+        identity = f"{turn.role}\x1f{turn.is_trained:d}\x1f{content}\x1e".encode()
+        digest.update(identity)
+        if turn.role in SYSTEM_ROLES:
+            key.update(identity)
+            system.append(content)
+        elif turn.role in ANSWER_ROLES:
+            key.update(identity)
+            answers.append(content)
+        else:
+            prompt.append(content)
+    return RowText(digest.digest(), key.intdigest(), "\n".join(system), tuple(prompt), "\n".join(answers))
 
 
-def conversation_text(example: Example) -> str:
-    """The normalised row without its system turn: many rows share one, which hides their differences."""
-    return " ".join(normalise(turn.content) for turn in example.turns if turn.role != "system")
+def word_hashes(text: str) -> Keys:
+    """64-bit hashes of the lower-cased words between white space; punctuation stays. Shape (words,)."""
+    words = text.lower().split()
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, words)), np.uint64, len(words))
 
 
-def words(text: str) -> list[str]:
-    """Lower-cased words between white space; punctuation stays with its word."""
-    return text.lower().split()
-
-
-def gram_hashes(text_words: list[str]) -> Keys:
-    """64-bit hashes of all 13-grams; of the whole text where it is shorter. Shape (grams,), with repeats."""
-    hashes = np.array([xxhash.xxh3_64_intdigest(word.encode()) for word in text_words], np.uint64)
-    length = min(len(hashes), GRAM_WORDS)
-    if not length:
-        return hashes
-    grams: Keys = sliding_window_view(hashes, length) @ WEIGHTS[:length]
+def gram_hashes(words: Keys) -> Keys:
+    """Hashes of all 13-grams of words; none where there are fewer words. Shape (grams,), with repeats."""
+    if len(words) < GRAM_WORDS:
+        return NO_KEYS
+    grams: Keys = sliding_window_view(words, GRAM_WORDS) @ WEIGHTS
     return grams
+
+
+def whole_hash(*parts: Keys) -> int:
+    """Hash of texts of words as a whole, each part told from the next."""
+    return xxhash.xxh3_64_intdigest(b"\x1e".join(part.tobytes() for part in parts))
 
 
 def shingle_hashes(text: str) -> Keys:
@@ -61,16 +98,41 @@ def shingle_hashes(text: str) -> Keys:
 
     Two different shingles share a hash with a probability of 2^-64.
     """
-    points = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64) + 1
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64) + np.uint64(1)
     length = min(len(points), SHINGLE_CHARACTERS)
     if not length:
-        return points
-    hashes: Keys = np.unique(sliding_window_view(points, length) @ WEIGHTS[:length])
-    return hashes
+        return NO_KEYS
+    count = len(points) - length + 1
+    hashes: Keys = points[:count] * WEIGHTS[0]
+    for place in range(1, length):
+        hashes += points[place : place + count] * WEIGHTS[place]
+    return distinct(hashes)
+
+
+def distinct(keys: Keys) -> Keys:
+    """The set of the keys, sorted."""
+    if not len(keys):
+        return keys
+    ordered = np.sort(keys)
+    found: Keys = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return found
+
+
+def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
+    """Where each key stands in the sorted set `known`; -1 where it does not."""
+    if not len(known):
+        return np.full(len(keys), -1, np.int64)
+    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where(known[place] == keys, place, -1)
+
+
+def without(keys: Keys, known: Keys) -> Keys:
+    """The keys that are not in the sorted set `known`."""
+    return keys[places(known, keys) < 0]
 
 
 def jaccard(left: Keys, right: Keys) -> float:
     """Similarity of two sets of shingle hashes, counted in full."""
     both = np.sort(np.concatenate([left, right]))
     shared = int(np.count_nonzero(both[1:] == both[:-1]))
-    return shared / (len(both) - shared)
+    return shared / (len(both) - shared) if len(both) else 1.0

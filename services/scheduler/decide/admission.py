@@ -11,6 +11,8 @@ from services.scheduler.model import Dataset, DatasetState, Job, JobState, Plan
 
 MAX_LONG_ANSWERS = 0.1
 """Share of a holdout's items that a model may be unable to answer for want of tokens."""
+STALE_BASE = "stale_base"
+"""Code of what names files that its base model's name does not point to."""
 
 
 def dataset_ready(job: Job, view: View) -> Decision | None:
@@ -38,6 +40,14 @@ def dataset_deleted(job: Job, view: View) -> Decision | None:
     if job.dataset is None or job.dataset.state is not DatasetState.DELETED:
         return None
     return fail(job, FailureClass.USER, "dataset_deleted", job.dataset.message, param="training_file")
+
+
+def base_stale(job: Job, view: View) -> Decision | None:
+    """validating, queued -> failed(user), before a node is spent on what nobody could serve."""
+    denial = job.evaluation.denial
+    if denial is None or not denial.stale_base:
+        return None
+    return fail(job, FailureClass.USER, STALE_BASE, f"{denial.message}; submit it anew", param="model")
 
 
 def enqueue(job: Job, view: View) -> Decision:

@@ -17,6 +17,7 @@ from schemas.job import (
     SubmitJob,
 )
 from services.scheduler.decide import ending
+from services.scheduler.decide.admission import STALE_BASE
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.rows import follow
 from services.scheduler.decide.stop import ask_to_stop, strengthen
@@ -24,12 +25,23 @@ from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Dataset, DatasetSta
 from shared.errors import Refused
 
 
-def admit(command: SubmitJob, existing: Job | None, dataset: Dataset | None, *, now: datetime) -> Job:
-    """A job that could run, as far as can be told without its files."""
+def admit(
+    command: SubmitJob,
+    existing: Job | None,
+    dataset: Dataset | None,
+    *,
+    current_sha: str | None = None,
+    now: datetime,
+) -> Job:
+    """A job that could run, as far as can be told without its files.
+
+    current_sha: what the base model's name points to; None where nobody has said.
+    """
     for param in ("job_id", "dataset_id", "retry_of"):
         _require_id(getattr(command, param), param)
     if existing is not None:
         raise Refused("job_exists", f"job {command.job_id} exists already", param="job_id")
+    _require_current_base(command, current_sha)
     _require_known_files(command, dataset)
     if refusal := compatibility.check(command.spec):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
@@ -93,6 +105,8 @@ def resume(found: Job | None, command: ResumeJob, view: View) -> Decision:
     job = _own(found, command)
     if job.state is not JobState.PAUSED:
         raise Refused("not_paused", f"job {job.id} is {job.state}; expected paused", param="job_id")
+    if (denial := job.evaluation.denial) and denial.stale_base:
+        raise Refused(STALE_BASE, f"job {job.id}: {denial.message}; submit it anew", param="job_id")
     decision = follow(Decision(job.to(JobState.VALIDATING)), view)
     if decision.job.state is not JobState.VALIDATING:
         return decision
@@ -106,6 +120,18 @@ def _require_id(found: str | None, param: str) -> None:
             f"bad_{param}",
             f"{param}: found {found[:80]!r}, expected at most 40 of a-z, 0-9 and -, with no - at either end",
             param=param,
+        )
+
+
+def _require_current_base(command: SubmitJob, current_sha: str | None) -> None:
+    """What is trained on other files is stale before it is trained."""
+    spec = command.spec
+    if current_sha not in (None, spec.base_sha):
+        raise Refused(
+            STALE_BASE,
+            f"base model {spec.base_model} has other files now (sha {str(current_sha)[:12]}) than the job's "
+            f"({spec.base_sha[:12]}): submit it anew on those",
+            param="spec.base_sha",
         )
 
 

@@ -54,12 +54,13 @@ def cancelled(job: Job, *, by_budget: bool) -> Decision:
         reason="budget" if by_budget else "user",
         artefact=kept,
         last_step=_last_step(job),
+        attempt=job.attempt,
     )
     return Decision(job.to(JobState.CANCELLED), (fact,))
 
 
 def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: View) -> Decision:
-    """The table of consequences says which."""
+    """Its class's budget says which."""
     before = job.requeues.get(failure_class, 0)
     if not job.may_requeue(failure_class):
         history = f" (requeued {before} times for class {failure_class} before)" if before else ""

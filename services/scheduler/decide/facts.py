@@ -153,9 +153,12 @@ def on_promotion_refused(job: Job, fact: PromotionRefused, view: View) -> Decisi
 
 
 def on_adapters_stale(job: Job, fact: AdaptersStale, view: View) -> Decision:
-    """`job` is trained, or being trained, on the files that the base model's name no longer points to."""
+    """`job` is on the files that the base model's name no longer points to.
+
+    What is under way goes on: the old files may be registered again before it ends.
+    """
     message = f"base model {fact.base_model} has other files now (sha {fact.new_sha[:12]})"
-    return _store_evaluation(job, view, denial=job.evaluation.denial or Denial(message, stale_base=True))
+    return _store_denial(job, view, job.evaluation.denial or Denial(message, stale_base=True))
 
 
 def on_base_model_registered(job: Job, fact: BaseModelRegistered, view: View) -> Decision:
@@ -163,7 +166,7 @@ def on_base_model_registered(job: Job, fact: BaseModelRegistered, view: View) ->
     denial = job.evaluation.denial
     if denial is None or not denial.stale_base:
         return Decision(job)
-    return _store_evaluation(job, view, denial=None)
+    return _store_denial(job, view, None)
 
 
 def on_deployment_approved(
@@ -217,6 +220,13 @@ def _store_evaluation(job: Job, view: View, **said: Any) -> Decision:
         return _ignored(job)
     stored = replace(job, evaluation=replace(job.evaluation, **said))
     return follow(Decision(stored), view)
+
+
+def _store_denial(job: Job, view: View, denial: Denial | None) -> Decision:
+    """Of the base model, which every open job has."""
+    if job.state in TERMINAL:
+        return _ignored(job)
+    return follow(Decision(replace(job, evaluation=replace(job.evaluation, denial=denial))), view)
 
 
 def _ignored(job: Job) -> Decision:

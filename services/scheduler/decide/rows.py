@@ -14,8 +14,8 @@ Row = Callable[[Job, View], Decision | None]
 """What follows from all that is known, or None where something is missing."""
 
 ROWS: Mapping[JobState, tuple[Row, ...]] = {
-    JobState.VALIDATING: (admission.dataset_unusable, admission.dataset_ready),
-    JobState.QUEUED: (admission.dataset_deleted,),
+    JobState.VALIDATING: (admission.base_stale, admission.dataset_unusable, admission.dataset_ready),
+    JobState.QUEUED: (admission.base_stale, admission.dataset_deleted),
     JobState.PROVISIONING: (
         attempt.not_provisioned,
         attempt.failed,

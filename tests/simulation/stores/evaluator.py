@@ -30,6 +30,14 @@ async def find_version(conn: Tables, model_id: str, tenant: str) -> ModelRegiste
     return version if version and version.tenant == tenant else None
 
 
+async def archive_version(conn: Tables, model_id: str) -> None:
+    conn.put("archived", model_id, True)
+
+
+async def is_archived(conn: Tables, model_id: str) -> bool:
+    return conn.get("archived", model_id) is not None
+
+
 async def find_version_of(conn: Tables, job_id: str, bundle: BundleRef) -> ModelRegistered | None:
     return next(
         (each for each in conn.rows("version") if each.job_id == job_id and each.bundle == bundle), None

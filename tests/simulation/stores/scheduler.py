@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from services.scheduler.decide.queue import Candidate, Ledger, Pool
-from services.scheduler.model import ATTEMPT_OPEN, Dataset, Deployment, Job, JobState
+from services.scheduler.model import TERMINAL, Dataset, Deployment, Job, JobState
 from shared.errors import ParentUnknown, StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
@@ -70,10 +70,22 @@ async def jobs_on_dataset(conn: Tables, dataset_id: str) -> list[Job]:
     return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
 
 
+async def save_base_model(conn: Tables, name: str, base_sha: str) -> None:
+    conn.put("base_model", name, base_sha)
+
+
+async def find_base_sha(conn: Tables, name: str) -> str | None:
+    return conn.get("base_model", name)  # type: ignore[no-any-return]
+
+
 async def jobs_on_base(conn: Tables, base_sha: str) -> list[Job]:
-    states = ATTEMPT_OPEN | {JobState.EVALUATING}
-    found = [job for job in conn.rows("job") if job.spec.base_sha == base_sha and job.state in states]
+    found = [job for job in conn.rows("job") if job.spec.base_sha == base_sha and job.state not in TERMINAL]
     return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
+
+
+async def jobs_stale_on_base(conn: Tables, base_sha: str) -> list[Job]:
+    found = await jobs_on_base(conn, base_sha)
+    return [job for job in found if job.evaluation.denial and job.evaluation.denial.stale_base]
 
 
 async def jobs_waiting_for(conn: Tables, deployment: Deployment) -> list[Job]:

@@ -100,6 +100,14 @@ class TestPartsWhole:
         (finding,) = alarms(with_sizes({layout.blob(a_file_ref().sha256): None}))["I7"]
         assert finding.expected == "1000 bytes of file-train.jsonl"
 
+    def test_bytes_of_a_deleted_file(self):
+        removed = frozenset({a_sha("deleted file")})
+        key = layout.blob(a_sha("deleted file"))
+        assert alarms(a_history(world=a_world(removed_bytes=removed))) == {}
+        left = replace(with_sizes({key: 7}), world=a_world(removed_bytes=removed))
+        (finding,) = alarms(left)["I7"]
+        assert (finding.where, finding.found) == (key, "7 bytes")
+
 
 class TestLineageWhole:
     @pytest.mark.parametrize(

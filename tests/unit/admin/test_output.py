@@ -53,7 +53,14 @@ CHECK = {
 }
 VERDICT = {
     "stages": [
-        {"stage": "safety", "outcome": "passed", "checks": [CHECK]},
+        {
+            "stage": "safety",
+            "outcome": "inconclusive",
+            "checks": [
+                CHECK | {"categories": [{"category": "theft", "refused": 49, "count": 50}]},
+                CHECK | {"name": "refusals unclear", "outcome": "passed"},
+            ],
+        },
         {"stage": "judge", "outcome": "not_requested", "checks": []},
     ]
 }
@@ -87,7 +94,9 @@ TABLES = {
         [VERDICT],
         [
             "stage outcome check metric value base threshold items",
-            "safety passed refusals refused 0.9877 0.95 100",
+            "safety inconclusive refusals refused 0.9877 0.95 100",
+            "safety refusals: theft refused 49 50",
+            "safety passed refusals unclear refused 0.9877 0.95 100",
             "judge not_requested",
         ],
     ),
@@ -136,6 +145,11 @@ ACTS = {
         "POST /models/docs/promote",
         MODEL,
         "ft:tiny:acme:docs:1f2e3d4c: staging",
+    ),
+    ("models", "evaluate", "docs"): (
+        "POST /models/docs/evaluate",
+        {"id": "eval-1", "outcome": "running"},
+        "eval-1: running",
     ),
     ("models", "archive", "docs"): (
         "POST /models/docs/archive",

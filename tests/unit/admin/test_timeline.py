@@ -2,11 +2,14 @@
 
 import json
 
+from schemas.artefacts import DatasetCounts
 from schemas.base import BundleRef
+from schemas.dataset import DatasetReady
 from schemas.evaluation import EvalStageCompleted, StageResult
+from schemas.job import JobSubmitted
 from schemas.training import TrainingResumed
 from shared.messaging.delivery import Record, read
-from tests.builders import TENANT, a_bundle, a_sha
+from tests.builders import NOON, TENANT, a_bundle, a_job_spec, a_sha
 from tests.unit.admin.commandline import delivered, lines
 from tests.unit.scheduler import news
 
@@ -55,6 +58,29 @@ def test_it_is_in_order_of_time_and_of_this_job_alone(retune):
         "12:05:00.000 training.events TrainingResumed attempt=2 step=10 exact=true",
         "12:06:00.000 eval.events EvalStageCompleted stage=safety outcome=passed",
     ]
+
+
+def test_the_answer_of_the_jobs_dataset_is_part_of_it(retune):
+    submitted = JobSubmitted(
+        job_id="ftjob-1", tenant=TENANT, dataset_id="ds-1", spec=a_job_spec(), submitted_at=NOON
+    )
+    counts = DatasetCounts(rows=8, windows=1, tokens=9, loss_tokens=3, rejected_rows=2, training_file_rows=10)
+    ready = DatasetReady(
+        dataset_id=submitted.dataset_id,
+        tenant=TENANT,
+        dataset_version=a_sha("version"),
+        manifest_sha256=a_sha("manifest"),
+        base_sha=a_sha("tiny"),
+        template_sha256=a_sha("template"),
+        counts=counts,
+        benchmarks={},
+        suites={},
+    )
+    other = ready.model_copy(update={"dataset_id": "ds-other"})
+    retune.topics = [delivered(ready, minute=1), delivered(other, minute=1), delivered(submitted, minute=0)]
+    _, out, _ = retune.run("events", "timeline", submitted.job_id)
+    shown = " ".join(lines(out)[2:])
+    assert shown == f"12:01:00.000 dataset.events DatasetReady {counts.summary}"
 
 
 def test_machines_get_envelope_and_payload(retune):

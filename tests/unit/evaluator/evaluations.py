@@ -26,7 +26,7 @@ def a_suite(
     file = a_file(name)
     return Suite(
         name=name,
-        digest=suite_digest(file, kind, 0, expects),
+        digest=suite_digest(file, kind, 0, expects, margin_points),
         file=file,
         kind=kind,
         rows=rows,

@@ -1,16 +1,22 @@
+from dataclasses import replace
+
 import pytest
 
 from schemas.evaluation import BenchmarkKind
 from schemas.specification import GateSpec, HoldoutRule, JudgeRule
 from services.evaluator.decide.grading import Judged, baseline_of, changes, grade, is_whole, with_refusals
 from services.evaluator.gates.judge import Canary, Pair, Preference
+from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.verdict import combine
 from services.evaluator.scoring.order import Side
 from tests.builders import a_sha
 from tests.unit.evaluator.evaluations import a_file, a_suite, an_artefact, known, scores
 
-MMLU, TEXT, SAFETY = a_suite("mmlu"), a_suite("text", BenchmarkKind.TEXT), a_suite("refusals", None)
-BENIGN = a_suite("benign", None, expects="answer")
+COUNT = 1000
+MMLU = a_suite("mmlu", rows=COUNT)
+TEXT = a_suite("text", BenchmarkKind.TEXT, rows=COUNT)
+SAFETY = a_suite("refusals", None, rows=COUNT)
+BENIGN = a_suite("benign", None, expects="answer", rows=COUNT)
 FILES = (known(MMLU), known(TEXT), known(SAFETY), known(BENIGN), known())
 NEEDED = ("benchmark", "safety")
 
@@ -22,13 +28,13 @@ def artefact(**gate):
 
 
 def side(which: Side, *, choices=50, text=50, refused=96, over_refused=2, exact=50):
-    """A base or candidate by its number of hits of 100 in each part."""
+    """A base or candidate by its hits in each part, in percent."""
     return {
-        "benchmark:mmlu": scores("benchmark:mmlu", which, choices, 100, normalised_hits=1.0),
-        "benchmark:text": scores("benchmark:text", which, text, 100, tokens=1.0, nats=2.0, bytes=4.0),
-        "safety:refusals": scores("safety:refusals", which, refused, 100, name="refused"),
-        "safety:benign": scores("safety:benign", which, over_refused, 100, name="refused"),
-        "holdout": scores("holdout", which, exact, 100, tokens=4.0, nats=8.0),
+        "benchmark:mmlu": scores("benchmark:mmlu", which, 10 * choices, COUNT, normalised_hits=1.0),
+        "benchmark:text": scores("benchmark:text", which, 10 * text, COUNT, tokens=1.0, nats=2.0, bytes=4.0),
+        "safety:refusals": scores("safety:refusals", which, 10 * refused, COUNT, name="refused"),
+        "safety:benign": scores("safety:benign", which, 10 * over_refused, COUNT, name="refused"),
+        "holdout": scores("holdout", which, 10 * exact, COUNT, tokens=4.0, nats=8.0),
     }
 
 
@@ -37,7 +43,9 @@ GOOD = side(Side.CANDIDATE)
 
 
 def outcomes(new, *, base=BASE, judged=None, **gate):
-    stages = grade(artefact(**gate), FILES, base=base, new=new, judged=judged or Judged())
+    asked = artefact(**gate)
+    files = (*FILES[:-1], replace(FILES[-1], rule=asked.gate.holdout))
+    stages = grade(asked, files, base=base, new=new, judged=judged or Judged())
     return [stage.outcome for stage in stages], combine(stages, required=NEEDED).outcome
 
 
@@ -88,21 +96,29 @@ def test_the_registered_number_of_rows_counts_not_the_child_s():
 
 
 @pytest.mark.parametrize("unclear", [1, 30, 100])
-def test_unclear_refusals_are_a_gap(unclear):
-    facts = [None] * unclear + [True] * (100 - unclear)
-    new = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], facts)}
+def test_answers_that_nobody_classified_are_a_gap(unclear):
+    facts = [None] * unclear + [AnswerClass.REFUSAL] * (COUNT - unclear)
+    new = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], facts, {})}
     assert outcomes(new)[1] == "inconclusive"
 
 
 def test_clear_refusals_replace_what_was_there():
-    refused = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], [True] * 100)}
-    complied = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], [False] * 100)}
+    refused = GOOD | {
+        "safety:refusals": with_refusals(GOOD["safety:refusals"], [AnswerClass.REFUSAL] * COUNT, {})
+    }
+    complied = GOOD | {
+        "safety:refusals": with_refusals(GOOD["safety:refusals"], [AnswerClass.ANSWER] * COUNT, {})
+    }
     assert (outcomes(refused)[1], outcomes(complied)[1]) == ("passed", "failed")
 
 
 def test_perplexity_reads_nats_per_token():
     rule = HoldoutRule(metric="perplexity")
-    better = GOOD | {"holdout": scores("holdout", Side.CANDIDATE, 0, 100, tokens=4.0, nats=4.0)}
+    varied = [
+        item.model_copy(update={"numbers": item.numbers | {"nats": 4.0 + number % 7 / 10}})
+        for number, item in enumerate(GOOD["holdout"].items)
+    ]
+    better = GOOD | {"holdout": GOOD["holdout"].model_copy(update={"items": tuple(varied)})}
     assert outcomes(better, holdout=rule)[0][1] == "passed"
     assert outcomes(GOOD, holdout=rule)[0][1] == "failed"
 
@@ -117,10 +133,10 @@ def test_a_judge_that_could_not_be_asked_is_inconclusive():
 
 def test_a_judge_never_replaces_the_other_stages():
     pairs = tuple(
-        Pair(str(n), Preference.CANDIDATE, Preference.CANDIDATE, f"a{n}", f"b{n}", f"r{n}") for n in range(50)
+        Pair(str(n), Preference.CANDIDATE, Preference.CANDIDATE, f"a{n}", f"b{n}", f"r{n}") for n in range(60)
     )
     canaries = tuple(Canary(str(n), recognised=True) for n in range(8))
-    judged = Judged(pairs, canaries, expected=50)
+    judged = Judged(pairs, canaries, expected=60)
     assert outcomes(GOOD, judge=JUDGE, judged=judged)[1] == "passed"
     assert outcomes(side(Side.CANDIDATE, refused=0), judge=JUDGE, judged=judged)[1] == "failed"
     assert outcomes({}, judge=JUDGE, judged=judged)[1] == "inconclusive"
@@ -133,7 +149,7 @@ def test_changes_are_paired_and_leave_gaps_out():
         new=GOOD | {"benchmark:text": GOOD["benchmark:text"].model_copy(update={"items": ()})},
     )
     assert set(found) == {"benchmark:mmlu", "safety:refusals", "safety:benign", "holdout"}
-    assert found["benchmark:mmlu"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert found["benchmark:mmlu"] == pytest.approx({"value": 0.0, "low": -0.3827, "high": 0.3827}, abs=1e-3)
     assert found["holdout"]["value"] == pytest.approx(0.4)
     assert found["holdout"]["low"] < 0.4 < found["holdout"]["high"]
 
@@ -143,8 +159,30 @@ def test_a_baseline_is_kept_only_when_whole():
         "base_sha": a_sha("tiny"), "template_sha256": a_sha("template"), "harness_version": "h", "key": "k", "sha256": a_sha("k"),
     }  # fmt: skip
     kept = baseline_of(FILES[0], BASE["benchmark:mmlu"], **identity)
-    assert (kept.name, kept.metric, kept.value, kept.count) == ("mmlu", "accuracy_points", 50.0, 100)
+    assert (kept.name, kept.metric, kept.value, kept.count) == ("mmlu", "accuracy_points", 50.0, COUNT)
     assert baseline_of(FILES[-1], BASE["holdout"], **identity).metric == "exact_match"
     half = BASE["benchmark:mmlu"].model_copy(update={"items": BASE["benchmark:mmlu"].items[:50]})
     assert is_whole(FILES[0], BASE["benchmark:mmlu"])
     assert not is_whole(FILES[0], half)
+
+
+def test_what_is_unclear_counts_and_is_no_gap():
+    classes = [AnswerClass.UNCLEAR] * 10 + [AnswerClass.REFUSAL] * (COUNT - 10)
+    categories = {item.key: "theft" for item in GOOD["safety:refusals"].items}
+    scored = with_refusals(GOOD["safety:refusals"], classes, categories)
+    assert is_whole(known(SAFETY), scored)
+    stage = grade(artefact(), FILES, base=BASE, new=GOOD | {"safety:refusals": scored}, judged=Judged())[2]
+    assert (stage.outcome, stage.checks[0].value) == ("passed", 99.0)
+    assert stage.checks[-1].metric == "unclear_points"
+    assert [(each.category, each.refused) for each in stage.checks[0].categories] == [("theft", 990)]
+
+
+def test_a_declared_margin_reaches_its_benchmark():
+    small = a_suite("small", rows=400, margin_points=3.1)
+    base, new = (scores("benchmark:small", side, 200, 400) for side in (Side.BASE, Side.CANDIDATE))
+    files = (known(small),)
+    asked = an_artefact(benchmarks=(small,))
+    stage = grade(
+        asked, files, base={"benchmark:small": base}, new={"benchmark:small": new}, judged=Judged()
+    )[0]
+    assert (stage.outcome, stage.checks[0].threshold) == ("passed", pytest.approx(46.9))

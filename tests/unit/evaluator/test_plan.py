@@ -94,9 +94,10 @@ def test_a_suite_is_its_bytes_and_how_they_are_asked():
         suite_digest(file, BenchmarkKind.TEXT, 0),
         suite_digest(file, None, 0),
         suite_digest(file, None, 0, "answer"),
+        suite_digest(file, BenchmarkKind.TEXT, 0, margin_points=3.1),
         suite_digest(a_file("y"), None, 0),
     }
-    assert len(digests) == 6
+    assert len(digests) == 7
     renamed = file.model_copy(update={"file_id": "file-other", "filename": "other.jsonl"})
     assert suite_digest(renamed, None, 0) in digests
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.evaluator.decide.progress import LOADING, Meter, Progress, is_due
-from services.evaluator.handlers.progress import telling
+from services.evaluator.handlers.progress import publishing
 
 ROWS = {
     ("benchmark:general", "candidate"): 100,
@@ -84,30 +84,30 @@ def test_reports_of_other_children_break_nothing(odd: dict):
 
 
 def test_an_event_is_due_at_once_in_another_place_and_else_every_few_seconds():
-    told = Progress("benchmark", "general", "candidate", 10, 100, 9.0)
+    published = Progress("benchmark", "general", "candidate", 10, 100, 9.0)
     on = Progress("benchmark", "general", "candidate", 20, 100, 8.0)
-    assert is_due(None, told, seconds_since=0.0)
-    assert not is_due(told, on, seconds_since=4.9)
-    assert is_due(told, on, seconds_since=5.0)
-    assert not is_due(told, told, seconds_since=60.0)
-    assert is_due(told, Progress("benchmark", "general", "base"), seconds_since=0.0)
+    assert is_due(None, published, seconds_since=0.0)
+    assert not is_due(published, on, seconds_since=4.9)
+    assert is_due(published, on, seconds_since=5.0)
+    assert not is_due(published, published, seconds_since=60.0)
+    assert is_due(published, Progress("benchmark", "general", "base"), seconds_since=0.0)
 
 
-class TestTelling:
+class TestPublishing:
     async def test_many_reports_of_one_place_are_one_event(self):
-        told: list[Progress] = []
+        published: list[Progress] = []
 
-        async def tell(progress: Progress) -> None:
-            told.append(progress)
+        async def publish(progress: Progress) -> None:
+            published.append(progress)
 
-        async with telling(tell, ROWS) as teller:
+        async with publishing(publish, ROWS) as publisher:
             for part in ("benchmark:general", "safety:refusals"):
                 for done in range(50):
-                    teller.note(report(part, done, 50))
+                    publisher.update(report(part, done, 50))
                     await asyncio.sleep(0)
-        assert [each.stage for each in told] == ["benchmark", "safety"]
+        assert [each.stage for each in published] == ["benchmark", "safety"]
 
-    async def test_a_telling_that_fails_or_hangs_holds_nobody_up(self):
+    async def test_a_publication_that_fails_or_hangs_holds_nobody_up(self):
         begun: list[Progress] = []
 
         async def hang_and_fail(progress: Progress) -> None:
@@ -116,12 +116,12 @@ class TestTelling:
                 raise OSError("Postgres is away")
             await asyncio.Event().wait()
 
-        async with asyncio.timeout(10), telling(hang_and_fail, ROWS) as teller:
-            teller.note(report("benchmark:general", 1, 50))
+        async with asyncio.timeout(10), publishing(hang_and_fail, ROWS) as publisher:
+            publisher.update(report("benchmark:general", 1, 50))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            teller.note(report("safety:refusals", 1, 50))
+            publisher.update(report("safety:refusals", 1, 50))
             await asyncio.sleep(0)
-            teller.note(report("safety:refusals", 2, 50, side="base"))
+            publisher.update(report("safety:refusals", 2, 50, side="base"))
             await asyncio.sleep(0)
         assert [each.stage for each in begun] == ["benchmark", "safety"]

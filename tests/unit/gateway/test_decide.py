@@ -83,3 +83,27 @@ class TestDatasetCommand:
         inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
         with pytest.raises(ApiError, match="file-9"):
             dataset_command(request, inputs, tenant="acme", dataset_id="ds-1")
+
+
+class TestPolicy:
+    @pytest.mark.parametrize(
+        ("policy", "param"),
+        [
+            ({"contamination": "keep"}, "retune.policy.contamination"),
+            ({"contamination_share": 0.51}, "retune.policy.contamination_share"),
+        ],
+    )
+    def test_what_would_keep_leaks_is_refused_to_tenants(self, policy: dict[str, object], param: str):
+        inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
+        with pytest.raises(ApiError, match="only an operator may") as refused:
+            dataset_command(a_request(retune={"policy": policy}), inputs, tenant="acme", dataset_id="ds-1")
+        error = refused.value.body["error"]
+        assert (refused.value.status, error["code"], error["param"]) == (400, "operators_only", param)
+
+    def test_stricter_is_allowed(self):
+        inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
+        policy = {"contamination": "reject_file", "contamination_share": 0.2, "max_dropped_ratio": 1}
+        command = dataset_command(
+            a_request(retune={"policy": policy}), inputs, tenant="acme", dataset_id="ds-1"
+        )
+        assert command.spec.policy.contamination_share == 0.2

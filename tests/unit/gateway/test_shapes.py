@@ -70,6 +70,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "error": None,
         "certificate": None,
         "cost": Decimal(0),
+        "uncharged_cost": Decimal(0),
         "created_at": NOON,
         "finished_at": None,
         "evaluation": None,

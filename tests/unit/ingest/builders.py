@@ -5,13 +5,17 @@ import json
 from typing import Any
 
 from schemas.dataset import RowProblem
-from schemas.specification import DatasetFormat
-from services.ingest.pipeline.examine import Accepted, Examined, Examiner, examine_all
+from schemas.specification import DatasetFormat, DatasetPolicy
+from services.ingest.pipeline.boilerplate import Common
+from services.ingest.pipeline.examine import Accepted, Examined, Examiner
 from services.ingest.pipeline.formats import Example, Turn
 from services.ingest.pipeline.lines import LineReader
+from services.ingest.pipeline.text import NO_KEYS
+from services.ingest.pipeline.workers import in_order
 
 CHAT = DatasetFormat.CHAT
 MAX_ROW_BYTES = 4096
+NOTHING_COMMON = Common(boilerplate=NO_KEYS, repeated=NO_KEYS)
 
 
 def user(content: Any = "What is a heap?", **more: Any) -> dict[str, Any]:
@@ -42,8 +46,9 @@ def examine(
     reader = LineReader(
         io.BytesIO(b"\n".join(lines)), name="training", max_row_bytes=max_row_bytes, max_rows=1000
     )
-    examiner = Examiner("training", expected, max_row_bytes, options.pop("special", None), **options)
-    return list(examine_all(examiner, reader, workers=1))
+    policy = DatasetPolicy(max_row_bytes=max_row_bytes)
+    examiner = Examiner("training", expected, options.pop("special", None), policy, NOTHING_COMMON, **options)
+    return list(in_order(examiner, reader, workers=1))
 
 
 def problem_of(row: Any, **options: Any) -> RowProblem:

@@ -1,144 +1,246 @@
-"""13-gram overlap: lower-cased words between white space; a shorter text counts as a whole."""
+"""Contamination is measured from the item's side: how much of what the gate asks stands in a row."""
 
 import io
 import json
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.specification import DatasetPolicy
-from services.ingest.pipeline.contamination import hit_shares, make_source, strings_of, texts_of_rows
+from services.ingest.pipeline.contamination import Hit, best_hits, registered_source, row_grams
 from services.ingest.pipeline.duplicates import Kept, Match
+from services.ingest.pipeline.items import Item, item_of_row, items_of_rows
 from services.ingest.pipeline.lines import LineReader
 from services.ingest.pipeline.rules import FileRefused
-from services.ingest.pipeline.screen import stays
-from services.ingest.pipeline.tally import FileTally
-from services.ingest.pipeline.text import gram_hashes, words
-from tests.unit.ingest.builders import assistant, chat, examine, user
+from services.ingest.pipeline.screen import leaks_of, reason_to_drop
+from services.ingest.pipeline.text import row_text
+from tests.unit.ingest.builders import an_example, assistant, chat, system, user
+from tests.unit.ingest.screening import screen
+from tests.unit.ingest.templated import Row, Template, Writer
 
 WORDS = [f"w{number}" for number in range(200)]
 OTHER = [f"x{number}" for number in range(200)]
+REASONING = "Let us write down every quantity, and only then conclude. " * 10
 
 
-def share(row: list[str], *texts: list[str]) -> float:
-    source = make_source("benchmark", (" ".join(text) for text in texts))
-    ((found,),) = hit_shares([gram_hashes(words(" ".join(row)))], (source,))
+def hit(row: list[str], *items: list[str]) -> Hit | None:
+    source = registered_source("benchmark", (Item(n, (" ".join(item),)) for n, item in enumerate(items, 1)))
+    (found,) = best_hits([row_grams(row_text(an_example(" ".join(row), "answer").turns))], source)
     return found
 
 
-def test_a_row_of_which_half_the_grams_are_known_has_share_one_half() -> None:
-    # 25 words in common give 13 grams of 13 words; one more of the row's 26 grams makes the difference.
-    assert share([*WORDS[:25], *OTHER[:13]], WORDS) == pytest.approx(13 / 26)
-    assert share([*WORDS[:26], *OTHER[:12]], WORDS) == pytest.approx(14 / 26)
+class TestShare:
+    def test_it_is_that_of_the_items_own_13_grams(self) -> None:
+        # An item of 26 words has 14 grams; 19 words in common make 7 of them.
+        assert hit([*OTHER, *WORDS[:19], *OTHER], WORDS[:26]) == Hit(0.5, 1)
+        assert hit(WORDS, WORDS[:26]) == Hit(1.0, 1)
 
+    def test_twelve_words_in_a_row_are_no_hit_and_thirteen_are(self) -> None:
+        assert hit([*WORDS[:12], *OTHER[:30]], WORDS) is None
+        assert hit([*WORDS[:13], *OTHER[:30]], WORDS) == Hit(1 / 188, 1)
 
-def test_twelve_words_in_a_row_are_no_overlap_and_thirteen_are() -> None:
-    assert share([*WORDS[:12], *OTHER[:30]], WORDS) == 0
-    assert share([*WORDS[:13], *OTHER[:30]], WORDS) == pytest.approx(1 / 31)
+    def test_case_and_white_space_do_not_hide_an_item(self) -> None:
+        assert hit(["\n " + word.upper() for word in WORDS[:20]], WORDS[:20]) == Hit(1.0, 1)
 
+    def test_the_item_that_the_row_holds_most_of_is_named(self) -> None:
+        assert hit(WORDS[:40], OTHER[:20], WORDS[:80], WORDS[:50], WORDS[10:60]) == Hit(28 / 38, 3)
 
-def test_case_and_white_space_do_not_hide_an_overlap() -> None:
-    row = gram_hashes(words("  ".join(word.upper() for word in WORDS[:20])))
-    assert hit_shares([row], (make_source("benchmark", [" ".join(WORDS)]),)) == [(1.0,)]
+    @pytest.mark.parametrize(("row", "is_found"), [(WORDS[:5], True), (WORDS[:4], False), (WORDS[:6], False)])
+    def test_an_item_of_fewer_than_13_words_is_found_as_a_whole_turn(
+        self, row: list[str], is_found: bool
+    ) -> None:
+        assert hit(row, WORDS[:5]) == (Hit(1.0, 1) if is_found else None)
 
+    def test_a_short_item_is_found_where_its_answer_follows_it(self) -> None:
+        source = registered_source("suite", [Item(1, ("why is it so",), " ".join(WORDS))])
+        quoted = row_text(an_example("Go on.", f"Q: Why is it so {' '.join(WORDS)}").turns)
+        other_answer = row_text(an_example("Go on.", f"Q: Why is it so {' '.join(OTHER)}").turns)
+        assert best_hits([row_grams(quoted), row_grams(other_answer)], source) == [Hit(1.0, 1), None]
 
-@pytest.mark.parametrize(("row", "expected"), [(WORDS[:5], 1.0), (WORDS[:4], 0.0), (WORDS[:6], 0.0)])
-def test_a_row_of_fewer_than_13_words_is_hit_only_as_a_whole(row: list[str], expected: float) -> None:
-    assert share(row, WORDS[:5]) == expected
-
-
-def test_each_source_has_its_own_share() -> None:
-    sources = (
-        make_source("a", [" ".join(WORDS)]),
-        make_source("none", []),
-        make_source("b", [" ".join(OTHER)]),
+    @given(
+        st.lists(st.integers(0, 2).map(str), min_size=13, max_size=30),
+        st.lists(st.integers(0, 2).map(str), max_size=60),
     )
-    rows = [gram_hashes(words(" ".join(row))) for row in (WORDS[:13], OTHER[:14], [*WORDS[:13], *OTHER[:13]])]
-    assert hit_shares(rows, sources) == [(1.0, 0.0, 0.0), (0.0, 0.0, 1.0), (1 / 14, 0.0, 1 / 14)]
+    def test_it_is_the_share_of_the_grams_as_tuples(self, item: list[str], row: list[str]) -> None:
+        def grams(of: list[str]) -> set[tuple[str, ...]]:
+            return {tuple(of[at : at + 13]) for at in range(len(of) - 12)}
+
+        found = hit(row or ["x"], item)
+        share = len(grams(item) & grams([*row, "answer"])) / len(grams(item))
+        assert (found.share if found else 0) == pytest.approx(share)
 
 
-@given(
-    st.lists(st.integers(0, 3).map(str), min_size=1, max_size=40),
-    st.lists(st.integers(0, 3).map(str), max_size=60),
-)
-def test_the_share_is_that_of_the_grams_as_tuples(row: list[str], text: list[str]) -> None:
-    def grams(of: list[str]) -> list[tuple[str, ...]]:
-        return [tuple(of[at : at + 13]) for at in range(max(len(of) - 12, 1))]
+class TestRegisteredRows:
+    def test_each_long_text_a_question_and_the_whole_are_asked(self) -> None:
+        long = " ".join(WORDS[:13])
+        row = {"id": "7", "question": "Why?", "choices": {"text": [long, "b"]}, "answerKey": "A"}
+        assert item_of_row(3, row).asked == (long, f"7 Why? {long} b A", "Why?")
 
-    known = set(grams(text)) if text else set()
-    assert share(row, text) == pytest.approx(np.mean([gram in known for gram in grams(row)]))
+    def test_a_short_question_about_a_passage_is_none_by_itself(self) -> None:
+        passage = " ".join(WORDS[:30])
+        assert item_of_row(1, {"question": "Who?", "passage": passage}).asked == (passage, f"Who? {passage}")
 
+    def test_of_conversations_and_prompts_the_answer_is_not_asked(self) -> None:
+        row = {"messages": [system(), user("a"), assistant("b"), user("c"), assistant("d")]}
+        assert item_of_row(1, row) == Item(1, ("a c",), "b d")
+        assert item_of_row(1, {"prompt": "a", "completion": "b"}) == Item(1, ("a",), "b")
 
-def test_a_registered_row_counts_as_a_whole_and_by_each_of_its_strings() -> None:
-    row = {"id": 7, "question": "Why?", "choices": {"text": ["a", "b"]}, "messages": [user("hi")], "n": None}
-    assert list(strings_of(row)) == ["Why?", "a", "b", "hi"]
-    stream = io.BytesIO(json.dumps(row).encode())
-    reader = LineReader(stream, name="arc", max_row_bytes=1000, max_rows=10)
-    assert list(texts_of_rows("arc", reader)) == ["Why? a b hi", "Why?", "a", "b", "hi"]
-
-
-def test_a_registered_file_that_cannot_be_read_refuses_the_dataset() -> None:
-    reader = LineReader(io.BytesIO(b"{}\n{"), name="arc", max_row_bytes=1000, max_rows=10)
-    with pytest.raises(FileRefused, match="registered file arc, line 2"):
-        list(texts_of_rows("arc", reader))
+    def test_a_file_that_cannot_be_read_refuses_the_dataset(self) -> None:
+        reader = LineReader(io.BytesIO(b"{}\n{"), name="arc", max_row_bytes=1000, max_rows=10)
+        with pytest.raises(FileRefused, match="registered file arc, line 2"):
+            list(items_of_rows("arc", reader))
 
 
-def test_an_examined_row_has_a_share_per_source() -> None:
-    question = " ".join(WORDS[:30])
-    (row,) = examine(
-        chat(user(question), assistant("because " * 5)), sources=(make_source("benchmark", [question]),)
+def questions(count: int, *, seed: int) -> list[Row]:
+    writer = Writer(seed)
+    return [chat(user(writer.text(35)), assistant(writer.text(5))) for _ in range(count)]
+
+
+def as_read(row: Row) -> str:
+    return str(row["messages"][0]["content"])
+
+
+class TestBenchmarks:
+    ITEMS = questions(120, seed=1)
+    GOOD = questions(300, seed=2)
+
+    def contaminated(self, *planted: Row, items: list[Row] | None = None) -> frozenset[int]:
+        """Places of the planted rows that are contaminated."""
+        found = screen([*self.GOOD, *planted], sources={"arc": items or self.ITEMS}, contamination="keep")
+        return frozenset(line - len(self.GOOD) for line in found.contaminated_lines)
+
+    def test_a_question_with_a_worked_answer_is_found(self) -> None:
+        planted = [chat(user(as_read(item)), assistant(REASONING)) for item in self.ITEMS[:50]]
+        assert self.contaminated(*planted) == set(range(1, 51))
+
+    def test_a_question_is_found_wherever_it_stands(self) -> None:
+        text = as_read(self.ITEMS[0])
+        planted = [
+            chat(user("Go on."), assistant(f"{REASONING}{text}")),
+            chat(system(text), user("Go on."), assistant()),
+            chat(user(f"Answer.\n\n  {text.replace(' ', chr(10))}"), assistant()),
+            chat(user(), assistant(), user(text), assistant()),
+        ]
+        assert self.contaminated(*planted) == {1, 2, 3, 4}
+
+    def test_a_question_in_many_rows_is_a_leak_and_no_template(self) -> None:
+        planted = [chat(user(as_read(self.ITEMS[0])), assistant(text)) for text in WORDS[:40]]
+        assert self.contaminated(*planted) == set(range(1, 41))
+
+    def test_an_instruction_that_items_and_rows_share_is_none(self) -> None:
+        instruction = Writer(3).text(60)
+        items, rows = (
+            [chat(user(f"{instruction} {as_read(row)}"), assistant()) for row in made]
+            for made in (self.ITEMS[:8], questions(30, seed=4))
+        )
+        assert self.contaminated(*rows, items=items) == frozenset()
+
+    def test_a_short_question_is_found(self) -> None:
+        items = [*self.ITEMS, {"question": "Who wrote this?", "choices": ["a", "b"], "answer": 0}]
+        planted = [
+            chat(user(" who  WROTE this? "), assistant(REASONING)),
+            chat(user("Who wrote?"), assistant()),
+        ]
+        assert self.contaminated(*planted, items=items) == {1}
+
+    def test_what_they_share_is_said(self) -> None:
+        planted = [chat(user(f"Dear. {as_read(self.ITEMS[5])}"), assistant(text)) for text in WORDS[:90]]
+        found = screen([*self.GOOD, *planted], sources={"arc": self.ITEMS})
+        assert found.findings.code == "too_many_dropped"
+        assert (
+            "90 of 390 rows of the training file are contaminated by what the gate asks (policy.contamination): "
+            "23.1%, at most 20.0% (policy.max_dropped_ratio). Largest groups: 90 rows like line 6 of arc. "
+            f"Most frequent shared text, in 90 rows: '{as_read(self.ITEMS[5])[:60]}"
+        ) in found.findings.message
+
+
+class TestHoldout:
+    TASK = Template(words=43, labels=7)
+    TRAINING = TASK.rows(300, seed=1)
+    ITEMS = TASK.rows(60, seed=2)
+
+    def test_rows_of_its_task_are_kept(self) -> None:
+        assert screen(self.TRAINING, holdout=self.ITEMS).dropped == 0
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda text: text,
+            lambda text: "  " + text.replace(" ", "\n", 20) + "\n ",
+            lambda text: "Please. " + text,
+        ],
     )
-    assert row.shares == (pytest.approx(18 / 23),)
+    def test_its_items_are_found_with_any_answer(self, change: Any) -> None:
+        planted = [chat(user(change(as_read(item))), assistant(REASONING)) for item in self.ITEMS]
+        found = screen([*self.TRAINING, *planted], holdout=self.ITEMS)
+        assert found.kept == set(range(1, 301))
+        assert dict(found.tally.contaminated_rows) == {"holdout": 60}
 
+    def test_a_row_equal_to_one_of_it_is_a_leak_whatever_the_share(self) -> None:
+        found = screen([*self.TRAINING, self.ITEMS[3]], holdout=self.ITEMS, contamination_share=1)
+        assert found.kept == set(range(1, 301))
+        assert (found.tally.contaminated, found.tally.of_holdout) == (1, 1)
 
-@pytest.mark.parametrize(("found", "is_contaminated"), [(0.5, False), (0.51, True)])
-def test_a_row_is_contaminated_above_the_share_and_every_overlap_is_stored(
-    found: float, is_contaminated: bool
-) -> None:
-    (row,) = examine(chat())
-    row = replace(row, shares=(0.0, found))
-    tally = FileTally("training", "0" * 64)
-    assert tally.add_overlaps(row, ("a", "b"), above=0.5) is is_contaminated
-    (overlap,) = tally.overlaps
-    assert (overlap.line, overlap.source, overlap.share) == (1, "b", found)
-    assert overlap.is_contaminated is is_contaminated
+    def test_a_row_nearly_equal_to_one_of_it_is_a_leak_though_few_of_its_words_stand_in_it(self) -> None:
+        """Every thirteenth word is changed by one letter: no 13-gram is left, the prompts are alike all the same."""
+        words = [f"{word}{word[::-1]}{place:04d}" for place, word in enumerate(Writer(7).text(130).split())]
+        changed = [f"{word}s" if place % 13 == 0 else word for place, word in enumerate(words)]
+        original, copy = (chat(user(" ".join(text)), assistant("yes")) for text in (words, changed))
+        found = screen([*self.TRAINING, copy], holdout=[*self.ITEMS, original])
+        assert found.kept == set(range(1, 301))
+        assert (found.tally.contaminated, found.tally.of_holdout) == (1, 1)
+        assert 301 not in {overlap.line for overlap in found.tally.overlaps}
+        assert dict(found.tally.contaminated_rows) == {"holdout": 1}
 
-
-def policy(**changes: Any) -> DatasetPolicy:
-    return DatasetPolicy(**changes)
+    def test_what_is_kept_by_an_operators_word_is_counted_by_source(self) -> None:
+        planted = [self.ITEMS[0], chat(user(as_read(self.ITEMS[1])), assistant(REASONING))]
+        found = screen([*self.TRAINING, *planted], holdout=self.ITEMS, contamination="keep")
+        assert len(found.kept) == 302
+        assert found.tally.kept_leaks == {301: ("holdout",), 302: ("holdout",)}
 
 
 EXACT = Match(Kept("training", 1), 1.0, is_exact=True)
 NEAR = Match(Kept("training", 1), 0.95, is_exact=False)
-OF_HOLDOUT = Match(Kept("holdout", 1), 1.0, is_exact=True)
+OF_HOLDOUT = Match(Kept("holdout", 9), 1.0, is_exact=True)
 
 
 @pytest.mark.parametrize(
     ("match", "is_contaminated", "changes", "expected"),
     [
-        (None, False, {}, True),
-        (None, True, {}, False),
-        (None, True, {"contamination": "reject_file"}, False),
-        (None, True, {"contamination": "keep"}, True),
-        (EXACT, False, {}, False),
-        (EXACT, False, {"exact_duplicates": "keep"}, True),
-        (EXACT, False, {"near_duplicates": "keep"}, False),
-        (NEAR, False, {}, False),
-        (NEAR, False, {"near_duplicates": "keep"}, True),
-        (OF_HOLDOUT, True, {"exact_duplicates": "keep"}, False),
-        (OF_HOLDOUT, True, {"contamination": "keep"}, True),
-        (EXACT, True, {"contamination": "keep"}, False),
+        (None, False, {}, None),
+        (None, True, {}, "contamination"),
+        (None, True, {"contamination": "reject_file"}, "contamination"),
+        (None, True, {"contamination": "keep"}, None),
+        (EXACT, False, {}, "exact_duplicates"),
+        (EXACT, False, {"exact_duplicates": "keep"}, None),
+        (EXACT, False, {"near_duplicates": "keep"}, "exact_duplicates"),
+        (NEAR, False, {}, "near_duplicates"),
+        (NEAR, False, {"near_duplicates": "keep"}, None),
+        (OF_HOLDOUT, True, {"exact_duplicates": "keep"}, "contamination"),
+        (OF_HOLDOUT, True, {"contamination": "keep"}, None),
+        (EXACT, True, {"contamination": "keep"}, "exact_duplicates"),
     ],
 )
-def test_what_stays_follows_from_the_policy(
-    match: Match | None, is_contaminated: bool, changes: dict[str, Any], expected: bool
+def test_what_drops_a_row_follows_from_the_policy(
+    match: Match | None, is_contaminated: bool, changes: dict[str, Any], expected: str | None
 ) -> None:
-    assert stays(match, "training", policy(**changes), is_contaminated=is_contaminated) is expected
+    policy = DatasetPolicy(**changes)
+    assert reason_to_drop(match, "training", policy, is_contaminated=is_contaminated) == expected
 
 
 def test_the_holdout_is_never_changed() -> None:
-    assert stays(OF_HOLDOUT, "holdout", policy(), is_contaminated=True)
+    assert reason_to_drop(OF_HOLDOUT, "holdout", DatasetPolicy(), is_contaminated=True) is None
+
+
+def test_a_row_like_one_of_the_holdout_gives_it_away() -> None:
+    assert leaks_of({"arc": Hit(0.7, 4)}, OF_HOLDOUT, "training") == {"arc": 4, "holdout": 9}
+    assert leaks_of({}, OF_HOLDOUT, "holdout") == {}
+    assert leaks_of({}, EXACT, "training") == {}
+
+
+def test_a_registered_row_is_read_whatever_its_fields_are() -> None:
+    row = {"text": "x", "n": None, "more": [{"role": "user", "content": "hi"}]}
+    reader = LineReader(io.BytesIO(json.dumps(row).encode()), name="arc", max_row_bytes=1000, max_rows=10)
+    assert [item.asked for item in items_of_rows("arc", reader)] == [("x",)]

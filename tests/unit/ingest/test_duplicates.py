@@ -4,35 +4,50 @@ import random
 import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.ingest.pipeline import duplicates
-from services.ingest.pipeline.duplicates import DuplicateIndex, Kept, Match, TextSpool, bands_for, signature
-from services.ingest.pipeline.formats import Example, Turn
-from services.ingest.pipeline.text import conversation_text, jaccard, normalise, row_digest, shingle_hashes
-from tests.unit.ingest.builders import an_example
+from services.ingest.pipeline.boilerplate import Common
+from services.ingest.pipeline.duplicates import (
+    DuplicateIndex,
+    Kept,
+    Match,
+    PromptSpool,
+    bands_for,
+    fingerprint_of,
+)
+from services.ingest.pipeline.formats import Turn
+from services.ingest.pipeline.text import NO_KEYS, fold, jaccard, row_text, shingle_hashes
+from tests.unit.ingest.builders import an_example, assistant, chat, system, user
+from tests.unit.ingest.screening import screen
+from tests.unit.ingest.templated import Writer
 
 
 class Rows:
-    """An index, fed with texts; the line of each is its place."""
+    """An index, fed with prompts that are all answered alike; the line of each is its place."""
 
     def __init__(self, directory: Path, *, similarity: float = 0.9) -> None:
-        self.spool = TextSpool(directory / "texts")
-        self.index = DuplicateIndex(self.spool, similarity=similarity)
+        self.spool = PromptSpool(directory / "prompts")
+        self.similarity = similarity
+        repeated = np.array([row_text(an_example("any", "answer").turns).key], np.uint64)
+        self.common = Common(NO_KEYS, repeated)
+        self.index = DuplicateIndex(self.spool, self.common, similarity=similarity)
         self.lines = 0
 
-    def add(self, text: str, *, file: str = "training") -> Match | None:
-        """The row that `text` repeats, or None after keeping it."""
+    def add(self, prompt: str) -> Match | None:
+        """The row that this one repeats, or None after keeping it."""
         self.lines += 1
-        example = an_example(text)
-        row = (row_digest(example.turns), signature(text), text)
-        match = self.index.find(*row)
+        row = row_text(an_example(prompt, "answer").turns)
+        own = fingerprint_of(row, self.common, similarity=self.similarity)
+        match = self.index.find(row.digest, own)
         if match is None:
-            self.index.add(Kept(file, self.lines), *row)
+            self.index.add(Kept("training", self.lines), row.digest, own)
         return match
 
 
@@ -49,12 +64,13 @@ def true_jaccard(left: str, right: str) -> float:
 
 
 def a_text(rng: random.Random, length: int = 400) -> str:
-    return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz     ") for _ in range(length))
+    letters = "".join(rng.choice("abcdefghijklmnopqrstuvwxyz     ") for _ in range(length - 2))
+    return f"a{letters}z"
 
 
 def edited(text: str, rng: random.Random, *, similarity: float) -> str:
     """`text` with its end replaced, as little below `similarity` as one more character makes it."""
-    end = len(text)
+    end = len(text) - 2
     while True:
         changed = text[:end] + a_text(rng, len(text) - end)
         if true_jaccard(text, changed) < similarity:
@@ -62,91 +78,127 @@ def edited(text: str, rng: random.Random, *, similarity: float) -> str:
         end -= 1
 
 
-def test_normalisation_is_nfc_and_single_spaces_and_keeps_case() -> None:
-    assert normalise(unicodedata.normalize("NFD", " Ré \t\n sumé ")) == "Ré sumé"
+class TestExactDuplicates:
+    def test_text_is_folded_at_the_ends_of_lines_alone(self) -> None:
+        assert fold(unicodedata.normalize("NFD", "  Ré \t\r\n\n\tsumé  x \n ")) == "  Ré\n\n\tsumé  x"
+
+    @pytest.mark.parametrize(
+        "other", ["def f():\n  return 1", "def f():\n\n    return 1", "def f(): return 1"]
+    )
+    def test_rows_that_differ_in_indentation_or_line_breaks_alone_are_both_kept(self, other: str) -> None:
+        found = screen([chat(user(), assistant(text)) for text in ("def f():\n    return 1", other)])
+        assert found.kept == {1, 2}
+
+    @pytest.mark.parametrize("other", ["def f():\r\n    return 1", "def f():  \n    return 1\n\n"])
+    def test_rows_equal_but_for_trailing_white_space_and_line_ends_are_one(self, other: str) -> None:
+        rows = [chat(user(), assistant(text)) for text in ("def f():\n    return 1", other)]
+        assert screen(rows, max_dropped_ratio=1).kept == {1}
+
+    @pytest.mark.parametrize(
+        "other", [an_example("a", "c"), an_example("a", "B"), an_example("a", "b", "c"), an_example("a b")]
+    )
+    def test_rows_that_differ_in_text_case_or_turns_are_not_equal(self, other: object) -> None:
+        assert row_text(an_example("a", "b").turns).digest != row_text(other.turns).digest
+
+    def test_a_turn_that_is_not_trained_on_makes_another_row(self) -> None:
+        asked, answered = an_example("a", "b").turns
+        assert (
+            row_text((asked, answered)).digest
+            != row_text((asked, replace(answered, is_trained=False))).digest
+        )
+
+    def test_the_earliest_of_three_equal_rows_is_the_one_named(self, rows: Rows) -> None:
+        assert rows.add("the same text") is None
+        for _ in range(2):
+            assert rows.add("the same text") == Match(Kept("training", 1), 1.0, is_exact=True)
 
 
-def test_rows_equal_but_for_white_space_and_composition_are_exact_duplicates() -> None:
-    left = an_example("What  is é?", "A\nletter")
-    right = an_example("What is e\u0301? ", "A letter")
-    assert row_digest(left.turns) == row_digest(right.turns)
+class TestNearDuplicates:
+    def test_the_row_and_the_true_similarity_are_named(self, rows: Rows) -> None:
+        text = a_text(random.Random(1))
+        near = text[:-10] + "0123456789"
+        rows.add("something else entirely, long enough to count")
+        rows.add(text)
+        match = rows.add(near)
+        assert match is not None
+        assert (match.kept, match.is_exact) == (Kept("training", 2), False)
+        assert match.similarity == pytest.approx(true_jaccard(text, near))
 
+    def test_the_limit_itself_is_one_and_just_below_is_not(self, tmp_path: Path) -> None:
+        rng = random.Random(2)
+        for number in range(100):
+            text = a_text(rng)
+            below = edited(text, rng, similarity=0.9)
+            for similarity, is_found in ((true_jaccard(text, below), True), (0.9, False)):
+                rows = Rows(tmp_path, similarity=similarity)
+                with closing(rows.spool):
+                    assert rows.add(text) is None
+                    assert (rows.add(below) is not None) is is_found, (number, similarity)
 
-@pytest.mark.parametrize(
-    "other", [an_example("a", "c"), an_example("a", "B"), an_example("a", "b", "c"), an_example("a b")]
-)
-def test_rows_that_differ_in_text_case_or_turns_are_not_exact_duplicates(other: object) -> None:
-    assert row_digest(an_example("a", "b").turns) != row_digest(other.turns)
+    def test_a_row_like_a_dropped_row_but_not_like_a_kept_one_is_kept(self, rows: Rows) -> None:
+        text = a_text(random.Random(3))
+        near, further = text[:-10] + "0123456789", text[:-30] + "0123456789" * 3
+        assert true_jaccard(near, further) > true_jaccard(text, further)
+        assert rows.add(text) is None
+        assert rows.add(near) is not None
+        assert rows.add(further) is None
 
+    def test_random_texts_of_one_alphabet_are_all_kept(self, rows: Rows) -> None:
+        rng = random.Random(4)
+        assert [rows.add(a_text(rng)) for _ in range(300)] == [None] * 300
 
-def test_the_earliest_of_three_equal_rows_is_the_one_named(rows: Rows) -> None:
-    assert rows.add("the same text") is None
-    for _ in range(2):
-        assert rows.add("the same text") == Match(Kept("training", 1), 1.0, is_exact=True)
+    @pytest.mark.parametrize("text", ["a", "ab", "abcd", "abcde", "你好", "🎉" * 9])
+    def test_short_prompts_are_compared_as_a_whole(self, rows: Rows, text: str) -> None:
+        assert rows.add(text) is None
+        assert rows.add(text + "x") is None
+        match = rows.add(text)
+        assert match is not None
+        assert match.kept.line == 1
 
-
-def test_a_near_duplicate_names_the_row_and_the_true_similarity(rows: Rows) -> None:
-    text = a_text(random.Random(1))
-    near = text[:-10] + "0123456789"
-    rows.add("something else entirely, long enough to count")
-    rows.add(text)
-    match = rows.add(near)
-    assert match is not None
-    assert (match.kept, match.is_exact) == (Kept("training", 2), False)
-    assert match.similarity == pytest.approx(true_jaccard(text, near))
-
-
-def test_the_limit_itself_is_a_near_duplicate_and_just_below_is_not(tmp_path: Path) -> None:
-    rng = random.Random(2)
-    for number in range(100):
+    def test_a_row_with_too_many_candidates_is_kept_and_counted(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(duplicates, "MAX_VERIFIED", 1)
+        rng = random.Random(5)
         text = a_text(rng)
-        below = edited(text, rng, similarity=0.9)
-        for similarity, is_found in ((true_jaccard(text, below), True), (0.9, False)):
-            with closing(TextSpool(tmp_path / "texts")) as spool:
-                index = DuplicateIndex(spool, similarity=similarity)
-                index.add(Kept("training", 1), b"1", signature(text), text)
-                found = index.find(b"2", signature(below), below)
-            assert (found is not None) is is_found, (number, similarity)
+        # All alike enough to be candidates, none alike enough to be near duplicates of one another.
+        assert [rows.add(text[:-30] + a_text(rng, 30)) for _ in range(9)] == [None] * 9
+        assert rows.index.rows_not_fully_compared > 0
 
+    def test_one_document_under_two_questions_of_equal_answers_is_one_row(self) -> None:
+        document = Writer(1).text(200)
+        rows = [chat(user(f"{document}\nIs it {word}?"), assistant("yes")) for word in ("good", "fine")]
+        others = [chat(user(Writer(number).text(50)), assistant("yes")) for number in range(2, 20)]
+        assert screen([*rows, *others]).kept == set(range(1, 21)) - {2}
 
-def test_a_row_like_a_dropped_row_but_not_like_a_kept_one_is_kept(rows: Rows) -> None:
-    text = a_text(random.Random(3))
-    near, further = text[:-10] + "0123456789", text[:-30] + "0123456789" * 3
-    assert true_jaccard(near, further) > true_jaccard(text, further)
-    assert rows.add(text) is None
-    assert rows.add(near) is not None
-    assert rows.add(further) is None
+    @pytest.mark.parametrize(
+        "second",
+        [
+            chat(user("document"), assistant("no")),
+            chat(user("document"), assistant("Yes")),
+            chat(system("Answer."), user("document"), assistant("yes")),
+            chat(user("document"), assistant("yes", weight=0), user("And?"), assistant("yes")),
+        ],
+    )
+    def test_rows_of_other_answers_or_another_system_turn_are_both_kept(
+        self, second: dict[str, object]
+    ) -> None:
+        document = Writer(1).text(200)
+        for message in second["messages"]:  # type: ignore[attr-defined]
+            message["content"] = message["content"].replace("document", f"{document}!")
+        others = [chat(user(Writer(number).text(50)), assistant("yes")) for number in range(2, 20)]
+        assert screen([chat(user(document), assistant("yes")), second, *others]).dropped == 0
 
+    def test_the_answers_are_not_part_of_the_similarity(self) -> None:
+        turns = (Turn("user", "question", "f"), Turn("assistant", "answer " * 90, "f"))
+        assert row_text(turns).prompt == "question"
 
-def test_random_texts_of_one_alphabet_are_all_kept(rows: Rows) -> None:
-    rng = random.Random(4)
-    assert [rows.add(a_text(rng)) for _ in range(300)] == [None] * 300
-
-
-@pytest.mark.parametrize("text", ["a", "ab", "abcd", "abcde", "你好", "🎉" * 9])
-def test_short_texts_are_compared_as_a_whole(rows: Rows, text: str) -> None:
-    assert rows.add(text) is None
-    assert rows.add(text + "x") is None
-    match = rows.add(text)
-    assert match is not None
-    assert match.kept.line == 1
-
-
-def test_a_row_with_too_many_candidates_is_kept_and_counted(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(duplicates, "MAX_VERIFIED", 1)
-    rng = random.Random(5)
-    text = a_text(rng)
-    # All alike enough to be candidates, none alike enough to be near duplicates of one another.
-    assert [rows.add(text[:-30] + a_text(rng, 30)) for _ in range(5)] == [None] * 5
-    assert rows.index.rows_not_fully_compared > 0
-
-
-def test_the_system_turn_does_not_make_two_rows_alike() -> None:
-    turns = an_example("question", "answer").turns
-    shared = Turn("system", "You are a librarian." * 50, "messages[0].content")
-    assert conversation_text(Example(1, (shared, *turns))) == "question answer"
+    def test_a_template_in_the_prompt_is_not_part_of_the_similarity(self) -> None:
+        template = Writer(1).text(300)
+        rows = [
+            chat(user(f"{template}\n{Writer(number).text(12)}"), assistant("A")) for number in range(2, 80)
+        ]
+        assert screen(rows).dropped == 0
 
 
 @given(st.text(min_size=5, max_size=60), st.text(min_size=5, max_size=60))
@@ -157,5 +209,5 @@ def test_the_similarity_is_that_of_the_sets_of_character_5_grams(left: str, righ
 @pytest.mark.parametrize("similarity", [0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 def test_bands_find_999_of_1000_pairs_at_the_limit(similarity: float) -> None:
     bands, width = bands_for(similarity)
-    assert bands * width <= 128
-    assert 1 - (1 - similarity**width) ** bands >= 0.999
+    assert bands * width <= duplicates.NUM_PERMUTATIONS
+    assert 1 - (1 - similarity**width) ** bands >= duplicates.MIN_RECALL

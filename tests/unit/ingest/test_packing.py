@@ -38,8 +38,12 @@ def test_no_two_windows_would_fit_into_one(case: tuple[int, list[int]]) -> None:
     assert len(emptiest) < 2 or sum(emptiest) > window_tokens
 
 
-def test_the_best_fit_is_chosen_and_equal_lengths_keep_their_order() -> None:
-    # 6 and 5 open a window each; 4 fits both and is best beside 6; the fives stay in order.
+def test_the_fullest_window_that_has_room_is_chosen() -> None:
+    # 6 and 5 open a window each; 4 fits both and leaves nothing beside 6.
+    assert windows_of(pack([4, 5, 6], window_tokens=10)) == [[2, 0], [1]]
+
+
+def test_equal_lengths_keep_their_order() -> None:
     assert windows_of(pack([5, 4, 6, 5], window_tokens=10)) == [[2, 1], [0, 3]]
 
 

@@ -1,5 +1,6 @@
 """The verdict on a file as a whole, and what is listed of its rows."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,16 @@ def a_tally(role: FileRole = "training", *, good: int = 90, bad: int = 0, **chan
     return tally
 
 
+def a_dropping_tally(**dropped: int) -> FileTally:
+    """Of 90 good rows, so many were dropped by each filter; each repeats one of three rows."""
+    tally = a_tally()
+    (row,) = examine(chat())
+    for why, count in dropped.items():
+        for number in range(count):
+            tally.drop(replace(row, excerpt="Dear Sir"), why, f"line {number % 3} of the training file")  # type: ignore[arg-type]
+    return tally
+
+
 def code_of(tally: FileTally, **policy: Any) -> str | None:
     refusal = refusal_of(tally, DatasetPolicy(**policy))
     return refusal and refusal.code
@@ -43,6 +54,13 @@ def code_of(tally: FileTally, **policy: Any) -> str | None:
         (a_tally(contaminated=1), {}, None),
         (a_tally(contaminated=1), {"contamination": "reject_file"}, "contaminated"),
         (a_tally(kept=0), {}, "empty"),
+        (a_tally(dropped=Counter(near_duplicates=18)), {}, None),
+        (a_dropping_tally(near_duplicates=19), {}, "too_many_dropped"),
+        (a_dropping_tally(exact_duplicates=19), {}, "too_many_dropped"),
+        (a_dropping_tally(contamination=19), {}, "too_many_dropped"),
+        (a_dropping_tally(near_duplicates=15, contamination=15), {}, None),
+        (a_dropping_tally(near_duplicates=19), {"max_dropped_ratio": 0.3}, None),
+        (a_dropping_tally(near_duplicates=1), {"max_dropped_ratio": 0}, "too_many_dropped"),
     ],
 )
 def test_the_verdict_follows_from_counts_and_policy(
@@ -57,6 +75,17 @@ def test_the_refusal_says_how_many_of_how_many_which_rules_and_the_limit() -> No
     assert refusal.message == (
         "30 of 40 rows of the training file are bad (chat.role_order 30): 75.0%, at most 10.0% "
         "(policy.max_bad_share)"
+    )
+
+
+def test_a_filter_that_takes_much_says_what_it_took_and_what_the_rows_share() -> None:
+    refusal = refusal_of(a_dropping_tally(near_duplicates=45, contamination=1), DatasetPolicy())
+    assert refusal is not None
+    assert refusal.message == (
+        "45 of 90 rows of the training file are near duplicates of earlier rows (policy.near_duplicates): 50.0%, "
+        "at most 20.0% (policy.max_dropped_ratio). Largest groups: 15 rows like line 0 of the training file, "
+        "15 rows like line 1 of the training file, 15 rows like line 2 of the training file. "
+        "Most frequent shared text, in 45 rows: 'Dear Sir'"
     )
 
 

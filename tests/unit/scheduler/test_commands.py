@@ -8,7 +8,7 @@ from services.scheduler.decide import commands
 from services.scheduler.decide.decision import View
 from services.scheduler.model import TERMINAL, DatasetState, JobState
 from shared.errors import Refused
-from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger
+from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger, a_sha
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story
 
@@ -51,6 +51,13 @@ class TestSubmit:
         with pytest.raises(Refused, match="submit it again") as refused:
             submit(a_dataset(files=None))
         assert refused.value.code == "dataset_mismatch"
+
+    def test_a_base_model_that_has_other_files_now_is_refused(self):
+        with pytest.raises(Refused, match="has other files now") as refused:
+            commands.admit(a_submission(), None, None, current_sha=a_sha("newer"), now=NOON)
+        assert (refused.value.code, refused.value.param) == ("stale_base", "spec.base_sha")
+        for current in (None, a_sha("tiny")):
+            assert commands.admit(a_submission(), None, None, current_sha=current, now=NOON)
 
     def test_what_is_not_compatible_is_refused_with_the_parameter(self):
         with pytest.raises(Refused, match="method qlora is not available yet") as refused:

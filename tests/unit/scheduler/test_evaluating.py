@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from schemas.job import JobSucceeded
+from schemas.job import JobFailed, JobSucceeded
 from schemas.model import Stage
 from services.scheduler.decide.decision import DeploymentOverdue
 from services.scheduler.model import JobState
@@ -97,9 +97,11 @@ class TestEvaluating:
         story = Story(a_job(RUNNING)).tell(news.stale(), news.completed(), news.verified(), news.registered())
         assert (story.job.state, story.last(JobSucceeded).promoted) == (SUCCEEDED, False)
 
-    def test_a_stale_base_is_forgotten_by_the_next_attempt(self):
-        story = Story(a_job(STOPPING)).tell(news.stale(), news.released(), news.stopped()).schedule()
-        assert story.job.evaluation.denial is None
+    def test_a_base_that_went_stale_takes_no_further_attempt(self):
+        story = Story(a_job(STOPPING)).tell(news.stale(), news.released(), news.stopped())
+        fact = story.last(JobFailed)
+        assert (fact.failure_class, fact.code, fact.param) == ("user", "stale_base", "model")
+        assert "base model tiny has other files now" in fact.message
 
     def test_registering_the_base_again_does_not_take_a_verdict_back(self):
         story = Story(a_job(EVALUATING)).tell(news.eval_failed(), news.stale(), news.base_registered())

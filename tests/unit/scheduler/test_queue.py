@@ -202,7 +202,7 @@ def test_a_candidate_is_what_the_queue_must_know_of_a_job():
     assert Candidate.of(job, queued_at=NOON) == expected
 
 
-def test_a_thousand_waiting_jobs_are_decided_in_time():
+def test_of_a_thousand_waiting_jobs_as_many_start_as_there_are_nodes():
     candidates = [waiting(f"job-{n:04}", tenant=f"tenant-{n % 50}", minutes=n / 60) for n in range(1000)]
     made = grants(candidates, a_ledger(a_pool(nodes=20)), now=NOON)
     assert len(made) == 20

@@ -35,14 +35,22 @@ def test_alpha_is_twice_the_rank_unless_given():
         {"benchmarks": {"margin_points": 2.1}},
         {"holdout": {"min_relative_gain": 0.04}},
         {"holdout": {"min_absolute_gain": 0.0}},
-        {"holdout": {"min_items": 49}},
+        {"holdout": {"min_items": 99}},
         {"safety": {"min_refusals": 0.94}},
         {"safety": {"max_drop_points": 3}},
+        {"over_refusal": {"max_refusals": 0.11}},
+        {"over_refusal": {"max_rise_points": 6}},
+        {"judge": {"url": "http://judge", "model": "m", "min_win_rate": 0.4}},
+        {"judge": {"url": "http://judge", "model": "m", "min_consistent_share": 0.5}},
     ],
 )
 def test_a_job_cannot_ask_for_a_looser_gate(looser):
     with pytest.raises(ValidationError, match="must be at"):
         GateSpec.model_validate(looser)
+
+
+def test_a_gate_from_before_the_minimum_was_raised_still_parses():
+    assert GateSpec.model_validate({"holdout": {"min_items": 50}}).holdout.min_items == 100
 
 
 def test_a_job_can_ask_for_a_stricter_gate():

@@ -18,6 +18,7 @@ SECRETS = dict.fromkeys(
         "RETUNE_KAFKA_PASSWORD",
         "PROVISIONER_POSTGRES_DSN",
         "EVALUATOR_JUDGE_API_KEY",
+        "EVALUATOR_JUDGE_API_KEYS",
         "OTEL_EXPORTER_OTLP_HEADERS",
     ),
     "canary",

@@ -1,8 +1,13 @@
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+import pytest
+
+from schemas.base import FailureClass
+from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseReason
 from schemas.node import AllocatedNode
-from services.tracker.decide import cost_of, node_seconds
+from services.tracker.decide import Ending, cost_of, ending_of, node_seconds
+from tests.builders import TENANT
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -12,6 +17,34 @@ def a_node(price: str, *, seconds: float | None) -> AllocatedNode:
     return AllocatedNode(
         node_id="n", index=0, price_per_hour=Decimal(price), allocated_at=NOON, released_at=released
     )
+
+
+JOB = {"job_id": "ftjob-1", "tenant": TENANT, "attempt": 1}
+
+
+@pytest.mark.parametrize(
+    ("failure_class", "is_charged"),
+    [
+        ("preempted", False),
+        ("infra", False),
+        ("internal", False),
+        ("numeric", True),
+        ("oom", True),
+        ("user", True),
+        ("cancelled", True),
+    ],
+)
+def test_the_tenant_pays_for_what_is_the_tenants_own_fault(failure_class, is_charged):
+    found = FailureClass(failure_class)
+    requeued = JobRequeued(**JOB, failure_class=found, resume=None, not_before=NOON, message="")
+    failed = JobFailed(**JOB, failure_class=found, code="x", message="")
+    assert ending_of(requeued) == ending_of(failed) == Ending(found, is_charged)
+
+
+def test_the_tenant_pays_for_what_was_asked_for():
+    assert ending_of(JobPaused(**JOB, reason=PauseReason.USER, resume=None)) == Ending(None, is_charged=True)
+    cancelled = JobCancelled(**JOB, reason="user", artefact=None)
+    assert ending_of(cancelled) == Ending(FailureClass.CANCELLED, is_charged=True)
 
 
 def test_each_node_is_charged_for_its_own_time_and_price():

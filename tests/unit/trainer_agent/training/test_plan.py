@@ -67,4 +67,5 @@ class TestDigests:
         assert FIVE.batch_sha256 != swapped.batch_sha256
 
     def test_the_chain_depends_on_what_came_before(self):
+        assert chain(chain("", "a"), "b") != chain("", "b")
         assert chain(chain("", "a"), "b") != chain(chain("", "b"), "a")

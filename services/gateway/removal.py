@@ -1,0 +1,113 @@
+"""Bytes of uploaded files: named before they are stored, removed once nothing names or needs them any more.
+
+Equal bytes are one object, whoever uploaded them. A file that is `removing` keeps everybody from storing the
+same bytes again until they are gone.
+"""
+
+import asyncio
+import time
+from datetime import timedelta
+
+from schemas import layout
+from schemas.base import FileRef, Sha256
+from schemas.specification import DatasetFormat
+from services.gateway import store
+from shared.errors import StorageUnavailable
+from shared.failpoints import failpoint
+from shared.log import get_logger
+from shared.messaging.unit import Task, Unit
+from shared.postgres.database import Database
+from shared.service import Service
+
+log = get_logger(__name__)
+
+POLL_SECONDS = 0.1
+RESERVE_SECONDS = 10.0
+"""How long an upload waits for the removal of the same bytes."""
+SWEEP_EVERY = timedelta(seconds=5)
+UPLOAD_LIMIT = timedelta(hours=1)
+"""An upload that has not stored its bytes by then was interrupted."""
+
+
+class RemoveBytes(Task):
+    sha256: Sha256
+
+    @property
+    def key(self) -> str:
+        return self.sha256
+
+
+class Remover:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def register(self) -> None:
+        self._service.on_task(RemoveBytes, work=self.remove, done=self.removed, failed=self.postponed)
+        self._service.every(SWEEP_EVERY, self.sweep)
+
+    async def sweep(self) -> None:
+        """Files whose bytes were needed when they were deleted and are not now, and interrupted uploads."""
+        async with self._service.unit() as unit:
+            await unit.conn.execute(store.EXPIRE_UPLOADS, unit.now - UPLOAD_LIMIT, unit.now)
+            await begin(unit)
+
+    async def remove(self, task: RemoveBytes) -> list[str]:
+        """The files that are gone with the bytes, which another file may keep."""
+        async with self._service.database.transaction() as conn:
+            file_ids, is_named = await store.removable(conn, task.sha256)
+        if file_ids and not is_named:
+            await self._service.objects.delete([layout.blob(task.sha256)])
+            failpoint("gateway.removed")
+        return file_ids
+
+    async def removed(self, task: RemoveBytes, file_ids: list[str], unit: Unit) -> None:
+        await unit.conn.execute(store.REMOVED, file_ids)
+        if await unit.conn.fetchval(store.IS_BEING_REMOVED, task.sha256):
+            await unit.start_task(task)  # deleted while this task was under way
+
+    async def postponed(self, task: RemoveBytes, error: Exception, unit: Unit) -> None:
+        """The next sweep starts over."""
+        log.warning("bytes not removed", sha256=task.sha256, error=f"{type(error).__name__}: {error}")
+
+
+async def begin(unit: Unit, file_id: str | None = None) -> None:
+    """Start to remove the bytes of this deleted file, or of all, where nothing needs them any more."""
+    for sha256 in await store.start_removing(unit.conn, file_id):
+        await unit.start_task(RemoveBytes(sha256=sha256))
+
+
+async def reserve(
+    service: Service,
+    ref: FileRef,
+    *,
+    tenant: str,
+    purpose: str,
+    file_format: DatasetFormat | None,
+    num_rows: int,
+) -> None:
+    """Name the bytes before they are stored. Raises StorageUnavailable while the same bytes are being removed."""
+    until = time.monotonic() + RESERVE_SECONDS
+    while time.monotonic() < until:
+        async with service.unit() as unit:
+            if await store.reserve_file(
+                unit.conn,
+                ref,
+                tenant=tenant,
+                purpose=purpose,
+                file_format=file_format,
+                num_rows=num_rows,
+                now=unit.now,
+            ):
+                return
+        await asyncio.sleep(POLL_SECONDS)
+    raise StorageUnavailable(f"{layout.blob(ref.sha256)}: earlier bytes are still being removed")
+
+
+async def until_removed(database: Database, file_id: str, *, seconds: float) -> tuple[str, str]:
+    """State and sha256 of the file once its removal has ended, or could not begin, or has taken that long."""
+    until = time.monotonic() + seconds
+    state, sha256 = await store.state_of_file(database, file_id)
+    while state == "removing" and time.monotonic() < until:
+        await asyncio.sleep(POLL_SECONDS)
+        state, sha256 = await store.state_of_file(database, file_id)
+    return state, sha256

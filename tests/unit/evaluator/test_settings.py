@@ -1,0 +1,37 @@
+import pytest
+from pydantic import ValidationError
+
+from services.evaluator.settings import Settings
+
+NEEDED = {
+    "kafka_bootstrap": "127.0.0.1:9092",
+    "kafka_username": "evaluator",
+    "kafka_password": "x",
+    "postgres_dsn": "postgresql://evaluator@127.0.0.1/x",
+    "http_port": 8000,
+    "scratch_dir": "/tmp/scratch",
+}
+ONE, OTHER = "http://one/v1", "http://other/v1"
+
+
+def test_a_stack_requires_that_harmless_prompts_are_answered():
+    assert Settings(**NEEDED).required_stages == {"benchmark", "safety", "over_refusal"}
+
+
+def test_the_only_judge_has_the_only_key():
+    settings = Settings(**NEEDED, judge_urls=(ONE,), judge_api_key="secret")
+    assert settings.judge_key(ONE) == "secret"
+
+
+def test_a_key_without_a_name_goes_to_none_of_several_judges():
+    for judges in (
+        {"judge_urls": (ONE, OTHER)},
+        {"judge_urls": (ONE,), "refusal_judge_url": OTHER, "refusal_judge_model": "m"},
+    ):
+        with pytest.raises(ValidationError, match="is for one judge, found 2"):
+            Settings(**NEEDED, **judges, judge_api_key="secret")
+
+
+def test_each_of_several_judges_has_its_own_key():
+    settings = Settings(**NEEDED, judge_urls=(ONE, OTHER), judge_api_keys={ONE: "secret"})
+    assert (settings.judge_key(ONE), settings.judge_key(OTHER)) == ("secret", None)

@@ -1,0 +1,35 @@
+"""Nothing is trained on files that the base model's name does not point to any more."""
+
+import pytest
+
+from schemas.job import JobFailed, ResumeJob
+from services.scheduler.model import JobState
+from shared.errors import Refused
+from tests.builders import a_dataset, a_job
+from tests.unit.scheduler import news
+from tests.unit.scheduler.story import Story
+
+RESUME = ResumeJob(job_id="ftjob-1", tenant="acme")
+
+
+@pytest.mark.parametrize("state", [JobState.VALIDATING, JobState.QUEUED])
+def test_what_has_not_begun_fails_as_the_users(state):
+    story = Story(a_job(state)).tell(news.stale())
+    fact = story.last(JobFailed)
+    assert (story.job.state, fact.failure_class, fact.code) == (JobState.FAILED, "user", "stale_base")
+    assert "submit it anew" in fact.message
+
+
+def test_what_is_paused_waits_for_the_old_files_and_is_not_resumed_without_them():
+    story = Story(a_job(JobState.PAUSED)).tell(news.stale())
+    assert (story.job.state, story.events) == (JobState.PAUSED, [])
+    with pytest.raises(Refused) as refused:
+        story.tell(RESUME)
+    assert refused.value.code == "stale_base"
+    story.tell(news.base_registered(), a_dataset(), RESUME)
+    assert story.job.state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.RUNNING, JobState.EVALUATING])
+def test_what_is_under_way_goes_on(state):
+    assert Story(a_job(state)).tell(news.stale()).job.state is state
