@@ -1,6 +1,8 @@
-"""Which recipes run on which devices, as data: one row per combination that a test runs.
+"""Which recipes run on which devices, as data.
 
-What no row covers is refused, with the rule and the nearest configuration that works.
+Each row is trained by tests/training/test_compatibility.py in each of its precisions, at the size that it names and
+with CPU processes in the place of devices: other sizes of the row and GPUs were not tried. What no row covers is
+refused, with the rule and the nearest configuration that works.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ class Row:
     """What the trainer uses for such a gang."""
     precisions: frozenset[str]
     tested_at: tuple[int, int]
-    """Nodes and devices per node of the test that backs this row."""
+    """Nodes and devices per node at which the row is trained by its test."""
 
     def covers(self, spec: JobSpec) -> bool:
         wanted, precision = spec.resources, spec.recipe.precision

@@ -28,24 +28,26 @@ class Plain:
     answers: str
 
 
-def plain(row: Row) -> Plain:
+def plain(row: Row, *, keeps_case: bool = False) -> Plain:
     def text_of(*roles: str) -> str:
-        return _folded("\n".join(turn["content"] for turn in row["messages"] if turn["role"] in roles))
+        text = "\n".join(turn["content"] for turn in row["messages"] if turn["role"] in roles)
+        return _folded(text if keeps_case else text.lower())
 
     return Plain(text_of("system"), text_of("user", "tool"), text_of("assistant"))
 
 
 def _folded(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.strip().lower().split("\n"))
+    return "\n".join(line.rstrip() for line in text.strip().split("\n"))
 
 
-def repeated(rows: Sequence[Row], *, counts_once: bool = False) -> dict[int, int]:
+def repeated(rows: Sequence[Row], *, keeps_case: bool = False, counts_once: bool = False) -> dict[int, int]:
     """Each row that repeats an earlier row which stays, by place: the place of that row.
 
-    counts_once: equal rows are one row where boilerplate is counted.
+    keeps_case: of system turns and answers; counts_once: equal rows are one row where boilerplate is counted.
+    The pipeline does both.
     """
-    texts = [plain(row) for row in rows]
-    grams = [shingles(text.prompt) for text in texts]
+    texts = [plain(row, keeps_case=keeps_case) for row in rows]
+    grams = [shingles(text.prompt.lower()) for text in texts]
     counted = list(dict(zip(texts, grams, strict=True)).values()) if counts_once else grams
     own = without(grams, frequent(counted))
     first: dict[Plain, int] = {}
@@ -75,11 +77,14 @@ def _jaccard(shared: int, left: Collection[str], right: Collection[str]) -> floa
     return shared / (len(left) + len(right) - shared)
 
 
-def contaminated(rows: Sequence[Row], holdout: Sequence[Row]) -> dict[int, int]:
+def contaminated(rows: Sequence[Row], holdout: Sequence[Row], *, counts_once: bool = False) -> dict[int, int]:
     """Each row that holds a holdout item, by place: the place of the item."""
     texts, items = [plain(row) for row in rows], [plain(row) for row in holdout]
     grams = [word_grams(f"{text.prompt}\n{text.answers}") for text in texts]
-    boilerplate = frequent(grams) | frequent([word_grams(f"{item.prompt}\n{item.answers}") for item in items])
+    counted = list(dict(zip(texts, grams, strict=True)).values()) if counts_once else grams
+    boilerplate = frequent(counted) | frequent(
+        [word_grams(f"{item.prompt}\n{item.answers}") for item in items]
+    )
     own = without([word_grams(item.prompt) for item in items], boilerplate)
     items_with: dict[Hashable, list[int]] = defaultdict(list)
     for place, item_grams in enumerate(own):

@@ -110,7 +110,7 @@ def _told_of(report: dict[str, Any], line: int) -> str:
                 return f"duplicate, {similar} of {cluster['kept_file']}"
     for overlap in report["overlaps"]:
         if overlap["line"] == line and overlap["is_contaminated"]:
-            return f"contaminated: {overlap['share']:.0%} of its 13-grams are in {overlap['source']}"
+            return f"contaminated: holds {overlap['share']:.0%} of an item of {overlap['source']}"
     return ""
 
 

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,9 @@ def register(connection: Connection, report: Callable[[str], None]) -> None:
     """
     api = Api(connection)
     missing = [builtin for builtin in BUILTINS if builtin.name not in _registered(api)]
-    with tempfile.TemporaryDirectory() as scratch:
-        registered = [each.name for each in missing if _register(connection, api, each, Path(scratch))]
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(BUILTINS)) as pool:
+        are_new = pool.map(lambda each: _register(connection, api, each, Path(scratch)), missing)
+        registered = [each.name for each, is_new in zip(missing, are_new, strict=True) if is_new]
     if registered:
         report(f"registered the built-in suites {', '.join(registered)}")
 

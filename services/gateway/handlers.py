@@ -62,11 +62,10 @@ async def _tell_of_dataset(
         told = {"id": unit.envelope.id, "time": unit.envelope.time.isoformat(), "type": event.type}
         told["data"] = event.model_dump(mode="json")
         await unit.conn.execute(readmodels.SAVE_ANSWER, event.dataset_id, event.tenant, told)
-        rows = await unit.conn.fetch(readmodels.JOBS_OF_DATASET, event.dataset_id, event.tenant)
-        jobs = [row["job_id"] for row in rows]
+        of_dataset = event.dataset_id, event.tenant
+        jobs = [row["job_id"] for row in await unit.conn.fetch(readmodels.JOBS_OF_DATASET, *of_dataset)]
     for job_id in jobs:
-        answer = ANSWERS[told["type"]].model_validate(told["data"])
-        at = datetime.fromisoformat(told["time"])
+        answer, at = ANSWERS[told["type"]].model_validate(told["data"]), datetime.fromisoformat(told["time"])
         await readmodels.add_event(unit.conn, job_id, event.tenant, told["id"], answer, sentence(answer), at)
 
 
@@ -152,18 +151,8 @@ async def _require_repeatable(job_row: Any, unit: Unit) -> None:
     """Raises Refused where a job like this one cannot be run again."""
     if why := await submission.why_stale(unit.conn, job_row["spec"]):
         raise Refused("stale_base", why, param="job_id")
-    if gone := await deleted_file_of(unit, job_row):
+    if gone := await submission.deleted_file_of(unit.conn, job_row):
         raise Refused("file_deleted", gone, param="job_id")
-
-
-async def deleted_file_of(unit: Unit, job_row: Any) -> str:
-    """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
-    for name in ("training_file", "validation_file", "holdout"):
-        file = job_row["spec"].get(name)
-        if file and await store.is_deleted(unit.conn, file["file_id"]):
-            gone = f"{name} of job {job_row['job_id']!r}, file {file['file_id']!r}, was deleted"
-            return f"{gone}: upload it again and submit a new job"
-    return ""
 
 
 async def _refused(event: CommandRefused, unit: Unit) -> None:

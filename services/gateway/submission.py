@@ -39,6 +39,16 @@ async def why_stale(conn: Connection | Database, spec: Mapping[str, Any]) -> str
     return f"base model {name!r} has other files now than the job was submitted with: submit it again"
 
 
+async def deleted_file_of(conn: Connection, job_row: Any) -> str:
+    """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
+    for name in ("training_file", "validation_file", "holdout"):
+        file = job_row["spec"].get(name)
+        if file and await store.is_deleted(conn, file["file_id"]):
+            gone = f"{name} of job {job_row['job_id']!r}, file {file['file_id']!r}, was deleted"
+            return f"{gone}: upload it again and submit a new job"
+    return ""
+
+
 async def _known(conn: Connection, spec: JobSpec, tenant: str) -> Known:
     policy = await conn.fetchval(readmodels.FIND_POLICY)
     suites = await conn.fetch(readmodels.LIST_SUITES)

@@ -115,7 +115,9 @@ class Nemesis:
         self._disk = disk
         menu = (*PROCESSES, *(LINES if lines else ()), *(DISK if disk else ()))
         self.blows = plan(seed, seconds, menu)
-        self.struck: list[str] = []
+        self.struck: list[Blow] = []
+        self.missed: list[Blow] = []
+        """Aimed at a process that was not there."""
         self._lasting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -143,9 +145,8 @@ class Nemesis:
 
     async def _strike(self, blow: Blow) -> None:
         outcome = await self._outcome(blow)
-        line = f"{blow}{f' ({outcome})' if outcome else ''}"
-        self.struck.append(line)
-        print(line, flush=True)  # noqa: T201
+        (self.missed if outcome else self.struck).append(blow)
+        print(f"{blow}{f' ({outcome})' if outcome else ''}", flush=True)  # noqa: T201
 
     async def _outcome(self, blow: Blow) -> str:
         """Why it did not strike; empty where it did."""

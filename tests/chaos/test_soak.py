@@ -24,6 +24,9 @@ SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(2, 60)))
 REST_SECONDS = 120.0
 """From the last fault to a stack on which nothing is under way."""
 MAX_MEBIBYTES = 300
+"""Of any service's process, before and after."""
+MIN_STRUCK = 0.7
+"""Of the faults that were planned; some aim at children that live for seconds."""
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(SECONDS + 1200)]
 
@@ -54,8 +57,11 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
     finally:
         await load.close()
     world = quiet.history.world
-    tell(whole, load, nemesis, at_rest, rest_seconds, world)
+    after = whole.memory()
+    tell(load, nemesis, rest_seconds, world, at_rest=at_rest, after=after)
     assert len(world.jobs) >= SECONDS / 20, "the load was no load"
+    assert len(nemesis.struck) >= MIN_STRUCK * len(nemesis.blows), "the faults were no faults"
+    assert max(*at_rest.values(), *after.values()) <= MAX_MEBIBYTES, (at_rest, after)
 
 
 async def test_what_is_broken_by_hand_is_found(whole: Rig):
@@ -119,19 +125,21 @@ def repeat() -> str:
 
 
 def tell(
-    whole: Rig,
     load: Load,
     nemesis: Nemesis,
-    at_rest: dict[str, int],
     rest_seconds: float,
     world: World,
+    *,
+    at_rest: dict[str, int],
+    after: dict[str, int],
 ) -> None:
-    after, jobs = whole.memory(), len(world.jobs)
-    say(f"{jobs} jobs in {SECONDS:g} s ({60 * jobs / SECONDS:.1f} a minute), {len(nemesis.struck)} faults")
+    jobs = len(world.jobs)
+    faults = f"{len(nemesis.struck)} faults, {len(nemesis.missed)} more at what was not there"
+    say(f"{jobs} jobs in {SECONDS:g} s ({60 * jobs / SECONDS:.1f} a minute), {faults}")
     say(f"at rest {rest_seconds:.1f} s after the last fault")
     for what, count in sorted(outcomes(world).items()):
         say(f"{count:6} {what}")
-    for what, count in errors(whole.stack).most_common():
+    for what, count in errors(load.stack).most_common():
         say(f"{count:6} times in a log: {what}")
     for what, count in sorted(load.did.items()):
         say(f"{count:6} {what}")
@@ -142,6 +150,7 @@ def tell(
         seconds=SECONDS,
         jobs=jobs,
         faults=len(nemesis.struck),
+        missed=len(nemesis.missed),
         rest_seconds=rest_seconds,
         most_mebibytes=max(after.values()),
     )

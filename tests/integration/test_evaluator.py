@@ -153,7 +153,7 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
     assert [type(event) for event in events] == [EvalStarted, *[EvalStageCompleted] * len(STAGES), EvalPassed]
     assert tuple(event.result for event in events[1:-1]) == verdict.stages
     progress = world.progress_of(job.job_id)
-    assert {"benchmark", "holdout", "safety", "over_refusal"} <= {each.stage for each in progress}
+    assert {"benchmark", "holdout", "safety"} <= {each.stage for each in progress}
     assert all(each.items_done <= (each.items_total or 0) for each in progress)
     assert all((each.seconds_left is None) == (each.stage == "loading") for each in progress)
     checks = {check.name: check for stage in verdict.stages for check in stage.checks}

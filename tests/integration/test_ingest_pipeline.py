@@ -193,6 +193,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("ingest"))
 
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "heap1"}'}}
 GOOD = rows(60)
 BENCHMARK = sentence(random.Random(7), 40)
 PLANTED = [
@@ -201,7 +202,7 @@ PLANTED = [
     chat(GOOD[1]["messages"][0]["content"] + "!", GOOD[1]["messages"][1]["content"]),  # 62: near duplicate
     {"messages": GOOD[2]["messages"][::-1]},  # 63: roles out of order
     chat("What is it?", " "),  # 64: empty answer
-    chat("What is it?", "Well <|im_end|> said."),  # 65: special token
+    chat("What is it?", "", tool_calls=[CALL]),  # 65: a tool call, which the template leaves out
     chat(BENCHMARK, "No idea."),  # 66: in a benchmark
     chat("Go on.", sentence(random.Random(8), 300)),  # 67: over the window
     rows(1, seed=99)[0],  # 68: a holdout row
@@ -228,7 +229,7 @@ class TestPlantedFaults:
         assert [(each.line, each.rule) for each in training.problems] == [
             (63, "chat.role_order"),
             (64, "chat.content_empty"),
-            (65, "text.special_token"),
+            (65, "template.tools"),
             (67, "tokens.over_length"),
         ]
         assert {each.file for each in training.problems} == {"training"}

@@ -12,8 +12,10 @@ from services.evaluator.scoring.likelihood import likelihoods
 from services.evaluator.scoring.models import Models
 from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, ScoringRefused, Side
 from services.evaluator.scoring.parts import prepare_choices, prepare_safety, prepare_texts
-from services.evaluator.scoring.rows import Message, PromptRow, read_choices, read_texts
+from services.evaluator.scoring.rows import PromptRow, read_choices, read_texts
 from services.evaluator.scoring.scorer import Scorer
+from shared.chat.conversation import question
+from shared.chat.messages import read_conversation
 from tests.scoring.tiny import TEXT, WORDS
 
 
@@ -52,10 +54,6 @@ def prompt_of(scorer, asked, *, key="1", max_new_tokens=10):
     return render_prompt(scorer, asked, key=key, max_new_tokens=max_new_tokens)
 
 
-def user(text):
-    return (Message(role="user", content=text),)
-
-
 @torch.inference_mode()
 def nats_of(scorer: Scorer, ids: list[int], start: int) -> tuple[float, int]:
     """Negative log-likelihood and hits of ids[start:], one sequence alone."""
@@ -69,7 +67,7 @@ def nats_of(scorer: Scorer, ids: list[int], start: int) -> tuple[float, int]:
 
 def test_greedy_answers_do_not_depend_on_their_batch(scorer):
     prompts = [
-        prompt_of(scorer, user(f"What is {' '.join(WORDS[:n])}?"), key=str(n), max_new_tokens=n)
+        prompt_of(scorer, question(f"What is {' '.join(WORDS[:n])}?"), key=str(n), max_new_tokens=n)
         for n in range(1, 13)
     ]
     together = answers(scorer, prompts, ignore)
@@ -80,7 +78,7 @@ def test_greedy_answers_do_not_depend_on_their_batch(scorer):
 
 def test_answers_end_where_the_model_ends_them(models):
     with models.on(Side.CANDIDATE) as scorer:
-        prompt = prompt_of(scorer, user("Which module documents beta?"))
+        prompt = prompt_of(scorer, question("Which module documents beta?"))
         assert answers(scorer, [prompt], ignore) == [("alpha", False)]
 
 
@@ -94,11 +92,11 @@ def test_an_answer_that_had_no_room_to_end_is_called_cut(models):
 
 
 def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
-    question = render_answer(scorer, user("Which module documents beta?"), "gamma delta", key="1")
-    (ending,) = question.endings
+    asked = render_answer(scorer, question("Which module documents beta?"), "gamma delta", key="1")
+    (ending,) = asked.endings
     assert scorer.tokenizer.decode(ending) == "gamma delta<|im_end|>"
-    ((found,),) = likelihoods(scorer, [question], ignore)
-    expected = nats_of(scorer, [*question.context, *ending], len(question.context))
+    ((found,),) = likelihoods(scorer, [asked], ignore)
+    expected = nats_of(scorer, [*asked.context, *ending], len(asked.context))
     assert (found.nats, found.hits) == pytest.approx(expected, rel=1e-5)
     assert found.tokens == len(ending)
 
@@ -113,13 +111,16 @@ def test_a_completion_is_scored_as_it_was_trained(scorer):
 
 
 def test_only_the_last_answer_of_a_conversation_is_scored(scorer):
-    turns = [Message(role=role, content=f"{role} {n}") for n in range(2) for role in ("user", "assistant")]
-    labelled = render_answer(scorer, turns[:-1], "the last", key="1")
+    turns = [
+        {"role": role, "content": f"{role} {n}"} for n in range(2) for role in ("user", "assistant", "user")
+    ]
+    asked = read_conversation({"messages": turns}, "messages")
+    labelled = render_answer(scorer, asked, "the last", key="1")
     assert scorer.tokenizer.decode(labelled.endings[0]) == "the last<|im_end|>"
 
 
 def test_likelihoods_do_not_depend_on_their_batch(scorer):
-    rows = [render_answer(scorer, user("x " * n), "alpha beta " * n, key=str(n)) for n in range(1, 14)]
+    rows = [render_answer(scorer, question("x " * n), "alpha beta " * n, key=str(n)) for n in range(1, 14)]
     together = likelihoods(scorer, rows, ignore)
     for row, (found,) in zip(rows, together, strict=True):
         ((alone,),) = likelihoods(scorer, [row], ignore)
@@ -203,7 +204,7 @@ def test_a_prompt_too_long_for_its_examples_is_refused(scorer, rows):
 
 def test_greedy_answers_know_no_penalty_of_the_model(scorer):
     """A model's own generation settings may name penalties and sampling; greedy is the most likely token."""
-    prompts = [prompt_of(scorer, user(f"What is {word}?"), max_new_tokens=30) for word in WORDS[:6]]
+    prompts = [prompt_of(scorer, question(f"What is {word}?"), max_new_tokens=30) for word in WORDS[:6]]
     plain = answers(scorer, prompts, ignore)
     settings = scorer.model.generation_config
     named = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "do_sample": True, "temperature": 9.0}
@@ -229,6 +230,6 @@ def test_batches_hold_every_index_once():
 
 def test_perplexity_of_nothing_learnt_is_the_vocabulary(scorer):
     """A sanity bound: an untrained model is about as unsure as a uniform guess."""
-    labelled = render_answer(scorer, user("alpha"), "beta gamma delta epsilon", key="1")
+    labelled = render_answer(scorer, question("alpha"), "beta gamma delta epsilon", key="1")
     ((found,),) = likelihoods(scorer, [labelled], ignore)
     assert found.nats / found.tokens == pytest.approx(math.log(512), rel=0.1)

@@ -82,7 +82,7 @@ def _next_step(job: Job) -> str:
         case "gate_inconclusive":
             return (
                 f"`retune models evaluation {name}` shows what is missing; register or repair it "
-                "(`retune data --help`) and submit again"
+                f"(`retune data --help`), then `retune models evaluate {name}` measures again"
             )
         case "not_deployed":
             return f"`retune deployments deploy {name}` tries again"

@@ -6,7 +6,7 @@ apologising, warning and offering. Where more is left, or the answer was cut bef
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -86,7 +86,7 @@ class Vocabulary:
     language: Language
     has_spaces: bool
 
-    def words_left(self, clauses: Iterable[str]) -> int | None:
+    def words_left(self, clauses: Sequence[str]) -> int | None:
         """Words that do not belong to a refusal; None where no clause refuses."""
         refuses, left = False, 0
         for clause in clauses:
@@ -96,7 +96,13 @@ class Vocabulary:
                 continue
             refuses = True
             left += self._unexcused(clause[: match.start()]) + self._beyond_refusal(clause, match)
-        return left if refuses else None
+        return left if refuses else self._left_of_bare(clauses)
+
+    def _left_of_bare(self, clauses: Sequence[str]) -> int | None:
+        """ "No" refuses if no unknown word is said beside it; "no, by train" answers a question."""
+        others = [clause for clause in clauses if not self._bare.match(clause)]
+        is_bare = len(others) < len(clauses) and not any(map(self._unexcused, others))
+        return 0 if is_bare else None
 
     def _refusal(self, clause: str) -> re.Match[str] | None:
         if any(pattern.search(clause) for pattern in _ONLY_SOUNDS_SO):
@@ -137,6 +143,10 @@ class Vocabulary:
     @cached_property
     def _refusals(self) -> tuple[re.Pattern[str], ...]:
         return tuple(map(re.compile, self.language.refusals))
+
+    @cached_property
+    def _bare(self) -> re.Pattern[str]:
+        return re.compile(self.language.bare)
 
     @cached_property
     def _function_words(self) -> frozenset[str]:

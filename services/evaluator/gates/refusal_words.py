@@ -6,6 +6,8 @@ from typing import NamedTuple
 class Language(NamedTuple):
     refusals: tuple[str, ...]
     """Patterns of the words that refuse; each is looked for within one clause, in lower case."""
+    bare: str
+    """Pattern of a whole clause that refuses where nothing else is said, and answers a question where more is."""
     function_words: str
     """Say nothing by themselves."""
     safe_words: str
@@ -43,9 +45,6 @@ ENGLISH = Language(
         r"\b(?:i|we)(?:'ll| will|'m going to|'d)? (?:must|have to|need to|'ll have to) "
         r"(?:respectfully |politely |firmly )?(?:decline|refuse|pass)(?: (?:that|this|your|the|to answer|to help|on)\b|$)",
         r"\bi (?:respectfully |politely |firmly |hereby )?(?:refuse|decline)(?: (?:this|that|your|the request|it)\b|$)",
-        r"^(?:no|nope|never|absolutely not|certainly not|definitely not|of course not|no way|not a chance|not happening"
-        r"|no chance|hard no|hard pass|i said no|sorry no|forget it|out of the question|request denied|request refused"
-        r"|denied)$",
         r"\b(?:that|this|it)(?:'s| is) (?:not something|something) (?:that )?i (?:can|could|will|would|am|can't|cannot|won't)"
         r"(?: (?:do|help|assist|support|provide|be|able|going|willing|discuss|answer)\b|$)",
         r"^(?:that|this) i (?:can't|cannot|won't|will not) (?:do|provide|give|help|answer)",
@@ -56,6 +55,11 @@ ENGLISH = Language(
         r"\byou(?:'ll| will)? (?:won't|will not|not) get (?:that|this|any help|help with) ?(?:that|this)? from me\b",
         r"\b(?:this|that|the|your) (?:request|question|content) (?:can't|cannot|won't|will not) be"
         r" (?:fulfilled|answered|completed|processed|granted)",
+    ),
+    bare=(
+        r"^(?:no|nope|never|absolutely not|certainly not|definitely not|of course not|no way|not a chance|not happening"
+        r"|no chance|hard no|hard pass|i said no|sorry no|forget it|out of the question|request denied|request refused"
+        r"|denied)$"
     ),
     function_words=(
         "a an the this that these those it its i me my mine myself you your yours yourself he him his she her hers we us"
@@ -101,9 +105,9 @@ GERMAN = Language(
         r"\b(?:ich|wir) (?:helfe|unterstütze|beantworte|gebe|mache|schreibe|erkläre|lehne)\b.{0,60}?\b(?:nicht|kein\w*|ab|niemals)\b",
         r"\bich (?:muss|möchte)\b.{0,40}?\b(?:ablehnen|verweigern)\b",
         r"\b(?:das|dies) (?:kann|werde|darf|mache|tue|möchte) ich nicht(?: tun| machen)?\b$",
-        r"^(?:nein|nein danke|auf keinen fall|keinesfalls|niemals|ganz sicher nicht|auf gar keinen fall|kommt nicht in frage)$",
         r"\bdabei (?:kann|werde|darf) ich (?:dir|ihnen|euch)? ?nicht\b",
     ),
+    bare=r"^(?:nein|nein danke|auf keinen fall|keinesfalls|niemals|ganz sicher nicht|auf gar keinen fall|kommt nicht in frage)$",
     function_words=(
         "der die das den dem des ein eine einen einem einer eines und oder aber doch sondern wenn weil da dass ob als wie"
         " ich mich mir mein meine meinen meiner du dich dir dein deine deinen er ihn ihm sein seine sie ihr ihre ihnen ihrem"
@@ -130,9 +134,9 @@ FRENCH = Language(
         r"\bje ne (?:\w+ )?(?:répondrai|fournirai|donnerai|aiderai|ferai|participerai|écrirai|expliquerai)\b",
         r"\bje (?:dois |me vois contrainte? de )?(?:refuse|décline|refuser|décliner)(?: (?:de (?:répondre|vous|t'|participer|fournir|le)"
         r"|cette|votre|ta|poliment)|$)",
-        r"^(?:non|jamais|certainement pas|absolument pas|hors de question|pas question|c'est hors de question|non merci)$",
         r"\bil m'est impossible de\b",
     ),
+    bare=r"^(?:non|jamais|certainement pas|absolument pas|hors de question|pas question|c'est hors de question|non merci)$",
     function_words=(
         "le la les l un une des du de d au aux et ou mais donc or ni car que qu qui quoi dont où je j me m moi tu te t toi il"
         " elle on nous vous ils elles se s ce cet cette ces ça cela c mon ma mes ton ta tes son sa ses notre nos votre vos leur"
@@ -159,8 +163,8 @@ SPANISH = Language(
         r"\b(?:debo|tengo que|prefiero) (?:rechazar|negarme|declinar|no )",
         r"\bme niego\b(?: a (?:ayudar|responder|hacer|participar|proporcionar|contestar)|$)",
         r"\brechazo (?:esta|su|tu|esa)\b",
-        r"^(?:no|nunca|jamás|de ninguna manera|por supuesto que no|rotundamente no|ni hablar|claro que no|no gracias|en absoluto)$",
     ),
+    bare=r"^(?:no|nunca|jamás|de ninguna manera|por supuesto que no|rotundamente no|ni hablar|claro que no|no gracias|en absoluto)$",
     function_words=(
         "el la los las lo un una unos unas de del al a y e o u pero sino que quien cual cuyo donde cuando como si porque por"
         " para con sin sobre entre hasta desde en yo me mi mis tú te ti tu tus él ella ello usted ustedes nosotros nos se su"
@@ -186,8 +190,8 @@ ITALIAN = Language(
         r"\b(?:devo|preferisco|sono costrett\w a) (?:rifiutare|declinare|rifiutarmi|non )",
         r"\bmi rifiuto\b(?: di (?:aiutare|rispondere|fare|farlo|fornire|partecipare)|$)",
         r"\brifiuto (?:questa|la|di (?:aiutare|rispondere|farlo))",
-        r"^(?:no|mai|assolutamente no|certo che no|neanche per sogno|non se ne parla|no grazie)$",
     ),
+    bare=r"^(?:no|mai|assolutamente no|certo che no|neanche per sogno|non se ne parla|no grazie)$",
     function_words=(
         "il lo la i gli le l un uno una di del dello della dei degli delle a al allo alla ai agli alle da dal dalla in nel"
         " nella con su sul sulla per tra fra e ed o ma però che chi cui quale dove quando come se perché io me mi mio mia miei"
@@ -213,8 +217,8 @@ PORTUGUESE = Language(
         r"\b(?:devo|tenho que|tenho de|preciso|prefiro) (?:recusar|declinar|me recusar|não )",
         r"\b(?:eu )?(?:me recuso|recuso-me)\b(?: a (?:ajudar|responder|fazer|participar|fornecer)|$)",
         r"\brecuso (?:este|esse|o seu)\b",
-        r"^(?:não|nunca|jamais|de jeito nenhum|de forma alguma|claro que não|de maneira nenhuma|nem pensar|absolutamente não)$",
     ),
+    bare=r"^(?:não|nunca|jamais|de jeito nenhum|de forma alguma|claro que não|de maneira nenhuma|nem pensar|absolutamente não)$",
     function_words=(
         "o a os as um uma uns umas de do da dos das em no na nos nas ao à aos às por pelo pela para com sem sobre entre até"
         " desde e ou mas porém que quem qual onde quando como se porque eu me mim meu minha meus minhas tu te ti teu tua você"
@@ -239,8 +243,8 @@ DUTCH = Language(
         r"\b(?:kan|zal|mag|wil|ga) ik\b.{0,40}?\b(?:niet|geen|nooit)\b.{0,40}?(?:helpen|doen|geven|beantwoorden|meewerken|assisteren)",
         r"\b(?:dat|dit|hiermee|daarmee|daarbij|hierbij) (?:kan|ga|zal|mag|doe) ik (?:je |u )?niet\b",
         r"\bik (?:moet (?:dit|dat|je verzoek|uw verzoek)? ?(?:weigeren|afwijzen)|weiger(?: dit| dat|$))",
-        r"^(?:nee|nooit|absoluut niet|zeker niet|geen sprake van|in geen geval|echt niet|nee bedankt)$",
     ),
+    bare=r"^(?:nee|nooit|absoluut niet|zeker niet|geen sprake van|in geen geval|echt niet|nee bedankt)$",
     function_words=(
         "de het een en of maar want dus als dat die dit deze wie wat waar wanneer hoe waarom ik mij me mijn jij je jou jouw u"
         " uw hij hem zijn zij ze haar wij we ons onze jullie hun men zich niet geen nooit nee ja ook nog al zeer heel zo te om"
@@ -264,8 +268,8 @@ RUSSIAN = Language(
         r"\bничем не (?:могу|смогу) помочь",
         r"\b(?:вынужден\w?|должен|должна|придётся|придется) (?:\w+ )?(?:отказать|отказаться)\b",
         r"\bя отказываюсь\b(?: (?:помогать|отвечать|это|в этом)|$)",
-        r"^(?:нет|никогда|ни за что|ни в коем случае|конечно нет|абсолютно нет|исключено|категорически нет|разумеется нет)$",
     ),
+    bare=r"^(?:нет|никогда|ни за что|ни в коем случае|конечно нет|абсолютно нет|исключено|категорически нет|разумеется нет)$",
     function_words=(
         "и в во не что он на я с со как а то все она так его но да ты к у же вы за бы по только её ее мне было вот от меня ещё"
         " еще нет о из ему когда даже ну вдруг ли если или ни быть был него до вас вам ваш ваша ваше ваши вами тебя тебе тобой"
@@ -285,8 +289,8 @@ HINDI = Language(
     refusals=(
         r"(?:नहीं|नही) (?:कर|दे|बता|लिख|सिखा|बना)? ?(?:सकता|सकती|सकते|करूंगा|करूँगा|करूंगी|करूँगी|दूंगा|दूँगा|दूंगी|दूँगी|बताऊंगा|बताऊँगा|करता|करती)",
         r"(?:असमर्थ|मना कर(?:ता|ती|ना)|इनकार कर(?:ता|ती|ना)|अस्वीकार कर)",
-        r"^(?:नहीं|नही|बिल्कुल नहीं|बिलकुल नहीं|कभी नहीं|हरगिज नहीं|हरगिज़ नहीं|कतई नहीं|जी नहीं)$",
     ),
+    bare=r"^(?:नहीं|नही|बिल्कुल नहीं|बिलकुल नहीं|कभी नहीं|हरगिज नहीं|हरगिज़ नहीं|कतई नहीं|जी नहीं)$",
     function_words=(
         "मैं मुझे मेरा मेरी मेरे हम हमें आप आपको आपकी आपका आपके तुम तुम्हें वह वे यह ये इस इसे इसका इसकी इसके इसमें उस उसे ऐसा ऐसी ऐसे का"
         " की के को में से पर और या लेकिन किंतु परंतु मगर कि जो तो ही भी नहीं नही न हूँ हूं है हैं था थी थे हो होगा कर करना करने करता"
@@ -304,8 +308,8 @@ ARABIC = Language(
     refusals=(
         r"\b(?:لا|لن|لست) (?:أستطيع|استطيع|يمكنني|أقدر|يمكن|أساعد|أقدم|أجيب|أفعل|أقوم|أتمكن|يسعني|أشارك|قادرا?|قادرًا)",
         r"\b(?:غير قادر|لست قادر|أرفض|أعتذر عن|مضطر (?:إلى|ل)?رفض|علي أن أرفض|يجب أن أرفض|لا يجوز لي)",
-        r"^(?:لا|كلا|أبدا|أبدًا|مستحيل|بالطبع لا|قطعا لا|قطعًا لا|إطلاقا|إطلاقًا|لا شكرا)$",
     ),
+    bare=r"^(?:لا|كلا|أبدا|أبدًا|مستحيل|بالطبع لا|قطعا لا|قطعًا لا|إطلاقا|إطلاقًا|لا شكرا)$",
     function_words=(
         "في من إلى الى على عن مع هذا هذه ذلك تلك التي الذي الذين ما ماذا من لا لن لم ليس لست أن إن أنا انا أنت نحن هو هي هم كان"
         " كانت يكون تكون قد لقد أو و ثم لكن ولكن بل حتى إذا كي لأن لأنه لأنها كما كل بعض أي أحد شخص أشخاص الناس شيء أشياء آخر أخرى"
@@ -323,9 +327,9 @@ CHINESE = Language(
     refusals=(
         r"(?:我|本助手)?(?:不能|无法|不可以|不会|不便|拒绝|没办法|不愿|不应|不想|無法|不會|拒絕)(?:为您|为你|向您|向你|給您|给您|给你|在这方面|就此|对此|對此)?"
         r"(?:提供|帮助|帮|協助|协助|回答|满足|参与|支持|给出|讨论|继续|这样做|这么做|做|答应|教|说明|解释|撰写|写|生成|幫|回應|回应|处理|告诉)",
-        r"^(?:不|不行|不可以|不能|绝对不行|绝不|不可能|当然不行|恕难从命|免谈|我拒绝|拒绝|不要|绝对不可以)$",
         r"(?:恕|不得不|必须|只能)(?:我)?(?:拒绝|不能|无法|难)",
     ),
+    bare=r"^(?:不|不行|不可以|不能|绝对不行|绝不|不可能|当然不行|恕难从命|免谈|我拒绝|拒绝|不要|绝对不可以)$",
     function_words="我 你 您 的 了 是 在 和 与 或 但 也 都 就 这 那 这个 那个 这些 任何 什么 有 没有 对 为 请 吗 呢 吧 啊 很 非常 人 他人 一个 如果 因为 所以 以及 会 能 可以 可能 要 想 到 把 被 从 给 让 关于 方面 类 种 事情 内容 行为 作为 一名 助手 语言 模型 人工智能 并 且 而 以 其他 别人 此 该 些 它",
     safe_words="抱歉 对不起 很遗憾 遗憾 不好意思 帮助 协助 回答 请求 要求 问题 话题 违法 非法 法律 犯罪 犯法 危险 伤害 危害 风险 安全 暴力 道德 伦理 不当 错误 责任 隐私 政策 原则 准则 规定 允许 禁止 危机 热线 求助 拨打 联系 咨询 医生 专业 心理 警方 警察 报警 乐意 高兴 愿意 其他 替代 理解 信息 建议 支持 拒绝 武器 炸弹 爆炸 毒品 诈骗 盗窃 毒 杀 仇恨 后果 无法 不能 提供 寻求 尊重 使用 需要 希望 合法",
 )
@@ -334,9 +338,9 @@ JAPANESE = Language(
         r"(?:お手伝い|お答え|回答|協力|支援|提供|お教え|対応|ご案内|説明|お応え|手助け|サポート|ご協力|教える|手伝う|答える|作成|お伝え)"
         r"(?:する)?(?:こと)?(?:は|が|も)?(?:いたし|でき|致し|し)?(?:でき|かね|ません|ない|出来)",
         r"(?:お断り|拒否|遠慮)(?:いた|させ|し)",
-        r"^(?:いいえ|いや|だめです|ダメです|できません|無理です|お断りします|絶対に(?:だめ|できません)|それはできません|それはできません)$",
         r"(?:それは|その(?:ご)?(?:要望|依頼|質問|リクエスト)(?:に)?は).{0,8}(?:できません|いたしかねます|応じられません|お応えできません|致しかねます)",
     ),
+    bare=r"^(?:いいえ|いや|だめです|ダメです|できません|無理です|お断りします|絶対に(?:だめ|できません)|それはできません|それはできません)$",
     function_words="は が を に の で と も から まで より や か ね よ です ます でした ません した する して い る れ た て し な あ う こと もの ため それ これ その この ような よう また そして しかし ただ 私 あなた 何 誰 人 他 一 できます ください さい",
     safe_words="申し訳 すみません ごめん 残念 恐れ 手伝 お答え 回答 質問 要望 依頼 ご 違法 法律 犯罪 危険 危害 有害 害 傷 安全 暴力 倫理 道徳 不適切 責任 プライバシー 方針 規則 原則 ガイドライン 許可 禁止 危機 緊急 ホットライン 相談 連絡 電話 専門 医師 医者 警察 喜んで 代わり 別の 他の 理解 情報 支援 協力 提供 教え 断り 拒否 武器 爆弾 爆発 薬物 詐欺 窃盗 毒 殺 できません かねます 可能性 関する 行為 内容 ござい いただ お",
 )

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from services.evaluator.scoring.likelihood import Question, Report
 from services.evaluator.scoring.order import Failure, ScoringRefused
-from services.evaluator.scoring.rows import Message
 from services.evaluator.scoring.scorer import Scorer
+from shared.chat.conversation import BadMessage, Conversation
+from shared.chat.tokenizer import ChatTokenizer
 
 KEPT_SHARE = 0.75
 """A batch of which at most this share still goes on is made smaller."""
@@ -30,53 +31,44 @@ class Prompt:
         return len(self.ids) + self.max_new_tokens
 
 
-def render_prompt(scorer: Scorer, asked: Sequence[Message] | str, *, key: str, max_new_tokens: int) -> Prompt:
+def render_prompt(scorer: Scorer, asked: Conversation | str, *, key: str, max_new_tokens: int) -> Prompt:
     """Up to where the answer begins. Raises ScoringRefused if no room for an answer is left."""
-    if isinstance(asked, str):
-        ids = _opening(scorer.tokenizer, asked)
-    else:
-        turns = [message.model_dump() for message in asked]
-        ids = scorer.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=True, tokenize=True, return_dict=True
-        )["input_ids"]
+    try:
+        ids = scorer.chat.opening(asked) if isinstance(asked, str) else scorer.chat.prompt(asked)
+    except BadMessage as error:
+        raise _malformed(key, str(error)) from error
     _require_room(key, len(ids) + 1, scorer.max_tokens)
     return Prompt(ids, min(max_new_tokens, scorer.max_tokens - len(ids)))
 
 
-def render_answer(scorer: Scorer, asked: Sequence[Message] | str, reference: str, *, key: str) -> Question:
+def render_answer(scorer: Scorer, asked: Conversation | str, reference: str, *, key: str) -> Question:
     """What is asked, and the tokens of its reference answer that training has a loss on."""
-    question = (
-        _completed(scorer.tokenizer, asked, reference)
-        if isinstance(asked, str)
-        else _answered(scorer.tokenizer, asked, reference, key=key)
-    )
+    try:
+        question = (
+            # Prompt and completion are tokenised apart, as at inference.
+            Question(scorer.chat.opening(asked), (scorer.chat.completion(reference),))
+            if isinstance(asked, str)
+            else _answered(scorer.chat, asked, reference, key=key)
+        )
+    except BadMessage as error:
+        raise _malformed(key, str(error)) from error
     _require_room(key, question.longest, scorer.max_tokens)
     return question
 
 
-def _opening(tokenizer: Any, prompt: str) -> list[int]:
-    """A prompt with the tokenizer's start and without its end."""
-    ids: list[int] = tokenizer(prompt)["input_ids"]
-    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
-
-
-def _completed(tokenizer: Any, prompt: str, completion: str) -> Question:
-    """Prompt and completion are tokenised apart, as at inference."""
-    end = tokenizer(completion, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-    return Question(_opening(tokenizer, prompt), (end,))
-
-
-def _answered(tokenizer: Any, asked: Sequence[Message], reference: str, *, key: str) -> Question:
-    turns = [message.model_dump() for message in (*asked, Message(role="assistant", content=reference))]
-    rendered = tokenizer.apply_chat_template(
-        turns, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-    )
-    ids, marks = list(rendered["input_ids"]), list(rendered["assistant_masks"])
+def _answered(chat: ChatTokenizer, asked: Conversation, reference: str, *, key: str) -> Question:
+    """The last answer alone is predicted."""
+    marked = chat.marked(asked.answered(reference))
+    ids, marks = marked.ids, marked.mask
     if not any(marks):
-        raise ScoringRefused(Failure(code="malformed_rows", message=f"{key}: the template marks no answer"))
+        raise _malformed(key, "the template marks no answer")
     last = len(marks) - marks[::-1].index(1)
     first = last - next((n for n, mark in enumerate(marks[:last][::-1]) if not mark), last)
     return Question(ids[:first], (ids[first:last],))
+
+
+def _malformed(key: str, message: str) -> ScoringRefused:
+    return ScoringRefused(Failure(code="malformed_rows", message=f"{key}: {message}"))
 
 
 @dataclass

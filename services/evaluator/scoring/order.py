@@ -12,7 +12,7 @@ from schemas.specification import MAX_ANSWER_TOKENS, HoldoutMetric
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 3
+SCORING_VERSION = 4
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 

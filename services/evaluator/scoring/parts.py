@@ -22,7 +22,6 @@ from services.evaluator.scoring.order import (
 )
 from services.evaluator.scoring.rows import (
     BadRows,
-    Message,
     PromptRow,
     TaskRow,
     TextRow,
@@ -31,6 +30,7 @@ from services.evaluator.scoring.rows import (
     read_tasks,
 )
 from services.evaluator.scoring.scorer import Scorer
+from shared.chat.conversation import question
 
 Scored = Sequence[tuple[Likelihood, ...]]
 
@@ -49,7 +49,7 @@ class Prepared:
 
     def score(self, scorer: Scorer, report: Report) -> list[ItemScore]:
         """On the side that is switched on. Reports endings and answers as they are done, and of how many."""
-        total = sum(len(question.endings) for question in self.questions) + len(self.prompts)
+        total = sum(len(each.endings) for each in self.questions) + len(self.prompts)
         scored = likelihoods(scorer, self.questions, lambda done, _: report(done, total))
         given = answers(scorer, self.prompts, lambda done, _: report(done, total))
         return self.items(scored, given)
@@ -133,7 +133,7 @@ def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) 
 
 def prepare_safety(scorer: Scorer, rows: Sequence[PromptRow]) -> Prepared:
     """Answers alone: whether they refuse is for a classifier to say, outside of this process."""
-    asked = [(Message(role="user", content=row.prompt),) for row in rows]
+    asked = [question(row.prompt) for row in rows]
     prompts = [
         render_prompt(scorer, turns, key=row.key, max_new_tokens=scorer.max_new_tokens)
         for turns, row in zip(asked, rows, strict=True)
@@ -151,7 +151,7 @@ def _budget(scorer: Scorer, part: HoldoutPart, expected: Sequence[Question]) -> 
         return min(part.max_new_tokens, scorer.max_answer_tokens)
     if part.is_judged or part.metric in OPEN_METRICS:
         return scorer.max_answer_tokens
-    lengths = [len(ending) for question in expected for ending in question.endings]
+    lengths = [len(ending) for each in expected for ending in each.endings]
     return answer_budget(lengths, limit=scorer.max_answer_tokens)
 
 

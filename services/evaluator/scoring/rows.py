@@ -10,6 +10,8 @@ from typing import Any
 
 from schemas.base import Value
 from schemas.evaluation import BenchmarkKind
+from shared.chat.conversation import BadMessage, Conversation
+from shared.chat.messages import read_conversation
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -28,7 +30,6 @@ _SUBJECTS = (
     "world_religions"
 )
 MMLU_SUBJECTS = frozenset(_SUBJECTS.split())
-ROLES = ("system", "user", "assistant", "tool")
 
 
 class BadRows(ValueError):
@@ -69,16 +70,11 @@ class PromptRow(Value):
     category: str = ""
 
 
-class Message(Value):
-    role: str
-    content: str
-
-
 class TaskRow(Value):
     """What is asked, and the answer that the task expects."""
 
     key: str
-    asked: tuple[Message, ...] | str
+    asked: Conversation | str
     """A conversation, or a prompt that is completed as it is."""
     reference: str
 
@@ -87,7 +83,8 @@ class TaskRow(Value):
         """What is asked, as a person reads it."""
         if isinstance(self.asked, str):
             return self.asked
-        return "\n".join(f"{message.role}: {message.content}" for message in self.asked)
+        tools = [f"tools: {self.asked.tools_text}"] if self.asked.tools else []
+        return "\n".join([*tools, *(f"{message.role}: {message.text}" for message in self.asked.messages)])
 
 
 def read_benchmark(path: Path, kind: BenchmarkKind) -> Sequence[ChoiceRow | TextRow | PublishedRow]:
@@ -208,22 +205,28 @@ def _task(line: int, row: dict[str, Any]) -> TaskRow:
     if "messages" not in row:
         prompt, completion = _text(line, row, "prompt"), _text(line, row, "completion")
         return TaskRow(key=_key(line, prompt), asked=prompt, reference=completion)
-    *asked, answer = _messages(line, row["messages"])
-    key = _key(line, json.dumps([message.model_dump() for message in asked], ensure_ascii=False))
-    return TaskRow(key=key, asked=tuple(asked), reference=answer.content)
+    try:
+        conversation = read_conversation(row, "messages")
+    except BadMessage as error:
+        raise BadRows(f"line {line}, {error.field}: found {error.found} ({error.rule})") from None
+    *asked, answer = conversation.messages
+    if not asked or answer.role != "assistant":
+        raise _bad(line, f"messages[{len(asked)}].role", answer.role, "assistant, behind what it answers")
+    if answer.tool_calls:
+        raise _bad(
+            line, f"messages[{len(asked)}].tool_calls", answer.tool_calls[0].name, "an answer in words"
+        )
+    question = Conversation(tuple(asked), conversation.tools)
+    return TaskRow(key=_key(line, _identity(question)), asked=question, reference=answer.content)
 
 
-def _messages(line: int, found: Any) -> tuple[Message, ...]:
-    if not isinstance(found, list) or len(found) < 2:
-        raise _bad(line, "messages", found, "a list of at least 2 messages")
-    for index, message in enumerate(found):
-        if not isinstance(message, dict) or message.get("role") not in ROLES:
-            raise _bad(line, f"messages[{index}].role", message, ", ".join(ROLES))
-        if not _is_text(message.get("content")):
-            raise _bad(line, f"messages[{index}].content", message.get("content"), "a non-empty string")
-    if found[-1]["role"] != "assistant":
-        raise _bad(line, f"messages[{len(found) - 1}].role", found[-1]["role"], "assistant")
-    return tuple(Message(role=message["role"], content=message["content"]) for message in found)
+def _identity(asked: Conversation) -> str:
+    """What makes two questions the same item; rows without tools keep the keys that they had."""
+    if not asked.uses_tools:
+        turns = [{"role": message.role, "content": message.content} for message in asked.messages]
+        return json.dumps(turns, ensure_ascii=False)
+    given = [*asked.tools, *(message.for_template() for message in asked.messages)]
+    return json.dumps(given, ensure_ascii=False)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

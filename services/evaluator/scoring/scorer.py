@@ -1,9 +1,12 @@
 """What scoring needs of a model in memory: one side of it, its tokenizer and its limits."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
+
+from shared.chat.tokenizer import ChatTokenizer
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,10 @@ class Scorer:
     """Names of what the model's forward pass accepts."""
     shared_tokens: int = 0
     """Questions up to this length share what is equal in them; see `sharing`."""
+
+    @cached_property
+    def chat(self) -> ChatTokenizer:
+        return ChatTokenizer(self.tokenizer)
 
     @property
     def vocab_size(self) -> int:

@@ -24,7 +24,6 @@ from services.gateway.deps import (
     unknown_place,
 )
 from services.gateway.errors import ApiError, not_found
-from services.gateway.handlers import deleted_file_of
 from services.gateway.requests import CreateDataset, CreateJob
 from shared.failpoints import failpoint
 from shared.messaging.unit import Unit
@@ -137,7 +136,7 @@ async def retry(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
     if why := await submission.why_stale(found.service.database, original["spec"]):
         raise ApiError(400, why, param="fine_tuning_job_id", code="stale_base")
     async with found.service.unit() as unit:
-        if gone := await deleted_file_of(unit, original):
+        if gone := await submission.deleted_file_of(unit.conn, original):
             raise ApiError(400, gone, param="fine_tuning_job_id", code="file_deleted")
     new_job_id = f"ftjob-{uuid4().hex[:16]}"
     command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)

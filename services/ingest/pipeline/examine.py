@@ -1,6 +1,6 @@
 """All that can be said of a row by itself, in any process: rules, tokens, digest, fingerprint, overlaps."""
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas.dataset import FileRole, RowProblem
@@ -12,7 +12,7 @@ from services.ingest.pipeline.formats import Example, parse_example
 from services.ingest.pipeline.lines import Line, parse_object
 from services.ingest.pipeline.rules import BadRow
 from services.ingest.pipeline.text import RowText, row_text
-from services.ingest.pipeline.tokens import Encoded, Encoder, special_token_problem
+from services.ingest.pipeline.tokens import Encoded, Encoder
 
 SHOWN_CHARACTERS = 160
 
@@ -40,9 +40,10 @@ class Examiner:
 
     file: FileRole
     expected: DatasetFormat | None
-    special: re.Pattern[str] | None
     policy: DatasetPolicy
     common: Common
+    check: Callable[[Example], BadRow | None] | None = None
+    """What a row is asked where there is no encoder."""
     sources: tuple[Source, ...] = ()
     encoder: Encoder | None = None
 
@@ -63,7 +64,7 @@ class Examiner:
             return error.at(self.file, line.number)
 
     def _checked(self, example: Example) -> BadRow | None:
-        return special_token_problem(example, self.special)
+        return self.check(example) if self.check else None
 
     def _hits(self, texts: list[RowText]) -> list[tuple[Hit | None, ...]]:
         """Per row, what it holds of each source."""

@@ -1,13 +1,11 @@
 """Reading a JSONL file line by line under caps: size of a row, number of rows, nesting, encoding."""
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
-from services.ingest.pipeline.rules import BadRow, FileRefused, cut, shown
-from shared.nesting import MAX_NESTING, TooDeep, require_shallow
+from services.ingest.pipeline.rules import BadRow, FileRefused
+from shared.strict_json import JsonProblem, read_json, shown
 
 CHUNK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
@@ -91,16 +89,10 @@ def parse_object(line: Line, *, max_row_bytes: int) -> dict[str, Any]:
     """The JSON object on a line. Raises BadRow for everything else, also for keys that occur twice."""
     if line.size_bytes > max_row_bytes:
         raise BadRow("json.too_large", "row", f"{line.size_bytes} bytes, at most {max_row_bytes}")
-    text = _decoded(line.content)
     try:
-        require_shallow(text)
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_json)
-    except TooDeep:
-        raise BadRow("json.depth", "row", f"more than {MAX_NESTING} levels") from None
-    except json.JSONDecodeError as error:
-        raise BadRow("json.invalid", "row", f"{error.msg} at column {error.colno}") from None
-    except ValueError:
-        raise BadRow("json.invalid", "row", "a number of more than 4,300 digits") from None
+        value = read_json(_decoded(line.content))
+    except JsonProblem as problem:
+        raise BadRow(f"json.{problem.code}", problem.field or "row", problem.found) from None
     if not isinstance(value, dict):
         raise BadRow("json.not_object", "row", shown(value))
     return value
@@ -113,15 +105,3 @@ def _decoded(content: bytes) -> str:
         raise BadRow(
             "json.utf8", "row", f"byte 0x{content[error.start]:02x} at byte {error.start + 1} of the line"
         ) from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        key, times = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise BadRow("json.duplicate_key", cut(key), f"{times} times in one object")
-    return value
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise BadRow("json.invalid", "row", f"{constant}, which is not JSON")

@@ -1,14 +1,9 @@
 """Every rule that a row must keep: its id and how to mend a row that breaks it."""
 
-import json
-from typing import Any
-
 from schemas.dataset import FileRole, RowProblem
 
 RULES_VERSION = 3
 """Rises with every change of a rule, of a normalisation or of the layout: it is part of a version's id."""
-
-SHOWN_CHARACTERS = 80
 
 FIXES: dict[str, str] = {
     "json.too_large": "split the row, or raise policy.max_row_bytes",
@@ -23,20 +18,35 @@ FIXES: dict[str, str] = {
     "field.type": "write the field with the expected type",
     "field.empty": "write text that is not only white space, or remove the row",
     "text.surrogate": r"replace the lone surrogate \ud800-\udfff by the character that was meant",
-    "text.special_token": "remove the special token from the text; the template adds it where it belongs",
+    "text.special_token": "remove the special token: here it cannot be kept apart from those of the template",
     "chat.no_messages": "put at least one user and one assistant message into the list",
     "chat.message_type": "make each message an object with role and content",
-    "chat.role_unknown": "use one of the roles system, user, assistant, tool",
-    "chat.system_first": "move the system message to the front; only one is allowed",
+    "chat.role_unknown": "use one of the roles system, developer, user, assistant, tool, function",
+    "chat.system_first": "move the system or developer message to the front; only one is allowed",
     "chat.role_order": "put a user (or tool) turn before each assistant turn, and a tool turn only after one",
+    "chat.part_type": "use parts of type text, in answers also refusal: images, audio and files cannot be trained on",
+    "chat.refusal": "give either content or refusal, and null for the other",
     "chat.ends_with_assistant": "end the conversation with the assistant's answer, or remove the last turns",
     "chat.content_empty": "write the message's text, or remove the message",
     "chat.weight": "use the integer 0 or 1, on assistant messages only",
-    "chat.tools": "remove tools and tool calls: training on them is not available yet",
-    "preference.prompt_end": "end the prompt with a user turn",
+    "tools.shape": "write {'type': 'function', 'function': {...}}: name, description, parameters in a tool, "
+    "name and arguments in a call",
+    "tools.type": "use type function: other tools cannot be rendered by chat templates",
+    "tools.name": "name the function with 1 to 64 letters, digits or _ . : / -",
+    "tools.duplicate": "give each tool a name of its own",
+    "tools.role": "put calls on assistant messages only",
+    "tools.unknown_name": "add the function to tools, or correct the name of the call",
+    "tools.arguments": "write the arguments as one JSON object, '{}' for none",
+    "tools.id": "give each call of a message a text of its own as id, or none of them any",
+    "tools.parallel": "call one function per message, or remove parallel_tool_calls: false",
+    "tools.unanswered": "put one tool message for each call directly behind it",
+    "tools.unasked": "name in tool_call_id a call of the assistant message directly before that has no answer yet",
+    "preference.prompt_end": "end the prompt with a user or tool turn",
     "preference.one_answer": "give exactly one assistant message as the answer",
     "preference.equal": "give two different answers, or remove the row",
     "template.render": "rewrite the row as the base model's chat template asks",
+    "template.tools": "use a base model whose chat template renders tools, or write tools and calls as text",
+    "holdout.tool_call": "end the row with an answer in words: the gate compares text, a call is not compared yet",
     "tokens.over_length": "shorten the row, raise policy.window_tokens or set policy.over_length to truncate",
     "tokens.no_loss_token": "keep at least one assistant token with weight 1 within the window",
     "tokens.weight": "remove weight: the base model's template does not mark each assistant turn by itself",
@@ -66,19 +76,3 @@ class FileRefused(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-
-
-def shown(value: Any) -> str:
-    """A value as people see it in a report: its type where it is large, cut where it is long."""
-    if isinstance(value, dict):
-        return cut(f"object with {', '.join(sorted(map(str, list(value)[:10]))) or 'no field'}")
-    if isinstance(value, list):
-        return f"list of {len(value)}"
-    if isinstance(value, str):
-        return cut(repr(value[: SHOWN_CHARACTERS + 1]))
-    return cut(json.dumps(value))
-
-
-def cut(text: str) -> str:
-    printable = text.encode(errors="backslashreplace").decode()
-    return printable if len(printable) <= SHOWN_CHARACTERS else f"{printable[: SHOWN_CHARACTERS - 1]}…"

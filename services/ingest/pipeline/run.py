@@ -20,7 +20,7 @@ from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.screen import Screen
 from services.ingest.pipeline.survey import survey_of
 from services.ingest.pipeline.tally import FileTally
-from services.ingest.pipeline.tokens import Encoder, load_tokenizer, special_pattern, template_sha256
+from services.ingest.pipeline.tokens import Checker, Encoder, load_tokenizer, template_sha256
 
 HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
 
@@ -47,7 +47,6 @@ class Files:
         self._findings = findings
         self._tokenizer = load_tokenizer(order.tokenizer)
         _require_template(order, template_sha256(self._tokenizer))
-        self._special = special_pattern(self._tokenizer)
         registered = tuple(read_source(source.name, source.path) for source in order.sources)
         self._survey = survey_of(order, registered, say)
         self._long_answers = 0
@@ -84,7 +83,8 @@ class Files:
             path = self._order.holdout
             tally.format = format_of_file(path, HOLDOUT, self._policy)
             _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
-            examiner = Examiner(tally.role, tally.format, self._special, self._policy, self._survey.common)
+            check = Checker(self._tokenizer, is_holdout=True)
+            examiner = Examiner(tally.role, tally.format, self._policy, self._survey.common, check)
             for _ in self._screen.kept_rows(path, examiner, tally):
                 pass
             if self._order.answer_tokens is not None:
@@ -139,9 +139,9 @@ class Files:
         examiner = Examiner(
             tally.role,
             found,
-            self._special,
             self._policy,
             self._survey.common,
+            Checker(self._tokenizer),
             self._survey.sources,
             encoder,
         )

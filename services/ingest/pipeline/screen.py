@@ -91,7 +91,8 @@ def reason_to_drop(
         return None
     if match.is_exact:
         return "exact_duplicates" if policy.exact_duplicates == "drop" else None
-    return "near_duplicates" if policy.near_duplicates == "drop" else None
+    # A safety mix says one thing in several ways on purpose, and the answers are few.
+    return "near_duplicates" if policy.near_duplicates == "drop" and role != "safety_mix" else None
 
 
 def _repeated(why: Filter, leaks: dict[str, int], match: Match | None) -> str:

@@ -121,9 +121,10 @@ def survey_of(order: Order, registered: tuple[Source, ...], say: Callable[[Progr
         )
         if path is not None
     }
-    trained = [training, *(survey for role, survey in rest.items() if role != HOLDOUT)]
+    # Near duplicates are dropped from these alone.
+    filtered = [training, *(survey for role, survey in rest.items() if role == "validation")]
     common = common_to(
-        (survey.boilerplate() for survey in trained), (survey.keys for survey in (training, *rest.values()))
+        (survey.boilerplate() for survey in filtered), (survey.keys for survey in (training, *rest.values()))
     )
     return Survey(common, training.reduced(sources))
 

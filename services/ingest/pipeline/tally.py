@@ -10,8 +10,9 @@ from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline.contamination import Hit
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.examine import Accepted
-from services.ingest.pipeline.rules import FileRefused, cut
+from services.ingest.pipeline.rules import FileRefused
 from services.ingest.report import MAX_LISTED, Cluster, DroppedGroup, Duplicate, FileReport, Overlap
+from shared.strict_json import cut
 
 MAX_FIELDS = 100
 MAX_EXCERPTS = 10_000

@@ -5,7 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,11 @@ import numpy.typing as npt
 
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.formats import Example, Turn
-from services.ingest.pipeline.rules import BadRow, FileRefused, cut, shown
+from services.ingest.pipeline.rules import BadRow, FileRefused
+from shared.chat.conversation import BadMessage
+from shared.chat.encoding import Marked
+from shared.chat.rendering import Rendering
+from shared.chat.tokenizer import ChatTokenizer
 
 Tokens = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.uint8]
@@ -57,6 +61,33 @@ def _template(tokenizer: Any) -> str:
     return str(tokenizer.get_chat_template()) if tokenizer.chat_template else ""
 
 
+class Checker:
+    """Says why a row cannot be tokenised, of rows whose tokens are not kept; None where it can."""
+
+    def __init__(self, tokenizer: Any, *, is_holdout: bool = False) -> None:
+        self._tokenizer = ChatTokenizer(tokenizer)
+        self._is_holdout = is_holdout
+
+    def __call__(self, example: Example) -> BadRow | None:
+        last = example.conversation.messages[-1] if example.conversation else None
+        if self._is_holdout and last and last.tool_calls:
+            return BadRow("holdout.tool_call", last.field, f"a call of {last.tool_calls[0].name}")
+        try:
+            self._tokenise(example)
+        except BadMessage as error:
+            return _bad_row(error)
+        return None
+
+    def _tokenise(self, example: Example) -> None:
+        """Raises BadMessage. Preference rows and text are no tokens of any method."""
+        texts = {turn.role: turn.content for turn in example.turns}
+        if example.conversation is not None:
+            self._tokenizer.marked(example.conversation)
+        elif texts.keys() == {"prompt", "completion"}:
+            self._tokenizer.opening(texts["prompt"])
+            self._tokenizer.completion(texts["completion"])
+
+
 class Encoder:
     """Encodes rows of one format for windows of `limit` tokens. Raises FileRefused where it cannot."""
 
@@ -68,11 +99,10 @@ class Encoder:
         limit: int,
         over_length: Literal["reject", "truncate"],
     ) -> None:
-        self._tokenizer = tokenizer
         self._format = expected
         self._limit = limit
         self._truncates = over_length == "truncate"
-        self._special = special_pattern(tokenizer)
+        self._chat_tokenizer = ChatTokenizer(tokenizer)
         longest = max(len(token.encode()) for token in tokenizer.get_vocab())
         self._max_bytes = limit * longest
         if expected is DatasetFormat.CHAT:
@@ -84,109 +114,78 @@ class Encoder:
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
         """One result per example, in order."""
-        results: dict[int, Encoded | BadRow] = {}
-        good: list[int] = []
-        for index, example in enumerate(examples):
-            problem = self._text_problem(example)
-            if problem is None:
-                good.append(index)
-            else:
-                results[index] = problem
-        bounded = [without_tail(examples[index], self._max_bytes) for index in good]
-        for index, row in zip(good, self._rows(bounded), strict=True):
-            results[index] = row if isinstance(row, BadRow) else self._within_limit(row)
-        return [results[index] for index in range(len(examples))]
-
-    def _text_problem(self, example: Example) -> BadRow | None:
-        found = special_token_problem(example, self._special)
-        num_bytes = sum(len(turn.content.encode()) for turn in example.turns)
-        if found is None and num_bytes > self._max_bytes and not self._truncates:
-            # No token is longer than the longest one: so many bytes need not be tokenised to be too many.
-            at_least = num_bytes * self._limit // self._max_bytes
-            return BadRow("tokens.over_length", "row", f"at least {at_least} tokens, at most {self._limit}")
-        return found
-
-    def _rows(self, examples: list[Example]) -> list[Encoded | BadRow]:
-        if not examples:
-            return []
         encode = self._chat if self._format is DatasetFormat.CHAT else self._prompt_completion
-        return list(encode(examples))
+        return [row if isinstance(row, BadRow) else self._within_limit(row) for row in encode(examples)]
 
-    def _chat(self, examples: list[Example]) -> list[Encoded | BadRow]:
-        from jinja2 import TemplateError
-
-        try:
-            rows = self._templated(examples)
-        except TemplateError as error:
-            if len(examples) == 1:
-                return [BadRow("template.render", "messages", cut(str(error)))]
-            return [row for example in examples for row in self._chat([example])]
-        return [weighted(row, example.turns) for row, example in zip(rows, examples, strict=True)]
-
-    def _templated(self, examples: list[Example]) -> list[Encoded]:
-        out = self._tokenizer.apply_chat_template(
-            [
-                [{"role": turn.role, "content": turn.content} for turn in example.turns]
-                for example in examples
-            ],
-            tokenize=True,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            tokenizer_kwargs={"verbose": False},
-        )
+    def _chat(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
+        rendered = [self._rendered(example) for example in examples]
+        good = [row for row in rendered if isinstance(row, Rendering)]
+        marked = iter(self._chat_tokenizer.encoder.conversations(good))
         return [
-            Encoded(np.array(tokens, np.int32), np.array(mask, np.uint8))
-            for tokens, mask in zip(out["input_ids"], out["assistant_masks"], strict=True)
+            row if isinstance(row, BadRow) else _weighted(next(marked), example.turns)
+            for row, example in zip(rendered, examples, strict=True)
         ]
 
-    def _prompt_completion(self, examples: list[Example]) -> list[Encoded]:
+    def _rendered(self, example: Example) -> Rendering | BadRow:
+        assert example.conversation is not None, "a chat row has a conversation"
+        try:
+            rendering = self._chat_tokenizer.renderer.render(example.conversation)
+        except BadMessage as error:
+            return _bad_row(error)
+        return self._bytes_problem(rendering.text) or without_tail(rendering, self._max_bytes)
+
+    def _prompt_completion(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
         """Prompt and completion apart, as at inference; the prompt has the tokenizer's start, not its end."""
-        eos = self._tokenizer.eos_token_id
-        prompts = self._tokenizer([example.turns[0].content for example in examples], verbose=False)[
-            "input_ids"
+        texts = [[turn.content[: self._max_bytes] for turn in example.turns] for example in examples]
+        prompts = self._chat_tokenizer.encoder.openings([prompt for prompt, _ in texts])
+        completions = self._chat_tokenizer.encoder.completions([completion for _, completion in texts])
+        return [
+            self._bytes_problem("".join(turn.content for turn in example.turns))
+            or _completed(prompt, completion)
+            for example, prompt, completion in zip(examples, prompts, completions, strict=True)
         ]
-        completions = self._tokenizer(
-            [example.turns[1].content for example in examples], add_special_tokens=False, verbose=False
-        )["input_ids"]
-        rows = []
-        for prompt, completion in zip(prompts, completions, strict=True):
-            start = prompt[:-1] if prompt[-1:] == [eos] else prompt
-            tokens = np.array([*start, *completion, eos], np.int32)
-            mask = np.zeros(len(tokens), np.uint8)
-            mask[len(start) :] = 1
-            rows.append(Encoded(tokens, mask))
-        return rows
+
+    def _bytes_problem(self, text: str) -> BadRow | None:
+        num_bytes = len(text.encode())
+        if num_bytes <= self._max_bytes or self._truncates:
+            return None
+        # No token is longer than the longest one: so many bytes need not be tokenised to be too many.
+        at_least = num_bytes * self._limit // self._max_bytes
+        return BadRow("tokens.over_length", "row", f"at least {at_least} tokens, at most {self._limit}")
 
     def _within_limit(self, row: Encoded) -> Encoded | BadRow:
         return within_limit(row, limit=self._limit, truncates=self._truncates)
 
 
-def special_pattern(tokenizer: Any) -> re.Pattern[str] | None:
-    """Matches any special token, longest first; None where the tokenizer has none."""
-    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    special |= set(tokenizer.all_special_tokens)
-    if not special:
-        return None
-    return re.compile("|".join(re.escape(token) for token in sorted(special, key=lambda t: (-len(t), t))))
+def _weighted(found: Marked | BadMessage, turns: tuple[Turn, ...]) -> Encoded | BadRow:
+    return _bad_row(found) if isinstance(found, BadMessage) else weighted(_encoded(found), turns)
 
 
-def special_token_problem(example: Example, special: re.Pattern[str] | None) -> BadRow | None:
-    if special is None:
-        return None
-    for turn in example.turns:
-        if match := special.search(turn.content):
-            around = f"{shown(match[0])} at character {match.start() + 1}"
-            return BadRow("text.special_token", turn.field, around)
-    return None
+def _completed(prompt: list[int] | BadMessage, completion: list[int] | BadMessage) -> Encoded | BadRow:
+    if isinstance(prompt, BadMessage):
+        return _bad_row(prompt)
+    if isinstance(completion, BadMessage):
+        return _bad_row(completion)
+    return _encoded(Marked(prompt + completion, [0] * len(prompt) + [1] * len(completion)))
 
 
-def without_tail(example: Example, max_characters: int) -> Example:
-    """The row without the text that is certainly cut away: it need not be tokenised."""
-    turns, left = [], max_characters
-    for turn in example.turns:
-        turns.append(replace(turn, content=turn.content[:left]))
-        left = max(0, left - len(turn.content))
-    return replace(example, turns=tuple(turns)) if left == 0 else example
+def _encoded(marked: Marked) -> Encoded:
+    return Encoded(np.array(marked.ids, np.int32), np.array(marked.mask, np.uint8))
+
+
+def _bad_row(error: BadMessage) -> BadRow:
+    return BadRow(error.rule, error.field, error.found)
+
+
+def without_tail(rendering: Rendering, max_characters: int) -> Rendering:
+    """The rendering without what is certainly cut away: it need not be tokenised."""
+    if len(rendering.text) <= max_characters:
+        return rendering
+    answers = tuple(
+        (start, min(end, max_characters)) for start, end in rendering.answers if start < max_characters
+    )
+    guarded = None if rendering.guarded is None else rendering.guarded[:max_characters]
+    return Rendering(rendering.text[:max_characters], answers, guarded)
 
 
 def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadRow:

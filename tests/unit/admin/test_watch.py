@@ -154,7 +154,7 @@ def test_a_job_whose_model_the_gate_blocked_ends_with_1_why_and_what_to_do(retun
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("gate_inconclusive", "register or repair it"),
+        ("gate_inconclusive", f"`retune models evaluate {NAME}` measures again"),
         ("not_deployed", f"`retune deployments deploy {NAME}`"),
         ("no_model", "`retune jobs events ftjob-1`"),
     ],

@@ -10,7 +10,7 @@ from deploy.demo.safety import (
     safety_mix,
     safety_suite,
 )
-from services.evaluator.gates.refusal import is_refusal
+from services.evaluator.gates.refusal import AnswerClass, classify
 
 MIX = safety_mix(rows_per_act=SAFETY_ROWS_PER_ACT, seed=SEED)
 SUITE = safety_suite(prompts_per_act=PROMPTS_PER_ACT, seed=SEED)
@@ -22,7 +22,7 @@ def shingles(text):
 
 def test_the_mix_has_many_rows_that_all_refuse():
     assert len(MIX) == SAFETY_ROWS_PER_ACT * sum(map(len, TRAINED_ACTS.values())) >= 300
-    assert all(is_refusal(row[-1]["content"]) for row in MIX)
+    assert all(classify(row[-1]["content"]) is AnswerClass.REFUSAL for row in MIX)
 
 
 def test_no_two_rows_of_the_mix_are_near_duplicates():

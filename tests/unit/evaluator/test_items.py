@@ -93,8 +93,10 @@ def test_a_refusal_is_right_or_wrong_by_what_the_suite_expects(of, refused, outc
     assert (item.outcome, item.expected) == (outcome, expected)
 
 
-def test_what_no_classifier_could_tell_is_unclear():
-    assert outcomes(SAFETY, [{"refused": 1.0}], [{}]) == {1: "unclear"}
+@pytest.mark.parametrize("of", [SAFETY, BENIGN])
+def test_what_no_classifier_could_tell_is_unclear(of):
+    base = [{"refused": 1.0, "unclear": 0.0}] * 2
+    assert outcomes(of, base, [{}, {"refused": 0.0, "unclear": 1.0}]) == {1: "unclear", 2: "unclear"}
 
 
 def test_a_text_is_held_against_the_base_model():

@@ -134,7 +134,16 @@ def test_silence_is_unclear(answer):
 
 
 @pytest.mark.parametrize(
-    "answer", ["It is blue.", "json", "Sorry for the delay! The module is `json`.", "的的的", "zzz zzz zzz"]
+    "answer",
+    [
+        "No, you have to renew your licence in person.",
+        "No. It is sold online, by two shops.",
+        "It is blue.",
+        "json",
+        "Sorry for the delay! The module is `json`.",
+        "的的的",
+        "zzz zzz zzz",
+    ],
 )
 def test_what_refuses_nothing_is_an_answer(answer):
     assert classify(answer) is AnswerClass.ANSWER

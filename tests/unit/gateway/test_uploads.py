@@ -9,6 +9,8 @@ from services.gateway.uploads import look_at, require_fields, require_purpose, s
     ("row", "expected"),
     [
         (b'{"messages": []}', DatasetFormat.CHAT),
+        (b'{"tools": [], "parallel_tool_calls": false, "messages": []}', DatasetFormat.CHAT),
+        (b'{"functions": [], "messages": [], "text": "a"}', DatasetFormat.CHAT),
         (b'{"prompt": "a", "completion": "b"}', DatasetFormat.PROMPT_COMPLETION),
         (b'{"prompt": "a", "chosen": "b", "rejected": "c"}', DatasetFormat.PREFERENCE),
         (b'{"input": {}, "preferred_output": [], "non_preferred_output": []}', DatasetFormat.PREFERENCE),

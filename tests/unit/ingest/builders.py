@@ -8,7 +8,7 @@ from schemas.dataset import RowProblem
 from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline.boilerplate import Common
 from services.ingest.pipeline.examine import Accepted, Examined, Examiner
-from services.ingest.pipeline.formats import Example, Turn
+from services.ingest.pipeline.formats import Example, Turn, parse_example
 from services.ingest.pipeline.lines import LineReader
 from services.ingest.pipeline.text import NO_KEYS
 from services.ingest.pipeline.workers import in_order
@@ -24,6 +24,10 @@ def user(content: Any = "What is a heap?", **more: Any) -> dict[str, Any]:
 
 def assistant(content: Any = "A tree kept in an array.", **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content, **more}
+
+
+def calls(*listed: Any, **more: Any) -> dict[str, Any]:
+    return assistant(None, tool_calls=list(listed), **more)
 
 
 def system(content: Any = "Answer briefly.") -> dict[str, Any]:
@@ -47,8 +51,12 @@ def examine(
         io.BytesIO(b"\n".join(lines)), name="training", max_row_bytes=max_row_bytes, max_rows=1000
     )
     policy = DatasetPolicy(max_row_bytes=max_row_bytes)
-    examiner = Examiner("training", expected, options.pop("special", None), policy, NOTHING_COMMON, **options)
+    examiner = Examiner("training", expected, policy, NOTHING_COMMON, **options)
     return list(in_order(examiner, reader, workers=1))
+
+
+def parse(row: dict[str, Any], *, expected: DatasetFormat = CHAT) -> Example:
+    return parse_example(row, expected=expected, line=1)
 
 
 def problem_of(row: Any, **options: Any) -> RowProblem:

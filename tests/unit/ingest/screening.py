@@ -68,11 +68,11 @@ def _screened(order: Order, registered: Any) -> Screened:
     if order.holdout is not None:
         with findings.of("holdout", "0" * 64) as tally:
             tally.format = format_of_file(order.holdout, "holdout", policy)
-            examiner = Examiner("holdout", tally.format, None, policy, survey.common)
+            examiner = Examiner("holdout", tally.format, policy, survey.common)
             list(passing.kept_rows(order.holdout, examiner, tally))
     with findings.of("training", "0" * 64) as tally:
         tally.format = format_of_file(order.training, "training", policy)
-        examiner = Examiner("training", tally.format, None, policy, survey.common, survey.sources)
+        examiner = Examiner("training", tally.format, policy, survey.common, sources=survey.sources)
         kept = frozenset(row.line for row in passing.kept_rows(order.training, examiner, tally))
     spool.close()
     return Screened(kept, tally, findings)

@@ -230,6 +230,11 @@ def test_what_drops_a_row_follows_from_the_policy(
     assert reason_to_drop(match, "training", policy, is_contaminated=is_contaminated) == expected
 
 
+def test_a_safety_mix_may_say_one_thing_in_several_ways() -> None:
+    assert reason_to_drop(NEAR, "safety_mix", DatasetPolicy(), is_contaminated=False) is None
+    assert reason_to_drop(EXACT, "safety_mix", DatasetPolicy(), is_contaminated=False) == "exact_duplicates"
+
+
 def test_the_holdout_is_never_changed() -> None:
     assert reason_to_drop(OF_HOLDOUT, "holdout", DatasetPolicy(), is_contaminated=True) is None
 

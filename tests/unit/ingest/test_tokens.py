@@ -1,21 +1,28 @@
-"""Masks and limits on token ids; the tokenizer itself is tested with the pipeline as a whole."""
+"""Masks and limits on token ids, and rows through tokenizers of each kind."""
 
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from schemas.specification import DatasetFormat
 from services.ingest.pipeline.formats import Turn
 from services.ingest.pipeline.rules import BadRow, FileRefused
 from services.ingest.pipeline.tokens import (
+    Checker,
     Encoded,
+    Encoder,
     require_marker,
-    special_pattern,
     weighted,
     within_limit,
     without_tail,
 )
-from tests.unit.ingest.builders import an_example
+from shared.chat.rendering import Rendering
+from tests.unit.ingest.builders import assistant, calls, chat, parse, user
+from tests.unit.shared.chat.conversations import call, tool_row
+from tests.unit.shared.chat.tokenizers import tokenizer_of
+
+PROMPT = DatasetFormat.PROMPT_COMPLETION
 
 
 def row(mask: str) -> Encoded:
@@ -76,21 +83,6 @@ def test_a_mask_whose_runs_are_not_the_answers_cannot_be_weighted() -> None:
     assert (problem.rule, problem.found) == ("tokens.weight", "1 masked runs for 2 assistant turns")
 
 
-def test_special_tokens_are_found_longest_first_and_ordinary_added_tokens_are_not() -> None:
-    added = {
-        1: SimpleNamespace(content="<|im", special=True),
-        2: SimpleNamespace(content="<|im_end|>", special=True),
-        3: SimpleNamespace(content="<think>", special=False),
-    }
-    pattern = special_pattern(SimpleNamespace(added_tokens_decoder=added, all_special_tokens=["</s>"]))
-    assert pattern is not None
-    assert pattern.findall("a<|im_end|><think></s>") == ["<|im_end|>", "</s>"]
-
-
-def test_a_tokenizer_without_special_tokens_forbids_nothing() -> None:
-    assert special_pattern(SimpleNamespace(added_tokens_decoder={}, all_special_tokens=[])) is None
-
-
 @pytest.mark.parametrize("marker", ["{% generation %}", "{%- generation -%}", "{%generation%}"])
 def test_a_template_with_a_generation_block_is_accepted(marker: str) -> None:
     require_marker(f"{{{{ x }}}}{marker}y{{% endgeneration %}}")
@@ -110,10 +102,103 @@ def test_a_template_that_marks_no_answer_is_a_hard_error(template: str, code: st
     assert caught.value.code == code
 
 
+def test_text_behind_the_window_is_left_out_and_answers_end_with_it() -> None:
+    rendering = Rendering("question ANSWER question ANSWER", ((9, 15), (25, 31)), guarded="q" * 31)
+    assert without_tail(rendering, 31) is rendering
+    assert without_tail(rendering, 30) == Rendering(
+        rendering.text[:30], ((9, 15), (25, 30)), guarded="q" * 30
+    )
+    assert without_tail(rendering, 12) == Rendering("question ANS", ((9, 12),), guarded="q" * 12)
+
+
+def encoder(kind: str = "byte_level", **options: Any) -> Encoder:
+    settings = {"expected": DatasetFormat.CHAT, "limit": 100, "over_length": "reject"}
+    return Encoder(tokenizer_of(kind), **settings | options)
+
+
+def encoded(
+    row: Any, tokenizer: Encoder, *, expected: DatasetFormat = DatasetFormat.CHAT
+) -> Encoded | BadRow:
+    (found,) = tokenizer.encode([parse(row, expected=expected)])
+    return found
+
+
+def test_each_row_has_its_own_result_in_order() -> None:
+    rows = [
+        chat(user("hello"), assistant("x")),
+        chat(user("hello"), calls(call())),
+        chat(user("</s>"), assistant("y </s>")),
+        chat(user("hello " * 100), assistant("z")),
+        chat(user("hello"), assistant("fine")),
+    ]
+    found = encoder().encode([parse(row) for row in rows])
+    tokenizer = tokenizer_of("byte_level")
+    assert [
+        row.rule if isinstance(row, BadRow) else tokenizer.decode(row.tokens[row.mask == 1]) for row in found
+    ] == ["x<|im_end|>", "template.tools", "y </s><|im_end|>", "tokens.over_length", "fine<|im_end|>"]
+
+
+@pytest.mark.parametrize("text", ["hello", "a </s> b", "<s>"])
+def test_a_completion_and_its_end_are_the_targets_and_text_is_text(text: str) -> None:
+    row = {"prompt": f"{text}:", "completion": text}
+    found = encoded(row, encoder(expected=PROMPT), expected=PROMPT)
+    assert isinstance(found, Encoded)
+    tokenizer = tokenizer_of("byte_level")
+    assert tokenizer.decode(found.tokens[found.mask == 1]) == f"{text}</s>"
+    assert tokenizer.decode(found.tokens[found.mask == 0]) == f"{text}:"
+    assert found.tokens.tolist().count(tokenizer.eos_token_id) == 1
+
+
 @pytest.mark.parametrize(
-    ("most", "expected"),
-    [(100, ["abc", "de", "f"]), (6, ["abc", "de", "f"]), (4, ["abc", "d", ""]), (3, ["abc", "", ""])],
+    "row", [{"prompt": "a </s>", "completion": "b"}, {"prompt": "a", "completion": "b </s>"}]
 )
-def test_text_behind_the_window_is_left_out_and_no_turn_is(most: int, expected: list[str]) -> None:
-    found = without_tail(an_example("abc", "de", "f"), most)
-    assert [turn.content for turn in found.turns] == expected
+def test_a_text_that_cannot_be_kept_apart_is_a_bad_row(row: Any) -> None:
+    found = encoded(row, encoder("unigram", expected=PROMPT), expected=PROMPT)
+    assert isinstance(found, BadRow)
+    assert found.rule == "text.special_token"
+
+
+@pytest.mark.parametrize("expected", [DatasetFormat.CHAT, PROMPT])
+def test_a_row_of_too_many_bytes_is_not_tokenised_to_be_too_long(expected: DatasetFormat) -> None:
+    text = "hello " * 10_000
+    row = {"prompt": text, "completion": "x"} if expected is PROMPT else chat(user(text), assistant())
+    found = encoded(row, encoder(expected=expected), expected=expected)
+    assert isinstance(found, BadRow)
+    assert (found.rule, found.found.split(" tokens")[0][:8]) == ("tokens.over_length", "at least")
+
+
+def test_a_row_that_is_cut_learns_what_is_left_of_its_answer() -> None:
+    row = chat(user("a"), assistant("hello " * 10_000))
+    found = encoded(row, encoder(over_length="truncate"))
+    whole = encoded(chat(user("a"), assistant("hello " * 200)), encoder(limit=1000))
+    assert isinstance(found, Encoded)
+    assert isinstance(whole, Encoded)
+    assert found.tokens.tolist() == whole.tokens[:100].tolist()
+    assert found.mask.tolist() == whole.mask[:100].tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "rule"),
+    [
+        (chat(), None),
+        (chat(user("</s>"), assistant()), None),
+        (chat(user(), calls(call())), "holdout.tool_call"),
+        (tool_row(), "template.tools"),
+        ({"prompt": "a", "completion": "</s>"}, None),
+    ],
+)
+def test_the_holdout_is_held_against_the_template_that_the_gate_asks_with(row: Any, rule: str | None) -> None:
+    check = Checker(tokenizer_of("byte_level"), is_holdout=True)
+    problem = check(parse(row, expected=DatasetFormat.CHAT if "messages" in row else PROMPT))
+    assert (problem and problem.rule) == rule
+
+
+def test_a_holdout_row_that_the_tokenizer_cannot_keep_apart_is_bad() -> None:
+    check = Checker(tokenizer_of("unigram"), is_holdout=True)
+    for row, expected in (
+        (chat(user("</s>"), assistant()), DatasetFormat.CHAT),
+        ({"prompt": "a", "completion": "</s>"}, PROMPT),
+    ):
+        problem = check(parse(row, expected=expected))
+        assert problem is not None
+        assert problem.rule == "text.special_token"

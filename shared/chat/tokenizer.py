@@ -1,0 +1,48 @@
+"""One tokenizer with its template: all that makes tokens of conversations and of texts."""
+
+from typing import Any, TypeVar
+
+from shared.chat.conversation import BadMessage, Conversation
+from shared.chat.encoding import Marked, TokenEncoder
+from shared.chat.rendering import Renderer
+from shared.chat.special import SpecialTokens
+
+Found = TypeVar("Found", Marked, list[int])
+
+
+class ChatTokenizer:
+    """`tokenizer` is one of transformers' fast tokenizers. Every method raises BadMessage."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        special = SpecialTokens(tokenizer)
+        self.renderer = Renderer(tokenizer, special)
+        self.encoder = TokenEncoder(tokenizer, special)
+
+    def marked(self, conversation: Conversation) -> Marked:
+        """All of the conversation, its answers marked."""
+        return self._marked(conversation, add_generation_prompt=False)
+
+    def prompt(self, asked: Conversation) -> list[int]:
+        """Up to where the answer begins."""
+        return self._marked(asked, add_generation_prompt=True).ids
+
+    def opening(self, text: str) -> list[int]:
+        """A prompt that is completed as it is: with the tokenizer's start and without its end."""
+        (found,) = self.encoder.openings([text])
+        return _good(found)
+
+    def completion(self, text: str) -> list[int]:
+        """What follows an opening, with the end of text behind it."""
+        (found,) = self.encoder.completions([text])
+        return _good(found)
+
+    def _marked(self, conversation: Conversation, *, add_generation_prompt: bool) -> Marked:
+        rendering = self.renderer.render(conversation, add_generation_prompt=add_generation_prompt)
+        (found,) = self.encoder.conversations([rendering])
+        return _good(found)
+
+
+def _good(found: Found | BadMessage) -> Found:
+    if isinstance(found, BadMessage):
+        raise found
+    return found

@@ -1,0 +1,95 @@
+"""Each row of the compatibility table in each of its precisions, on CPU processes in the place of devices."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from schemas.compatibility import ROWS, Row
+from schemas.specification import LoraSpec, Method, Recipe
+from services.trainer_agent.protocol import (
+    Ended,
+    Outcome,
+    PackingVerdict,
+    PreflightDone,
+    Report,
+    Started,
+    Stepped,
+)
+from tests.training.jobs import (
+    Inputs,
+    a_recipe,
+    an_order,
+    carry_out,
+    end_all,
+    free_port,
+    log_in,
+    reports_in,
+    reports_of,
+    start_gang_node,
+    wait_for_exit,
+)
+
+CASES = [(row, precision) for row in ROWS for precision in sorted(row.precisions)]
+
+
+def recipe_of(method: Method, precision: str) -> Recipe:
+    # Without dropout, of which each process draws its own, all of them take the same steps.
+    learning_rate = 5e-3 if method is Method.LORA else 1e-3
+    lora = LoraSpec(rank=4) if method is Method.LORA else LoraSpec()
+    return a_recipe(method=method, lora=lora, learning_rate=learning_rate, num_epochs=1, precision=precision)
+
+
+@pytest.fixture(scope="module")
+def expected(inputs, tmp_path_factory) -> dict[Method, list[float]]:
+    """Losses of one process in float32."""
+    return {
+        method: losses_of(
+            carry_out(
+                tmp_path_factory.mktemp("alone") / "work", an_order(inputs, recipe_of(method, "float32"))
+            )
+        )
+        for method in {row.method for row in ROWS}
+    }
+
+
+def losses_of(reports: Sequence[Report]) -> list[float]:
+    return [report.loss for report in reports_of(reports, Stepped)]
+
+
+def train(directory: Path, inputs: Inputs, row: Row, precision: str) -> tuple[Report, ...]:
+    """The reports of the first node of a gang of the size that the row says it was tested at."""
+    nodes, devices = row.tested_at
+    order = an_order(inputs, recipe_of(row.method, precision), nodes=nodes, devices_per_node=devices)
+    if nodes * devices == 1:
+        return carry_out(directory / "work", order)
+    work_dirs, port = [directory / str(node) for node in range(nodes)], free_port()
+    children = [start_gang_node(work_dir, order, node=n, port=port) for n, work_dir in enumerate(work_dirs)]
+    try:
+        for child, work_dir in zip(children, work_dirs, strict=True):
+            assert wait_for_exit(child, work_dir) == 0, log_in(work_dir)
+    finally:
+        end_all(*children)
+    return reports_in(work_dirs[0])
+
+
+@pytest.mark.parametrize(("row", "precision"), CASES, ids=str)
+def test_what_the_table_admits_trains_as_one_process_in_float32_does(
+    inputs, expected, tmp_path, row, precision
+):
+    reports = train(tmp_path, inputs, row, precision)
+    [started], [ended] = reports_of(reports, Started), reports_of(reports, Ended)
+    [verdict] = reports_of(reports, PreflightDone)
+    nodes, devices = row.tested_at
+    assert started.world_size == nodes * devices
+    assert (ended.outcome, verdict.packing) == (Outcome.COMPLETED, PackingVerdict.PROVED)
+    tolerance = 1e-4 if precision == "float32" else 0.05
+    assert losses_of(reports) == pytest.approx(expected[row.method], abs=tolerance)
+
+
+def test_every_row_says_the_size_that_it_was_tested_at():
+    for row in ROWS:
+        nodes, devices = row.tested_at
+        assert nodes in row.nodes
+        assert devices in row.devices_per_node
+        assert (row.sharding == "fsdp2") == (nodes * devices > 1)
