@@ -168,9 +168,12 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
     assert len(lines) == 2 * (40 + 120 + 100 + 100)
     assert await world.objects.head(layout.evaluation(verdict.eval_id, layout.EVALUATION_LOG)) is not None
     shown = {}
-    for group in ("holdout", "suites"):
-        page = await world.objects.get_bytes(layout.evaluation_items(verdict.eval_id, group, 0))
-        shown[group] = [json.loads(line) for line in page.splitlines()]
+    for group, num_pages in (("holdout", 1), ("suites", 3)):
+        pages = [
+            await world.objects.get_bytes(layout.evaluation_items(verdict.eval_id, group, page))
+            for page in range(num_pages)
+        ]
+        shown[group] = [json.loads(line) for page in pages for line in page.splitlines()]
     assert {item["stage"] for item in shown["holdout"]} == {"holdout"}
     first = shown["holdout"][-1]
     assert (first["outcome"], first["expected"], first["answer"]) == ("passed", "alpha", "alpha")
