@@ -22,7 +22,10 @@ def share_interval(hits: float, count: int, *, level: float = LEVEL) -> Interval
     center = (hits + z * z / 2) / (count + z * z)
     variance = hits * (count - hits) / count + z * z / 4
     half = z / (count + z * z) * math.sqrt(max(0.0, variance))
-    return Interval(low=max(0.0, center - half), high=min(1.0, center + half))
+    # Of no hits and of nothing but hits the ends are the share itself, but for rounding.
+    return Interval(
+        low=max(0.0, min(center - half, hits / count)), high=min(1.0, max(center + half, hits / count))
+    )
 
 
 def paired_interval(gained: int, lost: int, count: int, *, level: float = LEVEL) -> Interval:

@@ -375,6 +375,22 @@ class TestIntervals:
         assert none.high == pytest.approx(0.031, abs=0.001)
         assert all_.low == pytest.approx(0.969, abs=0.001)
 
+    @pytest.mark.parametrize("count", [20, 60, 100, 120, 400, 961, 1000])
+    def test_hold_the_share_and_the_change_that_were_found(self, count):
+        for hits in range(count + 1):
+            interval = share_interval(hits, count)
+            assert 0.0 <= interval.low <= hits / count <= interval.high <= 1.0
+        for gained, lost in [
+            (0, 0),
+            (count, 0),
+            (0, count),
+            (1, 0),
+            (count // 2, count // 2),
+            (count - 1, 1),
+        ]:
+            interval = paired_interval(gained, lost, count)
+            assert interval.low <= (gained - lost) / count <= interval.high
+
     @pytest.mark.parametrize(("gained", "lost"), [(0, 4), (1, 6), (5, 0), (9, 9), (3, 12)])
     def test_of_few_changes_agree_with_mcnemar(self, gained, lost):
         """Zero lies outside where the score test rejects: (gained - lost)² / (gained + lost) > 3.84."""
