@@ -69,7 +69,7 @@ def ask_choices(
     asked: dict[str, Asked] = {}
     for subject, some in _by_subject(kind, rows):
         shots = [row for row in examples if row.subject == subject]
-        task = _task(kind, subject, some, shots, num_fewshot=num_fewshot, seed=scorer.seed)
+        task = make_task(kind, subject, some, shots, num_fewshot=num_fewshot, seed=scorer.seed)
         task.build_all_requests()
         requests = groupby(task.instances, key=lambda request: request.doc_id)
         per_row = [[request.args for request in found] for _, found in requests]
@@ -102,7 +102,7 @@ def _by_subject(kind: BenchmarkKind, rows: Sequence[AskedRow]) -> Iterator[tuple
         yield subject, list(some)
 
 
-def _task(
+def make_task(
     kind: BenchmarkKind,
     subject: str,
     rows: Sequence[AskedRow],
