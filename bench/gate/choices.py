@@ -2,7 +2,7 @@
 
 Both sides get the requests of lm-eval's own tasks, made before the clock, and a random Llama in float32. The clock
 starts at texts and stops at log-likelihoods: both tokenise, batch and score. Before it, both score a few questions.
-In each round the questions are other ones; every log-likelihood of both sides is compared: equal to 1e-5 relative.
+In each round the questions are other ones, and every log-likelihood is compared: equal to 1e-5 relative.
 The peer gets each of its batch sizes in turn; it is compared at its best.
 
 Three tasks, since what can be shared differs: `truthfulqa_mc2` has one beginning for all questions and answers of
