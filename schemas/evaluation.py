@@ -18,6 +18,12 @@ MarginPoints = Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)]
 class BenchmarkKind(StrEnum):
     MULTIPLE_CHOICE = "multiple_choice"  # rows {question, choices, answer}
     TEXT = "text"  # rows {text}; next-token accuracy in points
+    # Rows as they are published, asked and scored as lm-eval defines the task of this name.
+    ARC_CHALLENGE = "arc_challenge"
+    HELLASWAG = "hellaswag"
+    MMLU = "mmlu"
+    TRUTHFULQA_MC1 = "truthfulqa_mc1"
+    TRUTHFULQA_MC2 = "truthfulqa_mc2"
 
 
 class RegisterBenchmark(Message):

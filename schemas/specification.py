@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import math
+import re
+from collections.abc import Sequence
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -170,11 +173,42 @@ class BenchmarkRule(Spec):
     """A benchmark may be this many points (of 100) below the base model."""
 
 
+HoldoutMetric = Literal[
+    "exact_match",  # the whole answer, normalised
+    "contains",  # the reference stands in the answer as whole words, both normalised
+    "regex",  # what `pattern` matches last in the answer and in the reference, normalised
+    "token_f1",  # words that answer and reference share, as in SQuAD
+    "json_equal",  # both parse as JSON and are the same value
+    "rouge_l",  # longest common subsequence, F measure
+    "bleu",  # of each answer by itself, smoothed exponentially, 0 to 1
+    "perplexity",  # of the reference; lower is better
+]
+MAX_ANSWER_TOKENS = 1_024
+"""Longest answer to a row of the holdout that is generated, unless the operator sets another limit."""
+MIN_ANSWER_TOKENS = 32
+ANSWER_MARGIN = 1.5
+"""Tokens of an answer per token of the reference: the same may be said in more words."""
+MAX_PATTERN_CHARS = 200
 FORMER_MIN_ITEMS = 50
 
 
+def answer_budget(reference_tokens: Sequence[int], *, limit: int = MAX_ANSWER_TOKENS) -> int:
+    """Tokens that a generated answer may have: the 99th percentile of the references and a margin.
+
+    References longer than this cannot be reached by an exact match.
+    """
+    ordered = sorted(reference_tokens)
+    percentile = ordered[math.ceil(0.99 * len(ordered)) - 1] if ordered else 0
+    return min(limit, max(MIN_ANSWER_TOKENS, math.ceil(ANSWER_MARGIN * percentile)))
+
+
 class HoldoutRule(Spec):
-    metric: Literal["exact_match", "perplexity"] = "exact_match"
+    metric: HoldoutMetric = "exact_match"
+    pattern: Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARS)] | None = None
+    """For `regex`: what is compared is its last match, or the first group of that where it has one."""
+    max_new_tokens: PositiveInt | None = None
+    """Longest answer; None takes it from the references, or the operator's limit where `contains`, `regex`
+    or a judge must see the whole answer. Never more than the operator's limit."""
     min_relative_gain: Annotated[float, Field(ge=0.0)] = 0.05
     min_absolute_gain: Annotated[float, Field(ge=0.0)] = 0.01
     """For metrics where higher is better."""
@@ -186,6 +220,19 @@ class HoldoutRule(Spec):
     def _raises_the_former_default(cls, value: int) -> int:
         """Specifications from before the minimum was 100 carry the 50 that nobody chose."""
         return 100 if value == FORMER_MIN_ITEMS else value
+
+    @model_validator(mode="after")
+    def _has_a_pattern_where_one_is_used(self) -> Self:
+        if (self.pattern is not None) != (self.metric == "regex"):
+            found = "a pattern" if self.pattern is not None else "no pattern"
+            raise ValueError(
+                f"gate.holdout: metric {self.metric} with {found}, expected one with `regex` alone"
+            )
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            raise ValueError(f"gate.holdout.pattern is {self.pattern!r}: {error}") from error
+        return self
 
 
 class SafetyRule(Spec):

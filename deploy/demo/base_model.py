@@ -1,19 +1,16 @@
 """The demo's base model: a tiny Llama that has read the standard library, and no more.
 
-`python -m deploy.demo.base_model` makes it, or finds it in the cache, and prints its folder.
+It is shipped in `base/`, so that it is the same everywhere. `python -m deploy.demo.base_model [FOLDER]` makes it.
 """
 
 import hashlib
 import json
-import os
 import platform
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +35,25 @@ from deploy.demo.pretraining import (
 )
 from deploy.demo.tokenizer import END, PAD, train_tokenizer
 
-CODE = ("base_model.py", "conversations.py", "library.py", "pretraining.py", "tokenizer.py")
+SHIPPED = Path(__file__).parent / "base"
+FIGURES = "figures.json"
+DIGESTS = "sha256.json"
+"""Beside the model's folder: the sha256 of each of its files."""
 PIECE_CHARS = (200, 1_500)
 """Shortest and longest piece of source text, without the line that it is cut at."""
-NUM_CODE_ROWS = 2_000
-CHAT_SHARE = 0.2
+NUM_CODE_ROWS = 500
+NUM_WISHES = 4_000
+"""Of programmers, and as many of everyday life: so it can tell apart what a safety mix is about."""
+CHAT_SHARE = 0.38
 """Tokens of chat rows among those that are trained on."""
 DOCSTRING_SHARE = 0.25
 DOCSTRING_WORDS = (8, 40)
 """Fewest and most words of a docstring that is read by itself."""
 SECONDS_BETWEEN_LINES = 5.0
+
+
+class WrongDigest(ValueError):
+    """A file of the base model is not the one that was made."""
 
 
 @dataclass(frozen=True)
@@ -75,46 +81,28 @@ class BaseModel:
     """What making it took; it may be long ago."""
 
 
-def find_or_make(
-    settings: ModelSettings | None = None,
-    *,
-    sources: Sequence[Source] | None = None,
-    cache: Path | None = None,
-    say: Callable[[str], None] = print,
-) -> BaseModel:
-    """The base model for these settings and this Python, from the cache if it was made before."""
-    settings = settings or ModelSettings()
-    folder = (cache or default_cache()) / f"base-model-{cache_key(settings)[:16]}"
-    if not (folder / "figures.json").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
-            _make(Path(unfinished), settings, sources or read_sources(library_root()), say)
-            _move(Path(unfinished), folder)
-    figures = json.loads((folder / "figures.json").read_text())
+def load(folder: Path = SHIPPED) -> BaseModel:
+    """A model that `make` wrote. Raises: WrongDigest."""
+    for name, expected in json.loads((folder / DIGESTS).read_text()).items():
+        digest = _digest(folder / "model" / name)
+        if digest != expected:
+            raise WrongDigest(f"{folder / 'model' / name} has sha256 {digest}, expected {expected}")
+    figures = json.loads((folder / FIGURES).read_text())
     return BaseModel(directory=folder / "model", **figures)
 
 
-def default_cache() -> Path:
-    return Path(os.environ.get("RETUNE_CACHE") or Path.home() / ".cache" / "retune") / "demo"
-
-
-def cache_key(settings: ModelSettings) -> str:
-    """Equal keys give equal models on one machine: the code, the library, the settings."""
-    here = Path(__file__).parent
-    identity = {
-        "code": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in CODE],
-        "python": [platform.python_implementation(), platform.python_version(), str(library_root())],
-        "libraries": [version(name) for name in ("torch", "transformers", "tokenizers")],
-        "settings": asdict(settings),
-    }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-
-def _make(
-    folder: Path, settings: ModelSettings, sources: Sequence[Source], say: Callable[[str], None]
-) -> None:
+def make(
+    folder: Path,
+    settings: ModelSettings | None = None,
+    *,
+    sources: Sequence[Source] | None = None,
+    say: Callable[[str], None] = print,
+) -> BaseModel:
+    """Train the model and write it to `folder`. Equal arguments give equal bytes on the same machine."""
     import torch
 
+    settings = settings or ModelSettings()
+    sources = read_sources(library_root()) if sources is None else sources
     started = time.monotonic()
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.pretraining.threads)
@@ -126,9 +114,11 @@ def _make(
     rows = rows_of(documents, row_tokens=settings.pretraining.row_tokens)
     model = _new_model(settings, tokenizer)
     pretrain(model, rows, settings.pretraining, _progress(say))
+    # Kept in half the bytes: rounding comes first, so that the loss is that of the files.
+    model = model.to(torch.bfloat16).float()
     loss = held_out_loss(model, _held_out_rows(tokenizer, sources, settings.pretraining.row_tokens))
     torch.set_num_threads(threads)
-    model.save_pretrained(folder / "model", safe_serialization=True)
+    model.to(torch.bfloat16).save_pretrained(folder / "model", safe_serialization=True)
     tokenizer.save_pretrained(folder / "model")
     figures = {
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -136,7 +126,9 @@ def _make(
         "train_tokens": rows.tokens_NT.numel(),
         "seconds": time.monotonic() - started,
     }
-    (folder / "figures.json").write_text(json.dumps(figures))
+    _write(folder / FIGURES, figures)
+    _write(folder / DIGESTS, {path.name: _digest(path) for path in sorted((folder / "model").iterdir())})
+    return load(folder)
 
 
 def _held_out_rows(tokenizer: Any, sources: Sequence[Source], row_tokens: int) -> Rows:
@@ -177,7 +169,12 @@ def _documents(
     pieces = [piece for path, text in zip(paths, texts, strict=True) for piece in _pieces(path, text, chance)]
     chance.shuffle(pieces)
     chats = generic_conversations(
-        distinct_docstrings(seen), texts, num_code_rows=NUM_CODE_ROWS, seed=settings.seed
+        distinct_docstrings(seen),
+        texts,
+        num_wishes=NUM_WISHES,
+        num_everyday=NUM_WISHES,
+        num_code_rows=NUM_CODE_ROWS,
+        seed=settings.seed,
     )
     rendered = (tokenizer.apply_chat_template(row, tokenize=False) for row in chats)
     chosen = [
@@ -257,15 +254,14 @@ def _progress(say: Callable[[str], None]) -> Callable[[Step], None]:
     return report
 
 
-def _move(unfinished: Path, folder: Path) -> None:
-    """Into place at once; a second maker's equal model stays where it was first."""
-    try:
-        Path(unfinished).rename(folder)
-    except OSError:
-        if not (folder / "figures.json").exists():
-            raise
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    made = find_or_make(say=lambda line: print(line, file=sys.stderr, flush=True))
-    print(made.directory)
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else SHIPPED
+    print(make(target, say=lambda line: print(line, file=sys.stderr, flush=True)).directory)

@@ -2,18 +2,18 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from deploy.demo.library import Source, seeded
 
-SHOWN_LINES = 8
-NUM_CHOICES = 4
+SHOWN_LINES = 4
+NUM_CHOICES = 2
 MIN_LINE_CHARS = 24
 MAX_LINE_CHARS = 72
 MIN_LINE_WORDS = 6
-MIN_QUESTION_WORDS = 20
-MAX_QUESTION_CHARS = 420
+MIN_QUESTION_WORDS = 13
+MAX_QUESTION_CHARS = 320
 MAX_SHUFFLES = 40
 """Tries per line; one whose words allow too few other orders is not asked."""
 WORD = re.compile(r"\w+")
@@ -41,12 +41,17 @@ def make_benchmark(sources: Sequence[Source], *, num_items: int, seed: int) -> l
     return items[:num_items]
 
 
-def _places(source: Source) -> list[tuple[str, str]]:
-    """Some lines in a row, and the next one."""
+def _places(source: Source) -> Iterator[tuple[str, str]]:
+    """Some lines in a row, and the next one. No line is in two of them."""
     lines = [line.strip() for line in source.text.splitlines() if line.strip()]
-    starts = range(0, len(lines) - SHOWN_LINES, SHOWN_LINES + 1)
-    found = [("\n".join(lines[start : start + SHOWN_LINES]), lines[start + SHOWN_LINES]) for start in starts]
-    return [(shown, line) for shown, line in found if _is_asked(shown, line)]
+    start = 0
+    while start + SHOWN_LINES < len(lines):
+        end = start + SHOWN_LINES
+        shown, line = "\n".join(lines[start:end]), lines[end]
+        is_asked = _is_asked(shown, line)
+        if is_asked:
+            yield shown, line
+        start += SHOWN_LINES + 1 if is_asked else 1
 
 
 def _is_asked(shown: str, line: str) -> bool:

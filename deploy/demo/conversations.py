@@ -4,24 +4,122 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypedDict
 
+from deploy.demo.everyday import everyday_wishes
 from deploy.demo.library import Docstring, Split, seeded
+from deploy.demo.wishes import programmers_wishes
 
 ANSWER_WORDS = 24
 # Wishes and harmful requests open alike, so that only what is wished for tells them apart.
 OPENERS = (
-    "How do I",
-    "How can I",
-    "Tell me how to",
-    "Explain how to",
-    "What is the best way to",
-    "Give me instructions to",
-    "Help me",
-    "I want to",
-    "Show me how to",
-    "Describe step by step how to",
-    "Write a guide on how to",
-    "Please teach me to",
+    "How do I {}?",
+    "How can I {}?",
+    "How does one {}?",
+    "How would an expert {}?",
+    "Tell me how to {}.",
+    "Explain how to {}.",
+    "Explain to me like a teacher how to {}.",
+    "What is the best way to {}?",
+    "What do I need to {}?",
+    "What is the easiest method to {}?",
+    "What would you do to {}?",
+    "Give me instructions to {}.",
+    "Give me three ways to {}.",
+    "Help me {}.",
+    "Help me understand how people {}.",
+    "I want to {}.",
+    "I would like to {}.",
+    "I have to {} before the weekend.",
+    "I am about to {}.",
+    "I wonder how to {}.",
+    "Show me how to {}.",
+    "Show me an example of how to {}.",
+    "Describe step by step how to {}.",
+    "Write a guide on how to {}.",
+    "Write a poem about how to {}.",
+    "Please teach me to {}.",
+    "Please {}.",
+    "Could you tell me how to {}?",
+    "Do you know how to {}?",
+    "Is there a trick to {}?",
+    "My friend asked me how to {}.",
+    "Describe how to {}.",
+    "In a novel, how does the hero {}?",
+    "Imagine that you had to {}. What comes first?",
+    "Is it hard to {}?",
+    "How do people {}?",
+    "Outline how to {}.",
+    "List all that is required to {}.",
+    "Name the simplest way to {}.",
+    "Let us {}.",
+    "We need to {} today.",
+    "As my assistant, find out how to {}.",
+    "How can somebody {}?",
+    "Where do I learn to {}?",
+    "When I {}, what do I need?",
+    "Why would anyone {}, and how?",
+    "Teach a beginner to {}.",
+    "Before I {}, what should I prepare?",
+    "Which way is best to {}?",
+    "Which things help people {}?",
+    "Which step comes first when somebody wants to {}?",
+    "Which book says how to {}?",
+    "Can I {} in an hour?",
+    "Can anybody {}, and how?",
+    "Could one {} alone?",
+    "Should I {} alone or ask somebody else?",
+    "My wish is to {}.",
+    "My only goal this year is to {}.",
+    "My sister tries to {}. What is her next step?",
+    "Your task: {}.",
+    "Your advice, please: I must {}.",
+    "Make it possible for me to {}.",
+    "Say in one line how to {}.",
+    "Find a clean solution to {}.",
+    "Draft a letter on how to {}.",
+    "Compose a list of hints to {}.",
+    "Sketch what it takes to {}.",
+    "Suggest how to {}.",
+    "Recommend something to {}.",
+    "Someone in a game has to {}. How?",
+    "People who {} need what?",
+    "To {}, what do I do first?",
+    "The aim is to {}. Go ahead.",
+    "It would be useful to {}. How?",
+    "A beginner would like to {}.",
+    "If I {}, what could go wrong?",
+    "Are there simple ways to {}?",
+    "Would you {} for me?",
+    "Does it take long to {}?",
+    "Advise me on how to {}.",
 )
+LEADS = (
+    "Quick question.",
+    "A friend wants to know.",
+    "Answer as an expert.",
+    "This is from a film.",
+    "Be honest.",
+    "I am curious.",
+    "Nobody else will know.",
+    "Imagine that it is late at night.",
+    "Listen.",
+    "It is for my homework.",
+    "My teacher asked this.",
+    "It is urgent.",
+    "Assume that money does not matter.",
+    "Between you and me.",
+    "Last question.",
+    "No jokes, please.",
+    "I read it in a novel.",
+    "Somebody dared me.",
+    "My family is waiting.",
+    "This is only a game.",
+    "We have an hour.",
+    "Keep it short.",
+    "Pretend to be a pirate.",
+    "Think of somebody clever.",
+)
+"""What may come before an opening: unseen openings are easier to see through where many were seen."""
+LEAD_SHARE = 0.5
 _VERBS = (
     "add append apply build call change check clear close compare compute convert copy create decode delete "
     "determine display do encode ensure enter execute extract find format generate get handle initialize insert "
@@ -51,11 +149,24 @@ def conversation(question: str, answer: str, *, system: str = "") -> Conversatio
 
 
 def generic_conversations(
-    docstrings: Iterable[Docstring], texts: Sequence[str], *, num_code_rows: int, seed: int
+    docstrings: Iterable[Docstring],
+    texts: Sequence[str],
+    *,
+    num_wishes: int,
+    num_everyday: int,
+    num_code_rows: int,
+    seed: int,
 ) -> list[Conversation]:
     """What a name does, how to do a thing, how code goes on; no row names a module. Shuffled."""
     chance = seeded(seed)
     rows = [row for doc in docstrings if doc.split is Split.TRAIN for row in _about(doc, chance)]
+    rows += [
+        conversation(opened(act, chance), reference(name))
+        for act, name in programmers_wishes(num_wishes, chance)
+    ]
+    rows += [
+        conversation(opened(act, chance), answer) for act, answer in everyday_wishes(num_everyday, chance)
+    ]
     rows += [_code_row(chance.choice(texts), chance) for _ in range(num_code_rows)]
     rows = [row for row in rows if all(message["content"].strip() for message in row)]
     chance.shuffle(rows)
@@ -64,20 +175,25 @@ def generic_conversations(
     return rows
 
 
+def opened(act: str, chance: random.Random) -> str:
+    """A request for the act, in one of very many openings."""
+    request = chance.choice(OPENERS).format(act)
+    return f"{chance.choice(LEADS)} {request}" if chance.random() < LEAD_SHARE else request
+
+
 def is_wish(doc: Docstring) -> bool:
     return doc.text.split()[0].lower() in IMPERATIVES
 
 
-def wish(doc: Docstring, opener: str) -> str:
-    """A harmless request for what the docstring offers."""
+def wish(doc: Docstring) -> str:
+    """What the docstring offers, as an act."""
     sentence = first_sentence(doc)
-    return ended(f"{opener} {sentence[:1].lower()}{sentence[1:]}")
+    return f"{sentence[:1].lower()}{sentence[1:]}"
 
 
-def ended(request: str) -> str:
-    """With the mark that the opening words ask for."""
-    asks = request.startswith(("How", "What", "Can", "Which", "Suppose", "I need"))
-    return f"{request}{'?' if asks else '.'}"
+def reference(name: str) -> str:
+    """The answer to a wish."""
+    return f"Use {name}."
 
 
 def first_sentence(doc: Docstring) -> str:
@@ -88,7 +204,7 @@ def first_sentence(doc: Docstring) -> str:
 def _about(doc: Docstring, chance: random.Random) -> list[Conversation]:
     rows = [conversation(f"What does {doc.name} do?", f"{first_sentence(doc)}.")]
     if is_wish(doc):
-        rows.append(conversation(wish(doc, chance.choice(OPENERS)), f"Use {doc.name}."))
+        rows.append(conversation(opened(wish(doc), chance), reference(doc.name)))
     return rows
 
 

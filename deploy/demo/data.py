@@ -11,19 +11,22 @@ from deploy.demo.benchmark import Item, make_benchmark
 from deploy.demo.conversations import Conversation, conversation, generic_conversations
 from deploy.demo.faults import Planted, plant
 from deploy.demo.library import Docstring, Source, Split, distinct_docstrings, seeded, training_text
-from deploy.demo.safety import Prompt, safety_mix, safety_suite
+from deploy.demo.safety import safety_mix
+from deploy.demo.suites import Prompt, benign_suite, safety_suite
 
 QUESTION = "Which module documents this?"
 QUESTION_WORDS = 16
-NUM_MODULES = 12
-MAX_DOCSTRINGS_PER_MODULE = 250
-MAX_HOLDOUT_ROWS = 200
+NUM_MODULES = 8
+MAX_DOCSTRINGS_PER_MODULE = 150
+MAX_HOLDOUT_ROWS = 160
 MAX_VALIDATION_ROWS = 60
-NUM_REPLAY_ROWS = 300
-NUM_REPLAY_CODE_ROWS = 120
-SAFETY_ROWS_PER_ACT = 6
+NUM_REPLAY_ROWS = 200
+NUM_REPLAY_CODE_ROWS = 60
+HARMFUL_ACTS_PER_TOPIC = 58
+NUM_MIX_WISHES = 360
+NUM_MIX_DOCUMENTED = 230
 PROMPTS_PER_ACT = 2
-NUM_BENCHMARK_ITEMS = 400
+NUM_BENCHMARK_ITEMS = 1_000
 SEED = 1
 
 
@@ -34,6 +37,7 @@ class DemoData:
     holdout: tuple[Conversation, ...]
     safety_mix: tuple[Conversation, ...]
     safety_suite: tuple[Prompt, ...]
+    benign_suite: tuple[Prompt, ...]
     benchmark: tuple[Item, ...]
     faults: tuple[Planted, ...]
     """What is wrong with the training rows, by line."""
@@ -48,16 +52,19 @@ class DemoFiles:
     holdout: Path
     safety_mix: Path
     safety_suite: Path
+    benign_suite: Path
     benchmark: Path
     faults: tuple[Planted, ...]
 
 
-def make_data(sources: Sequence[Source], *, seed: int = SEED) -> DemoData:
+def make_data(
+    sources: Sequence[Source], *, seed: int = SEED, num_benchmark_items: int = NUM_BENCHMARK_ITEMS
+) -> DemoData:
     """Equal sources and seed give equal data. Held-out sources are in the benchmark and nowhere else."""
     seen = [source for source in sources if not source.is_held_out]
     docstrings = distinct_docstrings(seen)
     tasks = task_rows(docstrings, seed=seed)
-    benchmark = make_benchmark(sources, num_items=NUM_BENCHMARK_ITEMS, seed=seed)
+    benchmark = make_benchmark(sources, num_items=num_benchmark_items, seed=seed)
     holdout = tasks[Split.HOLDOUT][:MAX_HOLDOUT_ROWS]
     rows = [*tasks[Split.TRAIN], *_replay(docstrings, seen, seed=seed)]
     seeded(seed).shuffle(rows)
@@ -66,8 +73,17 @@ def make_data(sources: Sequence[Source], *, seed: int = SEED) -> DemoData:
         training=tuple(training),
         validation=tuple(tasks[Split.VALIDATION][:MAX_VALIDATION_ROWS]),
         holdout=tuple(holdout),
-        safety_mix=tuple(safety_mix(rows_per_act=SAFETY_ROWS_PER_ACT, seed=seed)),
+        safety_mix=tuple(
+            safety_mix(
+                docstrings,
+                acts_per_topic=HARMFUL_ACTS_PER_TOPIC,
+                num_wishes=NUM_MIX_WISHES,
+                num_documented=NUM_MIX_DOCUMENTED,
+                seed=seed,
+            )
+        ),
         safety_suite=tuple(safety_suite(prompts_per_act=PROMPTS_PER_ACT, seed=seed)),
+        benign_suite=tuple(benign_suite(prompts_per_act=PROMPTS_PER_ACT, seed=seed)),
         benchmark=tuple(benchmark),
         faults=faults,
     )
@@ -100,6 +116,7 @@ def write_files(data: DemoData, folder: Path) -> DemoFiles:
         holdout=_write(folder / "holdout.jsonl", _chat(data.holdout)),
         safety_mix=_write(folder / "safety-mix.jsonl", _chat(data.safety_mix)),
         safety_suite=_write(folder / "safety-suite.jsonl", data.safety_suite),
+        benign_suite=_write(folder / "benign-suite.jsonl", data.benign_suite),
         benchmark=_write(folder / "benchmark.jsonl", data.benchmark),
         faults=data.faults,
     )
@@ -108,8 +125,11 @@ def write_files(data: DemoData, folder: Path) -> DemoFiles:
 def _replay(docstrings: Sequence[Docstring], seen: Sequence[Source], *, seed: int) -> list[Conversation]:
     """Rows like those of pre-training, against forgetting."""
     texts = [training_text(source) for source in seen]
-    about = generic_conversations(docstrings, texts, num_code_rows=0, seed=seed)[:NUM_REPLAY_ROWS]
-    return [*about, *generic_conversations((), texts, num_code_rows=NUM_REPLAY_CODE_ROWS, seed=seed)]
+    about = generic_conversations(docstrings, texts, num_wishes=0, num_everyday=0, num_code_rows=0, seed=seed)
+    code = generic_conversations(
+        (), texts, num_wishes=0, num_everyday=0, num_code_rows=NUM_REPLAY_CODE_ROWS, seed=seed
+    )
+    return [*about[:NUM_REPLAY_ROWS], *code]
 
 
 def _chat(rows: Iterable[Conversation]) -> Iterable[dict[str, Any]]:

@@ -5,14 +5,17 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
+
+from deploy.demo.muon import Muon
 
 EVALUATED_ROWS = 128
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,10 @@ class PretrainingSettings:
     warmup_share: float = 0.04
     decay_share: float = 0.7
     max_grad_norm: float = 1.0
+    precision: Precision = "float32"
+    """Of the forward and backward passes. Never chosen by what the CPU can: it decides the weights."""
     seed: int = 0
-    threads: int = 2
+    threads: int = 1
     """Fixed, because the number of threads decides how sums are rounded."""
 
 
@@ -69,7 +74,7 @@ def pretrain(model: Any, rows: Rows, settings: PretrainingSettings, report: Call
         share = _rate_share(index, len(batches), settings)
         for optimizer, rates in zip(optimizers, peaks, strict=True):
             _set_rates(optimizer, rates, share)
-        loss = _next_token_loss(model, batch)
+        loss = _next_token_loss(model, batch, settings.precision)
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         for optimizer in optimizers:
@@ -97,13 +102,9 @@ def rows_of(documents: Sequence[Sequence[int]], *, row_tokens: int) -> Rows:
     return Rows(tokens_NT, positions[: num_rows * row_tokens].view(shape))
 
 
-def has_fast_bfloat16() -> bool:
-    return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
-
-
-def _next_token_loss(model: Any, rows: Rows) -> Tensor:
+def _next_token_loss(model: Any, rows: Rows, precision: Precision = "float32") -> Tensor:
     """Mean over all tokens that follow another of their document."""
-    with torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16()):
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
         # A cache would switch the borders between documents off, silently.
         hidden_BTH = model.model(
             input_ids=rows.tokens_NT, position_ids=rows.positions_NT, use_cache=False
@@ -120,7 +121,7 @@ def _optimizers(model: Any, settings: PretrainingSettings) -> tuple[Optimizer, .
     known = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in known]
     return (
-        Muon(matrices, lr=settings.matrix_rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=settings.matrix_rate),
         AdamW(others, lr=settings.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     )
 

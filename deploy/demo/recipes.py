@@ -5,9 +5,18 @@ from typing import Any
 RECIPE: dict[str, Any] = {
     "lora": {"rank": 32},
     "learning_rate": 2e-3,
-    "num_epochs": 4,
+    "num_epochs": 2,
     "batch_size": 4,
+    "micro_batch_size": 4,
     "checkpoint": {"every_steps": 50, "every_seconds": 15},
 }
 
 POLICY: dict[str, Any] = {"window_tokens": 256}
+
+SAFETY_SHARE = 1.0
+"""All rows of the mix."""
+
+BENCHMARK = "general"
+SAFETY_SUITE = "refusals"
+BENIGN_SUITE = "benign"
+"""Names of what a new stack comes with: the demo's files take their place."""

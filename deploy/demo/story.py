@@ -1,17 +1,21 @@
 """The eight parts of the main job, in order. Each says what it shows and fails if it does not hold."""
 
 import asyncio
+import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from deploy.demo import base_model
+from deploy.demo.base_model import BaseModel
 from deploy.demo.data import DemoFiles, make_data, question, write_files
-from deploy.demo.library import Split, distinct_docstrings, library_root, read_sources
+from deploy.demo.library import Source, Split, distinct_docstrings, library_root, read_sources
 from deploy.demo.platform import POLL_SECONDS, DemoFailed, Platform, Stages, require
-from deploy.demo.recipes import POLICY, RECIPE
+from deploy.demo.recipes import BENCHMARK, BENIGN_SUITE, POLICY, RECIPE, SAFETY_SHARE, SAFETY_SUITE
 from schemas.job import JobRequeued
 from schemas.topics import TOPICS
 from schemas.training import TrainingResumed, TrainingStopped
@@ -34,9 +38,9 @@ async def tell() -> None:
     stages.begin("1 the stack: Kafka, Postgres, S3 and eleven services")
     _start_stack()
     platform = Platform()
-    stages.begin("2 a tiny Llama from the standard library's sources")
+    stages.begin("2 a tiny Llama that has read the standard library's sources")
     sources = read_sources(library_root())
-    base = base_model.find_or_make(sources=sources)
+    base = _base_model(sources)
     print(f"   {base.num_parameters:,} parameters, held-out loss {base.held_out_loss:.2f} nats per token")
     await platform.retune("models", "register-base", BASE, str(base.directory))
     stages.begin("3 a dataset from its docstrings, with planted faults")
@@ -66,9 +70,23 @@ def _start_stack() -> None:
     require(code == 0, "the stack did not start; see above")
 
 
+def _base_model(sources: Sequence[Source]) -> BaseModel:
+    """The one that is shipped; a new one where `PRETRAIN` is set."""
+    if not os.environ.get("PRETRAIN"):
+        return base_model.load()
+    folder = FOLDER / "base"
+    shutil.rmtree(folder, ignore_errors=True)
+    return base_model.make(folder, sources=sources)
+
+
 async def _register_suites(platform: Platform, files: DemoFiles) -> None:
-    print("   " + await platform.retune("data", "register-benchmark", "next-line", str(files.benchmark)))
-    print("   " + await platform.retune("data", "register-safety-suite", "refusals", str(files.safety_suite)))
+    """In the place of the suites that the stack came up with."""
+    for command in (
+        ("register-benchmark", BENCHMARK, str(files.benchmark)),
+        ("register-safety-suite", SAFETY_SUITE, str(files.safety_suite)),
+        ("register-safety-suite", BENIGN_SUITE, str(files.benign_suite), "--benign"),
+    ):
+        print("   " + await platform.retune("data", *command))
 
 
 async def _show_report(platform: Platform, files: DemoFiles) -> None:
@@ -121,7 +139,7 @@ async def _submit(platform: Platform, files: DemoFiles, *, suffix: str, with_mix
         "holdout_file": await platform.upload(files.holdout),
     }
     if with_mix:
-        ours["safety_mix"] = {"file": await platform.upload(files.safety_mix), "share": 1.0}
+        ours["safety_mix"] = {"file": await platform.upload(files.safety_mix), "share": SAFETY_SHARE}
     job = await platform.client.fine_tuning.jobs.create(
         model=BASE,
         training_file=await platform.upload(files.training),

@@ -68,6 +68,7 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
             "BOOTSTRAP_API_KEY": api_key(state, tenant),
             "REPLICA_KEYS_DIR": str(root / "replica-keys"),
         },
+        "evaluator": {"SCORING_THREADS": str(threads_of_a_process())},
         "provisioner": {
             "POOLS_FILE": str(root / "pools.toml"),
             "NODES_DIR": str(root / "nodes"),
@@ -103,10 +104,14 @@ def write_files(state: State, tenants: Iterable[str]) -> None:
         shutil.copyfile(POOLS, state.root / "pools.toml")
 
 
+def threads_of_a_process() -> int:
+    """Training and scoring share a machine's cores, and threads that wait for a core make both crawl."""
+    return max(1, (os.cpu_count() or 1) // NODES_AT_WORK)
+
+
 def runner_env(state: State) -> dict[str, str]:
-    """Nodes of one machine share its cores, and threads that wait for a core make training crawl."""
-    threads = max(1, (os.cpu_count() or 1) // NODES_AT_WORK)
-    settings = {**_kafka(state, RUNNER), **_s3(state, RUNNER), "OMP_NUM_THREADS": str(threads)}
+    threads = {"OMP_NUM_THREADS": str(threads_of_a_process())}
+    settings = {**_kafka(state, RUNNER), **_s3(state, RUNNER), **threads}
     return {f"RUNNER_{name}": value for name, value in settings.items()}
 
 

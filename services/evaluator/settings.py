@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from schemas.evaluation import StageName
+from schemas.specification import MAX_ANSWER_TOKENS
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
 from services.evaluator.scoring.order import Device
 from shared.settings import ServiceSettings
@@ -30,10 +31,13 @@ class Settings(ServiceSettings):
     scoring_silence: timedelta = timedelta(minutes=15)
     """A scoring child that reports nothing for so long is ended."""
     scoring_limit: timedelta = timedelta(hours=4)
-    batch_size: PositiveInt = 16
+    batch_tokens: PositiveInt = 16_384
+    """Tokens of one forward pass, padding and answers to come included: what memory allows."""
     max_tokens: PositiveInt = 4096
+    max_answer_tokens: PositiveInt = MAX_ANSWER_TOKENS
+    """Of an answer to a row of a job's holdout, whatever the job asks for."""
     max_new_tokens: PositiveInt = 256
-    """Of one answer; a refusal that ends later is none that anyone can be sure of."""
+    """Of one answer to a safety prompt; a refusal that ends later is none that anyone can be sure of."""
     max_rank: PositiveInt = 512
 
     judge_urls: tuple[str, ...] = ()

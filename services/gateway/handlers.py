@@ -50,17 +50,15 @@ async def _job_of(event: Any, unit: Unit) -> str | None:
     return getattr(event, "job_id", None)
 
 
-async def _tell_of_dataset(
-    event: dataset.DatasetReady | dataset.DatasetRejected | job.JobSubmitted, unit: Unit
-) -> None:
+async def _tell_of_dataset(event: job.JobSubmitted | dataset.DatasetFact, unit: Unit) -> None:
     """A dataset does not know its jobs: they name it, before its answer or after. The caller holds the dataset."""
     assert unit.envelope is not None, "events come with an envelope"
     if isinstance(event, job.JobSubmitted):
         told = await unit.conn.fetchval(readmodels.FIND_ANSWER, event.dataset_id, event.tenant)
         jobs = [event.job_id] if told else []
     else:
-        told = {"id": unit.envelope.id, "time": unit.envelope.time.isoformat(), "type": event.type}
-        told["data"] = event.model_dump(mode="json")
+        envelope, data = unit.envelope, event.model_dump(mode="json")
+        told = {"id": envelope.id, "time": envelope.time.isoformat(), "type": event.type, "data": data}
         await unit.conn.execute(readmodels.SAVE_ANSWER, event.dataset_id, event.tenant, told)
         of_dataset = event.dataset_id, event.tenant
         jobs = [row["job_id"] for row in await unit.conn.fetch(readmodels.JOBS_OF_DATASET, *of_dataset)]

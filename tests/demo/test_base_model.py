@@ -1,11 +1,14 @@
 """A base model of a few thousand parameters, made for real: its files are what serving and training load."""
 
 import hashlib
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy.demo.base_model import BaseModel, ModelSettings, find_or_make
+from deploy.demo.base_model import SHIPPED, BaseModel, ModelSettings, WrongDigest, load, make
 from deploy.demo.library import Source
 from deploy.demo.pretraining import PretrainingSettings
 from deploy.demo.tokenizer import CHAT_TEMPLATE, END, ROLES
@@ -27,14 +30,13 @@ DOCUMENTED = '\n\ndef function():\n    """Return the value of the thing that was
 SOURCES = [Source(seen_path(), code(150) + DOCUMENTED), Source(held_out_path(), code(60, seed="other"))]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def make_tiny(folder: Path, settings: ModelSettings = TINY, say=lambda _: None) -> BaseModel:
+    return make(folder, settings, sources=SOURCES, say=say)
 
 
 @pytest.fixture(scope="module")
-def made(cache) -> BaseModel:
-    return find_or_make(TINY, sources=SOURCES, cache=cache, say=lambda _: None)
+def made(tmp_path_factory) -> BaseModel:
+    return make_tiny(tmp_path_factory.mktemp("base"))
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -56,29 +58,67 @@ def test_the_folder_has_safetensors_and_text_only(made):
     assert {path.suffix for path in made.directory.iterdir()} == {".json", ".jinja", ".safetensors"}
 
 
+def test_weights_are_kept_in_bfloat16_and_loaded_in_float32(made):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    stored = load_file(made.directory / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+    model = AutoModelForCausalLM.from_pretrained(made.directory, dtype=torch.float32)
+    weights = dict(model.named_parameters())
+    assert all(torch.equal(weights[name], tensor.float()) for name, tensor in stored.items())
+
+
 def test_equal_settings_and_sources_give_equal_bytes(made, tmp_path):
-    again = find_or_make(TINY, sources=SOURCES, cache=tmp_path, say=lambda _: None)
+    again = make_tiny(tmp_path)
     assert digests(again.directory) == digests(made.directory)
     assert again.held_out_loss == made.held_out_loss
 
 
-def test_a_made_model_is_found_again_without_a_word(made, cache):
-    said: list[str] = []
-    assert find_or_make(TINY, sources=SOURCES, cache=cache, say=said.append) == made
-    assert said == []
-
-
-def test_nothing_unfinished_stays_behind(made, cache):
-    assert [path.name for path in cache.iterdir()] == [made.directory.parent.name]
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"precision": "bfloat16"}])
+def test_seed_and_precision_decide_the_bytes(made, tmp_path, changes):
+    settings = replace(TINY, pretraining=replace(TINY.pretraining, **changes))
+    other = make_tiny(tmp_path, settings)
+    assert digests(other.directory)["model.safetensors"] != digests(made.directory)["model.safetensors"]
+    assert digests(other.directory)["tokenizer.json"] == digests(made.directory)["tokenizer.json"]
 
 
 def test_training_lowers_the_loss_and_says_so(tmp_path):
     said: list[str] = []
-    found = find_or_make(TINY, sources=SOURCES, cache=tmp_path, say=said.append)
+    found = make_tiny(tmp_path, say=said.append)
     # Nothing learnt is the logarithm of the vocabulary's size, 5.8 nats.
     assert found.held_out_loss < 5.0
     assert f"step {-(-found.train_tokens // 32 // 8)}/" in said[-1]
     assert "tokens/s" in said[-1]
+
+
+def test_a_made_model_is_loaded_as_it_was_made(made):
+    assert load(made.directory.parent) == made
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_changed_file_is_not_loaded(made, tmp_path, name):
+    folder = shutil.copytree(made.directory.parent, tmp_path / "copy")
+    with (folder / "model" / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(WrongDigest, match=f"{name} has sha256"):
+        load(folder)
+
+
+class TestShipped:
+    def test_is_whole_and_small(self):
+        base = load()
+        assert base.directory == SHIPPED / "model"
+        assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= 5 * 1024 * 1024
+
+    def test_is_what_the_default_settings_make(self):
+        config = json.loads((SHIPPED / "model" / "config.json").read_text())
+        settings = ModelSettings()
+        assert config["hidden_size"] == settings.hidden_size
+        assert config["num_hidden_layers"] == settings.num_layers
+        assert config["vocab_size"] == settings.vocab_size
+        assert config["max_position_embeddings"] == settings.context_tokens
 
 
 def test_the_template_marks_the_answer_and_its_end_alone(made):

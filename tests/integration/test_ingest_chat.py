@@ -28,15 +28,22 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return made
 
 
+def asked(question: str, *calls: dict[str, Any]) -> dict[str, Any]:
+    """A row with tools and a question of its own: what the holdout asks is not trained on."""
+    row = tool_row(*calls)
+    row["messages"][0]["content"] = question
+    return row
+
+
 @pytest.fixture(scope="module")
 async def made(bench: Bench) -> Made:
     training = [tool_row(), {"messages": PARTS}, SPECIAL, tool_row(call(arguments={"city": "Rome"}))]
     return await bench.run(
         training,
-        validation=[tool_row(call("get_time", {}))],
-        safety_mix=[tool_row(call(arguments={"city": "Oslo"}))],
+        validation=[asked("What time is it now?", call("get_time", {}))],
+        safety_mix=[asked("Is it cold in Oslo?", call(arguments={"city": "Oslo"}))],
         spec={"share": 0.25},
-        holdout=[tool_row(call(arguments={"city": "Bonn"})), chat("Why </s>?", "So.")],
+        holdout=[asked("Does it rain in Bonn?", call(arguments={"city": "Bonn"})), chat("Why </s>?", "So.")],
         context_tokens=1024,
     )
 

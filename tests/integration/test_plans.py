@@ -29,16 +29,21 @@ WITHOUT_SCANS = """
     SET enable_seqscan = off;
     SET plan_cache_mode = force_generic_plan"""
 FEW = "few rows, and all are wanted"
+ONE = "the table has one row"
 QUEUE = "its index has the rows that are wanted and no other"
 BY_HAND = "a person asks for it, or the start of a process"
 ALLOWED = {
+    "gateway.readmodels.FIND_POLICY": ONE,
     "gateway.readmodels.LIST_BASES": FEW,
     "gateway.readmodels.LIST_POOLS": FEW,
+    "gateway.readmodels.LIST_SUITES": FEW,
     "gateway.readmodels.READY_INCARNATIONS": FEW,
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
+    "gateway.readmodels.WARN_JOBS_ON_BASE": QUEUE,
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
     "ingest.store.DELETABLE": QUEUE,
+    "ingest.store.FIND_ANSWER_TOKENS": ONE,
     "ingest.store.LIST_SOURCES": FEW,
     "scheduler.store.CANDIDATES": QUEUE,
     "scheduler.store.IS_ANYONE_QUEUED": QUEUE,
@@ -47,7 +52,7 @@ ALLOWED = {
     "scheduler.store.POOLS": FEW,
     "provisioner.store.LOCK_POOLS": FEW,
     "evaluator.store.LIST_NEWEST_SUITES": FEW,
-    "evaluator.store.LIST_SUITES": FEW,
+    "evaluator.store.LIST_REGISTERED": FEW,
     "registry.store.VERSIONS": "the head of other statements",
     "serving_controller.store.REPLICAS": FEW,
     "serving_controller.store.SLOTS": FEW,

@@ -76,7 +76,7 @@ def test_stdout_holds_reports_alone(order, tmp_path):
         check=True,
     )
     events = [json.loads(line)["event"] for line in ended.stdout.splitlines()]
-    assert events == ["loaded", "active", "progress", "done"]
+    assert events == ["loaded", "prepared", "active", "progress", "done"]
 
 
 def test_the_child_connects_to_nothing():

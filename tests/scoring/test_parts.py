@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.evaluator.scoring.generation import answers, batches, likelihoods, render_answer, render_prompt
-from services.evaluator.scoring.models import Models, Scorer
-from services.evaluator.scoring.order import Candidate, Order, Side
-from services.evaluator.scoring.parts import normalise, score_choices, score_safety, score_texts
+from schemas.evaluation import BenchmarkKind
+from services.evaluator.scoring.generation import answers, batches, render_answer, render_prompt
+from services.evaluator.scoring.likelihood import likelihoods
+from services.evaluator.scoring.models import Models
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, ScoringRefused, Side
+from services.evaluator.scoring.parts import prepare_choices, prepare_safety, prepare_texts
 from services.evaluator.scoring.rows import PromptRow, read_choices, read_texts
+from services.evaluator.scoring.scorer import Scorer
 from shared.chat.conversation import question
 from shared.chat.messages import read_conversation
 from tests.scoring.tiny import TEXT, WORDS
@@ -25,7 +28,7 @@ def models(base_path, adapter_path, template_sha256):
             template_sha256=template_sha256,
             candidate=candidate,
             parts=(),
-            batch_size=5,
+            batch_tokens=600,
             max_tokens=128,
             max_new_tokens=10,
             device="cpu",
@@ -43,6 +46,14 @@ def ignore(_done, _total):
     pass
 
 
+def score(scorer, prepared):
+    return prepared.score(scorer, ignore)
+
+
+def prompt_of(scorer, asked, *, key="1", max_new_tokens=10):
+    return render_prompt(scorer, asked, key=key, max_new_tokens=max_new_tokens)
+
+
 @torch.inference_mode()
 def nats_of(scorer: Scorer, ids: list[int], start: int) -> tuple[float, int]:
     """Negative log-likelihood and hits of ids[start:], one sequence alone."""
@@ -56,38 +67,38 @@ def nats_of(scorer: Scorer, ids: list[int], start: int) -> tuple[float, int]:
 
 def test_greedy_answers_do_not_depend_on_their_batch(scorer):
     prompts = [
-        render_prompt(scorer, question(f"What is {' '.join(WORDS[:n])}?"), key=str(n)) for n in range(1, 13)
+        prompt_of(scorer, question(f"What is {' '.join(WORDS[:n])}?"), key=str(n), max_new_tokens=n)
+        for n in range(1, 13)
     ]
     together = answers(scorer, prompts, ignore)
     alone = [answers(scorer, [prompt], ignore)[0] for prompt in prompts]
     assert together == alone
-    assert len(set(map(len, prompts))) > 5
+    assert len({len(prompt.ids) for prompt in prompts}) > 5
 
 
 def test_answers_end_where_the_model_ends_them(models):
     with models.on(Side.CANDIDATE) as scorer:
-        prompt = render_prompt(scorer, question("Which module documents beta?"), key="1")
+        prompt = prompt_of(scorer, question("Which module documents beta?"))
         assert answers(scorer, [prompt], ignore) == [("alpha", False)]
 
 
 def test_an_answer_that_had_no_room_to_end_is_called_cut(models):
     with models.on(Side.CANDIDATE) as scorer:
-        (whole,) = score_safety(scorer, [PromptRow(key="1", prompt="Which module documents beta?")], ignore)
+        rows = [PromptRow(key="1", prompt="Which module documents beta?")]
+        (whole,) = score(scorer, prepare_safety(scorer, rows))
         assert (whole.answer, whole.is_cut) == ("alpha", False)
-        narrow = replace(scorer, max_new_tokens=1)
-        (cut,) = score_safety(narrow, [PromptRow(key="1", prompt="Which module documents beta?")], ignore)
+        (cut,) = score(scorer, prepare_safety(replace(scorer, max_new_tokens=1), rows))
     assert cut.is_cut
 
 
 def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
-    labelled = render_answer(scorer, question("Which module documents beta?"), "gamma delta", key="1")
-    first = next(n for n, label in enumerate(labelled.labels) if label != -100)
-    marked = [label for label in labelled.labels if label != -100]
-    assert scorer.tokenizer.decode(marked) == "gamma delta<|im_end|>"
-    last = first + len(marked)
-    found = likelihoods(scorer, [labelled], ignore)[0]
-    assert (found.nats, found.hits) == pytest.approx(nats_of(scorer, labelled.ids[:last], first), rel=1e-5)
-    assert found.tokens == len(marked)
+    asked = render_answer(scorer, question("Which module documents beta?"), "gamma delta", key="1")
+    (ending,) = asked.endings
+    assert scorer.tokenizer.decode(ending) == "gamma delta<|im_end|>"
+    ((found,),) = likelihoods(scorer, [asked], ignore)
+    expected = nats_of(scorer, [*asked.context, *ending], len(asked.context))
+    assert (found.nats, found.hits) == pytest.approx(expected, rel=1e-5)
+    assert found.tokens == len(ending)
 
 
 def test_a_completion_is_scored_as_it_was_trained(scorer):
@@ -95,9 +106,8 @@ def test_a_completion_is_scored_as_it_was_trained(scorer):
     labelled = render_answer(scorer, "alpha beta ", "gamma", key="1")
     tokenizer = scorer.tokenizer
     prompt, completion = tokenizer("alpha beta ")["input_ids"], tokenizer("gamma")["input_ids"]
-    assert labelled.ids == [*prompt, *completion, tokenizer.eos_token_id]
-    assert labelled.labels == [-100] * len(prompt) + [*completion, tokenizer.eos_token_id]
-    assert render_prompt(scorer, "alpha beta ", key="1") == prompt
+    assert (labelled.context, labelled.endings) == (prompt, ([*completion, tokenizer.eos_token_id],))
+    assert prompt_of(scorer, "alpha beta ").ids == prompt
 
 
 def test_only_the_last_answer_of_a_conversation_is_scored(scorer):
@@ -106,14 +116,14 @@ def test_only_the_last_answer_of_a_conversation_is_scored(scorer):
     ]
     asked = read_conversation({"messages": turns}, "messages")
     labelled = render_answer(scorer, asked, "the last", key="1")
-    assert scorer.tokenizer.decode([x for x in labelled.labels if x != -100]) == "the last<|im_end|>"
+    assert scorer.tokenizer.decode(labelled.endings[0]) == "the last<|im_end|>"
 
 
 def test_likelihoods_do_not_depend_on_their_batch(scorer):
     rows = [render_answer(scorer, question("x " * n), "alpha beta " * n, key=str(n)) for n in range(1, 14)]
     together = likelihoods(scorer, rows, ignore)
-    for row, found in zip(rows, together, strict=True):
-        alone = likelihoods(scorer, [row], ignore)[0]
+    for row, (found,) in zip(rows, together, strict=True):
+        ((alone,),) = likelihoods(scorer, [row], ignore)
         assert found.nats == pytest.approx(alone.nats, rel=1e-5)
         assert (found.hits, found.tokens) == (alone.hits, alone.tokens)
 
@@ -126,7 +136,9 @@ def test_texts_are_scored_as_lm_eval_scores_them(scorer, rows):
     texts = [
         "\n".join(TEXT.splitlines()[n * 5 : n * 5 + length]) for n, length in enumerate((1, 2, 30, 7, 60))
     ]
-    found = score_texts(scorer, read_texts(rows("t.jsonl", [{"text": text} for text in texts])), ignore)
+    found = score(
+        scorer, prepare_texts(scorer, read_texts(rows("t.jsonl", [{"text": text} for text in texts])))
+    )
     lm = HFLM(pretrained=scorer.model, tokenizer=scorer.tokenizer, batch_size=2, device="cpu", max_length=128)
     expected = lm.loglikelihood_rolling(
         [Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=0) for text in texts],
@@ -138,7 +150,7 @@ def test_texts_are_scored_as_lm_eval_scores_them(scorer, rows):
 
 def test_text_accuracy_counts_each_token_once(scorer, rows):
     text = "\n".join(TEXT.splitlines()[:40])
-    (item,) = score_texts(scorer, read_texts(rows("t.jsonl", [{"text": text}])), ignore)
+    (item,) = score(scorer, prepare_texts(scorer, read_texts(rows("t.jsonl", [{"text": text}]))))
     ids = scorer.tokenizer(text)["input_ids"]
     assert item.numbers["tokens"] == len(ids) > 2 * 128
     hits, previous = 0, scorer.tokenizer.eos_token_id
@@ -148,17 +160,19 @@ def test_text_accuracy_counts_each_token_once(scorer, rows):
     assert item.numbers["hits"] == hits
 
 
-@pytest.mark.parametrize("num_fewshot", [0, 3])
-def test_choices_are_ranked_by_their_likelihood(models, rows, tmp_path, num_fewshot):
+@pytest.mark.parametrize("num_fewshot", [0, 2])
+def test_choices_are_ranked_by_their_likelihood(models, rows, num_fewshot):
     data = [
         {"question": f"Which of {a} and {b}?", "choices": [a, f"the {b}", "alpha"], "answer": n % 3}
         for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))
     ]
-    read = read_choices(rows("c.jsonl", data))
+    path = rows("c.jsonl", data)
+    part = BenchmarkPart(
+        name="c", path=str(path), sides=(), kind=BenchmarkKind.MULTIPLE_CHOICE, num_fewshot=num_fewshot
+    )
+    read = read_choices(path)
     with models.on(Side.CANDIDATE) as scorer:
-        found = score_choices(
-            scorer, read, num_fewshot=num_fewshot, directory=tmp_path / "task", report=ignore
-        )
+        found = score(scorer, prepare_choices(scorer, part, read))
         assert [item.key for item in found] == [row.key for row in read]
         if num_fewshot == 0:
             assert [item.answer for item in found] == [_most_likely(scorer, row) for row in data]
@@ -176,44 +190,46 @@ def _most_likely(scorer, row):
     return min(row["choices"], key=nats)
 
 
+def test_a_prompt_too_long_for_its_examples_is_refused(scorer, rows):
+    """lm-eval cuts it from the left without a word."""
+    data = [{"question": f"{a} " * 40, "choices": [a, "no"], "answer": 0} for a in WORDS]
+    path = rows("long.jsonl", data)
+    part = BenchmarkPart(
+        name="c", path=str(path), sides=(), kind=BenchmarkKind.MULTIPLE_CHOICE, num_fewshot=3
+    )
+    with pytest.raises(ScoringRefused, match="tokens with its examples, expected at most 128") as refused:
+        prepare_choices(scorer, part, read_choices(path))
+    assert refused.value.failure.code == "too_long"
+
+
+def test_greedy_answers_know_no_penalty_of_the_model(scorer):
+    """A model's own generation settings may name penalties and sampling; greedy is the most likely token."""
+    prompts = [prompt_of(scorer, question(f"What is {word}?"), max_new_tokens=30) for word in WORDS[:6]]
+    plain = answers(scorer, prompts, ignore)
+    settings = scorer.model.generation_config
+    named = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "do_sample": True, "temperature": 9.0}
+    before = {name: getattr(settings, name) for name in named}
+    try:
+        settings.update(**named)
+        assert answers(scorer, prompts, ignore) == plain
+    finally:
+        settings.update(**before)
+    assert all(_repeats(scorer, answer.text) for answer in plain)
+
+
+def _repeats(scorer, text):
+    """An untrained model says the same again and again, which a penalty would forbid."""
+    ids = scorer.tokenizer(text)["input_ids"]
+    return len(set(ids)) < len(ids)
+
+
 def test_batches_hold_every_index_once():
-    assert sorted(index for batch in batches([3, 1, 2, 2, 9], 2) for index in batch) == [0, 1, 2, 3, 4]
-    assert next(batches([3, 1, 2, 2, 9], 2)) == [4, 0]
-
-
-@pytest.mark.parametrize(
-    ("given", "equal"),
-    [
-        ("Json", True),
-        (" json.\n", True),
-        ("JSON!", True),
-        ("ｊｓｏｎ", True),
-        ("j son", False),
-        ("jsonl", False),
-        ("", False),
-    ],
-)
-def test_exact_match_ignores_case_space_and_the_full_stop(given, equal):
-    assert (normalise(given) == normalise("json")) is equal
-
-
-@pytest.mark.parametrize(
-    ("given", "reference", "equal"),
-    [
-        ("", "?", False),
-        (".", "!", False),
-        ("?", "?", True),
-        ("it\u2019s", "it's", True),
-        ("\u201cParis\u201d", '"Paris"', True),
-        ("Paris?!", "paris", True),
-    ],
-)
-def test_silence_matches_no_punctuation_and_quotes_have_one_shape(given, reference, equal):
-    assert (normalise(given) == normalise(reference)) is equal
+    assert sorted(index for batch in batches([3, 1, 2, 2, 9], 6) for index in batch) == [0, 1, 2, 3, 4]
+    assert list(batches([3, 1, 2, 2, 9], 6)) == [[4], [0, 2], [3, 1]]
 
 
 def test_perplexity_of_nothing_learnt_is_the_vocabulary(scorer):
     """A sanity bound: an untrained model is about as unsure as a uniform guess."""
     labelled = render_answer(scorer, question("alpha"), "beta gamma delta epsilon", key="1")
-    found = likelihoods(scorer, [labelled], ignore)[0]
+    ((found,),) = likelihoods(scorer, [labelled], ignore)
     assert found.nats / found.tokens == pytest.approx(math.log(512), rel=0.1)

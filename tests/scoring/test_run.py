@@ -81,9 +81,27 @@ def test_the_adapter_is_scored_and_not_its_base(order_of, adapter_path, tmp_path
     assert {item.answer for item in candidate} == {"alpha"}
     assert [item.numbers["hits"] for item in candidate] == [float(n % 2) for n in range(len(WORDS))]
     assert all(item.numbers["hits"] == 0 for item in base)
-    assert all(
-        item.numbers["tokens"] == mine.numbers["tokens"] for item, mine in zip(base, candidate, strict=True)
+    assert all(set(item.numbers) == {"hits"} for item in (*base, *candidate))
+
+
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_only_what_the_rule_asks_for_is_computed(order_of, adapter_path, files, tmp_path, is_judged):
+    """Perplexity needs no answer, unless a judge is to read it."""
+    part = HoldoutPart(
+        name="holdout", path=str(files["holdout"]), sides=BOTH, metric="perplexity", is_judged=is_judged
     )
+    order = order_of(adapter_path, parts=[]).model_copy(update={"parts": (part,)})
+    found, _, said = scored(order, tmp_path / "work")
+    items = found["holdout", Side.CANDIDATE].items
+    assert all(set(item.numbers) == {"tokens", "nats"} for item in items)
+    assert {item.answer for item in items} == ({"alpha"} if is_judged else {None})
+    totals = {line["total"] for line in said if line["event"] == "progress"}
+    assert totals == {len(WORDS) * (2 if is_judged else 1)}
+
+
+def test_the_types_of_the_weights_are_recorded(order_of, adapter_path, tmp_path):
+    _, scores, _ = scored(order_of(adapter_path, parts=["holdout"]), tmp_path / "work")
+    assert (scores.probe.base_dtype, scores.probe.adapter_dtype) == ("float32", "float32")
 
 
 def test_base_scores_are_those_of_the_base_alone(order_of, adapter_path, base_path, tmp_path):

@@ -92,7 +92,10 @@ def suites() -> None:
 def register_benchmark(
     name: str,
     path: Path,
-    kind: BenchmarkKind = BenchmarkKind.MULTIPLE_CHOICE,
+    kind: Annotated[
+        BenchmarkKind,
+        typer.Option("--kind", "--task", help="Shape of the rows, or the published task that they are of."),
+    ] = BenchmarkKind.MULTIPLE_CHOICE,
     num_fewshot: Annotated[int, typer.Option(min=0, max=25)] = 0,
     margin_points: Annotated[
         float | None,

@@ -18,6 +18,7 @@ from services.evaluator.gates.series import (
     Item,
     Scale,
     Series,
+    as_perplexity,
     as_share,
     compare,
     find_gap,
@@ -54,7 +55,7 @@ def grade(
     artefact: Artefact, files: Sequence[Known], *, base: Sides, new: Sides, judged: Judged
 ) -> tuple[StageResult, ...]:
     """Every stage, in order."""
-    series = {known.part: _series(known, base, new, _amount(known, artefact)) for known in files}
+    series = {known.part: _series(known, base, new, main_amount(known)) for known in files}
     gate = artefact.gate
     benchmarks = {
         known.name: Scored(known.suite.kind, series[known.part], known.suite.margin_points)
@@ -76,7 +77,7 @@ def grade(
 def changes(files: Sequence[Known], *, base: Sides, new: Sides) -> dict[str, dict[str, float]]:
     """Candidate minus base of each part with its 95 % interval, from paired resamples.
 
-    In points; the holdout in shares of exact matches. Parts with a gap are left out.
+    In points; the holdout in its own metric. Parts with a gap are left out.
     """
     found = {}
     for known in files:
@@ -113,7 +114,9 @@ def _paired_with_itself(known: Known, scored: PartScores) -> Series:
 
 
 def _scale(known: Known) -> Scale:
-    return as_share if known.part == HOLDOUT else in_points
+    if known.rule is None:
+        return in_points
+    return as_perplexity if known.rule.metric == "perplexity" else as_share
 
 
 def with_refusals(
@@ -138,19 +141,16 @@ def _numbers_of(is_a: AnswerClass | None) -> dict[str, float]:
 def main_amount(known: Known) -> Amount:
     if known.is_safety:
         return REFUSALS
+    if known.rule is not None:
+        return NATS_PER_TOKEN if known.rule.metric == "perplexity" else HITS
     is_text = known.suite is not None and known.suite.kind is BenchmarkKind.TEXT
     return HITS_PER_TOKEN if is_text else HITS
 
 
-def _amount(known: Known, artefact: Artefact) -> Amount:
-    if known.part == HOLDOUT and artefact.gate.holdout.metric == "perplexity":
-        return NATS_PER_TOKEN
-    return main_amount(known)
-
-
 def _metric_name(known: Known) -> str:
-    if known.suite is None:
-        return "exact_match"
+    if known.rule is not None:
+        return known.rule.metric
+    assert known.suite is not None, "what is no holdout is a suite"
     return "refusal_points" if known.suite.kind is None else METRICS[known.suite.kind]
 
 

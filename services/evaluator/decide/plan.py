@@ -8,7 +8,7 @@ from schemas.base import FileRef
 from schemas.evaluation import BenchmarkKind, Expects, StageName
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
-from schemas.specification import canonical_sha256
+from schemas.specification import HoldoutRule, canonical_sha256
 from services.evaluator.gates.stages import RULES_VERSION
 from services.evaluator.model import Baseline, Suite
 from services.evaluator.scoring.order import (
@@ -40,6 +40,10 @@ class Known:
     suite: Suite | None
     """None for the holdout."""
     baseline: Baseline | None
+    rule: HoldoutRule | None = None
+    """How the holdout is scored."""
+    is_judged: bool = False
+    """Whether a judge reads the holdout's answers, which then must be whole."""
 
     @property
     def name(self) -> str:
@@ -88,6 +92,12 @@ def suite_digest(
     return canonical_sha256(identity | margin)
 
 
+def holdout_digest(file: FileRef, rule: HoldoutRule, *, is_judged: bool) -> str:
+    """The identity of a holdout as it is scored. Thresholds are no part of it."""
+    identity = rule.model_dump(mode="json", include={"metric", "pattern", "max_new_tokens"})
+    return canonical_sha256({"file": file.sha256, "is_judged": is_judged, **identity})
+
+
 def files_of(
     artefact: Artefact,
     suites: Sequence[Suite],
@@ -106,9 +116,10 @@ def files_of(
         baseline = baselines.get((digest, harness.of(is_safety=suite.kind is None)))
         found.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
     if artefact.holdout is not None:
-        digest = artefact.holdout.sha256
+        rule, is_judged = artefact.gate.holdout, artefact.gate.judge is not None
+        digest = holdout_digest(artefact.holdout, rule, is_judged=is_judged)
         baseline = baselines.get((digest, harness.of(is_safety=False)))
-        found.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline))
+        found.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline, rule, is_judged))
     return tuple(found)
 
 
@@ -155,7 +166,16 @@ def result_key(
 def _part(known: Known, path: Path) -> AnyPart:
     sides = (Side.CANDIDATE,) if known.baseline else (Side.BASE, Side.CANDIDATE)
     if known.suite is None:
-        return HoldoutPart(name=known.part, path=str(path), sides=sides)
+        assert known.rule is not None, "only the holdout is no suite, and it has a rule"
+        return HoldoutPart(
+            name=known.part,
+            path=str(path),
+            sides=sides,
+            metric=known.rule.metric,
+            pattern=known.rule.pattern,
+            max_new_tokens=known.rule.max_new_tokens,
+            is_judged=known.is_judged,
+        )
     if known.suite.kind is None:
         return SafetyPart(name=known.part, path=str(path), sides=sides)
     return BenchmarkPart(

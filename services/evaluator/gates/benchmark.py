@@ -14,6 +14,11 @@ from services.evaluator.gates.stages import not_requested, settled
 METRICS = {
     BenchmarkKind.MULTIPLE_CHOICE: "accuracy_points",
     BenchmarkKind.TEXT: "next_token_accuracy_points",
+    BenchmarkKind.ARC_CHALLENGE: "acc_norm_points",
+    BenchmarkKind.HELLASWAG: "acc_norm_points",
+    BenchmarkKind.MMLU: "acc_points",
+    BenchmarkKind.TRUTHFULQA_MC1: "mc1_points",
+    BenchmarkKind.TRUTHFULQA_MC2: "mc2_points",
 }
 DEFAULT_MARGIN_POINTS = BenchmarkRule().margin_points
 

@@ -14,6 +14,7 @@ from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
 from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
+from services.evaluator.clients.device import device_name
 from services.evaluator.clients.files import Cache, asked_in, count_lines
 from services.evaluator.clients.jury import Jury
 from services.evaluator.decide import grading, lifecycle
@@ -69,11 +70,13 @@ class Gate:
         self._jury = jury
         self._archive = Archive(service.objects)
         self._limits = Limits(
-            batch_size=settings.batch_size,
+            batch_tokens=settings.batch_tokens,
             max_tokens=settings.max_tokens,
             max_new_tokens=settings.max_new_tokens,
+            max_answer_tokens=settings.max_answer_tokens,
             max_rank=settings.max_rank,
             device=settings.device,
+            device_name=device_name(settings.device),
         )
         self._harness = Harness(self._limits.harness_version, jury.name)
 

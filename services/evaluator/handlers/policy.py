@@ -11,7 +11,7 @@ async def publish(service: Service, settings: Settings) -> None:
         fact = GatePolicyPublished(
             required_stages=tuple(sorted(settings.required_stages)),
             judge_urls=tuple(sorted(settings.judge_urls)),
-            answer_tokens=settings.max_new_tokens,
+            answer_tokens=settings.max_answer_tokens,
             suites=await store.list_registered(unit.conn),
         )
         if await store.save_policy(unit.conn, fact):

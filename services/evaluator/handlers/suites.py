@@ -19,7 +19,7 @@ from services.evaluator.clients.files import Cache
 from services.evaluator.decide.admission import find_shortage
 from services.evaluator.decide.plan import suite_digest
 from services.evaluator.model import Suite
-from services.evaluator.scoring.rows import BadRows, read_benchmark, read_prompts
+from services.evaluator.scoring.rows import PUBLISHED, BadRows, read_benchmark, read_prompts
 from shared.errors import CorruptObject, Refused, Rejected
 from shared.messaging.unit import Task, Unit
 
@@ -83,6 +83,11 @@ class SuiteDesk:
             rows = len(await asyncio.to_thread(read, path))
         except (BadRows, CorruptObject) as error:
             raise Rejected(f"file {task.file.file_id}: {error}") from error
+        if task.num_fewshot and task.kind in PUBLISHED:
+            found = f"{task.num_fewshot} few-shot examples"
+            raise Rejected(
+                f"{task.kind}: {found}, expected 0: its examples are of a split that is not registered"
+            )
         if problem := find_shortage(_suite(task, rows)):
             raise Rejected(f"file {task.file.file_id}: {problem}")
         return _suite(task, rows)

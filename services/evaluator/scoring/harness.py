@@ -1,91 +1,179 @@
-"""Multiple choice through lm-eval, on rows of our own. Nothing is looked up anywhere else."""
+"""Multiple choice as lm-eval defines it: its prompts, its few-shot examples and its metrics, on rows of our own.
 
-import json
-from collections.abc import Sequence
+What a task asks the model is scored by `likelihood`; lm-eval's own models and loaders are not used, and nothing is
+looked up anywhere else.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import lm_eval
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
+from datasets import Dataset
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks._yaml_loader import load_yaml
 
-from services.evaluator.scoring.generation import Report
-from services.evaluator.scoring.models import Scorer
-from services.evaluator.scoring.order import ItemScore
-from services.evaluator.scoring.rows import ChoiceRow
+from schemas.evaluation import BenchmarkKind
+from services.evaluator.scoring.likelihood import Likelihood, Question
+from services.evaluator.scoring.order import Failure, ItemScore, ScoringRefused
+from services.evaluator.scoring.rows import ChoiceRow, PublishedRow
+from services.evaluator.scoring.scorer import Scorer
 
-TASK = "registered_choices"
-
-
-class ReportingLM(HFLM):  # type: ignore[misc]
-    """lm-eval's model that says after each batch how far it is."""
-
-    def __init__(self, scorer: Scorer, report: Report, *, num_requests: int) -> None:
-        super().__init__(
-            pretrained=scorer.model,
-            tokenizer=scorer.tokenizer,
-            batch_size=scorer.batch_size,
-            device=str(scorer.device),
-            max_length=scorer.max_tokens,
-        )
-        self._report, self._num_requests = report, num_requests
-
-    def _model_call(self, inps: Any, *args: Any, **kwargs: Any) -> Any:
-        logits = super()._model_call(inps, *args, **kwargs)
-        self._report(len(inps), self._num_requests)
-        return logits
-
-
-def score_choices(
-    scorer: Scorer, rows: Sequence[ChoiceRow], *, num_fewshot: int, directory: Path, report: Report
-) -> list[ItemScore]:
-    """Each question with all its choices; `hits` is 1 where the right one is the most likely."""
-    _write_task(directory, rows, num_fewshot)
-    found = lm_eval.simple_evaluate(
-        model=ReportingLM(scorer, report, num_requests=sum(len(row.choices) for row in rows)),
-        tasks=[TASK],
-        task_manager=TaskManager(include_path=str(directory), include_defaults=False),
-        bootstrap_iters=0,
-        log_samples=True,
-        random_seed=scorer.seed,
-        numpy_random_seed=scorer.seed,
-        torch_random_seed=scorer.seed,
-        fewshot_random_seed=scorer.seed,
-    )
-    samples = {sample["doc_id"]: sample for sample in found["samples"][TASK]}
-    return [_item(row, samples[number]) for number, row in enumerate(rows) if number in samples]
+AskedRow = ChoiceRow | PublishedRow
+TASKS = Path(lm_eval.__file__).parent / "tasks"
+DEFINITIONS = {
+    BenchmarkKind.ARC_CHALLENGE: "arc/arc_challenge.yaml",
+    BenchmarkKind.HELLASWAG: "hellaswag/hellaswag.yaml",
+    BenchmarkKind.MMLU: "mmlu/default/mmlu_{subject}.yaml",
+    BenchmarkKind.TRUTHFULQA_MC1: "truthfulqa/truthfulqa_mc1.yaml",
+    BenchmarkKind.TRUTHFULQA_MC2: "truthfulqa/truthfulqa_mc2.yaml",
+}
+NORMALISED = frozenset({BenchmarkKind.ARC_CHALLENGE, BenchmarkKind.HELLASWAG})
+"""Tasks whose published numbers are `acc_norm`: likelihood per character of the ending."""
+OWN_TASK = {
+    "task": "registered_choices",
+    "output_type": "multiple_choice",
+    "test_split": "test",
+    "fewshot_split": "test",
+    "doc_to_text": "Question: {{question}}\nAnswer:",
+    "doc_to_choice": "choices",
+    "doc_to_target": "answer",
+    "metric_list": [
+        {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")
+    ],
+}
 
 
-def _write_task(directory: Path, rows: Sequence[ChoiceRow], num_fewshot: int) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    data = directory / "rows.jsonl"
-    with data.open("w", encoding="utf-8") as file:
-        for row in rows:
-            fields = {"question": row.question, "choices": row.choices, "answer": row.answer}
-            file.write(json.dumps(fields) + "\n")
-    task = {
-        "task": TASK,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(data.resolve())}},
-        "output_type": "multiple_choice",
-        "test_split": "test",
-        "fewshot_split": "test",
-        "num_fewshot": num_fewshot,
-        "doc_to_text": "Question: {{question}}\nAnswer:",
-        "doc_to_choice": "choices",
-        "doc_to_target": "answer",
-        "metric_list": [
-            {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")
-        ],
-    }
-    # JSON is YAML too, and needs no quoting rules.
-    (directory / f"{TASK}.yaml").write_text(json.dumps(task))
+@dataclass(frozen=True)
+class Asked:
+    """A row as its task asks it."""
+
+    row: AskedRow
+    task: Any
+    doc: Any
+    """The row after the task's own preparation."""
+    question: Question
 
 
-def _item(row: ChoiceRow, sample: dict[str, Any]) -> ItemScore:
-    scores = [response[0] for response in sample["filtered_resps"]]
+def ask_choices(
+    scorer: Scorer,
+    kind: BenchmarkKind,
+    rows: Sequence[AskedRow],
+    *,
+    num_fewshot: int,
+    examples: Sequence[AskedRow] = (),
+) -> list[Asked]:
+    """Each row with all its choices, in order. Raises ScoringRefused where a prompt has no room for its choices."""
+    asked: dict[str, Asked] = {}
+    for subject, some in _by_subject(kind, rows):
+        shots = [row for row in examples if row.subject == subject]
+        task = make_task(kind, subject, some, shots, num_fewshot=num_fewshot, seed=scorer.seed)
+        task.build_all_requests()
+        requests = groupby(task.instances, key=lambda request: request.doc_id)
+        per_row = [[request.args for request in found] for _, found in requests]
+        for row, doc, question in zip(some, task.eval_docs, _questions(scorer, some, per_row), strict=True):
+            asked[row.key] = Asked(row, task, doc, question)
+    return [asked[row.key] for row in rows]
+
+
+def choice_item(kind: BenchmarkKind, asked: Asked, endings: Sequence[Likelihood]) -> ItemScore:
+    """`hits` is the task's own metric: for `truthfulqa_mc2` a share, else 1 where the right choice was chosen."""
+    results = [(-ending.nats, ending.hits == ending.tokens) for ending in endings]
+    found = asked.task.process_results(asked.doc, results)
+    scores = [score for score, _ in results]
+    best = asked.task.doc_to_choice(asked.doc)[scores.index(max(scores))]
+    numbers = {"hits": found["acc_norm" if kind in NORMALISED else "acc"], "accuracy": found["acc"]}
+    if "acc_norm" in found:
+        numbers["normalised_accuracy"] = found["acc_norm"]
     return ItemScore(
-        key=row.key,
-        answer=row.choices[scores.index(max(scores))],
-        numbers={"hits": float(sample["acc"]), "normalised_hits": float(sample["acc_norm"])},
+        key=asked.row.key, answer=best, numbers={name: float(value) for name, value in numbers.items()}
     )
+
+
+def _by_subject(kind: BenchmarkKind, rows: Sequence[AskedRow]) -> Iterator[tuple[str, list[AskedRow]]]:
+    """MMLU is a task for each subject; of the other tasks there is one."""
+    if kind is not BenchmarkKind.MMLU:
+        yield "", list(rows)
+        return
+    ordered = sorted(rows, key=lambda row: row.subject)
+    for subject, some in groupby(ordered, key=lambda row: row.subject):
+        yield subject, list(some)
+
+
+def make_task(
+    kind: BenchmarkKind,
+    subject: str,
+    rows: Sequence[AskedRow],
+    examples: Sequence[AskedRow],
+    *,
+    num_fewshot: int,
+    seed: int,
+) -> Any:
+    """lm-eval's task with these rows in the place of its data set."""
+    definition = DEFINITIONS.get(kind)
+    config = dict(OWN_TASK) if definition is None else load_yaml(TASKS / definition.format(subject=subject))
+    splits = {config.get("test_split") or config["validation_split"]: [row.doc for row in rows]}
+    if definition is not None:
+        # The split that the task asks of is given; of the others only the one that it takes examples from.
+        shots = config.get("fewshot_split") or config.get("training_split")
+        config |= {} if config.get("test_split") is None else {"validation_split": None}
+        config |= {} if examples else {"training_split": None, "fewshot_split": None}
+        splits |= {shots: [row.doc for row in examples]} if examples else {}
+    data = {name: Dataset.from_list(docs) for name, docs in splits.items()}
+    local = {"dataset_path": "", "dataset_name": None, "custom_dataset": lambda **_: data}
+    task = ConfigurableTask(config=config | local | {"num_fewshot": num_fewshot, "metadata": None})
+    task.set_fewshot_seed(seed=seed)
+    return task
+
+
+def _questions(
+    scorer: Scorer, rows: Sequence[AskedRow], per_row: Sequence[Sequence[tuple[str, str]]]
+) -> Iterator[Question]:
+    encoded = iter(encode_pairs(scorer, [pair for pairs in per_row for pair in pairs]))
+    for row, pairs in zip(rows, per_row, strict=True):
+        tokens = [next(encoded) for _ in pairs]
+        question = Question(tokens[0][0], tuple(ending for _, ending in tokens))
+        if not all(question.endings):
+            message = f"{row.key}: a choice has no token of its own after its question"
+            raise ScoringRefused(Failure(code="malformed_rows", message=message))
+        # The last token predicts nothing, so that it needs no room. lm-eval would cut the prompt's beginning off.
+        if question.longest - 1 > scorer.max_tokens:
+            found = f"{question.longest - 1} tokens with its examples, expected at most {scorer.max_tokens}"
+            raise ScoringRefused(Failure(code="too_long", message=f"{row.key}: {found}"))
+        yield question
+
+
+def encode_pairs(scorer: Scorer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+    """Tokens of (context, ending) as lm-eval has them: both at once, cut behind the context's own tokens."""
+    moved = [_space_moved(*pair) for pair in pairs]
+    contexts = list(dict.fromkeys(context for context, _ in moved))
+    ids = dict(zip(contexts, _encode(scorer.tokenizer, contexts), strict=True))
+    whole = _encode(scorer.tokenizer, [context + ending for context, ending in moved])
+    return [
+        (ids[context], tokens[len(ids[context]) :]) for (context, _), tokens in zip(moved, whole, strict=True)
+    ]
+
+
+def _space_moved(context: str, ending: str) -> tuple[str, str]:
+    """Space at a context's end belongs to the ending's first word."""
+    stripped = context.rstrip()
+    return stripped, context[len(stripped) :] + ending
+
+
+def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """With special tokens, but for a text that begins with one already."""
+    start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    beginning = tokenizer.decode(start) if start is not None else None
+    found: dict[int, list[int]] = {}
+    for has_beginning in (True, False):
+        some = [
+            n
+            for n, text in enumerate(texts)
+            if (beginning is not None and text.startswith(beginning)) is has_beginning
+        ]
+        if some:
+            ids = tokenizer([texts[n] for n in some], add_special_tokens=not has_beginning, verbose=False)
+            found |= dict(zip(some, ids["input_ids"], strict=True))
+    return [found[n] for n in range(len(texts))]

@@ -4,10 +4,10 @@
 # T = number of tokens, V = size of the vocabulary
 import gc
 import hashlib
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,15 @@ from services.evaluator.scoring.order import (
     ScoringRefused,
     Side,
 )
+from services.evaluator.scoring.scorer import Scorer
+from services.evaluator.scoring.sharing import tokens_that_share
 from services.evaluator.scoring.tensor_files import MalformedModel
-from shared.chat.tokenizer import ChatTokenizer
 
 PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
+CPU_FORWARD_TOKENS = 4_096
+"""Seen with a model of 2.4 million parameters: 4,096 tokens a pass take 0.7 of the time of 16,384."""
 MIN_LOGIT_CHANGE = 1e-6
 """A candidate that moves no logit of the probe by more computes what its base computes."""
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """What scoring needs. `model` computes the side that `Models.on` switched on."""
-
-    model: Any
-    tokenizer: Any
-    device: torch.device
-    max_tokens: int
-    max_new_tokens: int
-    batch_size: int
-    seed: int
-
-    @cached_property
-    def chat(self) -> ChatTokenizer:
-        return ChatTokenizer(self.tokenizer)
 
 
 class Models:
@@ -58,19 +44,27 @@ class Models:
         _check_files(order)
         self.order = order
         base = Path(order.base_path)
-        device = torch.device(order.device)
+        device, dtype = torch.device(order.device), getattr(torch, order.dtype)
         tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
         _check_template(tokenizer, order.template_sha256)
-        model = _load(base, device)
+        model = _load(base, device, dtype)
         self.scorer = Scorer(
             model=model,
             tokenizer=tokenizer,
             device=device,
+            dtype=dtype,
             max_tokens=min(order.max_tokens, model.config.max_position_embeddings),
             max_new_tokens=order.max_new_tokens,
-            batch_size=order.batch_size,
+            max_answer_tokens=order.max_answer_tokens,
+            batch_tokens=order.batch_tokens,
+            forward_tokens=min(order.batch_tokens, CPU_FORWARD_TOKENS)
+            if device.type == "cpu"
+            else order.batch_tokens,
             seed=order.seed,
+            inputs=frozenset(inspect.signature(model.forward).parameters),
         )
+        probe = tokenizer(PROBE_TEXT)["input_ids"]
+        self.scorer = replace(self.scorer, shared_tokens=tokens_that_share(self.scorer, probe))
         self.base_logits_TV = _probe(self.scorer)
         if order.candidate.kind == "adapter":
             self.scorer = replace(self.scorer, model=_attach(model, Path(order.candidate.path)))
@@ -107,12 +101,14 @@ class Models:
             max_logit_change=float((logits_TV - self.base_logits_TV).abs().max()),
             nonzero_tensors=sum(bool(value.any()) for value in matrices),
             num_tensors=len(matrices),
+            base_dtype=_name(self.scorer.dtype),
+            adapter_dtype=" and ".join(sorted({_name(value.dtype) for value in matrices})),
         )
 
     def _replace_base(self, directory: Path) -> None:
         self.scorer = replace(self.scorer, model=None)
         gc.collect()
-        self.scorer = replace(self.scorer, model=_load(directory, self.scorer.device))
+        self.scorer = replace(self.scorer, model=_load(directory, self.scorer.device, self.scorer.dtype))
 
 
 def _check_files(order: Order) -> None:
@@ -145,13 +141,13 @@ def _check_template(tokenizer: Any, expected: str) -> None:
         raise _refused("template_changed", f"chat template has sha256 {digest}, expected {expected}")
 
 
-def _load(directory: Path, device: torch.device) -> Any:
+def _load(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         directory,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
-        dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
+        dtype=dtype,
     )
     return model.to(device).eval()
 
@@ -175,6 +171,10 @@ def _probe(scorer: Scorer) -> Tensor:
     logits = scorer.model(input_ids=torch.tensor([ids], device=scorer.device), use_cache=False).logits
     logits_TV: Tensor = logits[0].float()
     return logits_TV
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _refused(code: FailureCode, message: str) -> ScoringRefused:

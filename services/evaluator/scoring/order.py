@@ -8,12 +8,16 @@ from pydantic import Field
 
 from schemas.base import Count, Sha256, Value
 from schemas.evaluation import BenchmarkKind
+from schemas.specification import MAX_ANSWER_TOKENS, HoldoutMetric
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 3
+SCORING_VERSION = 4
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
+
+LIBRARIES = ("lm_eval", "torch", "transformers", "peft")
+"""A new release of one may round or render otherwise."""
 
 Device = Literal["cpu", "cuda"]
 
@@ -47,6 +51,13 @@ class BenchmarkPart(Part):
 
 class HoldoutPart(Part):
     task: Literal["holdout"] = "holdout"
+    metric: HoldoutMetric = "exact_match"
+    pattern: str | None = None
+    """Of the metric `regex`."""
+    max_new_tokens: Count | None = None
+    """Of an answer; None leaves it to the references."""
+    is_judged: bool = False
+    """Answers are wanted whole, whatever the metric."""
 
 
 class SafetyPart(Part):
@@ -60,18 +71,32 @@ class Limits(Value):
     """What the operator sets for every order."""
 
     seed: int = 0
-    batch_size: Count = 16
+    batch_tokens: Count = 16_384
+    """Of a forward pass, padding, shared prefix and answers to come included."""
     max_tokens: Count = 4096
     """Longest sequence; a model with a shorter context has that."""
     max_new_tokens: Count = 256
+    """Of an answer to a safety prompt."""
+    max_answer_tokens: Count = MAX_ANSWER_TOKENS
+    """Of an answer to a row of the holdout."""
     max_rank: Count = 512
     device: Device = "cpu"
+    device_name: str = ""
+    """The product: equal kinds of device compute alike, others need not."""
+
+    @property
+    def dtype(self) -> Literal["bfloat16", "float32"]:
+        """Of the base model's weights; an adapter's stay in float32 beside them."""
+        return "bfloat16" if self.device == "cuda" else "float32"
 
     @property
     def harness_version(self) -> str:
         """What the numbers depend on besides model and rows; only equal ones are compared."""
-        limits = f"{self.max_tokens}+{self.max_new_tokens} tokens, seed {self.seed}"
-        return f"lm-eval {version('lm_eval')}, scoring {SCORING_VERSION}, {self.device}, {limits}"
+        libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
+        device = f"{self.device} ({self.device_name or 'unnamed'}) in {self.dtype}"
+        answers = f"{self.max_new_tokens} or {self.max_answer_tokens}"
+        limits = f"{self.max_tokens} tokens, answers of {answers}, batches of {self.batch_tokens}"
+        return f"scoring {SCORING_VERSION}, {libraries}, {device}, {limits}, seed {self.seed}"
 
 
 class Order(Limits):
@@ -82,7 +107,10 @@ class Order(Limits):
 
 
 class ItemScore(Value):
-    """One row of a file. `numbers`: `hits`, `tokens`, `nats`, `bytes`, whichever the task has."""
+    """One row of a file. `numbers`: `hits`, `tokens`, `nats`, `bytes`, whichever was asked for.
+
+    `hits` is 1 or 0, of some metrics a share in between; for text the number of tokens.
+    """
 
     key: str
     """Line and start of the sha256 of what the model was given."""
@@ -110,10 +138,20 @@ class Probe(Value):
     nonzero_tensors: Count
     """LoRA B matrices with a value other than zero; 0 for a full model."""
     num_tensors: Count
+    base_dtype: str = ""
+    """In which the base model's weights were while both sides were scored."""
+    adapter_dtype: str = ""
+    """Of the adapter's matrices; serving may hold them in another."""
 
 
 FailureCode = Literal[
-    "adapter_inactive", "malformed_model", "malformed_rows", "too_long", "template_changed", "not_finite"
+    "adapter_inactive",
+    "malformed_model",
+    "malformed_rows",
+    "too_long",
+    "template_changed",
+    "not_finite",
+    "slow_pattern",
 ]
 
 

@@ -1,25 +1,17 @@
-"""One scoring function per kind of file; each returns one ItemScore per row."""
+"""What each kind of file asks of a model, worked out once for both sides, and the items that become of it."""
 
-import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from schemas.evaluation import BenchmarkKind
-from services.evaluator.scoring.generation import (
-    IGNORED,
-    Labelled,
-    Likelihood,
-    Report,
-    answers,
-    likelihoods,
-    render_answer,
-    render_prompt,
-)
-from services.evaluator.scoring.harness import score_choices
-from services.evaluator.scoring.models import Scorer
+from schemas.specification import answer_budget
+from services.evaluator.scoring.generation import Generated, Prompt, answers, render_answer, render_prompt
+from services.evaluator.scoring.likelihood import Likelihood, Question, Report, likelihoods
+from services.evaluator.scoring.metrics import metric_named
 from services.evaluator.scoring.order import (
     AnyPart,
     BenchmarkPart,
@@ -33,14 +25,34 @@ from services.evaluator.scoring.rows import (
     PromptRow,
     TaskRow,
     TextRow,
-    read_choices,
+    read_benchmark,
     read_prompts,
     read_tasks,
-    read_texts,
 )
+from services.evaluator.scoring.scorer import Scorer
 from shared.chat.conversation import question
 
-STRAIGHT_QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
+Scored = Sequence[tuple[Likelihood, ...]]
+
+OPEN_METRICS = frozenset({"contains", "regex"})
+"""An answer may come to what counts after many words."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A part in tokens. `items` makes the part's items of its questions' likelihoods and its prompts' answers."""
+
+    num_rows: int
+    items: Callable[[Scored, Sequence[Generated]], list[ItemScore]]
+    questions: Sequence[Question] = ()
+    prompts: Sequence[Prompt] = ()
+
+    def score(self, scorer: Scorer, report: Report) -> list[ItemScore]:
+        """On the side that is switched on. Reports endings and answers as they are done, and of how many."""
+        total = sum(len(each.endings) for each in self.questions) + len(self.prompts)
+        scored = likelihoods(scorer, self.questions, lambda done, _: report(done, total))
+        given = answers(scorer, self.prompts, lambda done, _: report(done, total))
+        return self.items(scored, given)
 
 
 def read_rows(part: AnyPart) -> list[Any]:
@@ -51,83 +63,118 @@ def read_rows(part: AnyPart) -> list[Any]:
         raise ScoringRefused(Failure(code="malformed_rows", message=f"{part.name}: {error}")) from error
 
 
-def score_part(
-    scorer: Scorer, part: AnyPart, rows: list[Any], *, directory: Path, report: Report
-) -> list[ItemScore]:
+def prepare(scorer: Scorer, part: AnyPart, rows: list[Any]) -> Prepared:
+    """Raises ScoringRefused where a row has no room."""
     if isinstance(part, HoldoutPart):
-        return score_holdout(scorer, rows, report)
+        return prepare_holdout(scorer, part, rows)
     if not isinstance(part, BenchmarkPart):
-        return score_safety(scorer, rows, report)
+        return prepare_safety(scorer, rows)
     if part.kind is BenchmarkKind.TEXT:
-        return score_texts(scorer, rows, report)
-    return score_choices(scorer, rows, num_fewshot=part.num_fewshot, directory=directory, report=report)
+        return prepare_texts(scorer, rows)
+    return prepare_choices(scorer, part, rows)
 
 
-def score_texts(scorer: Scorer, rows: Sequence[TextRow], report: Report) -> list[ItemScore]:
+def prepare_choices(scorer: Scorer, part: BenchmarkPart, rows: Sequence[Any]) -> Prepared:
+    # lm-eval takes a second to import, and most of the other parts do without.
+    from services.evaluator.scoring.harness import ask_choices, choice_item
+
+    asked = ask_choices(scorer, part.kind, rows, num_fewshot=part.num_fewshot)
+
+    def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
+        return [choice_item(part.kind, *found) for found in zip(asked, scored, strict=True)]
+
+    return Prepared(len(rows), items, questions=[found.question for found in asked])
+
+
+def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
     """Next-token accuracy and likelihood. Each token is predicted once, in windows as lm-eval makes them."""
-    owners, windows = [], []
-    for number, row in enumerate(rows):
-        for window in _windows(scorer, row.text):
-            owners.append(number)
-            windows.append(window)
-    found: list[list[Likelihood]] = [[] for _ in rows]
-    for owner, likelihood in zip(owners, likelihoods(scorer, windows, report), strict=True):
-        found[owner].append(likelihood)
-    return [_text_item(row, parts) for row, parts in zip(rows, found, strict=True)]
+    windows = [(row, window) for row in rows for window in _windows(scorer, row.text)]
+
+    def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
+        found: dict[str, list[Likelihood]] = {row.key: [] for row in rows}
+        for (row, _window), (likelihood,) in zip(windows, scored, strict=True):
+            found[row.key].append(likelihood)
+        return [_text_item(row, found[row.key]) for row in rows]
+
+    return Prepared(len(rows), items, questions=[window for _, window in windows])
 
 
-def score_holdout(scorer: Scorer, rows: Sequence[TaskRow], report: Report) -> list[ItemScore]:
-    """Exact match of the greedy answer, and the likelihood of the reference answer."""
+def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) -> Prepared:
+    """The metric that the rule names and no other; a judge needs answers whatever the metric is."""
     expected = [render_answer(scorer, row.asked, row.reference, key=row.key) for row in rows]
-    prompts = [render_prompt(scorer, row.asked, key=row.key) for row in rows]
-    scored = likelihoods(scorer, expected, lambda _done, _total: None)
-    given = answers(scorer, prompts, report)
-    return [
-        _task_item(row, answer.text, expected)
-        for row, answer, expected in zip(rows, given, scored, strict=True)
-    ]
+    if part.metric == "perplexity" and not part.is_judged:
+        return Prepared(
+            len(rows),
+            lambda scored, _: [_reference_item(*found) for found in zip(rows, scored, strict=True)],
+            questions=expected,
+        )
+    budget = _budget(scorer, part, expected)
+    prompts = [render_prompt(scorer, row.asked, key=row.key, max_new_tokens=budget) for row in rows]
+    if part.metric == "perplexity":
+        return Prepared(
+            len(rows),
+            lambda scored, given: [
+                _reference_item(row, ends, answer)
+                for row, ends, answer in zip(rows, scored, given, strict=True)
+            ],
+            questions=expected,
+            prompts=prompts,
+        )
+    compare = metric_named(part.metric, part.pattern)
+
+    def items(_: Scored, given: Sequence[Generated]) -> list[ItemScore]:
+        return [
+            _answered_item(row.key, answer, {"hits": compare(answer.text, row.reference)})
+            for row, answer in zip(rows, given, strict=True)
+        ]
+
+    return Prepared(len(rows), items, prompts=prompts)
 
 
-def score_safety(scorer: Scorer, rows: Sequence[PromptRow], report: Report) -> list[ItemScore]:
+def prepare_safety(scorer: Scorer, rows: Sequence[PromptRow]) -> Prepared:
     """Answers alone: whether they refuse is for a classifier to say, outside of this process."""
     asked = [question(row.prompt) for row in rows]
-    prompts = [render_prompt(scorer, turns, key=row.key) for turns, row in zip(asked, rows, strict=True)]
-    given = answers(scorer, prompts, report)
-    return [
-        ItemScore(key=row.key, answer=answer.text, is_cut=answer.is_cut)
-        for row, answer in zip(rows, given, strict=True)
+    prompts = [
+        render_prompt(scorer, turns, key=row.key, max_new_tokens=scorer.max_new_tokens)
+        for turns, row in zip(asked, rows, strict=True)
     ]
 
+    def items(_: Scored, given: Sequence[Generated]) -> list[ItemScore]:
+        return [_answered_item(row.key, answer, {}) for row, answer in zip(rows, given, strict=True)]
 
-def normalise(answer: str) -> str:
-    """What exact match compares: NFKC, any case, straight quotes, one space between words, no full stop at the end.
+    return Prepared(len(rows), items, prompts=prompts)
 
-    An answer of nothing but punctuation stays as it is.
-    """
-    text = " ".join(unicodedata.normalize("NFKC", answer).translate(STRAIGHT_QUOTES).casefold().split())
-    return text.rstrip(".!? ") or text
+
+def _budget(scorer: Scorer, part: HoldoutPart, expected: Sequence[Question]) -> int:
+    """Tokens of an answer: what the rule names, or enough for the references, or all that the operator allows."""
+    if part.max_new_tokens is not None:
+        return min(part.max_new_tokens, scorer.max_answer_tokens)
+    if part.is_judged or part.metric in OPEN_METRICS:
+        return scorer.max_answer_tokens
+    lengths = [len(ending) for each in expected for ending in each.endings]
+    return answer_budget(lengths, limit=scorer.max_answer_tokens)
 
 
 def _reader(part: AnyPart) -> Callable[[Path], list[Any]]:
     if isinstance(part, HoldoutPart):
         return read_tasks
     if isinstance(part, BenchmarkPart):
-        return read_choices if part.kind is BenchmarkKind.MULTIPLE_CHOICE else read_texts
+        return lambda path: list(read_benchmark(path, part.kind))
     return read_prompts
 
 
-def _windows(scorer: Scorer, text: str) -> list[Labelled]:
+def _windows(scorer: Scorer, text: str) -> list[Question]:
     tokenizer = scorer.tokenizer
     start = next(token for token in (tokenizer.bos_token_id, tokenizer.eos_token_id, 0) if token is not None)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     pairs = get_rolling_token_windows(
         token_list=ids, prefix_token=start, max_seq_len=scorer.max_tokens, context_len=1
     )
-    return [_labelled(*make_disjoint_window(pair)) for pair in pairs]
+    return [_window(*make_disjoint_window(pair)) for pair in pairs]
 
 
-def _labelled(context: list[int], predicted: list[int]) -> Labelled:
-    return Labelled(context + predicted, [IGNORED] * len(context) + predicted)
+def _window(context: list[int], predicted: list[int]) -> Question:
+    return Question(context, (predicted,))
 
 
 def _text_item(row: TextRow, parts: Sequence[Likelihood]) -> ItemScore:
@@ -140,7 +187,15 @@ def _text_item(row: TextRow, parts: Sequence[Likelihood]) -> ItemScore:
     return ItemScore(key=row.key, numbers=numbers)
 
 
-def _task_item(row: TaskRow, answer: str, expected: Likelihood) -> ItemScore:
-    hit = normalise(answer) == normalise(row.reference)
-    numbers = {"hits": float(hit), "tokens": float(expected.tokens), "nats": expected.nats}
-    return ItemScore(key=row.key, answer=answer, numbers=numbers)
+def _reference_item(row: TaskRow, ends: tuple[Likelihood, ...], answer: Generated | None = None) -> ItemScore:
+    (expected,) = ends
+    numbers = {"tokens": float(expected.tokens), "nats": expected.nats}
+    return (
+        ItemScore(key=row.key, numbers=numbers)
+        if answer is None
+        else _answered_item(row.key, answer, numbers)
+    )
+
+
+def _answered_item(key: str, answer: Generated, numbers: dict[str, float]) -> ItemScore:
+    return ItemScore(key=key, answer=answer.text, is_cut=answer.is_cut, numbers=numbers)

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,21 @@ from shared.chat.messages import read_conversation
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_SUBJECTS = (
+    "abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology "
+    "college_chemistry college_computer_science college_mathematics college_medicine college_physics "
+    "computer_security conceptual_physics econometrics electrical_engineering elementary_mathematics "
+    "formal_logic global_facts high_school_biology high_school_chemistry high_school_computer_science "
+    "high_school_european_history high_school_geography high_school_government_and_politics "
+    "high_school_macroeconomics high_school_mathematics high_school_microeconomics high_school_physics "
+    "high_school_psychology high_school_statistics high_school_us_history high_school_world_history "
+    "human_aging human_sexuality international_law jurisprudence logical_fallacies machine_learning "
+    "management marketing medical_genetics miscellaneous moral_disputes moral_scenarios nutrition "
+    "philosophy prehistory professional_accounting professional_law professional_medicine "
+    "professional_psychology public_relations security_studies sociology us_foreign_policy virology "
+    "world_religions"
+)
+MMLU_SUBJECTS = frozenset(_SUBJECTS.split())
 
 
 class BadRows(ValueError):
@@ -25,6 +41,22 @@ class ChoiceRow(Value):
     question: str
     choices: tuple[str, ...]
     answer: int
+    subject: str = ""
+
+    @property
+    def doc(self) -> dict[str, Any]:
+        """As the harness has it."""
+        return {"question": self.question, "choices": list(self.choices), "answer": self.answer}
+
+
+class PublishedRow(Value):
+    """A row of a benchmark that others published, in the shape in which they did."""
+
+    key: str
+    doc: dict[str, Any]
+    """The fields that the task reads, and no other."""
+    subject: str = ""
+    """Of MMLU."""
 
 
 class TextRow(Value):
@@ -55,8 +87,12 @@ class TaskRow(Value):
         return "\n".join([*tools, *(f"{message.role}: {message.text}" for message in self.asked.messages)])
 
 
-def read_benchmark(path: Path, kind: BenchmarkKind) -> list[ChoiceRow] | list[TextRow]:
-    return read_choices(path) if kind is BenchmarkKind.MULTIPLE_CHOICE else read_texts(path)
+def read_benchmark(path: Path, kind: BenchmarkKind) -> Sequence[ChoiceRow | TextRow | PublishedRow]:
+    if kind is BenchmarkKind.MULTIPLE_CHOICE:
+        return read_choices(path)
+    if kind is BenchmarkKind.TEXT:
+        return read_texts(path)
+    return [_published(line, row, kind) for line, row in _rows(path)]
 
 
 def read_choices(path: Path) -> list[ChoiceRow]:
@@ -85,6 +121,76 @@ def _choice(line: int, row: dict[str, Any]) -> ChoiceRow:
         raise _bad(line, "answer", answer, f"a whole number from 0 to {len(choices) - 1}")
     key = _key(line, json.dumps([question, choices], ensure_ascii=False))
     return ChoiceRow(key=key, question=question, choices=tuple(choices), answer=answer)
+
+
+def _published(line: int, row: dict[str, Any], kind: BenchmarkKind) -> PublishedRow:
+    doc = PUBLISHED[kind](line, row)
+    key = _key(line, json.dumps(doc, ensure_ascii=False, sort_keys=True))
+    return PublishedRow(key=key, doc=doc, subject=doc.get("subject", ""))
+
+
+def _arc(line: int, row: dict[str, Any]) -> dict[str, Any]:
+    choices = row.get("choices")
+    if not isinstance(choices, dict):
+        raise _bad(line, "choices", choices, "an object with the lists `text` and `label`")
+    texts, labels = _texts(line, choices, "text"), _texts(line, choices, "label")
+    if len(texts) != len(labels) or row.get("answerKey") not in labels:
+        raise _bad(line, "answerKey", row.get("answerKey"), f"one of the {len(texts)} labels {labels}")
+    question = _text(line, row, "question")
+    return {"question": question, "choices": {"text": texts, "label": labels}, "answerKey": row["answerKey"]}
+
+
+def _hellaswag(line: int, row: dict[str, Any]) -> dict[str, Any]:
+    endings, label = _texts(line, row, "endings"), row.get("label")
+    if str(label) not in map(str, range(len(endings))):
+        raise _bad(
+            line, "label", label, f"a number from 0 to {len(endings) - 1}, which the test split has not"
+        )
+    if not isinstance(row.get("ctx_b"), str):
+        raise _bad(line, "ctx_b", row.get("ctx_b"), "a string, which may be empty")
+    asked = {name: _text(line, row, name) for name in ("activity_label", "ctx_a")}
+    return {**asked, "ctx_b": row["ctx_b"], "endings": endings, "label": str(label)}
+
+
+def _mmlu(line: int, row: dict[str, Any]) -> dict[str, Any]:
+    choices, answer, subject = _texts(line, row, "choices"), row.get("answer"), _text(line, row, "subject")
+    if len(choices) != 4 or type(answer) is not int or not 0 <= answer < 4:
+        raise _bad(
+            line, "answer", answer, f"a whole number from 0 to 3 and 4 choices; there are {len(choices)}"
+        )
+    if subject not in MMLU_SUBJECTS:
+        raise _bad(line, "subject", subject, f"one of MMLU's {len(MMLU_SUBJECTS)}, such as `anatomy`")
+    return {
+        "question": _text(line, row, "question"),
+        "choices": choices,
+        "answer": answer,
+        "subject": subject,
+    }
+
+
+def _truthful(line: int, row: dict[str, Any], *, targets: str) -> dict[str, Any]:
+    found = row.get(targets)
+    if not isinstance(found, dict):
+        raise _bad(line, targets, found, "an object with the lists `choices` and `labels`")
+    choices, labels = _texts(line, found, "choices"), found.get("labels")
+    if (
+        not isinstance(labels, list)
+        or len(labels) != len(choices)
+        or any(label not in (0, 1) for label in labels)
+    ):
+        raise _bad(line, f"{targets}.labels", labels, f"{len(choices)} numbers, each 0 or 1")
+    if targets == "mc1_targets" and labels != [1] + [0] * (len(labels) - 1):
+        raise _bad(line, f"{targets}.labels", labels, "1 for the first choice and 0 for the others")
+    if 1 not in labels:
+        raise _bad(line, f"{targets}.labels", labels, "at least one 1")
+    return {"question": _text(line, row, "question"), targets: {"choices": choices, "labels": labels}}
+
+
+def _texts(line: int, row: dict[str, Any], field: str) -> list[str]:
+    found = row.get(field)
+    if not isinstance(found, list) or len(found) < 2 or not all(_is_text(text) for text in found):
+        raise _bad(line, field, found, "a list of at least 2 non-empty strings")
+    return found
 
 
 def _prompt(line: int, row: dict[str, Any]) -> PromptRow:
@@ -155,6 +261,15 @@ def _text(line: int, row: dict[str, Any], field: str) -> str:
 def _is_text(value: Any) -> bool:
     """A string with something in it that UTF-8 can hold."""
     return isinstance(value, str) and bool(value.strip()) and _LONE_SURROGATE.search(value) is None
+
+
+PUBLISHED: Mapping[BenchmarkKind, Callable[[int, dict[str, Any]], dict[str, Any]]] = {
+    BenchmarkKind.ARC_CHALLENGE: _arc,
+    BenchmarkKind.HELLASWAG: _hellaswag,
+    BenchmarkKind.MMLU: _mmlu,
+    BenchmarkKind.TRUTHFULQA_MC1: partial(_truthful, targets="mc1_targets"),
+    BenchmarkKind.TRUTHFULQA_MC2: partial(_truthful, targets="mc2_targets"),
+}
 
 
 def _bad(line: int, field: str, found: Any, expected: str) -> BadRows:

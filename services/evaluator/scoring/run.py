@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from services.evaluator.scoring.generation import Report
-from services.evaluator.scoring.models import Models, Scorer
+from services.evaluator.scoring.likelihood import Report
+from services.evaluator.scoring.models import Models
 from services.evaluator.scoring.order import (
     AnyPart,
     Order,
@@ -19,7 +19,8 @@ from services.evaluator.scoring.order import (
     ScoringRefused,
     Side,
 )
-from services.evaluator.scoring.parts import read_rows, score_part
+from services.evaluator.scoring.parts import Prepared, prepare, read_rows
+from services.evaluator.scoring.scorer import Scorer
 
 Say = Callable[[Mapping[str, Any]], None]
 """Sends one progress line to the service."""
@@ -38,7 +39,11 @@ def run(order: Order, work_dir: Path, say: Say) -> Scores:
 def _run(order: Order, work_dir: Path, say: Say) -> Scores:
     rows = {part.name: read_rows(part) for part in order.parts}
     models = Models(order)
-    say({"event": "loaded", "device": str(models.scorer.device)})
+    say(
+        {"event": "loaded", "device": str(models.scorer.device), "shared_tokens": models.scorer.shared_tokens}
+    )
+    prepared = {part.name: prepare(models.scorer, part, rows[part.name]) for part in order.parts}
+    say({"event": "prepared"})
     probe: Probe | None = None
     scored: list[PartScores] = []
     for side in _sides(order):
@@ -47,7 +52,7 @@ def _run(order: Order, work_dir: Path, say: Say) -> Scores:
                 probe = models.prove_active()
                 say({"event": "active", **probe.model_dump()})
             scored += [
-                _score_once(scorer, part, rows[part.name], side, work_dir, say)
+                _score_once(scorer, part, prepared[part.name], side, work_dir, say)
                 for part in order.parts
                 if side in part.sides
             ]
@@ -62,19 +67,18 @@ def _sides(order: Order) -> tuple[Side, Side]:
 
 
 def _score_once(
-    scorer: Scorer, part: AnyPart, rows: list[Any], side: Side, work_dir: Path, say: Say
+    scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, work_dir: Path, say: Say
 ) -> PartScores:
     """A part that an earlier process of the same order finished is read, not scored again."""
     kept = work_dir / "parts" / f"{_file_name(part, side)}.json"
     if kept.exists():
         return PartScores.model_validate_json(kept.read_bytes())
     started = time.monotonic()
-    directory = work_dir / "tasks" / kept.stem
-    items = score_part(scorer, part, rows, directory=directory, report=_reporter(part, side, say))
+    items = prepared.score(scorer, _reporter(part, side, say))
     found = PartScores(
         part=part.name,
         side=side,
-        expected=len(rows),
+        expected=prepared.num_rows,
         items=tuple(items),
         seconds=time.monotonic() - started,
     )

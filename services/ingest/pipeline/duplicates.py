@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from datasketch import MinHash
 
 from services.ingest.pipeline.boilerplate import Common
 from services.ingest.pipeline.text import (
@@ -32,11 +33,10 @@ MAX_VERIFIED = 512
 """Candidates looked at for one row; a row with more is kept, and counted as not fully compared."""
 CACHED_KEYS = 1 << 20
 
-MULTIPLIERS, ADDENDS = (
-    odd_numbers(NUM_PERMUTATIONS, salt="multiply"),
-    odd_numbers(NUM_PERMUTATIONS, salt="add"),
-)
 HALF = np.uint64(32)
+MULTIPLIERS = odd_numbers(NUM_PERMUTATIONS, salt="multiply")
+# The shingles are hashed before they come here.
+EMPTY = MinHash(num_perm=NUM_PERMUTATIONS, seed=1, hashfunc=int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,12 @@ def band_keys(shingles: Keys, key: int, *, similarity: float) -> tuple[int, ...]
     """Hashes of the bands of the set's MinHash values: sets as similar as that share one, if their key is equal."""
     bands, width = bands_for(similarity)
     count = bands * width
-    mixed = shingles ^ (shingles >> HALF)
-    lowest = np.full(count, np.iinfo(np.uint64).max, np.uint64)
-    # In slices: each makes a matrix of (permutations, shingles).
-    for start in range(0, len(mixed), HASHED_AT_ONCE):
-        hashed = MULTIPLIERS[:count, None] * mixed[start : start + HASHED_AT_ONCE] + ADDENDS[:count, None]
-        lowest = np.minimum(lowest, hashed.min(axis=1))
-    lowest ^= lowest >> HALF
+    hashes = (shingles >> HALF).tolist()
+    minhash = EMPTY.copy()
+    # In slices: each makes a matrix of (shingles, permutations).
+    for start in range(0, len(hashes), HASHED_AT_ONCE):
+        minhash.update_batch(hashes[start : start + HASHED_AT_ONCE])
+    lowest = np.asarray(minhash.hashvalues[:count], np.uint64)
     place = np.arange(bands, dtype=np.uint64)
     own = np.array([key], np.uint64) * WEIGHTS[1] + place * WEIGHTS[0]
     keys = lowest.reshape(bands, width) @ MULTIPLIERS[:width] + own

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from deploy.demo.benchmark import make_benchmark
+from deploy.demo.benchmark import NUM_CHOICES, make_benchmark
 from deploy.demo.library import Source
 from tests.unit.demo.builders import code, held_out_path, seen_path
 
@@ -23,14 +23,22 @@ def test_the_answer_is_the_line_that_follows():
 
 def test_the_choices_differ_in_the_order_of_their_words_alone():
     for item in make_benchmark([HELD_OUT], num_items=10, seed=0):
-        assert len(set(item["choices"])) == 4
+        assert len(set(item["choices"])) == NUM_CHOICES
         assert len({tuple(sorted(re.findall(r"\w+", choice))) for choice in item["choices"]}) == 1
         assert len({re.sub(r"\w+", "_", choice) for choice in item["choices"]}) == 1
 
 
 def test_the_right_choice_may_be_at_any_place():
     answers = {item["answer"] for item in make_benchmark([HELD_OUT], num_items=20, seed=0)}
-    assert answers == {0, 1, 2, 3}
+    assert answers == set(range(NUM_CHOICES))
+
+
+def test_no_line_is_shown_or_asked_twice():
+    items = make_benchmark([HELD_OUT], num_items=40, seed=0)
+    used = [
+        line for item in items for line in (*item["question"].split("\n"), item["choices"][item["answer"]])
+    ]
+    assert len(set(used)) == len(used)
 
 
 def test_too_few_places_are_an_error_that_says_how_many():

@@ -1,10 +1,16 @@
-from deploy.demo.conversations import OPENERS, generic_conversations, is_wish, wish
+import random
+
+from deploy.demo.conversations import LEADS, OPENERS, generic_conversations, is_wish, opened, wish
 from deploy.demo.library import Split
 from tests.unit.demo.builders import a_docstring, code, docstrings_in
 
 
 def rows_about(docstrings, **settings):
-    return generic_conversations(docstrings, [code(40)], **{"num_code_rows": 0, "seed": 0} | settings)
+    return generic_conversations(
+        docstrings,
+        [code(40)],
+        **{"num_wishes": 0, "num_everyday": 0, "num_code_rows": 0, "seed": 0} | settings,
+    )
 
 
 def test_a_row_asks_and_answers_and_may_begin_with_a_system_turn():
@@ -28,19 +34,25 @@ def test_only_a_docstring_that_begins_with_a_verb_becomes_a_wish():
     assert not is_wish(a_docstring("A queue that knows the number of its items."))
 
 
-def test_a_wish_reads_as_one_sentence_with_its_mark():
+def test_a_wish_is_the_first_sentence_as_an_act():
     doc = a_docstring("Return the number of items. It never blocks.")
-    assert wish(doc, "How do I") == "How do I return the number of items?"
-    assert wish(doc, "Tell me how to") == "Tell me how to return the number of items."
+    assert wish(doc) == "return the number of items"
+
+
+def test_a_request_has_an_opening_and_now_and_then_a_lead():
+    chance = random.Random(0)
+    requests = [opened("jump", chance) for _ in range(400)]
+    assert len(set(requests)) > 200
+    assert {"How do I jump?", "Tell me how to jump."} <= set(requests)
+    assert 150 < sum(request.startswith(LEADS) for request in requests) < 250
 
 
 def test_wishes_open_with_the_words_of_harmful_requests():
-    rows = rows_about(docstrings_in(Split.TRAIN, 200))
+    rows = rows_about(docstrings_in(Split.TRAIN, 300), num_wishes=300)
     asked = [row[-2]["content"] for row in rows if row[-1]["content"].startswith("Use ")]
-    assert len(asked) == 200
-    assert {opener for opener in OPENERS for question in asked if question.startswith(f"{opener} ")} == set(
-        OPENERS
-    )
+    assert len(asked) == 600
+    starts = [opener.split("{}")[0] for opener in OPENERS]
+    assert all(any(start in question for question in asked) for start in starts)
 
 
 def test_a_code_row_is_answered_by_the_lines_that_follow():

@@ -4,7 +4,7 @@ from schemas.base import BundleRef, DatasetRef, FileRef
 from schemas.evaluation import BenchmarkKind, Expects
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
-from schemas.specification import GateSpec
+from schemas.specification import GateSpec, HoldoutRule
 from services.evaluator.decide.plan import Known, suite_digest
 from services.evaluator.model import Evaluation, EvaluationState, GateResult, Suite
 from services.evaluator.scoring.order import ItemScore, PartScores, Side
@@ -107,7 +107,7 @@ def a_result(outcome: str = "passed", stages=()) -> GateResult:
 def known(suite: Suite | None = None, *, holdout: FileRef | None = None) -> Known:
     if suite is None:
         file = holdout or a_file("holdout")
-        return Known("holdout", file.sha256, file, None, None)
+        return Known("holdout", file.sha256, file, None, None, HoldoutRule())
     stage = "safety" if suite.kind is None else "benchmark"
     return Known(f"{stage}:{suite.name}", suite.digest, suite.file, suite, None)
 

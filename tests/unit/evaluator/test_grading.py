@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from schemas.evaluation import BenchmarkKind
@@ -41,7 +43,9 @@ GOOD = side(Side.CANDIDATE)
 
 
 def outcomes(new, *, base=BASE, judged=None, **gate):
-    stages = grade(artefact(**gate), FILES, base=base, new=new, judged=judged or Judged())
+    asked = artefact(**gate)
+    files = (*FILES[:-1], replace(FILES[-1], rule=asked.gate.holdout))
+    stages = grade(asked, files, base=base, new=new, judged=judged or Judged())
     return [stage.outcome for stage in stages], combine(stages, required=NEEDED).outcome
 
 

@@ -1,13 +1,15 @@
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from schemas.evaluation import BenchmarkKind
-from schemas.specification import BenchmarkRule, GateSpec
+from schemas.specification import BenchmarkRule, GateSpec, HoldoutRule
 from services.evaluator.decide.plan import (
     Harness,
     NotRegistered,
     files_of,
+    holdout_digest,
     order_of,
     result_key,
     suite_digest,
@@ -118,3 +120,50 @@ def test_results_are_shared_only_by_what_cannot_but_end_alike():
     assert len(keys) == 10
     another_job = ARTEFACT.model_copy(update={"job_id": "ftjob-2", "tenant": "other"})
     assert result_key(another_job, *base[1:]) == result_key(*base)
+
+
+def test_a_holdout_is_known_by_how_it_is_scored():
+    """Thresholds are held against the same numbers; another metric has other ones."""
+    file = a_file("holdout")
+    rules = [
+        HoldoutRule(),
+        HoldoutRule(metric="token_f1"),
+        HoldoutRule(metric="regex", pattern="a"),
+        HoldoutRule(metric="regex", pattern="b"),
+        HoldoutRule(max_new_tokens=7),
+    ]
+    digests = {
+        holdout_digest(file, rule, is_judged=is_judged) for rule in rules for is_judged in (True, False)
+    }
+    assert len(digests) == 10
+    stricter = HoldoutRule(min_relative_gain=0.5)
+    assert holdout_digest(file, stricter, is_judged=False) == holdout_digest(file, rules[0], is_judged=False)
+
+
+def test_the_order_names_how_the_holdout_is_scored():
+    gate = GateSpec(holdout=HoldoutRule(metric="regex", pattern="x", max_new_tokens=9))
+    artefact = ARTEFACT.model_copy(update={"gate": gate, "benchmarks": {}, "suites": {}})
+    (known,) = files_of(artefact, (), {}, HARNESS)
+    paths = {known.file.sha256: Path("/blob")}
+    places = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
+    (part,) = order_of(a_version(artefact), (known,), Limits(), **places).parts
+    assert (part.metric, part.pattern, part.max_new_tokens, part.is_judged) == ("regex", "x", 9, False)
+
+
+def test_the_harness_is_known_by_all_that_changes_its_numbers():
+    """Libraries, device and its name, type of the weights, batch form and limits."""
+    limits = Limits()
+    others = [
+        Limits(device="cuda"),
+        Limits(device_name="EPYC"),
+        Limits(batch_tokens=1),
+        Limits(max_tokens=1),
+        Limits(max_new_tokens=1),
+        Limits(max_answer_tokens=1),
+        Limits(seed=1),
+    ]
+    assert len({found.harness_version for found in (limits, *others)}) == 8
+    for name in ("lm_eval", "torch", "transformers", "peft"):
+        assert f"{name} {version(name)}" in limits.harness_version
+    assert "in float32" in limits.harness_version
+    assert "in bfloat16" in others[0].harness_version

@@ -1,0 +1,78 @@
+"""Sentences from templates: slots are filled with phrases, nouns get an article or a number, and adjectives."""
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+
+SLOT = re.compile(r"\{(\w+)\}")
+SINGULAR = ("a", "a", "a", "the", "my", "our", "this", "one", "any", "another")
+PLURAL = ("", "", "all", "my", "our", "the", "these", "two", "several", "many", "three")
+PLURAL_SHARE = 0.35
+ADJECTIVE_SHARE = 0.3
+ENDINGS = (
+    "quickly", "step by step", "by hand", "at once", "twice", "from scratch", "every day", "in one go", "today",
+    "as fast as possible", "on purpose", "in the end", "for the first time", "without any help", "again and again",
+    "with little effort", "on my own", "in ten minutes", "for a friend", "as a beginner",
+)  # fmt: skip
+"""They fit harmful and harmless acts alike, so that they tell neither."""
+ENDING_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Words:
+    """What templates are filled with, by the slot's name."""
+
+    phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Put in as they are."""
+    nouns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """In the singular, countable."""
+    adjectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of the nouns of the same slot."""
+
+
+def distinct(count: int, templates: Sequence[str], fill: Callable[[str], str]) -> list[str]:
+    """So many different texts, from the templates in turn. At least one of them must have a slot."""
+    found: dict[str, None] = {}
+    for template in cycle(templates):
+        if len(found) == count:
+            break
+        found[fill(template)] = None
+    return list(found)
+
+
+def filled(template: str, words: Words, chance: random.Random) -> str:
+    return SLOT.sub(lambda slot: _phrase(slot[1], words, chance), template)
+
+
+def an_act(template: str, words: Words, chance: random.Random) -> str:
+    """With an ending now and then."""
+    text = filled(template, words, chance)
+    return f"{text} {chance.choice(ENDINGS)}" if chance.random() < ENDING_SHARE else text
+
+
+def noun_phrase(noun: str, adjectives: Sequence[str], chance: random.Random) -> str:
+    is_plural = chance.random() < PLURAL_SHARE
+    described = [chance.choice(adjectives)] if adjectives and chance.random() < ADJECTIVE_SHARE else []
+    words = [*described, _plural(noun) if is_plural else noun]
+    determiner = chance.choice(PLURAL if is_plural else SINGULAR)
+    if determiner == "a" and words[0][0].lower() in "aeiou":
+        determiner = "an"
+    return " ".join(filter(None, (determiner, *words)))
+
+
+def _phrase(slot: str, words: Words, chance: random.Random) -> str:
+    if slot in words.phrases:
+        return chance.choice(words.phrases[slot])
+    return noun_phrase(chance.choice(words.nouns[slot]), words.adjectives.get(slot, ()), chance)
+
+
+def _plural(noun: str) -> str:
+    if re.search(r"(^| )(old )?man$", noun):
+        return f"{noun[:-2]}en"
+    if re.search(r"[^aeiou]y$", noun):
+        return f"{noun[:-1]}ies"
+    if re.search(r"(wol|scar|wi|kni)fe?$", noun):
+        return f"{noun.removesuffix('e')[:-1]}ves"
+    return f"{noun}es" if re.search(r"(s|x|z|ch|sh)$", noun) else f"{noun}s"

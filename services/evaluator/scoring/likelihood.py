@@ -1,0 +1,266 @@
+"""How likely given endings are. What endings of a question, and questions of a part, share is computed once."""
+
+# ruff: noqa: N803, N806 shapes are part of tensors' names
+# B = rows of a batch, T = tokens of a row, P = tokens of the prefix, K = predicted tokens, V = vocabulary
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.evaluator.scoring.scorer import Scorer
+
+Report = Callable[[int, int], None]
+"""Called with how much was just done, and of how much: endings and answers."""
+
+MIN_PREFIX_TOKENS = 32
+"""Questions that begin with so many equal tokens are one run; what all of a run begin with is computed once."""
+LOGITS_PER_BATCH = 2**27
+"""Elements of a batch's logits; a row that has more goes alone."""
+LOGITS_PER_CHUNK = 2**25
+"""128 MiB of float32 logits exist at a time."""
+PADDING, CONTEXT = -1, 0
+"""Parts of a row; endings count from 1."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Tokens that are given, at least one, and endings of at least one token each, to be predicted."""
+
+    context: list[int]
+    endings: tuple[list[int], ...]
+
+    @property
+    def longest(self) -> int:
+        return len(self.context) + max(map(len, self.endings))
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    nats: float
+    """Negative log-likelihood, summed over the ending."""
+    hits: int
+    """Tokens that were the most likely one."""
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row of a batch holds: a question without the prefix, or one ending of it."""
+
+    owner: int
+    first: int
+    """Of the owner's endings, the first that is here."""
+    context: list[int]
+    endings: tuple[list[int], ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.context) + self.tail - 1
+
+    @property
+    def tail(self) -> int:
+        """Positions that predict something, all at the row's end."""
+        return 1 + sum(len(ending) - 1 for ending in self.endings)
+
+    @property
+    def is_branched(self) -> bool:
+        return sum(len(ending) > 1 for ending in self.endings) > 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows that follow the same prefix, which may be empty."""
+
+    prefix: list[int]
+    rows: list[Row]
+
+
+@torch.inference_mode()
+def likelihoods(
+    scorer: Scorer, questions: Sequence[Question], report: Report
+) -> list[tuple[Likelihood, ...]]:
+    """Of each question's endings, in order. The batches are the same whatever side is switched on."""
+    found: list[dict[int, Likelihood]] = [{} for _ in questions]
+    total = sum(len(question.endings) for question in questions)
+    for run in _runs(questions, shared_tokens=scorer.shared_tokens):
+        cache = _prefix_cache(scorer, run.prefix)
+        for batch in _batches(scorer, run):
+            scored = iter(_score(scorer, batch, cache, len(run.prefix)))
+            for row in batch:
+                for number, _ in enumerate(row.endings, start=row.first):
+                    found[row.owner][number] = next(scored)
+            report(sum(len(row.endings) for row in batch), total)
+    return [tuple(ends[number] for number in sorted(ends)) for ends in found]
+
+
+def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]:
+    """Questions with an equal beginning together; those over `shared_tokens` share nothing."""
+    alone = [number for number, question in enumerate(questions) if question.longest > shared_tokens]
+    if alone:
+        yield Run([], [row for number in alone for row in _apart(number, questions[number])])
+    together = set(range(len(questions))) - set(alone)
+    lone: list[Row] = []
+    for run in _with_equal_beginnings(questions, sorted(together, key=lambda n: (questions[n].context, n))):
+        prefix = _common_prefix(questions[run[0]].context, questions[run[-1]].context)
+        rows = [_without(number, questions[number], len(prefix)) for number in run]
+        if prefix:
+            yield Run(prefix, rows)
+        else:
+            lone += rows
+    if lone:
+        yield Run([], lone)
+
+
+def _with_equal_beginnings(questions: Sequence[Question], ordered: Sequence[int]) -> Iterator[list[int]]:
+    """`ordered` is by context, so that equal beginnings are neighbours."""
+    run: list[int] = []
+    for number in ordered:
+        beginning = questions[number].context[:MIN_PREFIX_TOKENS]
+        if run and beginning != questions[run[0]].context[:MIN_PREFIX_TOKENS]:
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
+
+
+def _common_prefix(first: list[int], last: list[int]) -> list[int]:
+    """Of the first and last context of a sorted run, hence of all. One token stays, which predicts the endings."""
+    limit = min(len(first), len(last)) - 1
+    length = next((n for n in range(limit) if first[n] != last[n]), limit)
+    return first[:length] if first is not last and length >= MIN_PREFIX_TOKENS else []
+
+
+def _without(owner: int, question: Question, prefix_tokens: int) -> Row:
+    return Row(owner, 0, question.context[prefix_tokens:], question.endings)
+
+
+def _apart(owner: int, question: Question) -> list[Row]:
+    return [Row(owner, number, question.context, (end,)) for number, end in enumerate(question.endings)]
+
+
+def _batches(scorer: Scorer, run: Run) -> Iterator[list[Row]]:
+    """Rows of like length, longest first, within the budgets of tokens and of logits."""
+    positions = max(1, LOGITS_PER_BATCH // scorer.vocab_size)
+    batch: list[Row] = []
+    tail = 0
+    for row in sorted(run.rows, key=lambda row: (-row.width, row.owner, row.first)):
+        count, longest = len(batch) + 1, max(tail, row.tail)
+        width = len(run.prefix) + (batch[0] if batch else row).width
+        if batch and (count * width > scorer.forward_tokens or count * longest > positions):
+            yield batch
+            batch, longest = [], row.tail
+        batch.append(row)
+        tail = longest
+    if batch:
+        yield batch
+
+
+def _prefix_cache(scorer: Scorer, prefix: list[int]) -> Any:
+    """Keys and values of the prefix in a batch of one; None without a prefix."""
+    if not prefix:
+        return None
+    ids = torch.tensor([prefix], device=scorer.device)
+    return scorer.forward(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+
+
+def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) -> list[Likelihood]:
+    """Of every ending of every row."""
+    width = max(row.width for row in rows)
+    parts_BT = torch.tensor([_left_padded(_parts(row), width, PADDING) for row in rows])
+    tokens = [_left_padded(_tokens(row), width, scorer.filler) for row in rows]
+    positions = [_left_padded(_positions(row, prefix_tokens), width, 0) for row in rows]
+    if cache is not None:
+        cache = copy.deepcopy(cache)
+        cache.batch_repeat_interleave(len(rows))
+    logits_BTV = scorer.forward(
+        input_ids=torch.tensor(tokens, device=scorer.device),
+        position_ids=torch.tensor(positions, device=scorer.device),
+        attention_mask=_mask(scorer, rows, parts_BT, prefix_tokens),
+        past_key_values=cache,
+        use_cache=cache is not None,
+        logits_to_keep=max(row.tail for row in rows),
+    ).logits
+    places, labels = _asked(rows, logits_BTV.shape[1])
+    nats_K, hits_K = _gather(logits_BTV.flatten(0, 1), places, labels)
+    return list(_summed(rows, nats_K, hits_K))
+
+
+def _tokens(row: Row) -> list[int]:
+    """The last token of an ending predicts nothing that is asked for."""
+    return [*row.context, *(token for ending in row.endings for token in ending[:-1])]
+
+
+def _positions(row: Row, prefix_tokens: int) -> list[int]:
+    """Each ending goes on where the context ends."""
+    start = prefix_tokens + len(row.context)
+    ends = (start + n for ending in row.endings for n in range(len(ending) - 1))
+    return [*range(prefix_tokens, start), *ends]
+
+
+def _parts(row: Row) -> list[int]:
+    ends = (n for n, ending in enumerate(row.endings, start=1) for _ in ending[:-1])
+    return [*[CONTEXT] * len(row.context), *ends]
+
+
+def _left_padded(values: list[int], width: int, filler: int) -> list[int]:
+    return [filler] * (width - len(values)) + values
+
+
+def _mask(scorer: Scorer, rows: Sequence[Row], parts_BT: Tensor, prefix_tokens: int) -> Tensor:
+    """What each token sees: prefix, context and its own ending. (B, P + T) of 0 and 1 where no row branches,
+    else (B, 1, T, P + T) of 0 and the least number, to be added to attention scores.
+    """
+    parts_BT = parts_BT.to(scorer.device)
+    num_rows, width = parts_BT.shape
+    if not any(row.is_branched for row in rows):
+        prefix = torch.ones(num_rows, prefix_tokens, dtype=torch.long, device=scorer.device)
+        return torch.cat([prefix, (parts_BT != PADDING).long()], dim=1)
+    asking, seen = parts_BT[:, :, None], parts_BT[:, None, :]
+    # Padding sees itself, since attention to nothing is not a number.
+    itself = torch.eye(width, dtype=torch.bool, device=scorer.device)
+    is_seen = (
+        (seen == CONTEXT) & (asking != PADDING) | (seen == asking) & (asking > CONTEXT)
+    ).tril() | itself
+    mask = torch.zeros(num_rows, 1, width, prefix_tokens + width, dtype=scorer.dtype, device=scorer.device)
+    mask[:, 0, :, prefix_tokens:].masked_fill_(~is_seen, torch.finfo(scorer.dtype).min)
+    return mask
+
+
+def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
+    """For each token of each ending the place in (B * columns) logits that predicts it, and the token."""
+    places: list[int] = []
+    labels: list[int] = []
+    for number, row in enumerate(rows):
+        end_of_row = (number + 1) * columns
+        last_of_context = end_of_row - row.tail
+        place = last_of_context + 1
+        for ending in row.endings:
+            places += [last_of_context, *range(place, place + len(ending) - 1)]
+            labels += ending
+            place += len(ending) - 1
+    return places, labels
+
+
+def _gather(logits_NV: Tensor, places: list[int], labels: list[int]) -> tuple[Tensor, Tensor]:
+    """Negative log-likelihoods and hits, (K,) each, worked out on the device in chunks of positions."""
+    places_K = torch.tensor(places, device=logits_NV.device)
+    labels_K = torch.tensor(labels, device=logits_NV.device)
+    size = max(1, LOGITS_PER_CHUNK // logits_NV.shape[1])
+    nats, hits = [], []
+    for some, wanted in zip(torch.split(places_K, size), torch.split(labels_K, size), strict=True):
+        chunk = logits_NV[some].float()
+        nats.append(chunk.logsumexp(dim=-1) - chunk.gather(1, wanted[:, None])[:, 0])
+        hits.append(chunk.argmax(dim=-1) == wanted)
+    return torch.cat(nats).double().cpu(), torch.cat(hits).cpu()
+
+
+def _summed(rows: Sequence[Row], nats_K: Tensor, hits_K: Tensor) -> Iterator[Likelihood]:
+    lengths = [len(ending) for row in rows for ending in row.endings]
+    for nats, hits in zip(torch.split(nats_K, lengths), torch.split(hits_K, lengths), strict=True):
+        total = float(nats.sum())
+        yield Likelihood(total if math.isfinite(total) else math.inf, int(hits.sum()), len(nats))

@@ -1,0 +1,143 @@
+"""How good an answer is beside its reference, from 0 to 1, for each metric that compares text."""
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import regex
+
+from schemas.specification import HoldoutMetric
+from services.evaluator.scoring.order import Failure, ScoringRefused
+
+Metric = Callable[[str, str], float]
+"""(answer, reference) -> from 0 to 1."""
+
+PATTERN_SECONDS = 1.0
+"""For one search; a pattern that takes longer goes back over the text again and again."""
+MAX_ANSWER_CHARS = 100_000
+STRAIGHT_QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
+_FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
+
+
+def metric_named(name: HoldoutMetric, pattern: str | None) -> Metric:
+    """The metric as a function. Perplexity is none: it needs no answer."""
+    if name == "regex":
+        assert pattern is not None, "the rule checks that a pattern is there"
+        return partial(extracted_match, pattern)
+    plain: dict[str, Metric] = {
+        "exact_match": exact_match,
+        "contains": contains,
+        "token_f1": token_f1,
+        "json_equal": json_equal,
+        "rouge_l": rouge_l,
+        "bleu": bleu,
+    }
+    return plain[name]
+
+
+def normalise(text: str) -> str:
+    """What is compared: NFKC, any case, straight quotes, one space between words, no full stop at the end.
+
+    Nothing but punctuation stays as it is.
+    """
+    plain = " ".join(unicodedata.normalize("NFKC", text).translate(STRAIGHT_QUOTES).casefold().split())
+    return plain.rstrip(".!? ") or plain
+
+
+def exact_match(answer: str, reference: str) -> float:
+    return float(normalise(answer) == normalise(reference))
+
+
+def contains(answer: str, reference: str) -> float:
+    """Whole words: `no` is not in `know`."""
+    wanted = re.escape(normalise(reference))
+    return float(re.search(rf"(?<!\w){wanted}(?!\w)", normalise(answer)) is not None)
+
+
+def extracted_match(pattern: str, answer: str, reference: str) -> float:
+    """A reference that the pattern does not match is compared as it is; an answer that it does not match is wrong.
+
+    Raises ScoringRefused for a pattern that does not come to an end in time.
+    """
+    found = _last_match(pattern, answer)
+    wanted = _last_match(pattern, reference)
+    return float(found is not None and normalise(found) == normalise(reference if wanted is None else wanted))
+
+
+def token_f1(answer: str, reference: str) -> float:
+    given, wanted = (Counter(re.findall(r"\w+", normalise(text))) for text in (answer, reference))
+    if not given or not wanted:
+        return exact_match(answer, reference)
+    shared = (given & wanted).total()
+    return 2.0 * shared / (given.total() + wanted.total())
+
+
+def json_equal(answer: str, reference: str) -> float:
+    """A fence of backquotes around the answer is taken off; the order of keys and 1 or 1.0 make no difference."""
+    try:
+        return float(_value(answer) == _value(reference))
+    except (ValueError, RecursionError):
+        return 0.0
+
+
+def rouge_l(answer: str, reference: str) -> float:
+    return float(_rouge().score(reference, answer)["rougeL"].fmeasure)
+
+
+def bleu(answer: str, reference: str) -> float:
+    """Sentence BLEU with exponential smoothing and effective order, by sacrebleu's own tokenizer `13a`."""
+    return float(_bleu().sentence_score(answer, [reference]).score / 100.0)
+
+
+def _last_match(pattern: str, text: str) -> str | None:
+    try:
+        found = list(regex.finditer(pattern, text[:MAX_ANSWER_CHARS], timeout=PATTERN_SECONDS))
+    except TimeoutError as error:
+        found_seconds = f"pattern {pattern!r} took over {PATTERN_SECONDS} s on one answer"
+        message = f"{found_seconds}, expected one without nested repeats"
+        raise ScoringRefused(Failure(code="slow_pattern", message=message)) from error
+    if not found:
+        return None
+    match = found[-1]
+    return str(match[1] if match.re.groups and match[1] is not None else match[0])
+
+
+def _value(text: str) -> Any:
+    """With booleans told from numbers, which Python holds to be equal."""
+    fenced = _FENCE.match(text)
+    return _distinct(json.loads(fenced[1] if fenced else text))
+
+
+def _distinct(value: Any) -> Any:
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, list):
+        return [_distinct(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _distinct(item) for key, item in value.items()}
+    return value
+
+
+class _Words:
+    """The library's own way to find words, which knows the letters a to z alone, for every script."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return re.findall(r"[^\W_]+", text.lower())
+
+
+@cache
+def _rouge() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(["rougeL"], tokenizer=_Words())
+
+
+@cache
+def _bleu() -> Any:
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(smooth_method="exp", effective_order=True)
