@@ -158,14 +158,18 @@ def _changed(base: Sequence[Item], new: Sequence[Item]) -> Floats:
 
 
 def _cautious_interval(changed: Floats, count: int, change: float, scale: Scale, level: float) -> Interval:
-    """Where resamples would say nothing: as if each changed item had changed from wrong to right or back.
+    """Where resamples would say nothing: as if each changed item had changed by as much as the one that did most.
 
-    A perplexity has no such bounds: all that is said of its change is that it may be none.
+    Where none changed they might by all there is. A perplexity has no bounds: all that is said of its change is that
+    it may be none.
     """
     if scale is as_perplexity:
         return Interval(low=min(0.0, change), high=max(0.0, change))
     gained, lost = int((changed > 0).sum()), int((changed < 0).sum())
-    return _scaled(paired_interval(gained, lost, count, level=level), float(scale(np.ones(1))[0]))
+    most = float(np.abs(changed).max()) if changed.size else 1.0
+    unit = most * float(scale(np.ones(1))[0])
+    found = _scaled(paired_interval(gained, lost, count, level=level), unit)
+    return Interval(low=min(found.low, change), high=max(found.high, change))
 
 
 def _resampled(sides: Sequence[Sequence[Item]], scale: Scale) -> Floats:

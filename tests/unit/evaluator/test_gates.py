@@ -137,6 +137,26 @@ def test_a_text_benchmark_whose_rows_all_stay_alike_has_an_interval_all_the_same
     assert result.checks[0].change_interval.high > 5.0
 
 
+@pytest.mark.parametrize("num_changed", [1, 5, 9, 40])
+def test_rows_that_lose_a_token_each_are_not_taken_to_have_lost_all_of_them(num_changed):
+    base = tuple(Item(f"{number:05d}", 30.0, 100.0) for number in range(60))
+    new = tuple(
+        Item(item.key, item.amount - (number < num_changed), 100.0) for number, item in enumerate(base)
+    )
+    scored = Scored(BenchmarkKind.TEXT, Series(60, base, new), 8.1)
+    (check,) = gate_benchmarks(BenchmarkRule(), {"text": scored}).checks
+    assert check.outcome == "passed"
+    assert check.change_interval.low <= check.value - check.baseline <= check.change_interval.high
+    assert -1.0 < check.change_interval.low < check.change_interval.high < 0.5
+
+
+def test_rows_that_all_lose_as_much_fail():
+    base = tuple(Item(f"{number:05d}", 60.0, 100.0) for number in range(60))
+    new = tuple(Item(item.key, 30.0, 100.0) for item in base)
+    scored = Scored(BenchmarkKind.TEXT, Series(60, base, new), 8.1)
+    assert gate_benchmarks(BenchmarkRule(), {"text": scored}).outcome == "failed"
+
+
 @pytest.mark.parametrize(
     ("right", "gained", "lost", "count", "outcome"),
     [
