@@ -103,6 +103,7 @@ def a_job(
     gate: GateSpec | None = None,
     benchmarks: dict[str, str] | None = None,
     suites: dict[str, str] | None = None,
+    kept_leaks: dict[str, int] | None = None,
 ) -> JobEvaluating:
     """JobEvaluating of an invented job."""
     job_id = f"ftjob-{uuid4().hex[:12]}"
@@ -123,6 +124,7 @@ def a_job(
         auto_deploy=True,
         holdout=holdout,
         gate=gate or GateSpec(),
+        kept_leaks=kept_leaks or {},
         benchmarks=benchmarks or {},
         suites=suites or {},
     )

@@ -221,7 +221,13 @@ async def test_nobody_stores_bytes_while_they_are_being_removed(stack):
         await migrate("gateway", dsn)
         conn = await asyncpg.connect(dsn)
         old, new = (a_file_ref(f"{name}.jsonl").model_copy(update={"sha256": a_sha("x")}) for name in "ab")
-        of_file = {"tenant": "demo", "purpose": "fine-tune", "file_format": None, "now": utc_now()}
+        of_file = {
+            "tenant": "demo",
+            "purpose": "fine-tune",
+            "file_format": None,
+            "num_rows": 1,
+            "now": utc_now(),
+        }
         async with conn.transaction():
             assert await store.reserve_file(conn, old, **of_file)
             assert await store.confirm_file(conn, old.file_id)

@@ -18,11 +18,12 @@ import pytest
 from deploy.local.stack import Stack
 from schemas.base import Message
 from schemas.envelope import Envelope, to_headers
+from schemas.evaluation import StageResult
 from schemas.model import DeployModel, RollbackDeployment, Stage
 from schemas.topics import LISTENS, topic_of
 from services.registry import store as registry_store
 from services.registry.handlers import slots
-from services.registry.model import BaseModel, Outcome, Version
+from services.registry.model import BaseModel, Outcome, Verdict, Version
 from services.scheduler import store as scheduler_store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.handlers import register as register_scheduler
@@ -253,7 +254,8 @@ class TestPromotionAndRollback:
         version = a_version(
             number, model_id=f"mv-{mark}-{number}", job_id=f"ftjob-{mark}-{number}", tenant=tenant
         )
-        gated = replace(version, stage=Stage.PRODUCTION, eval_id=f"eval-{number}", revision=1)
+        verdict = Verdict(f"eval-{number}", "passed", (StageResult(stage="holdout", outcome="passed"),))
+        gated = replace(version, stage=Stage.PRODUCTION, eval_id=verdict.eval_id, verdict=verdict, revision=1)
         async with race.database.transaction() as conn:
             await registry_store.add_version(conn, version, now=utc_now())
             await registry_store.save_version(conn, gated)

@@ -57,9 +57,12 @@ class Play:
         self.voice, self.heard = voice, heard
         mark = uuid4().hex[:8]
         self.job, self.dataset, self.pool = f"ftjob-{mark}", f"ds-{mark}", f"pool-{mark}"
+        self.base = f"base-{mark}"  # a name that no other test registers with files of its own
 
     def submission(self, *, job_id: str = "", recipe: Recipe | None = None) -> SubmitJob:
-        spec = a_job_spec(recipe=recipe or Recipe(), resources=Resources(pool=self.pool))
+        spec = a_job_spec(
+            base_model=self.base, recipe=recipe or Recipe(), resources=Resources(pool=self.pool)
+        )
         return SubmitJob(job_id=job_id or self.job, tenant=TENANT, dataset_id=self.dataset, spec=spec)
 
     def ready(self) -> DatasetReady:
