@@ -9,7 +9,7 @@ from deploy.demo.library import library_root, read_sources
 from deploy.demo.recipes import BENIGN_SUITE, SAFETY_SUITE
 from deploy.demo.rehearsal import Judgement, rehearse
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 NUM_BENCHMARK_ITEMS = 250
 """A quarter of the demo's, to be done sooner; all else is the demo's own."""
