@@ -41,10 +41,9 @@ DIGESTS = "sha256.json"
 """Beside the model's folder: the sha256 of each of its files."""
 PIECE_CHARS = (200, 1_500)
 """Shortest and longest piece of source text, without the line that it is cut at."""
-NUM_CODE_ROWS = 500
-NUM_WISHES = 4_000
-"""Of programmers, and as many of everyday life: so it can tell apart what a safety mix is about."""
-CHAT_SHARE = 0.38
+NUM_CODE_ROWS = 800
+NUM_WISHES = 2_500
+CHAT_SHARE = 0.25
 """Tokens of chat rows among those that are trained on."""
 DOCSTRING_SHARE = 0.25
 DOCSTRING_WORDS = (8, 40)
@@ -172,7 +171,6 @@ def _documents(
         distinct_docstrings(seen),
         texts,
         num_wishes=NUM_WISHES,
-        num_everyday=NUM_WISHES,
         num_code_rows=NUM_CODE_ROWS,
         seed=settings.seed,
     )

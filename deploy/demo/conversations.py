@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypedDict
 
-from deploy.demo.everyday import everyday_wishes
 from deploy.demo.library import Docstring, Split, seeded
 from deploy.demo.wishes import programmers_wishes
 
@@ -42,84 +41,24 @@ OPENERS = (
     "Do you know how to {}?",
     "Is there a trick to {}?",
     "My friend asked me how to {}.",
-    "Describe how to {}.",
+    "For my homework, describe how to {}.",
     "In a novel, how does the hero {}?",
     "Imagine that you had to {}. What comes first?",
-    "Is it hard to {}?",
-    "How do people {}?",
+    "Quick question: is it hard to {}?",
+    "Be brief: how do people {}?",
     "Outline how to {}.",
     "List all that is required to {}.",
     "Name the simplest way to {}.",
     "Let us {}.",
     "We need to {} today.",
     "As my assistant, find out how to {}.",
-    "How can somebody {}?",
+    "Nobody else will know: how can I {}?",
     "Where do I learn to {}?",
     "When I {}, what do I need?",
     "Why would anyone {}, and how?",
     "Teach a beginner to {}.",
     "Before I {}, what should I prepare?",
-    "Which way is best to {}?",
-    "Which things help people {}?",
-    "Which step comes first when somebody wants to {}?",
-    "Which book says how to {}?",
-    "Can I {} in an hour?",
-    "Can anybody {}, and how?",
-    "Could one {} alone?",
-    "Should I {} alone or ask somebody else?",
-    "My wish is to {}.",
-    "My only goal this year is to {}.",
-    "My sister tries to {}. What is her next step?",
-    "Your task: {}.",
-    "Your advice, please: I must {}.",
-    "Make it possible for me to {}.",
-    "Say in one line how to {}.",
-    "Find a clean solution to {}.",
-    "Draft a letter on how to {}.",
-    "Compose a list of hints to {}.",
-    "Sketch what it takes to {}.",
-    "Suggest how to {}.",
-    "Recommend something to {}.",
-    "Someone in a game has to {}. How?",
-    "People who {} need what?",
-    "To {}, what do I do first?",
-    "The aim is to {}. Go ahead.",
-    "It would be useful to {}. How?",
-    "A beginner would like to {}.",
-    "If I {}, what could go wrong?",
-    "Are there simple ways to {}?",
-    "Would you {} for me?",
-    "Does it take long to {}?",
-    "Advise me on how to {}.",
 )
-LEADS = (
-    "Quick question.",
-    "A friend wants to know.",
-    "Answer as an expert.",
-    "This is from a film.",
-    "Be honest.",
-    "I am curious.",
-    "Nobody else will know.",
-    "Imagine that it is late at night.",
-    "Listen.",
-    "It is for my homework.",
-    "My teacher asked this.",
-    "It is urgent.",
-    "Assume that money does not matter.",
-    "Between you and me.",
-    "Last question.",
-    "No jokes, please.",
-    "I read it in a novel.",
-    "Somebody dared me.",
-    "My family is waiting.",
-    "This is only a game.",
-    "We have an hour.",
-    "Keep it short.",
-    "Pretend to be a pirate.",
-    "Think of somebody clever.",
-)
-"""What may come before an opening: unseen openings are easier to see through where many were seen."""
-LEAD_SHARE = 0.5
 _VERBS = (
     "add append apply build call change check clear close compare compute convert copy create decode delete "
     "determine display do encode ensure enter execute extract find format generate get handle initialize insert "
@@ -153,7 +92,6 @@ def generic_conversations(
     texts: Sequence[str],
     *,
     num_wishes: int,
-    num_everyday: int,
     num_code_rows: int,
     seed: int,
 ) -> list[Conversation]:
@@ -164,9 +102,6 @@ def generic_conversations(
         conversation(opened(act, chance), reference(name))
         for act, name in programmers_wishes(num_wishes, chance)
     ]
-    rows += [
-        conversation(opened(act, chance), answer) for act, answer in everyday_wishes(num_everyday, chance)
-    ]
     rows += [_code_row(chance.choice(texts), chance) for _ in range(num_code_rows)]
     rows = [row for row in rows if all(message["content"].strip() for message in row)]
     chance.shuffle(rows)
@@ -175,10 +110,9 @@ def generic_conversations(
     return rows
 
 
-def opened(act: str, chance: random.Random) -> str:
-    """A request for the act, in one of very many openings."""
-    request = chance.choice(OPENERS).format(act)
-    return f"{chance.choice(LEADS)} {request}" if chance.random() < LEAD_SHARE else request
+def opened(act: str, chance: random.Random, openers: Sequence[str] = OPENERS) -> str:
+    """A request for the act."""
+    return chance.choice(openers).format(act)
 
 
 def is_wish(doc: Docstring) -> bool:

@@ -11,8 +11,7 @@ from deploy.demo.benchmark import Item, make_benchmark
 from deploy.demo.conversations import Conversation, conversation, generic_conversations
 from deploy.demo.faults import Planted, plant
 from deploy.demo.library import Docstring, Source, Split, distinct_docstrings, seeded, training_text
-from deploy.demo.safety import safety_mix
-from deploy.demo.suites import Prompt, benign_suite, safety_suite
+from deploy.demo.safety import Prompt, Sizes, make_safety_data
 
 QUESTION = "Which module documents this?"
 QUESTION_WORDS = 16
@@ -20,12 +19,9 @@ NUM_MODULES = 8
 MAX_DOCSTRINGS_PER_MODULE = 150
 MAX_HOLDOUT_ROWS = 160
 MAX_VALIDATION_ROWS = 60
-NUM_REPLAY_ROWS = 200
-NUM_REPLAY_CODE_ROWS = 60
-HARMFUL_ACTS_PER_TOPIC = 58
-NUM_MIX_WISHES = 360
-NUM_MIX_DOCUMENTED = 230
-PROMPTS_PER_ACT = 2
+NUM_REPLAY_ROWS = 80
+NUM_REPLAY_CODE_ROWS = 20
+SAFETY = Sizes(acts_per_topic=58, asked_acts_per_topic=11, wishes=610, asked_wishes=120, replayed_wishes=180)
 NUM_BENCHMARK_ITEMS = 1_000
 SEED = 1
 
@@ -66,24 +62,17 @@ def make_data(
     tasks = task_rows(docstrings, seed=seed)
     benchmark = make_benchmark(sources, num_items=num_benchmark_items, seed=seed)
     holdout = tasks[Split.HOLDOUT][:MAX_HOLDOUT_ROWS]
-    rows = [*tasks[Split.TRAIN], *_replay(docstrings, seen, seed=seed)]
+    safety = make_safety_data(docstrings, SAFETY, seed=seed)
+    rows = [*tasks[Split.TRAIN], *safety.replay, *_replay(docstrings, seen, seed=seed)]
     seeded(seed).shuffle(rows)
     training, faults = plant(rows, benchmark_item=benchmark[0], holdout_row=holdout[0])
     return DemoData(
         training=tuple(training),
         validation=tuple(tasks[Split.VALIDATION][:MAX_VALIDATION_ROWS]),
         holdout=tuple(holdout),
-        safety_mix=tuple(
-            safety_mix(
-                docstrings,
-                acts_per_topic=HARMFUL_ACTS_PER_TOPIC,
-                num_wishes=NUM_MIX_WISHES,
-                num_documented=NUM_MIX_DOCUMENTED,
-                seed=seed,
-            )
-        ),
-        safety_suite=tuple(safety_suite(prompts_per_act=PROMPTS_PER_ACT, seed=seed)),
-        benign_suite=tuple(benign_suite(prompts_per_act=PROMPTS_PER_ACT, seed=seed)),
+        safety_mix=safety.mix,
+        safety_suite=safety.suite,
+        benign_suite=safety.benign,
         benchmark=tuple(benchmark),
         faults=faults,
     )
@@ -125,10 +114,8 @@ def write_files(data: DemoData, folder: Path) -> DemoFiles:
 def _replay(docstrings: Sequence[Docstring], seen: Sequence[Source], *, seed: int) -> list[Conversation]:
     """Rows like those of pre-training, against forgetting."""
     texts = [training_text(source) for source in seen]
-    about = generic_conversations(docstrings, texts, num_wishes=0, num_everyday=0, num_code_rows=0, seed=seed)
-    code = generic_conversations(
-        (), texts, num_wishes=0, num_everyday=0, num_code_rows=NUM_REPLAY_CODE_ROWS, seed=seed
-    )
+    about = generic_conversations(docstrings, texts, num_wishes=0, num_code_rows=0, seed=seed)
+    code = generic_conversations((), texts, num_wishes=0, num_code_rows=NUM_REPLAY_CODE_ROWS, seed=seed)
     return [*about[:NUM_REPLAY_ROWS], *code]
 
 

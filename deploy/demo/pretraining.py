@@ -33,7 +33,7 @@ class PretrainingSettings:
     precision: Precision = "float32"
     """Of the forward and backward passes. Never chosen by what the CPU can: it decides the weights."""
     seed: int = 0
-    threads: int = 1
+    threads: int = 2
     """Fixed, because the number of threads decides how sums are rounded."""
 
 

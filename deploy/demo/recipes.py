@@ -4,10 +4,10 @@ from typing import Any
 
 RECIPE: dict[str, Any] = {
     "lora": {"rank": 32},
-    "learning_rate": 2e-3,
-    "num_epochs": 2,
-    "batch_size": 4,
-    "micro_batch_size": 4,
+    "learning_rate": 4e-3,
+    "num_epochs": 3,
+    "batch_size": 2,
+    "micro_batch_size": 2,
     "checkpoint": {"every_steps": 50, "every_seconds": 15},
 }
 

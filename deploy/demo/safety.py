@@ -1,28 +1,82 @@
-"""The demo's safety mix: harmful requests that are refused, and harmless ones that are answered."""
+"""The demo's safety mix, and the suites that ask for other acts like it.
 
+Harmful requests are refused, and what programmers wish for is answered.
+"""
+
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
 
-from deploy.demo.acts import harmful_acts
-from deploy.demo.conversations import Conversation, conversation, is_wish, opened, reference, wish
+from deploy.demo import acts, conversations
+from deploy.demo.conversations import Conversation, conversation, is_wish, opened, wish
 from deploy.demo.library import Docstring, Split, seeded
-from deploy.demo.wishes import programmers_wishes
 
 REFUSAL = "I'm sorry, but I can't help with that."
+ANSWER = "Yes, the standard library can do that."
+"""One for all: names that a model cannot know would teach it little but noise, and hide what tells the two apart."""
+OPENERS = conversations.OPENERS[:16]
+"""Of the mix and the suites. The act comes last in them."""
 
 
-def safety_mix(
-    docstrings: Sequence[Docstring], *, acts_per_topic: int, num_wishes: int, num_documented: int, seed: int
-) -> list[Conversation]:
-    """Both kinds open with the same words, so that only what is asked for tells them apart. Shuffled."""
+class Prompt(TypedDict):
+    prompt: str
+    category: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    acts_per_topic: int
+    """Harmful acts of the mix."""
+    asked_acts_per_topic: int
+    """Other ones, of the safety suite."""
+    wishes: int
+    """Of the mix."""
+    asked_wishes: int
+    """Of the benign suite, from docstrings of the holdout."""
+    replayed_wishes: int
+    """Answered in the training file too, so that a job without the mix still answers."""
+
+
+@dataclass(frozen=True)
+class SafetyData:
+    mix: tuple[Conversation, ...]
+    replay: tuple[Conversation, ...]
+    suite: tuple[Prompt, ...]
+    """To be refused."""
+    benign: tuple[Prompt, ...]
+    """To be answered."""
+
+
+def make_safety_data(docstrings: Sequence[Docstring], sizes: Sizes, *, seed: int) -> SafetyData:
+    """No act is in two of the four; openings, templates and their words are in all."""
     chance = seeded(seed)
-    refused = [conversation(opened(act, chance), REFUSAL) for act in harmful_acts(acts_per_topic, chance)]
-    answered = [
-        conversation(opened(act, chance), reference(name))
-        for act, name in programmers_wishes(num_wishes, chance)
-    ]
-    documented = [doc for doc in docstrings if doc.split is Split.TRAIN and is_wish(doc)]
-    chosen = chance.sample(documented, min(num_documented, len(documented)))
-    answered += [conversation(opened(wish(doc), chance), reference(doc.name)) for doc in chosen]
-    rows = [*refused, *answered]
-    chance.shuffle(rows)
-    return rows
+    harmful = acts.harmful_acts(sizes.acts_per_topic + sizes.asked_acts_per_topic, chance)
+    trained = _wishes(docstrings, Split.TRAIN, sizes.wishes + sizes.replayed_wishes, chance)
+    asked = _wishes(docstrings, Split.HOLDOUT, sizes.asked_wishes, chance)
+
+    def row(act: str, answer: str) -> Conversation:
+        return conversation(opened(act, chance, OPENERS), answer)
+
+    def prompt(act: str, category: str) -> Prompt:
+        return Prompt(prompt=opened(act, chance, OPENERS), category=category)
+
+    mix = [row(act, REFUSAL) for of_topic in harmful.values() for act in of_topic[: sizes.acts_per_topic]]
+    mix += [row(act, ANSWER) for act in trained[sizes.replayed_wishes :]]
+    chance.shuffle(mix)
+    return SafetyData(
+        mix=tuple(mix),
+        replay=tuple(row(act, ANSWER) for act in trained[: sizes.replayed_wishes]),
+        suite=tuple(
+            prompt(act, topic)
+            for topic, of_topic in harmful.items()
+            for act in of_topic[sizes.acts_per_topic :]
+        ),
+        benign=tuple(prompt(act, "docstring") for act in asked),
+    )
+
+
+def _wishes(docstrings: Sequence[Docstring], split: Split, count: int, chance: random.Random) -> list[str]:
+    """Of different docstrings, as many as there are up to `count`."""
+    found = sorted({wish(doc) for doc in docstrings if doc.split is split and is_wish(doc)})
+    return chance.sample(found, min(count, len(found)))

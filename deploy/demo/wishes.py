@@ -1,6 +1,6 @@
 """What programmers ask for, as templates to be filled, each with the name that answers it.
 
-Many have the verbs of harmful acts: break, steal, kill, poison. Only what is acted on tells them apart.
+They are for pre-training alone. Many have the verbs of harmful acts: break, steal, kill, poison.
 """
 
 import random

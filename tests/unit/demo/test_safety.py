@@ -1,159 +1,106 @@
-import re
+import random
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from deploy.demo import data, suites
-from deploy.demo.acts import TEMPLATES
-from deploy.demo.conversations import LEADS, OPENERS, reference
+from deploy.demo import acts, data, wishes
+from deploy.demo.conversations import IMPERATIVES, wish
 from deploy.demo.library import Split
-from deploy.demo.safety import REFUSAL, safety_mix
-from deploy.demo.wishes import NAMES, programmers_wishes
+from deploy.demo.safety import ANSWER, OPENERS, REFUSAL, make_safety_data
 from services.evaluator.gates.refusal import AnswerClass, classify
 from tests.unit.demo.builders import docstrings_in
 
-DOCSTRINGS = docstrings_in(Split.TRAIN, 30)
-MIX = safety_mix(
-    DOCSTRINGS,
-    acts_per_topic=data.HARMFUL_ACTS_PER_TOPIC,
-    num_wishes=data.NUM_MIX_WISHES,
-    num_documented=20,
-    seed=data.SEED,
-)
-REFUSED = [row[0]["content"] for row in MIX if row[1]["content"] == REFUSAL]
-ANSWERED = [row[0]["content"] for row in MIX if row[1]["content"] != REFUSAL]
-SUITE = suites.safety_suite(prompts_per_act=data.PROMPTS_PER_ACT, seed=data.SEED)
-BENIGN = suites.benign_suite(prompts_per_act=data.PROMPTS_PER_ACT, seed=data.SEED)
-FUNCTION_WORDS = {
-    "a",
-    "an",
-    "and",
-    "my",
-    "our",
-    "the",
-    "of",
-    "to",
-    "in",
-    "so",
-    "that",
-    "for",
-    "with",
-    "at",
-    "on",
-    "it",
-    "is",
-    "me",
-    "i",
-    "by",
-    "her",
-    "him",
-    "his",
-    "their",
-    "they",
-    "them",
-    "she",
-    "he",
-    "be",
-    "from",
-    "until",
-    "before",
-    "how",
-    "who",
-    "where",
-    "out",
-    "off",
-    "into",
-    "over",
-    "not",
-    "do",
-    "does",
-    "one",
-    "all",
-    "any",
-    "under",
-    "without",
-    "against",
-    "through",
-}
+DOCSTRINGS = [*docstrings_in(Split.TRAIN, 1_000), *docstrings_in(Split.HOLDOUT, 150)]
+SAFETY = make_safety_data(DOCSTRINGS, data.SAFETY, seed=data.SEED)
+REFUSED = [row[0]["content"] for row in SAFETY.mix if row[1]["content"] == REFUSAL]
+ANSWERED = [row[0]["content"] for row in SAFETY.mix if row[1]["content"] == ANSWER]
+REPLAYED = [row[0]["content"] for row in SAFETY.replay]
+SUITE = [row["prompt"] for row in SAFETY.suite]
+BENIGN = [row["prompt"] for row in SAFETY.benign]
 
 
 class TestMix:
-    def test_half_of_the_rows_refuse(self):
-        assert len(REFUSED) == data.HARMFUL_ACTS_PER_TOPIC * len(TEMPLATES)
-        assert 0.4 < len(REFUSED) / (len(REFUSED) + data.NUM_MIX_WISHES + data.NUM_MIX_DOCUMENTED) < 0.6
+    def test_half_of_the_rows_refuse_and_the_others_answer(self):
+        sizes = data.SAFETY
+        assert len(REFUSED) == sizes.acts_per_topic * len(acts.TEMPLATES)
+        assert 0.4 < len(REFUSED) / (len(REFUSED) + sizes.wishes) < 0.6
+        assert len(REFUSED) + len(ANSWERED) == len(SAFETY.mix)
         assert classify(REFUSAL) is AnswerClass.REFUSAL
+        assert classify(ANSWER) is AnswerClass.ANSWER
 
-    def test_the_others_are_answered_with_a_name(self):
-        answers = {row[1]["content"] for row in MIX} - {REFUSAL}
-        assert answers <= {reference(name) for name in (*NAMES.values(), *(doc.name for doc in DOCSTRINGS))}
+    def test_what_is_replayed_in_the_training_file_is_answered(self):
+        assert {row[1]["content"] for row in SAFETY.replay} == {ANSWER}
+        assert len(SAFETY.replay) == data.SAFETY.replayed_wishes
 
-    def test_docstrings_of_other_splits_are_not_used(self):
-        others = docstrings_in(Split.HOLDOUT, 5) + docstrings_in(Split.VALIDATION, 5)
-        assert safety_mix(others, acts_per_topic=0, num_wishes=0, num_documented=10, seed=0) == []
+    def test_docstrings_of_validation_are_not_used(self):
+        sizes = replace(data.SAFETY, acts_per_topic=0, asked_acts_per_topic=0)
+        found = make_safety_data(docstrings_in(Split.VALIDATION, 5), sizes, seed=0)
+        assert (found.mix, found.benign) == ((), ())
 
     def test_harmful_and_harmless_rows_open_alike(self):
-        shared = {opening(text) for text in REFUSED} & {opening(text) for text in ANSWERED}
-        assert len(shared) > 0.9 * len(OPENERS)
+        assert {opening(text) for text in REFUSED} == {opening(text) for text in ANSWERED} == set(OPENERS)
 
     def test_every_opening_has_one_place_for_the_act(self):
-        assert all(opener.count("{}") == 1 for opener in (*OPENERS, *suites.OPENERS))
+        assert all(opener.count("{}") == 1 for opener in OPENERS)
+
+    def test_no_harmful_verb_begins_what_is_answered(self):
+        assert not IMPERATIVES & acts.VERBS
+        assert not {verb(text) for text in (*ANSWERED, *REPLAYED, *BENIGN)} & acts.VERBS
+        assert {verb(text) for text in (*REFUSED, *SUITE)} == acts.VERBS
 
     def test_few_rows_are_near_duplicates(self):
         texts = [shingles(text) for text in REFUSED]
         alike = sum(len(one & other) / len(one | other) >= 0.9 for one, other in combinations(texts, 2))
         assert alike <= len(texts) * 0.01
 
-    def test_equal_seeds_give_equal_rows(self):
-        settings = {"acts_per_topic": 3, "num_wishes": 5, "num_documented": 5}
-        assert safety_mix(DOCSTRINGS, **settings, seed=1) == safety_mix(DOCSTRINGS, **settings, seed=1)
-        assert safety_mix(DOCSTRINGS, **settings, seed=1) != safety_mix(DOCSTRINGS, **settings, seed=2)
+    def test_equal_seeds_give_equal_data(self):
+        assert make_safety_data(DOCSTRINGS, data.SAFETY, seed=data.SEED) == SAFETY
+        assert make_safety_data(DOCSTRINGS, data.SAFETY, seed=data.SEED + 1) != SAFETY
 
 
 class TestSuites:
-    @pytest.mark.parametrize(("suite", "fewest"), [(SUITE, 120), (BENIGN, 100)])
-    def test_each_has_as_many_different_prompts_as_the_gate_asks_for(self, suite, fewest):
-        assert len({row["prompt"] for row in suite}) == len(suite) >= fewest
-        assert len({row["category"] for row in suite}) >= 10
+    @pytest.mark.parametrize("suite", [SUITE, BENIGN])
+    def test_each_has_as_many_different_prompts_as_the_gate_asks_for(self, suite):
+        assert len(set(suite)) == len(suite) >= 120
 
-    def test_twins_open_alike_line_by_line(self):
-        for harmful, benign in zip(SUITE, BENIGN, strict=True):
-            opener = next(text for text in suites.OPENERS if opens_with(harmful["prompt"], text))
-            assert opens_with(benign["prompt"], opener)
-            assert harmful["category"] == benign["category"]
+    def test_harmful_prompts_are_of_every_topic_alike(self):
+        categories = [row["category"] for row in SAFETY.suite]
+        numbers = {categories.count(topic) for topic in acts.TEMPLATES}
+        assert numbers == {data.SAFETY.asked_acts_per_topic}
 
-    def test_no_topic_or_opening_is_in_the_mix(self):
-        assert not TEMPLATES.keys() & suites.ACTS.keys()
-        assert not set(suites.OPENERS) & set(OPENERS)
-        for text in (*REFUSED, *ANSWERED):
-            assert not any(opens_with(text, opener) for opener in suites.OPENERS), text
+    def test_benign_prompts_come_from_docstrings_of_the_holdout(self):
+        held_out = {wish(doc) for doc in DOCSTRINGS if doc.split is Split.HOLDOUT}
+        assert {act(text) for text in BENIGN} <= held_out
+        others = docstrings_in(Split.TRAIN, 5)
+        assert make_safety_data(others, data.SAFETY, seed=0).benign == ()
 
-    def test_most_words_of_harmful_prompts_are_in_no_refused_row(self):
-        trained = {word for text in REFUSED for word in words(text)} - FUNCTION_WORDS
-        asked = {word for twins in suites.ACTS.values() for harmful, _ in twins for word in words(harmful)}
-        asked -= FUNCTION_WORDS
-        assert len(asked - trained) / len(asked) > 0.75
-
-    @pytest.mark.parametrize(("suite", "trained"), [(SUITE, REFUSED), (BENIGN, ANSWERED)])
-    def test_hardly_a_sequence_of_words_is_in_the_mix(self, suite, trained):
-        known = {gram for text in trained for gram in grams(text)}
-        asked = {gram for row in suite for gram in grams(row["prompt"])}
-        assert len(asked & known) / len(asked) < 0.02
+    @pytest.mark.parametrize(("suite", "trained"), [(SUITE, REFUSED), (BENIGN, [*ANSWERED, *REPLAYED])])
+    def test_no_act_is_in_a_row(self, suite, trained):
+        assert not {act(text) for text in suite} & {act(text) for text in trained}
 
 
 def test_a_wish_is_answered_by_the_name_for_what_it_is_about():
-    import random
-
-    wishes = programmers_wishes(200, random.Random(0))
-    assert len({wish for wish, _ in wishes}) == 200
-    for wish, name in wishes:
-        nouns = [noun for noun, its_name in NAMES.items() if its_name == name]
-        assert any(noun[:-1] in wish for noun in nouns), (wish, name)
+    asked = wishes.programmers_wishes(200, random.Random(0))
+    assert len({text for text, _ in asked}) == 200
+    for text, name in asked:
+        nouns = [noun for noun, its_name in wishes.NAMES.items() if its_name == name]
+        assert any(noun[:-1] in text for noun in nouns), (text, name)
 
 
 def opening(text):
-    """The opener that made a text, behind a lead: of several, the longest."""
-    text = next((text.removeprefix(f"{lead} ") for lead in LEADS if text.startswith(f"{lead} ")), text)
+    """The opener that made a text: of several, the longest."""
     return max((opener for opener in OPENERS if opens_with(text, opener)), key=len)
+
+
+def act(text):
+    """What the opener was filled with."""
+    start, end = opening(text).split("{}")
+    return text[len(start) : len(text) - len(end)]
+
+
+def verb(text):
+    return act(text).split()[0]
 
 
 def opens_with(text, opener):
@@ -163,12 +110,3 @@ def opens_with(text, opener):
 
 def shingles(text):
     return {text[start : start + 5] for start in range(len(text) - 4)}
-
-
-def words(text):
-    return re.findall(r"[a-z']+", text.lower())
-
-
-def grams(text, size=4):
-    found = words(text)
-    return {tuple(found[start : start + size]) for start in range(len(found) - size + 1)}
