@@ -16,13 +16,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Could not find a config file"),
 ]
 
-NUM_BENCHMARK_ITEMS = 250
-"""A quarter of the demo's, to be done sooner; all else is the demo's own."""
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> data.DemoFiles:
-    made = data.make_data(read_sources(library_root()), num_benchmark_items=NUM_BENCHMARK_ITEMS)
+    made = data.make_data(read_sources(library_root()))
     return data.write_files(made, tmp_path_factory.mktemp("files"))
 
 
