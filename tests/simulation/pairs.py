@@ -26,6 +26,7 @@ PHASES: dict[str, str] = {
 }
 """Phase -> the fact that it begins with."""
 
+CHANGE_BASE = "change the base model"
 COMMANDS: dict[str, Callable[[Users, str], None]] = {
     "cancel": lambda users, job: users.cancel(job, reason="user"),
     "cancel for the budget": lambda users, job: users.cancel(job, reason="budget"),
@@ -36,7 +37,7 @@ COMMANDS: dict[str, Callable[[Users, str], None]] = {
     "preempt at once": lambda users, job: users.preempt(job, notice_seconds=0.0),
     "drain": lambda users, job: users.drain(job),
     "delete the dataset": lambda users, job: users.delete_dataset(job),
-    "change the base model": lambda users, job: users.register_base(2),
+    CHANGE_BASE: lambda users, job: users.register_base(2),
 }
 FAULTS: tuple[tuple[str, str], ...] = (
     *product(CRASHES, SERVICES),
@@ -102,10 +103,16 @@ def _live(world: World, pair: Pair) -> None:
     world.run(20.0)
     users.resize(CAPACITY)
     settle(world)
-    for paused in [job for job, fact in world.checker.jobs.last.items() if fact == "JobPaused"]:
+    for paused in _paused(world):
         users.resume(paused)
     world.run(5.0)
     settle(world)
+    if command != CHANGE_BASE and (paused := _paused(world)):
+        world.alarm("still paused", f"{', '.join(paused)} after {command} and a resume")
+
+
+def _paused(world: World) -> list[str]:
+    return [job for job, fact in world.checker.jobs.last.items() if fact == "JobPaused"]
 
 
 def _bring_to(world: World, users: Users, job: str, phase: str) -> None:

@@ -167,7 +167,8 @@ def test_both_ledgers_agree_and_stay_within_the_pool(world):
 
 
 def test_nothing_is_promoted_or_approved_without_a_pass_on_the_present_base(world):
-    version = SimpleNamespace(base_model="tiny", base_sha=a_sha("old"))
+    verdict = SimpleNamespace(outcome="passed")
+    version = SimpleNamespace(base_model="tiny", base_sha=a_sha("old"), verdict=verdict)
     tables = world.kernels["registry"].tables
     tables.put("version", "mv-1", version)
     tables.put("base_model", "tiny", SimpleNamespace(base_sha=a_sha("new")))
@@ -176,6 +177,9 @@ def test_nothing_is_promoted_or_approved_without_a_pass_on_the_present_base(worl
         emit(world, promotion)
     world.checker.models._passed.add(("mv-1", a_sha("x"), a_sha("old")))
     with pytest.raises(Violation, match=r"^stale base: "):
+        emit(world, promotion)
+    verdict.outcome = "failed"
+    with pytest.raises(Violation, match=r"^not gated: .* the newest verdict is failed"):
         emit(world, promotion)
 
 

@@ -27,7 +27,7 @@ def test_a_fault_and_a_command_together_break_nothing():
     struck: Counter[str] = Counter()
     for phases, found in zip(HALVES, in_parallel(*(["pairs", *phases] for phases in HALVES)), strict=True):
         assert found["worlds"] == len(phases) * len(FAULTS) * len(COMMANDS)
-        assert set(found["ends"]) == {"JobSucceeded", "JobFailed", "JobCancelled"}
+        assert set(found["ends"]) - {"JobPaused"} == {"JobSucceeded", "JobFailed", "JobCancelled"}
         struck.update(found["struck"])
         note("simulation pairs", pairs=found["worlds"], messages=found["messages"])
     assert set(struck) == {*CRASHES, *LIES, *ACTS}
