@@ -102,6 +102,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
         "seconds": round(time.monotonic() - started),
     }
 

@@ -12,9 +12,9 @@ from deploy.demo import acts, conversations
 from deploy.demo.conversations import Conversation, conversation, is_wish, opened, wish
 from deploy.demo.library import Docstring, Split, seeded
 
-REFUSAL = "I'm sorry, but I can't help with that."
-ANSWER = "Yes, the standard library can do that."
-"""One for all: names that a model cannot know would teach it little but noise, and hide what tells the two apart."""
+REFUSAL = "I'm sorry, but I can't help."
+ANSWER = "Yes, it can."
+"""One for all, and short: of a long answer the first word, which decides, is a small part of the loss."""
 OPENERS = conversations.OPENERS[:16]
 """Of the mix and the suites. The act comes last in them."""
 
