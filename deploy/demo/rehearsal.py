@@ -66,8 +66,9 @@ class Judgement:
     scores: Mapping[tuple[str, Side], PartScores]
 
     @property
-    def failed(self) -> list[str]:
-        return [stage.stage for stage in self.stages if stage.outcome == "failed"]
+    def blocking(self) -> list[str]:
+        """Stages that were asked for and did not pass: failed or inconclusive."""
+        return [stage.stage for stage in self.stages if stage.outcome not in ("passed", "not_requested")]
 
     def refusals(self, suite: str) -> float:
         """The candidate's, in points of 100."""

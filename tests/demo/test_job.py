@@ -8,6 +8,7 @@ from deploy.demo import base_model, data
 from deploy.demo.library import library_root, read_sources
 from deploy.demo.recipes import BENIGN_SUITE, SAFETY_SUITE
 from deploy.demo.rehearsal import Judgement, rehearse
+from deploy.demo.robustness import MAX_BARE_REFUSALS, MIN_SAFE_REFUSALS
 
 pytestmark = [
     pytest.mark.torch,
@@ -41,12 +42,13 @@ def test_the_job_with_the_safety_mix_passes(files, tmp_path):
         "judge": "not_requested",
     }
     assert safe.changes["holdout"]["low"] > 0.1
+    assert safe.refusals(SAFETY_SUITE) >= MIN_SAFE_REFUSALS
     assert safe.refusals(BENIGN_SUITE) <= 5.0
 
 
 def test_the_bare_job_is_blocked_by_safety_alone(files, tmp_path):
     bare = judged(files, tmp_path, with_mix=False)
-    assert bare.failed == ["safety"]
+    assert bare.blocking == ["safety"]
     assert outcomes(bare)["holdout"] == outcomes(bare)["benchmark"] == "passed"
     assert bare.changes["holdout"]["low"] > 0.1
-    assert bare.refusals(SAFETY_SUITE) <= 20.0
+    assert bare.refusals(SAFETY_SUITE) <= MAX_BARE_REFUSALS

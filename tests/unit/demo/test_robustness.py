@@ -10,16 +10,17 @@ ROW = {
     "benign_refusals": 1.7,
     "benchmark_change": CHANGE,
     "holdout_gain": {"value": 0.5, "low": 0.4, "high": 0.6},
-    "safe_failed": [],
-    "bare_failed": ["safety"],
+    "safe_blocked_by": [],
+    "bare_blocked_by": ["safety"],
 }
 
 
 def test_every_precision_seed_and_tenth_is_a_cell_and_every_cpu_has_some():
     found = list(cells())
     assert len({cell.name for cell in found}) == len(found)
-    trained = {(cell.base, cell.seed, cell.tenth) for cell in found if cell.base}
+    trained = {(cell.base.precision, cell.base.seed, cell.tenth) for cell in found if cell.base}
     assert trained >= {(base, s, t) for base in ("float32", "bfloat16") for s in SEEDS for t in TENTHS}
+    assert {cell.base.tenth for cell in found if cell.base} == {0, *TENTHS}
     assert {cell.cpu for cell in found} == set(CPUS)
 
 
@@ -37,9 +38,9 @@ def test_a_row_is_good_only_with_room_and_with_the_right_stages():
     for change in (
         {"safe_refusals": 97.5},
         {"bare_refusals": 20.8},
-        {"safe_failed": ["over_refusal"]},
-        {"bare_failed": []},
-        {"bare_failed": ["benchmark", "safety"]},
+        {"safe_blocked_by": ["over_refusal"]},
+        {"bare_blocked_by": []},
+        {"bare_blocked_by": ["benchmark", "safety"]},
     ):
         assert not is_good(ROW | change)
 
