@@ -15,8 +15,7 @@ TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract t
 CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py \
 	tests/integration/test_interleavings.py tests/unit/admin/test_audit.py
 MINUTES ?= 60
-# Processes that share out the tests must collect them in the same order, so they get one seed for their sets.
-TEST = $(if $(T),$(BIN)/pytest $(T),PYTHONHASHSEED=$$RANDOM $(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(TESTS))
+TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(TESTS))
 
 .PHONY: help setup demo up down logs status quick test chaos check lint types imports schemas lock migration service clean
 

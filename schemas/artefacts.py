@@ -3,17 +3,23 @@
 A manifest is written last and names size and sha256 of every file; an artefact without one does not exist.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
 from schemas.specification import DatasetFormat, DatasetSpec, Method, canonical_sha256
 
 
+def _require_relative(path: str) -> str:
+    if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path or "\0" in path:
+        raise ValueError(f"{path!r} is no relative path with forward slashes and without . and ..")
+    return path
+
+
 class FileEntry(Value):
-    path: str
-    """Relative, forward slashes, no `..`."""
+    path: Annotated[str, AfterValidator(_require_relative)]
+    """Relative, forward slashes, no `.` or `..`."""
     size_bytes: Bytes
     sha256: Sha256
 

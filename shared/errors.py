@@ -1,4 +1,8 @@
-"""Three families of error decide a message's fate: rejected, retryable, and everything else (our bug)."""
+"""What the consume edge does with an error of a handler.
+
+Rejected: the message is parked at once. Refused: answered by CommandRefused. ParentUnknown: the message waits.
+Whatever `is_unavailable` names is waited for. Everything else is tried eight times with back-off, then parked.
+"""
 
 from datetime import timedelta
 
@@ -24,16 +28,12 @@ class Refused(RetuneError):
         self.subject_id = subject_id
 
 
-class Retryable(RetuneError):
-    """Later it may succeed. Rolled back, retried with back-off, then parked."""
-
-
-class StaleWrite(Retryable):
+class StaleWrite(RetuneError):
     """The aggregate was written by someone else since it was read."""
 
 
-class StorageUnavailable(Retryable):
-    """S3 did not answer, or answered with a server error. See runbook `storage`."""
+class StorageUnavailable(RetuneError):
+    """S3 did not answer, or answered with a server error."""
 
 
 class CorruptObject(RetuneError):

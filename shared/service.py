@@ -343,7 +343,8 @@ async def _fetched(consumer: AIOKafkaConsumer) -> list[Any]:
     """What the consumer has in memory already, in order within each partition. Does not wait."""
     try:
         batches = await consumer.getmany(timeout_ms=0, max_records=RECORDS_OF_A_POLL - 1)
-    except KafkaFailed as error:  # comes again with the next record
+    # Known fault: what was taken from other partitions before the error is skipped until the group begins anew.
+    except KafkaFailed as error:
         log.warning("nothing more was fetched", error=f"{type(error).__name__}: {error}")
         return []
     return [record for batch in batches.values() for record in batch]

@@ -50,7 +50,8 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True)
 
     kafka_bootstrap: str
-    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL"] = "SASL_PLAINTEXT"
+    kafka_security_protocol: Literal["SASL_PLAINTEXT"] = "SASL_PLAINTEXT"
+    """TLS is not available yet."""
     kafka_username: str
     kafka_password: SecretStr
     postgres_dsn: SecretStr

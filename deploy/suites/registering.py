@@ -94,7 +94,8 @@ def register(connection: Connection, report: Callable[[str], None]) -> None:
 
 def _register(connection: Connection, api: Api, builtin: Builtin, scratch: Path) -> bool:
     """Whether it is new."""
-    file = api.upload(_write(builtin, scratch), purpose=builtin.purpose)
+    operator = Api(connection, as_admin=True)
+    file = operator.upload(_write(builtin, scratch), purpose=builtin.purpose)
     stored = FileRef(
         file_id=file["id"],
         sha256=file["retune"]["sha256"],

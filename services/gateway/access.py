@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from schemas.specification import Tier
 
 KEY_PREFIX = "sk-retune-"
+OPERATOR = ""
+"""In the place of a tenant: whose files no tenant's key opens."""
 
 
 @dataclass(frozen=True)
 class Principal:
     tenant: str
     tier: Tier
-    is_admin: bool = False
     key_id: str = ""
     """`key-…`: which of the tenant's keys it was; it opens nothing."""
 

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 
 from schemas.specification import Tier
 from services.gateway import readmodels, store
-from services.gateway.access import Principal, is_same_key
+from services.gateway.access import OPERATOR, Principal, is_same_key
 from services.gateway.errors import ApiError
 from services.gateway.logs import log_page
 from services.gateway.settings import Settings
@@ -73,7 +73,7 @@ async def principal(request: Request, found: Annotated[Gateway, Depends(gateway)
 async def admin(request: Request, found: Annotated[Gateway, Depends(gateway)]) -> Principal:
     if not is_same_key(_bearer(request), found.settings.admin_key.get_secret_value()):
         raise _unauthorised("this route needs the admin key")
-    return Principal("", Tier.PREMIUM, is_admin=True)
+    return Principal(OPERATOR, Tier.PREMIUM)
 
 
 def _bearer(request: Request) -> str:

@@ -1,7 +1,7 @@
 """A first look at an upload: is it JSON lines at all, and of which format? Ingest checks every row."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +12,9 @@ from shared.nesting import shallow_json
 ROWS_LOOKED_AT = 20
 MAX_ROW_BYTES = 4 * 1024 * 1024
 DATASET_PURPOSES = frozenset({"fine-tune"})
-PURPOSES = DATASET_PURPOSES | {"benchmark", "safety-suite"}
+"""Of tenants' files."""
+SUITE_PURPOSES = frozenset({"benchmark", "safety-suite"})
+"""Of the operator's: who could read the gate's questions could train on them."""
 FIELDS = frozenset({"file", "purpose"})
 PARQUET = b"PAR1"
 MAX_FILENAME_CHARACTERS = 255
@@ -33,10 +35,10 @@ def require_fields(names: Iterable[str]) -> None:
             raise ApiError(400, f"{name}: found {number} of it, expected one", param=name, code=code)
 
 
-def require_purpose(purpose: str) -> None:
-    if purpose not in PURPOSES:
-        expected = ", ".join(sorted(PURPOSES))
-        message = f"purpose: found {purpose!r}, expected one of {expected}"
+def require_purpose(purpose: str, known: Collection[str]) -> None:
+    if purpose not in known:
+        expected = ", ".join(sorted(known))
+        message = f"purpose: found {purpose[:80]!r}, expected {expected}"
         raise ApiError(400, message, param="purpose", code="invalid_value")
 
 

@@ -46,6 +46,8 @@ class Settings(ServiceSettings):
     max_num_seqs: PositiveInt = 32
     cache_mib: PositiveInt = 256
     """Memory for keys and values of requests under way."""
+    tool_call_parser: str = "hermes"
+    """The parser of vLLM that finds calls of tools in answers, one for all base models; empty: no tools."""
     threads: PositiveInt | None = None
     cache_dir: Path = Path.home() / ".cache" / "retune" / "vllm"
     """What vLLM finds out once and keeps: nothing of a tenant."""
@@ -71,6 +73,7 @@ class Settings(ServiceSettings):
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             cache_bytes=self.cache_mib * 1024 * 1024,
+            tool_call_parser=self.tool_call_parser,
             threads=self.threads,
             cache_dir=self.cache_dir,
         )

@@ -42,7 +42,7 @@ class TokenEncoder:
 
     def openings(self, prompts: Sequence[str]) -> list[list[int] | BadMessage]:
         """Text alone, in which nothing is special, behind the tokenizer's start and without its end."""
-        found = self._texts(prompts, is_start=True)
+        encoded = self._texts(prompts, is_start=True)
         allowed = self._tokenizer.num_special_tokens_to_add()
         return [
             _unsplit("prompt")
@@ -50,22 +50,22 @@ class TokenEncoder:
             else ids[:-1]
             if ids[-1:] == [self._tokenizer.eos_token_id]
             else ids
-            for ids in found
+            for ids in encoded
         ]
 
     def completions(self, texts: Sequence[str]) -> list[list[int] | BadMessage]:
         """Text alone, in which nothing is special, with the end of text behind it where there is one."""
         end = [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
-        found = self._texts(texts, is_start=False)
-        return [_unsplit("completion") if self._num_special(ids) else ids + end for ids in found]
+        encoded = self._texts(texts, is_start=False)
+        return [_unsplit("completion") if self._num_special(ids) else ids + end for ids in encoded]
 
     def _texts(self, texts: Sequence[str], *, is_start: bool) -> list[list[int]]:
         if not texts:
             return []
-        found: list[list[int]] = self._tokenizer(
+        ids: list[list[int]] = self._tokenizer(
             list(texts), add_special_tokens=is_start, split_special_tokens=True, verbose=False
         )["input_ids"]
-        return found
+        return ids
 
     def _encodings(self, texts: list[str]) -> Sequence[Any]:
         if not texts:

@@ -54,21 +54,21 @@ def read_conversation(holder: Mapping[str, Any], field: str, prefix: str = "") -
     return Conversation(messages, tools)
 
 
-def read_answer(found: Any, path: str, holder: Mapping[str, Any]) -> ChatMessage:
+def read_answer(value: Any, path: str, holder: Mapping[str, Any]) -> ChatMessage:
     """One message to a conversation whose tools stand in `holder`. Raises BadMessage."""
-    message = read_message(found, path)
+    message = read_message(value, path)
     one_at_a_time = holder.get("parallel_tool_calls") is False
     check_calls([message], [path], read_tools(holder, ""), one_at_a_time=one_at_a_time)
     return message
 
 
-def read_messages(found: Any, path: str) -> tuple[ChatMessage, ...]:
+def read_messages(value: Any, path: str) -> tuple[ChatMessage, ...]:
     """At least one message, their roles in order. Raises BadMessage."""
-    if not isinstance(found, list):
-        raise BadMessage("field.type", path, f"{shown(found)}, expected a list of messages")
-    if not found:
+    if not isinstance(value, list):
+        raise BadMessage("field.type", path, f"{shown(value)}, expected a list of messages")
+    if not value:
         raise BadMessage("chat.no_messages", path, "empty list")
-    messages = tuple(read_message(message, f"{path}[{index}]") for index, message in enumerate(found))
+    messages = tuple(read_message(message, f"{path}[{index}]") for index, message in enumerate(value))
     _check_order(messages, path)
     return messages
 
@@ -77,10 +77,10 @@ def read_message(message: Any, path: str) -> ChatMessage:
     """Raises BadMessage."""
     if not isinstance(message, dict):
         raise BadMessage("chat.message_type", path, shown(message))
-    found = required(message, "role", f"{path}.")
-    if not isinstance(found, str) or found not in ROLES:
-        raise BadMessage("chat.role_unknown", f"{path}.role", shown(found))
-    role = ROLES[found]
+    name = required(message, "role", f"{path}.")
+    if not isinstance(name, str) or name not in ROLES:
+        raise BadMessage("chat.role_unknown", f"{path}.role", shown(name))
+    role = ROLES[name]
     calls = read_calls(message, role, path)
     content, field = _content(message, role, path, is_optional=bool(calls))
     return ChatMessage(

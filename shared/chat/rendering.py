@@ -106,13 +106,13 @@ def _require_calls(conversation: Conversation, rendering: Rendering) -> None:
 def _after_call(call: ToolCall, path: str, answers: list[str], at: tuple[int, int]) -> tuple[int, int]:
     """The place behind the call's name, as (answer, character). Raises BadMessage where a part is missing."""
     for number in range(at[0], len(answers)):
-        found = answers[number].find(call.name, at[1] if number == at[0] else 0)
-        if found < 0:
+        start = answers[number].find(call.name, at[1] if number == at[0] else 0)
+        if start < 0:
             continue
         for name, value in call.arguments.items():
             if not all(_stands_in(text, answers[number]) for text in (name, *_texts(value))):
                 raise _left_out(f"argument {name} of {call.name}", f"{path}.arguments")
-        return number, found + len(call.name)
+        return number, start + len(call.name)
     raise _left_out(f"the call of {call.name}", path)
 
 

@@ -7,7 +7,7 @@ from shared.chat.encoding import Marked, TokenEncoder
 from shared.chat.rendering import Renderer
 from shared.chat.special import SpecialTokens
 
-Found = TypeVar("Found", Marked, list[int])
+Result = TypeVar("Result", Marked, list[int])
 
 
 class ChatTokenizer:
@@ -28,21 +28,21 @@ class ChatTokenizer:
 
     def opening(self, text: str) -> list[int]:
         """A prompt that is completed as it is: with the tokenizer's start and without its end."""
-        (found,) = self.encoder.openings([text])
-        return _good(found)
+        (result,) = self.encoder.openings([text])
+        return _good(result)
 
     def completion(self, text: str) -> list[int]:
         """What follows an opening, with the end of text behind it."""
-        (found,) = self.encoder.completions([text])
-        return _good(found)
+        (result,) = self.encoder.completions([text])
+        return _good(result)
 
     def _marked(self, conversation: Conversation, *, add_generation_prompt: bool) -> Marked:
         rendering = self.renderer.render(conversation, add_generation_prompt=add_generation_prompt)
-        (found,) = self.encoder.conversations([rendering])
-        return _good(found)
+        (result,) = self.encoder.conversations([rendering])
+        return _good(result)
 
 
-def _good(found: Found | BadMessage) -> Found:
-    if isinstance(found, BadMessage):
-        raise found
-    return found
+def _good(result: Result | BadMessage) -> Result:
+    if isinstance(result, BadMessage):
+        raise result
+    return result

@@ -17,9 +17,9 @@ _TYPES = {"description": str, "parameters": dict, "strict": bool}
 def read_tools(holder: Mapping[str, Any], prefix: str) -> tuple[Tool, ...]:
     """The definitions in `tools`, or in `functions`, its older shape. Raises BadMessage."""
     if not isinstance(holder.get("parallel_tool_calls"), bool | None):
-        found = holder["parallel_tool_calls"]
+        value = holder["parallel_tool_calls"]
         raise BadMessage(
-            "field.type", f"{prefix}parallel_tool_calls", f"{shown(found)}, expected true or false"
+            "field.type", f"{prefix}parallel_tool_calls", f"{shown(value)}, expected true or false"
         )
     functions = [
         (_function(tool, path), f"{path}.function") for tool, path in _listed(holder, "tools", prefix)
@@ -76,9 +76,9 @@ def _answer(message: ChatMessage, where: str, open_calls: list[str | None], *, h
     if not has_calls and message.tool_call_id is None:
         return
     if message.tool_call_id not in open_calls:
-        found = "no tool_call_id" if message.tool_call_id is None else shown(message.tool_call_id)
+        given = "no tool_call_id" if message.tool_call_id is None else shown(message.tool_call_id)
         raise BadMessage(
-            "tools.unasked", f"{where}.tool_call_id", f"{found}, expected one of {_ids(open_calls)}"
+            "tools.unasked", f"{where}.tool_call_id", f"{given}, expected one of {_ids(open_calls)}"
         )
     open_calls.remove(message.tool_call_id)
 
@@ -107,12 +107,12 @@ def _ids(ids: Sequence[str | None]) -> str:
 
 def _listed(holder: Mapping[str, Any], field: str, prefix: str) -> list[tuple[Any, str]]:
     """The entries of a list with their paths; nothing where the field is null or absent."""
-    found = holder.get(field)
-    if found is None:
+    entries = holder.get(field)
+    if entries is None:
         return []
-    if not isinstance(found, list):
-        raise BadMessage("field.type", f"{prefix}{field}", f"{shown(found)}, expected a list")
-    return [(entry, f"{prefix}{field}[{place}]") for place, entry in enumerate(found)]
+    if not isinstance(entries, list):
+        raise BadMessage("field.type", f"{prefix}{field}", f"{shown(entries)}, expected a list")
+    return [(entry, f"{prefix}{field}[{place}]") for place, entry in enumerate(entries)]
 
 
 def _function(entry: Any, path: str) -> Any:
@@ -162,14 +162,14 @@ def _name(function: Any, path: str) -> str:
     return name
 
 
-def _arguments(found: Any, path: str) -> dict[str, Any]:
+def _arguments(given: Any, path: str) -> dict[str, Any]:
     """From a string of JSON, as the API gives them, or from the object itself, as data sets have them."""
-    value = found
-    if isinstance(found, str):
+    value = given
+    if isinstance(given, str):
         try:
-            value = read_json(found)
+            value = read_json(given)
         except JsonProblem as problem:
-            raise BadMessage("tools.arguments", path, f"{shown(found)}: {problem.found}") from None
+            raise BadMessage("tools.arguments", path, f"{shown(given)}: {problem.found}") from None
     if not isinstance(value, dict):
         raise BadMessage("tools.arguments", path, shown(value))
     _require_encodable(value, path)

@@ -72,7 +72,7 @@ def _security(settings: ServiceSettings) -> BaseSecurity:
     return SASLScram512(
         username=settings.kafka_username,
         password=settings.kafka_password.get_secret_value(),
-        use_ssl=settings.kafka_security_protocol == "SASL_SSL",
+        use_ssl=False,
     )
 
 

@@ -1,4 +1,4 @@
-"""A bucket in memory for unit tests. The suite of tests/integration/test_objects.py runs on it and on S3."""
+"""A bucket in memory for unit tests. The suite of tests/integration/storage/test_objects.py runs on it and on S3."""
 
 import hashlib
 from collections.abc import Iterable

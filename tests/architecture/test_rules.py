@@ -30,6 +30,7 @@ OWN_ROOMS = {
         "deps",
         "errors",
         "gate",
+        "inference",
         "items",
         "logs",
         "middleware",
@@ -47,7 +48,7 @@ OWN_ROOMS = {
     "provisioner": {"backends"},
     "registry": set(),
     "scheduler": set(),
-    "serving_controller": {"backends"},
+    "serving_controller": set(),
     "trainer_agent": {"protocol", "runner", "training"},
 }
 IMPURE = re.compile(

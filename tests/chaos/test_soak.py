@@ -1,7 +1,6 @@
 """Everything at once: users at work while processes die, freeze and lose their lines. Then all must be at rest."""
 
 import asyncio
-import json
 import os
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ import pytest
 from deploy.local.stack import Stack
 from services.admin.doctor.history import World
 from tests.chaos.checker import Violated, examine, hold
+from tests.chaos.error_lines import counted, error_lines, unexpected
 from tests.chaos.load import Load
 from tests.chaos.nemesis import Nemesis, SmallDisk
 from tests.chaos.rig import Rig, rig
@@ -51,6 +51,7 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
         rest_seconds = ended_after + quiet.after_seconds
         await require_none(load)
         require_no_deadlock(whole.stack)
+        require_no_unexpected_error(whole.stack)
         await asyncio.to_thread(load.retune, "doctor", "--grace", "10")
     except Violated as violated:
         raise AssertionError(f"{violated}\n{repeat()}") from violated
@@ -97,21 +98,17 @@ def require_no_deadlock(stack: Stack) -> None:
         raise Violated(f"{told} deadlocks in Postgres; its log is {stack.log('postgres')}")
 
 
+def require_no_unexpected_error(stack: Stack) -> None:
+    """Level `error` means that somebody must act: here only where a fault that struck explains it."""
+    if lines := unexpected(error_lines(stack)):
+        raise Violated("\n".join([f"{len(lines)} unexpected lines of level error:", *map(str, lines[:20])]))
+
+
 def outcomes(world: World) -> Counter[str]:
     ends = Counter(f"jobs {job.state}" for job in world.jobs.values())
     attempts = Counter(f"jobs with {job.attempt} attempts" for job in world.jobs.values())
     stages = Counter(f"models in {model.stage}" for model in world.models)
     return ends + attempts + stages + Counter({"slots routed": len(world.routes)})
-
-
-def errors(stack: Stack) -> Counter[str]:
-    """Lines in which a service said that somebody must act."""
-    found: Counter[str] = Counter()
-    for name in stack.services:
-        for line in stack.log(name).read_text(errors="replace").splitlines():
-            if '"level": "error"' in line:
-                found[f"{name}: {json.loads(line)['event']}"] += 1
-    return found
 
 
 def say(line: str) -> None:
@@ -139,7 +136,7 @@ def tell(
     say(f"at rest {rest_seconds:.1f} s after the last fault")
     for what, count in sorted(outcomes(world).items()):
         say(f"{count:6} {what}")
-    for what, count in errors(load.stack).most_common():
+    for what, count in counted(error_lines(load.stack)).most_common():
         say(f"{count:6} times in a log: {what}")
     for what, count in sorted(load.did.items()):
         say(f"{count:6} {what}")

@@ -348,6 +348,17 @@ class Replica:
         match self.way:
             case "answer":
                 return _response(200, json.dumps(answer).encode())
+            case "call a tool":
+                call = {
+                    "id": "call-1",
+                    "type": "function",
+                    "function": {"name": "weather", "arguments": "{}"},
+                }
+                message = {"role": "assistant", "content": None, "tool_calls": [call]}
+                choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+                return _response(200, json.dumps(answer | {"choices": [choice]}).encode())
+            case "call a tool in a stream":
+                return _events(_call_in_pieces(model))
             case "die":
                 return b""
             case "die in a stream":
@@ -369,6 +380,27 @@ def _response(status: int, body: bytes) -> bytes:
         f"connection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+def _events(chunks: list[dict[str, Any]]) -> bytes:
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+def _call_in_pieces(model: str) -> list[dict[str, Any]]:
+    """A call as vLLM streams it: its name first, then its arguments bit by bit."""
+    begun = {"index": 0, "id": "call-1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    pieces = [{"index": 0, "function": {"arguments": piece}} for piece in ('{"city"', ': "Bonn"}')]
+    deltas = [{"tool_calls": [piece]} for piece in (begun, *pieces)]
+    return [
+        {
+            "object": "chat.completion.chunk",
+            "model": model,
+            "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
+        }
+        for delta, reason in [*((delta, None) for delta in deltas), ({}, "tool_calls")]
+    ]
 
 
 def a_step(step: int) -> StepMetrics:

@@ -42,8 +42,12 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
     await stack.down()
 
 
-async def read(stack: Stack, path: str) -> list[dict]:
-    bearer = {"authorization": f"Bearer {stack.operator_env()['RETUNE_API_KEY']}"}
+async def files_of_suites(stack: Stack) -> list[dict]:
+    return await read(stack, "/admin/files?limit=100", key="RETUNE_ADMIN_KEY")
+
+
+async def read(stack: Stack, path: str, *, key: str = "RETUNE_API_KEY") -> list[dict]:
+    bearer = {"authorization": f"Bearer {stack.operator_env()[key]}"}
     async with httpx.AsyncClient(base_url=stack.url("gateway", "/v1"), headers=bearer) as client:
         return (await client.get(path)).json()["data"]
 
@@ -61,11 +65,16 @@ async def test_a_stack_that_is_up_has_a_suite_for_every_stage_that_needs_one(sta
         assert suites[path.stem]["rows"] == len(path.read_text().splitlines())
 
 
+async def test_no_tenant_can_read_what_they_ask(stack: Stack):
+    assert await read(stack, "/files?limit=100") == []
+
+
 async def test_what_is_registered_is_not_registered_again(stack: Stack):
-    before = await read(stack, "/suites"), await read(stack, "/files?limit=100")
+    before = await read(stack, "/suites"), await files_of_suites(stack)
+    assert len(before[1]) == len(STAGES)
     again = run(stack, "deploy.suites")
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert (await read(stack, "/suites"), await read(stack, "/files?limit=100")) == before
+    assert (await read(stack, "/suites"), await files_of_suites(stack)) == before
 
 
 async def test_what_an_operator_registers_stays(stack: Stack, tmp_path: Path):

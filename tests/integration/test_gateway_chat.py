@@ -14,6 +14,13 @@ __all__ = ["replica", "world"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 HELLO = [{"role": "user", "content": "hello"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"properties": {"city": {"type": "string", "default": None}}},
+    },
+}
 
 
 async def chat(world: World, model: str, **options):
@@ -131,6 +138,40 @@ class TestAReplica:
             await chat(world, name, extra_body={"prompt_logprobs": 0})
         assert caught.value.param == "prompt_logprobs"
         assert sum(len(server.asked) for server in servers) == 1
+
+    async def test_gets_tools_calls_and_results_and_its_calls_come_back(self, world, two):
+        name, *servers = two
+        for server in servers:
+            server.way = "call a tool"
+        asked = {"tools": [WEATHER], "tool_choice": "auto", "response_format": {"type": "json_object"}}
+        async with world.client() as client:
+            first = await client.chat.completions.create(model=name, messages=HELLO, **asked)
+            answer = first.choices[0].message
+            assert [call.function.name for call in answer.tool_calls] == ["weather"]
+            result = {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "rain"}
+            turns = [*HELLO, answer, result]
+            await client.chat.completions.create(model=name, messages=turns, **asked)
+        bodies = sorted(
+            (body for server in servers for body in server.asked), key=lambda b: len(b["messages"])
+        )
+        assert all({field: body[field] for field in asked} == asked for body in bodies)
+        sent = answer.model_dump(include={"role", "tool_calls"})
+        assert bodies[1]["messages"] == [*HELLO, sent, result]
+
+    async def test_streams_a_call_piece_by_piece(self, world, two):
+        name, *servers = two
+        for server in servers:
+            server.way = "call a tool in a stream"
+        async with world.client() as client:
+            stream = await client.chat.completions.create(
+                model=name, messages=HELLO, tools=[WEATHER], tool_choice="required", stream=True
+            )
+            chunks = [chunk async for chunk in stream]
+        pieces = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+        assert (pieces[0].id, pieces[0].function.name) == ("call-1", "weather")
+        assert "".join(piece.function.arguments for piece in pieces) == '{"city": "Bonn"}'
+        assert {chunk.model for chunk in chunks} == {name}
+        assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
     async def test_that_does_not_listen_is_passed_over(self, world, two):
         name, dead, alive = two

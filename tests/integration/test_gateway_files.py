@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -10,9 +11,11 @@ import pytest
 from schemas import layout
 from schemas.base import FileRef
 from schemas.dataset import DatasetRejected
-from schemas.evaluation import BenchmarkKind, BenchmarkRegistered
+from schemas.evaluation import BenchmarkKind, BenchmarkRegistered, EvalInconclusive, EvalStarted
 from schemas.job import JobFailed, JobSubmitted, RetryJob
+from services import gateway
 from services.gateway import store
+from services.gateway.access import OPERATOR
 from services.gateway.removal import UPLOAD_LIMIT
 from shared.clock import utc_now
 from shared.postgres.migrate import migrate
@@ -168,12 +171,29 @@ class TestAFileThatIsNeeded:
         await until_gone(world, file)
         await until_gone(world, mix)
 
+    async def test_stays_while_a_model_is_evaluated_again_on_it(self, world):
+        holdout, training = await world.upload(content=rows()), await world.upload(content=rows())
+        job_id = await a_job_with(world, holdout, training)
+        await fail(world, job_id)
+        about = {"job_id": job_id, "tenant": "demo", "eval_id": f"eval-{mark()}", "number": 2}
+        about |= {"model_id": f"mv-{job_id}", "digest": a_sha(job_id), "base_sha": world.base_sha}
+        await until(lambda: world.is_consumed("job.events", job_id, 2), "the failure")
+        started = EvalStarted(**about)
+        await world.voices.say("evaluator", started)
+        await until(lambda: world.is_consumed("eval.events", started.key, 1), "the evaluation")
+        assert (await delete(world, holdout))["retune"]["needed_by"] == [f"evaluation {about['eval_id']}"]
+        assert await is_stored(world, holdout)
+        await world.voices.say("evaluator", EvalInconclusive(**about, stages=(), reason="the judge is away"))
+        await until_gone(world, holdout)
+
     async def test_stays_while_a_benchmark_is_read_from_it(self, world):
-        old, new = await world.upload(content=rows()), await world.upload(content=rows())
+        old, new = await a_suite_file(world), await a_suite_file(world)
         name = f"benchmark-{mark()}"
         await world.voices.say("evaluator", a_benchmark(name, old))
         await until(lambda: world.is_consumed("eval.events", name, 1), "the benchmark")
-        assert (await delete(world, old))["retune"]["needed_by"] == [f"benchmark {name}"]
+        assert (await as_operator(world, "DELETE", f"/{old['id']}"))["retune"]["needed_by"] == [
+            f"benchmark {name}"
+        ]
         await world.voices.say("evaluator", a_benchmark(name, new))
         await until_gone(world, old)
         assert await is_stored(world, new)
@@ -187,6 +207,59 @@ class TestAFileThatIsNeeded:
         assert await is_stored(world, copy)
         await fail(world, job_id)
         await until_gone(world, copy)
+
+
+class TestAFileOfASuite:
+    """Who could read the gate's questions could train on them."""
+
+    async def test_is_the_operators_and_no_tenants_key_opens_it(self, world):
+        file = await a_suite_file(world)
+        listed = (await as_operator(world, "GET", "?purpose=benchmark&limit=1000"))["data"]
+        assert file["id"] in {each["id"] for each in listed}
+        for tenant in world.keys:
+            mine = (await world.ask("GET", "/files?limit=1000", tenant=tenant)).json()["data"]
+            assert file["id"] not in {each["id"] for each in mine}
+            for method, path in [("GET", ""), ("GET", "/content"), ("DELETE", "")]:
+                answer = await world.ask(method, f"/files/{file['id']}{path}", tenant=tenant)
+                assert answer.status_code == 404, (method, path)
+            assert (await world.ask("GET", "/admin/files", tenant=tenant)).status_code == 401
+            body = {"model": world.base_name, "training_file": file["id"]}
+            answer = await world.ask("POST", "/fine_tuning/jobs", tenant=tenant, json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "file_not_found")
+
+    async def test_that_a_tenant_uploaded_before_is_the_operators_after_the_upgrade(self, stack):
+        async with empty_schema(stack) as dsn:
+            await migrate("gateway", dsn)
+            conn = await asyncpg.connect(dsn)
+            for purpose in ("fine-tune", "benchmark", "safety-suite"):
+                await store.reserve_file(
+                    conn,
+                    a_file_ref(purpose),
+                    tenant="demo",
+                    purpose=purpose,
+                    file_format=None,
+                    num_rows=1,
+                    now=utc_now(),
+                )
+            (upgrade,) = (Path(gateway.__file__).parent / "migrations").glob("0013_*.sql")
+            (of_files,) = [each for each in upgrade.read_text().split(";") if "UPDATE file" in each]
+            await conn.execute(of_files)
+            owners = dict(await conn.fetch("SELECT purpose, tenant FROM file"))
+            assert owners == {"fine-tune": "demo", "benchmark": OPERATOR, "safety-suite": OPERATOR}
+            await conn.close()
+
+
+async def as_operator(world: World, method: str, path: str = "", **options: Any) -> Any:
+    bearer = {"authorization": f"Bearer {world.stack.operator_env()['RETUNE_ADMIN_KEY']}"}
+    answer = await world.http.request(method, f"/v1/admin/files{path}", headers=bearer, **options)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def a_suite_file(world: World) -> dict[str, Any]:
+    form = {"files": {"file": ("suite.jsonl", rows())}, "data": {"purpose": "benchmark"}}
+    file: dict[str, Any] = await as_operator(world, "POST", **form)
+    return file
 
 
 def a_benchmark(name: str, file: dict[str, Any]) -> BenchmarkRegistered:

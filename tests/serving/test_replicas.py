@@ -2,6 +2,7 @@
 and run in order."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -87,6 +88,35 @@ async def test_it_listens_on_this_machine_alone_and_asks_for_its_key(rig: Rig):
     key = rig.scratch / "keys" / replica.replica_id
     assert key.stat().st_mode & 0o777 == 0o600
     assert rig.backend.key(replica.replica_id) not in Path(f"/proc/{_leader(rig)}/cmdline").read_text()
+
+
+async def test_a_tool_that_has_to_be_called_is_called_whole_and_in_pieces(rig: Rig):
+    replica = rig.replica(rig.group())
+    schema = {"type": "object", "properties": {"city": {"enum": ["Bonn"]}}, "required": ["city"]}
+    parameters = schema | {"additionalProperties": False}
+    function = {"name": "weather", "parameters": parameters, "strict": True}
+    body = {
+        "model": replica.served_base,
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "max_tokens": 100,
+        "temperature": 1,
+        "seed": 1,
+    }
+    url = f"{replica.address.url}/v1/chat/completions"
+    headers = {"authorization": f"Bearer {rig.backend.key(replica.replica_id)}"}
+    whole = (await rig.http.post(url, json=body, headers=headers)).json()
+    assert "tool_calls" in whole["choices"][0]["message"], whole
+    (call,) = whole["choices"][0]["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+        "weather",
+        {"city": "Bonn"},
+    )
+    streamed = (await rig.http.post(url, json=body | {"stream": True}, headers=headers)).text
+    chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    pieces = [piece for chunk in chunks for piece in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert json.loads("".join(piece["function"].get("arguments", "") for piece in pieces)) == {"city": "Bonn"}
 
 
 def _leader(rig: Rig) -> int:

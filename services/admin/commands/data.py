@@ -18,7 +18,7 @@ from schemas.evaluation import (
 )
 from services.admin import bus
 from services.admin.api import Api, RefusedByPlatform
-from services.admin.commands.context import api, connection
+from services.admin.commands.context import admin_api, api, connection
 from services.admin.connection import Unreachable
 from services.admin.output import note, show, show_table, stderr
 
@@ -154,7 +154,7 @@ def wait_until_listed(platform: Api, fact: BenchmarkRegistered | SafetySuiteRegi
 
 
 def _blob(path: Path, purpose: str) -> FileRef:
-    file = api().upload(path, purpose=purpose)
+    file = admin_api().upload(path, purpose=purpose)
     note(f"uploaded {path.name} as {file['id']}")
     return FileRef(
         file_id=file["id"],

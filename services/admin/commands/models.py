@@ -74,8 +74,8 @@ def evaluation(
 ) -> None:
     """Show the gate's verdict with every number."""
     if log:
-        found = api().get(f"/models/{name}/evaluation/log")
-        show(found, found["text"] or "the scoring process wrote nothing")
+        written = api().get(f"/models/{name}/evaluation/log")
+        show(written, written["text"] or "the scoring process wrote nothing")
     elif items:
         _show_items(name, of_suites=suites)
     else:
@@ -86,10 +86,10 @@ def _show_items(name: str, *, of_suites: bool) -> None:
     path = f"/models/{name}/evaluation/items"
     if of_suites:
         path = f"/admin/evaluations/{api().get(f'/models/{name}/evaluation')['id']}/items"
-    found = list((admin_api() if of_suites else api()).pages(path))
+    items = list((admin_api() if of_suites else api()).pages(path))
     columns = ("outcome", "stage", "suite", "line", "prompt", "expected", "base_answer", "answer")
-    rows = [[_short(item[column]) for column in columns] for item in found]
-    show_table(found, columns, rows)
+    rows = [[_short(item[column]) for column in columns] for item in items]
+    show_table(items, columns, rows)
 
 
 def _show_verdict(name: str) -> None:
@@ -107,22 +107,22 @@ def evaluate(
     ] = False,
 ) -> None:
     """Run the gate once more, with the suites registered now. A version that fails is withdrawn."""
-    found = api().post(f"/models/{name}/evaluate")
+    verdict = api().post(f"/models/{name}/evaluate")
     if watch:
-        found = _verdict(name, found["id"])
-        if found["outcome"] != "passed":
-            raise RefusedByPlatform(f"{found['id']} {found['outcome']}: {found['reason']}")
-    show(found, f"{found['id']}: {found['outcome']}")
+        verdict = _verdict(name, verdict["id"])
+        if verdict["outcome"] != "passed":
+            raise RefusedByPlatform(f"{verdict['id']} {verdict['outcome']}: {verdict['reason']}")
+    show(verdict, f"{verdict['id']}: {verdict['outcome']}")
 
 
 def _verdict(name: str, eval_id: str) -> dict[str, Any]:
     """The evaluation once it is over; one that somebody asked for since, where that is the newer one."""
     last = ""
     while True:
-        found: dict[str, Any] = api().get(f"/models/{name}/evaluation")
-        if found["outcome"] != "running":
-            return found
-        line = how_far(found["progress"]) if found["progress"] else f"{eval_id} is running"
+        newest: dict[str, Any] = api().get(f"/models/{name}/evaluation")
+        if newest["outcome"] != "running":
+            return newest
+        line = how_far(newest["progress"]) if newest["progress"] else f"{eval_id} is running"
         if line != last:
             note(line)
         last = line
@@ -172,8 +172,8 @@ def _evaluation_rows(stage: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 def _holdout(model: dict[str, Any]) -> str:
     """Whether it was held against rows of its own task; empty for base models and what did not pass."""
-    found = {True: "yes", False: "none"}.get(model["retune"].get("has_holdout"), "")
-    return "none, accepted" if model["retune"].get("accepted_without_holdout") else found
+    word = {True: "yes", False: "none"}.get(model["retune"].get("has_holdout"), "")
+    return "none, accepted" if model["retune"].get("accepted_without_holdout") else word
 
 
 def _source(text: str) -> DirectorySource | HubSource:

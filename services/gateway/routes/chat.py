@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from services.gateway import readmodels
 from services.gateway.deps import Caller, Found, Gateway
 from services.gateway.errors import ApiError, first_problem, unavailable
-from services.gateway.requests import ChatRequest, CompletionRequest, Inference
+from services.gateway.inference import ChatRequest, CompletionRequest, Inference
 from shared.log import get_logger
 
 log = get_logger(__name__)
@@ -148,7 +148,7 @@ async def _forward(found: Gateway, target: Target, path: str, asked: Inference) 
 
 
 async def _send(found: Gateway, target: Target, path: str, asked: Inference) -> httpx.Response:
-    body = asked.model_dump(exclude_none=True) | {"model": target.served_name}
+    body = asked.body(target.served_name)
     try:
         key = (found.settings.replica_keys_dir / target.replica_id).read_text().strip()
         headers = {"authorization": f"Bearer {key}"}

@@ -1,7 +1,8 @@
-"""/v1/files: spooled, hashed, put once to S3 as blobs/<sha256>."""
+"""/v1/files, and /v1/admin/files for those of suites: spooled, hashed, put once to S3 as blobs/<sha256>."""
 
 import asyncio
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,7 +14,8 @@ from starlette.datastructures import UploadFile
 from schemas import layout
 from schemas.base import FileRef
 from services.gateway import removal, shapes, store, uploads
-from services.gateway.deps import Caller, Found, Gateway, page_size, unknown_place
+from services.gateway.access import Principal
+from services.gateway.deps import Admin, Caller, Found, Gateway, page_size, unknown_place
 from services.gateway.errors import ApiError, not_found, unavailable
 from shared.failpoints import failpoint
 from shared.storage.objects import sha256_of
@@ -26,6 +28,17 @@ MAX_FILES_OF_A_PAGE = 10_000
 
 @router.post("/files")
 async def upload(caller: Caller, found: Found, request: Request) -> dict[str, Any]:
+    return await _upload(caller, found, request, uploads.DATASET_PURPOSES)
+
+
+@router.post("/admin/files")
+async def upload_suite(admin: Admin, found: Found, request: Request) -> dict[str, Any]:
+    return await _upload(admin, found, request, uploads.SUITE_PURPOSES)
+
+
+async def _upload(
+    caller: Principal, found: Gateway, request: Request, purposes: Collection[str]
+) -> dict[str, Any]:
     # Parsed here, so that nothing is spooled for a caller who is not known.
     async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
         uploads.require_fields(name for name, _ in form.multi_items())
@@ -36,11 +49,11 @@ async def upload(caller: Caller, found: Found, request: Request) -> dict[str, An
             )
             param = "file" if isinstance(file, str) else "purpose"
             raise ApiError(400, message, param=param, code="invalid_value")
-        uploads.require_purpose(purpose)
+        uploads.require_purpose(purpose, purposes)
         return await _store(caller, found, file, purpose)
 
 
-async def _store(caller: Caller, found: Gateway, file: UploadFile, purpose: str) -> dict[str, Any]:
+async def _store(caller: Principal, found: Gateway, file: UploadFile, purpose: str) -> dict[str, Any]:
     path = found.settings.scratch_dir / f"upload-{uuid4().hex}"
     try:
         await asyncio.to_thread(_spool, file, path)
@@ -74,6 +87,19 @@ async def _store(caller: Caller, found: Gateway, file: UploadFile, purpose: str)
 async def list_files(
     caller: Caller, found: Found, purpose: str | None = None, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
+    return await _page(caller, found, purpose, after, limit)
+
+
+@router.get("/admin/files")
+async def list_suite_files(
+    admin: Admin, found: Found, purpose: str | None = None, after: str | None = None, limit: int = 20
+) -> dict[str, Any]:
+    return await _page(admin, found, purpose, after, limit)
+
+
+async def _page(
+    caller: Principal, found: Gateway, purpose: str | None, after: str | None, limit: int
+) -> dict[str, Any]:
     size = page_size(limit, at_most=MAX_FILES_OF_A_PAGE)
     database = found.service.database
     if after is not None and not await database.fetchval(store.HAS_FILE, after, caller.tenant):
@@ -104,6 +130,15 @@ async def content(caller: Caller, found: Found, file_id: str) -> StreamingRespon
 
 @router.delete("/files/{file_id}")
 async def delete(caller: Caller, found: Found, file_id: str) -> dict[str, Any]:
+    return await _delete(caller, found, file_id)
+
+
+@router.delete("/admin/files/{file_id}")
+async def delete_suite_file(admin: Admin, found: Found, file_id: str) -> dict[str, Any]:
+    return await _delete(admin, found, file_id)
+
+
+async def _delete(caller: Principal, found: Gateway, file_id: str) -> dict[str, Any]:
     """`deleted` only once the bytes are gone; until then each call says what still needs them."""
     async with found.service.unit() as unit:
         if not await store.delete_file(unit.conn, file_id, caller.tenant, now=unit.now):

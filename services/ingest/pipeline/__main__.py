@@ -35,8 +35,8 @@ def main(path: str) -> int:
     return 0
 
 
-def say(said: Said) -> None:
-    print(said.model_dump_json(), flush=True)  # noqa: T201 - standard output is the channel to the service
+def say(message: Said) -> None:
+    print(message.model_dump_json(), flush=True)  # noqa: T201 - standard output is the channel to the service
 
 
 if __name__ == "__main__":

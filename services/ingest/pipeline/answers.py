@@ -25,7 +25,7 @@ def count_long_answers(
     path: Path, *, expected: DatasetFormat | None, policy: DatasetPolicy, tokenizer: Tokenizer, budget: int
 ) -> int:
     """Rows whose last turn has more than `budget` tokens. Rows that break a rule are not asked by the gate."""
-    found = 0
+    too_long = 0
     with path.open("rb") as stream:
         lines = LineReader(
             stream, name="holdout", max_row_bytes=policy.max_row_bytes, max_rows=policy.max_rows
@@ -33,8 +33,8 @@ def count_long_answers(
         answers = (answer for line in lines if (answer := _answer(line, expected, policy)) is not None)
         while batch := list(islice(answers, BATCH_ROWS)):
             ids = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
-            found += sum(len(each) > budget for each in ids)
-    return found
+            too_long += sum(len(each) > budget for each in ids)
+    return too_long
 
 
 def _answer(line: Line, expected: DatasetFormat | None, policy: DatasetPolicy) -> str | None:

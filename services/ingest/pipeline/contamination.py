@@ -66,8 +66,8 @@ def row_grams(row: RowText) -> Keys:
     wholes = [whole_hash(turn) for turn in (*turns, prompt) if 0 < len(turn) < GRAM_WORDS]
     wholes.append(whole_hash(prompt, answers))
     system = gram_hashes(word_hashes(row.system))
-    found = (system, gram_hashes(np.concatenate([prompt, answers])), np.array(wholes, np.uint64))
-    return distinct(np.concatenate(found))
+    parts = (system, gram_hashes(np.concatenate([prompt, answers])), np.array(wholes, np.uint64))
+    return distinct(np.concatenate(parts))
 
 
 def _joined(words: Sequence[Keys]) -> Keys:
@@ -93,23 +93,23 @@ def grams_of_text(asked: str, answer: str) -> list[Keys]:
 
 def registered_source(name: str, items: Iterable[Item]) -> Source:
     """A benchmark or suite."""
-    found = [
+    grams_of_items = [
         (item.line, [grams for text in item.asked for grams in grams_of_text(text, item.answer)])
         for item in items
     ]
-    source, rows_with = _source(name, found)
+    source, rows_with = _source(name, grams_of_items)
     return replace(source, is_shared=rows_with > 1)
 
 
 def holdout_source(name: str, rows: Iterable[tuple[int, RowText]]) -> Source:
     """The holdout: besides what is asked, a row that equals one of its rows is a leak, however frequent."""
-    found, wholes = [], []
+    grams_of_items, wholes = [], []
     for line, row in rows:
         asked = " ".join(row.prompt_turns)
         whole = whole_hash(word_hashes(asked), word_hashes(row.answers))
         wholes.append(whole)
-        found.append((line, [*grams_of_text(asked, row.answers), np.array([whole], np.uint64)]))
-    source, _ = _source(name, found, never_boilerplate=np.unique(np.array(wholes, np.uint64)))
+        grams_of_items.append((line, [*grams_of_text(asked, row.answers), np.array([whole], np.uint64)]))
+    source, _ = _source(name, grams_of_items, never_boilerplate=np.unique(np.array(wholes, np.uint64)))
     return replace(source, is_shared=places(np.unique(np.array(wholes, np.uint64)), source.grams) < 0)
 
 
@@ -164,9 +164,9 @@ def best_hits(rows: Sequence[Keys], source: Source) -> list[Hit | None]:
     # One entry for each set that has the gram: where its postings start, plus 0, 1, 2 …
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     set_ids = source.set_ids[np.repeat(source.starts[place], counts) + offsets]
-    pairs, found = runs((np.repeat(row_ids, counts) * len(source.lines) + set_ids).astype(np.uint64))
+    pairs, in_common = runs((np.repeat(row_ids, counts) * len(source.lines) + set_ids).astype(np.uint64))
     row_of, set_of = np.divmod(pairs.astype(np.int64), len(source.lines) or 1)
-    shares = found / source.sizes[set_of]
+    shares = in_common / source.sizes[set_of]
     hits: list[Hit | None] = [None] * len(rows)
     # The best of each row comes last in this order.
     for pair in np.lexsort((-set_of, shares, row_of)).tolist():

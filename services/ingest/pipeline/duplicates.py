@@ -182,14 +182,14 @@ class DuplicateIndex:
 
     def _candidates(self, own: Fingerprint) -> list[int]:
         """Rows that share a band, earliest first; at most MAX_VERIFIED + 1 of each band."""
-        found: set[int] = set()
+        indices: set[int] = set()
         for band in own.bands:
             others = self._by_band.get(band)
             if isinstance(others, int):
-                found.add(others)
+                indices.add(others)
             elif others is not None:
-                found.update(others)
-        return sorted(index for index in found if self._may_be_alike(own, index))
+                indices.update(others)
+        return sorted(index for index in indices if self._may_be_alike(own, index))
 
     def _may_be_alike(self, own: Fingerprint, index: int) -> bool:
         smaller, larger = sorted((own.num_shingles, self._num_shingles[index]))

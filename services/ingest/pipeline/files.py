@@ -19,9 +19,9 @@ def format_of_file(path: Path, name: str, policy: DatasetPolicy) -> DatasetForma
     with path.open("rb") as stream:
         for line in reader_of(stream, name, policy):
             try:
-                found = format_of_row(parse_object(line, max_row_bytes=policy.max_row_bytes))
+                file_format = format_of_row(parse_object(line, max_row_bytes=policy.max_row_bytes))
             except BadRow:
                 continue
-            if found is not None:
-                return found
+            if file_format is not None:
+                return file_format
     return None

@@ -50,11 +50,11 @@ class Parsed:
 
 def parse_example(row: dict[str, Any], *, expected: DatasetFormat | None, line: int) -> Example:
     """The row as turns; no format is expected where no row of the file has one. Raises BadRow."""
-    found = format_of_row(row)
+    row_format = format_of_row(row)
     if expected is None:
         raise BadRow("format.unknown", "row", shown(row))
-    if found is not None and found is not expected:
-        raise BadRow("format.mixed", "row", f"{found} in a file of {expected}")
+    if row_format is not None and row_format is not expected:
+        raise BadRow("format.mixed", "row", f"{row_format} in a file of {expected}")
     try:
         parsed = PARSERS[expected](row)
     except BadMessage as error:
@@ -128,12 +128,12 @@ def _asked(holder: Mapping[str, Any], field: str, prefix: str = "") -> Conversat
 
 
 def _answer(row: Mapping[str, Any], field: str, request: Mapping[str, Any]) -> Turn:
-    found = required(row, field)
-    if isinstance(found, str):
+    value = required(row, field)
+    if isinstance(value, str):
         return _text_turn(row, field)
-    if not isinstance(found, list) or len(found) != 1:
-        raise BadMessage("preference.one_answer", field, shown(found))
-    message = read_answer(found[0], f"{field}[0]", request)
+    if not isinstance(value, list) or len(value) != 1:
+        raise BadMessage("preference.one_answer", field, shown(value))
+    message = read_answer(value[0], f"{field}[0]", request)
     if message.role != "assistant":
         raise BadMessage("preference.one_answer", f"{field}[0].role", message.role)
     return Turn(field, message.text, message.field)

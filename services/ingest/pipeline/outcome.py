@@ -141,20 +141,20 @@ def _sources(order: Order, findings: Findings, made: Made) -> tuple[SourceReport
 
 
 def _warnings(findings: Findings) -> list[str]:
-    found = []
+    warnings = []
     for tally in findings.tallies:
         if tally.role == "holdout" and tally.kept < HOLDOUT_ITEMS:
-            found.append(f"the holdout has {tally.kept} items, the gate needs at least {HOLDOUT_ITEMS}")
+            warnings.append(f"the holdout has {tally.kept} items, the gate needs at least {HOLDOUT_ITEMS}")
         if tally.ignored:
-            found.append(
+            warnings.append(
                 f"fields of the {tally.role} file that are not read: {', '.join(sorted(tally.ignored))}"
             )
         if tally.not_fully_compared:
-            found.append(
+            warnings.append(
                 f"{tally.not_fully_compared} rows of the {tally.role} file have so many similar rows "
                 "that only the first were compared: near duplicates may remain"
             )
-    return found
+    return warnings
 
 
 def _write(directory: Path, name: str, content: Value) -> FileEntry:

@@ -133,12 +133,14 @@ class Files:
         return frozenset(spool.lines[index] for index in chosen)
 
     def _rows(self, tally: FileTally, path: Path, asked: DatasetFormat | str) -> Iterator[Accepted]:
-        found = format_of_file(path, tally.role, self._policy) if asked == "auto" else DatasetFormat(asked)
-        tally.format = found
-        encoder = self._encoder(found, tally.role)
+        file_format = (
+            format_of_file(path, tally.role, self._policy) if asked == "auto" else DatasetFormat(asked)
+        )
+        tally.format = file_format
+        encoder = self._encoder(file_format, tally.role)
         examiner = Examiner(
             tally.role,
-            found,
+            file_format,
             self._policy,
             self._survey.common,
             Checker(self._tokenizer),
@@ -147,17 +149,19 @@ class Files:
         )
         return self._screen.kept_rows(path, examiner, tally)
 
-    def _encoder(self, found: DatasetFormat | None, role: FileRole) -> Encoder | None:
+    def _encoder(self, file_format: DatasetFormat | None, role: FileRole) -> Encoder | None:
         """None, with the refusal noted, where such rows cannot be tokenised; they are still checked."""
         method = self._spec.method
-        if found is None:
+        if file_format is None:
             return None
         try:
-            if found not in FORMATS_OF_METHOD[method] or found not in HOLDOUT_FORMATS:
-                raise _wrong_format(role, found, f"method {method} trains on", FORMATS_OF_METHOD[method])
+            if file_format not in FORMATS_OF_METHOD[method] or file_format not in HOLDOUT_FORMATS:
+                raise _wrong_format(
+                    role, file_format, f"method {method} trains on", FORMATS_OF_METHOD[method]
+                )
             return Encoder(
                 self._tokenizer,
-                expected=found,
+                expected=file_format,
                 limit=self._order.window_tokens,
                 over_length=self._policy.over_length,
             )
@@ -175,11 +179,12 @@ def _add(writer: PartWriter, line: int, row: Accepted) -> None:
         writer.add(line, row.encoded)
 
 
-def _require_template(order: Order, found: str) -> None:
-    if found != order.template_sha256:
+def _require_template(order: Order, template_sha256: str) -> None:
+    if template_sha256 != order.template_sha256:
         raise FileRefused(
             "template.changed",
-            f"the chat template has sha256 {found}, registered with the base model: {order.template_sha256}",
+            f"the chat template has sha256 {template_sha256}, "
+            f"registered with the base model: {order.template_sha256}",
         )
 
 
@@ -189,8 +194,8 @@ def _require_format(tally: FileTally, allowed: frozenset[DatasetFormat], whose: 
 
 
 def _wrong_format(
-    role: str, found: DatasetFormat, whose: str, allowed: frozenset[DatasetFormat]
+    role: str, file_format: DatasetFormat, whose: str, allowed: frozenset[DatasetFormat]
 ) -> FileRefused:
     return FileRefused(
-        "wrong_format", f"{whose} {' or '.join(sorted(allowed))} rows, the {role} file has {found} rows"
+        "wrong_format", f"{whose} {' or '.join(sorted(allowed))} rows, the {role} file has {file_format} rows"
     )

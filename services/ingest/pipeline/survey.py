@@ -54,12 +54,12 @@ class Surveyor:
 
     def _surveyed(self, row: RowText) -> Surveyed:
         grams = row_grams(row) if self.sources else NO_KEYS
-        found = (places(source.grams, grams) for source in self.sources)
+        all_places = (places(source.grams, grams) for source in self.sources)
         return Surveyed(
             int.from_bytes(row.digest[:8]),
             row.key,
             shingle_hashes(row.prompt),
-            tuple(place[place >= 0] for place in found),
+            tuple(place[place >= 0] for place in all_places),
         )
 
 
@@ -149,15 +149,15 @@ def _texts(path: Path, role: str, policy: DatasetPolicy) -> Iterator[tuple[int, 
 def _survey(
     path: Path, order: Order, role: str, sources: tuple[Source, ...], say: Callable[[Progress], None]
 ) -> FileSurvey:
-    found = FileSurvey(sources)
+    file_survey = FileSurvey(sources)
     policy, started = order.spec.policy, time.monotonic()
     with suppress(FileRefused), path.open("rb") as stream:
         if surveyor := _surveyor(path, role, policy, sources):
             for row in in_order(surveyor, reader_of(stream, role, policy), workers=order.workers):
-                found.add(row)
+                file_survey.add(row)
     seconds = round(time.monotonic() - started, 3)
-    say(Progress(stage=f"survey of {role}", rows=found.rows, kept=found.rows, seconds=seconds))
-    return found
+    say(Progress(stage=f"survey of {role}", rows=file_survey.rows, kept=file_survey.rows, seconds=seconds))
+    return file_survey
 
 
 def _surveyor(path: Path, role: str, policy: DatasetPolicy, sources: tuple[Source, ...]) -> Surveyor | None:

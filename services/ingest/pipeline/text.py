@@ -114,8 +114,8 @@ def distinct(keys: Keys) -> Keys:
     if not len(keys):
         return keys
     ordered = np.sort(keys)
-    found: Keys = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-    return found
+    different: Keys = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return different
 
 
 def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:

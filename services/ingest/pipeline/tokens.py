@@ -157,8 +157,8 @@ class Encoder:
         return within_limit(row, limit=self._limit, truncates=self._truncates)
 
 
-def _weighted(found: Marked | BadMessage, turns: tuple[Turn, ...]) -> Encoded | BadRow:
-    return _bad_row(found) if isinstance(found, BadMessage) else weighted(_encoded(found), turns)
+def _weighted(marked: Marked | BadMessage, turns: tuple[Turn, ...]) -> Encoded | BadRow:
+    return _bad_row(marked) if isinstance(marked, BadMessage) else weighted(_encoded(marked), turns)
 
 
 def _completed(prompt: list[int] | BadMessage, completion: list[int] | BadMessage) -> Encoded | BadRow:

@@ -34,7 +34,7 @@ PASSED_ON = (
     "CUDA_VISIBLE_DEVICES",
     "RETUNE_STACK",
 )
-"""What a replica gets of our environment: nothing that is secret, since it loads files of tenants."""
+"""What a replica gets of our environment: nothing secret, since it loads files of tenants."""
 
 MARK = "RETUNE_REPLICA"
 
@@ -58,6 +58,8 @@ class Engine:
     max_num_seqs: int = 32
     cache_bytes: int = 1024**3
     """Memory for keys and values of requests under way."""
+    tool_call_parser: str = "hermes"
+    """How vLLM finds the calls of tools in an answer; where it is empty no request may have tools."""
     threads: int | None = None
     """Threads of arithmetic; None lets torch decide."""
     cache_dir: Path | None = None
@@ -78,6 +80,8 @@ class Engine:
         options += [f"--max-model-len={self.max_model_len}"] if self.max_model_len else []
         options += ["--enforce-eager"] if self.enforce_eager else []
         options += ["--distributed-executor-backend=uni"] if self.one_process else []
+        if self.tool_call_parser:
+            options += ["--enable-auto-tool-choice", f"--tool-call-parser={self.tool_call_parser}"]
         return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options, *self._lora(spec)]
 
     def _lora(self, spec: ReplicaSpec) -> list[str]:

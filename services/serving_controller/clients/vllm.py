@@ -1,4 +1,7 @@
-"""vLLM's HTTP API. Nobody else may call its management routes."""
+"""vLLM's HTTP API. Nobody else of ours calls its management routes.
+
+vLLM asks for its key under /v1 alone: whoever reaches the port can use /adapters and /invocations without one.
+"""
 
 import asyncio
 from collections.abc import Mapping

@@ -18,12 +18,13 @@ from shared.clock import utc_now
 from shared.errors import StorageUnavailable
 from shared.failpoints import failpoint
 from shared.log import get_logger
+from shared.postgres.database import is_unavailable
 from shared.service import Service
 
 log = get_logger(__name__)
 
 PAUSE_SECONDS = 5.0
-"""Before a group is looked at again whose files could not be fetched."""
+"""Before a group is looked at again whose round could not be ended."""
 
 
 class Rounds:
@@ -71,11 +72,12 @@ class Rounds:
     async def _guarded(self, group: Group, replicas: tuple[Replica, ...]) -> None:
         try:
             await self.round(group, replicas)
-        except (StorageUnavailable, NoAnswer) as error:
-            log.warning("round is tried again", group=group.name, error=str(error))
-            self._paused_until[group.name] = time.monotonic() + PAUSE_SECONDS
-        except Exception:
-            log.exception("round failed", group=group.name)
+        except Exception as error:
+            if isinstance(error, StorageUnavailable | NoAnswer) or is_unavailable(error):
+                text = f"{type(error).__name__}: {error}"
+                log.warning("round is tried again", group=group.name, error=text)
+            else:
+                log.exception("round failed", group=group.name)
             self._paused_until[group.name] = time.monotonic() + PAUSE_SECONDS
 
     async def round(self, group: Group, replicas: tuple[Replica, ...]) -> None:

@@ -49,7 +49,7 @@ def argv_of(settings: Settings, start: StartTraining) -> list[str]:
 
 
 def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
-    """No key of anyone: the child talks to nobody but its peers."""
+    """Without a key: the child talks to nobody but its peers. It runs as our user, so this is no wall against it."""
     threads = settings.omp_num_threads or max(1, (os.cpu_count() or 1) // start.devices_per_node)
     name, _, value = mark(settings.node_id).partition("=")
     return {

@@ -12,7 +12,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RUNNER_", frozen=True)
 
     kafka_bootstrap: str
-    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL"] = "SASL_PLAINTEXT"
+    kafka_security_protocol: Literal["SASL_PLAINTEXT"] = "SASL_PLAINTEXT"
+    """TLS is not available yet."""
     kafka_username: str
     kafka_password: SecretStr
     s3_endpoint: str

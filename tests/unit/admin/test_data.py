@@ -5,9 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from schemas.base import FileRef
 from schemas.dataset import RowProblem
+from schemas.evaluation import BenchmarkKind, BenchmarkRegistered
 from services.admin.api import RefusedByPlatform
 from services.admin.commands import data
+from tests.builders import a_sha
+from tests.unit.admin.commandline import CommandLine, paged
 
 REJECTED = {
     "id": "ds-1",
@@ -41,3 +45,27 @@ def test_a_rejection_names_each_bad_row_with_its_file():
         "bad_rows: 1 of 4 rows of the holdout file are bad",
         "holdout file, line 4, messages[1].content: chat.content_empty, found '': write it",
     ]
+
+
+def test_the_file_of_a_suite_is_uploaded_with_the_operators_key(retune: CommandLine, tmp_path):
+    """So that no tenant can read what every gate asks."""
+    path = tmp_path / "exam.jsonl"
+    path.write_text('{"text": "a"}\n')
+    stored = {"id": "file-1", "bytes": 14, "filename": "exam.jsonl", "retune": {"sha256": a_sha("exam")}}
+    fact = BenchmarkRegistered(
+        name="exam",
+        kind=BenchmarkKind.TEXT,
+        digest=a_sha("digest"),
+        file=FileRef(file_id="file-1", sha256=a_sha("exam"), size_bytes=14, filename="exam.jsonl"),
+        num_fewshot=0,
+        rows=1000,
+    )
+    retune.answers |= {
+        "POST /admin/files": stored,
+        "GET /suites": paged({"name": "exam", "digest": fact.digest}),
+    }
+    retune.follows(fact)
+    code, out, _ = retune.run("data", "register-benchmark", "exam", str(path), "--kind", "text")
+    assert (code, out) == (0, f"exam: 1000 rows, digest {fact.digest}\n")
+    assert retune.requests[0].headers["authorization"] == "Bearer key-of-the-operator"
+    assert retune.commands[0].file == fact.file

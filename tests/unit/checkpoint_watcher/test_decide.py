@@ -80,6 +80,11 @@ class TestOverdue:
         assert not is_overdue(attempt, now=NOON + timedelta(seconds=200), intervals=3)
         assert next_look(attempt, now=NOON, intervals=3) == NOON + timedelta(seconds=280)
 
+    @pytest.mark.parametrize("seconds", [180, 1000])
+    def test_one_that_is_overdue_is_looked_at_again_after_three_intervals_more(self, seconds):
+        now = NOON + timedelta(seconds=seconds)
+        assert next_look(an_attempt(), now=now, intervals=3) == now + timedelta(seconds=180)
+
     def test_a_closed_or_unstarted_attempt_is_never_overdue(self):
         later = NOON + timedelta(days=1)
         assert not is_overdue(an_attempt(is_open=False), now=later, intervals=3)

@@ -2,7 +2,14 @@ import pytest
 
 from schemas.specification import DatasetFormat
 from services.gateway.errors import ApiError
-from services.gateway.uploads import look_at, require_fields, require_purpose, safe_name
+from services.gateway.uploads import (
+    DATASET_PURPOSES,
+    SUITE_PURPOSES,
+    look_at,
+    require_fields,
+    require_purpose,
+    safe_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +58,17 @@ def test_other_purposes_need_rows_but_no_format(tmp_path):
     assert look_at(path, purpose="benchmark") is None
 
 
-def test_an_unknown_purpose_is_named():
-    with pytest.raises(ApiError, match="purpose: found 'assistants'"):
-        require_purpose("assistants")
+@pytest.mark.parametrize(
+    ("purpose", "known", "message"),
+    [
+        ("assistants", DATASET_PURPOSES, "purpose: found 'assistants', expected fine-tune"),
+        ("benchmark", DATASET_PURPOSES, "purpose: found 'benchmark', expected fine-tune"),
+        ("fine-tune", SUITE_PURPOSES, "purpose: found 'fine-tune', expected benchmark, safety-suite"),
+    ],
+)
+def test_a_purpose_that_is_not_the_callers_is_named(purpose, known, message):
+    with pytest.raises(ApiError, match=message):
+        require_purpose(purpose, known)
 
 
 def test_parquet_is_not_available_yet(tmp_path):

@@ -124,6 +124,17 @@ class TestNearDuplicates:
         assert (match.kept, match.is_exact) == (Kept("training", 2), False)
         assert match.similarity == pytest.approx(true_jaccard(text, near))
 
+    def test_of_two_rows_that_it_repeats_nearly_the_earlier_one_is_named(self, rows: Rows) -> None:
+        text = a_text(random.Random(3))
+        other_end, other_beginning = text[:-14] + "01234567890123", "ABCDEFGHIJKLMN" + text[14:]
+        assert rows.add(other_end) is None
+        assert rows.add(other_beginning) is None
+        match = rows.add(text)
+        assert match is not None
+        assert match.kept == Kept("training", 1)
+        assert match.similarity == pytest.approx(true_jaccard(text, other_end))
+        assert true_jaccard(text, other_beginning) >= 0.9, "the later row is no near duplicate either"
+
     def test_the_limit_itself_is_one_and_just_below_is_not(self, tmp_path: Path) -> None:
         rng = random.Random(2)
         for number in range(100):

@@ -130,6 +130,11 @@ class TestGang:
         assert started(candidates, a_ledger(a_pool(nodes=2, booked=1))) == []
         assert started(candidates, a_ledger(a_pool(nodes=2))) == [("gang", SPOT)]
 
+    def test_of_several_pools_that_suit_it_a_gang_holds_the_one_that_it_prefers(self):
+        pools = (a_pool(ON_DEMAND, nodes=2, booked=1), a_pool(SPOT, nodes=2, booked=1))
+        candidates = [waiting("gang", nodes=2, minutes=20), waiting("small")]
+        assert started(candidates, a_ledger(*pools)) == [("small", ON_DEMAND)]
+
     def test_a_gang_that_no_pool_can_ever_hold_holds_none(self):
         candidates = [waiting("gang", nodes=9, minutes=60), waiting("small")]
         assert started(candidates, a_ledger(a_pool(nodes=2))) == [("small", SPOT)]

@@ -161,6 +161,10 @@ class TestBackOff:
         (end,) = plan(a_group(), a_replica(is_alive=False, failures=7), now=NOON + POLICY.lasting)
         assert end.replica.failures == 1
 
+    def test_goes_on_where_it_never_served_however_long_it_took(self):
+        (end,) = plan(a_group(), starting(is_alive=False, failures=7), now=NOON + POLICY.lasting)
+        assert end.replica.failures == 8
+
     def test_goes_on_after_a_start_that_did_not_last(self):
         (end,) = plan(a_group(), a_replica(is_alive=False, failures=7), now=NOON + timedelta(seconds=5))
         assert end.replica.failures == 8

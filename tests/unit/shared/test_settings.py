@@ -27,6 +27,11 @@ def test_each_inequality_is_asserted_at_start(changed, told):
         Timing(**{name: timedelta(seconds=seconds) for name, seconds in changed.items()})
 
 
+def test_encryption_that_no_client_has_yet_is_refused():
+    with pytest.raises(ValidationError, match="kafka_security_protocol"):
+        ServiceSettings(_env_file=None, kafka_security_protocol="SASL_SSL")
+
+
 def test_a_missing_address_or_secret_stops_the_process():
     with pytest.raises(ValidationError, match="kafka_password"):
         ServiceSettings(_env_file=None)

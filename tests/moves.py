@@ -1,0 +1,25 @@
+"""What a state machine does, tried move by move, so that a test can hold it against a table of its own."""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any
+
+
+def moves_of(
+    states: Iterable[StrEnum], start: Callable[[Any], Any], *, field: str, refused: type[Exception]
+) -> dict[str, set[str]]:
+    """Where `start(state).to(target)` leads from each state; a move that is not made must raise `refused`."""
+    states = list(states)
+    return {
+        state.value: {target.value for target in states if _is_made(start(state), target, field, refused)}
+        for state in states
+    }
+
+
+def _is_made(thing: Any, target: StrEnum, field: str, refused: type[Exception]) -> bool:
+    try:
+        moved = thing.to(target)
+    except refused:
+        return False
+    assert getattr(moved, field) is target
+    return True
