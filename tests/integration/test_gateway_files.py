@@ -241,7 +241,7 @@ class TestAFileOfASuite:
                     num_rows=1,
                     now=utc_now(),
                 )
-            (upgrade,) = (Path(gateway.__file__).parent / "migrations").glob("0013_*.sql")
+            (upgrade,) = (Path(gateway.__file__).parent / "migrations").glob("0014_*.sql")
             (of_files,) = [each for each in upgrade.read_text().split(";") if "UPDATE file" in each]
             await conn.execute(of_files)
             owners = dict(await conn.fetch("SELECT purpose, tenant FROM file"))
