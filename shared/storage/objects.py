@@ -13,7 +13,7 @@ from uuid import uuid4
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from schemas.artefacts import FileEntry
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
@@ -81,7 +81,12 @@ def manifest_bytes(manifest: BaseModel) -> bytes:
 async def get_manifest(
     objects: ObjectStore, key: str, model: type[Model], *, sha256: str | None = None
 ) -> Model:
-    return model.model_validate_json(await objects.get_bytes(key, sha256=sha256))
+    """Raises CorruptObject where the object is no such manifest."""
+    content = await objects.get_bytes(key, sha256=sha256)
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise CorruptObject(f"{key} is no {model.__name__}: {error.errors()[0]['msg']}") from error
 
 
 async def fetch_files(

@@ -214,9 +214,10 @@ class TestCopy:
             await copies.copy(artefact, BASE_SHAPES)
 
     async def test_refuses_a_path_that_leaves_its_folder(self, copies, objects, tmp_path):
-        files = {**ADAPTER, "../../escaped": b"x"}
-        with pytest.raises((CorruptObject, BadAdapter)):
-            await copies.copy(await a_bundle(objects, files), BASE_SHAPES)
+        away = FileEntry.model_construct(path="../../escaped", size_bytes=1, sha256=entry("x", b"x").sha256)
+        artefact = await a_bundle(objects, ADAPTER, parts=(away,))
+        with pytest.raises(CorruptObject, match=r"is no BundleManifest: .* no relative path"):
+            await copies.copy(artefact, BASE_SHAPES)
         assert not (tmp_path.parent / "escaped").exists()
 
     async def test_takes_a_full_model_with_the_base_models_configuration(
