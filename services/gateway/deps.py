@@ -58,20 +58,20 @@ def refusal(payload: dict[str, Any]) -> ApiError:
 
 
 def gateway(request: Request) -> Gateway:
-    found: Gateway = request.app.state.gateway
-    return found
+    context: Gateway = request.app.state.gateway
+    return context
 
 
-async def principal(request: Request, found: Annotated[Gateway, Depends(gateway)]) -> Principal:
+async def principal(request: Request, context: Annotated[Gateway, Depends(gateway)]) -> Principal:
     key = _bearer(request)
-    caller = await store.find_principal(found.service.database, key)
+    caller = await store.find_principal(context.service.database, key)
     if caller is None:
         raise _unauthorised("the API key is not known or was revoked")
     return caller
 
 
-async def admin(request: Request, found: Annotated[Gateway, Depends(gateway)]) -> Principal:
-    if not is_same_key(_bearer(request), found.settings.admin_key.get_secret_value()):
+async def admin(request: Request, context: Annotated[Gateway, Depends(gateway)]) -> Principal:
+    if not is_same_key(_bearer(request), context.settings.admin_key.get_secret_value()):
         raise _unauthorised("this route needs the admin key")
     return Principal(OPERATOR, Tier.PREMIUM)
 
@@ -119,4 +119,4 @@ def unknown_place(after: str) -> ApiError:
 
 Caller = Annotated[Principal, Depends(principal)]
 Admin = Annotated[Principal, Depends(admin)]
-Found = Annotated[Gateway, Depends(gateway)]
+Context = Annotated[Gateway, Depends(gateway)]

@@ -19,7 +19,10 @@ def list_deployments() -> None:
 
 
 @app.command()
-def deploy(model: str, slot: Annotated[str | None, typer.Option(help="A short alias, for a version in production.")] = None) -> None:
+def deploy(
+    model: str,
+    slot: Annotated[str | None, typer.Option(help="A short alias, for a version in production.")] = None,
+) -> None:
     """Serve a gated version, under its full name or under a slot."""
     _print(api().post(f"/models/{model}/deploy", {"slot": slot}))
 

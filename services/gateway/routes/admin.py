@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from services.gateway import readmodels, store
 from services.gateway.access import new_key
-from services.gateway.deps import Admin, Found
+from services.gateway.deps import Admin, Context
 from services.gateway.errors import not_found
 from services.gateway.requests import CreateTenant
 
@@ -14,18 +14,18 @@ router = APIRouter()
 
 
 @router.post("/admin/tenants")
-async def create_tenant(admin: Admin, found: Found, body: CreateTenant) -> dict[str, Any]:
+async def create_tenant(admin: Admin, context: Context, body: CreateTenant) -> dict[str, Any]:
     """A tenant with its first key, which is shown only here. For a tenant that exists: one more key."""
     key = new_key()
-    async with found.service.unit() as unit:
+    async with context.service.unit() as unit:
         is_new = await store.add_tenant(unit.conn, body.name, body.tier)
         await store.add_key(unit.conn, body.name, key)
     return {"object": "tenant", "name": body.name, "is_new": is_new, "api_key": key}
 
 
 @router.post("/admin/tenants/{tenant}/keys/revoke")
-async def revoke_keys(admin: Admin, found: Found, tenant: str) -> dict[str, Any]:
-    async with found.service.unit() as unit:
+async def revoke_keys(admin: Admin, context: Context, tenant: str) -> dict[str, Any]:
+    async with context.service.unit() as unit:
         if await store.find_tier(unit.conn, tenant) is None:
             raise not_found("tenant", tenant)
         revoked = await store.revoke_keys(unit.conn, tenant, now=unit.now)
@@ -33,6 +33,6 @@ async def revoke_keys(admin: Admin, found: Found, tenant: str) -> dict[str, Any]
 
 
 @router.get("/admin/pools")
-async def pools(admin: Admin, found: Found) -> dict[str, Any]:
-    rows = await found.service.database.fetch(readmodels.LIST_POOLS)
+async def pools(admin: Admin, context: Context) -> dict[str, Any]:
+    rows = await context.service.database.fetch(readmodels.LIST_POOLS)
     return {"object": "list", "data": [row["detail"] for row in rows]}

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
 from services.gateway import readmodels
-from services.gateway.deps import Caller, Found, Gateway
+from services.gateway.deps import Caller, Context, Gateway
 from services.gateway.errors import ApiError, first_problem, unavailable
 from services.gateway.inference import ChatRequest, CompletionRequest, Inference
 from shared.log import get_logger
@@ -40,15 +40,15 @@ class Target:
 
 
 @router.post("/chat/completions", response_model=None)
-async def chat(caller: Caller, found: Found, request: Request) -> Response:
+async def chat(caller: Caller, context: Context, request: Request) -> Response:
     asked = checked(await request.body(), ChatRequest)
-    return await _proxy(caller, found, asked, "/v1/chat/completions")
+    return await _proxy(caller, context, asked, "/v1/chat/completions")
 
 
 @router.post("/completions", response_model=None)
-async def completions(caller: Caller, found: Found, request: Request) -> Response:
+async def completions(caller: Caller, context: Context, request: Request) -> Response:
     asked = checked(await request.body(), CompletionRequest)
-    return await _proxy(caller, found, asked, "/v1/completions")
+    return await _proxy(caller, context, asked, "/v1/completions")
 
 
 def checked(raw: bytes, kind: type[Inference]) -> Inference:
@@ -59,12 +59,12 @@ def checked(raw: bytes, kind: type[Inference]) -> Inference:
         raise first_problem(error.errors(include_url=False)) from error
 
 
-async def _proxy(caller: Caller, found: Gateway, asked: Inference, path: str) -> Response:
-    targets = await _targets(found, caller.tenant, asked.model)
+async def _proxy(caller: Caller, context: Gateway, asked: Inference, path: str) -> Response:
+    targets = await _targets(context, caller.tenant, asked.model)
     random.shuffle(targets)
     for target in targets:
         try:
-            return await _forward(found, target, path, asked)
+            return await _forward(context, target, path, asked)
         except Elsewhere as error:
             log.warning("replica does not answer", replica_id=target.replica_id, error=str(error))
     raise _unavailable(asked.model)
@@ -75,12 +75,12 @@ def _unavailable(name: str) -> ApiError:
     return unavailable(message, param="model", code="model_unavailable")
 
 
-async def _targets(found: Gateway, tenant: str, name: str) -> list[Target]:
+async def _targets(context: Gateway, tenant: str, name: str) -> list[Target]:
     """Replicas that serve the name. The word that a model is approved may be here before its route is."""
-    has_told, until = False, time.monotonic() + found.settings.route_wait_seconds
-    while not (targets := await _serving(found, tenant, name)):
-        if not await found.service.database.fetchval(readmodels.IS_ROUTE_EXPECTED, tenant, name):
-            raise await _why_not(found, tenant, name)
+    has_told, until = False, time.monotonic() + context.settings.route_wait_seconds
+    while not (targets := await _serving(context, tenant, name)):
+        if not await context.service.database.fetchval(readmodels.IS_ROUTE_EXPECTED, tenant, name):
+            raise await _why_not(context, tenant, name)
         if not has_told:
             log.info("route awaited", slot=name, tenant=tenant)
             has_told = True
@@ -90,9 +90,9 @@ async def _targets(found: Gateway, tenant: str, name: str) -> list[Target]:
     return targets
 
 
-async def _serving(found: Gateway, tenant: str, name: str) -> list[Target]:
+async def _serving(context: Gateway, tenant: str, name: str) -> list[Target]:
     """For a slot of the tenant, else a base model. Lost incarnations do not count."""
-    database = found.service.database
+    database = context.service.database
     route = await database.fetchrow(readmodels.FIND_ROUTE, tenant, name)
     if route is not None and route["replicas"]:
         ready = {tuple(row) for row in await database.fetch(readmodels.READY_INCARNATIONS)}
@@ -105,8 +105,8 @@ async def _serving(found: Gateway, tenant: str, name: str) -> list[Target]:
     return [Target(row["replica_id"], row["url"], row["served_base"]) for row in replicas]
 
 
-async def _why_not(found: Gateway, tenant: str, name: str) -> ApiError:
-    database = found.service.database
+async def _why_not(context: Gateway, tenant: str, name: str) -> ApiError:
+    database = context.service.database
     route = await database.fetchrow(readmodels.FIND_ROUTE, tenant, name)
     if route is not None and route["state"] == "ready":
         return _unavailable(name)
@@ -122,12 +122,12 @@ async def _why_not(found: Gateway, tenant: str, name: str) -> ApiError:
     return ApiError(404, f"model {name!r} does not exist", param="model", code="model_not_found")
 
 
-async def _forward(found: Gateway, target: Target, path: str, asked: Inference) -> Response:
+async def _forward(context: Gateway, target: Target, path: str, asked: Inference) -> Response:
     """Raises Elsewhere while the replica has done nothing.
 
     A request that it had is not given to the next one: what ended one engine could end them all.
     """
-    answer = await _send(found, target, path, asked)
+    answer = await _send(context, target, path, asked)
     if asked.stream and answer.status_code == httpx.codes.OK:
         lines = _renamed_lines(answer, target, asked.model)
         return StreamingResponse(lines, media_type="text/event-stream")
@@ -147,13 +147,13 @@ async def _forward(found: Gateway, target: Target, path: str, asked: Inference) 
     )
 
 
-async def _send(found: Gateway, target: Target, path: str, asked: Inference) -> httpx.Response:
+async def _send(context: Gateway, target: Target, path: str, asked: Inference) -> httpx.Response:
     body = asked.body(target.served_name)
     try:
-        key = (found.settings.replica_keys_dir / target.replica_id).read_text().strip()
+        key = (context.settings.replica_keys_dir / target.replica_id).read_text().strip()
         headers = {"authorization": f"Bearer {key}"}
-        request = found.http.build_request("POST", target.url + path, json=body, headers=headers)
-        return await found.http.send(request, stream=True)
+        request = context.http.build_request("POST", target.url + path, json=body, headers=headers)
+        return await context.http.send(request, stream=True)
     except UNSENT as error:
         raise Elsewhere(f"{type(error).__name__}: {error}") from error
     except httpx.TransportError as error:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header
 from schemas.evaluation import ReevaluateModel
 from schemas.layout import ItemGroup
 from services.gateway import readmodels, shapes, store
-from services.gateway.deps import Admin, Caller, Found, Gateway, require_same_request
+from services.gateway.deps import Admin, Caller, Context, Gateway, require_same_request
 from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.items import item_page, log_text
 from services.gateway.routes.models import model_row
@@ -17,25 +17,25 @@ router = APIRouter()
 
 
 @router.get("/models/{name:path}/evaluation")
-async def evaluation(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+async def evaluation(caller: Caller, context: Context, name: str) -> dict[str, Any]:
     """The newest one, which may still be running."""
-    return shapes.evaluation(await _newest(caller, found, name))
+    return shapes.evaluation(await _newest(caller, context, name))
 
 
 @router.get("/models/{name:path}/evaluation/items")
 async def items(
-    caller: Caller, found: Found, name: str, after: str | None = None, limit: int = 20
+    caller: Caller, context: Context, name: str, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
     """Of the tenant's own holdout, failing ones first. The suites' questions are the operator's."""
-    verdict = await _newest(caller, found, name)
-    return await item_page(found.service.objects, verdict, "holdout", after=after, limit=limit)
+    verdict = await _newest(caller, context, name)
+    return await item_page(context.service.objects, verdict, "holdout", after=after, limit=limit)
 
 
 @router.get("/models/{name:path}/evaluation/log")
-async def log(caller: Caller, found: Found, name: str) -> dict[str, Any]:
+async def log(caller: Caller, context: Context, name: str) -> dict[str, Any]:
     """What the scoring process wrote."""
-    verdict = await _newest(caller, found, name)
-    text = await log_text(found.service.objects, verdict)
+    verdict = await _newest(caller, context, name)
+    text = await log_text(context.service.objects, verdict)
     if text is None:
         raise not_found("log of an evaluation of model", name)
     return {"object": "evaluation.log", "eval_id": verdict["eval_id"], "text": text}
@@ -44,39 +44,39 @@ async def log(caller: Caller, found: Found, name: str) -> dict[str, Any]:
 @router.get("/admin/evaluations/{eval_id}/items")
 async def all_items(
     admin: Admin,
-    found: Found,
+    context: Context,
     eval_id: str,
     group: ItemGroup = "suites",
     after: str | None = None,
     limit: int = 20,
 ) -> dict[str, Any]:
     """For the operator, those of the suites too."""
-    verdict = await readmodels.get_evaluation(found.service.database, eval_id)
+    verdict = await readmodels.get_evaluation(context.service.database, eval_id)
     if verdict is None:
         raise not_found("evaluation", eval_id)
-    return await item_page(found.service.objects, verdict, group, after=after, limit=limit)
+    return await item_page(context.service.objects, verdict, group, after=after, limit=limit)
 
 
 @router.post("/models/{name:path}/evaluate")
 async def evaluate(
     caller: Caller,
-    found: Found,
+    context: Context,
     name: str,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> dict[str, Any]:
     """Run the gate once more, with the suites of now; the running evaluation. A failed one withdraws the model."""
-    row = await model_row(caller, found, name)
+    row = await model_row(caller, context, name)
     _require_servable(row)
-    command_id = await _ask(caller, found, row["model_id"], idempotency_key)
-    started = await found.outcome_of(command_id)
+    command_id = await _ask(caller, context, row["model_id"], idempotency_key)
+    started = await context.outcome_of(command_id)
     if started is None:
         raise unavailable(f"an evaluation of {name!r} is asked for but not begun yet", code="not_decided_yet")
-    return shapes.evaluation(await readmodels.get_evaluation(found.service.database, started["eval_id"]))
+    return shapes.evaluation(await readmodels.get_evaluation(context.service.database, started["eval_id"]))
 
 
-async def _newest(caller: Caller, found: Gateway, name: str) -> Any:
-    row = await model_row(caller, found, name)
-    verdict = await readmodels.find_evaluation(found.service.database, row["model_id"])
+async def _newest(caller: Caller, context: Gateway, name: str) -> Any:
+    row = await model_row(caller, context, name)
+    verdict = await readmodels.find_evaluation(context.service.database, row["model_id"])
     if verdict is None:
         raise not_found("evaluation of model", name)
     return verdict
@@ -94,10 +94,10 @@ def _require_servable(row: Any) -> None:
         raise ApiError(400, message, param="model", code="stale")
 
 
-async def _ask(caller: Caller, found: Gateway, model_id: str, key: str | None) -> str:
+async def _ask(caller: Caller, context: Gateway, model_id: str, key: str | None) -> str:
     """The command's id; that of the first request where the key was used before."""
     digest = hashlib.sha256(f"evaluate {model_id}".encode()).hexdigest()
-    async with found.service.unit() as unit:
+    async with context.service.unit() as unit:
         if key and not await store.claim_key(unit.conn, caller.tenant, key, digest):
             used = await store.find_key(unit.conn, caller.tenant, key)
             require_same_request(used, key, digest)

@@ -15,7 +15,7 @@ from schemas import layout
 from schemas.base import FileRef
 from services.gateway import removal, shapes, store, uploads
 from services.gateway.access import Principal
-from services.gateway.deps import Admin, Caller, Found, Gateway, page_size, unknown_place
+from services.gateway.deps import Admin, Caller, Context, Gateway, page_size, unknown_place
 from services.gateway.errors import ApiError, not_found, unavailable
 from shared.failpoints import failpoint
 from shared.storage.objects import sha256_of
@@ -27,17 +27,17 @@ MAX_FILES_OF_A_PAGE = 10_000
 
 
 @router.post("/files")
-async def upload(caller: Caller, found: Found, request: Request) -> dict[str, Any]:
-    return await _upload(caller, found, request, uploads.DATASET_PURPOSES)
+async def upload(caller: Caller, context: Context, request: Request) -> dict[str, Any]:
+    return await _upload(caller, context, request, uploads.DATASET_PURPOSES)
 
 
 @router.post("/admin/files")
-async def upload_suite(admin: Admin, found: Found, request: Request) -> dict[str, Any]:
-    return await _upload(admin, found, request, uploads.SUITE_PURPOSES)
+async def upload_suite(admin: Admin, context: Context, request: Request) -> dict[str, Any]:
+    return await _upload(admin, context, request, uploads.SUITE_PURPOSES)
 
 
 async def _upload(
-    caller: Principal, found: Gateway, request: Request, purposes: Collection[str]
+    caller: Principal, context: Gateway, request: Request, purposes: Collection[str]
 ) -> dict[str, Any]:
     # Parsed here, so that nothing is spooled for a caller who is not known.
     async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
@@ -50,11 +50,11 @@ async def _upload(
             param = "file" if isinstance(file, str) else "purpose"
             raise ApiError(400, message, param=param, code="invalid_value")
         uploads.require_purpose(purpose, purposes)
-        return await _store(caller, found, file, purpose)
+        return await _store(caller, context, file, purpose)
 
 
-async def _store(caller: Principal, found: Gateway, file: UploadFile, purpose: str) -> dict[str, Any]:
-    path = found.settings.scratch_dir / f"upload-{uuid4().hex}"
+async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose: str) -> dict[str, Any]:
+    path = context.settings.scratch_dir / f"upload-{uuid4().hex}"
     try:
         await asyncio.to_thread(_spool, file, path)
         file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
@@ -66,42 +66,42 @@ async def _store(caller: Principal, found: Gateway, file: UploadFile, purpose: s
             filename=uploads.safe_name(file.filename or ""),
         )
         await removal.reserve(
-            found.service,
+            context.service,
             ref,
             tenant=caller.tenant,
             purpose=purpose,
             file_format=file_format,
             num_rows=num_rows,
         )
-        await found.service.objects.put_file(layout.blob(ref.sha256), path, sha256=ref.sha256)
+        await context.service.objects.put_file(layout.blob(ref.sha256), path, sha256=ref.sha256)
     finally:
         path.unlink(missing_ok=True)
-    async with found.service.unit() as unit:
+    async with context.service.unit() as unit:
         if not await store.confirm_file(unit.conn, ref.file_id):
             raise unavailable("file: storing it took too long", param="file", code="upload_expired")
     failpoint("gateway.accepted")
-    return shapes.file(await store.find_file_row(found.service.database, ref.file_id, caller.tenant))
+    return shapes.file(await store.find_file_row(context.service.database, ref.file_id, caller.tenant))
 
 
 @router.get("/files")
 async def list_files(
-    caller: Caller, found: Found, purpose: str | None = None, after: str | None = None, limit: int = 20
+    caller: Caller, context: Context, purpose: str | None = None, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
-    return await _page(caller, found, purpose, after, limit)
+    return await _page(caller, context, purpose, after, limit)
 
 
 @router.get("/admin/files")
 async def list_suite_files(
-    admin: Admin, found: Found, purpose: str | None = None, after: str | None = None, limit: int = 20
+    admin: Admin, context: Context, purpose: str | None = None, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
-    return await _page(admin, found, purpose, after, limit)
+    return await _page(admin, context, purpose, after, limit)
 
 
 async def _page(
-    caller: Principal, found: Gateway, purpose: str | None, after: str | None, limit: int
+    caller: Principal, context: Gateway, purpose: str | None, after: str | None, limit: int
 ) -> dict[str, Any]:
     size = page_size(limit, at_most=MAX_FILES_OF_A_PAGE)
-    database = found.service.database
+    database = context.service.database
     if after is not None and not await database.fetchval(store.HAS_FILE, after, caller.tenant):
         raise unknown_place(after)
     rows = await store.list_files(database, caller.tenant, purpose=purpose, after=after, limit=size + 1)
@@ -109,15 +109,15 @@ async def _page(
 
 
 @router.get("/files/{file_id}")
-async def retrieve(caller: Caller, found: Found, file_id: str) -> dict[str, Any]:
-    return shapes.file(await _row(caller, found, file_id))
+async def retrieve(caller: Caller, context: Context, file_id: str) -> dict[str, Any]:
+    return shapes.file(await _row(caller, context, file_id))
 
 
 @router.get("/files/{file_id}/content")
-async def content(caller: Caller, found: Found, file_id: str) -> StreamingResponse:
-    row = await _row(caller, found, file_id)
-    path = found.settings.scratch_dir / f"download-{uuid4().hex}"
-    await found.service.objects.get_file(
+async def content(caller: Caller, context: Context, file_id: str) -> StreamingResponse:
+    row = await _row(caller, context, file_id)
+    path = context.settings.scratch_dir / f"download-{uuid4().hex}"
+    await context.service.objects.get_file(
         layout.blob(row["sha256"]), path, sha256=row["sha256"], size_bytes=row["size_bytes"]
     )
     stream = path.open("rb")
@@ -129,31 +129,31 @@ async def content(caller: Caller, found: Found, file_id: str) -> StreamingRespon
 
 
 @router.delete("/files/{file_id}")
-async def delete(caller: Caller, found: Found, file_id: str) -> dict[str, Any]:
-    return await _delete(caller, found, file_id)
+async def delete(caller: Caller, context: Context, file_id: str) -> dict[str, Any]:
+    return await _delete(caller, context, file_id)
 
 
 @router.delete("/admin/files/{file_id}")
-async def delete_suite_file(admin: Admin, found: Found, file_id: str) -> dict[str, Any]:
-    return await _delete(admin, found, file_id)
+async def delete_suite_file(admin: Admin, context: Context, file_id: str) -> dict[str, Any]:
+    return await _delete(admin, context, file_id)
 
 
-async def _delete(caller: Principal, found: Gateway, file_id: str) -> dict[str, Any]:
+async def _delete(caller: Principal, context: Gateway, file_id: str) -> dict[str, Any]:
     """`deleted` only once the bytes are gone; until then each call says what still needs them."""
-    async with found.service.unit() as unit:
+    async with context.service.unit() as unit:
         if not await store.delete_file(unit.conn, file_id, caller.tenant, now=unit.now):
             raise not_found("file", file_id)
         await removal.begin(unit, file_id)
-    database = found.service.database
+    database = context.service.database
     state, sha256 = await removal.until_removed(
-        database, file_id, seconds=found.settings.command_wait_seconds
+        database, file_id, seconds=context.settings.command_wait_seconds
     )
     needed_by = await store.needed_by(database, caller.tenant, sha256)
     return shapes.deleted_file(file_id, state, needed_by)
 
 
-async def _row(caller: Caller, found: Found, file_id: str) -> Any:
-    row = await store.find_file_row(found.service.database, file_id, caller.tenant)
+async def _row(caller: Caller, context: Context, file_id: str) -> Any:
+    row = await store.find_file_row(context.service.database, file_id, caller.tenant)
     if row is None:
         raise not_found("file", file_id)
     return row

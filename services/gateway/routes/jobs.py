@@ -16,7 +16,7 @@ from services.gateway import decide, readmodels, shapes, store, submission
 from services.gateway.decide import Inputs
 from services.gateway.deps import (
     Caller,
-    Found,
+    Context,
     Gateway,
     page_size,
     refusal,
@@ -43,7 +43,7 @@ EXPECTED: dict[type[JobMessage], tuple[str, str]] = {
 @router.post("/jobs")
 async def create(
     caller: Caller,
-    found: Found,
+    context: Context,
     request: Request,
     body: CreateJob,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
@@ -51,7 +51,7 @@ async def create(
     """Two commands with one correlation id: the dataset and the job that waits for it."""
     digest = hashlib.sha256(await request.body()).hexdigest()
     correlation_id = uuid4().hex
-    async with found.service.unit(correlation_id=correlation_id) as unit:
+    async with context.service.unit(correlation_id=correlation_id) as unit:
         if idempotency_key and not await store.claim_key(unit.conn, caller.tenant, idempotency_key, digest):
             return await _same_answer(unit, caller, idempotency_key, digest)
         answer = await _submit(unit, caller, body)
@@ -92,7 +92,7 @@ async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) ->
 
 @router.get("/jobs")
 async def list_jobs(
-    caller: Caller, found: Found, request: Request, after: str | None = None, limit: int = 20
+    caller: Caller, context: Context, request: Request, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
     size = page_size(limit)
     wanted = {
@@ -100,7 +100,7 @@ async def list_jobs(
         for name, value in request.query_params.items()
         if name.startswith("metadata[") and name.endswith("]")
     }
-    database = found.service.database
+    database = context.service.database
     if after is not None and await readmodels.find_job(database, after, caller.tenant) is None:
         raise unknown_place(after)
     rows = await readmodels.list_jobs(
@@ -110,66 +110,66 @@ async def list_jobs(
 
 
 @router.get("/jobs/{job_id}")
-async def retrieve(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
-    return shapes.job(await row_of(caller, found, job_id))
+async def retrieve(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+    return shapes.job(await row_of(caller, context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
-async def cancel(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
-    return await _command(caller, found, CancelJob(job_id=job_id, tenant=caller.tenant))
+async def cancel(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+    return await _command(caller, context, CancelJob(job_id=job_id, tenant=caller.tenant))
 
 
 @router.post("/jobs/{job_id}/pause")
-async def pause(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
-    return await _command(caller, found, PauseJob(job_id=job_id, tenant=caller.tenant))
+async def pause(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+    return await _command(caller, context, PauseJob(job_id=job_id, tenant=caller.tenant))
 
 
 @router.post("/jobs/{job_id}/resume")
-async def resume(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
-    return await _command(caller, found, ResumeJob(job_id=job_id, tenant=caller.tenant))
+async def resume(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+    return await _command(caller, context, ResumeJob(job_id=job_id, tenant=caller.tenant))
 
 
 @router.post("/jobs/{job_id}/retry")
-async def retry(caller: Caller, found: Found, job_id: str) -> dict[str, Any]:
+async def retry(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
     """The new job, which is like this one and names it as `retry_of`."""
-    original = await row_of(caller, found, job_id)
-    if why := await submission.why_stale(found.service.database, original["spec"]):
+    original = await row_of(caller, context, job_id)
+    if why := await submission.why_stale(context.service.database, original["spec"]):
         raise ApiError(400, why, param="fine_tuning_job_id", code="stale_base")
-    async with found.service.unit() as unit:
+    async with context.service.unit() as unit:
         if gone := await submission.deleted_file_of(unit.conn, original):
             raise ApiError(400, gone, param="fine_tuning_job_id", code="file_deleted")
     new_job_id = f"ftjob-{uuid4().hex[:16]}"
     command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)
-    if await _sent(caller, found, command, until=lambda row: row is not None, about=new_job_id) is None:
-        await _note_retry(found, original, new_job_id)
-    return shapes.job(await row_of(caller, found, new_job_id))
+    if await _sent(caller, context, command, until=lambda row: row is not None, about=new_job_id) is None:
+        await _note_retry(context, original, new_job_id)
+    return shapes.job(await row_of(caller, context, new_job_id))
 
 
-async def _command(caller: Caller, found: Gateway, command: JobMessage) -> dict[str, Any]:
+async def _command(caller: Caller, context: Gateway, command: JobMessage) -> dict[str, Any]:
     """Send it and wait until the job moved; a refusal is the answer."""
-    before = await row_of(caller, found, command.job_id)
+    before = await row_of(caller, context, command.job_id)
     await _sent(
         caller,
-        found,
+        context,
         command,
         until=lambda row: row["phase"] != before["phase"],
         about=command.job_id,
     )
-    return shapes.job(await row_of(caller, found, command.job_id))
+    return shapes.job(await row_of(caller, context, command.job_id))
 
 
 async def _sent(
-    caller: Caller, found: Gateway, command: JobMessage, *, until: Callable[[Any], bool], about: str
+    caller: Caller, context: Gateway, command: JobMessage, *, until: Callable[[Any], bool], about: str
 ) -> Any:
     """The row of the job `about` once the condition holds; None if that takes longer than a request waits."""
-    async with found.service.unit() as unit:
+    async with context.service.unit() as unit:
         command_id = (await unit.emit(command))[0]
-    deadline = time.monotonic() + found.settings.command_wait_seconds
+    deadline = time.monotonic() + context.settings.command_wait_seconds
     while time.monotonic() < deadline:
-        outcome = await readmodels.find_outcome(found.service.database, command_id)
+        outcome = await readmodels.find_outcome(context.service.database, command_id)
         if outcome is not None and outcome["event_type"] == CommandRefused.type:
-            raise _refused(command, await row_of(caller, found, command.job_id), outcome["payload"])
-        row = await readmodels.find_job(found.service.database, about, caller.tenant)
+            raise _refused(command, await row_of(caller, context, command.job_id), outcome["payload"])
+        row = await readmodels.find_job(context.service.database, about, caller.tenant)
         if until(row):
             return row
         await asyncio.sleep(POLL_SECONDS)
@@ -185,9 +185,9 @@ def _refused(command: JobMessage, row: Any, payload: dict[str, Any]) -> ApiError
     return ApiError(problem.status, message, param="fine_tuning_job_id", code=code)
 
 
-async def _note_retry(found: Gateway, original: Any, new_job_id: str) -> None:
+async def _note_retry(context: Gateway, original: Any, new_job_id: str) -> None:
     """Show the job before the scheduler has heard of it."""
-    async with found.service.unit() as unit:
+    async with context.service.unit() as unit:
         await store.note_submitted(
             unit.conn,
             new_job_id,
@@ -198,8 +198,8 @@ async def _note_retry(found: Gateway, original: Any, new_job_id: str) -> None:
         )
 
 
-async def row_of(caller: Caller, found: Gateway, job_id: str) -> Any:
-    row = await readmodels.find_job(found.service.database, job_id, caller.tenant)
+async def row_of(caller: Caller, context: Gateway, job_id: str) -> Any:
+    row = await readmodels.find_job(context.service.database, job_id, caller.tenant)
     if row is None:
         raise not_found("fine-tuning job", job_id, param="fine_tuning_job_id")
     return row

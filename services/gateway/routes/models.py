@@ -13,7 +13,7 @@ from schemas.model import (
     UndeployModel,
 )
 from services.gateway import readmodels, shapes
-from services.gateway.deps import Caller, Found, Gateway
+from services.gateway.deps import Caller, Context, Gateway
 from services.gateway.errors import not_found, unavailable
 from services.gateway.requests import Deploy, Promote
 
@@ -23,14 +23,14 @@ router = APIRouter()
 @router.get("/models")
 async def list_models(
     caller: Caller,
-    found: Found,
+    context: Context,
     kind: str | None = Query(None, alias="type"),
     base_model: str | None = None,
     dataset_version: str | None = None,
     base_sha: str | None = None,
 ) -> dict[str, Any]:
     """Base models and the tenant's own versions; `dataset_version` and `base_sha` follow the lineage forward."""
-    database = found.service.database
+    database = context.service.database
     tuned = await database.fetch(readmodels.LIST_MODELS, caller.tenant, base_model, dataset_version, base_sha)
     wants_bases = kind != "fine-tuned" and not (base_model or dataset_version or base_sha)
     bases = await database.fetch(readmodels.LIST_BASES) if wants_bases else []
@@ -39,96 +39,96 @@ async def list_models(
 
 
 @router.get("/models/{name:path}/lineage")
-async def lineage(caller: Caller, found: Found, name: str) -> dict[str, Any]:
-    row = await model_row(caller, found, name)
-    return shapes.lineage(row, await readmodels.find_evaluation(found.service.database, row["model_id"]))
+async def lineage(caller: Caller, context: Context, name: str) -> dict[str, Any]:
+    row = await model_row(caller, context, name)
+    return shapes.lineage(row, await readmodels.find_evaluation(context.service.database, row["model_id"]))
 
 
 @router.post("/models/{name:path}/deploy")
-async def deploy(caller: Caller, found: Found, name: str, body: Deploy | None = None) -> dict[str, Any]:
+async def deploy(caller: Caller, context: Context, name: str, body: Deploy | None = None) -> dict[str, Any]:
     """Serve a gated version; 400 with the gate's reason where it is not."""
-    row = await model_row(caller, found, name)
+    row = await model_row(caller, context, name)
     slot = (body.slot if body else None) or row["full_name"]
-    await _send(found, DeployModel(model_id=row["model_id"], tenant=caller.tenant, slot=slot))
-    route = await _route(caller, found, slot)
+    await _send(context, DeployModel(model_id=row["model_id"], tenant=caller.tenant, slot=slot))
+    route = await _route(caller, context, slot)
     if route is None:
         raise unavailable(f"deployment {slot!r} is asked for but not decided yet", code="not_decided_yet")
     return shapes.deployment(route)
 
 
 @router.post("/models/{name:path}/promote")
-async def promote(caller: Caller, found: Found, name: str, body: Promote | None = None) -> dict[str, Any]:
+async def promote(caller: Caller, context: Context, name: str, body: Promote | None = None) -> dict[str, Any]:
     """Approve it for production; 400 without a holdout, unless the approval says so and why."""
-    row = await model_row(caller, found, name)
+    row = await model_row(caller, context, name)
     command = PromoteModel(
         model_id=row["model_id"],
         tenant=caller.tenant,
         approved_by=f"{caller.key_id} of tenant {caller.tenant}",
         **(body or Promote()).model_dump(),
     )
-    await _send(found, command)
-    return shapes.fine_tuned_model(await model_row(caller, found, name))
+    await _send(context, command)
+    return shapes.fine_tuned_model(await model_row(caller, context, name))
 
 
 @router.post("/models/{name:path}/archive")
-async def archive(caller: Caller, found: Found, name: str) -> dict[str, Any]:
-    row = await model_row(caller, found, name)
-    await _send(found, ArchiveModel(model_id=row["model_id"], tenant=caller.tenant))
-    return shapes.fine_tuned_model(await model_row(caller, found, name))
+async def archive(caller: Caller, context: Context, name: str) -> dict[str, Any]:
+    row = await model_row(caller, context, name)
+    await _send(context, ArchiveModel(model_id=row["model_id"], tenant=caller.tenant))
+    return shapes.fine_tuned_model(await model_row(caller, context, name))
 
 
 @router.get("/models/{name:path}")
-async def retrieve(caller: Caller, found: Found, name: str) -> dict[str, Any]:
-    for row in await found.service.database.fetch(readmodels.LIST_BASES):
+async def retrieve(caller: Caller, context: Context, name: str) -> dict[str, Any]:
+    for row in await context.service.database.fetch(readmodels.LIST_BASES):
         if row["name"] == name:
             return shapes.base_model(row)
-    return shapes.fine_tuned_model(await model_row(caller, found, name))
+    return shapes.fine_tuned_model(await model_row(caller, context, name))
 
 
 @router.get("/deployments")
-async def deployments(caller: Caller, found: Found) -> dict[str, Any]:
-    rows = await found.service.database.fetch(readmodels.LIST_ROUTES, caller.tenant)
+async def deployments(caller: Caller, context: Context) -> dict[str, Any]:
+    rows = await context.service.database.fetch(readmodels.LIST_ROUTES, caller.tenant)
     return {"object": "list", "data": [shapes.deployment(row) for row in rows]}
 
 
 @router.get("/deployments/{slot:path}")
-async def deployment(caller: Caller, found: Found, slot: str) -> dict[str, Any]:
-    return await _deployment(caller, found, slot)
+async def deployment(caller: Caller, context: Context, slot: str) -> dict[str, Any]:
+    return await _deployment(caller, context, slot)
 
 
 @router.post("/deployments/{slot:path}/rollback")
-async def rollback(caller: Caller, found: Found, slot: str) -> dict[str, Any]:
-    await _deployment(caller, found, slot)
-    await _send(found, RollbackDeployment(slot=slot, tenant=caller.tenant))
-    return await _deployment(caller, found, slot)
+async def rollback(caller: Caller, context: Context, slot: str) -> dict[str, Any]:
+    await _deployment(caller, context, slot)
+    await _send(context, RollbackDeployment(slot=slot, tenant=caller.tenant))
+    return await _deployment(caller, context, slot)
 
 
 @router.delete("/deployments/{slot:path}")
-async def undeploy(caller: Caller, found: Found, slot: str) -> dict[str, Any]:
-    await _deployment(caller, found, slot)
-    await _send(found, UndeployModel(slot=slot, tenant=caller.tenant))
-    return await _deployment(caller, found, slot)
+async def undeploy(caller: Caller, context: Context, slot: str) -> dict[str, Any]:
+    await _deployment(caller, context, slot)
+    await _send(context, UndeployModel(slot=slot, tenant=caller.tenant))
+    return await _deployment(caller, context, slot)
 
 
-async def _send(found: Gateway, command: ModelCommand | RollbackDeployment | UndeployModel) -> None:
-    async with found.service.unit() as unit:
+async def _send(context: Gateway, command: ModelCommand | RollbackDeployment | UndeployModel) -> None:
+    async with context.service.unit() as unit:
         command_id = (await unit.emit(command))[0]
-    await found.outcome_of(command_id)
+    await context.outcome_of(command_id)
 
 
-async def model_row(caller: Caller, found: Gateway, name: str) -> Any:
-    row = await readmodels.find_model(found.service.database, caller.tenant, name)
+async def model_row(caller: Caller, context: Gateway, name: str) -> Any:
+    row = await readmodels.find_model(context.service.database, caller.tenant, name)
     if row is None:
         raise not_found("model", name, param="model")
     return row
 
 
-async def _deployment(caller: Caller, found: Gateway, slot: str) -> dict[str, Any]:
-    row = await _route(caller, found, slot)
+async def _deployment(caller: Caller, context: Gateway, slot: str) -> dict[str, Any]:
+    row = await _route(caller, context, slot)
     if row is None:
         raise not_found("deployment", slot)
     return shapes.deployment(row)
 
 
-async def _route(caller: Caller, found: Gateway, slot: str) -> Any:
-    return await found.service.database.fetchrow(readmodels.FIND_ROUTE, caller.tenant, slot)
+async def _route(caller: Caller, context: Gateway, slot: str) -> Any:
+    return await context.service.database.fetchrow(readmodels.FIND_ROUTE, caller.tenant, slot)

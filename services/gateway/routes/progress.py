@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from services.gateway import readmodels, shapes
 from services.gateway.decide import TERMINAL_PHASES
-from services.gateway.deps import Caller, Found, Gateway, page_size, row_number, unknown_place
+from services.gateway.deps import Caller, Context, Gateway, page_size, row_number, unknown_place
 from services.gateway.routes.jobs import row_of
 
 router = APIRouter()
@@ -26,7 +26,7 @@ Small = Annotated[int, Query(ge=0, lt=2**31)]
 @router.get("/jobs/{job_id}/events", response_model=None)
 async def events(
     caller: Caller,
-    found: Found,
+    context: Context,
     request: Request,
     job_id: str,
     after: str | None = None,
@@ -35,25 +35,25 @@ async def events(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> dict[str, Any] | StreamingResponse:
     """Newest first, as OpenAI lists them; or, with `stream=true`, a server-sent stream from the beginning."""
-    await row_of(caller, found, job_id)
+    await row_of(caller, context, job_id)
     if stream or "text/event-stream" in request.headers.get("accept", ""):
         begin = row_number(last_event_id, "ftevent", param="Last-Event-ID") or 0
-        return StreamingResponse(_stream(caller, found, job_id, begin), media_type="text/event-stream")
+        return StreamingResponse(_stream(caller, context, job_id, begin), media_type="text/event-stream")
     size = page_size(limit)
     before = row_number(after, "ftevent", param="after")
-    database = found.service.database
+    database = context.service.database
     if after and not await database.fetchval(readmodels.HAS_EVENT, job_id, before):
         raise unknown_place(after)
     rows = await readmodels.events_before(database, job_id, before=before, limit=size + 1)
     return shapes.page([shapes.job_event(row) for row in rows[:size]], has_more=len(rows) > size)
 
 
-async def _stream(caller: Caller, found: Gateway, job_id: str, begin: int) -> AsyncIterator[str]:
+async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> AsyncIterator[str]:
     """Ends after the last event of a finished job; a client that returns with Last-Event-ID misses nothing."""
     last, spoke_at = begin, time.monotonic()
     while True:
-        row = await row_of(caller, found, job_id)
-        rows = await readmodels.events_after(found.service.database, job_id, after=last)
+        row = await row_of(caller, context, job_id)
+        rows = await readmodels.events_after(context.service.database, job_id, after=last)
         for event in rows:
             last, spoke_at = event["id"], time.monotonic()
             body = JSONResponse(shapes.job_event(event)).body
@@ -70,12 +70,12 @@ async def _stream(caller: Caller, found: Gateway, job_id: str, begin: int) -> As
 
 @router.get("/jobs/{job_id}/checkpoints")
 async def checkpoints(
-    caller: Caller, found: Found, job_id: str, after: str | None = None, limit: int = 10
+    caller: Caller, context: Context, job_id: str, after: str | None = None, limit: int = 10
 ) -> dict[str, Any]:
-    await row_of(caller, found, job_id)
+    await row_of(caller, context, job_id)
     size = page_size(limit)
-    attempt, step = await _place(caller, found, job_id, after)
-    rows = await found.service.database.fetch(
+    attempt, step = await _place(caller, context, job_id, after)
+    rows = await context.service.database.fetch(
         readmodels.LIST_CHECKPOINTS, job_id, caller.tenant, attempt, step, size + 1
     )
     return shapes.page([shapes.checkpoint(row) for row in rows[:size]], has_more=len(rows) > size)
@@ -84,13 +84,13 @@ async def checkpoints(
 @router.get("/jobs/{job_id}/metrics")
 async def metrics(
     caller: Caller,
-    found: Found,
+    context: Context,
     job_id: str,
     after_step: Small = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
 ) -> dict[str, Any]:
-    await row_of(caller, found, job_id)
-    rows = await found.service.database.fetch(readmodels.LIST_STEPS, job_id, after_step, limit)
+    await row_of(caller, context, job_id)
+    rows = await context.service.database.fetch(readmodels.LIST_STEPS, job_id, after_step, limit)
     data = [{"step": row["step"], "attempt": row["attempt"], **row["metrics"]} for row in rows]
     return {"object": "list", "data": data, "has_more": len(rows) == limit}
 
@@ -98,20 +98,20 @@ async def metrics(
 @router.get("/jobs/{job_id}/logs")
 async def logs(
     caller: Caller,
-    found: Found,
+    context: Context,
     job_id: str,
     attempt: Small | None = None,
     node: Small = 0,
     after: Annotated[int, Query(ge=-1, lt=2**31)] = -1,
 ) -> dict[str, Any]:
     """Chunks of an attempt's log with a number greater than `after`; `next` is what to ask with next time."""
-    row = await row_of(caller, found, job_id)
+    row = await row_of(caller, context, job_id)
     wanted = row["attempt"] if attempt is None else attempt
-    return await found.logs_of(job_id, wanted, node, after)
+    return await context.logs_of(job_id, wanted, node, after)
 
 
 async def _place(
-    caller: Caller, found: Gateway, job_id: str, after: str | None
+    caller: Caller, context: Gateway, job_id: str, after: str | None
 ) -> tuple[int | None, int | None]:
     """Attempt and step of the checkpoint that a page begins after."""
     if after is None:
@@ -121,6 +121,6 @@ async def _place(
         raise unknown_place(after)
     attempt, step = int(named[2]), int(named[3])
     query = readmodels.HAS_CHECKPOINT
-    if not await found.service.database.fetchval(query, job_id, caller.tenant, attempt, step):
+    if not await context.service.database.fetchval(query, job_id, caller.tenant, attempt, step):
         raise unknown_place(after)
     return attempt, step

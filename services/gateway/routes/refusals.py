@@ -5,19 +5,19 @@ from typing import Any
 from fastapi import APIRouter
 
 from services.gateway import readmodels, shapes
-from services.gateway.deps import Caller, Found, page_size, row_number, unknown_place
+from services.gateway.deps import Caller, Context, page_size, row_number, unknown_place
 
 router = APIRouter()
 
 
 @router.get("/refusals")
 async def list_refusals(
-    caller: Caller, found: Found, after: str | None = None, limit: int = 20
+    caller: Caller, context: Context, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
     """Newest first."""
     size = page_size(limit)
     before = row_number(after, "refusal", param="after")
-    database = found.service.database
+    database = context.service.database
     if after and not await database.fetchval(readmodels.HAS_REFUSAL, caller.tenant, before):
         raise unknown_place(after)
     rows = await database.fetch(readmodels.LIST_REFUSALS, caller.tenant, before, size + 1)

@@ -5,12 +5,12 @@ from typing import Any
 from fastapi import APIRouter
 
 from services.gateway import readmodels, shapes
-from services.gateway.deps import Caller, Found
+from services.gateway.deps import Caller, Context
 
 router = APIRouter()
 
 
 @router.get("/suites")
-async def list_suites(caller: Caller, found: Found) -> dict[str, Any]:
-    rows = await found.service.database.fetch(readmodels.LIST_SUITES)
+async def list_suites(caller: Caller, context: Context) -> dict[str, Any]:
+    rows = await context.service.database.fetch(readmodels.LIST_SUITES)
     return shapes.page([shapes.suite(row) for row in rows], has_more=False)
