@@ -136,8 +136,8 @@ class DatasetManifest(Value):
 class BundleManifest(Value):
     """`checkpoints/<job>/<attempt>/<step>/manifest.json`. What a run needs to go on exactly.
 
-    Parts: `model/*` (adapter_model.safetensors + adapter_config.json whole, or full weights as slices),
-    `optimizer/*.safetensors`, `state.json` (scheduler, sampler position, digest of consumed examples,
+    Parts: `model/*` (adapter_model.safetensors + adapter_config.json, or model.safetensors, each whole),
+    `optimizer/*.safetensors` in slices, `state.json` (scheduler, sampler position, digest of consumed examples,
     expected next batch), `rng/rank-<r>.safetensors`.
     """
 
