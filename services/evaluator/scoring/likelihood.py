@@ -6,10 +6,12 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 from services.evaluator.scoring.scorer import Scorer
 
@@ -104,8 +106,9 @@ def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]
         yield Run([], [row for number in alone for row in _apart(number, questions[number])])
     together = set(range(len(questions))) - set(alone)
     lone: list[Row] = []
-    for run in _with_equal_beginnings(questions, sorted(together, key=lambda n: (questions[n].context, n))):
-        prefix = _common_prefix(questions[run[0]].context, questions[run[-1]].context)
+    ordered = sorted(together, key=lambda n: (questions[n].context, n))
+    for run in _with_equal_beginnings(questions, ordered, MIN_PREFIX_TOKENS):
+        prefix = _common_prefix(questions, run)
         rows = [_without(number, questions[number], len(prefix)) for number in run]
         if prefix:
             yield Run(prefix, rows)
@@ -115,24 +118,33 @@ def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]
         yield Run([], lone)
 
 
-def _with_equal_beginnings(questions: Sequence[Question], ordered: Sequence[int]) -> Iterator[list[int]]:
-    """`ordered` is by context, so that equal beginnings are neighbours."""
-    run: list[int] = []
-    for number in ordered:
-        beginning = questions[number].context[:MIN_PREFIX_TOKENS]
-        if run and beginning != questions[run[0]].context[:MIN_PREFIX_TOKENS]:
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
+def _with_equal_beginnings(
+    questions: Sequence[Question], ordered: Sequence[int], length: int
+) -> Iterator[list[int]]:
+    """Groups of `ordered`, which is by context, that have their first `length` tokens in common, or more of them
+    where smaller groups save more: subjects of a benchmark have their own examples behind an equal sentence.
+    """
+    for _, equal in groupby(ordered, key=lambda number: questions[number].context[:length]):
+        group = list(equal)
+        smaller = [group]
+        if len(group) > 1 and any(len(questions[number].context) > length for number in group):
+            smaller = list(_with_equal_beginnings(questions, group, 2 * length))
+        saved = sum(_saved_tokens(questions, each) for each in smaller)
+        yield from smaller if saved > _saved_tokens(questions, group) else [group]
 
 
-def _common_prefix(first: list[int], last: list[int]) -> list[int]:
-    """Of the first and last context of a sorted run, hence of all. One token stays, which predicts the endings."""
+def _saved_tokens(questions: Sequence[Question], run: Sequence[int]) -> int:
+    return (len(run) - 1) * len(_common_prefix(questions, run))
+
+
+def _common_prefix(questions: Sequence[Question], run: Sequence[int]) -> list[int]:
+    """Of all contexts of a sorted run, hence of its first and last. One token stays, which predicts the endings."""
+    if len(run) == 1:
+        return []
+    first, last = questions[run[0]].context, questions[run[-1]].context
     limit = min(len(first), len(last)) - 1
     length = next((n for n in range(limit) if first[n] != last[n]), limit)
-    return first[:length] if first is not last and length >= MIN_PREFIX_TOKENS else []
+    return first[:length] if length >= MIN_PREFIX_TOKENS else []
 
 
 def _without(owner: int, question: Question, prefix_tokens: int) -> Row:
@@ -175,8 +187,7 @@ def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) 
     tokens = [_left_padded(_tokens(row), width, scorer.filler) for row in rows]
     positions = [_left_padded(_positions(row, prefix_tokens), width, 0) for row in rows]
     if cache is not None:
-        cache = copy.deepcopy(cache)
-        cache.batch_repeat_interleave(len(rows))
+        cache = _repeated(cache, len(rows))
     logits_BTV = scorer.forward(
         input_ids=torch.tensor(tokens, device=scorer.device),
         position_ids=torch.tensor(positions, device=scorer.device),
@@ -188,6 +199,21 @@ def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) 
     places, labels = _asked(rows, logits_BTV.shape[1])
     nats_K, hits_K = _gather(logits_BTV.flatten(0, 1), places, labels)
     return list(_summed(rows, nats_K, hits_K))
+
+
+def _repeated(cache: Any, num_rows: int) -> Any:
+    """The prefix in front of every row of a batch; the forward pass may append to it."""
+    if any(type(layer) is not DynamicLayer for layer in getattr(cache, "layers", [None])):
+        cache = copy.deepcopy(cache)
+        cache.batch_repeat_interleave(num_rows)
+        return cache
+    # A dynamic layer joins its tensors with new ones into others and leaves its own as they are: views will do.
+    cache = copy.copy(cache)
+    cache.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in cache.layers:
+        layer.keys = layer.keys.expand(num_rows, -1, -1, -1)
+        layer.values = layer.values.expand(num_rows, -1, -1, -1)
+    return cache
 
 
 def _tokens(row: Row) -> list[int]:
