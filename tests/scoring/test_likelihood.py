@@ -8,10 +8,11 @@ import torch
 
 from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring import likelihood
-from services.evaluator.scoring.harness import ask_choices, choice_item
+from services.evaluator.scoring.harness import OWN_TASK, ask_choices, choice_item
 from services.evaluator.scoring.likelihood import Question, likelihoods
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import Candidate, Order, Side
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, Side
+from services.evaluator.scoring.parts import prepare, read_rows
 from services.evaluator.scoring.rows import read_benchmark
 from services.evaluator.scoring.sharing import tokens_that_share
 from tests.scoring.tiny import WORDS
@@ -187,6 +188,35 @@ def test_mmlu_is_asked_by_subject_with_its_first_examples(scorer, rows):
         assert sum(hits) / len(hits) == pytest.approx(expected["results"]["acc,none"])
 
 
+def test_rows_of_our_own_have_the_first_examples_of_their_file(scorer, rows):
+    """As a task of lm-eval's has them that names `first_n`; with lm-eval's own seeds where examples are drawn."""
+    own = [
+        {"question": f"Which of {a} and {b}?", "choices": [a, f"the {b}", "alpha"], "answer": n % 3}
+        for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))
+    ]
+    asked, examples = own[:9], own[9:]
+    part = BenchmarkPart(
+        name="own",
+        path=str(rows("asked.jsonl", asked)),
+        sides=(),
+        kind=BenchmarkKind.MULTIPLE_CHOICE,
+        num_fewshot=4,
+        examples_path=str(rows("examples.jsonl", examples)),
+    )
+    prepared = prepare(scorer, part, read_rows(part))
+    definition = OWN_TASK | {"fewshot_split": "examples", "fewshot_config": {"sampler": "first_n"}}
+    splits = {"test": asked, "examples": examples}
+    expected = by_lm_eval(scorer, definition, splits, num_fewshot=4)
+    scored = likelihoods(scorer, prepared.questions, ignore)
+    assert [-nats for nats in flat(scored)] == pytest.approx([ll for ll, _ in expected["ll"]], rel=1e-6)
+    means = {
+        name: sum(item.numbers[name] for item in prepared.items(scored, [])) / len(asked)
+        for name in ("accuracy", "normalised_accuracy")
+    }
+    assert means["accuracy"] == pytest.approx(expected["results"]["acc,none"])
+    assert means["normalised_accuracy"] == pytest.approx(expected["results"]["acc_norm,none"])
+
+
 def by_lm_eval(scorer, definition, splits, *, num_fewshot):
     import lm_eval
     from datasets import Dataset
@@ -196,7 +226,7 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
 
     from services.evaluator.scoring.harness import TASKS
 
-    config = load_yaml(TASKS / definition)
+    config = load_yaml(TASKS / definition) if isinstance(definition, str) else dict(definition)
     for name in ("training_split", "validation_split", "test_split", "fewshot_split"):
         if config.get(name) not in splits:
             config[name] = None
@@ -215,10 +245,6 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
         num_fewshot=num_fewshot,
         bootstrap_iters=0,
         log_samples=True,
-        random_seed=0,
-        numpy_random_seed=0,
-        torch_random_seed=0,
-        fewshot_random_seed=scorer.seed,
     )
     (name,) = found["results"]
     samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])

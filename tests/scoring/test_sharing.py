@@ -84,7 +84,6 @@ def a_scorer(kind, directory):
         max_answer_tokens=1,
         batch_tokens=1_024,
         forward_tokens=512,
-        seed=0,
         inputs=frozenset(inspect.signature(model.forward).parameters),
     )
 

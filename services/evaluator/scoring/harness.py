@@ -32,6 +32,8 @@ DEFINITIONS = {
 }
 NORMALISED = frozenset({BenchmarkKind.ARC_CHALLENGE, BenchmarkKind.HELLASWAG})
 """Tasks whose published numbers are `acc_norm`: likelihood per character of the ending."""
+FEWSHOT_SEED = 1234
+"""lm-eval's own where nobody names another, so that numbers are those of its command line."""
 OWN_TASK = {
     "task": "registered_choices",
     "output_type": "multiple_choice",
@@ -44,6 +46,8 @@ OWN_TASK = {
         {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")
     ],
 }
+OWN_EXAMPLES = {"fewshot_split": "examples", "fewshot_config": {"sampler": "first_n"}}
+"""Of a registered file of its own: the first rows, the same for every question, which is then computed once."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def ask_choices(
     asked: dict[str, Asked] = {}
     for subject, some in _by_subject(kind, rows):
         shots = [row for row in examples if row.subject == subject]
-        task = make_task(kind, subject, some, shots, num_fewshot=num_fewshot, seed=scorer.seed)
+        task = make_task(kind, subject, some, shots, num_fewshot=num_fewshot)
         task.build_all_requests()
         requests = groupby(task.instances, key=lambda request: request.doc_id)
         per_row = [[request.args for request in found] for _, found in requests]
@@ -109,23 +113,27 @@ def make_task(
     examples: Sequence[AskedRow],
     *,
     num_fewshot: int,
-    seed: int,
 ) -> Any:
     """lm-eval's task with these rows in the place of its data set."""
-    definition = DEFINITIONS.get(kind)
-    config = dict(OWN_TASK) if definition is None else load_yaml(TASKS / definition.format(subject=subject))
+    config = _definition(kind, subject, has_examples=bool(examples))
     splits = {config.get("test_split") or config["validation_split"]: [row.doc for row in rows]}
-    if definition is not None:
-        # The split that the task asks of is given; of the others only the one that it takes examples from.
-        shots = config.get("fewshot_split") or config.get("training_split")
-        config |= {} if config.get("test_split") is None else {"validation_split": None}
-        config |= {} if examples else {"training_split": None, "fewshot_split": None}
-        splits |= {shots: [row.doc for row in examples]} if examples else {}
+    # The split that the task asks of is given; of the others only the one that it takes examples from.
+    config |= {} if config.get("test_split") is None else {"validation_split": None}
+    if examples:
+        splits[config.get("fewshot_split") or config["training_split"]] = [row.doc for row in examples]
+    elif kind in DEFINITIONS:
+        config |= {"training_split": None, "fewshot_split": None}
     data = {name: Dataset.from_list(docs) for name, docs in splits.items()}
     local = {"dataset_path": "", "dataset_name": None, "custom_dataset": lambda **_: data}
     task = ConfigurableTask(config=config | local | {"num_fewshot": num_fewshot, "metadata": None})
-    task.set_fewshot_seed(seed=seed)
+    task.set_fewshot_seed(seed=FEWSHOT_SEED)
     return task
+
+
+def _definition(kind: BenchmarkKind, subject: str, *, has_examples: bool) -> dict[str, Any]:
+    if kind in DEFINITIONS:
+        return dict(load_yaml(TASKS / DEFINITIONS[kind].format(subject=subject)))
+    return OWN_TASK | (OWN_EXAMPLES if has_examples else {})
 
 
 def _questions(

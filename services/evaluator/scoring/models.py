@@ -60,7 +60,6 @@ class Models:
             forward_tokens=min(order.batch_tokens, CPU_FORWARD_TOKENS)
             if device.type == "cpu"
             else order.batch_tokens,
-            seed=order.seed,
             inputs=frozenset(inspect.signature(model.forward).parameters),
         )
         probe = tokenizer(PROBE_TEXT)["input_ids"]

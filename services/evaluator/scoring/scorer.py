@@ -26,7 +26,6 @@ class Scorer:
     """Tokens that are in memory at once, padding, shared prefix and answers to come included."""
     forward_tokens: int
     """Tokens of one forward pass of many: on a CPU fewer, whose caches hold no more."""
-    seed: int
     inputs: frozenset[str]
     """Names of what the model's forward pass accepts."""
     shared_tokens: int = 0
