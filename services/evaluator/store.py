@@ -98,8 +98,10 @@ async def is_archived(conn: Connection, model_id: str) -> bool:
 
 async def find_version_of(conn: Connection, job_id: str, bundle: BundleRef) -> ModelRegistered | None:
     """The version that was made of this bundle."""
-    found = [ModelRegistered.model_validate(row["body"]) for row in await conn.fetch(LIST_VERSIONS, job_id)]
-    return next((version for version in found if version.bundle == bundle), None)
+    versions = [
+        ModelRegistered.model_validate(row["body"]) for row in await conn.fetch(LIST_VERSIONS, job_id)
+    ]
+    return next((version for version in versions if version.bundle == bundle), None)
 
 
 async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
@@ -205,8 +207,8 @@ async def list_baselines(
 ) -> dict[tuple[str, str], Baseline]:
     """By suite digest and harness version."""
     rows = await conn.fetch(LIST_BASELINES, base_sha, template_sha256)
-    found = [Baseline.model_validate(dict(row)) for row in rows]
-    return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in found}
+    baselines = [Baseline.model_validate(dict(row)) for row in rows]
+    return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in baselines}
 
 
 async def add_verdict(conn: Connection, result: GateResult) -> None:

@@ -116,19 +116,19 @@ def files_of(
     registered = {(suite.name, suite.digest): suite for suite in suites}
     asked = [("benchmark", name, digest) for name, digest in sorted(artefact.benchmarks.items())]
     asked += [("safety", name, digest) for name, digest in sorted(artefact.suites.items())]
-    found = []
+    files = []
     for stage, name, digest in asked:
         suite = registered.get((name, digest))
         if suite is None:
             raise NotRegistered(f"{stage} {name!r} with digest {digest} is not registered here")
         baseline = baselines.get((digest, harness.of(is_safety=suite.kind is None)))
-        found.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
+        files.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
     if artefact.holdout is not None:
         rule, is_judged = artefact.gate.holdout, artefact.gate.judge is not None
         digest = holdout_digest(artefact.holdout, rule, is_judged=is_judged)
         baseline = baselines.get((digest, harness.of(is_safety=False)))
-        found.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline, rule, is_judged))
-    return tuple(found)
+        files.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline, rule, is_judged))
+    return tuple(files)
 
 
 def order_of(

@@ -153,8 +153,8 @@ async def _require_admissible(command: RegisterBenchmark | RegisterSafetySuite, 
 
 def _require_name(name: str) -> None:
     if re.fullmatch(NAME, name) is None:
-        found = f"name is {name[:80]!r}, expected letters, digits and `._/-`, at most 128"
-        raise Refused("bad_name", found, param="name", subject_id=name[:128] or "-")
+        message = f"name is {name[:80]!r}, expected letters, digits and `._/-`, at most 128"
+        raise Refused("bad_name", message, param="name", subject_id=name[:128] or "-")
 
 
 def _command_id(unit: Unit) -> str:

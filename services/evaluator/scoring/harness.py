@@ -76,7 +76,7 @@ def ask_choices(
         task = make_task(kind, subject, some, shots, num_fewshot=num_fewshot)
         task.build_all_requests()
         requests = groupby(task.instances, key=lambda request: request.doc_id)
-        per_row = [[request.args for request in found] for _, found in requests]
+        per_row = [[request.args for request in group] for _, group in requests]
         for row, doc, question in zip(some, task.eval_docs, _questions(scorer, some, per_row), strict=True):
             asked[row.key] = Asked(row, task, doc, question)
     return [asked[row.key] for row in rows]
@@ -85,12 +85,12 @@ def ask_choices(
 def choice_item(kind: BenchmarkKind, asked: Asked, endings: Sequence[Likelihood]) -> ItemScore:
     """`hits` is the task's own metric: for `truthfulqa_mc2` a share, else 1 where the right choice was chosen."""
     results = [(-ending.nats, ending.hits == ending.tokens) for ending in endings]
-    found = asked.task.process_results(asked.doc, results)
+    metrics = asked.task.process_results(asked.doc, results)
     scores = [score for score, _ in results]
     best = asked.task.doc_to_choice(asked.doc)[scores.index(max(scores))]
-    numbers = {"hits": found["acc_norm" if kind in NORMALISED else "acc"], "accuracy": found["acc"]}
-    if "acc_norm" in found:
-        numbers["normalised_accuracy"] = found["acc_norm"]
+    numbers = {"hits": metrics["acc_norm" if kind in NORMALISED else "acc"], "accuracy": metrics["acc"]}
+    if "acc_norm" in metrics:
+        numbers["normalised_accuracy"] = metrics["acc_norm"]
     return ItemScore(
         key=asked.row.key, answer=best, numbers={name: float(value) for name, value in numbers.items()}
     )
@@ -148,8 +148,8 @@ def _questions(
             raise ScoringRefused(Failure(code="malformed_rows", message=message))
         # The last token predicts nothing, so that it needs no room. lm-eval would cut the prompt's beginning off.
         if question.longest - 1 > scorer.max_tokens:
-            found = f"{question.longest - 1} tokens with its examples, expected at most {scorer.max_tokens}"
-            raise ScoringRefused(Failure(code="too_long", message=f"{row.key}: {found}"))
+            length = f"{question.longest - 1} tokens with its examples, expected at most {scorer.max_tokens}"
+            raise ScoringRefused(Failure(code="too_long", message=f"{row.key}: {length}"))
         yield question
 
 
@@ -174,7 +174,7 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """With special tokens, but for a text that begins with one already."""
     start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     beginning = tokenizer.decode(start) if start is not None else None
-    found: dict[int, list[int]] = {}
+    tokens: dict[int, list[int]] = {}
     for has_beginning in (True, False):
         some = [
             n
@@ -183,5 +183,5 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         ]
         if some:
             ids = tokenizer([texts[n] for n in some], add_special_tokens=not has_beginning, verbose=False)
-            found |= dict(zip(some, ids["input_ids"], strict=True))
-    return [found[n] for n in range(len(texts))]
+            tokens |= dict(zip(some, ids["input_ids"], strict=True))
+    return [tokens[n] for n in range(len(texts))]

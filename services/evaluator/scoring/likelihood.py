@@ -86,7 +86,7 @@ def likelihoods(
     scorer: Scorer, questions: Sequence[Question], report: Report
 ) -> list[tuple[Likelihood, ...]]:
     """Of each question's endings, in order. The batches are the same whatever side is switched on."""
-    found: list[dict[int, Likelihood]] = [{} for _ in questions]
+    scored_of: list[dict[int, Likelihood]] = [{} for _ in questions]
     total = sum(len(question.endings) for question in questions)
     for run in _runs(questions, shared_tokens=scorer.shared_tokens):
         cache = _prefix_cache(scorer, run.prefix)
@@ -94,9 +94,9 @@ def likelihoods(
             scored = iter(_score(scorer, batch, cache, len(run.prefix)))
             for row in batch:
                 for number, _ in enumerate(row.endings, start=row.first):
-                    found[row.owner][number] = next(scored)
+                    scored_of[row.owner][number] = next(scored)
             report(sum(len(row.endings) for row in batch), total)
-    return [tuple(ends[number] for number in sorted(ends)) for ends in found]
+    return [tuple(ends[number] for number in sorted(ends)) for ends in scored_of]
 
 
 def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]:

@@ -85,9 +85,9 @@ def prepare_choices(
     asked = ask_choices(scorer, part.kind, rows, num_fewshot=part.num_fewshot, examples=examples)
 
     def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
-        return [choice_item(part.kind, *found) for found in zip(asked, scored, strict=True)]
+        return [choice_item(part.kind, *pair) for pair in zip(asked, scored, strict=True)]
 
-    return Prepared(len(rows), items, questions=[found.question for found in asked])
+    return Prepared(len(rows), items, questions=[each.question for each in asked])
 
 
 def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
@@ -95,10 +95,10 @@ def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
     windows = [(row, window) for row in rows for window in _windows(scorer, row.text)]
 
     def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
-        found: dict[str, list[Likelihood]] = {row.key: [] for row in rows}
+        parts_of: dict[str, list[Likelihood]] = {row.key: [] for row in rows}
         for (row, _window), (likelihood,) in zip(windows, scored, strict=True):
-            found[row.key].append(likelihood)
-        return [_text_item(row, found[row.key]) for row in rows]
+            parts_of[row.key].append(likelihood)
+        return [_text_item(row, parts_of[row.key]) for row in rows]
 
     return Prepared(len(rows), items, questions=[window for _, window in windows])
 
@@ -109,7 +109,7 @@ def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) 
     if part.metric == "perplexity" and not part.is_judged:
         return Prepared(
             len(rows),
-            lambda scored, _: [_reference_item(*found) for found in zip(rows, scored, strict=True)],
+            lambda scored, _: [_reference_item(*pair) for pair in zip(rows, scored, strict=True)],
             questions=expected,
         )
     budget = _budget(scorer, part, expected)
