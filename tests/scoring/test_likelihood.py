@@ -88,6 +88,9 @@ def test_a_model_that_ignores_the_mask_shares_nothing(scorer):
             super().__init__()
             self.model, self.config = model, model.config
 
+        def get_output_embeddings(self):
+            return self.model.get_output_embeddings()
+
         def forward(self, attention_mask=None, **inputs):
             if attention_mask is not None and attention_mask.dim() == 4:
                 attention_mask = None
@@ -112,6 +115,14 @@ ARC = [
      "choices": {"text": [a, f"the {b}", "alpha beta gamma"], "label": ["A", "B", "C"]}}
     for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))
 ]  # fmt: skip
+ARC_AS_PUBLISHED = [
+    {"id": f"Mercury_{n}", "question": f"Which  of {a} is “{b}”?\n(µ, 0 °C)", "answerKey": labels[n % len(labels)],
+     "choices": {"text": [f"{label}: {word}" for label, word in zip(labels, (a, b, "alpha", "beta.", "Ωmega"), strict=False)],
+                 "label": list(labels)}}
+    for n, (a, b) in enumerate(zip(WORDS, WORDS[4:], strict=False))
+    for labels in [("ABC", "ABCD", "1234", "ABCDE")[n % 4]]
+]  # fmt: skip
+"""Three to five choices, letters or digits for labels, and signs of every kind, as in the published file."""
 HELLASWAG = [
     {"activity_label": "Reading", "ctx_a": f"The {a} module [title] is open.", "ctx_b": f"then {b}",
      "endings": [f"documents {a}.", f"steals [step] the {b}", "is it?", f"{a}  and {b} end here"], "label": str(n % 4)}
@@ -131,6 +142,13 @@ TRUTHFUL = [
 PUBLISHED = [
     (BenchmarkKind.ARC_CHALLENGE, "arc/arc_challenge.yaml", ARC, 0, {}),
     (BenchmarkKind.ARC_CHALLENGE, "arc/arc_challenge.yaml", ARC, 3, {"test": ARC[:8], "train": ARC[8:]}),
+    (
+        BenchmarkKind.ARC_CHALLENGE,
+        "arc/arc_challenge.yaml",
+        ARC_AS_PUBLISHED,
+        3,
+        {"test": ARC_AS_PUBLISHED[:9], "train": ARC_AS_PUBLISHED[9:]},
+    ),
     (BenchmarkKind.HELLASWAG, "hellaswag/hellaswag.yaml", HELLASWAG, 0, {}),
     (
         BenchmarkKind.HELLASWAG,
@@ -163,7 +181,6 @@ def test_published_benchmarks_score_as_lm_eval_scores_them(
     main = "acc_norm" if kind in (BenchmarkKind.ARC_CHALLENGE, BenchmarkKind.HELLASWAG) else "acc"
     mean = sum(item.numbers["hits"] for item in items) / len(items)
     assert mean == pytest.approx(expected["results"][f"{main},none"], rel=1e-6)
-    assert len({len(row.question.endings) for row in asked}) == 1
 
 
 def test_mmlu_is_asked_by_subject_with_its_first_examples(scorer, rows):

@@ -49,6 +49,9 @@ class Counting(torch.nn.Module):
         super().__init__()
         self.model, self.config, self.tokens = model, model.config, 0
 
+    def get_output_embeddings(self) -> Any:
+        return self.model.get_output_embeddings()
+
     def forward(self, input_ids: Any, **inputs: Any) -> Any:
         self.tokens += input_ids.numel()
         return self.model(input_ids=input_ids, **inputs)
@@ -135,3 +138,38 @@ def test_each_subject_has_its_own_beginning_behind_a_sentence_that_all_have(tmp_
     assert counting.tokens == sum(map(len, subjects)) + len(questions) * (6 + 1)
     apart = likelihoods(replace(scorer, shared_tokens=0), questions, ignore)
     assert flat(scored) == pytest.approx(flat(apart), rel=2e-5)
+
+
+class Headless(Counting):
+    """As a model whose logits come from no layer that it names."""
+
+    def get_output_embeddings(self) -> None:
+        return None
+
+
+def test_the_head_computes_what_is_asked_alone(tmp_path):
+    """Three choices of 1, 1 and 3 tokens begin at the same position."""
+    scorer = a_scorer("llama", tmp_path)
+    scorer = replace(scorer, shared_tokens=CONTEXT)
+    questions = [Question(tokens(20 + n, n), (tokens(1, n), tokens(1, 9), tokens(3, n))) for n in range(5)]
+    positions = []
+    head = scorer.model.get_output_embeddings()
+    head.register_forward_hook(lambda _head, _given, logits: positions.append(logits[..., 0].numel()))
+    likelihoods(scorer, questions, ignore)
+    assert sum(positions) == 3 * len(questions)
+
+
+def test_a_model_that_names_no_head_scores_alike(tmp_path):
+    scorer = replace(a_scorer("llama", tmp_path), shared_tokens=CONTEXT)
+    headless = replace(scorer, model=Headless(scorer.model))
+    assert flat(likelihoods(headless, QUESTIONS, ignore)) == pytest.approx(list(alone(scorer)), rel=2e-5)
+
+
+def test_short_rows_are_not_padded_to_long_ones(tmp_path):
+    """Of 16 rows of 100 tokens five fit a pass; the last one goes alone, without shorter rows behind it."""
+    scorer = replace(a_scorer("llama", tmp_path), shared_tokens=CONTEXT)
+    counting = Counting(scorer.model)
+    widths = [100] * 16 + [20] * 16
+    questions = [Question(tokens(width, n), (tokens(1),)) for n, width in enumerate(widths)]
+    likelihoods(replace(scorer, model=counting), questions, ignore)
+    assert counting.tokens == sum(widths)

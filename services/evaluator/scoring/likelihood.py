@@ -1,7 +1,8 @@
 """How likely given endings are. What endings of a question, and questions of a part, share is computed once."""
 
 # ruff: noqa: N803, N806 shapes are part of tensors' names
-# B = rows of a batch, T = tokens of a row, P = tokens of the prefix, K = predicted tokens, V = vocabulary
+# B = rows of a batch, T = tokens of a row, P = tokens of the prefix, V = vocabulary
+# K = predicted tokens, U = positions that predict them
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,10 @@ MIN_PREFIX_TOKENS = 32
 """Questions that begin with so many equal tokens are one run; what all of a run begin with is computed once."""
 LOGITS_PER_BATCH = 2**27
 """Elements of a batch's logits; a row that has more goes alone."""
+MIN_FILL = 0.9
+"""A row shorter than this share of the batch's longest begins another batch, rather than be padded so far,"""
+SMALL_BATCH = 1 / 8
+"""unless the batch has fewer tokens than this share of a forward pass: small passes are slow too."""
 LOGITS_PER_CHUNK = 2**25
 """128 MiB of float32 logits exist at a time."""
 PADDING, CONTEXT = -1, 0
@@ -159,15 +164,17 @@ def _batches(scorer: Scorer, run: Run) -> Iterator[list[Row]]:
     """Rows of like length, longest first, within the budgets of tokens and of logits."""
     positions = max(1, LOGITS_PER_BATCH // scorer.vocab_size)
     batch: list[Row] = []
-    tail = 0
+    asked = 0
     for row in sorted(run.rows, key=lambda row: (-row.width, row.owner, row.first)):
-        count, longest = len(batch) + 1, max(tail, row.tail)
-        width = len(run.prefix) + (batch[0] if batch else row).width
-        if batch and (count * width > scorer.forward_tokens or count * longest > positions):
-            yield batch
-            batch, longest = [], row.tail
+        if batch:
+            longest = batch[0].width
+            is_full = (len(batch) + 1) * (len(run.prefix) + longest) > scorer.forward_tokens
+            is_small = len(batch) * longest < SMALL_BATCH * scorer.forward_tokens
+            if is_full or asked + row.tail > positions or (row.width < MIN_FILL * longest and not is_small):
+                yield batch
+                batch, asked = [], 0
         batch.append(row)
-        tail = longest
+        asked += row.tail
     if batch:
         yield batch
 
@@ -188,16 +195,18 @@ def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) 
     positions = [_left_padded(_positions(row, prefix_tokens), width, 0) for row in rows]
     if cache is not None:
         cache = _repeated(cache, len(rows))
-    logits_BTV = scorer.forward(
+    places, labels = _asked(rows, width)
+    # Endings begin at the same position: the end of their context.
+    places_U, index_K = torch.unique(torch.tensor(places, device=scorer.device), return_inverse=True)
+    logits_UV = scorer.logits_at(
+        places_U,
         input_ids=torch.tensor(tokens, device=scorer.device),
         position_ids=torch.tensor(positions, device=scorer.device),
         attention_mask=_mask(scorer, rows, parts_BT, prefix_tokens),
         past_key_values=cache,
         use_cache=cache is not None,
-        logits_to_keep=max(row.tail for row in rows),
-    ).logits
-    places, labels = _asked(rows, logits_BTV.shape[1])
-    nats_K, hits_K = _gather(logits_BTV.flatten(0, 1), places, labels)
+    )
+    nats_K, hits_K = _gather(logits_UV, index_K, labels)
     return list(_summed(rows, nats_K, hits_K))
 
 
@@ -258,7 +267,7 @@ def _mask(scorer: Scorer, rows: Sequence[Row], parts_BT: Tensor, prefix_tokens: 
 
 
 def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
-    """For each token of each ending the place in (B * columns) logits that predicts it, and the token."""
+    """For each token of each ending the place of (B * columns) that predicts it, and the token."""
     places: list[int] = []
     labels: list[int] = []
     for number, row in enumerate(rows):
@@ -272,14 +281,13 @@ def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
     return places, labels
 
 
-def _gather(logits_NV: Tensor, places: list[int], labels: list[int]) -> tuple[Tensor, Tensor]:
+def _gather(logits_UV: Tensor, index_K: Tensor, labels: list[int]) -> tuple[Tensor, Tensor]:
     """Negative log-likelihoods and hits, (K,) each, worked out on the device in chunks of positions."""
-    places_K = torch.tensor(places, device=logits_NV.device)
-    labels_K = torch.tensor(labels, device=logits_NV.device)
-    size = max(1, LOGITS_PER_CHUNK // logits_NV.shape[1])
+    labels_K = torch.tensor(labels, device=logits_UV.device)
+    size = max(1, LOGITS_PER_CHUNK // logits_UV.shape[1])
     nats, hits = [], []
-    for some, wanted in zip(torch.split(places_K, size), torch.split(labels_K, size), strict=True):
-        chunk = logits_NV[some].float()
+    for some, wanted in zip(torch.split(index_K, size), torch.split(labels_K, size), strict=True):
+        chunk = logits_UV[some].float()
         nats.append(chunk.logsumexp(dim=-1) - chunk.gather(1, wanted[:, None])[:, 0])
         hits.append(chunk.argmax(dim=-1) == wanted)
     return torch.cat(nats).double().cpu(), torch.cat(hits).cpu()
