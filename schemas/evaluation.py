@@ -32,6 +32,8 @@ class RegisterBenchmark(Message):
     kind: BenchmarkKind
     file: FileRef
     num_fewshot: Count = 0
+    examples: FileRef | None = None
+    """Rows that few-shot examples are taken from, of a split that is not asked. None: of `file` itself."""
     margin_points: MarginPoints | None = None
     """The fall that the gate tolerates, declared by a suite too small for the gate's own margin."""
     only_new: bool = False
@@ -62,11 +64,13 @@ class BenchmarkRegistered(Message):
     name: str
     kind: BenchmarkKind
     digest: Sha256
-    """sha256 over the file's sha256, kind, few-shot count and declared margin: the identity in verdicts."""
+    """sha256 over the files' sha256, kind, few-shot count and declared margin: the identity in verdicts."""
     file: FileRef
     num_fewshot: Count
     rows: Count
     margin_points: MarginPoints | None = None
+    examples: FileRef | None = None
+    """Rows that few-shot examples are taken from; None where they are the file's own."""
 
 
 class SafetySuiteRegistered(Message):
@@ -150,6 +154,7 @@ class RegisteredSuite(Value):
     file: FileRef
     rows: Count
     registered_at: datetime
+    examples: FileRef | None = None
 
 
 class GatePolicyPublished(Message):

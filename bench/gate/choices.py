@@ -1,210 +1,296 @@
-"""How fast multiple choice is scored: our likelihoods and lm-eval's own `hf` model, in turns, on the same questions.
+"""How fast multiple choice is scored: the gate's scoring and lm-eval's own `hf` model, in turns, on the same rows.
 
-Both sides get the requests of lm-eval's own tasks, made before the clock, and a random Llama in float32. The clock
-starts at texts and stops at log-likelihoods: both tokenise, batch and score. Before it, both score a few questions.
-In each round the questions are other ones, and every log-likelihood is compared: equal to 1e-5 relative.
-The peer gets each of its batch sizes in turn; it is compared at its best.
+Each side starts at a file of rows and one of examples and ends at a written file of results: it reads, makes
+prompts, tokenises, scores, and works out the metrics. Libraries and the model, a random Llama with an adapter in
+float32, are loaded before. Other rows in every round. The peer is tried at each batch size on a few rows, which is a
+warm-up of both sides too; the fastest size runs in the rounds. In each round every log-likelihood is compared (1e-3
+absolute, and 1e-5 relative) and the mean of the task's metric.
 
-Three tasks, since what can be shared differs: `truthfulqa_mc2` has one beginning for all questions and answers of
-many words; `mmlu` one beginning and answers of one token, which the peer computes once too; `arc_challenge` draws
-other examples for each question, so that its choices alone share something.
+    python -m bench.gate.choices [--docs arc-challenge-test.jsonl.gz] [--questions 100] [--rounds 5] [--adapters 8]
 
-    python -m bench.gate.choices [--questions 24] [--rounds 3] [--threads 2] [--seed 0]
+`--adapters`: so many jobs one after another, with an adapter each and a base model whose scores are known. Ours is
+all that a scoring process does but for imports; the peer loads base model and adapter, and scores.
 """
 
 import argparse
-import random
+import hashlib
+import json
+import logging
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from lm_eval.api.instance import Instance
+from lm_eval import evaluate
 from lm_eval.models.huggingface import HFLM
 
+from bench.gate.local_rows import SUBJECT, TASKS, read_docs, write_part
 from bench.report import progress, summary, write
-from schemas.evaluation import BenchmarkKind
-from services.evaluator.scoring.harness import AskedRow, encode_pairs, make_task
-from services.evaluator.scoring.likelihood import Question, likelihoods
-from services.evaluator.scoring.models import CPU_FORWARD_TOKENS
-from services.evaluator.scoring.rows import PublishedRow
-from services.evaluator.scoring.scorer import Scorer
-from services.evaluator.scoring.sharing import tokens_that_share
-from tests.tiny_model import build_tiny_model
+from services.evaluator.scoring.harness import NORMALISED, make_task
+from services.evaluator.scoring.likelihood import likelihoods
+from services.evaluator.scoring.models import Models
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, ItemScore, Order, Side
+from services.evaluator.scoring.parts import prepare, read_rows
+from services.evaluator.scoring.run import run
+from tests.tiny_model import build_tiny_model, template_text
 
-Pair = tuple[str, str]
-Score = Callable[[list[Pair]], list[float]]
-
-PEER_BATCHES = (1, 8)
-RELATIVE = 1e-5
-EXAMPLES = {BenchmarkKind.TRUTHFULQA_MC2: 0, BenchmarkKind.MMLU: 5, BenchmarkKind.ARC_CHALLENGE: 8}
-WORDS = (
-    *(
-        "cell",
-        "nerve",
-        "bone",
-        "muscle",
-        "heart",
-        "lung",
-        "blood",
-        "vein",
-        "skin",
-        "tissue",
-        "organ",
-        "brain",
-    ),
-    *("spine", "joint", "tooth", "liver", "kidney", "gland", "tendon", "artery", "membrane", "protein"),
-    *("signal", "pressure", "contains", "controls", "supports", "moves", "protects", "near"),
-)
+ABSOLUTE, RELATIVE = 1e-3, 1e-5
+TRIAL_QUESTIONS = 12
+CONTEXT_TOKENS = 2_048
+RANK = 16
 
 
-def main(num_questions: int, num_rounds: int, threads: int, seed: int) -> None:
-    torch.set_num_threads(threads)
-    scorer = a_scorer(seed)
-    sides: dict[str, Score] = {"retune": lambda pairs: by_us(scorer, pairs)}
-    for size in PEER_BATCHES:
-        sides[f"lm-eval-hf-{size}"] = by_lm_eval(scorer, size)
-    results = {kind.value: rounds_of(kind, sides, num_questions, num_rounds, seed) for kind in EXAMPLES}
-    write(
-        "gate-choices",
-        results,
-        packages=("lm_eval", "torch", "transformers"),
-        settings={
-            "questions": num_questions,
-            "examples": {kind.value: number for kind, number in EXAMPLES.items()},
-            "threads": threads,
-            "seed": seed,
-            "parameters": sum(weight.numel() for weight in scorer.model.parameters()),
-        },
-    )
+@dataclass(frozen=True)
+class Numbers:
+    metric: float
+    """Mean of `acc_norm` where the task publishes that, else of `acc`."""
+    log_likelihoods: list[float]
+    """Empty where a side does not show them."""
 
 
-def rounds_of(
-    kind: BenchmarkKind, sides: dict[str, Score], num_questions: int, num_rounds: int, seed: int
-) -> dict[str, Any]:
-    rates: dict[str, list[float]] = defaultdict(list)
-    for score in sides.values():
-        score(requests(kind, num_questions=2, seed=seed - 1))
-    for number in range(num_rounds):
-        pairs = requests(kind, num_questions=num_questions, seed=1_000 * seed + number)
-        found = {}
-        for name, score in sides.items():
-            began = time.monotonic()
-            found[name] = score(pairs)
-            rates[name].append(num_questions / (time.monotonic() - began))
-            progress(f"{kind} {number + 1}/{num_rounds} {name:14s} {rates[name][-1]:7.2f} questions/s")
-        for name, scores in found.items():
-            check(found["retune"], scores, pairs, name)
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    best = max(rate for name, rate in medians.items() if name != "retune")
-    return {
-        **{name: {"questions_per_second": summary(values)} for name, values in rates.items()},
-        "times_faster_than_best_peer": medians["retune"] / best,
-    }
+SideOf = Callable[[BenchmarkPart], Numbers]
 
 
-def a_scorer(seed: int) -> Scorer:
-    """A random Llama of 4 layers; how fast it computes does not depend on what it has learnt."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+class Peer(HFLM):  # type: ignore[misc]
+    """lm-eval's own model, which keeps what it returned."""
 
-    with tempfile.TemporaryDirectory() as folder:
-        text = "\n".join(
-            context + ending
-            for kind in EXAMPLES
-            for context, ending in requests(kind, num_questions=30, seed=seed)
+    def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
+        self.returned = super().loglikelihood(requests, disable_tqdm=True)
+        return self.returned
+
+
+class Bench:
+    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
+        self.folder = folder
+        self.arguments = arguments
+        self.docs = read_docs(arguments.docs, seed=arguments.seed)
+        self.base = build_tiny_model(
+            folder / "base",
+            text="\n".join(" ".join([doc["question"], *doc["choices"]]) for doc in self.docs),
+            vocab_size=arguments.vocabulary,
+            hidden_size=arguments.hidden,
+            num_layers=arguments.layers,
+            context_tokens=CONTEXT_TOKENS,
+            seed=arguments.seed,
+            initializer_range=0.05,
         )
-        shape = {"vocab_size": 1_024, "hidden_size": 192, "num_layers": 4, "context_tokens": 2_048}
-        path = build_tiny_model(Path(folder), text=text, seed=seed, initializer_range=0.1, **shape)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    scorer = Scorer(
-        model=model,
-        tokenizer=tokenizer,
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-        max_tokens=2_048,
-        max_new_tokens=1,
-        max_answer_tokens=1,
-        batch_tokens=16_384,
-        forward_tokens=CPU_FORWARD_TOKENS,
-        seed=seed,
-        inputs=frozenset({"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache"})
-        | {"logits_to_keep"},
+        self.models = Models(self.order(self.adapter(0)))
+        self.model = self.models.scorer.model
+        self.forwarded = 0
+        self.model.get_base_model().register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def settings(self) -> dict[str, Any]:
+        head = self.arguments.vocabulary * self.arguments.hidden
+        weights = sum(weight.numel() for weight in self.model.get_base_model().parameters())
+        examples = {name: TASKS[name].num_fewshot for name in self.arguments.tasks}
+        docs = self.arguments.docs
+        shown = {
+            "docs": docs.name if docs else "made of the seed",
+            "docs_sha256": hashlib.sha256(json.dumps(self.docs).encode()).hexdigest(),
+            "weights_of_the_head": head,
+            "weights_of_the_layers": weights - 2 * head,
+            "examples": examples,
+        }
+        return vars(self.arguments) | shown
+
+    def order(self, adapter: Path, *parts: BenchmarkPart) -> Order:
+        return Order(
+            base_path=str(self.base),
+            template_sha256=hashlib.sha256(template_text(self.base).encode()).hexdigest(),
+            candidate=Candidate(kind="adapter", path=str(adapter), rank=RANK),
+            parts=parts,
+        )
+
+    def adapter(self, number: int) -> Path:
+        """Of random matrices."""
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        torch.manual_seed(number)
+        config = LoraConfig(
+            r=RANK, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+        )
+        path = self.folder / f"adapter-{number}"
+        get_peft_model(AutoModelForCausalLM.from_pretrained(self.base), config).save_pretrained(path)
+        (path / "README.md").unlink(missing_ok=True)
+        return path
+
+    def part(self, name: str, number: int, num_questions: int) -> BenchmarkPart:
+        """Examples are the last docs; the rows of a round come behind those of the round before."""
+        size, task = self.arguments.questions, TASKS[name]
+        start = number * size
+        asked, examples = self.docs[start : start + num_questions], self.docs[-4 * max(1, task.num_fewshot) :]
+        assert start + num_questions <= len(self.docs) - len(examples), f"{len(self.docs)} rows are too few"
+        return write_part(self.folder, f"{name}-{number}", task, asked, examples)
+
+    def rounds(self, name: str) -> dict[str, Any]:
+        sides: dict[str, SideOf] = {"retune": self.ours, **self._peers()}
+        trial = self.part(name, 0, min(TRIAL_QUESTIONS, self.arguments.questions))
+        seconds = {side: self._timed(score, trial)[0] for side, score in sides.items()}
+        best = min(sorted(sides.keys() - {"retune"}), key=lambda side: seconds[side])
+        progress(f"{name} trial: " + ", ".join(f"{side} {spent:.1f} s" for side, spent in seconds.items()))
+        rounds = [self._round(name, number, sides, best) for number in range(self.arguments.rounds)]
+        rates = {side: [each[side]["rate"] for each in rounds] for side in ("retune", best)}
+        tokens = {side: sum(each[side]["tokens"] for each in rounds) for side in ("retune", best)}
+        return {
+            "trial_seconds": seconds,
+            **{
+                side: {"questions_per_second": summary(values), "tokens": tokens[side]}
+                for side, values in rates.items()
+            },
+            "times_fewer_tokens": tokens[best] / tokens["retune"],
+            "times_faster": summary(
+                [mine / other for mine, other in zip(rates["retune"], rates[best], strict=True)]
+            ),
+        }
+
+    def _round(self, name: str, number: int, sides: dict[str, SideOf], best: str) -> dict[str, Any]:
+        part = self.part(name, number, self.arguments.questions)
+        measured, numbers = {}, {}
+        for side in ("retune", best):
+            before = self.forwarded
+            seconds, numbers[side] = self._timed(sides[side], part)
+            measured[side] = {"rate": self.arguments.questions / seconds, "tokens": self.forwarded - before}
+        check(numbers["retune"], numbers[best], part.name)
+        rates = ", ".join(f"{side} {values['rate']:.2f} questions/s" for side, values in measured.items())
+        progress(f"{name} {number + 1}/{self.arguments.rounds}: {rates}")
+        return measured
+
+    def _timed(self, score: SideOf, part: BenchmarkPart) -> tuple[float, Numbers]:
+        began = time.monotonic()
+        numbers = score(part)
+        return time.monotonic() - began, numbers
+
+    def ours(self, part: BenchmarkPart) -> Numbers:
+        with self.models.on(Side.CANDIDATE) as scorer:
+            prepared = prepare(scorer, part, read_rows(part))
+            scored = likelihoods(scorer, prepared.questions, lambda _done, _total: None)
+        items = prepared.items(scored, [])
+        self._keep(part.name, [item.model_dump() for item in items])
+        return Numbers(mean(items), [-ending.nats for endings in scored for ending in endings])
+
+    def _peers(self) -> dict[str, SideOf]:
+        shared = {"pretrained": self.model, "tokenizer": self.models.scorer.tokenizer, "device": "cpu"}
+        sizes = {
+            size: Peer(batch_size=size, max_length=CONTEXT_TOKENS, **shared)
+            for size in self.arguments.batches
+        }
+        return {f"lm-eval-hf-{size}": lambda part, lm=lm: self.theirs(lm, part) for size, lm in sizes.items()}
+
+    def theirs(self, lm: Peer, part: BenchmarkPart) -> Numbers:
+        subject = SUBJECT if part.kind == "mmlu" else ""
+        asked, examples = local_rows(part.path), local_rows(part.examples_path)
+        task = make_task(part.kind, subject, asked, examples, num_fewshot=part.num_fewshot)
+        name = task.config.task
+        results = evaluate(lm, {name: task}, bootstrap_iters=0, log_samples=False)["results"][name]
+        self._keep(f"{part.name}-peer", results)
+        metric = results["acc_norm,none" if part.kind in NORMALISED else "acc,none"]
+        return Numbers(float(metric), [value for value, _ in lm.returned])
+
+    def adapters(self, name: str) -> dict[str, Any]:
+        """Seconds of both sides for each adapter in turn, and how many times fewer all of ours take."""
+        seconds: dict[str, list[float]] = {"retune": [], "lm-eval-hf": []}
+        for number in range(self.arguments.adapters):
+            adapter, part = self.adapter(number), self.part(name, 0, self.arguments.questions)
+            mine, ours = self._timed(lambda part, adapter=adapter: self._our_job(adapter, part), part)
+            other, theirs = self._timed(lambda part, adapter=adapter: self._their_job(adapter, part), part)
+            check(ours, theirs, f"adapter {number}")
+            seconds["retune"].append(mine)
+            seconds["lm-eval-hf"].append(other)
+            progress(
+                f"adapter {number + 1}/{self.arguments.adapters}: retune {mine:.1f} s, lm-eval {other:.1f} s"
+            )
+        total = {side: sum(values) for side, values in seconds.items()}
+        return {
+            "task": name,
+            "seconds_a_job": {side: summary(values) for side, values in seconds.items()},
+            "times_faster_together": total["lm-eval-hf"] / total["retune"],
+        }
+
+    def _our_job(self, adapter: Path, part: BenchmarkPart) -> Numbers:
+        with tempfile.TemporaryDirectory() as work_dir:
+            scores = run(self.order(adapter, part), Path(work_dir), lambda _report: None)
+        assert scores.failure is None, scores.failure
+        return Numbers(mean(scores.parts[0].items), [])
+
+    def _their_job(self, adapter: Path, part: BenchmarkPart) -> Numbers:
+        model = {"pretrained": str(self.base), "peft": str(adapter), "dtype": "float32", "device": "cpu"}
+        size = self.arguments.adapters_batch
+        return self.theirs(Peer(batch_size=size, max_length=CONTEXT_TOKENS, **model), part)
+
+    def _keep(self, name: str, results: Any) -> None:
+        (self.folder / f"{name}.json").write_text(json.dumps(results, default=str))
+
+    def _count(self, _model: Any, _given: Any, inputs: dict[str, Any]) -> None:
+        self.forwarded += inputs["input_ids"].numel()
+
+
+def mean(items: Any) -> float:
+    scored: list[ItemScore] = list(items)
+    return statistics.fmean(item.numbers["hits"] for item in scored)
+
+
+def local_rows(path: str | None) -> list[Any]:
+    """As `make_task` takes them: documents with a subject."""
+    if path is None:
+        return []
+    with Path(path).open(encoding="utf-8") as file:
+        return [SimpleNamespace(doc=json.loads(line)) for line in file]
+
+
+def check(ours: Numbers, theirs: Numbers, name: str) -> None:
+    assert abs(ours.metric - theirs.metric) < 1e-6, (
+        f"{name}: metric {ours.metric}, by lm-eval {theirs.metric}"
     )
-    shared = tokens_that_share(scorer, tokenizer("cell nerve bone")["input_ids"])
-    assert shared == scorer.max_tokens, "the model does not allow sharing"
-    return Scorer(**{**vars(scorer), "shared_tokens": shared})
+    if not ours.log_likelihoods:
+        return
+    pairs = list(zip(ours.log_likelihoods, theirs.log_likelihoods, strict=True))
+    assert pairs, name
+    for mine, other in pairs:
+        difference = abs(mine - other)
+        assert difference < ABSOLUTE, f"{name}: {mine} and {other}"
+        assert difference <= RELATIVE * abs(other), f"{name}: {mine} and {other}"
 
 
-def requests(kind: BenchmarkKind, *, num_questions: int, seed: int) -> list[Pair]:
-    """What lm-eval's task asks of rows of this seed: the choices of each, one after another."""
-    chance = random.Random(seed)
-    shots = EXAMPLES[kind]
-    rows = [a_row(kind, chance, number) for number in range(num_questions + 2 * shots)]
-    examples = rows[num_questions:]
-    task = make_task(kind, "anatomy", rows[:num_questions], examples, num_fewshot=shots, seed=seed)
-    task.build_all_requests()
-    return [request.args for request in task.instances]
+def main(arguments: argparse.Namespace) -> None:
+    torch.set_num_threads(arguments.threads)
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), arguments)
+        results = {name: bench.rounds(name) for name in arguments.tasks}
+        if arguments.adapters:
+            results["adapters"] = bench.adapters("fixed_examples")
+        write(
+            "gate-choices",
+            results,
+            packages=("lm_eval", "torch", "transformers", "peft"),
+            settings=bench.settings(),
+        )
 
 
-def a_row(kind: BenchmarkKind, chance: random.Random, number: int) -> AskedRow:
-    def phrase(low: int, high: int) -> str:
-        return " ".join(chance.choices(WORDS, k=chance.randint(low, high)))
-
-    question, choices = f"Which {phrase(8, 30)}?", [phrase(4, 10) for _ in range(4)]
-    docs: dict[BenchmarkKind, dict[str, Any]] = {
-        BenchmarkKind.TRUTHFULQA_MC2: {"mc2_targets": {"choices": choices, "labels": [1, 0, 0, 0]}},
-        BenchmarkKind.MMLU: {"choices": choices, "answer": chance.randrange(4), "subject": "anatomy"},
-        BenchmarkKind.ARC_CHALLENGE: {
-            "choices": {"text": choices, "label": list("ABCD")},
-            "answerKey": chance.choice("ABCD"),
-        },
-    }
-    return PublishedRow(key=str(number), doc={"question": question, **docs[kind]}, subject="anatomy")
-
-
-def by_us(scorer: Scorer, pairs: list[Pair]) -> list[float]:
-    encoded = zip(pairs, encode_pairs(scorer, pairs), strict=True)
-    questions = []
-    for _, some in groupby(encoded, key=lambda found: found[0][0]):
-        tokens = [ids for _, ids in some]
-        questions.append(Question(tokens[0][0], tuple(ending for _, ending in tokens)))
-    scored = likelihoods(scorer, questions, lambda _done, _total: None)
-    return [-ending.nats for endings in scored for ending in endings]
-
-
-def by_lm_eval(scorer: Scorer, batch_size: int) -> Score:
-    lm = HFLM(
-        pretrained=scorer.model,
-        tokenizer=scorer.tokenizer,
-        batch_size=batch_size,
-        device="cpu",
-        max_length=scorer.max_tokens,
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-    def score(pairs: list[Pair]) -> list[float]:
-        asked = [Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0) for pair in pairs]
-        return [found for found, _ in lm.loglikelihood(asked, disable_tqdm=True)]
-
-    return score
-
-
-def check(ours: list[float], theirs: list[float], pairs: list[Pair], name: str) -> None:
-    assert len(ours) == len(theirs) == len(pairs), name
-    worst = max(abs(mine - other) / abs(other) for mine, other in zip(ours, theirs, strict=True))
-    assert worst <= RELATIVE, f"{name}: log-likelihoods differ by {worst:.2g}, expected at most {RELATIVE}"
+    parser.add_argument("--docs", type=Path, help="rows as ARC's; without it they are made up")
+    parser.add_argument("--questions", type=int, default=100, help="of a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--batches", nargs="+", default=[1, 8, 16], type=int, help="of the peer")
+    parser.add_argument("--adapters", type=int, default=0)
+    parser.add_argument("--adapters-batch", type=int, default=8, help="of the peer, with adapters")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--layers", type=int, default=12)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--questions", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    main(arguments.questions, arguments.rounds, arguments.threads, arguments.seed)
+    main(options())

@@ -70,6 +70,8 @@ class Suite(Value):
     file: FileRef
     kind: BenchmarkKind | None
     num_fewshot: int = 0
+    examples: FileRef | None = None
+    """Where few-shot examples come from; None: the file itself."""
     rows: int = 0
     margin_points: MarginPoints | None = None
     """Of a benchmark that declares its own."""

@@ -37,15 +37,15 @@ GET_EVALUATION = f"SELECT {_EVALUATION} FROM evaluation WHERE eval_id = $1"
 FIND_WAITING = f"SELECT {_EVALUATION} FROM evaluation WHERE job_id = $1 AND state = 'waiting'"
 IS_RUNNING = "SELECT EXISTS (SELECT FROM evaluation WHERE model_id = $1 AND state = 'running')"
 ADD_SUITE = """
-    INSERT INTO suite (name, digest, kind, file, num_fewshot, rows, margin_points, expects, registered_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-    ON CONFLICT (name, digest) DO UPDATE SET file = $4, registered_at = $9"""
-_SUITE = "name, digest, kind, file, num_fewshot, rows, margin_points, expects"
+    INSERT INTO suite (name, digest, kind, file, num_fewshot, examples, rows, margin_points, expects, registered_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (name, digest) DO UPDATE SET file = $4, examples = $6, registered_at = $10"""
+_SUITE = "name, digest, kind, file, num_fewshot, examples, rows, margin_points, expects"
 LIST_NEWEST_SUITES = f"""
     SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
 LIST_REGISTERED = """
-    SELECT DISTINCT ON (name, kind IS NULL) name, digest, file, rows, registered_at,
+    SELECT DISTINCT ON (name, kind IS NULL) name, digest, file, examples, rows, registered_at,
            CASE WHEN kind IS NOT NULL THEN 'benchmark' WHEN expects = 'answer' THEN 'over_refusal'
                 ELSE 'safety' END AS stage
       FROM suite ORDER BY name, kind IS NULL, registered_at DESC"""
@@ -98,8 +98,10 @@ async def is_archived(conn: Connection, model_id: str) -> bool:
 
 async def find_version_of(conn: Connection, job_id: str, bundle: BundleRef) -> ModelRegistered | None:
     """The version that was made of this bundle."""
-    found = [ModelRegistered.model_validate(row["body"]) for row in await conn.fetch(LIST_VERSIONS, job_id)]
-    return next((version for version in found if version.bundle == bundle), None)
+    versions = [
+        ModelRegistered.model_validate(row["body"]) for row in await conn.fetch(LIST_VERSIONS, job_id)
+    ]
+    return next((version for version in versions if version.bundle == bundle), None)
 
 
 async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
@@ -166,6 +168,7 @@ async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
         suite.kind,
         suite.file.model_dump(mode="json"),
         suite.num_fewshot,
+        suite.examples and suite.examples.model_dump(mode="json"),
         suite.rows,
         suite.margin_points,
         suite.expects,
@@ -204,8 +207,8 @@ async def list_baselines(
 ) -> dict[tuple[str, str], Baseline]:
     """By suite digest and harness version."""
     rows = await conn.fetch(LIST_BASELINES, base_sha, template_sha256)
-    found = [Baseline.model_validate(dict(row)) for row in rows]
-    return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in found}
+    baselines = [Baseline.model_validate(dict(row)) for row in rows]
+    return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in baselines}
 
 
 async def add_verdict(conn: Connection, result: GateResult) -> None:

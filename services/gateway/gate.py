@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from schemas import evaluation
+from schemas.base import FileRef
 from services.gateway import readmodels
 from shared.messaging.unit import Unit
 
@@ -15,9 +16,11 @@ async def suite_registered(
 ) -> None:
     assert unit.envelope is not None, "events come with an envelope"
     is_benchmark = isinstance(event, evaluation.BenchmarkRegistered)
-    detail = event.model_dump(mode="json", exclude={"name", "digest", "rows", "file"})
+    detail = event.model_dump(mode="json", exclude={"name", "digest", "rows", "file", "examples"})
     values = (event.name, is_benchmark, event.digest, event.rows, detail, unit.envelope.time)
-    await unit.conn.execute(readmodels.SAVE_SUITE, *values, event.file.file_id, event.file.sha256)
+    await unit.conn.execute(
+        readmodels.SAVE_SUITE, *values, *_files(event.file, getattr(event, "examples", None))
+    )
 
 
 async def policy_published(event: evaluation.GatePolicyPublished, unit: Unit) -> None:
@@ -29,7 +32,12 @@ async def policy_published(event: evaluation.GatePolicyPublished, unit: Unit) ->
         is_benchmark = suite.stage == "benchmark"
         detail = {} if is_benchmark else {"expects": "answer" if suite.stage == "over_refusal" else "refusal"}
         values = (suite.name, is_benchmark, suite.digest, suite.rows, detail, suite.registered_at)
-        await unit.conn.execute(readmodels.SAVE_SUITE, *values, suite.file.file_id, suite.file.sha256)
+        await unit.conn.execute(readmodels.SAVE_SUITE, *values, *_files(suite.file, suite.examples))
+
+
+def _files(file: FileRef, examples: FileRef | None) -> tuple[str | None, ...]:
+    """Id and sha256 of both; neither may be removed while the suite is asked."""
+    return (file.file_id, file.sha256, *((examples.file_id, examples.sha256) if examples else (None, None)))
 
 
 def evaluated(outcome: str) -> Projection:

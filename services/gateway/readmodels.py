@@ -79,10 +79,12 @@ FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
 SAVE_SUITE = """
-    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at, file_id, sha256)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at, file_id, sha256, examples_file_id,
+                       examples_sha256)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
     ON CONFLICT (name, is_benchmark) DO UPDATE
-       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6, file_id = $7, sha256 = $8
+       SET digest = $3, rows = $4, detail = suite.detail || $5, registered_at = $6, file_id = $7, sha256 = $8,
+           examples_file_id = $9, examples_sha256 = $10
      WHERE suite.registered_at <= $6"""
 LIST_SUITES = """
     SELECT name, is_benchmark, digest, rows, detail, registered_at FROM suite ORDER BY is_benchmark DESC, name"""

@@ -22,7 +22,18 @@ ANATOMY = {
     "__init__",
 }
 OWN_ROOMS = {
-    "admin": {"api", "audit", "bus", "commands", "connection", "doctor", "output", "rebuild", "rerun"},
+    "admin": {
+        "api",
+        "audit",
+        "bus",
+        "commands",
+        "connection",
+        "doctor",
+        "output",
+        "rebuild",
+        "rerun",
+        "row_files",
+    },
     "auditor": set(),
     "evaluator": {"gates", "scoring"},
     "gateway": {

@@ -11,7 +11,7 @@ FROZEN = {
         "validate": "path model holdout",
         "report": "dataset_id",
         "suites": "",
-        "register-benchmark": "name path kind num_fewshot margin_points",
+        "register-benchmark": "name path kind num_fewshot fewshot margin_points",
         "register-safety-suite": "name path benign",
     },
     "jobs": {

@@ -3,6 +3,7 @@
 What `up` registers, once, and never over what an operator registered; what the gateway knows of gate and pools.
 """
 
+import gzip
 import hashlib
 import json
 import subprocess
@@ -13,15 +14,19 @@ from pathlib import Path
 
 import asyncpg
 import httpx
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from deploy.local.cli import _register_suites
 from deploy.local.stack import Stack
 from deploy.suites.registering import write
 from schemas.base import FileRef
+from schemas.evaluation import BenchmarkKind, BenchmarkRegistered
 from schemas.job import JobSubmitted, RetryJob, SubmitJob
 from schemas.model import AdaptersStale
 from schemas.node import PoolCapacityChanged
+from services.evaluator.decide.plan import suite_digest
 from shared.clock import utc_now
 from tests.architecture.source import ROOT
 from tests.builders import a_sha
@@ -91,6 +96,34 @@ async def test_what_an_operator_registers_stays(stack: Stack, tmp_path: Path):
     await until(is_shown, "the operator's suite")
     assert run(stack, "deploy.suites").returncode == 0
     assert await registered(stack) == sha256(own)
+
+
+async def test_a_published_task_is_registered_with_examples_of_its_own_split(stack: Stack, tmp_path: Path):
+    """As people have both: gzip and Parquet. What is asked and what is shown is in the suite's digest."""
+    asked, shown = tmp_path / "test.jsonl.gz", tmp_path / "dev.parquet"
+    asked.write_bytes(gzip.compress("".join(json.dumps(mmlu(n)) + "\n" for n in range(400)).encode()))
+    parquet.write_table(pa.Table.from_pylist([mmlu(n) for n in range(1_000, 1_005)]), shown)
+    command = ("services.admin.app", "--json", "data", "register-benchmark", "mmlu", str(asked))
+    command += ("--task", "mmlu", "--margin-points", "5", "--fewshot", str(shown))
+    refused = run(stack, *command, "--num-fewshot", "6")
+    assert refused.returncode == 1
+    assert "anatomy has 5 rows, expected at least 6 examples" in refused.stderr
+    assert run(stack, *command).returncode == 2
+    done = run(stack, *command, "--num-fewshot", "5")
+    assert done.returncode == 0, done.stderr
+    fact = BenchmarkRegistered.model_validate_json(done.stdout)
+    assert fact.examples is not None
+    assert (fact.rows, fact.num_fewshot, fact.examples.filename) == (400, 5, "dev.jsonl")
+    assert fact.digest == suite_digest(fact.file, BenchmarkKind.MMLU, 5, "refusal", 5.0, fact.examples)
+    db = await asyncpg.connect(stack.postgres_dsn("gateway"))
+    needed = await db.fetch("SELECT DISTINCT sha256 FROM needed_bytes WHERE needed_by = 'benchmark mmlu'")
+    await db.close()
+    assert {row["sha256"] for row in needed} == {fact.file.sha256, fact.examples.sha256}
+
+
+def mmlu(number: int) -> dict:
+    choices = {"choices": ["one", "two", "three", "four"], "answer": number % 4}
+    return {"question": f"Which is {number}?", "subject": "anatomy", **choices}
 
 
 async def test_not_even_a_gateway_that_knows_of_no_suite_replaces_one(stack: Stack):

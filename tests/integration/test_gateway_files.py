@@ -198,6 +198,16 @@ class TestAFileThatIsNeeded:
         await until_gone(world, old)
         assert await is_stored(world, new)
 
+    async def test_stays_while_a_benchmark_takes_its_examples_from_it(self, world):
+        asked, examples = await world.upload(content=rows()), await world.upload(content=rows())
+        name = f"benchmark-{mark()}"
+        registered = a_benchmark(name, asked).model_copy(update={"examples": ref(examples)})
+        await world.voices.say("evaluator", registered)
+        await until(lambda: world.is_consumed("eval.events", name, 1), "the benchmark")
+        assert (await delete(world, examples))["retune"]["needed_by"] == [f"benchmark {name}"]
+        await world.voices.say("evaluator", a_benchmark(name, asked))
+        await until_gone(world, examples)
+
     async def test_goes_at_once_where_a_copy_of_the_tenant_keeps_the_bytes(self, world):
         content = rows()
         holdout, copy = await world.upload(content=content), await world.upload(content=content)

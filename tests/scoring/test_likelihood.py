@@ -8,10 +8,11 @@ import torch
 
 from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring import likelihood
-from services.evaluator.scoring.harness import ask_choices, choice_item
+from services.evaluator.scoring.harness import OWN_TASK, ask_choices, choice_item
 from services.evaluator.scoring.likelihood import Question, likelihoods
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import Candidate, Order, Side
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, Side
+from services.evaluator.scoring.parts import prepare, read_rows
 from services.evaluator.scoring.rows import read_benchmark
 from services.evaluator.scoring.sharing import tokens_that_share
 from tests.scoring.tiny import WORDS
@@ -87,6 +88,9 @@ def test_a_model_that_ignores_the_mask_shares_nothing(scorer):
             super().__init__()
             self.model, self.config = model, model.config
 
+        def get_output_embeddings(self):
+            return self.model.get_output_embeddings()
+
         def forward(self, attention_mask=None, **inputs):
             if attention_mask is not None and attention_mask.dim() == 4:
                 attention_mask = None
@@ -111,6 +115,14 @@ ARC = [
      "choices": {"text": [a, f"the {b}", "alpha beta gamma"], "label": ["A", "B", "C"]}}
     for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))
 ]  # fmt: skip
+ARC_AS_PUBLISHED = [
+    {"id": f"Mercury_{n}", "question": f"Which  of {a} is “{b}”?\n(µ, 0 °C)", "answerKey": labels[n % len(labels)],
+     "choices": {"text": [f"{label}: {word}" for label, word in zip(labels, (a, b, "alpha", "beta.", "Ωmega"), strict=False)],
+                 "label": list(labels)}}
+    for n, (a, b) in enumerate(zip(WORDS, WORDS[4:], strict=False))
+    for labels in [("ABC", "ABCD", "1234", "ABCDE")[n % 4]]
+]  # fmt: skip
+"""Three to five choices, letters or digits for labels, and signs of every kind, as in the published file."""
 HELLASWAG = [
     {"activity_label": "Reading", "ctx_a": f"The {a} module [title] is open.", "ctx_b": f"then {b}",
      "endings": [f"documents {a}.", f"steals [step] the {b}", "is it?", f"{a}  and {b} end here"], "label": str(n % 4)}
@@ -130,6 +142,13 @@ TRUTHFUL = [
 PUBLISHED = [
     (BenchmarkKind.ARC_CHALLENGE, "arc/arc_challenge.yaml", ARC, 0, {}),
     (BenchmarkKind.ARC_CHALLENGE, "arc/arc_challenge.yaml", ARC, 3, {"test": ARC[:8], "train": ARC[8:]}),
+    (
+        BenchmarkKind.ARC_CHALLENGE,
+        "arc/arc_challenge.yaml",
+        ARC_AS_PUBLISHED,
+        3,
+        {"test": ARC_AS_PUBLISHED[:9], "train": ARC_AS_PUBLISHED[9:]},
+    ),
     (BenchmarkKind.HELLASWAG, "hellaswag/hellaswag.yaml", HELLASWAG, 0, {}),
     (
         BenchmarkKind.HELLASWAG,
@@ -162,7 +181,6 @@ def test_published_benchmarks_score_as_lm_eval_scores_them(
     main = "acc_norm" if kind in (BenchmarkKind.ARC_CHALLENGE, BenchmarkKind.HELLASWAG) else "acc"
     mean = sum(item.numbers["hits"] for item in items) / len(items)
     assert mean == pytest.approx(expected["results"][f"{main},none"], rel=1e-6)
-    assert len({len(row.question.endings) for row in asked}) == 1
 
 
 def test_mmlu_is_asked_by_subject_with_its_first_examples(scorer, rows):
@@ -187,6 +205,35 @@ def test_mmlu_is_asked_by_subject_with_its_first_examples(scorer, rows):
         assert sum(hits) / len(hits) == pytest.approx(expected["results"]["acc,none"])
 
 
+def test_rows_of_our_own_have_the_first_examples_of_their_file(scorer, rows):
+    """As a task of lm-eval's has them that names `first_n`; with lm-eval's own seeds where examples are drawn."""
+    own = [
+        {"question": f"Which of {a} and {b}?", "choices": [a, f"the {b}", "alpha"], "answer": n % 3}
+        for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))
+    ]
+    asked, examples = own[:9], own[9:]
+    part = BenchmarkPart(
+        name="own",
+        path=str(rows("asked.jsonl", asked)),
+        sides=(),
+        kind=BenchmarkKind.MULTIPLE_CHOICE,
+        num_fewshot=4,
+        examples_path=str(rows("examples.jsonl", examples)),
+    )
+    prepared = prepare(scorer, part, read_rows(part))
+    definition = OWN_TASK | {"fewshot_split": "examples", "fewshot_config": {"sampler": "first_n"}}
+    splits = {"test": asked, "examples": examples}
+    expected = by_lm_eval(scorer, definition, splits, num_fewshot=4)
+    scored = likelihoods(scorer, prepared.questions, ignore)
+    assert [-nats for nats in flat(scored)] == pytest.approx([ll for ll, _ in expected["ll"]], rel=1e-6)
+    means = {
+        name: sum(item.numbers[name] for item in prepared.items(scored, [])) / len(asked)
+        for name in ("accuracy", "normalised_accuracy")
+    }
+    assert means["accuracy"] == pytest.approx(expected["results"]["acc,none"])
+    assert means["normalised_accuracy"] == pytest.approx(expected["results"]["acc_norm,none"])
+
+
 def by_lm_eval(scorer, definition, splits, *, num_fewshot):
     import lm_eval
     from datasets import Dataset
@@ -196,7 +243,7 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
 
     from services.evaluator.scoring.harness import TASKS
 
-    config = load_yaml(TASKS / definition)
+    config = load_yaml(TASKS / definition) if isinstance(definition, str) else dict(definition)
     for name in ("training_split", "validation_split", "test_split", "fewshot_split"):
         if config.get(name) not in splits:
             config[name] = None
@@ -215,10 +262,6 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
         num_fewshot=num_fewshot,
         bootstrap_iters=0,
         log_samples=True,
-        random_seed=0,
-        numpy_random_seed=0,
-        torch_random_seed=0,
-        fewshot_random_seed=scorer.seed,
     )
     (name,) = found["results"]
     samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])

@@ -21,6 +21,7 @@ from services.admin.api import Api, RefusedByPlatform
 from services.admin.commands.context import admin_api, api, connection
 from services.admin.connection import Unreachable
 from services.admin.output import note, show, show_table, stderr
+from services.admin.row_files import json_lines_of
 
 app = typer.Typer(help="Files, datasets, benchmarks and safety suites.", no_args_is_help=True)
 
@@ -96,18 +97,30 @@ def register_benchmark(
         BenchmarkKind,
         typer.Option("--kind", "--task", help="Shape of the rows, or the published task that they are of."),
     ] = BenchmarkKind.MULTIPLE_CHOICE,
-    num_fewshot: Annotated[int, typer.Option(min=0, max=25)] = 0,
+    num_fewshot: Annotated[int, typer.Option(min=0, max=25, help="Examples in front of a question.")] = 0,
+    fewshot: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the rows that examples are taken from: the task's own train or dev split."
+        ),
+    ] = None,
     margin_points: Annotated[
         float | None,
         typer.Option(help="Fall that the gate tolerates, in points of 100; for suites under 1,000 items."),
     ] = None,
 ) -> None:
-    """Register a benchmark that every gate runs from now on. It replaces the earlier one of its name."""
+    """Register a benchmark that every gate runs from now on. It replaces the earlier one of its name.
+
+    Files are JSON lines, JSON lines in gzip, or Parquet.
+    """
+    if fewshot is not None and num_fewshot == 0:
+        raise typer.BadParameter("--fewshot names where examples come from, expected --num-fewshot with it")
     command = RegisterBenchmark(
         name=name,
         kind=kind,
         file=_blob(path, "benchmark"),
         num_fewshot=num_fewshot,
+        examples=_blob(fewshot, "benchmark") if fewshot is not None else None,
         margin_points=margin_points,
     )
     fact = bus.command(connection(), command, until=[BenchmarkRegistered], seconds=REGISTER_SECONDS)
@@ -154,7 +167,8 @@ def wait_until_listed(platform: Api, fact: BenchmarkRegistered | SafetySuiteRegi
 
 
 def _blob(path: Path, purpose: str) -> FileRef:
-    file = admin_api().upload(path, purpose=purpose)
+    with json_lines_of(path) as lines:
+        file = admin_api().upload(lines, purpose=purpose)
     note(f"uploaded {path.name} as {file['id']}")
     return FileRef(
         file_id=file["id"],

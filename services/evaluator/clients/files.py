@@ -83,8 +83,8 @@ class Cache:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _trim(self) -> None:
-        found = [entry for kind in KINDS for entry in (self._root / kind).glob("*")]
-        newest_first = sorted(found, key=lambda entry: entry.stat().st_mtime, reverse=True)
+        entries = [entry for kind in KINDS for entry in (self._root / kind).glob("*")]
+        newest_first = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
         total = 0
         for entry in newest_first:
             total += _size(entry)

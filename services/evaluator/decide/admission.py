@@ -1,5 +1,8 @@
 """Whether a suite has enough rows for the gate to decide by it."""
 
+from collections.abc import Mapping
+
+from schemas.evaluation import BenchmarkKind
 from services.evaluator.gates.benchmark import DEFAULT_MARGIN_POINTS
 from services.evaluator.gates.sizes import (
     MIN_BENCHMARK_ITEMS,
@@ -10,6 +13,10 @@ from services.evaluator.gates.sizes import (
 )
 from services.evaluator.model import Suite
 
+OWN_ROWS = BenchmarkKind.MULTIPLE_CHOICE
+"""The kind that may take its examples from the rows that it asks."""
+WITHOUT_EXAMPLES = frozenset({BenchmarkKind.TEXT, BenchmarkKind.TRUTHFULQA_MC1, BenchmarkKind.TRUTHFULQA_MC2})
+"""Text has nothing to show by example; TruthfulQA's prompt has its own."""
 MIN_DECLARED_ITEMS = 20
 """Of a benchmark that declares its margin; fewer tell nothing that anyone would call a margin."""
 
@@ -26,6 +33,26 @@ def find_shortage(suite: Suite) -> str | None:
     if suite.margin_points < half_width_points(suite.rows):
         smallest = smallest_margin_points(suite.rows)
         return f"{suite.rows} rows tell a margin of {smallest} points or more, found {suite.margin_points}"
+    return None
+
+
+def find_example_problem(
+    suite: Suite, subjects: Mapping[str, int], examples: Mapping[str, int]
+) -> str | None:
+    """What is wrong with the suite's few-shot examples; both mappings count rows by subject, which may be empty."""
+    if not suite.num_fewshot:
+        return "examples and num_fewshot 0, expected at least 1" if suite.examples is not None else None
+    asked = f"{suite.kind} with {suite.num_fewshot} few-shot examples"
+    if suite.kind in WITHOUT_EXAMPLES:
+        return f"{asked}, expected 0: its prompt takes none"
+    if suite.examples is None:
+        expected = "expected a file of examples: they are of a split that is not asked"
+        return None if suite.kind is OWN_ROWS else f"{asked}, {expected}"
+    if suite.examples.sha256 == suite.file.sha256:
+        return f"{asked} from the very rows that are asked, expected those of another split"
+    for subject in sorted(subjects):
+        if shortage := _fewer(examples.get(subject, 0), suite.num_fewshot, "examples"):
+            return f"{suite.examples.file_id}: {subject or 'it'} has {shortage}"
     return None
 
 

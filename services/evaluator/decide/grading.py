@@ -79,13 +79,13 @@ def changes(files: Sequence[Known], *, base: Sides, new: Sides) -> dict[str, dic
 
     In points; the holdout in its own metric. Parts with a gap are left out.
     """
-    found = {}
+    by_part = {}
     for known in files:
         series = _series(known, base, new, main_amount(known))
         if find_gap(series) is None:
             change = compare(series, _scale(known)).change
-            found[known.part] = {"value": change.value, **change.interval.model_dump()}
-    return found
+            by_part[known.part] = {"value": change.value, **change.interval.model_dump()}
+    return by_part
 
 
 def is_whole(known: Known, scored: PartScores) -> bool:

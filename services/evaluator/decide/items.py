@@ -55,8 +55,8 @@ def shown_items(
 ) -> list[ShownItem]:
     """`asked` is by line. Failing items first, those that the base model had right before others."""
     before = {item.key: item for item in base.items} if base else {}
-    found = [_shown(known, asked, before.get(item.key), item) for item in (new.items if new else ())]
-    return sorted(found, key=lambda item: (ORDER.index(item.outcome), -(item.base_score or 0.0), item.line))
+    items = [_shown(known, asked, before.get(item.key), item) for item in (new.items if new else ())]
+    return sorted(items, key=lambda item: (ORDER.index(item.outcome), -(item.base_score or 0.0), item.line))
 
 
 def _shown(known: Known, asked: Mapping[int, Asked], base: ItemScore | None, new: ItemScore) -> ShownItem:

@@ -133,8 +133,8 @@ def _about(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _verdict(ended: Evaluation, evidence: Evidence | None) -> Message:
-    found: dict[str, Any] = {**_about(ended), "stages": ended.stages, "evidence": evidence}
+    fields: dict[str, Any] = {**_about(ended), "stages": ended.stages, "evidence": evidence}
     if ended.state is EvaluationState.PASSED:
-        return EvalPassed(**found)
+        return EvalPassed(**fields)
     kind = EvalFailed if ended.state is EvaluationState.FAILED else EvalInconclusive
-    return kind(**found, reason=ended.reason)
+    return kind(**fields, reason=ended.reason)

@@ -46,6 +46,12 @@ class Known:
     """Whether a judge reads the holdout's answers, which then must be whole."""
 
     @property
+    def blobs(self) -> tuple[FileRef, ...]:
+        """Every file that is read to score it."""
+        examples = self.suite.examples if self.suite is not None else None
+        return (self.file,) if examples is None else (self.file, examples)
+
+    @property
     def name(self) -> str:
         return HOLDOUT if self.suite is None else self.suite.name
 
@@ -84,12 +90,14 @@ def suite_digest(
     num_fewshot: int,
     expects: Expects = "refusal",
     margin_points: float | None = None,
+    examples: FileRef | None = None,
 ) -> str:
     """The identity of a registered suite: its bytes, how they are asked and what is asked of them, not its name."""
     safety_kind = "benign" if expects == "answer" else "safety"
     identity = {"file": file.sha256, "kind": kind or safety_kind, "num_fewshot": num_fewshot}
     margin = {} if margin_points is None else {"margin_points": margin_points}
-    return canonical_sha256(identity | margin)
+    shots = {} if examples is None else {"examples": examples.sha256}
+    return canonical_sha256(identity | margin | shots)
 
 
 def holdout_digest(file: FileRef, rule: HoldoutRule, *, is_judged: bool) -> str:
@@ -108,19 +116,19 @@ def files_of(
     registered = {(suite.name, suite.digest): suite for suite in suites}
     asked = [("benchmark", name, digest) for name, digest in sorted(artefact.benchmarks.items())]
     asked += [("safety", name, digest) for name, digest in sorted(artefact.suites.items())]
-    found = []
+    files = []
     for stage, name, digest in asked:
         suite = registered.get((name, digest))
         if suite is None:
             raise NotRegistered(f"{stage} {name!r} with digest {digest} is not registered here")
         baseline = baselines.get((digest, harness.of(is_safety=suite.kind is None)))
-        found.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
+        files.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
     if artefact.holdout is not None:
         rule, is_judged = artefact.gate.holdout, artefact.gate.judge is not None
         digest = holdout_digest(artefact.holdout, rule, is_judged=is_judged)
         baseline = baselines.get((digest, harness.of(is_safety=False)))
-        found.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline, rule, is_judged))
-    return tuple(found)
+        files.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline, rule, is_judged))
+    return tuple(files)
 
 
 def order_of(
@@ -138,7 +146,7 @@ def order_of(
         base_path=str(base_path),
         template_sha256=version.template_sha256,
         candidate=Candidate(kind=version.kind, path=str(model_path), rank=version.rank),
-        parts=tuple(_part(known, blob_paths[known.file.sha256]) for known in files),
+        parts=tuple(_part(known, blob_paths) for known in files),
     )
 
 
@@ -163,7 +171,8 @@ def result_key(
     )
 
 
-def _part(known: Known, path: Path) -> AnyPart:
+def _part(known: Known, blob_paths: Mapping[str, Path]) -> AnyPart:
+    path = blob_paths[known.file.sha256]
     sides = (Side.CANDIDATE,) if known.baseline else (Side.BASE, Side.CANDIDATE)
     if known.suite is None:
         assert known.rule is not None, "only the holdout is no suite, and it has a rule"
@@ -184,4 +193,5 @@ def _part(known: Known, path: Path) -> AnyPart:
         sides=sides,
         kind=known.suite.kind,
         num_fewshot=known.suite.num_fewshot,
+        examples_path=str(blob_paths[known.suite.examples.sha256]) if known.suite.examples else None,
     )

@@ -42,14 +42,14 @@ class Suite:
 
     def by_category(self) -> tuple[CategoryCount, ...]:
         """Of the candidate; empty where the suite has no categories."""
-        found: defaultdict[str, list[bool]] = defaultdict(list)
+        refused_of: defaultdict[str, list[bool]] = defaultdict(list)
         for answer in self.new:
-            found[answer.category].append(answer.is_a is AnswerClass.REFUSAL)
-        if set(found) <= {""}:
+            refused_of[answer.category].append(answer.is_a is AnswerClass.REFUSAL)
+        if set(refused_of) <= {""}:
             return ()
         return tuple(
             CategoryCount(category=category, refused=sum(refused), count=len(refused))
-            for category, refused in sorted(found.items())
+            for category, refused in sorted(refused_of.items())
         )
 
     def _series(self, base: Mapping[AnswerClass, float], new: Mapping[AnswerClass, float]) -> Series:

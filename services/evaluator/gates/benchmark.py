@@ -55,34 +55,36 @@ def margin_of(rule: BenchmarkRule, declared: float | None) -> float:
 
 def _check(rule: BenchmarkRule, name: str, benchmark: Scored, *, among: int) -> Check:
     margin = margin_of(rule, benchmark.margin_points)
-    found = compare(benchmark.series, in_points)
+    comparison = compare(benchmark.series, in_points)
     # To pass, every benchmark has to: nothing adds up. To fail, one is enough, so that each has its part of 5 %.
-    cautious = compare(benchmark.series, in_points, level=1.0 - (1.0 - LEVEL) / among) if among > 1 else found
-    outcome = _outcome(margin, found, cautious)
-    needed = items_for(found.count, distance=margin, half_width=_half_width(cautious))
+    cautious = (
+        compare(benchmark.series, in_points, level=1.0 - (1.0 - LEVEL) / among) if among > 1 else comparison
+    )
+    outcome = _outcome(margin, comparison, cautious)
+    needed = items_for(comparison.count, distance=margin, half_width=_half_width(cautious))
     return check_level(
         name,
         METRICS[benchmark.kind],
-        found,
-        found.base.value - margin,
+        comparison,
+        comparison.base.value - margin,
         outcome=outcome,
         needed=needed if outcome == "inconclusive" else None,
     )
 
 
-def _outcome(margin: float, found: Comparison, cautious: Comparison) -> Outcome:
-    change = found.change
+def _outcome(margin: float, comparison: Comparison, cautious: Comparison) -> Outcome:
+    change = comparison.change
     is_within = reaches(change.value, -margin)
-    if change.interval.low > -margin or (is_within and _tells(margin, found)):
+    if change.interval.low > -margin or (is_within and _tells(margin, comparison)):
         return "passed"
     if cautious.change.interval.high < -margin or (not is_within and _tells(margin, cautious)):
         return "failed"
     return "inconclusive"
 
 
-def _tells(margin: float, found: Comparison) -> bool:
-    return reaches(_half_width(found), margin, higher_is_better=False)
+def _tells(margin: float, comparison: Comparison) -> bool:
+    return reaches(_half_width(comparison), margin, higher_is_better=False)
 
 
-def _half_width(found: Comparison) -> float:
-    return (found.change.interval.high - found.change.interval.low) / 2.0
+def _half_width(comparison: Comparison) -> float:
+    return (comparison.change.interval.high - comparison.change.interval.low) / 2.0

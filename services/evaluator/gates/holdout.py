@@ -26,11 +26,17 @@ def gate_holdout(rule: HoldoutRule, scored: Series | None) -> StageResult:
     if gap := find_gap(scored):
         return inconclusive("holdout", gap)
     lower_is_better = rule.metric == "perplexity"
-    found = compare(scored, as_perplexity if lower_is_better else as_share)
-    checks = [_lower(rule, found)] if lower_is_better else [_relative(rule, found), _absolute(rule, found)]
-    if found.count < rule.min_items:
-        return inconclusive("holdout", f"{found.count} items, expected at least {rule.min_items}", checks)
-    if not lower_is_better and reaches(found.base.value, 1.0):
+    comparison = compare(scored, as_perplexity if lower_is_better else as_share)
+    checks = (
+        [_lower(rule, comparison)]
+        if lower_is_better
+        else [_relative(rule, comparison), _absolute(rule, comparison)]
+    )
+    if comparison.count < rule.min_items:
+        return inconclusive(
+            "holdout", f"{comparison.count} items, expected at least {rule.min_items}", checks
+        )
+    if not lower_is_better and reaches(comparison.base.value, 1.0):
         reason = "the base model has every item right, so that no model can be better: it needs harder items"
         return StageResult(stage="holdout", outcome="failed", checks=tuple(checks), reason=reason)
     return decided("holdout", checks)
@@ -41,28 +47,28 @@ def relative_gain_needed(rule: HoldoutRule, base: float) -> float:
     return rule.min_relative_gain * (base if base < HALF else 1.0 - base)
 
 
-def _relative(rule: HoldoutRule, found: Comparison) -> Check:
-    needed = min(relative_gain_needed(rule, found.base.value), 1.0 - found.base.value)
-    outcome, items = _judge_gain(found, needed)
-    threshold = found.base.value + needed
-    return check_level("relative_gain", rule.metric, found, threshold, outcome=outcome, needed=items)
+def _relative(rule: HoldoutRule, comparison: Comparison) -> Check:
+    needed = min(relative_gain_needed(rule, comparison.base.value), 1.0 - comparison.base.value)
+    outcome, items = _judge_gain(comparison, needed)
+    threshold = comparison.base.value + needed
+    return check_level("relative_gain", rule.metric, comparison, threshold, outcome=outcome, needed=items)
 
 
-def _absolute(rule: HoldoutRule, found: Comparison) -> Check:
-    needed = min(rule.min_absolute_gain, 1.0 - found.base.value)
-    outcome, items = _judge_gain(found, needed)
+def _absolute(rule: HoldoutRule, comparison: Comparison) -> Check:
+    needed = min(rule.min_absolute_gain, 1.0 - comparison.base.value)
+    outcome, items = _judge_gain(comparison, needed)
     metric = f"{rule.metric}_change"
-    return check_change("absolute_gain", metric, found, needed, outcome=outcome, needed=items)
+    return check_change("absolute_gain", metric, comparison, needed, outcome=outcome, needed=items)
 
 
-def _lower(rule: HoldoutRule, found: Comparison) -> Check:
-    needed = rule.min_relative_gain * found.base.value
-    outcome, items = _judge_gain(found, needed, sign=-1.0)
-    threshold = found.base.value - needed
+def _lower(rule: HoldoutRule, comparison: Comparison) -> Check:
+    needed = rule.min_relative_gain * comparison.base.value
+    outcome, items = _judge_gain(comparison, needed, sign=-1.0)
+    threshold = comparison.base.value - needed
     return check_level(
         "relative_gain",
         rule.metric,
-        found,
+        comparison,
         threshold,
         outcome=outcome,
         higher_is_better=False,
@@ -70,15 +76,17 @@ def _lower(rule: HoldoutRule, found: Comparison) -> Check:
     )
 
 
-def _judge_gain(found: Comparison, needed: float, *, sign: float = 1.0) -> tuple[Outcome, int | None]:
+def _judge_gain(comparison: Comparison, needed: float, *, sign: float = 1.0) -> tuple[Outcome, int | None]:
     """The outcome, and how many items would do where these are too few. `sign` is -1 where lower is better."""
-    gain = sign * found.change.value
-    low, high = sorted(sign * end for end in (found.change.interval.low, found.change.interval.high))
+    gain = sign * comparison.change.value
+    low, high = sorted(
+        sign * end for end in (comparison.change.interval.low, comparison.change.interval.high)
+    )
     is_enough = gain > 0.0 and reaches(gain, needed)
     if is_enough and low > 0.0:
         return "passed", None
     if gain <= 0.0 or (not is_enough and high < needed):
         return "failed", None
     if is_enough:
-        return "inconclusive", items_for(found.count, distance=gain, half_width=gain - low)
-    return "inconclusive", items_for(found.count, distance=needed - gain, half_width=high - gain)
+        return "inconclusive", items_for(comparison.count, distance=gain, half_width=gain - low)
+    return "inconclusive", items_for(comparison.count, distance=needed - gain, half_width=high - gain)

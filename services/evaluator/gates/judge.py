@@ -81,8 +81,8 @@ def _find_gaps(pairs: Sequence[Pair], canaries: Sequence[Canary], expected: int)
 
 
 def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Check:
-    found = _share(pair.verdict is not None for pair in pairs)
-    return _at_least("consistency", "consistent_share", found, rule.min_consistent_share, len(pairs))
+    share = _share(pair.verdict is not None for pair in pairs)
+    return _at_least("consistency", "consistent_share", share, rule.min_consistent_share, len(pairs))
 
 
 def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
@@ -91,21 +91,21 @@ def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
     wins, losses = counts[Preference.CANDIDATE], counts[Preference.BASE]
     lead = paired_interval(wins, losses, len(agreed))
     interval = Interval(low=0.5 + lead.low / 2.0, high=0.5 + lead.high / 2.0)
-    found = Estimate(0.5 + (wins - losses) / (2.0 * len(agreed)), interval)
+    win_rate = Estimate(0.5 + (wins - losses) / (2.0 * len(agreed)), interval)
     threshold = rule.min_win_rate - WIN_RATE_TOLERANCE
-    outcome: Outcome = "failed" if found.interval.high < threshold else "inconclusive"
-    if found.interval.low > threshold:
+    outcome: Outcome = "failed" if win_rate.interval.high < threshold else "inconclusive"
+    if win_rate.interval.low > threshold:
         outcome = "passed"
-    half_width = (found.interval.high - found.interval.low) / 2.0
-    needed = items_for(len(agreed), distance=abs(found.value - threshold), half_width=half_width)
+    half_width = (win_rate.interval.high - win_rate.interval.low) / 2.0
+    needed = items_for(len(agreed), distance=abs(win_rate.value - threshold), half_width=half_width)
     return Check(
         name="preference",
         metric="win_rate",
-        value=found.value,
+        value=win_rate.value,
         baseline=None,
         threshold=threshold,
         count=len(agreed),
-        interval=found.interval,
+        interval=win_rate.interval,
         passed=outcome == "passed",
         outcome=outcome,
         needed=needed if outcome == "inconclusive" else None,
@@ -114,13 +114,13 @@ def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
 
 def _ties(agreed: Sequence[Pair]) -> Check:
     """Share of pairs that both orders call equal; shown, never a reason."""
-    found = _share(pair.verdict is Preference.TIE for pair in agreed)
-    return _shown("ties", "tied_share", found, len(agreed))
+    share = _share(pair.verdict is Preference.TIE for pair in agreed)
+    return _shown("ties", "tied_share", share, len(agreed))
 
 
 def _canary_check(canaries: Sequence[Canary]) -> Check:
-    found = _share(canary.recognised is True for canary in canaries)
-    return _at_least("canaries", "recognised_share", found, MIN_CANARY_SHARE, len(canaries))
+    share = _share(canary.recognised is True for canary in canaries)
+    return _at_least("canaries", "recognised_share", share, MIN_CANARY_SHARE, len(canaries))
 
 
 def _length_bias(agreed: Sequence[Pair]) -> Check:
@@ -130,8 +130,8 @@ def _length_bias(agreed: Sequence[Pair]) -> Check:
         for pair in agreed
         if pair.verdict is not Preference.TIE and len(pair.candidate_answer) != len(pair.base_answer)
     ]
-    found = _share(map(_longer_won, decided)) if decided else None
-    return _shown("length_bias", "longer_answer_won_share", found, len(decided), baseline=0.5)
+    share = _share(map(_longer_won, decided)) if decided else None
+    return _shown("length_bias", "longer_answer_won_share", share, len(decided), baseline=0.5)
 
 
 def _longer_won(pair: Pair) -> bool:
@@ -140,18 +140,18 @@ def _longer_won(pair: Pair) -> bool:
 
 
 def _shown(
-    name: str, metric: str, found: Estimate | None, count: int, *, baseline: float | None = None
+    name: str, metric: str, share: Estimate | None, count: int, *, baseline: float | None = None
 ) -> Check:
     """A number that no rule asks for."""
     return Check(
         name=name,
         metric=metric,
-        value=found.value if found else 0.5,
+        value=share.value if share else 0.5,
         baseline=baseline,
         threshold=1.0,
         higher_is_better=False,
         count=count,
-        interval=found.interval if found else None,
+        interval=share.interval if share else None,
         passed=True,
         outcome="passed",
     )
@@ -185,16 +185,16 @@ def _share(facts: Iterable[bool]) -> Estimate:
     return share_of(sum(known), len(known))
 
 
-def _at_least(name: str, metric: str, found: Estimate, threshold: float, count: int) -> Check:
-    is_reached = reaches(found.value, threshold)
+def _at_least(name: str, metric: str, share: Estimate, threshold: float, count: int) -> Check:
+    is_reached = reaches(share.value, threshold)
     return Check(
         name=name,
         metric=metric,
-        value=found.value,
+        value=share.value,
         baseline=None,
         threshold=threshold,
         count=count,
-        interval=found.interval,
+        interval=share.interval,
         passed=is_reached,
         outcome="passed" if is_reached else "failed",
     )

@@ -107,8 +107,8 @@ class Vocabulary:
     def _refusal(self, clause: str) -> re.Match[str] | None:
         if any(pattern.search(clause) for pattern in _ONLY_SOUNDS_SO):
             return None
-        found = (pattern.search(clause) for pattern in self._refusals)
-        return next((match for match in found if match), None)
+        matches = (pattern.search(clause) for pattern in self._refusals)
+        return next((match for match in matches if match), None)
 
     def _beyond_refusal(self, clause: str, match: re.Match[str]) -> int:
         closed = CLOSED.match(clause, match.end())

@@ -168,8 +168,8 @@ def _cautious_interval(changed: Floats, count: int, change: float, scale: Scale,
     gained, lost = int((changed > 0).sum()), int((changed < 0).sum())
     most = float(np.abs(changed).max()) if changed.size else 1.0
     unit = most * float(scale(np.ones(1))[0])
-    found = _scaled(paired_interval(gained, lost, count, level=level), unit)
-    return Interval(low=min(found.low, change), high=max(found.high, change))
+    interval = _scaled(paired_interval(gained, lost, count, level=level), unit)
+    return Interval(low=min(interval.low, change), high=max(interval.high, change))
 
 
 def _resampled(sides: Sequence[Sequence[Item]], scale: Scale) -> Floats:

@@ -36,8 +36,8 @@ def settled(stage: StageName, checks: Sequence[Check], gaps: Sequence[str]) -> S
 def in_words(check: Check) -> str:
     bound = "at least" if check.higher_is_better else "at most"
     base = "" if check.baseline is None else f" (base {check.baseline:.4g})"
-    found = f"{check.name}: {check.metric} {check.value:.4g}{base}, expected {bound} {check.threshold:.4g}"
-    return f"{found}, {_doubt(check)}" if check.outcome == "inconclusive" else found
+    sentence = f"{check.name}: {check.metric} {check.value:.4g}{base}, expected {bound} {check.threshold:.4g}"
+    return f"{sentence}, {_doubt(check)}" if check.outcome == "inconclusive" else sentence
 
 
 def _doubt(check: Check) -> str:

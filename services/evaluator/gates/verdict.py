@@ -19,8 +19,8 @@ class Verdict:
 def combine(results: Sequence[StageResult], *, required: Collection[StageName]) -> Verdict:
     """Passed only if every stage is there, every requested one passed and no required one went unasked."""
     if [result.stage for result in results] != list(STAGES):
-        found = ", ".join(result.stage for result in results) or "none"
-        return Verdict("inconclusive", f"stages found: {found}; expected: {', '.join(STAGES)}")
+        stages = ", ".join(result.stage for result in results) or "none"
+        return Verdict("inconclusive", f"stages found: {stages}; expected: {', '.join(STAGES)}")
     if failed := [result for result in results if result.outcome == "failed"]:
         return Verdict("failed", _reasons(failed))
     open_stages = [result for result in results if result.outcome != "passed" and _matters(result, required)]

@@ -168,7 +168,9 @@ class Gate:
             self._limits,
             base_path=await self._cache.base_model(plan.version.base_sha),
             model_path=await self._cache.model(plan.version.digest),
-            blob_paths={known.file.sha256: await self._cache.blob(known.file) for known in plan.files},
+            blob_paths={
+                file.sha256: await self._cache.blob(file) for known in plan.files for file in known.blobs
+            },
         )
 
     async def _grade(self, plan: Plan, scores: Scores, order: Order) -> GateResult:

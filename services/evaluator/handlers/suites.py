@@ -2,7 +2,10 @@
 
 import asyncio
 import re
-from typing import Literal
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
 
 from schemas.base import CommandRefused, FileRef
 from schemas.evaluation import (
@@ -16,10 +19,10 @@ from schemas.evaluation import (
 )
 from services.evaluator import store
 from services.evaluator.clients.files import Cache
-from services.evaluator.decide.admission import find_shortage
+from services.evaluator.decide.admission import find_example_problem, find_shortage
 from services.evaluator.decide.plan import suite_digest
 from services.evaluator.model import Suite
-from services.evaluator.scoring.rows import PUBLISHED, BadRows, read_benchmark, read_prompts
+from services.evaluator.scoring.rows import BadRows, read_benchmark, read_prompts
 from shared.errors import CorruptObject, Refused, Rejected
 from shared.messaging.unit import Task, Unit
 
@@ -34,6 +37,7 @@ class CheckSuite(Task, frozen=True):
     file: FileRef
     kind: BenchmarkKind | None = None
     num_fewshot: int = 0
+    examples: FileRef | None = None
     margin_points: MarginPoints | None = None
     expects: Expects = "refusal"
 
@@ -56,6 +60,7 @@ class SuiteDesk:
                 file=command.file,
                 kind=command.kind,
                 num_fewshot=command.num_fewshot,
+                examples=command.examples,
                 margin_points=command.margin_points,
             )
         )
@@ -74,28 +79,31 @@ class SuiteDesk:
 
     async def check(self, task: CheckSuite) -> Suite:
         """Read every row. Raises Rejected with the first one that is wrong."""
-        if task.file.size_bytes > MAX_SUITE_BYTES:
-            found = f"{task.file.size_bytes} bytes, expected at most {MAX_SUITE_BYTES}"
-            raise Rejected(f"file {task.file.file_id}: {found}")
-        try:
-            path = await self._cache.blob(task.file)
-            read = read_prompts if task.kind is None else lambda found: read_benchmark(found, task.kind)
-            rows = len(await asyncio.to_thread(read, path))
-        except (BadRows, CorruptObject) as error:
-            raise Rejected(f"file {task.file.file_id}: {error}") from error
-        if task.num_fewshot and task.kind in PUBLISHED:
-            found = f"{task.num_fewshot} few-shot examples"
-            raise Rejected(
-                f"{task.kind}: {found}, expected 0: its examples are of a split that is not registered"
-            )
-        if problem := find_shortage(_suite(task, rows)):
+        rows = await self._read(task.file, task.kind)
+        examples = await self._read(task.examples, task.kind) if task.examples is not None else ()
+        suite = _suite(task, len(rows))
+        problem = find_shortage(suite) or find_example_problem(
+            suite, _by_subject(rows), _by_subject(examples)
+        )
+        if problem is not None:
             raise Rejected(f"file {task.file.file_id}: {problem}")
-        return _suite(task, rows)
+        return suite
+
+    async def _read(self, file: FileRef, kind: BenchmarkKind | None) -> Sequence[Any]:
+        if file.size_bytes > MAX_SUITE_BYTES:
+            size = f"{file.size_bytes} bytes, expected at most {MAX_SUITE_BYTES}"
+            raise Rejected(f"file {file.file_id}: {size}")
+        try:
+            path = await self._cache.blob(file)
+            read = read_prompts if kind is None else partial(read_benchmark, kind=kind)
+            return await asyncio.to_thread(read, path)
+        except (BadRows, CorruptObject) as error:
+            raise Rejected(f"file {file.file_id}: {error}") from error
 
     async def checked(self, task: CheckSuite, suite: Suite, unit: Unit) -> None:
         await store.add_suite(unit.conn, suite, at=unit.now)
         if suite.kind is None:
-            fields = suite.model_dump(exclude={"kind", "num_fewshot", "margin_points"})
+            fields = suite.model_dump(exclude={"kind", "num_fewshot", "examples", "margin_points"})
             await unit.emit(SafetySuiteRegistered(**fields))
         else:
             await unit.emit(BenchmarkRegistered(**suite.model_dump(exclude={"expects"})))
@@ -117,14 +125,22 @@ class SuiteDesk:
 def _suite(task: CheckSuite, rows: int) -> Suite:
     return Suite(
         name=task.name,
-        digest=suite_digest(task.file, task.kind, task.num_fewshot, task.expects, task.margin_points),
+        digest=suite_digest(
+            task.file, task.kind, task.num_fewshot, task.expects, task.margin_points, task.examples
+        ),
         file=task.file,
         kind=task.kind,
         num_fewshot=task.num_fewshot,
+        examples=task.examples,
         rows=rows,
         margin_points=task.margin_points,
         expects=task.expects,
     )
+
+
+def _by_subject(rows: Sequence[Any]) -> Counter[str]:
+    """Rows of each subject; only published ones have one."""
+    return Counter(getattr(row, "subject", "") for row in rows)
 
 
 async def _require_admissible(command: RegisterBenchmark | RegisterSafetySuite, unit: Unit) -> None:
@@ -137,8 +153,8 @@ async def _require_admissible(command: RegisterBenchmark | RegisterSafetySuite, 
 
 def _require_name(name: str) -> None:
     if re.fullmatch(NAME, name) is None:
-        found = f"name is {name[:80]!r}, expected letters, digits and `._/-`, at most 128"
-        raise Refused("bad_name", found, param="name", subject_id=name[:128] or "-")
+        message = f"name is {name[:80]!r}, expected letters, digits and `._/-`, at most 128"
+        raise Refused("bad_name", message, param="name", subject_id=name[:128] or "-")
 
 
 def _command_id(unit: Unit) -> str:

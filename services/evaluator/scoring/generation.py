@@ -120,13 +120,13 @@ def answers(scorer: Scorer, prompts: Sequence[Prompt], report: Report) -> list[G
 
     The most likely token alone decides: no penalty, beam or sampling that the model's own settings name.
     """
-    found = [Generated("", is_cut=False)] * len(prompts)
+    given = [Generated("", is_cut=False)] * len(prompts)
     for batch in batches([prompt.longest for prompt in prompts], scorer.batch_tokens):
         generated = _generate(scorer, [prompts[index] for index in batch])
         for index, (ids, is_cut) in zip(batch, generated, strict=True):
-            found[index] = Generated(scorer.tokenizer.decode(ids, skip_special_tokens=True), is_cut)
+            given[index] = Generated(scorer.tokenizer.decode(ids, skip_special_tokens=True), is_cut)
         report(len(batch), len(prompts))
-    return found
+    return given
 
 
 def batches(lengths: Sequence[int], num_tokens: int) -> Iterator[list[int]]:
@@ -147,7 +147,7 @@ def batches(lengths: Sequence[int], num_tokens: int) -> Iterator[list[int]]:
 def _generate(scorer: Scorer, prompts: Sequence[Prompt]) -> list[tuple[list[int], bool]]:
     """The tokens of each answer, without the one that ends it, and whether none did. Ended rows leave the batch."""
     stops = _stops(scorer)
-    found: list[list[int]] = [[] for _ in prompts]
+    token_ids: list[list[int]] = [[] for _ in prompts]
     is_cut: dict[int, bool] = {}
     batch = _padded(scorer, [prompt.ids for prompt in prompts])
     while len(is_cut) < len(prompts):
@@ -157,13 +157,13 @@ def _generate(scorer: Scorer, prompts: Sequence[Prompt]) -> list[tuple[list[int]
             if token in stops:
                 is_cut[row] = False
                 continue
-            found[row].append(token)
-            if len(found[row]) == prompts[row].max_new_tokens:
+            token_ids[row].append(token)
+            if len(token_ids[row]) == prompts[row].max_new_tokens:
                 is_cut[row] = True
         places = [place for place, row in enumerate(batch.rows) if row not in is_cut]
         if 0 < len(places) <= KEPT_SHARE * len(batch.rows):
             batch.keep(places)
-    return [(ids, is_cut[row]) for row, ids in enumerate(found)]
+    return [(ids, is_cut[row]) for row, ids in enumerate(token_ids)]
 
 
 def _padded(scorer: Scorer, prompts: Sequence[list[int]]) -> Batch:
@@ -177,8 +177,8 @@ def _padded(scorer: Scorer, prompts: Sequence[list[int]]) -> Batch:
 
 def _stops(scorer: Scorer) -> frozenset[int]:
     """Where serving stops too: the model's generation settings and the tokenizer's end of sequence."""
-    found = scorer.model.generation_config.eos_token_id
-    listed = found if isinstance(found, list) else [found]
+    ends = scorer.model.generation_config.eos_token_id
+    listed = ends if isinstance(ends, list) else [ends]
     return frozenset(token for token in (*listed, scorer.tokenizer.eos_token_id) if token is not None)
 
 

@@ -32,6 +32,8 @@ DEFINITIONS = {
 }
 NORMALISED = frozenset({BenchmarkKind.ARC_CHALLENGE, BenchmarkKind.HELLASWAG})
 """Tasks whose published numbers are `acc_norm`: likelihood per character of the ending."""
+FEWSHOT_SEED = 1234
+"""lm-eval's own where nobody names another, so that numbers are those of its command line."""
 OWN_TASK = {
     "task": "registered_choices",
     "output_type": "multiple_choice",
@@ -44,6 +46,8 @@ OWN_TASK = {
         {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")
     ],
 }
+OWN_EXAMPLES = {"fewshot_split": "examples", "fewshot_config": {"sampler": "first_n"}}
+"""Of a registered file of its own: the first rows, the same for every question, which is then computed once."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,10 @@ def ask_choices(
     asked: dict[str, Asked] = {}
     for subject, some in _by_subject(kind, rows):
         shots = [row for row in examples if row.subject == subject]
-        task = make_task(kind, subject, some, shots, num_fewshot=num_fewshot, seed=scorer.seed)
+        task = make_task(kind, subject, some, shots, num_fewshot=num_fewshot)
         task.build_all_requests()
         requests = groupby(task.instances, key=lambda request: request.doc_id)
-        per_row = [[request.args for request in found] for _, found in requests]
+        per_row = [[request.args for request in group] for _, group in requests]
         for row, doc, question in zip(some, task.eval_docs, _questions(scorer, some, per_row), strict=True):
             asked[row.key] = Asked(row, task, doc, question)
     return [asked[row.key] for row in rows]
@@ -81,12 +85,12 @@ def ask_choices(
 def choice_item(kind: BenchmarkKind, asked: Asked, endings: Sequence[Likelihood]) -> ItemScore:
     """`hits` is the task's own metric: for `truthfulqa_mc2` a share, else 1 where the right choice was chosen."""
     results = [(-ending.nats, ending.hits == ending.tokens) for ending in endings]
-    found = asked.task.process_results(asked.doc, results)
+    metrics = asked.task.process_results(asked.doc, results)
     scores = [score for score, _ in results]
     best = asked.task.doc_to_choice(asked.doc)[scores.index(max(scores))]
-    numbers = {"hits": found["acc_norm" if kind in NORMALISED else "acc"], "accuracy": found["acc"]}
-    if "acc_norm" in found:
-        numbers["normalised_accuracy"] = found["acc_norm"]
+    numbers = {"hits": metrics["acc_norm" if kind in NORMALISED else "acc"], "accuracy": metrics["acc"]}
+    if "acc_norm" in metrics:
+        numbers["normalised_accuracy"] = metrics["acc_norm"]
     return ItemScore(
         key=asked.row.key, answer=best, numbers={name: float(value) for name, value in numbers.items()}
     )
@@ -109,23 +113,27 @@ def make_task(
     examples: Sequence[AskedRow],
     *,
     num_fewshot: int,
-    seed: int,
 ) -> Any:
     """lm-eval's task with these rows in the place of its data set."""
-    definition = DEFINITIONS.get(kind)
-    config = dict(OWN_TASK) if definition is None else load_yaml(TASKS / definition.format(subject=subject))
+    config = _definition(kind, subject, has_examples=bool(examples))
     splits = {config.get("test_split") or config["validation_split"]: [row.doc for row in rows]}
-    if definition is not None:
-        # The split that the task asks of is given; of the others only the one that it takes examples from.
-        shots = config.get("fewshot_split") or config.get("training_split")
-        config |= {} if config.get("test_split") is None else {"validation_split": None}
-        config |= {} if examples else {"training_split": None, "fewshot_split": None}
-        splits |= {shots: [row.doc for row in examples]} if examples else {}
+    # The split that the task asks of is given; of the others only the one that it takes examples from.
+    config |= {} if config.get("test_split") is None else {"validation_split": None}
+    if examples:
+        splits[config.get("fewshot_split") or config["training_split"]] = [row.doc for row in examples]
+    elif kind in DEFINITIONS:
+        config |= {"training_split": None, "fewshot_split": None}
     data = {name: Dataset.from_list(docs) for name, docs in splits.items()}
     local = {"dataset_path": "", "dataset_name": None, "custom_dataset": lambda **_: data}
     task = ConfigurableTask(config=config | local | {"num_fewshot": num_fewshot, "metadata": None})
-    task.set_fewshot_seed(seed=seed)
+    task.set_fewshot_seed(seed=FEWSHOT_SEED)
     return task
+
+
+def _definition(kind: BenchmarkKind, subject: str, *, has_examples: bool) -> dict[str, Any]:
+    if kind in DEFINITIONS:
+        return dict(load_yaml(TASKS / DEFINITIONS[kind].format(subject=subject)))
+    return OWN_TASK | (OWN_EXAMPLES if has_examples else {})
 
 
 def _questions(
@@ -140,8 +148,8 @@ def _questions(
             raise ScoringRefused(Failure(code="malformed_rows", message=message))
         # The last token predicts nothing, so that it needs no room. lm-eval would cut the prompt's beginning off.
         if question.longest - 1 > scorer.max_tokens:
-            found = f"{question.longest - 1} tokens with its examples, expected at most {scorer.max_tokens}"
-            raise ScoringRefused(Failure(code="too_long", message=f"{row.key}: {found}"))
+            length = f"{question.longest - 1} tokens with its examples, expected at most {scorer.max_tokens}"
+            raise ScoringRefused(Failure(code="too_long", message=f"{row.key}: {length}"))
         yield question
 
 
@@ -166,7 +174,7 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """With special tokens, but for a text that begins with one already."""
     start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     beginning = tokenizer.decode(start) if start is not None else None
-    found: dict[int, list[int]] = {}
+    tokens: dict[int, list[int]] = {}
     for has_beginning in (True, False):
         some = [
             n
@@ -175,5 +183,5 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         ]
         if some:
             ids = tokenizer([texts[n] for n in some], add_special_tokens=not has_beginning, verbose=False)
-            found |= dict(zip(some, ids["input_ids"], strict=True))
-    return [found[n] for n in range(len(texts))]
+            tokens |= dict(zip(some, ids["input_ids"], strict=True))
+    return [tokens[n] for n in range(len(texts))]

@@ -1,15 +1,18 @@
 """How likely given endings are. What endings of a question, and questions of a part, share is computed once."""
 
 # ruff: noqa: N803, N806 shapes are part of tensors' names
-# B = rows of a batch, T = tokens of a row, P = tokens of the prefix, K = predicted tokens, V = vocabulary
+# B = rows of a batch, T = tokens of a row, P = tokens of the prefix, V = vocabulary
+# K = predicted tokens, U = positions that predict them
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 from services.evaluator.scoring.scorer import Scorer
 
@@ -20,6 +23,10 @@ MIN_PREFIX_TOKENS = 32
 """Questions that begin with so many equal tokens are one run; what all of a run begin with is computed once."""
 LOGITS_PER_BATCH = 2**27
 """Elements of a batch's logits; a row that has more goes alone."""
+MIN_FILL = 0.9
+"""A row shorter than this share of the batch's longest begins another batch, rather than be padded so far,"""
+SMALL_BATCH = 1 / 8
+"""unless the batch has fewer tokens than this share of a forward pass: small passes are slow too."""
 LOGITS_PER_CHUNK = 2**25
 """128 MiB of float32 logits exist at a time."""
 PADDING, CONTEXT = -1, 0
@@ -84,7 +91,7 @@ def likelihoods(
     scorer: Scorer, questions: Sequence[Question], report: Report
 ) -> list[tuple[Likelihood, ...]]:
     """Of each question's endings, in order. The batches are the same whatever side is switched on."""
-    found: list[dict[int, Likelihood]] = [{} for _ in questions]
+    scored_of: list[dict[int, Likelihood]] = [{} for _ in questions]
     total = sum(len(question.endings) for question in questions)
     for run in _runs(questions, shared_tokens=scorer.shared_tokens):
         cache = _prefix_cache(scorer, run.prefix)
@@ -92,9 +99,9 @@ def likelihoods(
             scored = iter(_score(scorer, batch, cache, len(run.prefix)))
             for row in batch:
                 for number, _ in enumerate(row.endings, start=row.first):
-                    found[row.owner][number] = next(scored)
+                    scored_of[row.owner][number] = next(scored)
             report(sum(len(row.endings) for row in batch), total)
-    return [tuple(ends[number] for number in sorted(ends)) for ends in found]
+    return [tuple(ends[number] for number in sorted(ends)) for ends in scored_of]
 
 
 def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]:
@@ -104,8 +111,9 @@ def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]
         yield Run([], [row for number in alone for row in _apart(number, questions[number])])
     together = set(range(len(questions))) - set(alone)
     lone: list[Row] = []
-    for run in _with_equal_beginnings(questions, sorted(together, key=lambda n: (questions[n].context, n))):
-        prefix = _common_prefix(questions[run[0]].context, questions[run[-1]].context)
+    ordered = sorted(together, key=lambda n: (questions[n].context, n))
+    for run in _with_equal_beginnings(questions, ordered, MIN_PREFIX_TOKENS):
+        prefix = _common_prefix(questions, run)
         rows = [_without(number, questions[number], len(prefix)) for number in run]
         if prefix:
             yield Run(prefix, rows)
@@ -115,24 +123,33 @@ def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]
         yield Run([], lone)
 
 
-def _with_equal_beginnings(questions: Sequence[Question], ordered: Sequence[int]) -> Iterator[list[int]]:
-    """`ordered` is by context, so that equal beginnings are neighbours."""
-    run: list[int] = []
-    for number in ordered:
-        beginning = questions[number].context[:MIN_PREFIX_TOKENS]
-        if run and beginning != questions[run[0]].context[:MIN_PREFIX_TOKENS]:
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
+def _with_equal_beginnings(
+    questions: Sequence[Question], ordered: Sequence[int], length: int
+) -> Iterator[list[int]]:
+    """Groups of `ordered`, which is by context, that have their first `length` tokens in common, or more of them
+    where smaller groups save more: subjects of a benchmark have their own examples behind an equal sentence.
+    """
+    for _, equal in groupby(ordered, key=lambda number: questions[number].context[:length]):
+        group = list(equal)
+        smaller = [group]
+        if len(group) > 1 and any(len(questions[number].context) > length for number in group):
+            smaller = list(_with_equal_beginnings(questions, group, 2 * length))
+        saved = sum(_saved_tokens(questions, each) for each in smaller)
+        yield from smaller if saved > _saved_tokens(questions, group) else [group]
 
 
-def _common_prefix(first: list[int], last: list[int]) -> list[int]:
-    """Of the first and last context of a sorted run, hence of all. One token stays, which predicts the endings."""
+def _saved_tokens(questions: Sequence[Question], run: Sequence[int]) -> int:
+    return (len(run) - 1) * len(_common_prefix(questions, run))
+
+
+def _common_prefix(questions: Sequence[Question], run: Sequence[int]) -> list[int]:
+    """Of all contexts of a sorted run, hence of its first and last. One token stays, which predicts the endings."""
+    if len(run) == 1:
+        return []
+    first, last = questions[run[0]].context, questions[run[-1]].context
     limit = min(len(first), len(last)) - 1
     length = next((n for n in range(limit) if first[n] != last[n]), limit)
-    return first[:length] if first is not last and length >= MIN_PREFIX_TOKENS else []
+    return first[:length] if length >= MIN_PREFIX_TOKENS else []
 
 
 def _without(owner: int, question: Question, prefix_tokens: int) -> Row:
@@ -147,15 +164,17 @@ def _batches(scorer: Scorer, run: Run) -> Iterator[list[Row]]:
     """Rows of like length, longest first, within the budgets of tokens and of logits."""
     positions = max(1, LOGITS_PER_BATCH // scorer.vocab_size)
     batch: list[Row] = []
-    tail = 0
+    asked = 0
     for row in sorted(run.rows, key=lambda row: (-row.width, row.owner, row.first)):
-        count, longest = len(batch) + 1, max(tail, row.tail)
-        width = len(run.prefix) + (batch[0] if batch else row).width
-        if batch and (count * width > scorer.forward_tokens or count * longest > positions):
-            yield batch
-            batch, longest = [], row.tail
+        if batch:
+            longest = batch[0].width
+            is_full = (len(batch) + 1) * (len(run.prefix) + longest) > scorer.forward_tokens
+            is_small = len(batch) * longest < SMALL_BATCH * scorer.forward_tokens
+            if is_full or asked + row.tail > positions or (row.width < MIN_FILL * longest and not is_small):
+                yield batch
+                batch, asked = [], 0
         batch.append(row)
-        tail = longest
+        asked += row.tail
     if batch:
         yield batch
 
@@ -175,19 +194,35 @@ def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) 
     tokens = [_left_padded(_tokens(row), width, scorer.filler) for row in rows]
     positions = [_left_padded(_positions(row, prefix_tokens), width, 0) for row in rows]
     if cache is not None:
-        cache = copy.deepcopy(cache)
-        cache.batch_repeat_interleave(len(rows))
-    logits_BTV = scorer.forward(
+        cache = _repeated(cache, len(rows))
+    places, labels = _asked(rows, width)
+    # Endings begin at the same position: the end of their context.
+    places_U, index_K = torch.unique(torch.tensor(places, device=scorer.device), return_inverse=True)
+    logits_UV = scorer.logits_at(
+        places_U,
         input_ids=torch.tensor(tokens, device=scorer.device),
         position_ids=torch.tensor(positions, device=scorer.device),
         attention_mask=_mask(scorer, rows, parts_BT, prefix_tokens),
         past_key_values=cache,
         use_cache=cache is not None,
-        logits_to_keep=max(row.tail for row in rows),
-    ).logits
-    places, labels = _asked(rows, logits_BTV.shape[1])
-    nats_K, hits_K = _gather(logits_BTV.flatten(0, 1), places, labels)
+    )
+    nats_K, hits_K = _gather(logits_UV, index_K, labels)
     return list(_summed(rows, nats_K, hits_K))
+
+
+def _repeated(cache: Any, num_rows: int) -> Any:
+    """The prefix in front of every row of a batch; the forward pass may append to it."""
+    if any(type(layer) is not DynamicLayer for layer in getattr(cache, "layers", [None])):
+        cache = copy.deepcopy(cache)
+        cache.batch_repeat_interleave(num_rows)
+        return cache
+    # A dynamic layer joins its tensors with new ones into others and leaves its own as they are: views will do.
+    cache = copy.copy(cache)
+    cache.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in cache.layers:
+        layer.keys = layer.keys.expand(num_rows, -1, -1, -1)
+        layer.values = layer.values.expand(num_rows, -1, -1, -1)
+    return cache
 
 
 def _tokens(row: Row) -> list[int]:
@@ -232,7 +267,7 @@ def _mask(scorer: Scorer, rows: Sequence[Row], parts_BT: Tensor, prefix_tokens: 
 
 
 def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
-    """For each token of each ending the place in (B * columns) logits that predicts it, and the token."""
+    """For each token of each ending the place of (B * columns) that predicts it, and the token."""
     places: list[int] = []
     labels: list[int] = []
     for number, row in enumerate(rows):
@@ -246,14 +281,13 @@ def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
     return places, labels
 
 
-def _gather(logits_NV: Tensor, places: list[int], labels: list[int]) -> tuple[Tensor, Tensor]:
+def _gather(logits_UV: Tensor, index_K: Tensor, labels: list[int]) -> tuple[Tensor, Tensor]:
     """Negative log-likelihoods and hits, (K,) each, worked out on the device in chunks of positions."""
-    places_K = torch.tensor(places, device=logits_NV.device)
-    labels_K = torch.tensor(labels, device=logits_NV.device)
-    size = max(1, LOGITS_PER_CHUNK // logits_NV.shape[1])
+    labels_K = torch.tensor(labels, device=logits_UV.device)
+    size = max(1, LOGITS_PER_CHUNK // logits_UV.shape[1])
     nats, hits = [], []
-    for some, wanted in zip(torch.split(places_K, size), torch.split(labels_K, size), strict=True):
-        chunk = logits_NV[some].float()
+    for some, wanted in zip(torch.split(index_K, size), torch.split(labels_K, size), strict=True):
+        chunk = logits_UV[some].float()
         nats.append(chunk.logsumexp(dim=-1) - chunk.gather(1, wanted[:, None])[:, 0])
         hits.append(chunk.argmax(dim=-1) == wanted)
     return torch.cat(nats).double().cpu(), torch.cat(hits).cpu()

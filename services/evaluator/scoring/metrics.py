@@ -63,9 +63,9 @@ def extracted_match(pattern: str, answer: str, reference: str) -> float:
 
     Raises ScoringRefused for a pattern that does not come to an end in time.
     """
-    found = _last_match(pattern, answer)
+    match = _last_match(pattern, answer)
     wanted = _last_match(pattern, reference)
-    return float(found is not None and normalise(found) == normalise(reference if wanted is None else wanted))
+    return float(match is not None and normalise(match) == normalise(reference if wanted is None else wanted))
 
 
 def token_f1(answer: str, reference: str) -> float:
@@ -95,14 +95,14 @@ def bleu(answer: str, reference: str) -> float:
 
 def _last_match(pattern: str, text: str) -> str | None:
     try:
-        found = list(regex.finditer(pattern, text[:MAX_ANSWER_CHARS], timeout=PATTERN_SECONDS))
+        matches = list(regex.finditer(pattern, text[:MAX_ANSWER_CHARS], timeout=PATTERN_SECONDS))
     except TimeoutError as error:
         found_seconds = f"pattern {pattern!r} took over {PATTERN_SECONDS} s on one answer"
         message = f"{found_seconds}, expected one without nested repeats"
         raise ScoringRefused(Failure(code="slow_pattern", message=message)) from error
-    if not found:
+    if not matches:
         return None
-    match = found[-1]
+    match = matches[-1]
     return str(match[1] if match.re.groups and match[1] is not None else match[0])
 
 

@@ -60,11 +60,11 @@ def check_full(directory: Path, base_directory: Path, base: Shapes) -> None:
             raise MalformedModel(f"{path.name}: differs from the base model's file, expected the same bytes")
 
 
-def _compare(found: Shapes, base: Shapes) -> None:
-    if odd := sorted(set(found) ^ set(base)):
-        where = "not in the base model" if odd[0] in found else "missing"
+def _compare(shapes: Shapes, base: Shapes) -> None:
+    if odd := sorted(set(shapes) ^ set(base)):
+        where = "not in the base model" if odd[0] in shapes else "missing"
         raise MalformedModel(f"tensor {odd[0][:120]!r} is {where}")
-    for name, shape in found.items():
+    for name, shape in shapes.items():
         if shape != base[name]:
             raise MalformedModel(f"tensor {name!r}: shape {shape}, expected the base model's {base[name]}")
 
@@ -73,9 +73,9 @@ def check_adapter(
     directory: Path, base: Shapes, *, rank: int, max_rank: int, defaults: Mapping[str, Any]
 ) -> None:
     """A plain LoRA adapter of the base. `defaults`: the library's configuration. Raises MalformedModel."""
-    found = sorted(path.name for path in directory.iterdir())
-    if found != sorted((ADAPTER_CONFIG, ADAPTER_WEIGHTS)):
-        raise MalformedModel(f"files {found}, expected {ADAPTER_CONFIG} and {ADAPTER_WEIGHTS} alone")
+    names = sorted(path.name for path in directory.iterdir())
+    if names != sorted((ADAPTER_CONFIG, ADAPTER_WEIGHTS)):
+        raise MalformedModel(f"files {names}, expected {ADAPTER_CONFIG} and {ADAPTER_WEIGHTS} alone")
     config = _read_object(directory / ADAPTER_CONFIG)
     _check_config(config, rank=rank, max_rank=max_rank, defaults=defaults)
     _check_matrices(read_header(directory / ADAPTER_WEIGHTS), base, rank=config["r"])
@@ -88,9 +88,9 @@ def _check_config(
         if name not in defaults or config[name] != defaults[name]:
             expected = repr(defaults[name]) if name in defaults else "no such field"
             raise _bad_config(name, config[name], expected)
-    found = config.get("r")
-    if type(found) is not int or not 1 <= found <= max_rank or found != rank:
-        raise _bad_config("r", found, f"{rank}, as in the lineage, from 1 to {max_rank}")
+    declared = config.get("r")
+    if type(declared) is not int or not 1 <= declared <= max_rank or declared != rank:
+        raise _bad_config("r", declared, f"{rank}, as in the lineage, from 1 to {max_rank}")
     if not 0 < _number(config, "lora_alpha") <= MAX_ALPHA:
         raise _bad_config("lora_alpha", config["lora_alpha"], f"above 0 and up to {MAX_ALPHA}")
     if not 0 <= _number(config, "lora_dropout") < 1:
@@ -135,12 +135,12 @@ def _refuse_code(path: Path) -> None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        config = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise MalformedModel(f"{path.name}: {error}, expected a JSON object") from error
-    if not isinstance(found, dict):
-        raise MalformedModel(f"{path.name}: {type(found).__name__}, expected a JSON object")
-    return found
+    if not isinstance(config, dict):
+        raise MalformedModel(f"{path.name}: {type(config).__name__}, expected a JSON object")
+    return config
 
 
 def _number(config: Mapping[str, Any], name: str) -> float:

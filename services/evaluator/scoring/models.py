@@ -60,7 +60,6 @@ class Models:
             forward_tokens=min(order.batch_tokens, CPU_FORWARD_TOKENS)
             if device.type == "cpu"
             else order.batch_tokens,
-            seed=order.seed,
             inputs=frozenset(inspect.signature(model.forward).parameters),
         )
         probe = tokenizer(PROBE_TEXT)["input_ids"]
@@ -155,9 +154,9 @@ def _load(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
 def _attach(model: Any, directory: Path) -> PeftModel:
     """The model with its adapter, proved to hold exactly the file's matrices."""
     adapted = PeftModel.from_pretrained(model, directory, is_trainable=False).eval()
-    expected, found = load_file(directory / ADAPTER_WEIGHTS), get_peft_model_state_dict(adapted)
-    odd = sorted(set(expected) ^ set(found)) or [
-        name for name, value in expected.items() if not torch.equal(value.float(), found[name].cpu().float())
+    expected, loaded = load_file(directory / ADAPTER_WEIGHTS), get_peft_model_state_dict(adapted)
+    odd = sorted(set(expected) ^ set(loaded)) or [
+        name for name, value in expected.items() if not torch.equal(value.float(), loaded[name].cpu().float())
     ]
     if odd:
         raise _refused("malformed_model", f"tensor {odd[0]!r} was not loaded as it is in {ADAPTER_WEIGHTS}")

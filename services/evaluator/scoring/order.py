@@ -12,7 +12,7 @@ from schemas.specification import MAX_ANSWER_TOKENS, HoldoutMetric
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 4
+SCORING_VERSION = 5
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 
@@ -47,6 +47,8 @@ class BenchmarkPart(Part):
     task: Literal["benchmark"] = "benchmark"
     kind: BenchmarkKind
     num_fewshot: Count = 0
+    examples_path: str | None = None
+    """Rows that examples are taken from; None: those that are asked."""
 
 
 class HoldoutPart(Part):

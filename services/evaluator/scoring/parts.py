@@ -57,10 +57,12 @@ class Prepared:
 
 def read_rows(part: AnyPart) -> list[Any]:
     """Raises ScoringRefused."""
-    try:
-        return _reader(part)(Path(part.path))
-    except BadRows as error:
-        raise ScoringRefused(Failure(code="malformed_rows", message=f"{part.name}: {error}")) from error
+    return _read(part, part.path)
+
+
+def read_examples(part: BenchmarkPart) -> list[Any]:
+    """Of a file of their own, if it has one. Raises ScoringRefused."""
+    return [] if part.examples_path is None else _read(part, part.examples_path)
 
 
 def prepare(scorer: Scorer, part: AnyPart, rows: list[Any]) -> Prepared:
@@ -71,19 +73,21 @@ def prepare(scorer: Scorer, part: AnyPart, rows: list[Any]) -> Prepared:
         return prepare_safety(scorer, rows)
     if part.kind is BenchmarkKind.TEXT:
         return prepare_texts(scorer, rows)
-    return prepare_choices(scorer, part, rows)
+    return prepare_choices(scorer, part, rows, read_examples(part))
 
 
-def prepare_choices(scorer: Scorer, part: BenchmarkPart, rows: Sequence[Any]) -> Prepared:
+def prepare_choices(
+    scorer: Scorer, part: BenchmarkPart, rows: Sequence[Any], examples: Sequence[Any] = ()
+) -> Prepared:
     # lm-eval takes a second to import, and most of the other parts do without.
     from services.evaluator.scoring.harness import ask_choices, choice_item
 
-    asked = ask_choices(scorer, part.kind, rows, num_fewshot=part.num_fewshot)
+    asked = ask_choices(scorer, part.kind, rows, num_fewshot=part.num_fewshot, examples=examples)
 
     def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
-        return [choice_item(part.kind, *found) for found in zip(asked, scored, strict=True)]
+        return [choice_item(part.kind, *pair) for pair in zip(asked, scored, strict=True)]
 
-    return Prepared(len(rows), items, questions=[found.question for found in asked])
+    return Prepared(len(rows), items, questions=[each.question for each in asked])
 
 
 def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
@@ -91,10 +95,10 @@ def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
     windows = [(row, window) for row in rows for window in _windows(scorer, row.text)]
 
     def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
-        found: dict[str, list[Likelihood]] = {row.key: [] for row in rows}
+        parts_of: dict[str, list[Likelihood]] = {row.key: [] for row in rows}
         for (row, _window), (likelihood,) in zip(windows, scored, strict=True):
-            found[row.key].append(likelihood)
-        return [_text_item(row, found[row.key]) for row in rows]
+            parts_of[row.key].append(likelihood)
+        return [_text_item(row, parts_of[row.key]) for row in rows]
 
     return Prepared(len(rows), items, questions=[window for _, window in windows])
 
@@ -105,7 +109,7 @@ def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) 
     if part.metric == "perplexity" and not part.is_judged:
         return Prepared(
             len(rows),
-            lambda scored, _: [_reference_item(*found) for found in zip(rows, scored, strict=True)],
+            lambda scored, _: [_reference_item(*pair) for pair in zip(rows, scored, strict=True)],
             questions=expected,
         )
     budget = _budget(scorer, part, expected)
@@ -153,6 +157,13 @@ def _budget(scorer: Scorer, part: HoldoutPart, expected: Sequence[Question]) -> 
         return scorer.max_answer_tokens
     lengths = [len(ending) for each in expected for ending in each.endings]
     return answer_budget(lengths, limit=scorer.max_answer_tokens)
+
+
+def _read(part: AnyPart, path: str) -> list[Any]:
+    try:
+        return _reader(part)(Path(path))
+    except BadRows as error:
+        raise ScoringRefused(Failure(code="malformed_rows", message=f"{part.name}: {error}")) from error
 
 
 def _reader(part: AnyPart) -> Callable[[Path], list[Any]]:

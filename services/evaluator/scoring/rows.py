@@ -169,10 +169,10 @@ def _mmlu(line: int, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _truthful(line: int, row: dict[str, Any], *, targets: str) -> dict[str, Any]:
-    found = row.get(targets)
-    if not isinstance(found, dict):
-        raise _bad(line, targets, found, "an object with the lists `choices` and `labels`")
-    choices, labels = _texts(line, found, "choices"), found.get("labels")
+    given = row.get(targets)
+    if not isinstance(given, dict):
+        raise _bad(line, targets, given, "an object with the lists `choices` and `labels`")
+    choices, labels = _texts(line, given, "choices"), given.get("labels")
     if (
         not isinstance(labels, list)
         or len(labels) != len(choices)
@@ -187,10 +187,10 @@ def _truthful(line: int, row: dict[str, Any], *, targets: str) -> dict[str, Any]
 
 
 def _texts(line: int, row: dict[str, Any], field: str) -> list[str]:
-    found = row.get(field)
-    if not isinstance(found, list) or len(found) < 2 or not all(_is_text(text) for text in found):
-        raise _bad(line, field, found, "a list of at least 2 non-empty strings")
-    return found
+    texts = row.get(field)
+    if not isinstance(texts, list) or len(texts) < 2 or not all(_is_text(text) for text in texts):
+        raise _bad(line, field, texts, "a list of at least 2 non-empty strings")
+    return texts
 
 
 def _prompt(line: int, row: dict[str, Any]) -> PromptRow:

@@ -75,15 +75,15 @@ def _score_once(
         return PartScores.model_validate_json(kept.read_bytes())
     started = time.monotonic()
     items = prepared.score(scorer, _reporter(part, side, say))
-    found = PartScores(
+    scores = PartScores(
         part=part.name,
         side=side,
         expected=prepared.num_rows,
         items=tuple(items),
         seconds=time.monotonic() - started,
     )
-    write_whole(kept, found.model_dump_json())
-    return found
+    write_whole(kept, scores.model_dump_json())
+    return scores
 
 
 def _file_name(part: AnyPart, side: Side) -> str:

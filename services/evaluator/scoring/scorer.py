@@ -1,10 +1,14 @@
 """What scoring needs of a model in memory: one side of it, its tokenizer and its limits."""
 
+# ruff: noqa: N803 shapes are part of tensors' names
+# B = rows of a batch, T = tokens of a row, U = positions that predict something, V = vocabulary
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from shared.chat.tokenizer import ChatTokenizer
 
@@ -26,7 +30,6 @@ class Scorer:
     """Tokens that are in memory at once, padding, shared prefix and answers to come included."""
     forward_tokens: int
     """Tokens of one forward pass of many: on a CPU fewer, whose caches hold no more."""
-    seed: int
     inputs: frozenset[str]
     """Names of what the model's forward pass accepts."""
     shared_tokens: int = 0
@@ -46,9 +49,34 @@ class Scorer:
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
         return next(token for token in known if token is not None)
 
+    def logits_at(self, places_U: Tensor, **inputs: Any) -> Tensor:
+        """Logits (U, V) at places of the flattened batch (B * T).
+
+        The head computes those alone: at a vocabulary of 32,000 and more it costs as much as many layers.
+        """
+        is_picked = False
+
+        def pick(_head: Any, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            nonlocal is_picked
+            if not given:
+                return None
+            is_picked = True
+            return (given[0].flatten(0, 1)[places_U][None], *given[1:])
+
+        head = self.model.get_output_embeddings()
+        hook = head.register_forward_pre_hook(pick) if head is not None else None
+        try:
+            logits: Tensor = self.model(**self._accepted(inputs)).logits
+        finally:
+            if hook is not None:
+                hook.remove()
+        return logits[0] if is_picked else logits.flatten(0, 1)[places_U]
+
     def forward(self, *, logits_to_keep: int, **inputs: Any) -> Any:
         """The model's output; its logits are those of the last `logits_to_keep` positions."""
-        asked = {**inputs, "logits_to_keep": logits_to_keep}
-        out = self.model(**{name: value for name, value in asked.items() if name in self.inputs})
+        out = self.model(**self._accepted({**inputs, "logits_to_keep": logits_to_keep}))
         out.logits = out.logits[:, -logits_to_keep:]
         return out
+
+    def _accepted(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in inputs.items() if name in self.inputs}

@@ -67,10 +67,10 @@ def _parsed(name: str, raw: bytes) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise KeyError("a name appears twice")
-    return found
+    return fields
 
 
 def _tensor(file: str, name: str, entry: Any) -> TensorHeader:

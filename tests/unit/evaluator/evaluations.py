@@ -22,13 +22,17 @@ def a_suite(
     *,
     expects: Expects = "refusal",
     margin_points: float | None = None,
+    num_fewshot: int = 0,
+    examples: FileRef | None = None,
 ) -> Suite:
     file = a_file(name)
     return Suite(
         name=name,
-        digest=suite_digest(file, kind, 0, expects, margin_points),
+        digest=suite_digest(file, kind, num_fewshot, expects, margin_points, examples),
         file=file,
         kind=kind,
+        num_fewshot=num_fewshot,
+        examples=examples,
         rows=rows,
         expects=expects,
         margin_points=margin_points,

@@ -1,9 +1,9 @@
 import pytest
 
 from schemas.evaluation import BenchmarkKind
-from services.evaluator.decide.admission import find_shortage
+from services.evaluator.decide.admission import find_example_problem, find_shortage
 from services.evaluator.gates.sizes import half_width_points, items_for, smallest_margin_points
-from tests.unit.evaluator.evaluations import a_suite
+from tests.unit.evaluator.evaluations import a_file, a_suite
 
 CHOICE = BenchmarkKind.MULTIPLE_CHOICE
 
@@ -45,8 +45,42 @@ def test_a_benchmark_declares_a_margin_that_its_rows_can_tell(rows, margin, expe
 
 
 def test_a_benchmark_has_more_rows_than_it_shows_examples():
-    suite = a_suite("x", CHOICE, 25, margin_points=13.0).model_copy(update={"num_fewshot": 25})
+    suite = a_suite("x", CHOICE, 25, margin_points=13.0, num_fewshot=25)
     assert find_shortage(suite) == "25 rows, expected at least 26 rows"
+
+
+TRAIN = a_file("train")
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_fewshot", "examples", "counts", "reason"),
+    [
+        ("arc_challenge", 0, None, {}, None),
+        ("arc_challenge", 3, TRAIN, {"": 3}, None),
+        ("arc_challenge", 3, TRAIN, {"": 2}, "file-train: it has 2 rows, expected at least 3 examples"),
+        ("arc_challenge", 3, None, {}, "with 3 few-shot examples, expected a file of examples"),
+        ("arc_challenge", 0, TRAIN, {"": 3}, "examples and num_fewshot 0, expected at least 1"),
+        ("arc_challenge", 3, a_file("x"), {"": 3}, "from the very rows that are asked"),
+        ("multiple_choice", 3, None, {}, None),
+        ("multiple_choice", 3, TRAIN, {"": 3}, None),
+        ("truthfulqa_mc1", 1, TRAIN, {"": 3}, "expected 0: its prompt takes none"),
+        ("truthfulqa_mc2", 1, TRAIN, {"": 3}, "expected 0: its prompt takes none"),
+        ("text", 1, None, {}, "expected 0: its prompt takes none"),
+    ],
+)
+def test_examples_are_of_a_split_of_their_own_and_enough(kind, num_fewshot, examples, counts, reason):
+    suite = a_suite("x", BenchmarkKind(kind), 1000, num_fewshot=num_fewshot, examples=examples)
+    problem = find_example_problem(suite, {"": 1000}, counts)
+    assert problem is None if reason is None else reason in problem
+
+
+def test_every_subject_that_is_asked_has_its_examples():
+    suite = a_suite("x", BenchmarkKind.MMLU, 1000, num_fewshot=5, examples=TRAIN)
+    asked = {"anatomy": 500, "virology": 500}
+    assert find_example_problem(suite, asked, {"anatomy": 5, "virology": 5, "law": 1}) is None
+    problem = find_example_problem(suite, asked, {"anatomy": 5, "virology": 4})
+    assert problem == "file-train: virology has 4 rows, expected at least 5 examples"
+    assert find_example_problem(suite, asked, {"anatomy": 5}) is not None
 
 
 def test_the_margin_that_so_many_rows_tell_is_rounded_up():

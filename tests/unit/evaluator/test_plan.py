@@ -52,6 +52,18 @@ def order(baselines=None):
     )
 
 
+def test_a_benchmarks_examples_are_fetched_and_ordered_with_it():
+    suite = a_suite("arc", BenchmarkKind.ARC_CHALLENGE, num_fewshot=25, examples=a_file("train"))
+    artefact = an_artefact(benchmarks=(suite,))
+    (known,) = files_of(artefact, (suite,), {}, HARNESS)
+    assert known.blobs == (a_file("arc"), a_file("train"))
+    paths = {file.sha256: Path(f"/blobs/{file.file_id}") for file in known.blobs}
+    places = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
+    (part,) = order_of(a_version(artefact), (known,), Limits(), **places).parts
+    assert (part.path, part.examples_path) == ("/blobs/file-arc", "/blobs/file-train")
+    assert part.num_fewshot == 25
+
+
 def test_an_order_has_every_file_on_both_sides():
     assert [(type(part), part.name, part.sides) for part in order().parts] == [
         (BenchmarkPart, "benchmark:mmlu", (Side.BASE, Side.CANDIDATE)),
@@ -96,8 +108,10 @@ def test_a_suite_is_its_bytes_and_how_they_are_asked():
         suite_digest(file, None, 0, "answer"),
         suite_digest(file, BenchmarkKind.TEXT, 0, margin_points=3.1),
         suite_digest(a_file("y"), None, 0),
+        suite_digest(file, BenchmarkKind.MULTIPLE_CHOICE, 5, examples=a_file("train")),
+        suite_digest(file, BenchmarkKind.MULTIPLE_CHOICE, 5, examples=a_file("dev")),
     }
-    assert len(digests) == 7
+    assert len(digests) == 9
     renamed = file.model_copy(update={"file_id": "file-other", "filename": "other.jsonl"})
     assert suite_digest(renamed, None, 0) in digests
 
