@@ -22,7 +22,7 @@ EXPECTED = "expected JSON lines (one object a line), those in gzip, or Parquet"
 def json_lines_of(path: Path) -> Iterator[Path]:
     """The file itself if it has JSON lines, else one that lives as long as the context. Raises RefusedByPlatform.
 
-    What a file is decide its first bytes, not its name.
+    The first bytes decide what a file is, not its name.
     """
     if not path.is_file():
         raise RefusedByPlatform(f"{path}: no such file")
