@@ -216,7 +216,6 @@ async def test_a_controller_that_starts_anew_finds_the_replica_as_it_is(rig: Rig
         ModelFiles(rig.objects, scratch=rig.scratch / "other"),
         rig.http,
         policy=rig.policy,
-        adapter_slots=SLOTS,
     )
     assert await again.started() == [before.replica_id]
     assert await steps.look_at(before) == before
