@@ -46,8 +46,8 @@ class Settings(ServiceSettings):
     as far as there is a replica."""
     replica_keys_dir: Path | None = None
     """One file per replica with the key of its API; without it no replica is asked. Never part of an event."""
-    replica_concurrency: PositiveInt = 32
-    """Answers that a replica is asked for at once."""
+    replica_concurrency: PositiveInt = 16
+    """Answers that a replica is asked for at once; tenants' requests need their share of it."""
     replica_wait: timedelta = timedelta(minutes=1)
     """For a place on a replica."""
     replica_timeout: timedelta = timedelta(minutes=2)

@@ -4,17 +4,19 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
+from schemas.deployment import AdapterLoaded, LoadCandidate
 from services.evaluator.clients.answering import answer_parts
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.scoring.exchange import ASKED_FILE, Asked
+from services.evaluator.scoring.order import Candidate as ScoredCandidate
 from services.evaluator.scoring.order import (
-    Candidate,
     HoldoutPart,
     ItemScore,
     Order,
@@ -22,7 +24,9 @@ from services.evaluator.scoring.order import (
     SafetyPart,
     Side,
 )
-from services.serving_controller.model import Replica, Servable
+from services.serving_controller.decide import candidates
+from services.serving_controller.model import Candidate, Replica, Servable
+from shared.clock import utc_now
 from tests.answer_engines import AnswerEngineSuite, Place
 from tests.scoring.tiny import WORDS, ask, question, train_adapter
 from tests.serving.conftest import Rig
@@ -45,19 +49,33 @@ def candidate_dir(rig: Rig) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def candidate(rig: Rig, candidate_dir: Path) -> Servable:
-    digest = await rig.store(candidate_dir, "adapter")
-    return Servable("mv-c", "gate-eval-1", "adapter", digest, "tiny", rig.base_sha, 8)
+async def candidate(rig: Rig, candidate_dir: Path) -> Candidate:
+    asked = LoadCandidate(
+        eval_id="eval-1",
+        model_id="mv-c",
+        digest=await rig.store(candidate_dir, "adapter"),
+        base_sha=rig.base_sha,
+        rank=8,
+        until=utc_now() + MINUTES,
+    )
+    return candidates.on_asked(asked, command_id="c-1")
 
 
 @pytest.fixture(scope="module")
-async def replica(rig: Rig, candidate: Servable) -> Replica:
-    return await rig.converge(rig.group(candidate))
+async def served(rig: Rig) -> Servable:
+    """What a slot serves meanwhile."""
+    return await rig.an_adapter(30)
+
+
+@pytest.fixture(scope="module")
+async def replica(rig: Rig, served: Servable, candidate: Candidate) -> Replica:
+    lent = {candidate.servable.served_name: candidate}
+    return await rig.converge(replace(rig.group(served), candidates=lent))
 
 
 @pytest.fixture
-def place(rig: Rig, replica: Replica, candidate: Servable) -> Place:
-    names = {Side.BASE: replica.served_base, Side.CANDIDATE: candidate.served_name}
+def place(rig: Rig, replica: Replica, candidate: Candidate) -> Place:
+    names = {Side.BASE: replica.served_base, Side.CANDIDATE: candidate.servable.served_name}
     key = rig.backend.key(replica.replica_id)
     return Place(replica.address.url, key, names, tuple(range(40, 60)), context_tokens=512)
 
@@ -77,7 +95,7 @@ def order(rig: Rig, candidate_dir: Path, tmp_path: Path) -> Callable[..., Order]
         return Order(
             base_path=str(rig.base_dir),
             template_sha256=hashlib.sha256(template_text(rig.base_dir).encode()).hexdigest(),
-            candidate=Candidate(kind="adapter", path=str(candidate_dir), rank=8),
+            candidate=ScoredCandidate(kind="adapter", path=str(candidate_dir), rank=8),
             parts=(
                 HoldoutPart(name="holdout", path=str(holdout), sides=BOTH, metric="token_f1", **asked),
                 SafetyPart(name="safety:x", path=str(prompts), sides=BOTH, **asked),
@@ -148,3 +166,19 @@ async def test_a_candidate_that_is_taken_away_leaves_the_scores_of_the_scoring_p
     assert {part.engine for part in found.values()} == {""}
     assert all("404" in part.engine_problem for part in found.values())
     assert items(found) == items(await score(order(), "own"))
+
+
+async def test_it_leaves_what_is_served_and_nothing_of_its_own(
+    rig: Rig, served: Servable, candidate: Candidate, replica
+):
+    named = {fact.served_name for fact in rig.facts_of(AdapterLoaded)}
+    assert served.served_name in named
+    assert candidate.servable.served_name not in named
+    after = await rig.converge(rig.group(served))
+    names = await rig.client(after).models()
+    assert served.served_name in names
+    assert candidate.servable.served_name not in names
+    assert after.address == replica.address
+    folder = rig.backend.folder(after.replica_id)
+    assert list((folder / "candidates").glob(f"{candidate.servable.digest}-*")) == []
+    await rig.client(after).answer(served.served_name, "a")
