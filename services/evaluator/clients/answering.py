@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from services.evaluator.clients.child import OnReport
 from services.evaluator.clients.engine import AnswerEngine, EngineFailed
 from services.evaluator.scoring.exchange import (
     Asked,
@@ -20,8 +20,6 @@ from services.evaluator.scoring.order import Side
 from shared.log import get_logger
 
 log = get_logger(__name__)
-
-OnReport = Callable[[Mapping[str, Any]], None]
 
 
 async def answer_parts(

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import httpx
 from schemas.deployment import LoadCandidate, UnloadCandidate
 from schemas.model import ModelRegistered
 from services.evaluator import store
-from services.evaluator.clients.answering import OnReport, answer_parts, is_given, refuse_parts
+from services.evaluator.clients.answering import answer_parts, is_given, refuse_parts
+from services.evaluator.clients.child import OnReport
 from services.evaluator.clients.engine import EngineFailed, VllmEngine
 from services.evaluator.model import Place
 from services.evaluator.scoring.exchange import ASKED_FILE, Asked
@@ -28,6 +30,17 @@ from shared.service import Service
 log = get_logger(__name__)
 
 LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the scoring child."""
+
+    eval_id: str
+    version: ModelRegistered
+    engine: str
+    work_dir: Path
+    on_report: OnReport
 
 
 class Answers:
@@ -45,36 +58,25 @@ class Answers:
         if not engine:
             yield on_report
             return
-        answering = _Answering(
-            work_dir,
-            on_report,
-            lambda asked: self._answer(eval_id, version, engine, asked, work_dir, on_report),
-        )
+        following = Following(Run(eval_id, version, engine, work_dir, on_report), self._answer)
         try:
-            yield answering.follow
+            yield following.follow
         finally:
-            await answering.stop()
+            await following.stop()
 
-    async def _answer(
-        self,
-        eval_id: str,
-        version: ModelRegistered,
-        engine: str,
-        asked: Asked,
-        work_dir: Path,
-        on_report: OnReport,
-    ) -> None:
-        """Raises EngineFailed, TimeoutError; the candidate gives its place back either way."""
+    async def _answer(self, run: Run, asked: Asked) -> None:
+        """Raises EngineFailed; the candidate gives its place back either way."""
+        limit = self._settings.replica_limit
         try:
-            async with asyncio.timeout(self._settings.replica_limit.total_seconds()):
-                place = await self._place(eval_id, version)
-                replica = self._replica(place, engine)
+            async with asyncio.timeout(limit.total_seconds()):
+                replica = self._replica(await self._place(run.eval_id, run.version), run.engine)
                 failpoint("eval.candidate.placed")
-                await answer_parts(
-                    replica, asked, work_dir, on_report, concurrency=self._settings.replica_concurrency
-                )
+                concurrency = self._settings.replica_concurrency
+                await answer_parts(replica, asked, run.work_dir, run.on_report, concurrency=concurrency)
+        except TimeoutError as error:
+            raise EngineFailed(f"not all was answered after {limit}") from error
         finally:
-            await self._give_back(eval_id)
+            await self._give_back(run.eval_id)
 
     async def _place(self, eval_id: str, version: ModelRegistered) -> Place:
         """Raises EngineFailed."""
@@ -126,14 +128,11 @@ class Answers:
             await unit.emit(UnloadCandidate(eval_id=eval_id))
 
 
-class _Answering:
-    """One run of the child, and the task that answers it."""
+class Following:
+    """The reports of one run, and the task that answers what they ask."""
 
-    def __init__(
-        self, work_dir: Path, on_report: OnReport, answer: Callable[[Asked], Coroutine[Any, Any, None]]
-    ) -> None:
-        self._work_dir = work_dir
-        self._on_report = on_report
+    def __init__(self, run: Run, answer: Callable[[Run, Asked], Coroutine[Any, Any, None]]) -> None:
+        self._run = run
         self._answer = answer
         self._asked: Asked | None = None
         self._task: asyncio.Task[None] | None = None
@@ -141,24 +140,26 @@ class _Answering:
     def follow(self, report: Mapping[str, Any]) -> None:
         match report.get("event"):
             case "asked":
-                self._asked = Asked.model_validate_json((self._work_dir / ASKED_FILE).read_bytes())
-                if not is_given(self._asked, self._work_dir):
-                    self._task = asyncio.create_task(self._answer(self._asked))
-                    self._task.add_done_callback(self._close)
+                self._begin(Asked.model_validate_json((self._run.work_dir / ASKED_FILE).read_bytes()))
             case "waiting" if self._asked is not None and (self._task is None or self._task.done()):
-                refuse_parts(self._asked, self._work_dir, "answering ended without an answer")
-        self._on_report(report)
+                refuse_parts(self._asked, self._run.work_dir, "answering ended without an answer")
+        self._run.on_report(report)
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def _begin(self, asked: Asked) -> None:
+        self._asked = asked
+        if not is_given(asked, self._run.work_dir):
+            self._task = asyncio.create_task(self._answer(self._run, asked))
+            self._task.add_done_callback(self._close)
+
     def _close(self, task: asyncio.Task[None]) -> None:
         """The child must not wait for what does not come."""
-        assert self._asked is not None
-        if task.cancelled():
-            return
-        if error := task.exception():
-            log.warning("no engine answers", error=f"{type(error).__name__}: {error}")
-            refuse_parts(self._asked, self._work_dir, f"{type(error).__name__}: {error}")
+        assert self._asked is not None, "only what was asked is answered"
+        if not task.cancelled() and (error := task.exception()):
+            problem = f"{type(error).__name__}: {error}"
+            log.warning("no engine answers", problem=problem)
+            refuse_parts(self._asked, self._run.work_dir, problem)

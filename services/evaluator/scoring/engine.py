@@ -4,6 +4,7 @@
 # T = tokens of the probe, V = size of the vocabulary
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,11 @@ def _find_other(models: Models, side: Side, found: GivenSide) -> str:
     if len(found.probes) != len(_lengths(models)) or not all(found.probes):
         return f"{len(found.probes)} probes were answered, expected {len(_lengths(models))}"
     own, other = (_distance(models, logits_TV, found.probes) for logits_TV in (own_TV, other_TV))
-    if own <= MAX_SHARE * other:
+    if own < MAX_SHARE * other and isfinite(own):
         return ""
     return (
         f"the engine's log-probabilities are {own:.3g} away from this side's and {other:.3g} from the other's,"
-        f" expected at most {MAX_SHARE} of that"
+        f" expected less than {MAX_SHARE} of that"
     )
 
 
