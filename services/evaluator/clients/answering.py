@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +32,26 @@ async def answer_parts(
     """
     problem = ""
     for part in asked.parts:
-        if given_path(work_dir, part.part).exists():
+        if is_given([part.part], work_dir):
             continue
         if not problem:
             given = await _answer_part(engine, asked, part, on_report, concurrency=concurrency)
             problem = given.problem
         else:
             given = Given(problem=problem)
-        write_given(work_dir, part.part, given)
+        await asyncio.to_thread(write_given, work_dir, part.part, given)
 
 
-def is_given(asked: Asked, work_dir: Path) -> bool:
-    """Whether every part has what it is given, of an earlier process of the service."""
-    return all(given_path(work_dir, part.part).exists() for part in asked.parts)
+def is_given(parts: Sequence[str], work_dir: Path) -> bool:
+    """Whether each of these has what it is given, of an earlier process of the service."""
+    return all(given_path(work_dir, part).exists() for part in parts)
 
 
-def refuse_parts(asked: Asked, work_dir: Path, problem: str) -> None:
-    """No engine answers: what has no answers yet gets none."""
-    for part in asked.parts:
-        if not given_path(work_dir, part.part).exists():
-            write_given(work_dir, part.part, Given(problem=problem))
+def refuse_parts(parts: Sequence[str], work_dir: Path, problem: str) -> None:
+    """No engine answers: which of these have no answers yet get none."""
+    for part in parts:
+        if not is_given([part], work_dir):
+            write_given(work_dir, part, Given(problem=problem))
 
 
 async def _answer_part(

@@ -5,7 +5,7 @@ Nothing here fails a gate: whatever goes wrong is told to the child, which then 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +64,11 @@ class Answers:
         finally:
             await following.stop()
 
-    async def _answer(self, run: Run, asked: Asked) -> None:
+    async def _answer(self, run: Run) -> None:
         """Raises EngineFailed; the candidate gives its place back either way."""
         limit = self._settings.replica_limit
+        raw = await asyncio.to_thread((run.work_dir / ASKED_FILE).read_bytes)
+        asked = await asyncio.to_thread(Asked.model_validate_json, raw)
         try:
             async with asyncio.timeout(limit.total_seconds()):
                 replica = self._replica(await self._place(run.eval_id, run.version), run.engine)
@@ -131,17 +133,18 @@ class Answers:
 class Following:
     """The reports of one run, and the task that answers what they ask."""
 
-    def __init__(self, run: Run, answer: Callable[[Run, Asked], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, run: Run, answer: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
         self._run = run
         self._answer = answer
-        self._asked: Asked | None = None
+        self._asked: Sequence[str] = ()
+        """Names of the parts that the child waits for."""
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, report: Mapping[str, Any]) -> None:
         match report.get("event"):
             case "asked":
-                self._begin(Asked.model_validate_json((self._run.work_dir / ASKED_FILE).read_bytes()))
-            case "waiting" if self._asked is not None and (self._task is None or self._task.done()):
+                self._begin(report["parts"])
+            case "waiting" if self._task is None or self._task.done():
                 refuse_parts(self._asked, self._run.work_dir, "answering ended without an answer")
         self._run.on_report(report)
 
@@ -150,15 +153,14 @@ class Following:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _begin(self, asked: Asked) -> None:
+    def _begin(self, asked: Sequence[str]) -> None:
         self._asked = asked
         if not is_given(asked, self._run.work_dir):
-            self._task = asyncio.create_task(self._answer(self._run, asked))
+            self._task = asyncio.create_task(self._answer(self._run))
             self._task.add_done_callback(self._close)
 
     def _close(self, task: asyncio.Task[None]) -> None:
         """The child must not wait for what does not come."""
-        assert self._asked is not None, "only what was asked is answered"
         if not task.cancelled() and (error := task.exception()):
             problem = f"{type(error).__name__}: {error}"
             log.warning("no engine answers", problem=problem)

@@ -54,7 +54,7 @@ def ask(
         ),
     )
     write_whole(work_dir / ASKED_FILE, asked.model_dump_json())
-    say({"event": "asked", "parts": len(parts)})
+    say({"event": "asked", "parts": [part.name for part in parts]})
 
 
 def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: Path, say: Say) -> Given:

@@ -125,10 +125,10 @@ async def test_parts_answered_before_the_failure_stay_answered(answer, replica):
 
 
 async def test_what_was_given_to_an_earlier_try_stays(answer, replica, tmp_path):
-    refuse_parts(asked("a"), tmp_path, "no replica is ready")
+    refuse_parts(["a"], tmp_path, "no replica is ready")
     given = await answer(asked("a", "b"))
     assert [found.problem for found in given.values()] == ["no replica is ready", ""]
-    refuse_parts(asked("a", "b"), tmp_path, "another")
+    refuse_parts(["a", "b"], tmp_path, "another")
     assert given_to(asked("a", "b"), tmp_path) == given
 
 

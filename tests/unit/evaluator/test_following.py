@@ -6,24 +6,21 @@ import pytest
 
 from services.evaluator.clients.engine import EngineFailed
 from services.evaluator.handlers.answers import Following, Run
-from services.evaluator.scoring.exchange import ASKED_FILE, Asked, AskedPart, Given, given_path
-from services.evaluator.scoring.order import Side
+from services.evaluator.scoring.exchange import Given, given_path
 from tests.unit.evaluator.evaluations import a_version, an_artefact
 
-PART = AskedPart(part="holdout", sides=(Side.CANDIDATE,), prompts=())
-ASKED, WAITING = {"event": "asked"}, {"event": "waiting"}
+PART = "holdout"
+ASKED, WAITING = {"event": "asked", "parts": [PART]}, {"event": "waiting"}
 
 
 @pytest.fixture
 def run(tmp_path) -> Run:
-    asked = Asked(probes=(), stops=(), parts=(PART,))
-    (tmp_path / ASKED_FILE).write_text(asked.model_dump_json())
     return Run("eval-1", a_version(an_artefact()), "vllm 1", tmp_path, lambda report: None)
 
 
 async def given(run: Run) -> str:
     """The problem that the child is told."""
-    path = given_path(run.work_dir, PART.part)
+    path = given_path(run.work_dir, PART)
     async with asyncio.timeout(10):
         while not path.exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -63,7 +60,7 @@ async def test_one_that_is_being_answered_waits(run):
     following.follow(ASKED)
     await answering.wait()
     following.follow(WAITING)
-    assert not given_path(run.work_dir, PART.part).exists()
+    assert not given_path(run.work_dir, PART).exists()
     await following.stop()
     assert following._task.cancelled()
 
