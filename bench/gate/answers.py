@@ -6,9 +6,9 @@ The replica is started as the serving controller starts it; base requests go to 
 a CPU. Every answer is compared.
 
 Suites: `demo`, the demo's base model and 121 prompts with answers of at most 32 tokens; `larger`, the same model, 348
-prompts with answers of at most 128; `37M`, a random Llama of 37 million parameters and 121 prompts of at most 32.
+prompts with answers of at most 128; `41M`, a random Llama of 41 million parameters and 121 prompts of at most 32.
 
-    python -m bench.gate.answers [--suites demo larger 37M] [--rounds 3] [--threads 2]
+    python -m bench.gate.answers [--suites demo larger 41M] [--rounds 3] [--threads 2]
 """
 
 import argparse
@@ -82,13 +82,13 @@ def _load(name: str, folder: Path) -> Load:
             return Load(DEMO_BASE, prompts[:121], 32)
         case "larger":
             return Load(DEMO_BASE, prompts, 128)
-        case "37M":
+        case "41M":
             text = "\n".join(prompts)
             base = build_tiny_model(
                 folder / "base", text=text, vocab_size=4096, hidden_size=512, num_layers=12
             )
             return Load(base, prompts[:121], 32)
-    raise SystemExit(f"suite is {name!r}, expected demo, larger or 37M")
+    raise SystemExit(f"suite is {name!r}, expected demo, larger or 41M")
 
 
 async def compare(load: Load, folder: Path, num_rounds: int, threads: int) -> dict[str, Any]:
@@ -220,7 +220,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suites", nargs="+", default=["demo", "larger", "37M"])
+    parser.add_argument("--suites", nargs="+", default=["demo", "larger", "41M"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
