@@ -1,6 +1,31 @@
-"""deployment.events: what is loaded where. Key: the serving pool, one per base sha."""
+"""deployment.commands and deployment.events: what is loaded where. Facts are keyed by pool, one per base sha."""
+
+from datetime import datetime
 
 from schemas.base import Count, Message, Seconds, Sha256, TenantName, Value
+
+
+class LoadCandidate(Message):
+    """Lend the candidate of an evaluation a place on one replica of its base model, under a name of its own.
+
+    CandidateReady or CommandRefused answers. Nothing is routed to it. Asked again, it is answered again.
+    """
+
+    keyed_by = "eval_id"
+    eval_id: str
+    model_id: str
+    digest: Sha256
+    base_sha: Sha256
+    rank: Count
+    until: datetime
+    """Then it is unloaded, whoever still uses it."""
+
+
+class UnloadCandidate(Message):
+    """Its evaluation needs it no more. Nothing happens where it is not loaded."""
+
+    keyed_by = "eval_id"
+    eval_id: str
 
 
 class ReplicaAddress(Value):
@@ -25,6 +50,10 @@ class ReplicaReady(PoolFact):
     base_model: str
     served_base: str
     """Model name to send for requests to the base model."""
+    engine: str = ""
+    """What computes its answers: release, product, precision. Equal ones answer alike; empty: unknown."""
+    device: str = ""
+    """`cuda`, `cpu`, or empty: unknown."""
 
 
 class ReplicaLost(PoolFact):
@@ -38,6 +67,18 @@ class AdapterLoaded(PoolFact):
     """`<name>@<digest>`: immutable."""
     digest: Sha256
     load_seconds: Seconds
+
+
+class CandidateReady(PoolFact):
+    """Loaded on this replica, read back and probed. It stays until UnloadCandidate, its time or the replica ends."""
+
+    eval_id: str
+    digest: Sha256
+    replica: ReplicaAddress
+    served_name: str
+    """Model name to send for requests to the candidate; no slot has it."""
+    served_base: str
+    """Model name to send for requests to the base model."""
 
 
 class SlotState(PoolFact):

@@ -79,6 +79,12 @@ EVAL_COMMANDS = Topic(
     (evaluation.RegisterBenchmark, evaluation.RegisterSafetySuite, evaluation.ReevaluateModel),
 )
 NODE_COMMANDS = Topic("node.commands", ("admin",), (node.DrainNode, node.PreemptNode, node.SetPoolCapacity))
+DEPLOYMENT_COMMANDS = Topic(
+    "deployment.commands",
+    ("evaluator",),
+    (deployment.LoadCandidate, deployment.UnloadCandidate),
+    retention_days=7,
+)
 PARKED_COMMANDS = Topic("parked.commands", ("admin",), (parked.ReplayParked, parked.DropParked), partitions=1)
 
 DATASET_EVENTS = Topic(
@@ -202,10 +208,12 @@ DEPLOYMENT_EVENTS = Topic(
         deployment.ReplicaReady,
         deployment.ReplicaLost,
         deployment.AdapterLoaded,
+        deployment.CandidateReady,
         deployment.DeploymentReady,
         deployment.DeploymentFailed,
         deployment.DeploymentStopped,
         deployment.DeploymentRolledBack,
+        CommandRefused,
     ),
 )
 COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued,))
@@ -230,6 +238,7 @@ TOPICS: tuple[Topic, ...] = (
     MODEL_COMMANDS,
     EVAL_COMMANDS,
     NODE_COMMANDS,
+    DEPLOYMENT_COMMANDS,
     PARKED_COMMANDS,
     DATASET_EVENTS,
     JOB_EVENTS,
@@ -277,7 +286,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
     "provisioner": (JOB_EVENTS, NODE_COMMANDS, TRAINING_EVENTS, PARKED_COMMANDS),
     "trainer_agent": (JOB_EVENTS, NODE_EVENTS, AGENT_REPORTS, PARKED_COMMANDS),
     "checkpoint_watcher": (TRAINING_EVENTS, JOB_EVENTS, PARKED_COMMANDS),
-    "evaluator": (JOB_EVENTS, MODEL_EVENTS, EVAL_COMMANDS, PARKED_COMMANDS),
+    "evaluator": (JOB_EVENTS, MODEL_EVENTS, DEPLOYMENT_EVENTS, EVAL_COMMANDS, PARKED_COMMANDS),
     "registry": (
         EVAL_EVENTS,
         TRAINING_EVENTS,
@@ -287,7 +296,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
         MODEL_COMMANDS,
         PARKED_COMMANDS,
     ),
-    "serving_controller": (MODEL_EVENTS, PARKED_COMMANDS),
+    "serving_controller": (MODEL_EVENTS, DEPLOYMENT_COMMANDS, PARKED_COMMANDS),
     "tracker": (
         RUN_METRICS,
         JOB_EVENTS,

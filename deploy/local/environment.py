@@ -68,7 +68,10 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
             "BOOTSTRAP_API_KEY": api_key(state, tenant),
             "REPLICA_KEYS_DIR": str(root / "replica-keys"),
         },
-        "evaluator": {"SCORING_THREADS": str(threads_of_a_process())},
+        "evaluator": {
+            "SCORING_THREADS": str(threads_of_a_process()),
+            "REPLICA_KEYS_DIR": str(root / "replica-keys"),
+        },
         "provisioner": {
             "POOLS_FILE": str(root / "pools.toml"),
             "NODES_DIR": str(root / "nodes"),

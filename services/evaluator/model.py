@@ -40,6 +40,29 @@ TERMINAL = frozenset(state for state, moves in ALLOWED.items() if not moves)
 
 
 @dataclass(frozen=True)
+class Replica:
+    """A ready replica of a base model."""
+
+    replica_id: str
+    incarnation: str
+    engine: str
+    """What computes its answers; empty: unknown."""
+    device: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a candidate answers beside its base model, or why nowhere."""
+
+    problem: str = ""
+    replica_id: str = ""
+    url: str = ""
+    engine: str = ""
+    served_name: str = ""
+    served_base: str = ""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     eval_id: str
     artefact: Artefact

@@ -9,8 +9,9 @@ from pydantic_settings import SettingsConfigDict
 
 from schemas.evaluation import StageName
 from schemas.specification import MAX_ANSWER_TOKENS
+from services.evaluator.decide.engines import AnswersBy
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
-from services.evaluator.scoring.order import Device
+from shared.device import Device
 from shared.settings import ServiceSettings
 
 
@@ -39,6 +40,20 @@ class Settings(ServiceSettings):
     max_new_tokens: PositiveInt = 256
     """Of one answer to a safety prompt; a refusal that ends later is none that anyone can be sure of."""
     max_rank: PositiveInt = 512
+
+    answers_by: AnswersBy = "auto"
+    """`auto`: a replica of the base model where one is ready on a GPU, else the scoring child. Or always one of them,
+    as far as there is a replica."""
+    replica_keys_dir: Path | None = None
+    """One file per replica with the key of its API; without it no replica is asked. Never part of an event."""
+    replica_concurrency: PositiveInt = 16
+    """Answers that a replica is asked for at once; tenants' requests need their share of it."""
+    replica_wait: timedelta = timedelta(minutes=1)
+    """For a place on a replica."""
+    replica_timeout: timedelta = timedelta(minutes=2)
+    """For one answer."""
+    replica_limit: timedelta = timedelta(minutes=30)
+    """For all answers of an evaluation, and how long its candidate keeps its place at most."""
 
     judge_urls: tuple[str, ...] = ()
     """OpenAI-compatible endpoints that a job's gate may name. Prompts and the key go to no other."""

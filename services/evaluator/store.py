@@ -4,10 +4,19 @@ from datetime import datetime
 from typing import Any
 
 from schemas.base import BundleRef
+from schemas.deployment import CandidateReady, ReplicaReady
 from schemas.evaluation import GatePolicyPublished, RegisteredSuite, StageResult
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
-from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
+from services.evaluator.model import (
+    Baseline,
+    Evaluation,
+    EvaluationState,
+    GateResult,
+    Place,
+    Replica,
+    Suite,
+)
 from shared.errors import Rejected, StaleWrite
 from shared.postgres.database import Connection
 
@@ -62,6 +71,27 @@ LIST_BASELINES = """
       FROM baseline WHERE base_sha = $1 AND template_sha256 = $2"""
 ADD_VERDICT = "INSERT INTO verdict (result_key, result) VALUES ($1, $2) ON CONFLICT (result_key) DO NOTHING"
 FIND_VERDICT = "SELECT result FROM verdict WHERE result_key = $1"
+SAVE_REPLICA = """
+    INSERT INTO replica (replica_id, base_model, base_sha, incarnation, engine, device)
+    VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (replica_id, base_model)
+    DO UPDATE SET base_sha = $3, incarnation = $4, engine = $5, device = $6"""
+LOSE_REPLICA = "DELETE FROM replica WHERE replica_id = $1 AND incarnation = $2"
+LIST_REPLICAS = """
+    SELECT replica_id, incarnation, engine, device FROM replica
+     WHERE base_model = $1 AND base_sha = $2 ORDER BY replica_id"""
+ASK_FOR_PLACE = """
+    INSERT INTO place (eval_id) VALUES ($1)
+    ON CONFLICT (eval_id) DO UPDATE SET problem = '', replica_id = NULL"""
+FILL_PLACE = """
+    UPDATE place SET replica_id = $2, incarnation = $3, url = $4, served_name = $5, served_base = $6
+     WHERE eval_id = $1"""
+REFUSE_PLACE = "UPDATE place SET problem = $2 WHERE eval_id = $1 AND replica_id IS NULL"
+FIND_PLACE = """
+    SELECT place.problem, place.replica_id, place.url, place.served_name, place.served_base,
+           (SELECT engine FROM replica WHERE replica.replica_id = place.replica_id
+               AND replica.incarnation = place.incarnation LIMIT 1) AS engine
+      FROM place WHERE eval_id = $1 AND (replica_id IS NOT NULL OR problem <> '')"""
+FORGET_PLACE = "DELETE FROM place WHERE eval_id = $1"
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
@@ -209,6 +239,62 @@ async def list_baselines(
     rows = await conn.fetch(LIST_BASELINES, base_sha, template_sha256)
     baselines = [Baseline.model_validate(dict(row)) for row in rows]
     return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in baselines}
+
+
+async def save_replica(conn: Connection, ready: ReplicaReady) -> None:
+    replica = ready.replica
+    await conn.execute(
+        SAVE_REPLICA,
+        replica.replica_id,
+        ready.base_model,
+        ready.base_sha,
+        replica.incarnation,
+        ready.engine,
+        ready.device,
+    )
+
+
+async def lose_replica(conn: Connection, replica_id: str, incarnation: str) -> None:
+    await conn.execute(LOSE_REPLICA, replica_id, incarnation)
+
+
+async def list_replicas(conn: Connection, base_model: str, base_sha: str) -> tuple[Replica, ...]:
+    """The ready ones of this base model; those of its full fine-tunes go by other names."""
+    return tuple(Replica(**dict(row)) for row in await conn.fetch(LIST_REPLICAS, base_model, base_sha))
+
+
+async def ask_for_place(conn: Connection, eval_id: str) -> None:
+    """From now on an answer is kept."""
+    await conn.execute(ASK_FOR_PLACE, eval_id)
+
+
+async def fill_place(conn: Connection, ready: CandidateReady) -> None:
+    """Nothing happens where nobody waits for it."""
+    replica = ready.replica
+    await conn.execute(
+        FILL_PLACE,
+        ready.eval_id,
+        replica.replica_id,
+        replica.incarnation,
+        replica.url,
+        ready.served_name,
+        ready.served_base,
+    )
+
+
+async def refuse_place(conn: Connection, eval_id: str, problem: str) -> None:
+    """Nothing happens where nobody waits for it."""
+    await conn.execute(REFUSE_PLACE, eval_id, problem)
+
+
+async def find_place(conn: Connection, eval_id: str) -> Place | None:
+    """None while there is no answer. Its engine is empty once the replica is lost."""
+    row = await conn.fetchrow(FIND_PLACE, eval_id)
+    return None if row is None else Place(**{name: value or "" for name, value in row.items()})
+
+
+async def forget_place(conn: Connection, eval_id: str) -> None:
+    await conn.execute(FORGET_PLACE, eval_id)
 
 
 async def add_verdict(conn: Connection, result: GateResult) -> None:

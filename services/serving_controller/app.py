@@ -22,7 +22,6 @@ def build(settings: Settings | None = None) -> Service:
         ModelFiles(service.objects, scratch=settings.scratch_dir),
         http,
         policy=settings.policy,
-        adapter_slots=settings.max_loras,
     )
     rounds = Rounds(
         service, steps, policy=settings.policy, unanswered=timedelta(seconds=settings.unanswered_seconds)

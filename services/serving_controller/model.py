@@ -1,6 +1,7 @@
 """Words of the serving controller: what slots are meant to serve, and what is loaded where."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -47,6 +48,15 @@ class Servable:
         if self.kind == "adapter":
             return self.pool
         return f"full-{hashlib.sha256(self.served_name.encode()).hexdigest()[:12]}"
+
+
+CANDIDATE = "gate-"
+_CANDIDATE_NAME = re.compile(r"gate-.+@[0-9a-f]{64}")
+
+
+def is_candidate(served_name: str) -> bool:
+    """Whether it is a name that this controller lends to candidates. Slots have names of model versions."""
+    return _CANDIDATE_NAME.fullmatch(served_name) is not None
 
 
 @dataclass(frozen=True, order=True)
@@ -101,6 +111,20 @@ class Retired:
     keep_until: datetime
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A version under evaluation: a place on one replica, nothing that is routed."""
+
+    eval_id: str
+    servable: Servable
+    until: datetime
+    """Then it is unloaded, whoever forgot it."""
+    command_id: str
+    """Of the newest command that asked for it, which is to be answered."""
+    host: Address | None = None
+    """Where it was announced; None until the command is answered."""
+
+
 class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"  # announced
@@ -124,6 +148,8 @@ class Replica:
     """Base model names for which ReplicaReady was sent."""
     loaded: frozenset[str] = frozenset()
     """Served names that are loaded, read back and probed."""
+    strays: frozenset[str] = frozenset()
+    """Candidates that the process lists and nobody wrote down: their load was cut short. Not stored."""
     is_alive: bool = True
     answers: bool = True
     failures: int = 0
@@ -156,6 +182,8 @@ class Group:
     """Registered names of the base model; the first is what the replica calls it."""
     adapters: Mapping[str, Servable] = field(default_factory=dict)
     """What shall be loaded, by served name."""
+    candidates: Mapping[str, Candidate] = field(default_factory=dict)
+    """What is lent a place, by served name."""
     num_replicas: int = 0
 
     @property
@@ -171,5 +199,5 @@ class Group:
 class Failure:
     """Why something cannot be served."""
 
-    code: Literal["load", "probe", "replica", "stale"]
+    code: Literal["load", "probe", "replica", "stale", "rank", "full"]
     reason: str

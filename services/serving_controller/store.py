@@ -9,6 +9,7 @@ import asyncpg
 
 from services.serving_controller.model import (
     Address,
+    Candidate,
     Phase,
     Replica,
     Retired,
@@ -52,6 +53,14 @@ SAVE_REPLICA = """
         started_at = $7, max_rank = $8, served_base = $9, announced = $10, loaded = $11, failures = $12,
         not_before = $13, reason = $14"""
 
+SAVE_CANDIDATE = """
+    INSERT INTO candidate (eval_id, servable, until, command_id, host) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (eval_id) DO UPDATE SET servable = $2, until = $3, command_id = $4, host = $5"""
+
+CANDIDATES = "SELECT eval_id, servable, until, command_id, host FROM candidate"
+
+HAS_READY_REPLICA = "SELECT EXISTS (SELECT FROM replica WHERE group_name = $1 AND phase = 'ready')"
+
 
 @dataclass(frozen=True)
 class View:
@@ -62,6 +71,7 @@ class View:
     base_models: Mapping[str, str]
     """sha by registered name."""
     replicas: tuple[Replica, ...]
+    candidates: tuple[Candidate, ...] = ()
 
 
 async def load_view(conn: Connection) -> View:
@@ -72,6 +82,7 @@ async def load_view(conn: Connection) -> View:
         retired=tuple(Retired(Servable(**row["servable"]), row["keep_until"]) for row in retired),
         base_models={row["name"]: row["base_sha"] for row in bases},
         replicas=tuple(_replica(row) for row in await conn.fetch(REPLICAS)),
+        candidates=tuple(_candidate(row) for row in await conn.fetch(CANDIDATES)),
     )
 
 
@@ -160,6 +171,36 @@ async def forget_retired(conn: Connection, *, now: datetime) -> None:
     await conn.execute("DELETE FROM retired WHERE keep_until <= $1", now)
 
 
+async def save_candidate(conn: Connection, candidate: Candidate) -> None:
+    await conn.execute(
+        SAVE_CANDIDATE,
+        candidate.eval_id,
+        asdict(candidate.servable),
+        candidate.until,
+        candidate.command_id,
+        asdict(candidate.host) if candidate.host else None,
+    )
+
+
+async def find_candidate(conn: Connection, eval_id: str) -> Candidate | None:
+    """Locked."""
+    row = await conn.fetchrow(f"{CANDIDATES} WHERE eval_id = $1 FOR UPDATE", eval_id)
+    return None if row is None else _candidate(row)
+
+
+async def forget_candidate(conn: Connection, eval_id: str) -> None:
+    await conn.execute("DELETE FROM candidate WHERE eval_id = $1", eval_id)
+
+
+async def forget_candidates(conn: Connection, *, now: datetime) -> None:
+    """Those whose time is over."""
+    await conn.execute("DELETE FROM candidate WHERE until <= $1", now)
+
+
+async def has_ready_replica(conn: Connection, group: str) -> bool:
+    return bool(await conn.fetchval(HAS_READY_REPLICA, group))
+
+
 async def save_replica(conn: Connection, replica: Replica) -> None:
     await conn.execute(
         SAVE_REPLICA,
@@ -208,6 +249,11 @@ def _route_json(route: Route) -> dict[str, Any]:
 def _route(found: dict[str, Any]) -> Route:
     addresses = frozenset(Address(**address) for address in found["addresses"])
     return Route(Servable(**found["servable"]), found["generation"], addresses)
+
+
+def _candidate(row: asyncpg.Record) -> Candidate:
+    host = Address(**row["host"]) if row["host"] else None
+    return Candidate(row["eval_id"], Servable(**row["servable"]), row["until"], row["command_id"], host)
 
 
 def _replica(row: asyncpg.Record) -> Replica:

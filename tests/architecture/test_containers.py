@@ -109,7 +109,13 @@ def test_no_two_services_of_one_network_share_a_port():
 
 def test_gateway_and_replicas_see_each_other():
     together = [name for name in services() if "network_mode" in services()[name]]
-    assert sorted(together) == ["gateway", "serving_controller", "serving_controller-gpu"]
+    assert sorted(together) == [
+        "evaluator",
+        "evaluator-gpu",
+        "gateway",
+        "serving_controller",
+        "serving_controller-gpu",
+    ]
     assert {services()[name]["network_mode"] for name in together} == {"service:replica_network"}
     keys = "replica-keys:/var/lib/retune/replica-keys"
     assert all(keys in services()[name]["volumes"] for name in together)

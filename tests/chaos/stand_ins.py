@@ -66,18 +66,12 @@ def _prompts(part: AnyPart, is_ruined: bool) -> list[ItemScore]:
     ]
 
 
-def write_whole(path: Path, text: str) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(text)
-    draft.replace(path)
-
-
 def score(order_path: Path) -> None:
     """As the real child, but for what carries out the order."""
     from services.evaluator.scoring import __main__ as child
 
     cheap = ModuleType("services.evaluator.scoring.run")
-    cheap.__dict__.update(run=run, write_whole=write_whole)
+    cheap.__dict__.update(run=run)
     sys.modules[cheap.__name__] = cheap
     child.main(order_path)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 from safetensors.numpy import load_file
 
-from services.serving_controller.clients.backend import ReplicaSpec, Seen
+from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec, Seen
 
 HOST = "http://replica"
 
@@ -28,7 +28,7 @@ class Engines:
     """ReplicaBackend, and the HTTP of what it started."""
 
     root: Path
-    num_slots: int = 2
+    num_slots: int = 4
     is_broken: bool = False
     """Base requests get the delta of the last slot, as on vLLM's CPU path."""
     running: dict[str, Engine] = field(default_factory=dict)
@@ -37,6 +37,8 @@ class Engines:
     idle: set[str] = field(default_factory=set)
     """Names whose adapter is loaded and ignored."""
     starts: list[str] = field(default_factory=list)
+
+    engine = EngineFacts("stand-in 1, cpu", "cpu")
 
     @property
     def http(self) -> httpx.AsyncClient:

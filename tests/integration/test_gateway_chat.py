@@ -5,7 +5,7 @@ import asyncio
 import openai
 import pytest
 
-from schemas.deployment import DeploymentFailed, DeploymentStopped
+from schemas.deployment import CandidateReady, DeploymentFailed, DeploymentStopped
 from schemas.model import DeploymentWithdrawn
 from tests.integration.gateway_world import Replica, World, mark, replica, until, world
 
@@ -114,6 +114,26 @@ class TestAnApprovedModel:
         version = await world.a_version()
         with pytest.raises(openai.NotFoundError, match="stage 'staging' and not deployed; gate: passed"):
             await chat(world, version.full_name)
+
+
+class TestACandidateOfTheGate:
+    async def test_is_reached_by_no_name_that_anyone_can_ask_for(self, world, replica):
+        version, other, server = await world.a_version(), await world.a_version(), await replica()
+        eval_id = f"eval-{mark()}"
+        fact = CandidateReady(
+            **world.ready(version, server.address).model_dump(include={"pool", "base_sha", "digest"}),
+            eval_id=eval_id,
+            replica=server.address,
+            served_name=f"gate-{eval_id}@{version.digest}",
+            served_base="tiny@base",
+        )
+        await world.voices.say("serving_controller", fact)
+        # On the same partition, so that what came before was heard.
+        await world.serve(other, server)
+        for name in (fact.served_name, f"gate-{eval_id}", eval_id, version.full_name):
+            with pytest.raises(openai.NotFoundError):
+                await chat(world, name)
+        assert server.asked == []
 
 
 async def is_awaited(world: World, slot: str) -> bool:

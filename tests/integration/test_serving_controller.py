@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -201,9 +202,9 @@ async def controller(
 
 def rounds_of(service: Service, engines: Engines, http: httpx.AsyncClient, settings: Settings) -> Rounds:
     files = ModelFiles(service.objects, scratch=settings.scratch_dir)
-    steps = Steps(engines, files, http, policy=settings.policy, adapter_slots=engines.num_slots)
+    policy = replace(settings.policy, adapter_slots=engines.num_slots)
     unanswered = timedelta(seconds=settings.unanswered_seconds)
-    return Rounds(service, steps, policy=settings.policy, unanswered=unanswered)
+    return Rounds(service, Steps(engines, files, http, policy=policy), policy=policy, unanswered=unanswered)
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +225,7 @@ async def forget_pools(stack: Stack) -> None:
     """No replica of an earlier test is started beside this one's."""
     conn = await asyncpg.connect(stack.postgres_dsn("serving_controller"))
     try:
-        await conn.execute("TRUNCATE base_model, slot, retired, replica")
+        await conn.execute("TRUNCATE base_model, slot, retired, replica, candidate")
     finally:
         await conn.close()
 

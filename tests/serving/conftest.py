@@ -154,11 +154,11 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
         cache_dir=Path.home() / ".cache" / "retune" / "vllm",
     )
     backend = LocalBackend(root / "replicas", root / "keys", engine=engine)
-    policy = Policy(rank=8)
+    policy = Policy(rank=8, adapter_slots=SLOTS)
     async with httpx.AsyncClient(timeout=120) as http:
         files = ModelFiles(objects, scratch=root / "scratch")
         rig = Rig(
-            steps=Steps(backend, files, http, policy=policy, adapter_slots=SLOTS),
+            steps=Steps(backend, files, http, policy=policy),
             backend=backend,
             objects=objects,
             http=http,

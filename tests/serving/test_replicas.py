@@ -63,6 +63,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, r
     )
     assert (ready_full.base_model, ready_full.served_base) == (full.full_name, full.served_name)
     assert own_replica.loaded == {full.served_name}
+    assert (ready.engine, ready.device) == (rig.backend.engine.name, "cpu")
     base = await rig.client(replica).answer(replica.served_base, PROMPTS[0])
     same = await rig.client(own_replica).answer(full.served_name, PROMPTS[0])
     assert same.distance(base) < CLOSE
@@ -216,7 +217,6 @@ async def test_a_controller_that_starts_anew_finds_the_replica_as_it_is(rig: Rig
         ModelFiles(rig.objects, scratch=rig.scratch / "other"),
         rig.http,
         policy=rig.policy,
-        adapter_slots=SLOTS,
     )
     assert await again.started() == [before.replica_id]
     assert await steps.look_at(before) == before

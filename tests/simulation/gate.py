@@ -55,6 +55,7 @@ class _Archive:
 
 class _Settings:
     required_stages = REQUIRED
+    replica_keys_dir = None
 
 
 class SimGate(Gate):

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from services.serving_controller import handlers
-from services.serving_controller.clients.backend import ReplicaSpec, Seen
+from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec, Seen
 from services.serving_controller.clients.vllm import LoadRefused, NoAnswer
 from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.rounds import PAUSE_SECONDS, Rounds
@@ -30,6 +30,10 @@ class Replicas:
         self.specs: dict[str, ReplicaSpec] = {}
         self.dead: set[str] = set()
         self.loaded: dict[str, set[str]] = {}
+
+    @property
+    def engine(self) -> EngineFacts:
+        return EngineFacts("simulated", "cpu")
 
     async def start(self, spec: ReplicaSpec) -> None:
         self.specs[spec.replica_id] = spec
@@ -130,7 +134,7 @@ class SimSteps(Steps):
         backend: Any = kernel.world.replicas
         nothing: Any = None
         files: Any = _Files()
-        super().__init__(backend, files, nothing, policy=policy, adapter_slots=8)
+        super().__init__(backend, files, nothing, policy=policy)
         self._world = kernel.world
 
     def _client(self, replica: Replica) -> Any:

@@ -71,10 +71,14 @@ class Archive:
             await self._objects.put_bytes(key, data)
 
 
+def _by(scored: PartScores) -> dict[str, str]:
+    return {"engine": scored.engine} if scored.engine else {}
+
+
 def item_lines(scored: Iterable[PartScores], pairs: Iterable[Pair]) -> list[dict[str, Any]]:
     """One line per item and side, then one per judged pair."""
     lines: list[dict[str, Any]] = [
-        {"part": part.part, "side": part.side, **item.model_dump(exclude_none=True)}
+        {"part": part.part, "side": part.side, **_by(part), **item.model_dump(exclude_none=True)}
         for part in scored
         for item in part.items
     ]

@@ -74,6 +74,13 @@ def grade(
     )
 
 
+def engines_of(base: Sides, new: Sides) -> dict[str, str]:
+    """The engine of serving that answered each part, where one did; of both sides, or the two say nothing."""
+    odd = [part for part in new if part in base and base[part].engine != new[part].engine]
+    assert not odd, f"{odd[0]}: base by {base[odd[0]].engine!r}, candidate by {new[odd[0]].engine!r}"
+    return {part: scored.engine for part, scored in new.items() if scored.engine}
+
+
 def changes(files: Sequence[Known], *, base: Sides, new: Sides) -> dict[str, dict[str, float]]:
     """Candidate minus base of each part with its 95 % interval, from paired resamples.
 

@@ -1,8 +1,10 @@
 """What has to be scored for a verdict, and what is known already."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from schemas.base import FileRef
 from schemas.evaluation import BenchmarkKind, Expects, StageName
@@ -44,6 +46,23 @@ class Known:
     """How the holdout is scored."""
     is_judged: bool = False
     """Whether a judge reads the holdout's answers, which then must be whole."""
+    engine: str = ""
+    """The engine of serving that is asked for the answers first; empty where none is."""
+    engine_baseline: Baseline | None = None
+    """The base model's scores by answers of that engine."""
+
+    def baseline_by(self, engine: str) -> Baseline | None:
+        """What can be compared with a candidate whose answers this engine gave; empty: the scoring child."""
+        if not engine:
+            return self.baseline
+        return self.engine_baseline if engine == self.engine else None
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether models are asked to write."""
+        if self.rule is not None:
+            return self.is_judged or self.rule.metric != "perplexity"
+        return self.is_safety
 
     @property
     def blobs(self) -> tuple[FileRef, ...]:
@@ -80,8 +99,15 @@ class Harness:
     scoring: str
     classifier: str
 
-    def of(self, *, is_safety: bool) -> str:
-        return f"{self.scoring}, {self.classifier}" if is_safety else self.scoring
+    def of(self, *, is_safety: bool, engine: str = "") -> str:
+        """Of one suite. `engine`: that of serving which gave the answers; empty: the scoring child."""
+        by = f", answers by {engine}" if engine else ""
+        return f"{self.scoring}{by}, {self.classifier}" if is_safety else f"{self.scoring}{by}"
+
+    def of_all(self, engines: Mapping[str, str]) -> str:
+        """Of a whole evaluation. `engines`: those of serving that gave answers, by part."""
+        by = [f"answers to {part} by {engine}" for part, engine in sorted(engines.items()) if engine]
+        return ", ".join([self.of(is_safety=True), *by])
 
 
 def suite_digest(
@@ -111,8 +137,10 @@ def files_of(
     suites: Sequence[Suite],
     baselines: Mapping[tuple[str, str], Baseline],
     harness: Harness,
+    *,
+    engine: str = "",
 ) -> tuple[Known, ...]:
-    """`baselines` by (suite digest, harness version). Raises NotRegistered."""
+    """`baselines` by (suite digest, harness version); `engine` is asked first for answers. Raises NotRegistered."""
     registered = {(suite.name, suite.digest): suite for suite in suites}
     asked = [("benchmark", name, digest) for name, digest in sorted(artefact.benchmarks.items())]
     asked += [("safety", name, digest) for name, digest in sorted(artefact.suites.items())]
@@ -128,7 +156,21 @@ def files_of(
         digest = holdout_digest(artefact.holdout, rule, is_judged=is_judged)
         baseline = baselines.get((digest, harness.of(is_safety=False)))
         files.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline, rule, is_judged))
-    return tuple(files)
+    return tuple(_by_engine(known, engine, baselines, harness) for known in files)
+
+
+def _by_engine(
+    known: Known, engine: str, baselines: Mapping[tuple[str, str], Baseline], harness: Harness
+) -> Known:
+    if not engine or not known.has_answers:
+        return known
+    baseline = baselines.get((known.digest, harness.of(is_safety=known.is_safety, engine=engine)))
+    return replace(known, engine=engine, engine_baseline=baseline)
+
+
+def engines_of(files: Iterable[Known]) -> dict[str, str]:
+    """The engines of serving that are to be asked, by part."""
+    return {known.part: known.engine for known in files if known.engine}
 
 
 def order_of(
@@ -151,9 +193,14 @@ def order_of(
 
 
 def result_key(
-    artefact: Artefact, version: ModelRegistered, harness: Harness, required: Collection[str]
+    artefact: Artefact,
+    version: ModelRegistered,
+    harness: Harness,
+    required: Collection[str],
+    *,
+    engines: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Equal keys are the same evaluation."""
+    """Equal keys are the same evaluation. `engines`: those of serving that give answers, by part."""
     return canonical_sha256(
         {
             "digest": version.digest,
@@ -165,7 +212,7 @@ def result_key(
             "benchmarks": artefact.benchmarks,
             "suites": artefact.suites,
             "kept_leaks": artefact.kept_leaks,
-            "harness": harness.of(is_safety=True),
+            "harness": harness.of_all(engines),
             "required": sorted(required),
         }
     )
@@ -173,25 +220,31 @@ def result_key(
 
 def _part(known: Known, blob_paths: Mapping[str, Path]) -> AnyPart:
     path = blob_paths[known.file.sha256]
-    sides = (Side.CANDIDATE,) if known.baseline else (Side.BASE, Side.CANDIDATE)
+    common: dict[str, Any] = {
+        "name": known.part,
+        "path": str(path),
+        "sides": _unknown_sides(known.baseline),
+        "engine": known.engine,
+        "engine_sides": _unknown_sides(known.engine_baseline) if known.engine else (),
+    }
     if known.suite is None:
         assert known.rule is not None, "only the holdout is no suite, and it has a rule"
         return HoldoutPart(
-            name=known.part,
-            path=str(path),
-            sides=sides,
+            **common,
             metric=known.rule.metric,
             pattern=known.rule.pattern,
             max_new_tokens=known.rule.max_new_tokens,
             is_judged=known.is_judged,
         )
     if known.suite.kind is None:
-        return SafetyPart(name=known.part, path=str(path), sides=sides)
+        return SafetyPart(**common)
     return BenchmarkPart(
-        name=known.part,
-        path=str(path),
-        sides=sides,
+        **common,
         kind=known.suite.kind,
         num_fewshot=known.suite.num_fewshot,
         examples_path=str(blob_paths[known.suite.examples.sha256]) if known.suite.examples else None,
     )
+
+
+def _unknown_sides(baseline: Baseline | None) -> tuple[Side, ...]:
+    return (Side.CANDIDATE,) if baseline else (Side.BASE, Side.CANDIDATE)

@@ -1,12 +1,17 @@
 """One handler per message, and the two kinds of long work: checking a suite's file and running the gate."""
 
+import httpx
+
+from schemas.base import CommandRefused
+from schemas.deployment import CandidateReady, ReplicaLost, ReplicaReady
 from schemas.evaluation import ReevaluateModel, RegisterBenchmark, RegisterSafetySuite
 from schemas.job import JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
 from services.evaluator.clients.jury import Jury
-from services.evaluator.handlers import evaluations, policy
+from services.evaluator.handlers import evaluations, places, policy
+from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate
 from services.evaluator.handlers.suites import CheckSuite, SuiteDesk
@@ -30,10 +35,18 @@ def register(service: Service, settings: Settings) -> None:
     service.on(PromotionRefused, evaluations.promotion_refused)
     service.on(ReevaluateModel, evaluations.reevaluate)
 
+    service.on(ReplicaReady, places.replica_ready)
+    service.on(ReplicaLost, places.replica_lost)
+    service.on(CandidateReady, places.candidate_ready)
+    service.on(CommandRefused, places.command_refused)
+
+    http = httpx.AsyncClient()
+    service.on_stop(http.aclose)
     child = ScoringChild(
         threads=settings.scoring_threads, silence=settings.scoring_silence, limit=settings.scoring_limit
     )
-    gate = Gate(service, settings, cache=cache, child=child, jury=Jury(settings))
+    answers = Answers(service, settings, http)
+    gate = Gate(service, settings, cache=cache, child=child, jury=Jury(settings), answers=answers)
     service.on_task(
         RunGate, work=gate.run, done=gate.ended, failed=gate.given_up, attempts=settings.scoring_attempts
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,15 +10,16 @@ from typing import Any
 
 from schemas import layout
 from schemas.evaluation import Evidence, StageResult
+from schemas.job import Artefact
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
 from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
-from services.evaluator.clients.device import device_name
 from services.evaluator.clients.files import Cache, asked_in, count_lines
 from services.evaluator.clients.jury import Jury
 from services.evaluator.decide import grading, lifecycle
+from services.evaluator.decide.engines import choose_engine
 from services.evaluator.decide.evidence import evidence_of, without_leaks
 from services.evaluator.decide.grading import Sides
 from services.evaluator.decide.items import ShownItem, shown_items
@@ -26,17 +28,20 @@ from services.evaluator.decide.plan import (
     Harness,
     Known,
     NotRegistered,
+    engines_of,
     files_of,
     order_of,
     result_key,
 )
 from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
+from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
 from services.evaluator.settings import Settings
+from shared.device import device_name
 from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.unit import Unit
@@ -61,10 +66,18 @@ class Plan:
 
 class Gate:
     def __init__(
-        self, service: Service, settings: Settings, *, cache: Cache, child: ScoringChild, jury: Jury
+        self,
+        service: Service,
+        settings: Settings,
+        *,
+        cache: Cache,
+        child: ScoringChild,
+        jury: Jury,
+        answers: Answers,
     ) -> None:
         self._service = service
         self._settings = settings
+        self._answers = answers
         self._cache = cache
         self._child = child
         self._jury = jury
@@ -117,20 +130,32 @@ class Gate:
             suites = await store.list_newest_suites(unit.conn)
             artefact = lifecycle.renewed(evaluation.artefact, suites)
             baselines = await store.list_baselines(unit.conn, version.base_sha, version.template_sha256)
-            key = result_key(artefact, version, self._harness, self._settings.required_stages)
+            engine = await self._choose_engine(unit, version)
+            try:
+                files = files_of(artefact, suites, baselines, self._harness, engine=engine)
+                problem = ""
+            except NotRegistered as error:
+                files, problem = (), str(error)
+            key = self._key(artefact, version, engines_of(files))
             twin = await store.find_verdict(unit.conn, key)
-        try:
-            files, problem = files_of(artefact, suites, baselines, self._harness), ""
-        except NotRegistered as error:
-            files, problem = (), str(error)
         evidence = evidence_of(
             evaluation.artefact,
             files,
-            harness_version=self._harness.of(is_safety=True),
+            harness_version=self._harness.of_all(engines_of(files)),
             required=self._settings.required_stages,
             measured_by=eval_id,
         )
         return Plan(replace(evaluation, artefact=artefact), version, key, files, twin, evidence, problem)
+
+    async def _choose_engine(self, unit: Unit, version: ModelRegistered) -> str:
+        if self._settings.replica_keys_dir is None:
+            return ""
+        ready = await store.list_replicas(unit.conn, version.base_model, version.base_sha)
+        return choose_engine(self._settings.answers_by, version, ready)
+
+    def _key(self, artefact: Artefact, version: ModelRegistered, engines: Mapping[str, str]) -> str:
+        required = self._settings.required_stages
+        return result_key(artefact, version, self._harness, required, engines=engines)
 
     async def _measure(self, plan: Plan) -> GateResult:
         await self._cache.trim()
@@ -138,7 +163,7 @@ class Gate:
         work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
         rows = await asyncio.to_thread(_rows, plan.files, order)
         async with publishing(partial(self._publish_progress, plan.evaluation), rows) as progress:
-            scores = await self._score(plan.evaluation.eval_id, order, work_dir, progress.update)
+            scores = await self._score(plan, order, work_dir, progress.update)
             if scores.failure is not None:
                 return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
             if plan.evaluation.artefact.gate.judge is not None:
@@ -147,10 +172,12 @@ class Gate:
         shutil.rmtree(work_dir, ignore_errors=True)
         return result
 
-    async def _score(self, eval_id: str, order: Order, work_dir: Path, on_report: OnReport) -> Scores:
+    async def _score(self, plan: Plan, order: Order, work_dir: Path, on_report: OnReport) -> Scores:
         """Raises ScoringCrashed; the child's log is kept either way."""
+        eval_id = plan.evaluation.eval_id
         try:
-            scores = await self._child.score(order, work_dir, on_report)
+            async with self._answers.given(eval_id, plan.version, order, work_dir, on_report) as follow:
+                scores = await self._child.score(order, work_dir, follow)
         except ScoringCrashed:
             await self._archive.put_log(eval_id, log_of(work_dir))
             raise
@@ -182,8 +209,10 @@ class Gate:
         base = {part.part: part for part in fresh if part.side is Side.BASE}
         measured = await self._baselines(plan, base)
         for known in files:
-            if known.baseline is not None:
-                base[known.part] = await self._archive.get_baseline(known.baseline)
+            baseline = known.baseline_by(new[known.part].engine) if known.part in new else None
+            if known.part not in base and baseline is not None:
+                base[known.part] = await self._archive.get_baseline(baseline)
+        engines = grading.engines_of(base, new)
         judged = await self._jury.judge(artefact.gate.judge, paths, base=base, new=new)
         stages = without_leaks(
             grading.grade(artefact, files, base=base, new=new, judged=judged), files, artefact.kept_leaks
@@ -192,11 +221,20 @@ class Gate:
             "probe": scores.probe.model_dump() if scores.probe else None,
             "seconds": {f"{part.part} {part.side}": round(part.seconds, 3) for part in scores.parts},
             "changes": grading.changes(files, base=base, new=new),
+            "engine_problems": {
+                part.part: part.engine_problem for part in scores.parts if part.engine_problem
+            },
         }
-        result = self._result(plan, stages, measured, details)
+        result = self._result(self._answered_by(plan, engines), stages, measured, details)
         await self._show(plan, paths, base=base, new=new)
         await self._archive.put_result(result, item_lines([*base.values(), *new.values()], judged.pairs))
         return result
+
+    def _answered_by(self, plan: Plan, engines: Mapping[str, str]) -> Plan:
+        """As it was, not as it was meant: parts whose engine did not answer are other evidence."""
+        evidence = plan.evidence.model_copy(update={"harness_version": self._harness.of_all(engines)})
+        key = self._key(plan.evaluation.artefact, plan.version, engines)
+        return replace(plan, result_key=key, evidence=evidence)
 
     async def _show(self, plan: Plan, paths: dict[str, Path], *, base: Sides, new: Sides) -> None:
         """The tenant's own items apart from the operator's."""
@@ -222,7 +260,9 @@ class Gate:
                     base[known.part],
                     base_sha=plan.version.base_sha,
                     template_sha256=plan.version.template_sha256,
-                    harness_version=self._harness.of(is_safety=known.is_safety),
+                    harness_version=self._harness.of(
+                        is_safety=known.is_safety, engine=base[known.part].engine
+                    ),
                     key=key,
                     sha256=digest,
                 )
@@ -251,7 +291,7 @@ class Gate:
             stages=stages,
             result_key=plan.result_key,
             measured_by=plan.evaluation.eval_id,
-            harness_version=self._harness.of(is_safety=True),
+            harness_version=plan.evidence.harness_version,
             baselines=baselines,
             evidence=plan.evidence,
             details=details,
@@ -264,7 +304,7 @@ def _rows(files: tuple[Known, ...], order: Order) -> dict[Key, int]:
     return {
         (part.name, side.value): registered.get(part.name) or count_lines(Path(part.path))
         for part in order.parts
-        for side in part.sides
+        for side in (part.engine_sides if part.engine else part.sides)
     }
 
 

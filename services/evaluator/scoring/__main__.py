@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from services.evaluator.scoring.order import SCORES_FILE, Order
+from services.evaluator.scoring.order import SCORES_FILE, Order, write_whole
 
 ORPHANED = 3
 CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo"})
@@ -33,7 +33,7 @@ def main(order_path: Path) -> None:
     order = Order.model_validate_json(order_path.read_bytes())
 
     # The libraries read the environment when they are imported.
-    from services.evaluator.scoring.run import run, write_whole
+    from services.evaluator.scoring.run import run
 
     def say(report: Mapping[str, Any]) -> None:
         reports.write(json.dumps(report) + "\n")

@@ -146,7 +146,7 @@ def batches(lengths: Sequence[int], num_tokens: int) -> Iterator[list[int]]:
 
 def _generate(scorer: Scorer, prompts: Sequence[Prompt]) -> list[tuple[list[int], bool]]:
     """The tokens of each answer, without the one that ends it, and whether none did. Ended rows leave the batch."""
-    stops = _stops(scorer)
+    stops = stop_tokens(scorer)
     token_ids: list[list[int]] = [[] for _ in prompts]
     is_cut: dict[int, bool] = {}
     batch = _padded(scorer, [prompt.ids for prompt in prompts])
@@ -175,7 +175,7 @@ def _padded(scorer: Scorer, prompts: Sequence[list[int]]) -> Batch:
     return Batch(list(range(len(prompts))), *tensors)
 
 
-def _stops(scorer: Scorer) -> frozenset[int]:
+def stop_tokens(scorer: Scorer) -> frozenset[int]:
     """Where serving stops too: the model's generation settings and the tokenizer's end of sequence."""
     ends = scorer.model.generation_config.eos_token_id
     listed = ends if isinstance(ends, list) else [ends]

@@ -64,7 +64,10 @@ class Models:
         )
         probe = tokenizer(PROBE_TEXT)["input_ids"]
         self.scorer = replace(self.scorer, shared_tokens=tokens_that_share(self.scorer, probe))
+        self.probe_ids: list[int] = probe[: self.scorer.max_tokens]
         self.base_logits_TV = _probe(self.scorer)
+        self.candidate_logits_TV = self.base_logits_TV
+        """Those of the candidate once it has proved active."""
         if order.candidate.kind == "adapter":
             self.scorer = replace(self.scorer, model=_attach(model, Path(order.candidate.path)))
 
@@ -92,7 +95,7 @@ class Models:
         return probe
 
     def _compare(self) -> Probe:
-        logits_TV = _probe(self.scorer)
+        logits_TV = self.candidate_logits_TV = _probe(self.scorer)
         if not bool(torch.isfinite(logits_TV).all()):
             raise _refused("not_finite", "the candidate's logits on the probe are not finite")
         matrices = [value for name, value in self.scorer.model.named_parameters() if ".lora_B." in name]

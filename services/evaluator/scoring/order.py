@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from pydantic import Field
 from schemas.base import Count, Sha256, Value
 from schemas.evaluation import BenchmarkKind
 from schemas.specification import MAX_ANSWER_TOKENS, HoldoutMetric
+from shared.device import Device
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
@@ -18,8 +20,6 @@ SCORING_VERSION = 5
 
 LIBRARIES = ("lm_eval", "torch", "transformers", "peft")
 """A new release of one may round or render otherwise."""
-
-Device = Literal["cpu", "cuda"]
 
 
 class Side(StrEnum):
@@ -41,6 +41,11 @@ class Part(Value):
     """`benchmark:<name>`, `safety:<name>` or `holdout`."""
     path: str
     sides: tuple[Side, ...]
+    """Where the scoring child answers itself."""
+    engine: str = ""
+    """The serving engine that is asked for the answers first; empty where none is."""
+    engine_sides: tuple[Side, ...] = ()
+    """The sides that are not known by that engine's answers."""
 
 
 class BenchmarkPart(Part):
@@ -131,6 +136,10 @@ class PartScores(Value):
     """Rows of the file."""
     items: tuple[ItemScore, ...]
     seconds: float
+    engine: str = ""
+    """The serving engine that gave the answers; empty where the scoring child did."""
+    engine_problem: str = ""
+    """Why the engine that was to be asked gave none."""
 
 
 class Probe(Value):
@@ -177,3 +186,11 @@ class ScoringRefused(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A reader finds all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -47,11 +47,17 @@ class Prepared:
     questions: Sequence[Question] = ()
     prompts: Sequence[Prompt] = ()
 
-    def score(self, scorer: Scorer, report: Report) -> list[ItemScore]:
-        """On the side that is switched on. Reports endings and answers as they are done, and of how many."""
-        total = sum(len(each.endings) for each in self.questions) + len(self.prompts)
+    def score(
+        self, scorer: Scorer, report: Report, given: Sequence[Generated] | None = None
+    ) -> list[ItemScore]:
+        """On the side that is switched on. Reports endings and answers as they are done, and of how many.
+
+        given: the answers, where an engine of serving gave them.
+        """
+        total = sum(len(each.endings) for each in self.questions) + (0 if given else len(self.prompts))
         scored = likelihoods(scorer, self.questions, lambda done, _: report(done, total))
-        given = answers(scorer, self.prompts, lambda done, _: report(done, total))
+        if given is None:
+            given = answers(scorer, self.prompts, lambda done, _: report(done, total))
         return self.items(scored, given)
 
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from services.evaluator.scoring.engine import Say, ask, await_answers, texts
+from services.evaluator.scoring.exchange import Given
 from services.evaluator.scoring.likelihood import Report
 from services.evaluator.scoring.models import Models
 from services.evaluator.scoring.order import (
@@ -18,12 +19,10 @@ from services.evaluator.scoring.order import (
     Scores,
     ScoringRefused,
     Side,
+    write_whole,
 )
 from services.evaluator.scoring.parts import Prepared, prepare, read_rows
 from services.evaluator.scoring.scorer import Scorer
-
-Say = Callable[[Mapping[str, Any]], None]
-"""Sends one progress line to the service."""
 
 
 def run(order: Order, work_dir: Path, say: Say) -> Scores:
@@ -44,6 +43,7 @@ def _run(order: Order, work_dir: Path, say: Say) -> Scores:
     )
     prepared = {part.name: prepare(models.scorer, part, rows[part.name]) for part in order.parts}
     say({"event": "prepared"})
+    asked_of_engine = [part for part in order.parts if part.engine]
     probe: Probe | None = None
     scored: list[PartScores] = []
     for side in _sides(order):
@@ -51,11 +51,13 @@ def _run(order: Order, work_dir: Path, say: Say) -> Scores:
             if side is Side.CANDIDATE:
                 probe = models.prove_active()
                 say({"event": "active", **probe.model_dump()})
+                ask(models, asked_of_engine, prepared, work_dir, say)
             scored += [
                 _score_once(scorer, part, prepared[part.name], side, work_dir, say)
                 for part in order.parts
-                if side in part.sides
+                if not part.engine and side in part.sides
             ]
+    scored += _score_given(models, asked_of_engine, prepared, work_dir, say)
     return Scores(harness_version=order.harness_version, probe=probe, parts=tuple(scored))
 
 
@@ -66,6 +68,21 @@ def _sides(order: Order) -> tuple[Side, Side]:
     return Side.CANDIDATE, Side.BASE
 
 
+def _score_given(
+    models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, say: Say
+) -> Iterator[PartScores]:
+    """Parts whose answers an engine was asked for: both sides by it, or both by ourselves."""
+    for part in parts:
+        given = await_answers(models, part, prepared[part.name], work_dir, say)
+        for side in part.sides if given.problem else part.engine_sides:
+            with models.on(side) as scorer:
+                if given.problem:
+                    own = _score_once(scorer, part, prepared[part.name], side, work_dir, say)
+                    yield own.model_copy(update={"engine_problem": given.problem})
+                else:
+                    yield _score(scorer, part, prepared[part.name], side, say, given)
+
+
 def _score_once(
     scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, work_dir: Path, say: Say
 ) -> PartScores:
@@ -73,17 +90,25 @@ def _score_once(
     kept = work_dir / "parts" / f"{_file_name(part, side)}.json"
     if kept.exists():
         return PartScores.model_validate_json(kept.read_bytes())
+    found = _score(scorer, part, prepared, side, say)
+    write_whole(kept, found.model_dump_json())
+    return found
+
+
+def _score(
+    scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, say: Say, given: Given | None = None
+) -> PartScores:
     started = time.monotonic()
-    items = prepared.score(scorer, _reporter(part, side, say))
-    scores = PartScores(
+    answers = None if given is None else texts(scorer, given, side)
+    items = prepared.score(scorer, _reporter(part, side, say), answers)
+    return PartScores(
         part=part.name,
         side=side,
         expected=prepared.num_rows,
         items=tuple(items),
-        seconds=time.monotonic() - started,
+        seconds=time.monotonic() - started + (given.seconds if given else 0.0),
+        engine=given.engine if given else "",
     )
-    write_whole(kept, scores.model_dump_json())
-    return scores
 
 
 def _file_name(part: AnyPart, side: Side) -> str:
@@ -100,11 +125,3 @@ def _reporter(part: AnyPart, side: Side, say: Say) -> Report:
         say({"event": "progress", "part": part.name, "side": side, "done": done, "total": total})
 
     return report
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A reader finds all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from shared.device import Device
+
 
 @dataclass(frozen=True)
 class ReplicaSpec:
@@ -13,6 +15,15 @@ class ReplicaSpec:
     served_name: str
     max_lora_rank: int
     """0: no adapters are loaded."""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What computes a replica's answers."""
+
+    name: str
+    """Release, product and precision: equal ones answer alike."""
+    device: Device
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,9 @@ class BackendFailed(RuntimeError):
 
 class ReplicaBackend(Protocol):
     """Starts detached replicas, which outlive the controller, and finds them again."""
+
+    @property
+    def engine(self) -> EngineFacts: ...
 
     async def start(self, spec: ReplicaSpec) -> None:
         """Start one. What may be left of an earlier start of it is ended first."""

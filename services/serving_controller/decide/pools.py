@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from services.serving_controller.decide.candidates import places
 from services.serving_controller.decide.slots import Served
 from services.serving_controller.model import (
+    Candidate,
     Failure,
     Group,
     Phase,
@@ -25,6 +27,8 @@ class Policy:
     """Start a base model's replicas at its registration; else at the first approval."""
     rank: int = 32
     """Rank that replicas are started with at least; a higher one costs memory and time of every request."""
+    adapter_slots: int = 8
+    """Adapters in one batch, the identity adapter included."""
     keep: timedelta = timedelta(seconds=60)
     """How long what is not routed any more stays loaded."""
     start_within: timedelta = timedelta(minutes=10)
@@ -91,10 +95,14 @@ def wanted_groups(
     retired: Iterable[Retired],
     base_models: Mapping[str, str],
     *,
+    candidates: Iterable[Candidate] = (),
     now: datetime,
     policy: Policy,
 ) -> dict[str, Group]:
-    """The groups that should run, by name. `base_models`: sha by registered name."""
+    """The groups that should run, by name. `base_models`: sha by registered name.
+
+    Candidates are lent a place where there is a group; none is started for them.
+    """
     groups: dict[str, Group] = {}
     if policy.serve_base_models:
         for base_sha in base_models.values():
@@ -104,6 +112,10 @@ def wanted_groups(
         if servable.kind == "adapter":
             group = replace(group, adapters={**group.adapters, servable.served_name: servable})
         groups[group.name] = group
+    for candidate in candidates:
+        if candidate.until > now and (found := groups.get(candidate.servable.group)):
+            lent = {**found.candidates, candidate.servable.served_name: candidate}
+            groups[found.name] = replace(found, candidates=lent)
     return groups
 
 
@@ -131,17 +143,23 @@ def _base_group(base_sha: str, base_models: Mapping[str, str], policy: Policy) -
 def plan(group: Group, replicas: Sequence[Replica], *, now: datetime, policy: Policy) -> tuple[Action, ...]:
     """The steps of this round. A step that cannot be done now is planned again in the next one."""
     known = {replica.replica_id: replica for replica in replicas}
+    held = places(group, replicas, slots=policy.adapter_slots)
     wanted = [f"{group.name}-{index}" for index in range(group.num_replicas)]
     actions: list[Action] = []
     for replica_id in wanted:
-        actions += _step(group, replica_id, known.get(replica_id), now, policy)
+        actions += _step(group, replica_id, known.get(replica_id), held.get(replica_id, {}), now, policy)
     for replica_id in sorted(known.keys() - set(wanted)):
         actions.append(_put_away(known[replica_id], now))
     return tuple(actions) or _exchange(group, replicas, now)
 
 
 def _step(
-    group: Group, replica_id: str, replica: Replica | None, now: datetime, policy: Policy
+    group: Group,
+    replica_id: str,
+    replica: Replica | None,
+    candidates: Mapping[str, Candidate],
+    now: datetime,
+    policy: Policy,
 ) -> list[Action]:
     if replica is None or replica.phase is Phase.LOST:
         failures = replica.failures if replica else 0
@@ -152,7 +170,7 @@ def _step(
         return [end(replica, reason, now=now, policy=policy)]
     if replica.phase is Phase.STARTING:
         return [Admit(replica)] if replica.answers else []
-    return _equip(group, replica)
+    return _equip(group, replica, candidates)
 
 
 def _fault(replica: Replica, now: datetime, policy: Policy) -> str:
@@ -180,7 +198,7 @@ def _put_away(replica: Replica, now: datetime) -> Action:
     return End(replica.lost("not wanted any more", failures=0, not_before=now), "not wanted any more")
 
 
-def _equip(group: Group, replica: Replica) -> list[Action]:
+def _equip(group: Group, replica: Replica, candidates: Mapping[str, Candidate]) -> list[Action]:
     actions: list[Action] = []
     if names := tuple(name for name in group.base_names if name not in replica.announced):
         actions.append(Announce(replica, names))
@@ -189,7 +207,11 @@ def _equip(group: Group, replica: Replica) -> list[Action]:
     for name, servable in sorted(group.adapters.items()):
         if name not in replica.loaded and servable.rank <= replica.max_rank:
             actions.append(Load(replica.replica_id, servable))
-    actions += [Unload(replica.replica_id, name) for name in sorted(replica.loaded - group.adapters.keys())]
+    for name, candidate in sorted(candidates.items()):
+        if name not in replica.loaded:
+            actions.append(Load(replica.replica_id, candidate.servable))
+    unwanted = (replica.loaded | replica.strays) - group.adapters.keys() - candidates.keys()
+    actions += [Unload(replica.replica_id, name) for name in sorted(unwanted)]
     return actions
 
 

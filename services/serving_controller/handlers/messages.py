@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from schemas.deployment import LoadCandidate, UnloadCandidate
 from schemas.model import (
     AdaptersStale,
     BaseModelRegistered,
@@ -10,9 +11,10 @@ from schemas.model import (
     ModelRegistered,
 )
 from services.serving_controller import store
-from services.serving_controller.decide import slots
+from services.serving_controller.decide import candidates, slots
 from services.serving_controller.decide.slots import SlotDecision
-from shared.errors import ParentUnknown
+from services.serving_controller.model import pool_of
+from shared.errors import ParentUnknown, Refused
 from shared.messaging.unit import Unit
 from shared.service import Service
 
@@ -27,6 +29,8 @@ class Messages:
         service.on(AdaptersStale, self.adapters_stale)
         service.on(DeploymentApproved, self.approved)
         service.on(DeploymentWithdrawn, self.withdrawn)
+        service.on(LoadCandidate, self.load_candidate)
+        service.on(UnloadCandidate, self.unload_candidate)
 
     async def model_registered(self, event: ModelRegistered, unit: Unit) -> None:
         await store.save_model_name(unit.conn, event.model_id, event.full_name)
@@ -51,6 +55,19 @@ class Messages:
     async def withdrawn(self, event: DeploymentWithdrawn, unit: Unit) -> None:
         slot = await store.get_slot(unit.conn, event.tenant, event.slot)
         await apply(unit, slots.on_withdrawn(slot, event, now=unit.now, keep=self._keep))
+
+    async def load_candidate(self, command: LoadCandidate, unit: Unit) -> None:
+        """The next round loads it. Raises Refused where nothing could."""
+        pool = pool_of(command.base_sha)
+        if not await store.has_ready_replica(unit.conn, pool):
+            raise Refused("replica", f"no replica of {pool} is ready", subject_id=command.eval_id)
+        assert unit.envelope is not None, "commands come as messages"
+        candidate = candidates.on_asked(command, command_id=unit.envelope.id)
+        await store.save_candidate(unit.conn, candidate)
+
+    async def unload_candidate(self, command: UnloadCandidate, unit: Unit) -> None:
+        """The next round unloads what nobody knows of any more."""
+        await store.forget_candidate(unit.conn, command.eval_id)
 
 
 async def apply(unit: Unit, decision: SlotDecision) -> None:

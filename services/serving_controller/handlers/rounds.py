@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from services.serving_controller import store
 from services.serving_controller.clients.vllm import NoAnswer
-from services.serving_controller.decide import pools, slots
+from services.serving_controller.decide import candidates, pools, slots
 from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.messages import apply
 from services.serving_controller.handlers.steps import Outcome, Steps
@@ -18,6 +18,7 @@ from shared.clock import utc_now
 from shared.errors import StorageUnavailable
 from shared.failpoints import failpoint
 from shared.log import get_logger
+from shared.messaging.unit import Unit
 from shared.postgres.database import is_unavailable
 from shared.service import Service
 
@@ -52,8 +53,16 @@ class Rounds:
         async with self._service.unit() as unit:
             view = await store.load_view(unit.conn)
             await store.forget_retired(unit.conn, now=unit.now)
+            await store.forget_candidates(unit.conn, now=unit.now)
             now = unit.now
-        wanted = pools.wanted_groups(view.slots, view.retired, view.base_models, now=now, policy=self._policy)
+        wanted = pools.wanted_groups(
+            view.slots,
+            view.retired,
+            view.base_models,
+            candidates=view.candidates,
+            now=now,
+            policy=self._policy,
+        )
         for name in wanted.keys() | {replica.group for replica in view.replicas}:
             if name not in self._running and self._paused_until.get(name, 0.0) <= time.monotonic():
                 self._begin(wanted.get(name) or _nothing(name, view), view)
@@ -126,8 +135,32 @@ class Rounds:
                 if decision.slot != slot:
                     has_switched = True
                     await apply(unit, decision)
+            for served_name, seen_then in group.candidates.items():
+                await self._settle_candidate(unit, group, seen, failures, seen_then.eval_id, served_name)
         if has_switched:
             failpoint("serving.route.switched")
+
+    async def _settle_candidate(
+        self,
+        unit: Unit,
+        group: Group,
+        seen: Mapping[str, Replica],
+        failures: Mapping[str, Failure],
+        eval_id: str,
+        served_name: str,
+    ) -> None:
+        """As it is known now: it may have been given back, or asked for again, while the round was under way."""
+        candidate = await store.find_candidate(unit.conn, eval_id)
+        if candidate is None or candidate.servable.served_name != served_name:
+            return
+        decision = candidates.settle(
+            candidate, group, list(seen.values()), failures, slots=self._policy.adapter_slots
+        )
+        if decision.candidate is None:
+            await store.forget_candidate(unit.conn, eval_id)
+        else:
+            await store.save_candidate(unit.conn, decision.candidate)
+        await unit.emit(*decision.events)
 
 
 def _nothing(name: str, view: View) -> Group:

@@ -20,7 +20,16 @@ from services.serving_controller.clients.vllm import LoadRefused, NoAnswer, Vllm
 from services.serving_controller.decide import pools
 from services.serving_controller.decide.pools import Action, Policy
 from services.serving_controller.decide.slots import replica_address
-from services.serving_controller.model import Address, Failure, Group, Phase, Replica, Servable, pool_of
+from services.serving_controller.model import (
+    Address,
+    Failure,
+    Group,
+    Phase,
+    Replica,
+    Servable,
+    is_candidate,
+    pool_of,
+)
 from shared.clock import utc_now
 from shared.errors import CorruptObject
 from shared.failpoints import failpoint
@@ -48,13 +57,11 @@ class Steps:
         http: httpx.AsyncClient,
         *,
         policy: Policy,
-        adapter_slots: int,
     ) -> None:
         self._backend = backend
         self._files = files
         self._http = http
         self._policy = policy
-        self._adapter_slots = adapter_slots
         self._deaths: Counter[str] = Counter()
 
     async def end_unknown(self, known: set[str]) -> None:
@@ -76,7 +83,9 @@ class Steps:
             models = await self._client(replica).models()
         except NoAnswer:
             return replace(replica, answers=False)
-        return replace(replica, is_alive=True, answers=True, loaded=replica.loaded & frozenset(models))
+        loaded = replica.loaded & frozenset(models)
+        strays = frozenset(name for name in models if name not in loaded and is_candidate(name))
+        return replace(replica, is_alive=True, answers=True, loaded=loaded, strays=strays)
 
     async def take(self, action: Action, group: Group, known: dict[str, Replica]) -> Outcome:
         match action:
@@ -90,6 +99,8 @@ class Steps:
                 return await self._admit(replica, group)
             case pools.Announce(replica, base_names):
                 return self._announce(replica, base_names)
+            case pools.Load(replica_id, servable) if is_candidate(servable.served_name):
+                return await self._load_candidate(known[replica_id], servable)
             case pools.Load(replica_id, servable):
                 return await self._load(known[replica_id], servable)
             case pools.Unload(replica_id, served_name):
@@ -157,8 +168,8 @@ class Steps:
             self._client(replica),
             base_name(group),
             await self._model_dir(group),
-            self._adapters(replica),
-            slots=self._adapter_slots,
+            self._adapters(replica, base_name(group)),
+            slots=self._policy.adapter_slots,
         )
         ready = replace(replica, phase=Phase.READY, served_base=served_base)
         return self._announce(ready, group.base_names)
@@ -180,6 +191,8 @@ class Steps:
                 replica=replica_address(replica.address),
                 base_model=name,
                 served_base=replica.served_base,
+                engine=self._backend.engine.name,
+                device=self._backend.engine.device,
             )
             for name in base_names
         )
@@ -188,7 +201,7 @@ class Steps:
     async def _load(self, replica: Replica, servable: Servable) -> Outcome:
         name, client = servable.served_name, self._client(replica)
         try:
-            path = await self._files.adapter(servable, self._adapters(replica))
+            path = await self._files.adapter(servable, self._adapters(replica, name))
             began = time.monotonic()
             await client.load(name, path)
             seconds = time.monotonic() - began
@@ -205,6 +218,18 @@ class Steps:
         log.info("adapter loaded", replica_id=replica.replica_id, name=name, seconds=round(seconds, 3))
         loaded = replace(replica, loaded=replica.loaded | {name})
         return Outcome(loaded, (_loaded(loaded, servable, seconds),))
+
+    async def _load_candidate(self, replica: Replica, servable: Servable) -> Outcome:
+        """Once, and then no more: it is no reason to lose a replica twice."""
+        try:
+            found = await self._load(replica, servable)
+        except NoAnswer as error:
+            failure = Failure("load", f"the replica fell silent: {error}")
+            return Outcome(replica, failures={servable.served_name: failure})
+        finally:
+            self._deaths.pop(servable.served_name, None)
+        # That it is loaded is for its evaluation alone, which hears CandidateReady.
+        return replace(found, events=())
 
     def _suspect(self, replica: Replica, servable: Servable, error: NoAnswer) -> Outcome:
         """The replica fell silent while it loaded this. Once may be chance; twice is the adapter's doing."""
@@ -223,12 +248,15 @@ class Steps:
     async def _unload(self, replica: Replica, served_name: str) -> Outcome:
         await self._client(replica).unload(served_name)
         digest = served_name.rpartition("@")[2]
-        for path in self._adapters(replica).glob(f"{digest}-*"):
+        for path in self._adapters(replica, served_name).glob(f"{digest}-*"):
             await asyncio.to_thread(shutil.rmtree, path)
-        return Outcome(replace(replica, loaded=replica.loaded - {served_name}))
+        loaded, strays = replica.loaded - {served_name}, replica.strays - {served_name}
+        return Outcome(replace(replica, loaded=loaded, strays=strays))
 
-    def _adapters(self, replica: Replica) -> Path:
-        return self._backend.folder(replica.replica_id) / "adapters"
+    def _adapters(self, replica: Replica, served_name: str) -> Path:
+        """Candidates apart: a slot may serve the same digest, and vLLM reads its files again when it must."""
+        kind = "candidates" if is_candidate(served_name) else "adapters"
+        return self._backend.folder(replica.replica_id) / kind
 
     def _client(self, replica: Replica) -> VllmClient:
         return VllmClient(self._http, replica.address.url, self._backend.key(replica.replica_id))

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from services.serving_controller.model import Replica, Retired, Servable, Slot
+from services.serving_controller.model import Candidate, Phase, Replica, Retired, Servable, Slot
 from services.serving_controller.store import View
 from shared.errors import StaleWrite
 from tests.simulation.fast import replace
@@ -15,6 +15,7 @@ async def load_view(conn: Tables) -> View:
         retired=tuple(conn.rows("retired")),
         base_models=dict(conn.items("base_model")),
         replicas=tuple(conn.rows("replica")),
+        candidates=tuple(conn.rows("candidate")),
     )
 
 
@@ -82,6 +83,28 @@ async def forget_retired(conn: Tables, *, now: datetime) -> None:
     for name, retired in list(conn.items("retired")):
         if retired.keep_until <= now:
             conn.delete("retired", name)
+
+
+async def save_candidate(conn: Tables, candidate: Candidate) -> None:
+    conn.put("candidate", candidate.eval_id, candidate)
+
+
+async def find_candidate(conn: Tables, eval_id: str) -> Candidate | None:
+    return conn.get("candidate", eval_id)  # type: ignore[no-any-return]
+
+
+async def forget_candidate(conn: Tables, eval_id: str) -> None:
+    conn.delete("candidate", eval_id)
+
+
+async def forget_candidates(conn: Tables, *, now: datetime) -> None:
+    for eval_id, candidate in list(conn.items("candidate")):
+        if candidate.until <= now:
+            conn.delete("candidate", eval_id)
+
+
+async def has_ready_replica(conn: Tables, group: str) -> bool:
+    return any(found.group == group and found.phase is Phase.READY for found in conn.rows("replica"))
 
 
 async def save_replica(conn: Tables, replica: Replica) -> None:

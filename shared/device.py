@@ -1,10 +1,11 @@
-"""Which product scores: read from the system, since this process imports no torch."""
+"""Which product computes: read from the system, since services import no torch."""
 
 import platform
 import re
 from pathlib import Path
+from typing import Literal
 
-from services.evaluator.scoring.order import Device
+Device = Literal["cpu", "cuda"]
 
 CPU_INFO = Path("/proc/cpuinfo")
 GPUS = Path("/proc/driver/nvidia/gpus")

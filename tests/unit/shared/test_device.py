@@ -1,4 +1,4 @@
-from services.evaluator.clients.device import device_name
+from shared.device import device_name
 
 
 def test_a_device_is_known_by_its_product(tmp_path):

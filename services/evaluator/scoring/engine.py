@@ -1,0 +1,143 @@
+"""Parts whose answers an engine of serving gives: asking for them, and trusting what comes only after a proof."""
+
+# ruff: noqa: N803, N806 shapes are part of tensors' names
+# T = tokens of the probe, V = size of the vocabulary
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from services.evaluator.scoring.exchange import (
+    ASKED_FILE,
+    Asked,
+    AskedPart,
+    AskedPrompt,
+    Given,
+    GivenSide,
+    given_path,
+)
+from services.evaluator.scoring.generation import Generated, Prompt, stop_tokens
+from services.evaluator.scoring.models import Models
+from services.evaluator.scoring.order import AnyPart, Side, write_whole
+from services.evaluator.scoring.parts import Prepared
+from services.evaluator.scoring.scorer import Scorer
+
+Say = Callable[[Mapping[str, Any]], None]
+"""Sends one progress line to the service."""
+
+NUM_PROBES = 4
+MAX_SHARE = 0.5
+"""How far an engine may be from the side that it is to be, as a share of how far it is from the other side.
+
+Rounding differs between engines; what an adapter changes must be more than that to tell the sides apart.
+"""
+LOOK_SECONDS = 0.1
+SAY_SECONDS = 30.0
+"""A child that says nothing for long is taken to hang."""
+
+
+def ask(
+    models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, say: Say
+) -> None:
+    """To be called once the candidate has proved active: one that is not gets no place in an engine."""
+    if not parts:
+        return
+    asked = Asked(
+        probes=tuple(tuple(models.probe_ids[:length]) for length in _lengths(models)),
+        stops=tuple(sorted(stop_tokens(models.scorer))),
+        parts=tuple(
+            AskedPart(part=part.name, sides=part.engine_sides, prompts=_prompts(prepared[part.name].prompts))
+            for part in parts
+        ),
+    )
+    write_whole(work_dir / ASKED_FILE, asked.model_dump_json())
+    say({"event": "asked", "parts": [part.name for part in parts]})
+
+
+def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: Path, say: Say) -> Given:
+    """What the service was given for a part; with a problem where it cannot be used. The service always answers."""
+    path, said_at = given_path(work_dir, part.name), time.monotonic()
+    while not path.exists():
+        time.sleep(LOOK_SECONDS)
+        if time.monotonic() - said_at > SAY_SECONDS:
+            said_at = time.monotonic()
+            say({"event": "waiting"})
+    given = Given.model_validate_json(path.read_bytes())
+    problem = given.problem or find_fault(models, part, prepared, given)
+    say({"event": "given", "answered": part.name, "engine": given.engine, "problem": problem})
+    return given.model_copy(update={"problem": problem})
+
+
+def find_fault(models: Models, part: AnyPart, prepared: Prepared, given: Given) -> str:
+    """Why these answers are not those of the two models in memory; empty where they are."""
+    if given.engine != part.engine:
+        return f"answers come from {given.engine!r}, expected {part.engine!r}"
+    for side in part.engine_sides:
+        found = given.sides.get(side)
+        if found is None:
+            return f"answers of the {side} are missing"
+        problem = _find_misfit(models.scorer, prepared.prompts, found) or _find_other(models, side, found)
+        if problem:
+            return f"{side}: {problem}"
+    return ""
+
+
+def texts(scorer: Scorer, given: Given, side: Side) -> list[Generated]:
+    """Without special tokens, as answers of our own are."""
+    return [
+        Generated(scorer.tokenizer.decode(list(answer.ids), skip_special_tokens=True), answer.is_cut)
+        for answer in given.sides[side].answers
+    ]
+
+
+def _find_misfit(scorer: Scorer, prompts: Sequence[Prompt], found: GivenSide) -> str:
+    if len(found.answers) != len(prompts):
+        return f"{len(found.answers)} answers, expected {len(prompts)}"
+    for number, (prompt, answer) in enumerate(zip(prompts, found.answers, strict=True)):
+        if len(answer.ids) > prompt.max_new_tokens:
+            return f"answer {number} has {len(answer.ids)} tokens, expected at most {prompt.max_new_tokens}"
+        if any(not 0 <= token < scorer.vocab_size for token in answer.ids):
+            return f"answer {number} has tokens outside of the vocabulary of {scorer.vocab_size}"
+    return ""
+
+
+def _find_other(models: Models, side: Side, found: GivenSide) -> str:
+    """Another model answered: its likelihoods are not clearly nearer to this side's than to the other's."""
+    own_TV, other_TV = models.base_logits_TV, models.candidate_logits_TV
+    if side is Side.CANDIDATE:
+        own_TV, other_TV = other_TV, own_TV
+    if len(found.probes) != len(_lengths(models)) or not all(found.probes):
+        return f"{len(found.probes)} probes were answered, expected {len(_lengths(models))}"
+    own, other = (_distance(models, logits_TV, found.probes) for logits_TV in (own_TV, other_TV))
+    if own < MAX_SHARE * other and isfinite(own):
+        return ""
+    return (
+        f"the engine's log-probabilities are {own:.3g} away from this side's and {other:.3g} from the other's,"
+        f" expected less than {MAX_SHARE} of that"
+    )
+
+
+def _distance(models: Models, logits_TV: Tensor, probes: Sequence[Mapping[int, float]]) -> float:
+    """Mean difference of log-probabilities over the tokens that the engine listed; infinite for unknown ones."""
+    apart: list[float] = []
+    for length, listed in zip(_lengths(models), probes, strict=True):
+        expected_V = logits_TV[length - 1].log_softmax(dim=-1)
+        if any(not 0 <= token < len(expected_V) for token in listed):
+            return float("inf")
+        apart += [abs(value - float(expected_V[token])) for token, value in listed.items()]
+    return sum(apart) / len(apart)
+
+
+def _lengths(models: Models) -> list[int]:
+    """Of the probe's beginnings that are asked."""
+    whole = len(models.probe_ids)
+    return sorted({max(1, whole * number // NUM_PROBES) for number in range(1, NUM_PROBES + 1)})
+
+
+def _prompts(prompts: Sequence[Prompt]) -> tuple[AskedPrompt, ...]:
+    return tuple(
+        AskedPrompt(ids=tuple(prompt.ids), max_new_tokens=prompt.max_new_tokens) for prompt in prompts
+    )

@@ -1,0 +1,130 @@
+"""Where versions under evaluation find a place, and what their evaluations are told."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from schemas.base import CommandRefused, Message
+from schemas.deployment import CandidateReady, LoadCandidate
+from services.serving_controller.decide.slots import replica_address
+from services.serving_controller.model import (
+    CANDIDATE,
+    Candidate,
+    Failure,
+    Group,
+    Phase,
+    Replica,
+    Servable,
+)
+
+IDENTITY = 1
+"""The adapter that stands for the base model has a slot of its own."""
+
+
+@dataclass(frozen=True)
+class CandidateDecision:
+    candidate: Candidate | None
+    """None: nothing is to be known of it any more, and what is loaded of it is unloaded."""
+    events: tuple[Message, ...] = ()
+
+
+def on_asked(asked: LoadCandidate, *, command_id: str) -> Candidate:
+    servable = Servable(
+        model_id=asked.model_id,
+        full_name=f"{CANDIDATE}{asked.eval_id}",
+        kind="adapter",
+        digest=asked.digest,
+        base_model="",
+        base_sha=asked.base_sha,
+        rank=asked.rank,
+    )
+    return Candidate(asked.eval_id, servable, asked.until, command_id)
+
+
+def places(group: Group, replicas: Sequence[Replica], *, slots: int) -> dict[str, dict[str, Candidate]]:
+    """By replica the candidates that it holds or shall load. One that cannot be held has no place."""
+    held: dict[str, dict[str, Candidate]] = {}
+    for name, candidate in sorted(group.candidates.items()):
+        replica = _place(candidate, replicas)
+        if replica is not None and _is_held(candidate, group, replica, replicas, slots=slots):
+            held.setdefault(replica.replica_id, {})[name] = candidate
+    return held
+
+
+def _is_held(
+    candidate: Candidate, group: Group, replica: Replica, replicas: Sequence[Replica], *, slots: int
+) -> bool:
+    """What was announced and is gone is not loaded again: its evaluation has seen it go."""
+    if candidate.host is not None:
+        return candidate.servable.served_name in replica.loaded
+    return find_obstacle(candidate, group, replicas, slots=slots) is None
+
+
+def find_obstacle(
+    candidate: Candidate, group: Group, replicas: Sequence[Replica], *, slots: int
+) -> Failure | None:
+    """Why it gets no place: it never takes one that is served, nor has a replica started anew."""
+    replica = _place(candidate, replicas)
+    if replica is None:
+        return Failure("replica", "no replica of its base model is ready")
+    if (rank := candidate.servable.rank) > replica.max_rank:
+        return Failure("rank", f"its rank is {rank}, expected at most {replica.max_rank}")
+    others = sum(name != candidate.servable.served_name for name in group.candidates)
+    taken = len(group.adapters) + IDENTITY + others
+    if taken >= slots:
+        return Failure("full", f"{taken} of {slots} adapter slots are taken, expected a free one")
+    return None
+
+
+def settle(
+    candidate: Candidate,
+    group: Group,
+    replicas: Sequence[Replica],
+    failures: Mapping[str, Failure],
+    *,
+    slots: int,
+) -> CandidateDecision:
+    """Answer whoever asked for it; forget it once the replica that was announced has it no more."""
+    name = candidate.servable.served_name
+    place = _place(candidate, replicas)
+    has_it = place is not None and name in place.loaded
+    if candidate.host is not None:
+        return CandidateDecision(candidate if has_it else None)
+    if has_it:
+        assert place is not None
+        return CandidateDecision(replace(candidate, host=place.address), (_ready(candidate, place, group),))
+    failure = failures.get(name) or find_obstacle(candidate, group, replicas, slots=slots)
+    return CandidateDecision(candidate) if failure is None else _refuse(candidate, failure)
+
+
+def _place(candidate: Candidate, replicas: Sequence[Replica]) -> Replica | None:
+    """Where it was announced, else where it is loaded, else the first ready one."""
+    ready = sorted(
+        (found for found in replicas if found.phase is Phase.READY), key=lambda found: found.replica_id
+    )
+    if candidate.host is not None:
+        return next((found for found in ready if found.address == candidate.host), None)
+    having = [found for found in ready if candidate.servable.served_name in found.loaded]
+    return next(iter([*having, *ready]), None)
+
+
+def _ready(candidate: Candidate, replica: Replica, group: Group) -> CandidateReady:
+    return CandidateReady(
+        pool=group.pool,
+        base_sha=group.base_sha,
+        eval_id=candidate.eval_id,
+        digest=candidate.servable.digest,
+        replica=replica_address(replica.address),
+        served_name=candidate.servable.served_name,
+        served_base=replica.served_base,
+    )
+
+
+def _refuse(candidate: Candidate, failure: Failure) -> CandidateDecision:
+    fact = CommandRefused(
+        subject_id=candidate.eval_id,
+        command=LoadCandidate.type,
+        command_id=candidate.command_id,
+        code=failure.code,
+        message=failure.reason,
+    )
+    return CandidateDecision(None, (fact,))
