@@ -1,4 +1,4 @@
--- 0006_know_replicas_of_base_models.sql: which ready replica could give a gate's answers, and where a candidate is
+-- 0007_know_replicas_of_base_models.sql: which ready replica could give a gate's answers, and where a candidate is
 CREATE TABLE replica (
     replica_id  text NOT NULL,
     base_model  text NOT NULL,
