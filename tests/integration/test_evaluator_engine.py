@@ -42,6 +42,7 @@ models, setting = test_evaluator.models, test_evaluator.setting
 
 ENGINE = "torch of the test"
 REPLICA_ID = "serve-test-0"
+IS_KNOWN = "SELECT EXISTS (SELECT FROM replica WHERE replica_id = $1)"
 WRITTEN = {"holdout": 100, "safety:questions": 100, "safety:theft": 120}
 """Answers of a candidate, by part."""
 ENV = {
@@ -148,7 +149,7 @@ async def until_known(stack: Stack, *, present: bool) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("evaluator"))
     try:
         async with asyncio.timeout(60):
-            while await conn.fetchval("SELECT EXISTS (SELECT FROM replica)") is not present:  # noqa: ASYNC110
+            while await conn.fetchval(IS_KNOWN, REPLICA_ID) is not present:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     finally:
         await conn.close()

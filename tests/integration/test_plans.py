@@ -31,6 +31,7 @@ WITHOUT_SCANS = """
 FEW = "few rows, and all are wanted"
 ONE = "the table has one row"
 QUEUE = "its index has the rows that are wanted and no other"
+RUNNING = "few evaluations run at a time, and their index has no others"
 BY_HAND = "a person asks for it, or the start of a process"
 ALLOWED = {
     "gateway.readmodels.FIND_POLICY": ONE,
@@ -40,8 +41,11 @@ ALLOWED = {
     "gateway.readmodels.READY_INCARNATIONS": FEW,
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
     "gateway.readmodels.WARN_JOBS_ON_BASE": QUEUE,
+    "gateway.readmodels.SAVE_EVAL_PROGRESS": RUNNING,
+    "gateway.store.NEEDED_BY": RUNNING,
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
+    "gateway.store.START_REMOVING": RUNNING,
     "ingest.store.DELETABLE": QUEUE,
     "ingest.store.FIND_ANSWER_TOKENS": ONE,
     "ingest.store.LIST_SOURCES": FEW,
@@ -54,6 +58,8 @@ ALLOWED = {
     "evaluator.store.LIST_NEWEST_SUITES": FEW,
     "evaluator.store.LIST_REGISTERED": FEW,
     "registry.store.VERSIONS": "the head of other statements",
+    "serving_controller.store.CANDIDATES": FEW,
+    "serving_controller.store.HAS_READY_REPLICA": FEW,
     "serving_controller.store.REPLICAS": FEW,
     "serving_controller.store.SLOTS": "all slots that ever were: a known limit, see docs/reliability.md",
     "auditor.store.CHAINS": FEW,
