@@ -108,13 +108,13 @@ async def compare(load: Load, folder: Path, num_rounds: int, threads: int) -> di
                 began = time.monotonic()
                 own = _by_child(models, prompts)
                 middle = time.monotonic()
-                found = await _by_vllm(replica, models.scorer, prompts, folder / f"round-{number}")
+                served = await _by_vllm(replica, models.scorer, prompts, folder / f"round-{number}")
                 ended = time.monotonic()
                 progress(f"{middle - began:.1f} s by the scoring process, {ended - middle:.1f} s by vllm")
                 seconds["scoring process"].append(middle - began)
                 seconds["vllm"].append(ended - middle)
                 same += [
-                    one == other for side in BOTH for one, other in zip(own[side], found[side], strict=True)
+                    one == other for side in BOTH for one, other in zip(own[side], served[side], strict=True)
                 ]
                 tokens = sum(
                     len(models.scorer.tokenizer.encode(one.text)) for side in BOTH for one in own[side]
@@ -162,11 +162,11 @@ def _prompts(scorer: Scorer, load: Load) -> list[Prompt]:
 
 
 def _by_child(models: Models, prompts: Sequence[Prompt]) -> Texts:
-    found: Texts = {}
+    texts: Texts = {}
     for side in BOTH:
         with models.on(side) as scorer:
-            found[side] = answers(scorer, prompts, lambda _done, _total: None)
-    return found
+            texts[side] = answers(scorer, prompts, lambda _done, _total: None)
+    return texts
 
 
 async def _start(
@@ -181,8 +181,8 @@ async def _start(
             await client.models()
             break
         except NoAnswer:
-            found = await backend.see("bench")
-            if found is None or not found.is_alive:
+            seen = await backend.see("bench")
+            if seen is None or not seen.is_alive:
                 raise SystemExit(backend.last_words("bench")) from None
             await asyncio.sleep(0.5)
     module, shape = pick_module(shapes_of(base))

@@ -41,7 +41,6 @@ ALLOWED = {
     "gateway.readmodels.READY_INCARNATIONS": FEW,
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
     "gateway.readmodels.WARN_JOBS_ON_BASE": QUEUE,
-    "gateway.readmodels.SAVE_EVAL_PROGRESS": RUNNING,
     "gateway.store.NEEDED_BY": RUNNING,
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,

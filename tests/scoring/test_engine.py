@@ -65,9 +65,9 @@ def given_by(replica: TorchReplica, asked: Asked, part: AskedPart) -> Given:
 
     def answer(side: Side, prompt: AskedPrompt) -> GivenAnswer:
         stops = {"stop_token_ids": asked.stops}
-        found = complete(side, prompt.ids, max_tokens=prompt.max_new_tokens, **stops)
-        is_cut = found["finish_reason"] == "length"
-        return GivenAnswer(ids=tuple(found["token_ids"][: None if is_cut else -1]), is_cut=is_cut)
+        completion = complete(side, prompt.ids, max_tokens=prompt.max_new_tokens, **stops)
+        is_cut = completion["finish_reason"] == "length"
+        return GivenAnswer(ids=tuple(completion["token_ids"][: None if is_cut else -1]), is_cut=is_cut)
 
     sides = {
         side: GivenSide(
@@ -84,10 +84,10 @@ def score(replica, tmp_path):
     def run_it(
         order: Order, work: str = "work", change: Change = lambda given: given
     ) -> dict[Any, PartScores]:
-        work_dir, said = tmp_path / work, []
+        work_dir, reported = tmp_path / work, []
 
         def say(report: dict) -> None:
-            said.append(report["event"])
+            reported.append(report["event"])
             if report["event"] == "asked":
                 asked = Asked.model_validate_json((work_dir / ASKED_FILE).read_bytes())
                 for part in asked.parts:
@@ -95,7 +95,7 @@ def score(replica, tmp_path):
 
         scores = run(order, work_dir, say)
         assert scores.failure is None, scores.failure
-        run_it.said = said
+        run_it.reported = reported
         return {(part.part, part.side): part for part in scores.parts}
 
     return run_it
@@ -107,10 +107,10 @@ def items(parts: dict[Any, PartScores]) -> dict[Any, Any]:
 
 def test_answers_of_an_engine_make_the_same_items(order, score):
     by_engine = score(order(engine=ENGINE, engine_sides=BOTH))
-    assert score.said.index("active") < score.said.index("asked")
+    assert score.reported.index("active") < score.reported.index("asked")
     assert {part.engine for part in by_engine.values()} == {ENGINE}
     assert items(by_engine) == items(score(order(), "own"))
-    assert score.said.count("asked") == 0
+    assert score.reported.count("asked") == 0
 
 
 def test_log_likelihoods_stay_here_where_a_judge_wants_answers_too(order, score):
@@ -121,8 +121,8 @@ def test_log_likelihoods_stay_here_where_a_judge_wants_answers_too(order, score)
 
 
 def test_a_side_that_is_known_is_not_asked(order, score):
-    found = score(order(engine=ENGINE, engine_sides=(Side.CANDIDATE,)))
-    assert set(found) == {("holdout", Side.CANDIDATE), ("safety:x", Side.CANDIDATE)}
+    scores = score(order(engine=ENGINE, engine_sides=(Side.CANDIDATE,)))
+    assert set(scores) == {("holdout", Side.CANDIDATE), ("safety:x", Side.CANDIDATE)}
 
 
 def refused(given: Given) -> Given:
@@ -177,7 +177,7 @@ def with_probes_of_no_vocabulary(given: Given) -> Given:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "problem"),
     [
         (refused, "no replica is ready"),
         (of_another_engine, "answers come from 'vllm 2', expected 'torch of the test'"),
@@ -192,34 +192,34 @@ def with_probes_of_no_vocabulary(given: Given) -> Given:
         (with_probes_of_no_vocabulary, "candidate: the engine's log-probabilities are inf away"),
     ],
 )
-def test_what_does_not_fit_is_written_here_on_both_sides(order, score, change, said):
-    found = score(order(engine=ENGINE, engine_sides=(BOTH)), change=change)
-    assert {part.engine for part in found.values()} == {""}
-    problems = {key: part.engine_problem for key, part in found.items()}
-    assert said in problems["holdout", Side.BASE] == problems["holdout", Side.CANDIDATE]
-    assert items(found) == items(score(order(), "own"))
+def test_what_does_not_fit_is_written_here_on_both_sides(order, score, change, problem):
+    scores = score(order(engine=ENGINE, engine_sides=(BOTH)), change=change)
+    assert {part.engine for part in scores.values()} == {""}
+    problems = {key: part.engine_problem for key, part in scores.items()}
+    assert problem in problems["holdout", Side.BASE] == problems["holdout", Side.CANDIDATE]
+    assert items(scores) == items(score(order(), "own"))
 
 
 def test_one_part_falls_back_alone(order, score):
     def change(given: Given) -> Given:
         return refused(given) if len(given.sides[Side.BASE].answers) == 5 else given
 
-    found = score(order(engine=ENGINE, engine_sides=BOTH), change=change)
-    assert {key: part.engine for key, part in found.items()} == {
+    scores = score(order(engine=ENGINE, engine_sides=BOTH), change=change)
+    assert {key: part.engine for key, part in scores.items()} == {
         **{("holdout", side): ENGINE for side in BOTH},
         **{("safety:x", side): "" for side in BOTH},
     }
 
 
 def test_where_only_the_engine_knows_the_base_both_sides_are_written_here(order, score):
-    found = score(order(engine=ENGINE, engine_sides=(Side.CANDIDATE,)), change=refused)
-    assert set(found) == {(part, side) for part in ("holdout", "safety:x") for side in BOTH}
+    scores = score(order(engine=ENGINE, engine_sides=(Side.CANDIDATE,)), change=refused)
+    assert set(scores) == {(part, side) for part in ("holdout", "safety:x") for side in BOTH}
 
 
 def test_a_second_process_takes_what_the_first_was_given(order, score, replica, tmp_path):
     asked = order(engine=ENGINE, engine_sides=BOTH)
     first = items(score(asked))
-    said: list[dict] = []
-    again = run(asked, tmp_path / "work", said.append)
+    reported: list[dict] = []
+    again = run(asked, tmp_path / "work", reported.append)
     assert {(part.part, part.side): part.items for part in again.parts} == first
     assert {part.engine for part in again.parts} == {ENGINE}

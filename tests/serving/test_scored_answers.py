@@ -144,7 +144,7 @@ async def test_answers_of_vllm_are_those_of_the_scoring_process(order, score: Sc
     assert {part.engine for part in own.values()} == {""}
     assert items(by_vllm) == items(own)
     # Both ways to end an answer took part, and two models.
-    answers = [item for found in items(own).values() for item in found]
+    answers = [item for part in items(own).values() for item in part]
     assert {item.is_cut for item in answers} == {True, False}
     base, tuned = [{item.answer for item in items(own)["holdout", side]} for side in BOTH]
     assert base.isdisjoint(tuned)
@@ -152,20 +152,20 @@ async def test_answers_of_vllm_are_those_of_the_scoring_process(order, score: Sc
 
 async def test_base_answers_in_the_candidates_place_are_not_taken(order, score: Score, place: Place):
     names = dict.fromkeys(BOTH, place.names[Side.BASE])
-    found = await score(order(engine=ENGINE, engine_sides=BOTH), "base twice", names=names)
-    assert {part.engine for part in found.values()} == {""}
-    assert all("from the other's" in part.engine_problem for part in found.values())
-    assert items(found) == items(await score(order(), "own"))
+    scores = await score(order(engine=ENGINE, engine_sides=BOTH), "base twice", names=names)
+    assert {part.engine for part in scores.values()} == {""}
+    assert all("from the other's" in part.engine_problem for part in scores.values())
+    assert items(scores) == items(await score(order(), "own"))
 
 
 async def test_a_candidate_that_is_taken_away_leaves_the_scores_of_the_scoring_process(
     order, score: Score, place
 ):
     names = {**place.names, Side.CANDIDATE: "gate-eval-2@gone"}
-    found = await score(order(engine=ENGINE, engine_sides=BOTH), "gone", names=names)
-    assert {part.engine for part in found.values()} == {""}
-    assert all("404" in part.engine_problem for part in found.values())
-    assert items(found) == items(await score(order(), "own"))
+    scores = await score(order(engine=ENGINE, engine_sides=BOTH), "gone", names=names)
+    assert {part.engine for part in scores.values()} == {""}
+    assert all("404" in part.engine_problem for part in scores.values())
+    assert items(scores) == items(await score(order(), "own"))
 
 
 async def test_it_leaves_what_is_served_and_nothing_of_its_own(

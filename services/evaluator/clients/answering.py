@@ -76,10 +76,10 @@ async def _answer_sides(
 
     async def answer(side: Side, number: int) -> GivenAnswer:
         async with slots:
-            found = await engine.answer(side, part.prompts[number], asked.stops)
+            answered = await engine.answer(side, part.prompts[number], asked.stops)
         done[side] += 1
         on_report(_progress(part, side, done[side]))
-        return found
+        return answered
 
     try:
         async with asyncio.TaskGroup() as group:

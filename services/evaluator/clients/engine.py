@@ -85,17 +85,17 @@ class VllmEngine:
         """The only choice of a completion."""
         asked = {"model": self._names[side], **GREEDY, **body}
         try:
-            found = await self._http.post(
+            response = await self._http.post(
                 self._url, json=asked, headers=self._headers, timeout=self._timeout_seconds
             )
         except httpx.HTTPError as error:
             raise EngineFailed(f"{self._url}: {type(error).__name__} {error}") from error
-        if found.status_code != httpx.codes.OK:
-            raise EngineFailed(f"{self._url} {asked['model']}: {found.status_code} {found.text[:200]}")
+        if response.status_code != httpx.codes.OK:
+            raise EngineFailed(f"{self._url} {asked['model']}: {response.status_code} {response.text[:200]}")
         try:
-            (choice,) = found.json()["choices"]
+            (choice,) = response.json()["choices"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise EngineFailed(f"{self._url}: no completion: {found.text[:200]}") from error
+            raise EngineFailed(f"{self._url}: no completion: {response.text[:200]}") from error
         if not isinstance(choice, dict):
             raise EngineFailed(f"{self._url}: choice is {choice!r:.200}, expected an object")
         return choice
@@ -104,12 +104,12 @@ class VllmEngine:
 def _likeliest(choice: Mapping[str, Any]) -> dict[int, float]:
     try:
         (listed,) = choice["logprobs"]["top_logprobs"]
-        found = {int(token.removeprefix("token_id:")): float(value) for token, value in listed.items()}
+        likeliest = {int(token.removeprefix("token_id:")): float(value) for token, value in listed.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineFailed(f"a probe's answer has no likelihoods: {choice!r:.200}") from error
-    if not found or not all(math.isfinite(value) for value in found.values()):
+    if not likeliest or not all(math.isfinite(value) for value in likeliest.values()):
         raise EngineFailed(f"a probe's answer has likelihoods that are not finite: {choice!r:.200}")
-    return found
+    return likeliest
 
 
 def _answer(choice: Mapping[str, Any], prompt: AskedPrompt, stops: Sequence[int]) -> GivenAnswer:

@@ -1,6 +1,6 @@
 """Answers of a running gate by an engine of serving, where one is to be asked; the scoring child waits for them.
 
-Nothing here fails a gate: whatever goes wrong is told to the child, which then answers itself.
+Nothing here fails a gate: the child learns of whatever goes wrong, which then answers itself.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class Answers:
         )
 
     async def _give_back(self, eval_id: str) -> None:
-        """Where this is not said, the place ends at its time."""
+        """Where this is not sent, the place ends at its time."""
         async with self._service.unit() as unit:
             await store.forget_place(unit.conn, eval_id)
             await unit.emit(UnloadCandidate(eval_id=eval_id))

@@ -76,10 +76,12 @@ def find_fault(models: Models, part: AnyPart, prepared: Prepared, given: Given) 
     if given.engine != part.engine:
         return f"answers come from {given.engine!r}, expected {part.engine!r}"
     for side in part.engine_sides:
-        found = given.sides.get(side)
-        if found is None:
+        answered = given.sides.get(side)
+        if answered is None:
             return f"answers of the {side} are missing"
-        problem = _find_misfit(models.scorer, prepared.prompts, found) or _find_other(models, side, found)
+        problem = _find_misfit(models.scorer, prepared.prompts, answered) or _find_other(
+            models, side, answered
+        )
         if problem:
             return f"{side}: {problem}"
     return ""
@@ -93,10 +95,10 @@ def texts(scorer: Scorer, given: Given, side: Side) -> list[Generated]:
     ]
 
 
-def _find_misfit(scorer: Scorer, prompts: Sequence[Prompt], found: GivenSide) -> str:
-    if len(found.answers) != len(prompts):
-        return f"{len(found.answers)} answers, expected {len(prompts)}"
-    for number, (prompt, answer) in enumerate(zip(prompts, found.answers, strict=True)):
+def _find_misfit(scorer: Scorer, prompts: Sequence[Prompt], answered: GivenSide) -> str:
+    if len(answered.answers) != len(prompts):
+        return f"{len(answered.answers)} answers, expected {len(prompts)}"
+    for number, (prompt, answer) in enumerate(zip(prompts, answered.answers, strict=True)):
         if len(answer.ids) > prompt.max_new_tokens:
             return f"answer {number} has {len(answer.ids)} tokens, expected at most {prompt.max_new_tokens}"
         if any(not 0 <= token < scorer.vocab_size for token in answer.ids):
@@ -104,14 +106,14 @@ def _find_misfit(scorer: Scorer, prompts: Sequence[Prompt], found: GivenSide) ->
     return ""
 
 
-def _find_other(models: Models, side: Side, found: GivenSide) -> str:
+def _find_other(models: Models, side: Side, answered: GivenSide) -> str:
     """Another model answered: its likelihoods are not clearly nearer to this side's than to the other's."""
     own_TV, other_TV = models.base_logits_TV, models.candidate_logits_TV
     if side is Side.CANDIDATE:
         own_TV, other_TV = other_TV, own_TV
-    if len(found.probes) != len(_lengths(models)) or not all(found.probes):
-        return f"{len(found.probes)} probes were answered, expected {len(_lengths(models))}"
-    own, other = (_distance(models, logits_TV, found.probes) for logits_TV in (own_TV, other_TV))
+    if len(answered.probes) != len(_lengths(models)) or not all(answered.probes):
+        return f"{len(answered.probes)} probes were answered, expected {len(_lengths(models))}"
+    own, other = (_distance(models, logits_TV, answered.probes) for logits_TV in (own_TV, other_TV))
     if own < MAX_SHARE * other and isfinite(own):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Where versions under evaluation find a place, and what their evaluations are told."""
+"""Where versions under evaluation find a place, and what their evaluations hear."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ def _is_held(
 def find_obstacle(
     candidate: Candidate, group: Group, replicas: Sequence[Replica], *, slots: int
 ) -> Failure | None:
-    """Why it gets no place: it never takes one that is served, nor has a replica started anew."""
+    """Why it gets no place: it never takes one that is served, nor has a replica restarted."""
     replica = _place(candidate, replicas)
     if replica is None:
         return Failure("replica", "no replica of its base model is ready")
@@ -75,7 +75,7 @@ def find_obstacle(
     return None
 
 
-def settle(
+def reconcile(
     candidate: Candidate,
     group: Group,
     replicas: Sequence[Replica],
@@ -99,11 +99,12 @@ def settle(
 def _place(candidate: Candidate, replicas: Sequence[Replica]) -> Replica | None:
     """Where it was announced, else where it is loaded, else the first ready one."""
     ready = sorted(
-        (found for found in replicas if found.phase is Phase.READY), key=lambda found: found.replica_id
+        (replica for replica in replicas if replica.phase is Phase.READY),
+        key=lambda replica: replica.replica_id,
     )
     if candidate.host is not None:
-        return next((found for found in ready if found.address == candidate.host), None)
-    having = [found for found in ready if candidate.servable.served_name in found.loaded]
+        return next((replica for replica in ready if replica.address == candidate.host), None)
+    having = [replica for replica in ready if candidate.servable.served_name in replica.loaded]
     return next(iter([*having, *ready]), None)
 
 

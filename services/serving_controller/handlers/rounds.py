@@ -136,11 +136,11 @@ class Rounds:
                     has_switched = True
                     await apply(unit, decision)
             for served_name, seen_then in group.candidates.items():
-                await self._settle_candidate(unit, group, seen, failures, seen_then.eval_id, served_name)
+                await self._reconcile_candidate(unit, group, seen, failures, seen_then.eval_id, served_name)
         if has_switched:
             failpoint("serving.route.switched")
 
-    async def _settle_candidate(
+    async def _reconcile_candidate(
         self,
         unit: Unit,
         group: Group,
@@ -153,7 +153,7 @@ class Rounds:
         candidate = await store.find_candidate(unit.conn, eval_id)
         if candidate is None or candidate.servable.served_name != served_name:
             return
-        decision = candidates.settle(
+        decision = candidates.reconcile(
             candidate, group, list(seen.values()), failures, slots=self._policy.adapter_slots
         )
         if decision.candidate is None:

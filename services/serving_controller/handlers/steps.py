@@ -222,14 +222,14 @@ class Steps:
     async def _load_candidate(self, replica: Replica, servable: Servable) -> Outcome:
         """Once, and then no more: it is no reason to lose a replica twice."""
         try:
-            found = await self._load(replica, servable)
+            outcome = await self._load(replica, servable)
         except NoAnswer as error:
             failure = Failure("load", f"the replica fell silent: {error}")
             return Outcome(replica, failures={servable.served_name: failure})
         finally:
             self._deaths.pop(servable.served_name, None)
         # That it is loaded is for its evaluation alone, which hears CandidateReady.
-        return replace(found, events=())
+        return replace(outcome, events=())
 
     def _suspect(self, replica: Replica, servable: Servable, error: NoAnswer) -> Outcome:
         """The replica fell silent while it loaded this. Once may be chance; twice is the adapter's doing."""

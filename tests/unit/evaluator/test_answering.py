@@ -44,11 +44,11 @@ def a_prompt(number: int) -> AskedPrompt:
 @pytest.fixture
 def answer(place, tmp_path):
     async def run(asked: Asked, *, concurrency: int = 4, engine=None) -> dict[str, Given]:
-        said = []
+        reported = []
         async with httpx.AsyncClient() as http:
             engine = engine or place.engine(http)
-            await answer_parts(engine, asked, tmp_path, said.append, concurrency=concurrency)
-        run.said = said
+            await answer_parts(engine, asked, tmp_path, reported.append, concurrency=concurrency)
+        run.reported = reported
         return given_to(asked, tmp_path)
 
     return run
@@ -63,9 +63,9 @@ async def test_every_prompt_of_every_side_is_answered_in_its_order(answer):
     given = (await answer(asked("a", "b")))["b"]
     assert (given.problem, given.engine, set(given.sides)) == ("", "vllm 1", set(BOTH))
     base, candidate = given.sides[Side.BASE], given.sides[Side.CANDIDATE]
-    assert [found.ids[:2] for found in base.answers] == [(41 + n, 42 + n) for n in range(6)]
-    assert [found.ids[:2] for found in candidate.answers] == [(42 + n, 44 + n) for n in range(6)]
-    assert [found.is_cut for found in base.answers] == [True, True, False, False, False, False]
+    assert [answer.ids[:2] for answer in base.answers] == [(41 + n, 42 + n) for n in range(6)]
+    assert [answer.ids[:2] for answer in candidate.answers] == [(42 + n, 44 + n) for n in range(6)]
+    assert [answer.is_cut for answer in base.answers] == [True, True, False, False, False, False]
     assert len(base.probes) == len(candidate.probes) == 2
 
 
@@ -84,9 +84,9 @@ async def test_no_sampling_of_the_models_own_settings_takes_part(answer, replica
 async def test_progress_is_said_of_each_answer(answer):
     await answer(asked("a", prompts=3))
     for side in BOTH:
-        done = [report["done"] for report in answer.said if report["side"] == side]
+        done = [report["done"] for report in answer.reported if report["side"] == side]
         assert done == [1, 2, 3]
-    assert {(report["event"], report["part"], report["total"]) for report in answer.said} == {
+    assert {(report["event"], report["part"], report["total"]) for report in answer.reported} == {
         ("progress", "a", 3)
     }
 
@@ -103,9 +103,9 @@ async def test_as_many_requests_are_under_way_as_allowed(answer, replica):
 async def test_a_replica_that_dies_leaves_no_answer_of_the_part(answer, replica, answers_before):
     replica.answers_left = answers_before
     given = await answer(asked("a", "b"))
-    assert [found.sides for found in given.values()] == [{}, {}]
+    assert [part.sides for part in given.values()] == [{}, {}]
     assert all(
-        "RemoteProtocolError" in found.problem or "ReadError" in found.problem for found in given.values()
+        "RemoteProtocolError" in part.problem or "ReadError" in part.problem for part in given.values()
     )
 
 
@@ -121,13 +121,13 @@ async def test_after_a_failure_no_other_part_is_asked(answer, replica):
 async def test_parts_answered_before_the_failure_stay_answered(answer, replica):
     replica.answers_left = 16
     given = await answer(asked("a", "b"))
-    assert [bool(found.problem) for found in given.values()] == [False, True]
+    assert [bool(part.problem) for part in given.values()] == [False, True]
 
 
 async def test_what_was_given_to_an_earlier_try_stays(answer, replica, tmp_path):
     refuse_parts(["a"], tmp_path, "no replica is ready")
     given = await answer(asked("a", "b"))
-    assert [found.problem for found in given.values()] == ["no replica is ready", ""]
+    assert [part.problem for part in given.values()] == ["no replica is ready", ""]
     refuse_parts(["a", "b"], tmp_path, "another")
     assert given_to(asked("a", "b"), tmp_path) == given
 

@@ -41,9 +41,9 @@ def plan(group, *replicas, **policy):
     return pools.plan(group, replicas, now=NOON, policy=Policy(**policy))
 
 
-def settle(candidate, *replicas, adapters=(), failures=None, slots=8):
+def reconcile(candidate, *replicas, adapters=(), failures=None, slots=8):
     group = with_candidates(*adapters, waiting=(candidate,))
-    return candidates.settle(candidate, group, replicas, failures or {}, slots=slots)
+    return candidates.reconcile(candidate, group, replicas, failures or {}, slots=slots)
 
 
 class TestItsName:
@@ -59,20 +59,20 @@ class TestItsName:
 
 
 class TestWantedGroups:
-    def wanted(self, candidate, bases):
+    def groups(self, candidate, bases):
         return pools.wanted_groups((), (), bases, candidates=[candidate], now=NOON, policy=Policy())
 
     def test_lend_a_place_where_the_base_model_is_served(self):
-        groups = self.wanted(WAITING, {"tiny": BASE_SHA, "other": OTHER_SHA})
+        groups = self.groups(WAITING, {"tiny": BASE_SHA, "other": OTHER_SHA})
         assert set(groups[POOL].candidates) == {NAME}
         assert [name for name, group in groups.items() if group.candidates] == [POOL]
         assert groups[POOL].adapters == {}
 
     def test_start_nothing_for_it(self):
-        assert self.wanted(WAITING, {}) == {}
+        assert self.groups(WAITING, {}) == {}
 
     def test_lend_none_after_its_time(self):
-        assert self.wanted(replace(WAITING, until=NOON), {"tiny": BASE_SHA})[POOL].candidates == {}
+        assert self.groups(replace(WAITING, until=NOON), {"tiny": BASE_SHA})[POOL].candidates == {}
 
 
 class TestPlan:
@@ -120,19 +120,19 @@ class TestPlan:
 
 class TestSettle:
     def test_says_where_it_is_once(self):
-        found = settle(WAITING, HAVING)
-        (fact,) = found.events
+        decision = reconcile(WAITING, HAVING)
+        (fact,) = decision.events
         assert isinstance(fact, CandidateReady)
         assert (fact.eval_id, fact.digest, fact.served_name, fact.served_base) == (
             "eval-1", ONE.digest, NAME, "tiny@base",
         )  # fmt: skip
         assert fact.replica.url == HAVING.address.url
-        assert found.candidate == HOSTED
-        assert settle(HOSTED, HAVING) == candidates.CandidateDecision(HOSTED)
+        assert decision.candidate == HOSTED
+        assert reconcile(HOSTED, HAVING) == candidates.CandidateDecision(HOSTED)
 
     def test_says_it_again_where_it_is_asked_again(self):
         again = candidates.on_asked(ASKED, command_id="c-2")
-        assert isinstance(settle(again, HAVING).events[0], CandidateReady)
+        assert isinstance(reconcile(again, HAVING).events[0], CandidateReady)
 
     @pytest.mark.parametrize(
         ("replicas", "extra", "code"),
@@ -145,21 +145,21 @@ class TestSettle:
         ],
     )
     def test_refuses_the_command_and_forgets_it(self, replicas, extra, code):
-        found = settle(WAITING, *replicas, **extra)
-        (refused,) = found.events
+        decision = reconcile(WAITING, *replicas, **extra)
+        (refused,) = decision.events
         assert isinstance(refused, CommandRefused)
         assert (refused.subject_id, refused.command, refused.command_id, refused.code) == (
             "eval-1", "LoadCandidate", "c-1", code,
         )  # fmt: skip
-        assert found.candidate is None
+        assert decision.candidate is None
 
     def test_waits_while_it_may_still_be_loaded(self):
-        assert settle(WAITING, a_replica()) == candidates.CandidateDecision(WAITING)
+        assert reconcile(WAITING, a_replica()) == candidates.CandidateDecision(WAITING)
 
     @pytest.mark.parametrize(
         "replicas",
         [(), (a_replica(),), (replace(HAVING, address=an_address(incarnation="second")),)],
-        ids=["gone", "unloaded", "started anew"],
+        ids=["gone", "unloaded", "restarted"],
     )
     def test_forgets_what_went_with_its_replica(self, replicas):
-        assert settle(HOSTED, *replicas) == candidates.CandidateDecision(None)
+        assert reconcile(HOSTED, *replicas) == candidates.CandidateDecision(None)
