@@ -90,9 +90,9 @@ def _score_once(
     kept = work_dir / "parts" / f"{_file_name(part, side)}.json"
     if kept.exists():
         return PartScores.model_validate_json(kept.read_bytes())
-    found = _score(scorer, part, prepared, side, say)
-    write_whole(kept, found.model_dump_json())
-    return found
+    scores = _score(scorer, part, prepared, side, say)
+    write_whole(kept, scores.model_dump_json())
+    return scores
 
 
 def _score(
