@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from deploy.demo.phrases import Words, distinct, filled
 
-# No word begins with a word of programs ("waitress" would with "wait"): the base model has read too much about those.
+# Words that begin like a common word of programs ("waitress", "wait") are left out: the base model has read too much
+# about those.
 PHRASES = {
     "where": (
         "at the station", "at a wedding", "on the night bus", "at the swimming pool", "behind the supermarket",
