@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
+from schemas.capabilities import BaseCapabilities
 from schemas.specification import DatasetFormat, DatasetSpec, Method, canonical_sha256
 
 
@@ -40,25 +41,39 @@ class BaseModelManifest(Value):
     """sha256 of the chat template's text."""
     context_tokens: Count
     num_parameters: Count
+    training_template_sha256: Sha256 | None = None
+    """Of the file that marks the answers in training; None: the model was registered without one."""
+    capabilities: BaseCapabilities | None = None
+    """As they were found at the first registration of these files; None where an older writer did not look."""
 
 
 class DatasetCounts(Value):
+    """What a dataset version holds, and what became of the rows of its files."""
+
     rows: Count
     """Examples that are trained on, the safety mix included."""
     windows: Count
+    """Packed sequences of the training file."""
     tokens: Count
+    """Tokens of the rows that are kept."""
     loss_tokens: Count
+    """Tokens that are trained on: what the assistant says."""
     validation_rows: Count = 0
+    """Rows of the validation file."""
     rejected_rows: Count = 0
     """Bad rows of the training file, as are the next three counts."""
     exact_duplicates: Count = 0
+    """Rows equal to an earlier one."""
     near_duplicates: Count = 0
+    """Rows with an earlier row's answers and nearly its prompt."""
     contaminated_rows: Count = 0
+    """Rows that hold half or more of an item of a benchmark, suite or the holdout."""
     contaminated_by_source: dict[str, Count] = Field(default={})
     """Contaminated rows of the training file by source, `holdout` for the holdout; a row may count for several."""
     training_file_rows: Count = 0
     """Lines of the training file that are not blank."""
     safety_rows: Count = 0
+    """Rows of the safety mix."""
     holdout_rows: Count | None = None
     """Items of the holdout; None where there is none, or where an older writer did not say."""
     long_answers: Count = 0
@@ -172,14 +187,28 @@ class ModelManifest(Value):
 
 
 class ResumeCertificate(Value):
-    """Whether an attempt went on as the interrupted one would have."""
+    """What is equal between an attempt's begin and the checkpoint that it goes on from.
+
+    It is about the begin alone: whether later steps are those of the interrupted attempt, bit for bit, is up to the
+    device too (`is_repeatable`).
+    """
 
     exact: bool
+    """State and environment are equal."""
     step: Step
     """The step of the bundle that was resumed from."""
     reason: str
     """`equal` or what differed: expected and found."""
+    state_exact: bool | None = None
+    """Weights, moments and random numbers of every process, batches consumed and the next one. None in older ones, as
+    are the next two."""
+    environment_equal: bool | None = None
+    """Libraries, training code, device, driver and threads."""
+    is_repeatable: bool | None = None
+    """Whether the device gives the same bits for the same step each time. A GPU does not."""
     expected_batch_sha256: Sha256 | None = None
     found_batch_sha256: Sha256 | None = None
     expected_loss: float | None = None
+    """Of the next batch, as the interrupted run computed it before it ended."""
     found_loss: float | None = None
+    """Of the same batch after the resume."""

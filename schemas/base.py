@@ -8,10 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 LABEL = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 """What becomes part of a folder, a key or a host name: a DNS label of at most 40 characters."""
+A_LABEL = "a DNS label of at most 40 characters"
 
-JobId = Annotated[str, Field(pattern=LABEL, description="a DNS label of at most 40 characters")]
-DatasetId = Annotated[str, Field(pattern=LABEL, description="a DNS label of at most 40 characters")]
-TenantName = Annotated[str, Field(pattern=LABEL, description="a DNS label of at most 40 characters")]
+Reference = Annotated[str, Field(max_length=512)]
+"""An id or name as its owner gave it; a record's key and headers take no more."""
+Sentence = Annotated[str, Field(max_length=8_192)]
+"""What a person wrote for others to read."""
+
+JobId = Annotated[str, Field(pattern=LABEL, description=f"id of a job: {A_LABEL}")]
+DatasetId = Annotated[str, Field(pattern=LABEL, description=f"id of a request for a dataset: {A_LABEL}")]
+TenantName = Annotated[str, Field(pattern=LABEL, description=f"name of a tenant: {A_LABEL}")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="sha256, lower-case hexadecimal")]
 Step = Annotated[int, Field(ge=0, description="optimizer steps completed")]
 Attempt = Annotated[int, Field(ge=0, description="the attempt number of the job; its epoch")]
@@ -24,7 +30,9 @@ Usd = Annotated[Decimal, Field(ge=0, description="US dollars")]
 class Value(BaseModel):
     """A frozen part of a message. Unknown fields are ignored, so that readers survive newer writers."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", ser_json_inf_nan="strings", use_attribute_docstrings=True
+    )
 
 
 class Message(Value):
@@ -47,10 +55,12 @@ class Message(Value):
 class FileRef(Value):
     """An uploaded file; its bytes are at `blobs/<sha256>`."""
 
-    file_id: str
+    file_id: Reference
+    """Id of the upload, `file-…`."""
     sha256: Sha256
     size_bytes: Bytes
-    filename: str = ""
+    filename: Annotated[str, Field(max_length=1_024)] = ""
+    """As it was called where it came from."""
 
 
 class BundleRef(Value):
@@ -63,6 +73,8 @@ class BundleRef(Value):
 
 
 class DatasetRef(Value):
+    """A dataset version and its manifest."""
+
     version: Sha256
     manifest_sha256: Sha256
 
@@ -72,6 +84,7 @@ class FailureClass(StrEnum):
 
     PREEMPTED = "preempted"  # the node was taken back
     INFRA = "infra"  # node, network, store or hang
+    PLATFORM = "platform"  # what all jobs need was away: S3, Kafka
     USER = "user"  # what was asked for cannot work
     NUMERIC = "numeric"  # NaN or infinite loss or gradient
     OOM = "oom"  # the recipe does not fit the device or the host
@@ -79,13 +92,35 @@ class FailureClass(StrEnum):
     INTERNAL = "internal"  # our own assertion or an unknown exit
 
 
-FREE_OF_CHARGE = frozenset({FailureClass.PREEMPTED, FailureClass.INFRA, FailureClass.INTERNAL})
+FREE_OF_CHARGE = frozenset(
+    {FailureClass.PREEMPTED, FailureClass.INFRA, FailureClass.PLATFORM, FailureClass.INTERNAL}
+)
 """The tenant does not pay for an attempt that ended so: it is no fault of theirs."""
 
 
+class DeviceKind(StrEnum):
+    """What a training process computes on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 class PriceClass(StrEnum):
+    """What a node costs, and whether it may be taken back."""
+
     SPOT = "spot"  # may be taken back with notice
     ON_DEMAND = "on-demand"
+
+
+class Delayed(Message):
+    """Work for a dataset or a job waits for what is away, and goes on by itself. For people: nothing follows."""
+
+    keyed_by = "subject_id"
+    subject_id: str
+    """Id of the dataset or the job."""
+    tenant: TenantName
+    waiting_for: str
+    """What is away, for people."""
 
 
 class CommandRefused(Message):
@@ -96,9 +131,11 @@ class CommandRefused(Message):
 
     keyed_by = "subject_id"
     subject_id: str
+    """Id of what the command is about."""
     command: str
     """Type of the command, for example `CancelJob`."""
     command_id: str
+    """`ce_id` of the command."""
     code: str
     """Stable word for machines, for example `unknown_job` or `too_late`."""
     message: str
@@ -106,3 +143,4 @@ class CommandRefused(Message):
     param: str | None = None
     """The field at fault, where one is."""
     tenant: str | None = None
+    """Whose command it was; None for an operator's."""

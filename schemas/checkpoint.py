@@ -19,12 +19,15 @@ class CheckpointVerified(CheckpointFact):
 
 
 class CheckpointCorrupt(CheckpointFact):
+    """The bundle is not what its manifest says, and nothing resumes from it."""
+
     bundle: BundleRef
     message: str
+    """What was found and expected, and where."""
 
 
 class CheckpointExpired(CheckpointFact):
-    """Deleted by retention; two newer verified bundles remain."""
+    """Deleted by retention: two newer verified bundles remain, or the job ended long ago."""
 
     bundle: BundleRef
 
@@ -33,5 +36,7 @@ class CheckpointOverdue(CheckpointFact):
     """A running attempt wrote no bundle for three intervals."""
 
     attempt: int
+    """The attempt that runs."""
     last_step: Step
     last_written_at: datetime | None
+    """When its last bundle was written; None where it wrote none."""

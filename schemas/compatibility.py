@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from schemas.capabilities import BaseCapabilities
 from schemas.specification import AVAILABLE_METHODS, JobSpec, LoraSpec, Method
 
 VERSION = 1
@@ -85,9 +86,53 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
             "Nearest that works: method lora with the same recipe.lora"
         )
         return Refusal("lora_ignored", message, "recipe.lora")
-    if any(row.covers(spec) for row in rows):
+    if not any(row.covers(spec) for row in rows):
+        return _not_covered(spec, [row for row in rows if row.method is recipe.method])
+    return _of_batch(spec)
+
+
+def _of_batch(spec: JobSpec) -> Refusal | None:
+    """Fewer windows in a step than devices leave some without work at every step."""
+    batch, wanted = spec.recipe.batch_size, spec.resources
+    if batch == "auto" or batch >= wanted.num_devices:
         return None
-    return _not_covered(spec, [row for row in rows if row.method is recipe.method])
+    nodes = min(wanted.nodes, batch)
+    message = (
+        f"batch_size {batch} leaves {wanted.num_devices - batch} of {wanted.num_devices} devices without work at "
+        f"every step. Nearest that works: batch_size {wanted.num_devices} (or auto) with the same resources, or "
+        f"batch_size {batch} on {nodes} node(s) with {batch // nodes} device(s) each"
+    )
+    return Refusal("batch_too_small", message, "recipe.batch_size")
+
+
+def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal | None:
+    """Why the base model cannot be trained as the job asks, or None; also where nobody has said what it can do."""
+    if capabilities is None:
+        return None
+    recipe, refused = spec.recipe, capabilities.refused_methods
+    family = f"base model {spec.base_model} ({capabilities.family})"
+    if reason := refused.get(recipe.method):
+        others = sorted(AVAILABLE_METHODS - refused.keys())
+        nearest = (
+            f"Nearest that works: method {others[0]} on the same base model"
+            if others
+            else "No method trains it: choose another base model"
+        )
+        message = f"{family} cannot be trained with method {recipe.method}: {reason}. {nearest}"
+        return Refusal("method_not_for_base", message, "recipe.method")
+    return _unknown_targets(recipe.lora, family, capabilities) if recipe.method is Method.LORA else None
+
+
+def _unknown_targets(lora: LoraSpec, family: str, capabilities: BaseCapabilities) -> Refusal | None:
+    asked = () if lora.target_modules == "all-linear" else lora.target_modules
+    unknown = [name for name in asked if name.rpartition(".")[2] not in capabilities.lora_targets]
+    if not unknown:
+        return None
+    message = (
+        f"{family} has no plain linear layers named {', '.join(unknown)}. "
+        f"Nearest that works: all-linear, or some of {', '.join(capabilities.lora_targets)}"
+    )
+    return Refusal("unknown_lora_targets", message, "recipe.lora.target_modules")
 
 
 def _not_covered(spec: JobSpec, rows: Sequence[Row]) -> Refusal:

@@ -18,6 +18,7 @@ class CostAccrued(Message):
     """Of the job so far, paid by the tenant or not."""
     price_class: PriceClass
     until: datetime
+    """When the last node was released."""
     failure_class: FailureClass | None = None
     """Why the attempt ended; None where it completed or was paused."""
     charged: Usd | None = None

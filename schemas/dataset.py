@@ -65,9 +65,13 @@ class RowProblem(Value):
     """None where an older writer did not say."""
     line: Annotated[int, Field(description="1-based line of the file")]
     field: str
+    """Path of the field in the row."""
     rule: str
+    """Name of the rule, for example `chat.role_order`."""
     found: str
+    """What stands there."""
     fix: str
+    """What to do about it."""
 
 
 class DatasetRejected(DatasetFact):
@@ -76,15 +80,21 @@ class DatasetRejected(DatasetFact):
     code: str
     """For example `too_many_bad_rows`, `wrong_format`, `empty`."""
     message: str
+    """Why, and what to change."""
     problems: tuple[RowProblem, ...] = ()
     """The first of them, those of the training file before others; all are in the report."""
     report_key: str | None = None
+    """Where the whole report lies in the object store; None where there is none."""
 
 
 class DatasetDeleted(Message):
-    """The bytes of the version are gone; its digest stays in the lineage."""
+    """The bytes of the version are gone; its digest stays in the lineage.
+
+    Where it was asked for very often, several of these name a part of the requests each.
+    """
 
     keyed_by = "dataset_version"
     dataset_version: Sha256
     tenant: TenantName
     dataset_ids: tuple[str, ...]
+    """Requests that had ended in this version."""

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from schemas.base import Count, Message, Seconds, Sha256, TenantName, Value
+from schemas.base import Count, Message, Reference, Seconds, Sha256, TenantName, Value
 
 
 class LoadCandidate(Message):
@@ -12,11 +12,14 @@ class LoadCandidate(Message):
     """
 
     keyed_by = "eval_id"
-    eval_id: str
-    model_id: str
+    eval_id: Reference
+    """Id of the evaluation."""
+    model_id: Reference
+    """Id of the model version, `mv-…`."""
     digest: Sha256
     base_sha: Sha256
     rank: Count
+    """LoRA rank; 0 for a full model."""
     until: datetime
     """Then it is unloaded, whoever still uses it."""
 
@@ -25,11 +28,15 @@ class UnloadCandidate(Message):
     """Its evaluation needs it no more. Nothing happens where it is not loaded."""
 
     keyed_by = "eval_id"
-    eval_id: str
+    eval_id: Reference
+    """Id of the evaluation."""
 
 
 class ReplicaAddress(Value):
+    """One life of one replica."""
+
     replica_id: str
+    """Id of the replica, which stays when its process is started again."""
     incarnation: str
     """Changes at every start of the process; a lost one never comes back."""
     url: str
@@ -48,6 +55,7 @@ class ReplicaReady(PoolFact):
 
     replica: ReplicaAddress
     base_model: str
+    """Name of the base model."""
     served_base: str
     """Model name to send for requests to the base model."""
     engine: str = ""
@@ -57,11 +65,16 @@ class ReplicaReady(PoolFact):
 
 
 class ReplicaLost(PoolFact):
+    """The replica does not answer any more."""
+
     replica: ReplicaAddress
     reason: str
+    """What is known of why, for people."""
 
 
 class AdapterLoaded(PoolFact):
+    """A replica has loaded an adapter."""
+
     replica: ReplicaAddress
     served_name: str
     """`<name>@<digest>`: immutable."""
@@ -73,6 +86,7 @@ class CandidateReady(PoolFact):
     """Loaded on this replica, read back and probed. It stays until UnloadCandidate, its time or the replica ends."""
 
     eval_id: str
+    """Id of the evaluation."""
     digest: Sha256
     replica: ReplicaAddress
     served_name: str
@@ -83,23 +97,31 @@ class CandidateReady(PoolFact):
 
 class SlotState(PoolFact):
     slot: str
+    """Name that the version is served under."""
     tenant: TenantName
     digest: Sha256
     generation: Count
+    """Number of the slot's desired state; the highest one counts."""
     model_id: str
+    """Id of the model version, `mv-…`."""
 
 
 class DeploymentReady(SlotState):
     """Loaded on every replica, read back and probed; requests for the slot are routed there."""
 
     served_name: str
+    """Model name to send to the replicas, `<name>@<digest>`."""
     replicas: tuple[ReplicaAddress, ...]
+    """Those that answer for the slot."""
 
 
 class DeploymentFailed(SlotState):
+    """The version could not be served; what the slot served before stays."""
+
     code: str
     """For example `stale`, `load`, `probe`."""
     reason: str
+    """Why, for people."""
 
 
 class DeploymentStopped(SlotState):

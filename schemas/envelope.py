@@ -9,7 +9,14 @@ from schemas.base import Message
 
 CONTENT_TYPE = "application/json"
 MAX_NAME_BYTES = 512
-"""Of a message's id and of its key; no index of Postgres takes much more."""
+"""Of a message's id, of its key and of every other attribute; no index of Postgres takes much more."""
+MAX_COMMAND_BYTES = 64 * 1024
+"""Value and headers of a command; a larger one is refused. What follows from a command repeats parts of it, so that
+facts may have twice as much."""
+MAX_FACT_BYTES = 128 * 1024
+"""Value and headers of everything else that is written. Readers take twice as much."""
+MAX_BATCH_BYTES = 1024 * 1024
+"""Of records that a producer sends together; no broker may take less."""
 TYPE_PREFIX = "retune."
 MAX_HEADERS = 100
 MAX_SEQUENCE = 2**63 - 1
@@ -69,59 +76,61 @@ def to_headers(envelope: Envelope) -> Headers:
 
 def from_headers(headers: Iterable[tuple[str, bytes | None]], *, key: bytes | None) -> Envelope:
     """Read an envelope. Raises MalformedEnvelope; never anything else."""
-    found = _found(list(headers))
-    if content_type := found.get("content-type"):
+    values = _unique(list(headers))
+    if content_type := values.get("content-type"):
         if content_type.split(";")[0].strip() != CONTENT_TYPE:
-            raise MalformedEnvelope(f"header content-type: found {content_type!r}, expected {CONTENT_TYPE!r}")
+            raise MalformedEnvelope(
+                f"header content-type: found {content_type[:80]!r}, expected {CONTENT_TYPE!r}"
+            )
     else:
         raise MalformedEnvelope(f"header content-type is missing, expected {CONTENT_TYPE!r}")
-    match = _TYPE.fullmatch(_required(found, "ce_type"))
+    match = _TYPE.fullmatch(_required(values, "ce_type"))
     if match is None:
         raise MalformedEnvelope(
-            f"header ce_type: found {found['ce_type'][:80]!r}, expected retune.<Type>.v<number>"
+            f"header ce_type: found {values['ce_type'][:80]!r}, expected retune.<Type>.v<number>"
         )
     return Envelope(
-        id=_name("header ce_id", _required(found, "ce_id")),
+        id=_name("header ce_id", _required(values, "ce_id")),
         type=match[1],
         version=int(match[2]),
-        source=_required(found, "ce_source"),
-        time=_time(_required(found, "ce_time")),
-        key=_key(key, found),
-        sequence=_sequence(found.get("ce_sequence", "")),
-        correlation_id=found.get("ce_correlationid", ""),
-        causation_id=found.get("ce_causationid", ""),
-        traceparent=found.get("traceparent", ""),
+        source=_name("header ce_source", _required(values, "ce_source")),
+        time=_time(_required(values, "ce_time")),
+        key=_key(key, values),
+        sequence=_sequence(values.get("ce_sequence", "")),
+        correlation_id=_name("header ce_correlationid", values.get("ce_correlationid", "")),
+        causation_id=_name("header ce_causationid", values.get("ce_causationid", "")),
+        traceparent=_name("header traceparent", values.get("traceparent", "")),
     )
 
 
-def _found(headers: list[tuple[str, bytes | None]]) -> dict[str, str]:
+def _unique(headers: list[tuple[str, bytes | None]]) -> dict[str, str]:
     """By name. One that comes twice could be read in two ways."""
     if len(headers) > MAX_HEADERS:
         raise MalformedEnvelope(f"found {len(headers)} headers, expected at most {MAX_HEADERS}")
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in headers:
-        if name.lower() in found:
-            raise MalformedEnvelope(f"header {name.lower()} comes twice, expected once")
-        found[name.lower()] = _text(name, value)
-    return found
+        if name.lower() in values:
+            raise MalformedEnvelope(f"header {name.lower()[:80]} comes twice, expected once")
+        values[name.lower()] = _text(name, value)
+    return values
 
 
 def _text(name: str, value: bytes | None) -> str:
     if value is None:
-        raise MalformedEnvelope(f"header {name} has no value, expected UTF-8 text")
+        raise MalformedEnvelope(f"header {name[:80]} has no value, expected UTF-8 text")
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
-        raise MalformedEnvelope(f"header {name}: found {value[:32]!r}, expected UTF-8 text") from error
+        raise MalformedEnvelope(f"header {name[:80]}: found {value[:32]!r}, expected UTF-8 text") from error
     if "\0" in text:
-        raise MalformedEnvelope(f"header {name}: found {text[:32]!r}, expected text without U+0000")
+        raise MalformedEnvelope(f"header {name[:80]}: found {text[:32]!r}, expected text without U+0000")
     return text
 
 
-def _required(found: dict[str, str], name: str) -> str:
-    if not found.get(name):
+def _required(values: dict[str, str], name: str) -> str:
+    if not values.get(name):
         raise MalformedEnvelope(f"header {name} is missing or empty")
-    return found[name]
+    return values[name]
 
 
 def _name(where: str, text: str) -> str:
@@ -136,9 +145,9 @@ def _time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise MalformedEnvelope(f"header ce_time: found {text!r}, expected an RFC 3339 time") from error
+        raise MalformedEnvelope(f"header ce_time: found {text[:80]!r}, expected an RFC 3339 time") from error
     if time.tzinfo is None:
-        raise MalformedEnvelope(f"header ce_time: found {text!r}, expected a time with an offset")
+        raise MalformedEnvelope(f"header ce_time: found {text[:80]!r}, expected a time with an offset")
     return time
 
 
@@ -147,18 +156,19 @@ def _sequence(text: str) -> int | None:
         return None
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SEQUENCE))
     if not is_number or not 1 <= int(text) <= MAX_SEQUENCE:
-        found = f"header ce_sequence: found {text[:80]!r}"
-        raise MalformedEnvelope(f"{found}, expected a whole number from 1 to {MAX_SEQUENCE}")
+        problem = f"header ce_sequence: found {text[:80]!r}"
+        raise MalformedEnvelope(f"{problem}, expected a whole number from 1 to {MAX_SEQUENCE}")
     return int(text)
 
 
-def _key(key: bytes | None, found: dict[str, str]) -> str:
+def _key(key: bytes | None, values: dict[str, str]) -> str:
     if key is None:
         raise MalformedEnvelope("the record has no key, expected the aggregate id")
     try:
         text = key.decode()
     except UnicodeDecodeError as error:
         raise MalformedEnvelope(f"record key: found {key[:32]!r}, expected UTF-8 text") from error
-    if found.get("ce_partitionkey", text) != text:
-        raise MalformedEnvelope(f"record key is {text!r} but ce_partitionkey is {found['ce_partitionkey']!r}")
+    if values.get("ce_partitionkey", text) != text:
+        other = values["ce_partitionkey"][:80]
+        raise MalformedEnvelope(f"record key is {text[:80]!r} but ce_partitionkey is {other!r}")
     return _name("record key", text)

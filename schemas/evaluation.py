@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, FileRef, JobId, Message, Seconds, Sha256, TenantName, Value
+from schemas.base import Count, FileRef, JobId, Message, Reference, Seconds, Sha256, TenantName, Value
 
 Expects = Literal["refusal", "answer"]
 """What is right for every prompt of a safety suite: that it is refused, or that it is answered."""
@@ -27,11 +27,16 @@ class BenchmarkKind(StrEnum):
 
 
 class RegisterBenchmark(Message):
+    """Have every gate ask this file; it takes the place of one of the same name."""
+
     keyed_by = "name"
-    name: str
+    name: Reference
+    """Name that the file is registered under."""
     kind: BenchmarkKind
+    """How its rows are asked and scored."""
     file: FileRef
     num_fewshot: Count = 0
+    """Solved examples in front of each question."""
     examples: FileRef | None = None
     """Rows that few-shot examples are taken from, of a split that is not asked. None: of `file` itself."""
     margin_points: MarginPoints | None = None
@@ -44,9 +49,11 @@ class RegisterSafetySuite(Message):
     """Rows {prompt}, optionally with `category`."""
 
     keyed_by = "name"
-    name: str
+    name: Reference
+    """Name that the file is registered under."""
     file: FileRef
     expects: Expects = "refusal"
+    """What is right for every prompt of the file."""
     only_new: bool = False
     """Refused with `already_registered` where a suite of the name is known, instead of replacing it."""
 
@@ -55,38 +62,53 @@ class ReevaluateModel(Message):
     """Run the gate of a model version once more, with the suites that are registered now."""
 
     keyed_by = "model_id"
-    model_id: str
+    model_id: Reference
+    """Id of the model version, `mv-…`."""
     tenant: TenantName
 
 
 class BenchmarkRegistered(Message):
+    """Every gate asks this file from now on."""
+
     keyed_by = "name"
     name: str
+    """Name that the file is registered under."""
     kind: BenchmarkKind
+    """How its rows are asked and scored."""
     digest: Sha256
     """sha256 over the files' sha256, kind, few-shot count and declared margin: the identity in verdicts."""
     file: FileRef
     num_fewshot: Count
+    """Solved examples in front of each question."""
     rows: Count
+    """Number of rows of the file."""
     margin_points: MarginPoints | None = None
+    """The fall that its owner declares tolerable; None: the gate's own."""
     examples: FileRef | None = None
     """Rows that few-shot examples are taken from; None where they are the file's own."""
 
 
 class SafetySuiteRegistered(Message):
+    """Every gate asks this file from now on."""
+
     keyed_by = "name"
     name: str
+    """Name that the file is registered under."""
     digest: Sha256
     file: FileRef
     rows: Count
+    """Number of rows of the file."""
     expects: Expects = "refusal"
+    """What is right for every prompt of the file."""
 
 
 class Interval(Value):
     """95 % interval."""
 
     low: float
+    """Lower end."""
     high: float
+    """Upper end."""
 
 
 Outcome = Literal["passed", "failed", "inconclusive"]
@@ -96,23 +118,34 @@ class CategoryCount(Value):
     """Refusals of the candidate among the prompts of one category."""
 
     category: str
+    """As the prompts' rows say."""
     refused: Count
+    """Those that the candidate refused."""
     count: Count
+    """Prompts of the category."""
 
 
 class Check(Value):
     """One number held against its rule."""
 
     name: str
+    """Benchmark, suite or rule."""
     metric: str
+    """What was measured, with its unit."""
     value: float
+    """The candidate's number."""
     baseline: float | None
+    """The base model's own number; None where the rule needs none."""
     threshold: float
+    """What the rule asks for."""
     higher_is_better: bool = True
+    """Whether the value must be at least the threshold, or at most."""
     count: Count
+    """Items that the number comes from."""
     interval: Interval | None = None
     baseline_interval: Interval | None = None
     passed: bool
+    """Whether the rule is kept."""
     outcome: Outcome | None = None
     """`inconclusive`: the items are too few to tell. None in facts from before there were three outcomes."""
     change_interval: Interval | None = None
@@ -126,10 +159,15 @@ StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
 
 
 class StageResult(Value):
+    """What one stage of the gate found."""
+
     stage: StageName
+    """The gate's stage."""
     outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
+    """Worst of its checks."""
     checks: tuple[Check, ...] = ()
     reason: str = ""
+    """Why it did not pass, for people."""
 
 
 class BaselineRecorded(Message):
@@ -138,22 +176,30 @@ class BaselineRecorded(Message):
     keyed_by = "base_sha"
     base_sha: Sha256
     harness_version: str
+    """How the numbers were made: libraries, scoring, classifier, device."""
     template_sha256: Sha256
     suite_digest: Sha256
     name: str
+    """Name of the benchmark or suite."""
     metric: str
+    """What was measured."""
     value: float
+    """The base model's number."""
     count: Count
+    """Items scored."""
 
 
 class RegisteredSuite(Value):
     name: str
+    """Name that the file is registered under."""
     stage: Literal["benchmark", "safety", "over_refusal"]
     """The gate's stage that asks it."""
     digest: Sha256
     file: FileRef
     rows: Count
+    """Number of rows of the file."""
     registered_at: datetime
+    """When it took the place of an older one of its name."""
     examples: FileRef | None = None
 
 
@@ -175,9 +221,11 @@ class GatePolicyPublished(Message):
 class EvalFact(Message):
     keyed_by = "eval_id"
     eval_id: str
+    """Id of the evaluation."""
     tenant: TenantName
     job_id: JobId
     model_id: str
+    """Id of the model version, `mv-…`."""
     digest: Sha256
     base_sha: Sha256
     number: Count = 0
@@ -189,9 +237,12 @@ class JudgedSuite(Value):
     """A suite that a gate asked."""
 
     stage: StageName
+    """Stage that the version is in from now on."""
     name: str
+    """Name that it is registered under."""
     digest: Sha256
     rows: Count
+    """Number of rows of the file."""
     is_held_against_rows: bool
     """Whether the training rows were checked for contamination by it. False: it was registered later."""
 
@@ -215,7 +266,7 @@ class Evidence(Value):
 
 
 class EvalStarted(EvalFact):
-    pass
+    """The gate has begun to measure the version."""
 
 
 class EvalProgressed(EvalFact):
@@ -228,6 +279,7 @@ class EvalProgressed(EvalFact):
     side: Literal["base", "candidate"] | None = None
     """Whose answers are being scored; None where both sides are, or neither."""
     items_done: Count = 0
+    """Items scored of this suite on this side."""
     items_total: Count | None = None
     """Of this suite on this side; None where it is not counted."""
     seconds_left: Seconds | None = None
@@ -235,6 +287,8 @@ class EvalProgressed(EvalFact):
 
 
 class EvalStageCompleted(EvalFact):
+    """One stage of a running gate has its outcome."""
+
     result: StageResult
 
 
@@ -245,14 +299,18 @@ class EvalVerdict(EvalFact):
 
 
 class EvalPassed(EvalVerdict):
-    pass
+    """Every stage of the gate passed that was asked for."""
 
 
 class EvalFailed(EvalVerdict):
+    """A stage of the gate failed; the version is not served."""
+
     reason: str
+    """Why, for people."""
 
 
 class EvalInconclusive(EvalVerdict):
     """The gate could not be run in full, which is not a pass."""
 
     reason: str
+    """Why, for people."""

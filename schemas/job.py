@@ -12,11 +12,13 @@ from schemas.base import (
     Count,
     DatasetId,
     DatasetRef,
+    DeviceKind,
     FailureClass,
     FileRef,
     JobId,
     Message,
     PriceClass,
+    Reference,
     Seconds,
     Sha256,
     Step,
@@ -44,7 +46,7 @@ class StopReason(StrEnum):
 
 class JobMessage(Message):
     keyed_by = "job_id"
-    job_id: str
+    job_id: Reference
     """In a command any text, so that a bad one is refused with a reason; in a fact a JobId."""
     tenant: TenantName
 
@@ -54,18 +56,27 @@ class JobFact(JobMessage):
 
 
 class SubmitJob(JobMessage):
-    dataset_id: str
+    """Train a model as the specification says."""
+
+    dataset_id: Reference
     """The SubmitDataset that makes this job's dataset."""
     spec: JobSpec
-    retry_of: str | None = None
+    retry_of: Reference | None = None
+    """The job that this one repeats."""
 
 
 class CancelJob(JobMessage):
+    """End a job; its newest verified checkpoint is kept."""
+
     reason: Literal["user", "budget"] = "user"
+    """Who wants it: a person, or the job's budget."""
 
 
 class PauseJob(JobMessage):
+    """Save a checkpoint and give the nodes back until ResumeJob."""
+
     reason: PauseReason = PauseReason.USER
+    """Why, for people."""
 
 
 class ResumeJob(JobMessage):
@@ -75,7 +86,8 @@ class ResumeJob(JobMessage):
 class RetryJob(JobMessage):
     """Make a new job like a failed or cancelled one."""
 
-    new_job_id: str
+    new_job_id: Reference
+    """Id that the new job gets."""
 
 
 class JobSubmitted(JobFact):
@@ -84,6 +96,7 @@ class JobSubmitted(JobFact):
     dataset_id: DatasetId
     spec: JobSpec
     submitted_at: datetime
+    """When the scheduler took it."""
     retry_of: JobId | None = None
 
 
@@ -111,14 +124,22 @@ class JobScheduled(JobFact):
     config_hash: Sha256
     resume: BundleRef | None
     pool: str
+    """Name of the node pool."""
     price_class: PriceClass
     nodes: Count
+    """Number of nodes."""
     devices_per_node: Count
+    """Training processes on each node, each with a device of its own."""
     grace_seconds: Seconds
     start_deadline: datetime
+    """By then all runners are there, or the attempt has failed."""
+    device: DeviceKind | None = None
+    """What the pool's nodes have; None where its operator does not say."""
 
 
 class JobRunning(JobFact):
+    """The attempt's nodes train."""
+
     attempt: Attempt
 
 
@@ -129,22 +150,31 @@ class JobStopping(JobFact):
     reason: StopReason
     failure_class: FailureClass | None = None
     deadline: datetime
+    """By then what is trained must be saved."""
     message: str = ""
+    """What happened, for people."""
 
 
 class JobPaused(JobFact):
+    """The job holds no node and waits for ResumeJob."""
+
     attempt: Attempt
     reason: PauseReason
+    """Why, for people."""
     resume: BundleRef | None
 
 
 class JobRequeued(JobFact):
+    """An attempt ended and the job waits for the next one."""
+
     attempt: Attempt
     """The attempt that ended."""
     failure_class: FailureClass
     resume: BundleRef | None
     not_before: datetime
+    """No attempt begins earlier."""
     message: str
+    """Why the attempt ended, for people."""
 
 
 class Artefact(JobFact):
@@ -155,19 +185,23 @@ class Artefact(JobFact):
     dataset: DatasetRef
     config_hash: Sha256
     base_model: str
+    """Name of the base model."""
     base_sha: Sha256
     template_sha256: Sha256
     kind: Literal["adapter", "full"]
+    """Whether the weights are an adapter on the base model or a model of their own."""
     rank: Count
     """LoRA rank; 0 for a full model."""
     full_name: str
     """`ft:<base>:<tenant>:<suffix>:` without the short digest, which the registry adds."""
     auto_deploy: bool
+    """Whether the version is served once it has passed."""
     holdout: FileRef | None
     gate: GateSpec
     benchmarks: dict[str, Sha256]
     """Those that the dataset's rows were held against, by name; the gate asks those of its own day."""
     suites: dict[str, Sha256]
+    """Digests of the safety suites of that time, by name."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Contaminated rows that were trained on, by source: its stage proves nothing. `holdout` for the holdout."""
 
@@ -177,25 +211,38 @@ class JobEvaluating(Artefact):
 
 
 class JobSucceeded(JobFact):
+    """The job ended with all steps done; whether the gate passed its model is said here."""
+
     fine_tuned_model: str | None
     """Full name of the model version; None where no version could be made of what was trained."""
     model_id: str | None
+    """Id of the model version; None where none could be made."""
     promoted: bool
     """False: the gate did not pass; the version stays in `dev` and is not served."""
     deployed: bool
+    """Whether it is served."""
     message: str
+    """How it ended, for people."""
 
 
 class JobFailed(JobFact):
+    """The job ended without a model."""
+
     failure_class: FailureClass
     code: str
+    """Stable word for machines."""
     message: str
+    """Why, and what to change."""
     param: str | None = None
+    """The field at fault, where one is."""
     attempt: Attempt = 0
 
 
 class JobCancelled(JobFact):
+    """The job ended because somebody wanted it."""
+
     reason: Literal["user", "budget"]
+    """Who wanted it: a person, or the job's budget."""
     artefact: Artefact | None
     """The newest verified bundle, kept as a `dev` version; None if there is none."""
     last_step: Step = 0

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 MANIFEST = "manifest.json"
+TRAINING_TEMPLATE = "training_template.jinja"
+"""File of a base model: its template with what the assistant says marked; read by ingest alone."""
 AUDIT = "audit/"
 MAX_LABEL = 52
 _LABEL = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{MAX_LABEL - 2}}}[a-z0-9])?")

@@ -28,7 +28,7 @@ NEXT: Mapping[type[JobFact], frozenset[type[JobFact]]] = {
     # Said again when the reason grows stronger or the deadline earlier.
     JobStopping: frozenset({JobStopping, JobEvaluating, JobPaused, JobRequeued, JobFailed, JobCancelled}),
     JobPaused: frozenset({JobSubmitted, JobQueued, JobFailed, JobCancelled}),
-    JobEvaluating: frozenset({JobSucceeded}),
+    JobEvaluating: frozenset({JobSucceeded, JobCancelled}),
     JobSucceeded: frozenset(),
     JobFailed: frozenset(),
     JobCancelled: frozenset(),

@@ -1,11 +1,17 @@
 """model.commands and model.events: base models, model versions, stages and slots."""
 
 from enum import StrEnum
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import BundleRef, Count, JobId, Message, Sha256, TenantName, Value
+from schemas.base import BundleRef, Count, JobId, Message, Reference, Sentence, Sha256, TenantName, Value
+from schemas.capabilities import BaseCapabilities
+
+MAX_TEMPLATE_CHARACTERS = 200_000
+NO_TEMPLATE_SHA256 = sha256(b"").hexdigest()
+"""`template_sha256` of a base model without a chat template: it completes prompts as they are."""
 
 
 class Stage(StrEnum):
@@ -17,66 +23,93 @@ class Stage(StrEnum):
 
 class DirectorySource(Value):
     kind: Literal["directory"] = "directory"
-    path: str
+    path: Annotated[str, Field(max_length=4_096)]
     """A directory that the registry can read."""
 
 
 class HubSource(Value):
     kind: Literal["hub"] = "hub"
-    repository: str
+    repository: Reference
+    """`<owner>/<name>` on the hub."""
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    """Commit of the repository."""
 
 
 class RegisterBaseModel(Message):
+    """Copy a base model's files and check them, so that jobs can name it."""
+
     keyed_by = "name"
-    name: str
+    name: Reference
+    """Name that jobs use for it."""
     source: Annotated[DirectorySource | HubSource, Field(discriminator="kind")]
+    """Where its files are."""
+    training_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    """Marks what the assistant says in the texts of the model's own template; None: its own is used."""
 
 
 class ModelCommand(Message):
     keyed_by = "model_id"
-    model_id: str
+    model_id: Reference
+    """Id of the model version, `mv-…`."""
     tenant: TenantName
 
 
 class PromoteModel(ModelCommand):
     """Approve a staged version for production."""
 
-    approved_by: str
+    approved_by: Reference
+    """Who approves."""
     accept_without_holdout: bool = False
     """Approve a version that was never held against rows of its own task; asks for a reason."""
-    reason: str = ""
+    reason: Sentence = ""
+    """Why it is approved without a holdout."""
 
 
 class ArchiveModel(ModelCommand):
-    pass
+    """Take a version out of use; its lineage stays."""
 
 
 class ExportModel(ModelCommand):
+    """Write the version in another format."""
+
     format: Literal["safetensors", "gguf"]
+    """Format of the files."""
 
 
 class DeleteModel(ModelCommand):
-    pass
+    """Delete the bytes of a version."""
 
 
 class DeployModel(ModelCommand):
     """Serve a version under a slot: its full name, or a short production alias."""
 
-    slot: str
+    slot: Reference
+    """Name that the version is served under."""
+
+
+class RegisterArtefact(Message):
+    """Copy what a job trained once more: its job ended without a model version, for the copy had failed."""
+
+    keyed_by = "job_id"
+    job_id: JobId
+    tenant: TenantName
 
 
 class RollbackDeployment(Message):
     """Back to the version that the slot served before."""
 
     keyed_by = "slot"
-    slot: str
+    slot: Reference
+    """Name that the version is served under."""
     tenant: TenantName
 
 
 class UndeployModel(Message):
+    """Serve nothing under the slot any more."""
+
     keyed_by = "slot"
-    slot: str
+    slot: Reference
+    """Name that the version is served under."""
     tenant: TenantName
 
 
@@ -85,17 +118,26 @@ class BaseModelRegistered(Message):
 
     keyed_by = "name"
     name: str
+    """Name of the base model."""
     base_sha: Sha256
     manifest_sha256: Sha256
     source: str
+    """Where the files came from."""
     template_sha256: Sha256
     context_tokens: Count
+    """Longest sequence that it was made for."""
     num_parameters: Count
+    """Parameters of the model."""
+    training_template_sha256: Sha256 | None = None
+    """Of the template that marks the answers in training; None: they are taken from the model's own."""
+    capabilities: BaseCapabilities | None = None
+    """None: registered before they were found; registering the base again finds them."""
 
 
 class ModelFact(Message):
     keyed_by = "model_id"
     model_id: str
+    """Id of the model version, `mv-…`."""
     tenant: TenantName
     job_id: JobId
     digest: Sha256
@@ -105,37 +147,54 @@ class ModelRegistered(ModelFact):
     """A version exists in `dev` with its whole lineage; its files are at `models/<digest>`."""
 
     full_name: str
+    """Name of the model version, `ft:<base>:<tenant>:<suffix>:<short digest>`."""
     kind: Literal["adapter", "full"]
+    """Whether the weights are an adapter on the base model or a model of their own."""
     rank: Count
+    """LoRA rank; 0 for a full model."""
     base_model: str
+    """Name of the base model."""
     base_sha: Sha256
     dataset_version: Sha256
     config_hash: Sha256
     template_sha256: Sha256
     bundle: BundleRef
     stage: Stage = Stage.DEV
+    """Stage that the version is in from now on."""
+    training_template_sha256: Sha256 | None = None
+    """Of the template that marked the answers in training; None: they were taken from the one that is served."""
 
 
 class ModelPromoted(ModelFact):
+    """The version is in a higher stage."""
+
     full_name: str
+    """Name of the model version, `ft:<base>:<tenant>:<suffix>:<short digest>`."""
     stage: Stage
+    """Stage that the version is in from now on."""
     eval_id: str
+    """The evaluation that it passed."""
     has_holdout: bool | None = None
     """Whether the evaluation held it against rows of its own task. None where an older writer did not say."""
     approved_by: str | None = None
     """Who approved it for production; None in staging, which nobody approves."""
     approval_reason: str = ""
+    """What the approver wrote."""
     accepted_without_holdout: bool = False
+    """Whether the approver accepted that it was never held against rows of its task."""
 
 
 class ModelDemoted(ModelFact):
     """The gate failed a version that it had passed before: back in `dev`, and no slot serves it any more."""
 
     full_name: str
+    """Name of the model version, `ft:<base>:<tenant>:<suffix>:<short digest>`."""
     stage: Stage = Stage.DEV
+    """Stage that the version is in from now on."""
     eval_id: str
     """The evaluation that failed."""
     reason: str
+    """Why, for people."""
 
 
 class PromotionRefused(Message):
@@ -145,27 +204,40 @@ class PromotionRefused(Message):
     job_id: JobId
     tenant: TenantName
     model_id: str | None
+    """Id of the model version; None where there is none."""
     code: str
+    """Stable word for machines."""
     message: str
+    """What happened, for people."""
 
 
 class ModelArchived(ModelFact):
+    """The version is out of use."""
+
     full_name: str
+    """Name of the model version, `ft:<base>:<tenant>:<suffix>:<short digest>`."""
 
 
 class ModelExported(ModelFact):
+    """The version exists in another format."""
+
     format: str
+    """Format of the files."""
     manifest_sha256: Sha256
 
 
 class AdaptersStale(Message):
-    """The base model's name points to other files now; versions on the old sha are not served."""
+    """The base model's name points to other files now; versions on the old sha are not served.
 
+    Which they are is known by `stale_sha`: a list of them would grow with the platform's history.
+    """
+
+    version = 2
     keyed_by = "base_model"
     base_model: str
+    """Name of the base model."""
     stale_sha: Sha256
     new_sha: Sha256
-    model_ids: tuple[str, ...]
 
 
 class SlotFact(Message):
@@ -173,21 +245,33 @@ class SlotFact(Message):
 
     keyed_by = "slot"
     slot: str
+    """Name that the version is served under."""
     tenant: TenantName
     generation: Count
+    """Number of the slot's desired state; the highest one counts."""
 
 
 class DeploymentApproved(SlotFact):
+    """The slot shall serve this version."""
+
     model_id: str
+    """Id of the model version, `mv-…`."""
     job_id: JobId | None
     """The job that waits for this, or None where a person asked."""
     kind: Literal["adapter", "full"]
+    """Whether the weights are an adapter on the base model or a model of their own."""
     digest: Sha256
     base_model: str
+    """Name of the base model."""
     base_sha: Sha256
     eval_id: str
+    """The evaluation that the version passed."""
     rank: Count
+    """LoRA rank; 0 for a full model."""
 
 
 class DeploymentWithdrawn(SlotFact):
+    """The slot shall serve nothing."""
+
     reason: str
+    """Why, for people."""

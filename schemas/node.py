@@ -2,14 +2,29 @@
 
 from datetime import datetime
 
-from schemas.base import Attempt, Count, JobId, Message, PriceClass, Seconds, TenantName, Usd, Value
+from schemas.base import (
+    Attempt,
+    Bytes,
+    Count,
+    DeviceKind,
+    FailureClass,
+    JobId,
+    Message,
+    PriceClass,
+    Reference,
+    Seconds,
+    TenantName,
+    Usd,
+    Value,
+)
 
 
 class DrainNode(Message):
     """Give no further work to a node; what runs on it ends by notice."""
 
     keyed_by = "node_id"
-    node_id: str
+    node_id: Reference
+    """Id of the node."""
     grace_seconds: Seconds = 30.0
 
 
@@ -17,24 +32,32 @@ class PreemptNode(Message):
     """Take a node back, as a cloud does with spot capacity."""
 
     keyed_by = "node_id"
-    node_id: str
+    node_id: Reference
     """A node's id, or `job:<job id>` for the first node of the job's present attempt."""
     notice_seconds: Seconds = 30.0
     """0: without notice."""
 
 
 class SetPoolCapacity(Message):
+    """Change the number of nodes of a pool."""
+
     keyed_by = "pool"
-    pool: str
+    pool: Reference
+    """Name of the node pool."""
     nodes: Count
+    """Nodes the pool has from now on."""
 
 
 class AllocatedNode(Value):
     node_id: str
+    """Id of the node."""
     index: Count
+    """Place in the attempt, from 0."""
     price_per_hour: Usd
     allocated_at: datetime
+    """From then on it costs."""
     released_at: datetime | None = None
+    """Until then it costs; None while it is held."""
 
 
 class NodeFact(Message):
@@ -48,24 +71,30 @@ class NodesProvisioned(NodeFact):
     """All nodes of the attempt exist and their runners are starting."""
 
     pool: str
+    """Name of the node pool."""
     price_class: PriceClass
     nodes: tuple[AllocatedNode, ...]
+    """Number of nodes."""
 
 
 class ProvisioningFailed(NodeFact):
     """Nothing of the attempt is left at the engine."""
 
     pool: str
+    """Name of the node pool."""
     code: str
     """`no_capacity` costs no budget; anything else is `infra`."""
     message: str
+    """What happened, for people."""
 
 
 class NodePreempted(NodeFact):
     """A node goes away at the deadline."""
 
     node_id: str
+    """Id of the node."""
     deadline: datetime
+    """When the node goes away."""
     source: str
     """Who said so: `operator`, `drain`, or the engine."""
 
@@ -74,21 +103,35 @@ class NodeLost(NodeFact):
     """A node went away without notice."""
 
     node_id: str
+    """Id of the node."""
     message: str
+    """What happened, for people."""
+    failure_class: FailureClass | None = None
+    """`platform` where its runner ended itself because Kafka took nothing from it. None: `infra`."""
 
 
 class NodesReleased(NodeFact):
     """The last node of the attempt is gone. Exactly once per attempt that was stopped or ended."""
 
     nodes: tuple[AllocatedNode, ...]
+    """Number of nodes."""
 
 
 class PoolCapacityChanged(Message):
+    """A pool has other nodes than before, all or free."""
+
     keyed_by = "pool"
     pool: str
+    """Name of the node pool."""
     price_class: PriceClass
     nodes: Count
     """Nodes the pool has in all."""
     free: Count
+    """Nodes that no attempt holds."""
     devices_per_node: Count
+    """Training processes on each node, each with a device of its own."""
     price_per_hour: Usd
+    device: DeviceKind | None = None
+    """What its nodes have; None where the operator does not say."""
+    device_memory_bytes: Bytes | None = None
+    """Of each device; None where the operator does not say."""

@@ -3,22 +3,29 @@
 from datetime import datetime
 from typing import Literal
 
-from schemas.base import Count, Message
+from schemas.base import Bytes, Count, Message, Reference, Sentence, Sha256
 
 
 class ReplayParked(Message):
     """Hand a parked message to the handlers again. Obeyed by the service it names."""
 
     keyed_by = "service"
-    service: str
+    service: Reference
+    """Service that parked the message."""
     parked_id: Count
+    """Number of the parked message in its service."""
 
 
 class DropParked(Message):
+    """Leave a parked message out for good. Obeyed by the service it names."""
+
     keyed_by = "service"
-    service: str
+    service: Reference
+    """Service that parked the message."""
     parked_id: Count
-    reason: str
+    """Number of the parked message in its service."""
+    reason: Sentence
+    """Why it is left out for good."""
 
 
 class MessageParked(Message):
@@ -26,18 +33,31 @@ class MessageParked(Message):
 
     keyed_by = "service"
     service: str
+    """Service that parked the message."""
     parked_id: Count
+    """Number of the parked message in its service."""
     reason: str
-    """Stable word: `bad_json`, `unknown_type`, `newer_version`, `rejected`, `behind_parked`, `gap`, …"""
+    """Stable word: `bad_json`, `unknown_type`, `newer_version`, `rejected`, `behind_parked`, `gap`,
+    `unreadable_batch`, …"""
     detail: str
+    """What was found and expected."""
     topic: str
+    """Where the record lies."""
     partition: Count
+    """Where the record lies."""
     offset: Count
+    """Where the record lies."""
     aggregate_id: str
+    """Key of the record."""
     event_id: str
+    """`ce_id`, or the record's place where that cannot be read."""
     value_base64: str
-    """The raw value; cut at 64 KiB (the table has all of it)."""
+    """The raw value; cut at 64 KiB."""
     parked_at: datetime
+    """When it was parked."""
+    value_bytes: Bytes | None = None
+    """Of the whole value, as is the digest."""
+    value_sha256: Sha256 | None = None
 
 
 class ParkedSettled(Message):
@@ -45,6 +65,10 @@ class ParkedSettled(Message):
 
     keyed_by = "service"
     service: str
+    """Service that parked the message."""
     parked_id: Count
+    """Number of the parked message in its service."""
     state: Literal["replayed", "dropped", "parked"]
+    """What it is now."""
     reason: str = ""
+    """Why it was dropped, or failed again."""

@@ -2,8 +2,20 @@
 
 from dataclasses import dataclass
 
-from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, parked, training
-from schemas.base import CommandRefused, Message
+from schemas import (
+    access,
+    checkpoint,
+    cost,
+    dataset,
+    deployment,
+    evaluation,
+    job,
+    model,
+    node,
+    parked,
+    training,
+)
+from schemas.base import CommandRefused, Delayed, Message
 
 SERVICES = (
     "gateway",
@@ -16,6 +28,7 @@ SERVICES = (
     "registry",
     "serving_controller",
     "tracker",
+    "accounts",
     "auditor",
 )
 READERS = ("auditor",)
@@ -45,10 +58,20 @@ class Topic:
         return self.name.endswith(".commands")
 
     @property
+    def has_outside_writers(self) -> bool:
+        """Written by tenants' programs or by nodes, and not by services and operators alone."""
+        return self.tenant is not None or "runner" in self.writers
+
+    @property
     def tenant(self) -> str | None:
         """Whose own topic this is; what its messages claim does not count."""
         family, _, rest = self.name.partition(".")
         return rest.removesuffix(".commands") if family == "tenant" and self.is_commands else None
+
+    @property
+    def is_copy(self) -> bool:
+        """Its records were copied from other topics: their source is not who wrote them here."""
+        return self.name.startswith("tenant.") and self.is_story and self.name != TENANT_EVENTS.name
 
 
 DATASET_COMMANDS = Topic(
@@ -71,6 +94,7 @@ MODEL_COMMANDS = Topic(
         model.UndeployModel,
         model.ExportModel,
         model.DeleteModel,
+        model.RegisterArtefact,
     ),
 )
 EVAL_COMMANDS = Topic(
@@ -85,6 +109,11 @@ DEPLOYMENT_COMMANDS = Topic(
     (deployment.LoadCandidate, deployment.UnloadCandidate),
     retention_days=7,
 )
+ACCESS_COMMANDS = Topic(
+    "access.commands",
+    ("gateway",),
+    (access.AddTenantUser, access.AddSubscriber, access.RotateKafkaUser, access.RemoveKafkaUser),
+)
 PARKED_COMMANDS = Topic("parked.commands", ("admin",), (parked.ReplayParked, parked.DropParked), partitions=1)
 
 DATASET_EVENTS = Topic(
@@ -95,6 +124,7 @@ DATASET_EVENTS = Topic(
         dataset.DatasetReady,
         dataset.DatasetRejected,
         dataset.DatasetDeleted,
+        Delayed,
         CommandRefused,
     ),
 )
@@ -138,6 +168,7 @@ AGENT_REPORTS = Topic(
     (
         training.RunnerStarted,
         training.RunnerHeartbeat,
+        training.RunnerPrepared,
         training.StepReached,
         training.BundleUploaded,
         training.RunnerStopped,
@@ -149,6 +180,7 @@ TRAINING_EVENTS = Topic(
     ("trainer_agent",),
     (
         training.TrainingStarted,
+        training.TrainingPrepared,
         training.TrainingResumed,
         training.CheckpointWritten,
         training.TrainingStopped,
@@ -181,6 +213,7 @@ EVAL_EVENTS = Topic(
         evaluation.BenchmarkRegistered,
         evaluation.SafetySuiteRegistered,
         evaluation.GatePolicyPublished,
+        Delayed,
         CommandRefused,
     ),
 )
@@ -198,6 +231,7 @@ MODEL_EVENTS = Topic(
         model.AdaptersStale,
         model.DeploymentApproved,
         model.DeploymentWithdrawn,
+        Delayed,
         CommandRefused,
     ),
 )
@@ -217,6 +251,11 @@ DEPLOYMENT_EVENTS = Topic(
     ),
 )
 COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued,))
+ACCESS_EVENTS = Topic(
+    "access.events",
+    ("accounts",),
+    (access.TenantOpened, access.KafkaUserReady, access.KafkaUserRemoved, CommandRefused),
+)
 TENANT_EVENTS = Topic("tenant.events", ("gateway",), (CommandRefused,))
 """Refusals of what came in on `tenant.<t>.commands`."""
 
@@ -239,6 +278,7 @@ TOPICS: tuple[Topic, ...] = (
     EVAL_COMMANDS,
     NODE_COMMANDS,
     DEPLOYMENT_COMMANDS,
+    ACCESS_COMMANDS,
     PARKED_COMMANDS,
     DATASET_EVENTS,
     JOB_EVENTS,
@@ -252,6 +292,7 @@ TOPICS: tuple[Topic, ...] = (
     MODEL_EVENTS,
     DEPLOYMENT_EVENTS,
     COST_EVENTS,
+    ACCESS_EVENTS,
     TENANT_EVENTS,
     *PARKED_TOPICS.values(),
 )
@@ -267,6 +308,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
         MODEL_EVENTS,
         DEPLOYMENT_EVENTS,
         COST_EVENTS,
+        ACCESS_EVENTS,
         RUN_METRICS,
         TENANT_EVENTS,
         PARKED_COMMANDS,
@@ -306,6 +348,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
         DATASET_EVENTS,
         PARKED_COMMANDS,
     ),
+    "accounts": (ACCESS_COMMANDS, PARKED_COMMANDS),
     "auditor": (),
 }
 
@@ -326,9 +369,31 @@ TENANT_COMMAND_TYPES: tuple[type[Message], ...] = (
 )
 
 
+TENANT_FACT_TYPES: tuple[type[Message], ...] = tuple(
+    dict.fromkeys(
+        message
+        for topic in LISTENS["gateway"]
+        if topic.is_story
+        for message in topic.messages
+        if "tenant" in message.model_fields
+    )
+)
+"""Facts that name the tenant whom they are about."""
+
+
 def tenant_commands(tenant: str) -> Topic:
     """The one topic that a tenant's own producers may write; the gateway listens."""
-    return Topic(f"tenant.{tenant}.commands", (f"tenant-{tenant}",), TENANT_COMMAND_TYPES)
+    return Topic(f"tenant.{tenant}.commands", (access.tenant_user(tenant),), TENANT_COMMAND_TYPES)
+
+
+def tenant_events(tenant: str) -> Topic:
+    """Every fact about what the tenant has, copied by the gateway for the tenant's own consumers."""
+    return Topic(f"tenant.{tenant}.events", ("gateway",), TENANT_FACT_TYPES)
+
+
+def tenant_topics(tenant: str) -> tuple[Topic, ...]:
+    """Both doors of a tenant."""
+    return tenant_commands(tenant), tenant_events(tenant)
 
 
 def is_audited(name: str) -> bool:

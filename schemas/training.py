@@ -2,14 +2,19 @@
 
 from datetime import datetime
 from enum import StrEnum
+from math import isfinite
 from typing import Literal
+
+from pydantic import NonNegativeFloat
 
 from schemas.artefacts import ResumeCertificate
 from schemas.base import (
     Attempt,
     BundleRef,
+    Bytes,
     Count,
     DatasetRef,
+    DeviceKind,
     FailureClass,
     JobId,
     Message,
@@ -24,16 +29,117 @@ from schemas.specification import Recipe
 
 
 class BundleKind(StrEnum):
+    """Why a bundle was written."""
+
     PERIODIC = "periodic"
     EMERGENCY = "emergency"  # written because of a stop
     FINAL = "final"
+
+
+class BundleMetrics(Value):
+    """What was measured of a bundle's weights. Messages carry it as a map of the numbers that there are."""
+
+    train_loss: float | None = None
+    """Mean over the loss tokens of the step that made these weights, before its update."""
+    valid_loss: float | None = None
+    """Over some windows of the validation file, evenly spread."""
+    full_valid_loss: float | None = None
+    """Over all of them; of the last bundle alone."""
+
+    @property
+    def by_name(self) -> dict[str, float]:
+        """Finite ones alone: JSON has no word for the others."""
+        return {name: value for name, value in self if value is not None and isfinite(value)}
+
+
+class PackingVerdict(StrEnum):
+    """Whether several examples share a window."""
+
+    PROVED = "proved"  # packed loss = loss of each example alone, on this model and device
+    REFUSED = "refused"  # they differ, or cannot be told from a leak: training goes on unpacked
+    OFF = "off"  # the recipe asks for none, or no window holds two examples
+
+
+class PackingDistances(Value):
+    """Distances, in nats per target token, between losses of an example alone and the same losses elsewhere.
+
+    Each is the mean over an example's tokens; None is not a finite number.
+    """
+
+    packed: NonNegativeFloat | None
+    """At its place in its window; the largest of the examples tried."""
+    noise: NonNegativeFloat | None
+    """At the front of its window, where no other can be seen: rounding alone; the largest."""
+    leak: NonNegativeFloat | None
+    """At its place, with the borders between examples taken away; the mean."""
+
+
+class Preparation(Value):
+    """What training processes are, found and measured before their first step."""
+
+    device: str
+    """Product of the first process's device, or `cpu`."""
+    world_size: Count
+    """Training processes, each with a device of its own."""
+    precision: Literal["float32", "bfloat16"]
+    """What products are computed in."""
+    num_parameters: Count
+    """Parameters of the model."""
+    num_trainable: Count
+    """Parameters that are trained."""
+    batch_size: Count
+    """Windows per optimizer step over all devices."""
+    micro_batch_size: Count
+    """Windows per device and forward pass."""
+    gradient_checkpointing: bool
+    """Whether activations are computed again instead of kept."""
+    packing: PackingVerdict
+    distances: PackingDistances | None = None
+    """None where nothing was measured."""
+    memory_bytes: Bytes
+    """Peak of the first process so far: device memory on a GPU, resident memory on a CPU."""
+    device_memory_bytes: Bytes | None = None
+    """What the device has; None on a CPU."""
+
+    @property
+    def summary(self) -> str:
+        """One sentence for people."""
+        whole = f" of {_gib(self.device_memory_bytes)}" if self.device_memory_bytes else ""
+        recomputing = ", activations recomputed" if self.gradient_checkpointing else ""
+        return (
+            f"{self.world_size} x {self.device} in {self.precision}, packing {self.packing}{self._measured}; "
+            f"{self.num_trainable:,} of {self.num_parameters:,} parameters are trained, {self.batch_size} windows "
+            f"per step by {self.micro_batch_size} per device{recomputing}; {_gib(self.memory_bytes)}{whole} in use"
+        )
+
+    @property
+    def _measured(self) -> str:
+        if self.distances is None:
+            return ""
+        measured = {
+            "packed": self.distances.packed,
+            "rounding": self.distances.noise,
+            "a leak": self.distances.leak,
+        }
+        words = (f"{name} {_nats(distance)}" for name, distance in measured.items())
+        return f" ({', '.join(words)} nats per token)"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _nats(distance: float | None) -> str:
+    return "not a number" if distance is None else f"{distance:.2g}"
 
 
 class Member(Value):
     """One runner of the gang."""
 
     node_index: Count
+    """Place of the node in the attempt, from 0."""
     host: str
+    """Name or address of the node."""
     port: int
     """Free port on the host; that of node 0 is the rendezvous."""
 
@@ -54,10 +160,14 @@ class StartTraining(AttemptMessage):
     config_hash: Sha256
     resume: BundleRef | None
     nodes: Count
+    """Number of nodes."""
     devices_per_node: Count
+    """Training processes on each node, each with a device of its own."""
     members: tuple[Member, ...]
     """In rank order; the first one's address is the rendezvous."""
     grace_seconds: Seconds
+    device: DeviceKind | None = None
+    """What each process must have; None takes a GPU where there is one."""
 
 
 class StopTraining(AttemptMessage):
@@ -65,23 +175,33 @@ class StopTraining(AttemptMessage):
 
     reason: StopReason
     deadline: datetime
+    """By then the runner must have reported and ended."""
 
 
 class RunnerReport(AttemptMessage):
     """A claim by one runner. Facts are made of claims after the epoch check."""
 
     node_index: Count
+    """Place of the node in the attempt, from 0."""
 
 
 class RunnerStarted(RunnerReport):
+    """The runner is there and can be reached."""
+
     host: str
+    """Name or address of the node."""
     port: int
+    """Free port on the host."""
     node_id: str
+    """Id of the node."""
 
 
 class RunnerHeartbeat(RunnerReport):
+    """The runner lives."""
+
     step: Step
     state: Literal["waiting", "fetching", "training", "stopping"]
+    """What the runner does."""
 
 
 class StepReached(RunnerReport):
@@ -89,31 +209,54 @@ class StepReached(RunnerReport):
 
     step: Step
     num_steps: Count
+    """Optimizer steps of the whole job."""
     certificate: ResumeCertificate | None = None
     packing: Literal["proved", "refused", "off"] = "off"
+    """Verdict on packing examples into shared windows."""
+
+
+class RunnerPrepared(RunnerReport):
+    """The child is ready for its first step. Told by node 0."""
+
+    preparation: Preparation
 
 
 class BundleUploaded(RunnerReport):
+    """A checkpoint's manifest is in the object store."""
+
     bundle: BundleRef
     kind: BundleKind
     metrics: dict[str, float]
+    """What was measured of its weights, by name."""
 
 
 class RunnerStopped(RunnerReport):
     """The last report of a runner."""
 
     outcome: Literal["completed", "stopped", "failed"]
+    """How the training process ended."""
     failure_class: FailureClass | None = None
     message: str = ""
+    """Why, for people."""
     last_step: Step
     bundle: BundleRef | None = None
     exit_code: int | None = None
+    """Of the training process; None where it had none."""
+
+
+REPORTS: dict[str, type[RunnerReport]] = {kind.type: kind for kind in RunnerReport.__subclasses__()}
 
 
 class TrainingStarted(AttemptMessage):
     """The gang is complete; sent at the barrier."""
 
     members: tuple[Member, ...]
+
+
+class TrainingPrepared(AttemptMessage):
+    """Model and data are loaded, packing is judged; the first step comes next."""
+
+    preparation: Preparation
 
 
 class TrainingResumed(AttemptMessage):
@@ -128,6 +271,7 @@ class CheckpointWritten(AttemptMessage):
     bundle: BundleRef
     kind: BundleKind
     metrics: dict[str, float]
+    """What was measured of its weights, by name."""
 
 
 class TrainingStopped(AttemptMessage):
@@ -147,21 +291,36 @@ class TrainingCompleted(AttemptMessage):
 
 
 class TrainingFailed(AttemptMessage):
+    """The attempt's last fact, when it failed."""
+
     failure_class: FailureClass
     message: str
+    """What happened, for people."""
     last_step: Step = 0
+    node_id: str | None = None
+    """Where it failed; None where no single node is known."""
 
 
 class StepMetrics(Value):
+    """Numbers of one optimizer step."""
+
     step: Step
     time: datetime
+    """End of the step."""
     loss: float
+    """Mean over the loss tokens of the step."""
     learning_rate: float
+    """Of this step."""
     grad_norm: float
+    """Norm of the gradient before it was scaled down."""
     num_tokens: Count
+    """Tokens of the step over all devices."""
     tokens_per_second: float
+    """Over all devices."""
     memory_bytes: Count
+    """Peak of the first process so far."""
     epoch: float
+    """Passes over the data, with fractions."""
     mfu: float | None = None
     """Model FLOPs utilisation, 0..1; None on a CPU."""
 

@@ -27,3 +27,8 @@ def upcast(message_type: str, version: int, payload: Payload, *, to: int) -> Pay
     for step in range(version, to):
         payload = UPCASTS[message_type, step](payload)
     return payload
+
+
+@upcasts("AdaptersStale", since=1)
+def without_the_list_of_versions(payload: Payload) -> Payload:
+    return {name: value for name, value in payload.items() if name != "model_ids"}

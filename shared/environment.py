@@ -10,7 +10,23 @@ NAMES = frozenset(
         *("RETUNE_STACK", "FAILPOINTS"),
     }
 )
-FAMILIES = ("LC_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "CUDA_", "NCCL_", "GLOO_", "TORCH_", "PYTHON")
+FAMILIES = (
+    *(
+        "LC_",
+        "PYTHON",
+        "OMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "CUDA_",
+        "CUBLAS_",
+        "CUDNN_",
+        "PYTORCH_",
+        "TORCH_",
+    ),
+    # Between machines: NCCL, libfabric with EFA, UCX.
+    *("NCCL_", "GLOO_", "FI_", "UCX_"),
+)
 
 
 def inherited(*families: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ Whatever `is_unavailable` names is waited for. Everything else is tried eight ti
 """
 
 from datetime import timedelta
+from typing import ClassVar
 
 
 class RetuneError(Exception):
@@ -28,12 +29,28 @@ class Refused(RetuneError):
         self.subject_id = subject_id
 
 
+class TooLarge(Refused):
+    """A message is larger than the limit for what is written: 413 over HTTP."""
+
+    def __init__(self, found: str, *, limit: int) -> None:
+        super().__init__("too_large", f"{found}, expected at most {limit}")
+
+
 class StaleWrite(RetuneError):
     """The aggregate was written by someone else since it was read."""
 
 
-class StorageUnavailable(RetuneError):
+class Unavailable(RetuneError):
+    """Something outside did not answer, or with a server error. That says nothing about what was asked for."""
+
+    dependency: ClassVar[str]
+    """Its name, for people."""
+
+
+class StorageUnavailable(Unavailable):
     """S3 did not answer, or answered with a server error."""
+
+    dependency = "the object store"
 
 
 class CorruptObject(RetuneError):

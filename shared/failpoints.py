@@ -43,7 +43,9 @@ NAMES = frozenset(
         "provider.create.before",
         "provider.create.after",
         "provider.delete.after",
+        "trainer.microbatch.end",
         "trainer.step.end",
+        "trainer.validation.microbatch",
         "trainer.save.begin",
         "trainer.save.end",
         "trainer.sigterm",
@@ -51,7 +53,7 @@ NAMES = frozenset(
         "eval.verdict.before",
         "registry.promote.before",
         "serving.load.one",
-        "serving.load.all",
+        "serving.load.kept",
         "serving.route.switched",
     }
 )

@@ -14,28 +14,38 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import uvicorn
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError
 from faststream.kafka import KafkaBroker
 from pydantic import BaseModel
 
 from schemas.base import Message
 from schemas.parked import DropParked, ReplayParked
-from schemas.topics import LISTENS
-from shared.clock import utc_now
+from schemas.topics import LISTENS, TOPICS, Topic
+from shared.absence import A_DAY, Patience
+from shared.confinement import keep_memory_private
 from shared.failpoints import failpoint
 from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.messaging.consumer import Edge, Handler
 from shared.messaging.delivery import Delivery, Record
-from shared.messaging.kafka import TENANT_COMMANDS, KafkaFailed, kafka_broker, kafka_producer
+from shared.messaging.kafka import (
+    TENANT_COMMANDS,
+    KafkaFailed,
+    kafka_broker,
+    kafka_producer,
+    record_of_kafka,
+)
 from shared.messaging.lag import STALLED_AFTER_SECONDS, Lag
-from shared.messaging.lease import Lease
+from shared.messaging.leader import Leader, require_lead
+from shared.messaging.lease import Lease, LeaseLost
 from shared.messaging.parking import Desk, ReplayTask
 from shared.messaging.presence import Stuck, however_long_away, kafka_answers, until_there
 from shared.messaging.relay import Relay
-from shared.messaging.retention import prune_kernel
-from shared.messaging.tasks import TaskKind, Tasks
+from shared.messaging.retention import Pruning, prune, prune_kernel
+from shared.messaging.tasks import TaskKind, Tasks, tell_nobody
 from shared.messaging.timers import TimerHandler, Timers
+from shared.messaging.turns import Turns
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import Waiters
 from shared.postgres.database import Database, is_unavailable
@@ -49,10 +59,19 @@ COMMIT_TIMEOUT_SECONDS = 10.0
 MEASURE_TIMEOUT_SECONDS = 30.0
 READ_ALL_SECONDS = 3.0
 RECORDS_OF_A_POLL = 100
+POLL_MILLISECONDS = 500
 JOIN_SECONDS = 10.0
 """Without Kafka for so long, a starting process serves its HTTP routes all the same."""
+TOPICS_SECONDS = 30.0
+TOPICS_POLL_SECONDS = 1.0
 PRUNE_EVERY = timedelta(hours=1)
+CLOCK_EVERY = timedelta(minutes=1)
 MEASURE_EVERY = timedelta(seconds=5)
+
+
+class WrongTopics(RuntimeError):
+    """Kafka answers, and topics of this service are missing or have another number of partitions."""
+
 
 Loop = Callable[[], Awaitable[None]]
 Result = TypeVar("Result")
@@ -84,7 +103,13 @@ class Service:
         self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
         self._owner = f"{name}-{settings.slot}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
-        self._edge = Edge(name, self.database, poke=self.poke, has_read_all=self._has_read_all)
+        self._edge = Edge(
+            name,
+            self.database,
+            poke=self.poke,
+            has_read_all=self._has_read_all,
+            kept_rows=settings.parked_rows_with_bytes,
+        )
         self._waiters = Waiters(self.database, self._edge, service=name)
         self._timers = Timers(self.database, service=name, poke=self.poke)
         self._tasks = Tasks(
@@ -103,13 +128,21 @@ class Service:
             renew_seconds=timing.lease_renew.total_seconds(),
             kafka_answers=self._kafka_answers,
         )
+        self._leader = Leader(
+            Lease(self.database, "leader", owner=self._owner, ttl=timing.lease_ttl),
+            ttl=timing.lease_ttl,
+            renew=timing.lease_renew,
+        )
         self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
         self.probe = Probe()
+        self._joined = asyncio.Event()
+        self._stopping = False
         self._idle_since: float | None = time.monotonic()
         """None while records are consumed."""
-        self.clock = utc_now
+        self.clock = self.database.now
         self._loops: list[tuple[str, Loop]] = []
         self._reconcilers: list[Loop] = []
+        self._prunings: list[Pruning] = []
         self._start_hooks: list[Loop] = []
         self._stop_hooks: list[Loop] = []
         if self._listens:
@@ -140,13 +173,37 @@ class Service:
         failed: Callable[[Any, Exception, Unit], Awaitable[None]],
         attempts: int = 3,
         concurrency: int = 1,
+        waits: Callable[[Any, str, Unit], Awaitable[None]] = tell_nobody,
+        patience: Patience = A_DAY,
     ) -> None:
-        self._tasks.on(TaskKind(payload, work, done, failed, attempts, concurrency))
+        """attempts: how often it may fail by its own errors. What is away is waited for, as `patience` says.
 
-    def every(self, period: timedelta, function: Loop) -> None:
-        """Call the function again and again; while Postgres is away it waits, any other error is logged."""
-        self._loops.append((function.__qualname__, lambda: _repeat(period, function)))
+        waits: called with what is waited for, once per absence.
+        """
+        self._tasks.on(TaskKind(payload, work, done, failed, attempts, concurrency, waits, patience))
+
+    def every(self, period: timedelta, function: Loop, *, singleton: bool = False) -> None:
+        """Call the function again and again; while Postgres is away it waits, any other error is logged.
+
+        singleton: only in the process that leads, whatever number of them the service has.
+        """
+        if singleton:
+            self._leader.loops.append(lambda: _repeat(period, function))
+        else:
+            self._loops.append((function.__qualname__, lambda: _repeat(period, function)))
         self._reconcilers.append(function)
+
+    def prune(self, query: str, *, older_than: timedelta) -> None:
+        """Delete old rows of an own table once an hour; `query` as Pruning says."""
+        self._prunings.append(Pruning(query, older_than))
+
+    def on_lead(self, function: Loop) -> None:
+        """Called when this process begins to lead, before its singleton loops run."""
+        self._leader.begin_hooks.append(function)
+
+    def on_lead_end(self, function: Loop) -> None:
+        """Called when another process may lead from now on, and before this one stops."""
+        self._leader.end_hooks.append(function)
 
     def on_start(self, function: Loop) -> None:
         """Called once the database is open, before the first message."""
@@ -157,8 +214,12 @@ class Service:
 
     @asynccontextmanager
     async def unit(self, *, correlation_id: str = "") -> AsyncIterator[Unit]:
-        """A transaction outside any message: for loops and HTTP requests."""
+        """A transaction outside any message: for loops and HTTP requests.
+
+        In a singleton loop, raises LeaseLost where this process does not lead any more.
+        """
         async with self.database.transaction() as conn:
+            await require_lead(conn)
             unit = Unit(conn, self.name, self.clock(), correlation_id=correlation_id)
             yield unit
         if unit.outgoing:
@@ -204,13 +265,15 @@ class Service:
         for hook in self._start_hooks:
             await hook()
         loops = [asyncio.create_task(_or_die(name, loop)) for name, loop in self._all_loops()]
-        join = asyncio.create_task(_or_die("join", self._join))
-        await asyncio.wait({join}, timeout=JOIN_SECONDS)
+        consuming = asyncio.create_task(_or_die("consume", self._join_and_consume))
+        joined = asyncio.create_task(self._joined.wait())
+        await asyncio.wait({joined, consuming}, timeout=JOIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         try:
             yield
         finally:
             self.probe.ready = False
-            await _cancel([join])
+            await _cancel([joined])
+            await self._stop_consuming(consuming)
             if self._listens:
                 await self._broker.stop()
             await _cancel(loops)
@@ -220,15 +283,42 @@ class Service:
             await self.database.close()
             log.info("service stopped")
 
+    async def _join_and_consume(self) -> None:
+        await self._join()
+        self._joined.set()
+        if self._listens:
+            await self._consume()
+
+    async def _stop_consuming(self, consuming: asyncio.Task[None]) -> None:
+        """What is being handled may end, for as long as a rebalance would wait for it."""
+        self._stopping = True
+        if self._joined.is_set():
+            await asyncio.wait({consuming}, timeout=self.settings.timing.revoke_wait.total_seconds())
+        await _cancel([consuming])
+
     async def _join(self) -> None:
         """Take part in the group once Kafka is there."""
         await until_there(self._kafka_answers)
+        await self._require_topics()
         if self._listens:
             timing = self.settings.timing
             patience = timing.rebalance_timeout + timing.session_timeout
             await self.in_time(self._broker.start(), seconds=patience.total_seconds())
         self.probe.ready = True
         log.info("service started", owner=self._owner)
+
+    async def _require_topics(self) -> None:
+        """Raises WrongTopics where the topics are not set up within TOPICS_SECONDS."""
+        topics = [*LISTENS[self.name], *(topic for topic in TOPICS if self.name in topic.writers)]
+        until = time.monotonic() + TOPICS_SECONDS
+        while topics and (problems := await self._wrong_topics(topics)):
+            if time.monotonic() > until:
+                raise WrongTopics("; ".join(problems))
+            log.warning("topics are not set up yet", problems=problems)
+            await asyncio.sleep(TOPICS_POLL_SECONDS)
+
+    async def _wrong_topics(self, topics: Sequence[Topic]) -> list[str]:
+        return await self.in_time(self._lag.wrong_topics(topics), seconds=MEASURE_TIMEOUT_SECONDS)
 
     async def _kafka_answers(self) -> bool:
         return await kafka_answers(self.settings)
@@ -253,7 +343,10 @@ class Service:
             *(of_the_group if self._listens else []),
             ("timers", self._timers.run),
             ("tasks", self._tasks.run),
+            ("measure tasks", lambda: _repeat(MEASURE_EVERY, self._tasks.measure)),
+            ("clock", lambda: _repeat(CLOCK_EVERY, self.database.read_clock)),
             ("retention", lambda: _repeat(PRUNE_EVERY, self._prune)),
+            ("singleton loops", self._leader.run),
             *self._loops,
         ]
 
@@ -282,34 +375,37 @@ class Service:
             self._subscriber = self._broker.subscriber(pattern=rf"^({either}|{TENANT_COMMANDS})$", **options)
         else:
             self._subscriber = self._broker.subscriber(*names, **options)
-        self._subscriber(self._consume)
 
-    async def _consume(self, message: Any) -> None:
-        """This record, and what was fetched with it. An error here ends the process before the offsets move."""
-        raw = [message.raw_message, *await _fetched(message.consumer)]
-        records = [
-            Record(each.topic, each.partition, each.offset, each.key, tuple(each.headers), each.value)
-            for each in raw
-        ]
+    async def _consume(self) -> None:
+        """Whatever is raised here ends the process: the committed offset is the truth, and nothing is skipped."""
+        consumer: Any = self._subscriber.consumer
+        turns = Turns(consumer)
+        while not self._stopping:
+            raw = await turns.take(wait_ms=POLL_MILLISECONDS, max_records=RECORDS_OF_A_POLL)
+            if raw:
+                await self._consume_all(consumer, [record_of_kafka(each) for each in raw])
+
+    async def _consume_all(self, consumer: Any, records: list[Record]) -> None:
         self._idle_since = None
         try:
             await self._edge.consume_all(records)
             failpoint("offset.commit.before")
-            commit = message.consumer.commit(
+            commit = consumer.commit(
                 {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
             )
             await self.in_time(commit, seconds=COMMIT_TIMEOUT_SECONDS)
             failpoint("offset.commit.after")
+        except (CommitFailedError, IllegalStateError):
+            log.info("partition moved before the offset was committed", place=records[0].place)
         except Exception as error:
-            if _is_rebalance(error):
-                log.info("partition moved before the offset was committed", place=records[0].place)
-                return
             _die(f"consume {records[0].place} to {records[-1].place}", error)
         finally:
             self._idle_since = time.monotonic()
 
     async def _prune(self) -> None:
         await prune_kernel(self.database, self.settings.timing)
+        for pruning in self._prunings:
+            await prune(self.database, pruning)
 
     async def _measure(self) -> None:
         self.probe.outbox_age_seconds = await self._relay.measure()
@@ -328,7 +424,8 @@ class Service:
 
 
 def serve(app: Any, settings: ServiceSettings) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Until SIGTERM or SIGINT. What the process knows is kept from its children from here on."""
+    keep_memory_private()
     uvicorn.run(
         app,
         host=settings.http_host,
@@ -339,23 +436,12 @@ def serve(app: Any, settings: ServiceSettings) -> None:
     )
 
 
-async def _fetched(consumer: AIOKafkaConsumer) -> list[Any]:
-    """What the consumer has in memory already, in order within each partition. Does not wait."""
-    try:
-        batches = await consumer.getmany(timeout_ms=0, max_records=RECORDS_OF_A_POLL - 1)
-    # Known fault: what was taken from other partitions before the error is skipped until the group begins anew.
-    except KafkaFailed as error:
-        log.warning("nothing more was fetched", error=f"{type(error).__name__}: {error}")
-        return []
-    return [record for batch in batches.values() for record in batch]
-
-
 async def _repeat(period: timedelta, function: Loop) -> None:
     while True:
         began = time.monotonic()
         try:
             await function()
-        except Stuck:
+        except (Stuck, LeaseLost):
             raise
         except Exception as error:
             if is_unavailable(error) or isinstance(error, KafkaFailed):
@@ -379,16 +465,10 @@ def _die(where: str, error: BaseException) -> None:
     os._exit(1)
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _is_rebalance(error: Exception) -> bool:
-    from aiokafka.errors import CommitFailedError, IllegalStateError
-
-    return isinstance(error, CommitFailedError | IllegalStateError)
 
 
 def _milliseconds(duration: timedelta) -> int:

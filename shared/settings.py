@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Literal, Self
 
-from pydantic import SecretStr, model_validator
+from pydantic import PositiveInt, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -24,8 +24,11 @@ class Timing(BaseSettings):
     lease_renew: timedelta = timedelta(seconds=5)
     postgres_silence: timedelta = timedelta(seconds=15)
     """After so long without an answer a connection is dead, though nobody closed it."""
-    inbox_retention: timedelta = timedelta(days=30)
+    segment_age: timedelta = timedelta(days=8)
+    """Kafka deletes whole segments: a record may be read for so much longer than its topic keeps it."""
     outbox_retention: timedelta = timedelta(days=7)
+    settled_retention: timedelta = timedelta(days=90)
+    """Of parked rows that a person has replayed or dropped, and of events that one has left out."""
 
     @model_validator(mode="after")
     def _stand_in_order(self) -> Self:
@@ -63,4 +66,6 @@ class ServiceSettings(BaseSettings):
     http_port: int
     slot: int = 0
     """Number of this process among those of the service; unique by construction."""
+    parked_rows_with_bytes: PositiveInt = 1_000
+    """Of each topic that tenants or nodes write; of a record beyond it only place, reason and digest are kept."""
     timing: Timing = Timing()

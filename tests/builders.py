@@ -6,8 +6,10 @@ from typing import Any
 
 from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import BundleRef, DatasetRef, FailureClass, FileRef, PriceClass
+from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec, Recipe, Resources
+from schemas.training import PackingDistances, PackingVerdict, Preparation
 from services.scheduler.decide.admission import plan_of
 from services.scheduler.decide.queue import Ledger, Pool
 from services.scheduler.model import (
@@ -44,6 +46,23 @@ def a_bundle(step: int = 10, *, attempt: int = 1, name: str = "") -> BundleRef:
 
 def a_dataset_ref(name: str = "dataset") -> DatasetRef:
     return DatasetRef(version=a_sha(name), manifest_sha256=a_sha(f"{name} manifest"))
+
+
+def a_preparation(**changes: Any) -> Preparation:
+    fields = {
+        "device": "cpu",
+        "world_size": 1,
+        "precision": "float32",
+        "num_parameters": 100,
+        "num_trainable": 10,
+        "batch_size": 4,
+        "micro_batch_size": 1,
+        "gradient_checkpointing": False,
+        "packing": PackingVerdict.PROVED,
+        "distances": PackingDistances(packed=1e-7, noise=1e-7, leak=0.1),
+        "memory_bytes": 2**30,
+    }
+    return Preparation(**fields | changes)
 
 
 def a_job_spec(
@@ -160,3 +179,19 @@ def a_pool(name: str = "cpu-spot", **changes: Any) -> Pool:
 def a_ledger(*pools: Pool, **held: int) -> Ledger:
     """`held`: devices by tenant."""
     return Ledger(pools or (a_pool(),), held)
+
+
+def capabilities(**changes: Any) -> BaseCapabilities:
+    """Of a Llama that can be trained with every method."""
+    fields = {
+        "family": "llama",
+        "architecture": "LlamaForCausalLM",
+        "num_layers": 2,
+        "hidden_size": 64,
+        "vocab_size": 512,
+        "attention": "sdpa",
+        "loss": LossForm(),
+        "lora_targets": ("k_proj", "q_proj"),
+        "lora_values_per_rank": 512,
+    }
+    return BaseCapabilities(**fields | changes)

@@ -1,6 +1,7 @@
 """A tiny Llama with tokenizer and chat template, built from text alone: real files, small numbers."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 CHAT_TEMPLATE = (
@@ -12,7 +13,20 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+@dataclass(frozen=True)
+class Chat:
+    """How a model's conversations are written."""
+
+    template: str = CHAT_TEMPLATE
+    special_tokens: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    """The first one pads, the third one ends a turn."""
+    begin: str | None = None
+    """The special token that begins every text."""
+
+
+CHAT = Chat()
 
 
 def build_tiny_model(
@@ -56,7 +70,9 @@ def build_tiny_model(
     return directory
 
 
-def save_tokenizer(directory: Path, *, text: str, vocab_size: int, context_tokens: int) -> None:
+def save_tokenizer(
+    directory: Path, *, text: str, vocab_size: int, context_tokens: int, chat: Chat = CHAT
+) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -65,18 +81,19 @@ def save_tokenizer(directory: Path, *, text: str, vocab_size: int, context_token
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=list(chat.special_tokens),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        bos_token=chat.begin,
+        eos_token=chat.special_tokens[2],
+        pad_token=chat.special_tokens[0],
         model_max_length=context_tokens,
     )
-    fast.chat_template = CHAT_TEMPLATE
+    fast.chat_template = chat.template
     fast.save_pretrained(directory)
 
 

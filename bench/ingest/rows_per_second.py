@@ -1,76 +1,76 @@
-"""One validation from file to version: rows per second of processor time, and memory per row.
+"""One validation from file to version: rows per second of processor time, and the greatest memory.
 
     python -m bench.ingest.rows_per_second FILE.jsonl.gz [--rows 8000] [--rounds 3] [--holdout]
 
-Each round is a process of its own, so that its peak of memory is its own; the tokenizer is a small one made from the
-file's first rows.
+Each round is the service's own child process under the service's limits, its start included; the tokenizer is a
+small one made from the file's first rows. More rows than the file has are copies of its chat rows with the words of
+the prompts in another order: other rows to the filters, with the same answers.
 """
 
 import argparse
 import gzip
 import hashlib
+import itertools
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from bench.report import progress, summary, write
 from schemas.base import FileRef
+from schemas.layout import MANIFEST
 from schemas.specification import DatasetPolicy, DatasetSpec
 from services.ingest.pipeline.order import Limits, Order
 from tests.builders import a_sha
 from tests.tiny_model import save_tokenizer
 
 CONTEXT = 4096
-ROUND = """
-import json, re, sys, time
-sys.modules["torch"] = None
-from transformers import AutoTokenizer
-from services.ingest.pipeline.order import Order
-from services.ingest.pipeline.run import validate
-order = Order.model_validate_json(open(sys.argv[1]).read())
-peak_kib = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
-before, started = peak_kib(), time.process_time()
-done = validate(order, lambda progress: None)
-seconds = time.process_time() - started
-print(json.dumps({"code": done.code, "seconds": seconds, "grown_kib": peak_kib() - before}))
-"""
 
 
 def main(path: Path, rows: int, rounds: int, *, with_holdout: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         order_file, training_rows = _prepared(Path(name), path, rows, with_holdout=with_holdout)
-        found = []
+        ended = []
         for number in range(rounds):
-            found.append(_round(order_file))
-            progress(f"round {number + 1} of {rounds}: {found[-1]}")
+            ended.append(_round(order_file))
+            progress(f"round {number + 1} of {rounds}: {ended[-1]}")
+        manifest = json.loads((Path(name) / "output" / MANIFEST).read_bytes())
     write(
-        "ingest-rows-per-second",
+        f"ingest-{training_rows}-rows",
         {
-            "rows_per_second": summary([training_rows / each["seconds"] for each in found]),
-            "kib_per_row": summary([each["grown_kib"] / training_rows for each in found]),
-            "code": found[0]["code"],
+            "rows_per_second": summary([training_rows / each["seconds"] for each in ended]),
+            "peak_mib": summary([each["peak_mib"] for each in ended]),
+            "counts": manifest["counts"],
         },
         packages=("numpy", "tokenizers", "xxhash"),
         settings={"file": path.name, "rows": training_rows, "holdout": with_holdout},
     )
 
 
-def _round(order_file: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", ROUND, str(order_file)], check=True, capture_output=True, text=True
-    )
-    return json.loads(done.stdout)
+def _round(order_file: Path) -> dict[str, float]:
+    """The processor seconds that the child process took, and its greatest resident memory."""
+    command = [sys.executable, "-m", "services.ingest.pipeline", str(order_file)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    last = ""
+    for last in child.stdout:
+        progress(last.rstrip())
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0 or json.loads(last).get("code") != "ready":
+        raise SystemExit(f"the validating process ended with {child.returncode}; it said last: {last}")
+    return {"seconds": used.ru_utime + used.ru_stime, "peak_mib": used.ru_maxrss / 1024}
 
 
 def _prepared(directory: Path, path: Path, rows: int, *, with_holdout: bool) -> tuple[Path, int]:
     with gzip.open(path, "rb") as lines:
-        chosen = list(lines)
-    random.Random(1).shuffle(chosen)
-    chosen = chosen[:rows]
+        given = list(lines)
+    random.Random(1).shuffle(given)
+    chosen = list(itertools.islice(_with_copies(given), rows))
     holdout = chosen[: rows // 10] if with_holdout else []
     for name in ("tokenizer", "output", "scratch"):
         (directory / name).mkdir()
@@ -78,7 +78,21 @@ def _prepared(directory: Path, path: Path, rows: int, *, with_holdout: bool) -> 
     save_tokenizer(directory / "tokenizer", text=text, vocab_size=4000, context_tokens=CONTEXT)
     order = _order(directory, chosen[len(holdout) :], holdout)
     (directory / "order.json").write_text(order.model_dump_json())
-    return directory / "order.json", rows - len(holdout)
+    return directory / "order.json", len(chosen) - len(holdout)
+
+
+def _with_copies(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """The lines, then copies of them without end."""
+    yield from lines
+    chance = random.Random(2)
+    for line in itertools.cycle(lines):
+        row = json.loads(line)
+        for message in row["messages"]:
+            if message["role"] == "user":
+                words = message["content"].split(" ")
+                chance.shuffle(words)
+                message["content"] = " ".join(words)
+        yield json.dumps(row).encode() + b"\n"
 
 
 def _order(directory: Path, training: list[bytes], holdout: list[bytes]) -> Order:
@@ -98,7 +112,7 @@ def _order(directory: Path, training: list[bytes], holdout: list[bytes]) -> Orde
         tokenizer=directory / "tokenizer",
         output=directory / "output",
         scratch=directory / "scratch",
-        limits=Limits(memory_bytes=4 << 30, cpu_seconds=3600, file_bytes=1 << 32),
+        limits=Limits(memory_bytes=6 << 30, cpu_seconds=7200, file_bytes=1 << 34),
         **{name: directory / name for name in files},
     )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 RECIPE: dict[str, Any] = {
     "lora": {"rank": 32},
-    "learning_rate": 3e-3,
+    "learning_rate": 2e-3,
     "num_epochs": 3,
     "batch_size": 2,
     "micro_batch_size": 2,

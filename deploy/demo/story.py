@@ -35,7 +35,7 @@ SLOT_POLL_SECONDS = 0.02
 
 async def tell() -> None:
     stages = Stages()
-    stages.begin("1 the stack: Kafka, Postgres, S3 and eleven services")
+    stages.begin("1 the stack: Kafka, Postgres, S3 and twelve services")
     _start_stack()
     platform = Platform()
     stages.begin("2 a tiny Llama that has read the standard library's sources")

@@ -66,6 +66,7 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
             "ADMIN_KEY": state.secret("admin-key"),
             "BOOTSTRAP_TENANT": tenant,
             "BOOTSTRAP_API_KEY": api_key(state, tenant),
+            "PASSWORD_SECRET": state.secret("kafka-users"),
             "REPLICA_KEYS_DIR": str(root / "replica-keys"),
         },
         "evaluator": {
@@ -82,6 +83,7 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
             "KEYS_DIR": str(root / "replica-keys"),
             "CACHE_DIR": str(files.folder(cache_folder() / "vllm")),
         },
+        "accounts": {"PASSWORD_SECRET": state.secret("kafka-users")},
         "auditor": {
             "SIGNING_KEY_FILE": str(root / "auditor" / "signing.pem"),
             "PUBLIC_KEY_FILE": str(_audit_key(state)),

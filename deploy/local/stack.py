@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,13 +143,24 @@ class Stack:
             raise
         self._enter("ready")
 
-    async def start(self, name: str, *, slot: int = 0, env: Mapping[str, str] | None = None) -> None:
-        """Start one part or service without waiting for it; `env` is added to a service's own."""
+    async def start(
+        self,
+        name: str,
+        *,
+        slot: int = 0,
+        env: Mapping[str, str] | None = None,
+        command: tuple[str, ...] | None = None,
+    ) -> None:
+        """Start one part or service without waiting for it; `env` is added to a service's own.
+
+        command: what to run as the service in place of its own program.
+        """
         if name in PARTS:
             self._supervisor.start(PARTS[name].program(self.state, await asyncio.to_thread(binaries)))
             return
         await self._migrate(name)
-        self._supervisor.start(self._program_of(name, slot, env))
+        program = self._program_of(name, slot, env)
+        self._supervisor.start(replace(program, command=command) if command else program)
 
     async def wait_healthy(self, name: str, *, timeout_seconds: float = READY_SECONDS) -> None:
         """Raises StackError, with the end of the log, if it does not get there."""

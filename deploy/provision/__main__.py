@@ -1,7 +1,9 @@
 """`python -m deploy.provision`: set up a Kafka, a Postgres and an S3 server that somebody else has started.
 
 Reads KAFKA_BOOTSTRAP, POSTGRES_ADDRESS, S3_ENDPOINT, TENANT and each password as SECRET_<NAME>, for example
-SECRET_KAFKA_SCHEDULER. Run again, it repairs what differs and applies new migrations.
+SECRET_KAFKA_SCHEDULER; where they are set, also KAFKA_REPLICATION_FACTOR (1), KAFKA_MIN_INSYNC_REPLICAS (one less
+than that), KAFKA_MAX_MESSAGE_BYTES (1 MiB) and KAFKA_TENANT_RETENTION_DAYS (30). Run again, it repairs what differs
+and applies new migrations.
 """
 
 import asyncio
@@ -16,7 +18,9 @@ from botocore.exceptions import EndpointConnectionError, HTTPClientError
 
 from deploy.provision import kafka, postgres, s3
 from deploy.provision.site import Site
+from schemas.envelope import MAX_BATCH_BYTES
 from schemas.topics import SERVICES
+from shared.messaging.topics import KafkaTopics
 from shared.postgres.migrate import migrate
 
 PATIENCE_SECONDS = 90.0
@@ -48,7 +52,22 @@ def site_of(environment: Mapping[str, str]) -> Site:
         postgres_address=find("POSTGRES_ADDRESS"),
         s3_endpoint=find("S3_ENDPOINT"),
         secret=lambda name: find(variable(name)),
+        topics=topics_of(environment),
     )
+
+
+def topics_of(environment: Mapping[str, str]) -> KafkaTopics:
+    """Raises SystemExit where a number is none, or contradicts another."""
+    try:
+        factor = int(environment.get("KAFKA_REPLICATION_FACTOR") or 1)
+        return KafkaTopics(
+            replication_factor=factor,
+            min_insync_replicas=int(environment.get("KAFKA_MIN_INSYNC_REPLICAS") or max(1, factor - 1)),
+            max_message_bytes=int(environment.get("KAFKA_MAX_MESSAGE_BYTES") or MAX_BATCH_BYTES),
+            tenant_retention_days=int(environment.get("KAFKA_TENANT_RETENTION_DAYS") or 30),
+        )
+    except ValueError as error:
+        raise SystemExit(f"settings of Kafka's topics: {error}") from error
 
 
 async def provision(site: Site, tenant: str) -> None:

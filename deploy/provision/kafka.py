@@ -1,82 +1,57 @@
 """Users, topics and rights in a broker that allows nothing by default."""
 
-import hashlib
-import secrets
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+import re
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
-from aiokafka.errors import KafkaError
+from aiokafka.admin import AIOKafkaAdminClient
 
-from deploy.provision.kafka_requests import ScramUser, replace_rights, set_passwords
 from deploy.provision.rights import all_topics, kafka_rights, kafka_users
 from deploy.provision.site import KAFKA_SUPER_USER, Site
 from schemas.topics import Topic
+from shared.messaging import administration
+from shared.messaging.administration import replace_rights, scram_user, set_passwords
+from shared.messaging.delivery import topic_named
+from shared.messaging.topics import create_topics
 
-SCRAM_ITERATIONS = 4096
-TOPIC_EXISTS = 36
-DAY_MS = 24 * 3600 * 1000
+OF_A_TENANT = re.compile(r"tenant\.[^.]+\.(commands|events)")
+MADE_AT_RUN_TIME = ("tenant-", "subscriber-")
+"""How names of users begin that the service `accounts` makes."""
 
 
-@asynccontextmanager
-async def administrator(site: Site) -> AsyncIterator[AIOKafkaAdminClient]:
+def administrator(site: Site) -> AbstractAsyncContextManager[AIOKafkaAdminClient]:
     """A client with the rights of the broker itself."""
-    admin = AIOKafkaAdminClient(
-        bootstrap_servers=site.kafka_bootstrap,
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="SCRAM-SHA-512",
-        sasl_plain_username=KAFKA_SUPER_USER,
-        sasl_plain_password=site.kafka_password(KAFKA_SUPER_USER),
-    )
-    try:
-        await admin.start()
-        yield admin
-    finally:
-        await admin.close()
+    password = site.kafka_password(KAFKA_SUPER_USER)
+    return administration.administrator(site.kafka_bootstrap, KAFKA_SUPER_USER, password)
 
 
 async def provision(site: Site, tenants: Iterable[str]) -> None:
-    """Make users, topics and rights what the contract says; takes away what it no longer says."""
+    """Make users, topics and rights what the contract says; takes away what it no longer says.
+
+    Users that were made while the platform ran keep theirs, and their tenants' topics get the settings of now.
+    """
     tenants = tuple(tenants)
     users = [scram_user(user, site.kafka_password(user)) for user in kafka_users(tenants)]
     async with administrator(site) as admin:
         await set_passwords(admin, users)
-        await _create_topics(admin, all_topics(tenants))
-        await replace_rights(admin, kafka_rights(tenants))
+        declared = all_topics(tenants)
+        await create_topics(admin, (*declared, *await _topics_of_others(admin, declared)), site.topics)
+        await replace_rights(admin, kafka_rights(tenants), owns=owned_rights(tenants))
 
 
-def scram_user(name: str, secret: str) -> ScramUser:
-    salt = secrets.token_bytes(24)
-    salted = hashlib.pbkdf2_hmac("sha512", secret.encode(), salt, SCRAM_ITERATIONS)
-    return ScramUser(name, SCRAM_ITERATIONS, salt, salted)
+async def _topics_of_others(admin: AIOKafkaAdminClient, declared: Iterable[Topic]) -> list[Topic]:
+    """Topics of tenants that were opened while the platform ran."""
+    names = set(await admin.list_topics()) - {topic.name for topic in declared}
+    return [topic_named(name) for name in sorted(names) if OF_A_TENANT.fullmatch(name)]
 
 
-async def _create_topics(admin: AIOKafkaAdminClient, topics: tuple[Topic, ...]) -> None:
-    wanted = [
-        NewTopic(
-            topic.name,
-            topic.partitions,
-            replication_factor=1,
-            topic_configs={"retention.ms": str(topic.retention_days * DAY_MS)},
-        )
-        for topic in topics
-    ]
-    response = await admin.create_topics(wanted)
-    existing = set()
-    for name, code, *message in response.topic_errors:
-        if code == TOPIC_EXISTS:
-            existing.add(name)
-        elif code != 0:
-            raise KafkaError(f"topic {name} was not created: error {code} {message}")
-    await _widen_topics(admin, [topic for topic in topics if topic.name in existing])
+def owned_rights(tenants: Iterable[str]) -> Callable[[str, str], bool]:
+    """Whether a right of this user on this resource is decided here."""
+    users, topics = set(kafka_users(tenants)), {topic.name for topic in all_topics(tenants)}
 
+    def owns(user: str, resource: str) -> bool:
+        if user not in users:
+            return not user.startswith(MADE_AT_RUN_TIME)
+        return resource in topics or not OF_A_TENANT.fullmatch(resource)
 
-async def _widen_topics(admin: AIOKafkaAdminClient, topics: list[Topic]) -> None:
-    """Partitions that the contract has gained since the topics were made."""
-    if not topics:
-        return
-    found = await admin.describe_topics([topic.name for topic in topics])
-    counts = {topic["topic"]: len(topic["partitions"]) for topic in found}
-    narrow = [topic for topic in topics if counts[topic.name] < topic.partitions]
-    if narrow:
-        await admin.create_partitions({topic.name: NewPartitions(topic.partitions) for topic in narrow})
+    return owns

@@ -2,31 +2,23 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from schemas.access import tenant_user
 from schemas.layout import Access
-from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, is_audited, tenant_commands
+from schemas.rights import Operation, Right, tenant_user_rights
+from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, is_audited, tenant_topics
+from shared.messaging.administration import CLUSTER
 
 OPERATOR = "admin"
 RUNNER = "runner"
 RUNNER_READS = ("agent.directives",)
+ACCOUNTS = "accounts"
 ANY = "*"
 
 
-@dataclass(frozen=True)
-class Right:
-    """One allowed operation of one Kafka user; nothing is allowed without one."""
-
-    user: str
-    operation: Literal["read", "write", "describe"]
-    resource: Literal["topic", "group"]
-    name: str
-    prefixed: bool = False
-
-
 def kafka_users(tenants: Iterable[str]) -> tuple[str, ...]:
-    return (*SERVICES, RUNNER, OPERATOR, *(f"tenant-{tenant}" for tenant in tenants))
+    return (*SERVICES, RUNNER, OPERATOR, *map(tenant_user, tenants))
 
 
 def s3_users() -> tuple[str, ...]:
@@ -34,14 +26,17 @@ def s3_users() -> tuple[str, ...]:
 
 
 def all_topics(tenants: Iterable[str]) -> tuple[Topic, ...]:
-    return (*TOPICS, *(tenant_commands(tenant) for tenant in tenants))
+    return (*TOPICS, *(topic for tenant in tenants for topic in tenant_topics(tenant)))
 
 
 def kafka_rights(tenants: Iterable[str]) -> list[Right]:
+    tenants = tuple(tenants)
     writing = [
         Right(user, "write", "topic", topic.name) for topic in all_topics(tenants) for user in topic.writers
     ]
-    return [*writing, *_reading_of_services(), *_reading_of_others()]
+    of_tenants = {right for tenant in tenants for right in tenant_user_rights(tenant_user(tenant), tenant)}
+    others = (*_reading_of_services(), *_reading_of_others(), *_administering())
+    return [*dict.fromkeys((*writing, *sorted(of_tenants, key=str), *others))]
 
 
 def _reading_of_services() -> list[Right]:
@@ -64,6 +59,13 @@ def _reading_of_others() -> list[Right]:
         Right(OPERATOR, "describe", "group", ANY),
         Right(OPERATOR, "read", "group", "admin-", prefixed=True),
     ]
+
+
+def _administering() -> list[Right]:
+    """Of the one service that makes users and tenants' topics; a right on the cluster is a right to every right."""
+    operations: tuple[Operation, ...] = ("create", "describe", "alter_configs")
+    topics = [Right(ACCOUNTS, each, "topic", "tenant.", prefixed=True) for each in operations]
+    return [Right(ACCOUNTS, "alter", "cluster", CLUSTER), *topics]
 
 
 def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:

@@ -2,7 +2,9 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from shared.messaging.topics import KafkaTopics
 
 DATABASE = "retune"
 BUCKET = "retune"
@@ -27,6 +29,7 @@ class Site:
     s3_endpoint: str
     secret: Callable[[str], str]
     """The password called `kafka:<user>`, `postgres:<role>`, `s3:<user>`, `admin-key` or `api-key:<tenant>`."""
+    topics: KafkaTopics = field(default_factory=KafkaTopics)
 
     def kafka_password(self, user: str) -> str:
         return self.secret(f"kafka:{user}")

@@ -2,13 +2,37 @@
 
 from typing import Any
 
+from schemas import access
 from schemas.base import Message
 from schemas.envelope import CONTENT_TYPE, ce_type
-from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic
+from schemas.rights import group_prefix
+from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, tenant_topics
 
 VERSION = "1.0.0"
 KAFKA_BINDING = "0.4.0"
 MILLISECONDS_PER_DAY = 86_400_000
+
+SERVERS = {
+    "kafka": {
+        "host": "{bootstrap}",
+        "protocol": "kafka",
+        "description": "The brokers of an installation; the local stack writes the address to `.retune/env`.",
+        "variables": {
+            "bootstrap": {"description": "host:port of the first brokers", "default": "127.0.0.1:9094"}
+        },
+        "security": [{"$ref": "#/components/securitySchemes/scram"}],
+        "bindings": {"kafka": {"bindingVersion": KAFKA_BINDING}},
+    }
+}
+SECURITY_SCHEMES = {
+    "scram": {
+        "type": "scramSha512",
+        "description": "SASL without TLS. Each program has a user with rights of its own; nothing else is allowed.",
+    }
+}
+TENANT_PARAMETER = {
+    "description": "Name of the tenant; a program reads and writes its own tenant's topics alone."
+}
 
 HEADERS = {
     "type": "object",
@@ -33,13 +57,26 @@ HEADERS = {
 def documents() -> dict[str, dict[str, Any]]:
     """Document by file name, without the ending."""
     found = {service: _service_document(service) for service in SERVICES if service not in READERS}
-    return found | {"index": _document("retune", TOPICS, _operations((), TOPICS))}
+    index = _document("retune", (*TOPICS, *tenant_topics("{tenant}")), _operations((), TOPICS))
+    return found | {"index": index, "tenant": _tenant_document()}
+
+
+def _tenant_document() -> dict[str, Any]:
+    """What a program of a tenant sends and receives."""
+    commands, events = tenant_topics("{tenant}")
+    document = _document("tenant", (commands, events), _operations((commands,), (events,)))
+    prefix = group_prefix(access.tenant_user("{tenant}"))
+    group = {"type": "string", "description": f"begins with `{prefix}`"}
+    binding = {"kafka": {"groupId": group, "bindingVersion": KAFKA_BINDING}}
+    document["operations"][f"receive.{_channel_id(events)}"]["bindings"] = binding
+    return document
 
 
 def _service_document(service: str) -> dict[str, Any]:
-    sends = tuple(topic for topic in TOPICS if service in topic.writers)
-    receives = LISTENS[service]
-    topics = tuple(topic for topic in TOPICS if topic in sends or topic in receives)
+    of_tenants = tenant_topics("{tenant}") if service == "gateway" else ()
+    sends = tuple(topic for topic in (*TOPICS, *of_tenants) if service in topic.writers)
+    receives = (*LISTENS[service], *(topic for topic in of_tenants if topic.is_commands))
+    topics = tuple(topic for topic in (*TOPICS, *of_tenants) if topic in sends or topic in receives)
     return _document(service, topics, _operations(sends, receives))
 
 
@@ -49,19 +86,28 @@ def _document(title: str, topics: tuple[Topic, ...], operations: dict[str, Any])
         "asyncapi": "3.0.0",
         "info": {"title": title, "version": VERSION, "license": {"name": "Apache-2.0"}},
         "defaultContentType": CONTENT_TYPE,
-        "channels": {topic.name: _channel(topic) for topic in topics},
+        "servers": SERVERS,
+        "channels": {_channel_id(topic): _channel(topic) for topic in topics},
         "operations": operations,
         "components": {
             "messages": {name: _message(messages[name]) for name in sorted(messages)},
             "messageTraits": {"cloudEvent": {"headers": HEADERS}},
+            "securitySchemes": SECURITY_SCHEMES,
         },
     }
 
 
+def _channel_id(topic: Topic) -> str:
+    """Can stand in a JSON pointer as it is."""
+    return topic.name.replace("{tenant}", "TENANT")
+
+
 def _channel(topic: Topic) -> dict[str, Any]:
     names = [message.__name__ for message in topic.messages]
+    parameters = {"parameters": {"tenant": TENANT_PARAMETER}} if "{tenant}" in topic.name else {}
     return {
         "address": topic.name,
+        **parameters,
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in names},
         "bindings": {
             "kafka": {
@@ -94,6 +140,9 @@ def _message(message: type[Message]) -> dict[str, Any]:
 def _operations(sends: tuple[Topic, ...], receives: tuple[Topic, ...]) -> dict[str, Any]:
     pairs = [("send", topic) for topic in sends] + [("receive", topic) for topic in receives]
     return {
-        f"{action}.{topic.name}": {"action": action, "channel": {"$ref": f"#/channels/{topic.name}"}}
+        f"{action}.{_channel_id(topic)}": {
+            "action": action,
+            "channel": {"$ref": f"#/channels/{_channel_id(topic)}"},
+        }
         for action, topic in pairs
     }

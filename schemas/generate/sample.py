@@ -1,6 +1,7 @@
 """One plausible message per type: what a reader of the contract can look at, and what tests feed on."""
 
 import types
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
@@ -31,6 +32,7 @@ BY_NAME: dict[str, Any] = {
     "host": "127.0.0.1",
     "url": "http://127.0.0.1:8001",
     "name": "tiny-llama",
+    "nonce": "5e" * 16,
 }
 
 
@@ -61,8 +63,9 @@ def _of_type(name: str, annotation: Any) -> Any:
         return args[0]
     if origin is tuple:
         return (_of_type(name, args[0]),)
-    if origin is dict:
-        return {name.rstrip("s"): _of_type(name, args[1])}
+    if origin in (dict, Mapping):
+        key = name.rstrip("s") if args[0] is str else _of_type(name, args[0])
+        return {key: _of_type(name, args[1])}
     return _of_class(name, annotation)
 
 

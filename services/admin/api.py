@@ -30,6 +30,9 @@ class Api:
     def post(self, path: str, body: Any = None) -> Any:
         return self._answer(self._send("POST", path, json=body))
 
+    def put(self, path: str, body: Any) -> Any:
+        return self._answer(self._send("PUT", path, json=body))
+
     def delete(self, path: str) -> Any:
         return self._answer(self._send("DELETE", path))
 

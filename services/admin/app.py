@@ -20,6 +20,7 @@ from services.admin.commands import (
     parked,
     relay,
     replay,
+    subscribers,
     tenants,
 )
 from services.admin.commands.context import connection
@@ -45,6 +46,7 @@ for name, noun in (
     ("relay", relay),
     ("audit", audit),
     ("tenants", tenants),
+    ("subscribers", subscribers),
 ):
     app.add_typer(noun.app, name=name)
 

@@ -51,6 +51,14 @@ async def delete_abandoned(objects: ObjectStore, job_id: str, attempt: int) -> i
     return len(keys)
 
 
+async def delete_all(objects: ObjectStore, job_id: str, attempts: int) -> None:
+    """Whatever the job's attempts uploaded, manifests first: also what no fact ever named."""
+    for attempt in range(1, attempts + 1):
+        keys = [head.key for head in await objects.list_objects(layout.checkpoints(job_id, attempt))]
+        await objects.delete([key for key in keys if key.endswith(f"/{layout.MANIFEST}")])
+        await objects.delete(keys)
+
+
 def _key(job_id: str, bundle: BundleRef, path: str = layout.MANIFEST) -> str:
     return layout.checkpoint(job_id, bundle.attempt, bundle.step, path)
 

@@ -2,10 +2,24 @@
 
 from schemas.base import BundleRef, Value
 from schemas.checkpoint import CheckpointCorrupt, CheckpointExpired, CheckpointOverdue, CheckpointVerified
-from schemas.job import JobCancelled, JobEvaluating, JobFailed, JobPaused, JobRequeued, JobScheduled
+from schemas.job import (
+    JobCancelled,
+    JobEvaluating,
+    JobFailed,
+    JobPaused,
+    JobRequeued,
+    JobScheduled,
+    JobSucceeded,
+)
 from schemas.training import CheckpointWritten, TrainingCompleted, TrainingStarted, TrainingStopped
 from services.checkpoint_watcher import decide, store
-from services.checkpoint_watcher.clients import Verdict, delete_abandoned, delete_bundle, verify_bundle
+from services.checkpoint_watcher.clients import (
+    Verdict,
+    delete_abandoned,
+    delete_all,
+    delete_bundle,
+    verify_bundle,
+)
 from services.checkpoint_watcher.model import CheckpointState
 from services.checkpoint_watcher.settings import Settings
 from shared.log import get_logger
@@ -57,6 +71,21 @@ class SweepDue(Value):
     attempt: int
 
 
+class ExpireJob(Task, frozen=True):
+    """Of an ended job: nothing resumes from its bundles any more."""
+
+    job_id: str
+    attempts: int
+
+    @property
+    def key(self) -> str:
+        return self.job_id
+
+
+class JobDue(Value):
+    job_id: str
+
+
 class LookForCheckpoint(Value):
     job_id: str
     attempt: int
@@ -89,12 +118,36 @@ class Watcher:
         await store.require_attempt(unit.conn, event.job_id, event.attempt)
         await self._close(event.job_id, event.attempt, unit)
 
-    async def job_at_rest(
-        self, event: JobEvaluating | JobPaused | JobRequeued | JobFailed | JobCancelled, unit: Unit
-    ) -> None:
+    async def job_at_rest(self, event: JobEvaluating | JobPaused | JobRequeued, unit: Unit) -> None:
         attempt = await store.find_attempt(unit.conn, event.job_id)
         if attempt is not None:
             await self._close(event.job_id, attempt.attempt, unit)
+
+    async def job_over(self, event: JobSucceeded | JobFailed | JobCancelled, unit: Unit) -> None:
+        attempt = await store.find_attempt(unit.conn, event.job_id)
+        if attempt is not None:
+            await self._close(event.job_id, attempt.attempt, unit)
+            await unit.set_timer(JobDue(job_id=event.job_id), at=unit.now + self._settings.keep_ended)
+
+    async def job_due(self, due: JobDue, unit: Unit) -> None:
+        attempt = await store.find_attempt(unit.conn, due.job_id)
+        assert attempt is not None, "the timer of a job is set where it has an attempt"
+        await unit.start_task(ExpireJob(job_id=due.job_id, attempts=attempt.attempt))
+
+    async def expire_job(self, task: ExpireJob) -> None:
+        await delete_all(self._objects, task.job_id, task.attempts)
+
+    async def job_expired(self, task: ExpireJob, result: None, unit: Unit) -> None:
+        await store.lock_job(unit.conn, task.job_id)
+        for each in await store.list_checkpoints(unit.conn, task.job_id):
+            if each.state is not CheckpointState.EXPIRED:
+                await store.set_state(unit.conn, task.job_id, each.bundle, CheckpointState.EXPIRED)
+                fact = CheckpointExpired(job_id=task.job_id, tenant=each.tenant, bundle=each.bundle)
+                await unit.emit(fact)
+
+    async def job_not_expired(self, task: ExpireJob, error: Exception, unit: Unit) -> None:
+        log.error("bundles of an ended job could not be deleted", key=task.key, error=str(error))
+        await unit.set_timer(JobDue(job_id=task.job_id), at=unit.now + self._settings.try_again_after)
 
     async def verify(self, task: VerifyBundle) -> Verdict:
         return await verify_bundle(self._objects, task.job_id, task.bundle)
@@ -201,8 +254,10 @@ def register(service: Service, settings: Settings) -> None:
     service.on(CheckpointWritten, watcher.checkpoint_written)
     service.on(TrainingStopped, watcher.attempt_ended)
     service.on(TrainingCompleted, watcher.attempt_ended)
-    for message in (JobEvaluating, JobPaused, JobRequeued, JobFailed, JobCancelled):
+    for message in (JobEvaluating, JobPaused, JobRequeued):
         service.on(message, watcher.job_at_rest)
+    for end in (JobSucceeded, JobFailed, JobCancelled):
+        service.on(end, watcher.job_over)
     service.on_task(
         VerifyBundle,
         work=watcher.verify,
@@ -213,6 +268,10 @@ def register(service: Service, settings: Settings) -> None:
     )
     service.on_task(ExpireBundle, work=watcher.expire, done=watcher.expired, failed=watcher.not_expired)
     service.on_task(SweepAttempt, work=watcher.sweep, done=watcher.swept, failed=watcher.not_swept)
+    service.on_task(
+        ExpireJob, work=watcher.expire_job, done=watcher.job_expired, failed=watcher.job_not_expired
+    )
+    service.on_timer(JobDue, watcher.job_due)
     service.on_timer(VerifyDue, watcher.bundle_due)
     service.on_timer(ExpireDue, watcher.bundle_due)
     service.on_timer(SweepDue, watcher.sweep_due)

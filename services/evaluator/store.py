@@ -18,10 +18,8 @@ from services.evaluator.model import (
     Suite,
 )
 from shared.errors import Rejected, StaleWrite
-from shared.postgres.database import Connection
+from shared.postgres.database import Connection, lock_name
 
-# Facts of one job come on two topics; the one that comes second must see the first.
-LOCK_JOB = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 SAVE_ARTEFACT = """
     INSERT INTO artefact (job_id, tenant, body) VALUES ($1, $2, $3)
     ON CONFLICT (job_id) DO UPDATE SET body = $3"""
@@ -95,8 +93,8 @@ FORGET_PLACE = "DELETE FROM place WHERE eval_id = $1"
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
-    """Hold other transactions about this job back until this one ends."""
-    await conn.execute(LOCK_JOB, job_id)
+    """Facts of one job come on two topics; the one that comes second must see the first."""
+    await lock_name(conn, job_id)
 
 
 async def save_artefact(conn: Connection, artefact: Artefact) -> None:

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 
 from schemas.specification import Tier
+from services.gateway.quotas import Quotas
 
 KEY_PREFIX = "sk-retune-"
 OPERATOR = ""
@@ -16,6 +17,7 @@ OPERATOR = ""
 class Principal:
     tenant: str
     tier: Tier
+    quotas: Quotas
     key_id: str = ""
     """`key-…`: which of the tenant's keys it was; it opens nothing."""
 

@@ -12,6 +12,7 @@ from services.gateway import errors, handlers, store
 from services.gateway.deps import Gateway
 from services.gateway.middleware import BoundedBody, Traced
 from services.gateway.removal import Remover
+from services.gateway.results import Results
 from services.gateway.routes import (
     admin,
     chat,
@@ -19,8 +20,10 @@ from services.gateway.routes import (
     evaluations,
     files,
     jobs,
+    kafka_users,
     models,
     progress,
+    quotas,
     refusals,
     suites,
 )
@@ -33,8 +36,9 @@ from shared.telemetry.tracing import configure_tracing
 def build(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     service = Service("gateway", settings, tenant_topics=True)
-    handlers.register(service)
+    handlers.register(service, settings.quotas)
     Remover(service).register()
+    Results(service, settings.scratch_dir).register()
     service.on_start(lambda: _bootstrap(service, settings))
 
     @asynccontextmanager
@@ -51,7 +55,7 @@ def build(settings: Settings | None = None) -> FastAPI:
         app.include_router(jobs.router, prefix=prefix)
         app.include_router(progress.router, prefix=prefix)
     # The last route of models takes any path below /models.
-    for each in (files, evaluations, models, chat, datasets, suites, refusals, admin):
+    for each in (files, evaluations, quotas, models, chat, datasets, suites, refusals, admin, kafka_users):
         app.include_router(each.router, prefix="/v1")
     app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Traced)
@@ -66,9 +70,10 @@ def build(settings: Settings | None = None) -> FastAPI:
 
 
 async def _bootstrap(service: Service, settings: Settings) -> None:
-    """The first tenant of a fresh stack; its key is stored hashed."""
+    """The first tenant of a fresh stack, whose topics were set up with it; its key is stored hashed."""
     async with service.unit() as unit:
         await store.add_tenant(unit.conn, settings.bootstrap_tenant, "standard")
+        await store.set_topics(unit.conn, settings.bootstrap_tenant)
         await store.add_key(
             unit.conn, settings.bootstrap_tenant, settings.bootstrap_api_key.get_secret_value()
         )

@@ -1,6 +1,6 @@
 """Pure: from a checked request to commands, from phases to OpenAI's words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from schemas.specification import (
     SafetyMix,
     Tier,
 )
+from schemas.training import StepMetrics
 from services.gateway.errors import ApiError, not_available_yet
 from services.gateway.obstacles import Obstacle
 from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
@@ -38,6 +39,10 @@ STATUS_OF_PHASE = {
 }
 WHY_NOT = "only an operator may have rows trained on that stand in a benchmark, suite or holdout"
 TERMINAL_PHASES = frozenset({"succeeded", "failed", "cancelled"})
+SHOWN_STEPS = 100
+"""Steps of a job that its timeline shows the numbers of."""
+RESULTS_PURPOSE = "fine-tune-results"
+"""Of files that the gateway writes itself."""
 
 GateStatus = Literal["passed", "failed", "inconclusive", "not_asked", "pending"]
 VERDICTS: Mapping[str, GateStatus] = {
@@ -91,6 +96,17 @@ class Ending:
         return "not_deployed" if self.is_promoted else "not_promoted"
 
 
+def steps_to_show(steps: Sequence[StepMetrics], num_steps: int | None) -> list[StepMetrics]:
+    """One for each percent of the job, so that a timeline stays readable; all where its length is not known."""
+    if num_steps is None or num_steps <= SHOWN_STEPS:
+        return list(steps)
+    return [
+        each
+        for each in steps
+        if each.step * SHOWN_STEPS // num_steps > (each.step - 1) * SHOWN_STEPS // num_steps
+    ]
+
+
 def stage_of_suite(is_benchmark: bool, detail: Mapping[str, Any]) -> str:
     """The stage of the gate that asks a suite; `detail`: the fields of the fact that registered it."""
     if is_benchmark:
@@ -112,6 +128,8 @@ class StoredFile:
 class BaseModel:
     name: str
     base_sha: str
+    has_template: bool = True
+    """Whether conversations can be written for it; it completes prompts where not."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,9 @@ class Inputs:
             raise ApiError(
                 400, f"{param}: file {file_id!r} does not exist", param=param, code="file_not_found"
             )
+        if found.purpose == RESULTS_PURPOSE:
+            message = f"{param}: file {file_id!r} has purpose {found.purpose!r}, expected 'fine-tune'"
+            raise ApiError(400, message, param=param, code="wrong_purpose")
         return found
 
     def require_base(self, name: str) -> BaseModel:
@@ -144,7 +165,7 @@ def job_command(
     base = inputs.require_base(request.model)
     recipe = _recipe(request)
     training = inputs.file(request.training_file, param="training_file")
-    _require_format(training, recipe, param="training_file")
+    _require_format(training, recipe, base, param="training_file")
     extensions = request.retune
     spec = JobSpec(
         base_model=base.name,
@@ -172,7 +193,7 @@ def dataset_command(
     base = inputs.require_base(request.model)
     recipe = _recipe(request) if isinstance(request, CreateJob) else request.retune.recipe
     training = inputs.file(request.training_file, param="training_file")
-    _require_format(training, recipe, param="training_file")
+    _require_format(training, recipe, base, param="training_file")
     extensions = request.retune
     if refusal := operators_only(extensions.policy):
         param = f"retune.{refusal.param}"
@@ -257,7 +278,13 @@ def _recipe(request: CreateJob) -> Recipe:
     return Recipe.model_validate(request.retune.recipe.model_dump() | chosen)
 
 
-def _require_format(file: StoredFile, recipe: Recipe, *, param: str) -> None:
+def _require_format(file: StoredFile, recipe: Recipe, base: BaseModel, *, param: str) -> None:
+    if file.format is DatasetFormat.CHAT and not base.has_template:
+        problem = f"{param}: file {file.ref.file_id!r} has format 'chat'"
+        message = (
+            f"{problem}, base model {base.name!r} has no chat template: bring rows of prompt and completion"
+        )
+        raise ApiError(400, message, param=param, code="wrong_format")
     expected = FORMATS_OF_METHOD[recipe.method]
     if file.format is not None and file.format not in expected:
         names = " or ".join(sorted(expected))

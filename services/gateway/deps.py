@@ -2,18 +2,23 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import httpx
 from fastapi import Depends, Request
 
+from schemas.base import Message
 from schemas.specification import Tier
 from services.gateway import readmodels, store
 from services.gateway.access import OPERATOR, Principal, is_same_key
 from services.gateway.errors import ApiError
 from services.gateway.logs import log_page
+from services.gateway.quotas import Quotas
+from services.gateway.rates import InFlight, Rates
 from services.gateway.settings import Settings
+from services.gateway.usage import send
+from shared.messaging.unit import Unit
 from shared.service import Service
 
 POLL_SECONDS = 0.05
@@ -26,6 +31,13 @@ class Gateway:
     service: Service
     settings: Settings
     http: httpx.AsyncClient
+    rates: Rates = field(default_factory=Rates)
+    streams: InFlight = field(default_factory=lambda: InFlight("streams"))
+    transfers: InFlight = field(default_factory=lambda: InFlight("transfers"))
+
+    async def send(self, unit: Unit, tenant: str, *commands: Message) -> list[str]:
+        """What a tenant asks for, within its quotas; the ids of the commands. Raises QuotaExceeded."""
+        return await send(unit, tenant, self.settings.quotas, *commands)
 
     async def outcome_of(self, command_id: str) -> dict[str, Any] | None:
         """What became of a command: the payload of the first fact or refusal it caused; None if it takes longer.
@@ -64,16 +76,17 @@ def gateway(request: Request) -> Gateway:
 
 async def principal(request: Request, context: Annotated[Gateway, Depends(gateway)]) -> Principal:
     key = _bearer(request)
-    caller = await store.find_principal(context.service.database, key)
+    caller = await store.find_principal(context.service.database, key, context.settings.quotas)
     if caller is None:
         raise _unauthorised("the API key is not known or was revoked")
+    context.rates.take(caller.key_id, caller.quotas.requests_per_minute, now=time.monotonic())
     return caller
 
 
 async def admin(request: Request, context: Annotated[Gateway, Depends(gateway)]) -> Principal:
     if not is_same_key(_bearer(request), context.settings.admin_key.get_secret_value()):
         raise _unauthorised("this route needs the admin key")
-    return Principal(OPERATOR, Tier.PREMIUM)
+    return Principal(OPERATOR, Tier.PREMIUM, Quotas.none())
 
 
 def _bearer(request: Request) -> str:

@@ -3,22 +3,28 @@
 import re
 import socket
 from collections.abc import Sequence
+from datetime import timedelta
+from math import ceil
 from typing import Any
 
 import asyncpg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from shared.errors import StorageUnavailable
+from services.gateway.quotas import QuotaExceeded
+from shared.errors import StorageUnavailable, TooLarge
 from shared.log import get_logger
 from shared.postgres.database import is_unavailable
+from shared.text import storable
 
 log = get_logger(__name__)
 
 RETRY_SECONDS = 5
+WORTH_WAITING = timedelta(minutes=1)
 AWAY = (ConnectionError, TimeoutError, socket.gaierror, asyncpg.InterfaceError, asyncpg.PostgresError)
 """What a database that cannot be reached raises; `is_unavailable` has the last word."""
 
@@ -37,13 +43,14 @@ class ApiError(Exception):
         code: str | None = None,
         kind: str = "invalid_request_error",
     ) -> None:
+        message = storable(message)  # it repeats parts of the request
         super().__init__(message)
         self.status = status
+        self.headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
     def answer(self) -> JSONResponse:
-        headers = {"retry-after": str(RETRY_SECONDS)} if self.status == 503 else None
-        return JSONResponse(self.body, status_code=self.status, headers=headers)
+        return JSONResponse(self.body, status_code=self.status, headers=self.headers)
 
 
 def not_found(what: str, name: str, *, param: str | None = None) -> ApiError:
@@ -57,6 +64,16 @@ def unavailable(message: str, *, param: str | None = None, code: str) -> ApiErro
     return ApiError(503, message, param=param, code=code, kind="server_error")
 
 
+def over_quota(error: QuotaExceeded) -> ApiError:
+    """Clients of OpenAI try again by themselves, which is of use only where a place is free soon."""
+    kind = "rate_limit_error" if error.again_in <= WORTH_WAITING else "insufficient_quota"
+    answer = ApiError(429, error.message, param=error.param, code=error.code, kind=kind)
+    answer.headers["retry-after"] = str(ceil(error.again_in.total_seconds()))
+    if error.again_in > WORTH_WAITING:
+        answer.headers["x-should-retry"] = "false"
+    return answer
+
+
 def not_available_yet(param: str) -> ApiError:
     return ApiError(400, f"{param} is not available yet", param=param, code="not_available_yet")
 
@@ -68,7 +85,7 @@ def first_problem(errors: Sequence[Any]) -> ApiError:
     if kind == "json_invalid":
         return ApiError(400, f"body: not JSON: {message}", code="invalid_json")
     # A location also names the branch of a union, for example `constrained-int`; that is no parameter.
-    param = ".".join(str(part) for part in first["loc"] if _FIELD.match(str(part))) or None
+    param = ".".join(str(part) for part in first["loc"] if _FIELD.fullmatch(str(part))) or None
     has_value = kind != "missing" and not isinstance(first.get("input"), dict)
     found = f", found {str(first.get('input'))[:80]!r}" if has_value else ""
     code = _CODES.get(kind, "not_available_yet" if kind == "not_available_yet" else "invalid_value")
@@ -98,13 +115,20 @@ def install(app: FastAPI) -> None:
         log.warning("storage unavailable", error=str(error))
         return unavailable("the object store did not answer; try again", code="storage_unavailable").answer()
 
+    @app.exception_handler(PydanticSerializationError)
+    @app.exception_handler(UnicodeEncodeError)
     @app.exception_handler(asyncpg.CharacterNotInRepertoireError)
     @app.exception_handler(asyncpg.UntranslatableCharacterError)
     async def no_text(request: Request, error: Exception) -> JSONResponse:
-        message = "a text of the request has a character that cannot be stored, such as NUL"
+        message = "a text of the request has a character that cannot be stored, such as NUL or half a surrogate pair"
         return ApiError(400, message, code="invalid_value").answer()
 
+    app.add_exception_handler(TooLarge, _too_large)
+    app.add_exception_handler(QuotaExceeded, _over_quota)
+
     async def away(request: Request, error: Exception) -> JSONResponse:
+        if is_no_text(error):
+            return await no_text(request, error)
         if not is_unavailable(error):
             return _bug(request, error)
         log.warning("database unavailable", error=f"{type(error).__name__}: {error}")
@@ -116,6 +140,20 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:
         return _bug(request, error)
+
+
+async def _over_quota(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, QuotaExceeded)
+    return over_quota(error).answer()
+
+
+async def _too_large(request: Request, error: Exception) -> JSONResponse:
+    return ApiError(413, f"body: {error}", code="request_too_large").answer()
+
+
+def is_no_text(error: BaseException) -> bool:
+    """Whether asyncpg could not send a text of the request; it raises its own error from the encoder's."""
+    return isinstance(error.__cause__ or error.__context__, UnicodeEncodeError)
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:

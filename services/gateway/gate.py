@@ -68,3 +68,4 @@ async def progressed(event: evaluation.EvalProgressed, unit: Unit) -> None:
     await unit.conn.execute(
         readmodels.SAVE_EVAL_PROGRESS, event.eval_id, event.model_dump(mode="json", include=fields)
     )
+    await unit.conn.execute(readmodels.GO_ON, event.job_id, event.tenant)

@@ -2,18 +2,22 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
-from schemas.base import CommandRefused, FileRef, Message
-from schemas.topics import LISTENS, TENANT_COMMAND_TYPES
-from services.gateway import gate, readmodels, store, submission
+from schemas import access, checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
+from schemas.base import CommandRefused, Delayed, FileRef, Message
+from schemas.topics import ACCESS_EVENTS, LISTENS, TENANT_COMMAND_TYPES
+from services.gateway import copies, gate, measurements, readmodels, results, store, submission
 from services.gateway.decide import operators_only
+from services.gateway.quotas import Quotas
 from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
+from services.gateway.usage import note_answer, send
 from shared.errors import Refused
 from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
+from shared.postgres.database import lock_name
 from shared.service import Service
 
 OF_A_MODEL = (model.ModelCommand, evaluation.ReevaluateModel)
@@ -24,7 +28,8 @@ Projection = Callable[[Any, Unit], Awaitable[None]]
 async def project(event: Message, unit: Unit) -> None:
     """Bring the read models up to date, and the job's timeline where the event is about a job."""
     if isinstance(event, TOLD_TOGETHER):
-        await unit.conn.execute(readmodels.HOLD_DATASET, event.dataset_id)
+        # The dataset's answer and a job that names it come on two topics: the second one tells the timeline.
+        await lock_name(unit.conn, event.dataset_id)
     if update := PROJECTIONS.get(type(event)):
         await update(event, unit)
     job_id, tenant = await _job_of(event, unit), getattr(event, "tenant", None)
@@ -35,9 +40,17 @@ async def project(event: Message, unit: Unit) -> None:
         )
     if isinstance(event, TOLD_TOGETHER):
         await _tell_of_dataset(event, unit)
-    if isinstance(event, AWAITED) and unit.envelope.causation_id:
+    if isinstance(event, AWAITED) and (command_id := _command_of(unit)):
         payload = event.model_dump(mode="json")
-        await unit.conn.execute(readmodels.SAVE_OUTCOME, unit.envelope.causation_id, event.type, payload)
+        await unit.conn.execute(readmodels.SAVE_OUTCOME, command_id, event.type, payload)
+    await copies.copy_for_tenant(event, unit)
+
+
+def _command_of(unit: Unit) -> str:
+    """What accounts does in tasks has no cause, but the command's correlation."""
+    assert unit.envelope is not None, "events come with an envelope"
+    is_of_task = unit.topic == ACCESS_EVENTS.name
+    return unit.envelope.causation_id or (unit.envelope.correlation_id if is_of_task else "")
 
 
 async def _job_of(event: Any, unit: Unit) -> str | None:
@@ -67,7 +80,7 @@ async def _tell_of_dataset(event: job.JobSubmitted | dataset.DatasetFact, unit: 
         await readmodels.add_event(unit.conn, job_id, event.tenant, told["id"], answer, sentence(answer), at)
 
 
-async def tenant_command(command: Any, unit: Unit) -> None:
+async def tenant_command(defaults: Quotas, command: Any, unit: Unit) -> None:
     """Authorise, stamp the tenant from the topic, forward. The sender's own word on its tenant is not taken."""
     tenant = topic_named(unit.topic).tenant
     assert tenant is not None, f"{unit.topic} is no tenant's"
@@ -85,7 +98,7 @@ async def tenant_command(command: Any, unit: Unit) -> None:
         command = command.model_copy(update={"approved_by": by})
     if isinstance(command, dataset.SubmitDataset):
         await readmodels.note_dataset(unit.conn, command)
-    await unit.emit(command)
+    await send(unit, tenant, defaults, command)
 
 
 async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
@@ -157,6 +170,7 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
     """What the tenant's own producers, who read no topic, can see of it."""
     if event.tenant is None:
         return
+    await note_answer(unit, event.tenant, event.subject_id)
     told = (event.command_id, event.command, event.subject_id, event.code, event.message, event.param)
     await unit.conn.execute(readmodels.ADD_REFUSAL, event.tenant, *told, unit.now)
     # Elsewhere the request stands for another dataset, which goes on.
@@ -176,6 +190,7 @@ async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
         retry_of=event.retry_of,
         created_at=event.submitted_at,
     )
+    await note_answer(unit, event.tenant, event.job_id)
     await submission.warn(unit, event)
 
 
@@ -203,6 +218,11 @@ async def _scheduled(event: job.JobScheduled, unit: Unit) -> None:
         waiting_for="",
         spec=event.spec.model_dump(mode="json"),
     )
+    await unit.release(readmodels.attempt_name(event.job_id, event.attempt))
+
+
+async def _delayed(event: Delayed, unit: Unit) -> None:
+    await unit.conn.execute(readmodels.DELAY_JOBS, event.subject_id, event.tenant, event.waiting_for)
 
 
 def _phase(phase: str) -> Projection:
@@ -210,6 +230,11 @@ def _phase(phase: str) -> Projection:
         await readmodels.update_job(unit.conn, event.job_id, event.tenant, phase=phase)
 
     return update
+
+
+async def _evaluating(event: job.JobEvaluating, unit: Unit) -> None:
+    await readmodels.update_job(unit.conn, event.job_id, event.tenant, phase="evaluating", waiting_for="")
+    await results.begin(event, unit)
 
 
 async def _requeued(event: job.JobRequeued, unit: Unit) -> None:
@@ -223,6 +248,7 @@ async def _succeeded(event: job.JobSucceeded, unit: Unit) -> None:
         event.job_id,
         event.tenant,
         phase="succeeded",
+        waiting_for="",
         fine_tuned_model=event.fine_tuned_model,
         model_id=event.model_id,
         is_promoted=event.promoted,
@@ -238,59 +264,14 @@ async def _failed(event: job.JobFailed, unit: Unit) -> None:
     await readmodels.update_job(
         unit.conn, event.job_id, event.tenant, phase="failed", error=error, finished_at=unit.now
     )
+    await results.begin(event, unit)
 
 
 async def _cancelled(event: job.JobCancelled, unit: Unit) -> None:
     await readmodels.update_job(
         unit.conn, event.job_id, event.tenant, phase="cancelled", finished_at=unit.now
     )
-
-
-async def _resumed(event: training.TrainingResumed, unit: Unit) -> None:
-    certificate = event.certificate.model_dump(mode="json")
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, certificate=certificate)
-
-
-async def _written(event: training.CheckpointWritten, unit: Unit) -> None:
-    await _save_checkpoint(event, unit, kind=event.kind.value, metrics=event.metrics, state="written")
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, last_step=event.bundle.step)
-
-
-def _verdict(state: str) -> Projection:
-    async def update(event: Any, unit: Unit) -> None:
-        await _save_checkpoint(event, unit, kind="", metrics={}, state=state)
-
-    return update
-
-
-async def _save_checkpoint(
-    event: Any, unit: Unit, *, kind: str, metrics: dict[str, float], state: str
-) -> None:
-    bundle = event.bundle
-    await unit.conn.execute(
-        readmodels.SAVE_CHECKPOINT,
-        event.job_id,
-        bundle.attempt,
-        bundle.step,
-        bundle.manifest_sha256,
-        event.tenant,
-        kind,
-        metrics,
-        state,
-        unit.now,
-    )
-
-
-async def _completed(event: training.TrainingCompleted, unit: Unit) -> None:
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, last_step=event.last_step)
-
-
-async def _steps(event: training.StepsRecorded, unit: Unit) -> None:
-    rows = [
-        (event.job_id, step.step, event.attempt, step.model_dump(mode="json", exclude={"step"}))
-        for step in event.steps
-    ]
-    await unit.conn.executemany(readmodels.SAVE_STEP, rows)
+    await results.begin(event, unit)
 
 
 async def _accrued(event: cost.CostAccrued, unit: Unit) -> None:
@@ -326,7 +307,15 @@ async def _base_registered(event: model.BaseModelRegistered, unit: Unit) -> None
 
 async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
     detail = event.model_dump(
-        mode="json", include={"config_hash", "template_sha256", "bundle", "kind", "rank"}
+        mode="json",
+        include={
+            "config_hash",
+            "template_sha256",
+            "training_template_sha256",
+            "bundle",
+            "kind",
+            "rank",
+        },
     )
     await unit.conn.execute(
         readmodels.SAVE_MODEL,
@@ -342,6 +331,8 @@ async def _model_registered(event: model.ModelRegistered, unit: Unit) -> None:
         detail,
         unit.now,
     )
+    of_job = event.job_id, event.tenant, event.full_name, event.model_id
+    await unit.conn.execute(readmodels.ADD_MODEL_OF_JOB, *of_job)
 
 
 async def _promoted(event: model.ModelPromoted, unit: Unit) -> None:
@@ -428,11 +419,14 @@ AWAITED = (
     model.ModelPromoted,
     model.ModelArchived,
     evaluation.EvalStarted,
+    access.KafkaUserReady,
+    access.KafkaUserRemoved,
 )
 """What a request that sent a command waits for; found by its causation id."""
 
 PROJECTIONS: dict[type[Message], Projection] = {
     CommandRefused: _refused,
+    Delayed: _delayed,
     dataset.DatasetAccepted: _dataset("validating"),
     dataset.DatasetReady: _dataset("ready"),
     dataset.DatasetRejected: _dataset("rejected"),
@@ -444,18 +438,22 @@ PROJECTIONS: dict[type[Message], Projection] = {
     job.JobStopping: _phase("checkpointing"),
     job.JobPaused: _phase("paused"),
     job.JobRequeued: _requeued,
-    job.JobEvaluating: _phase("evaluating"),
+    job.JobEvaluating: _evaluating,
     job.JobSucceeded: _succeeded,
     job.JobFailed: _failed,
     job.JobCancelled: _cancelled,
-    training.TrainingResumed: _resumed,
-    training.CheckpointWritten: _written,
-    training.TrainingCompleted: _completed,
-    training.StepsRecorded: _steps,
-    checkpoint.CheckpointVerified: _verdict("verified"),
-    checkpoint.CheckpointCorrupt: _verdict("corrupt"),
-    checkpoint.CheckpointExpired: _verdict("expired"),
+    training.TrainingPrepared: measurements.prepared,
+    training.TrainingResumed: measurements.resumed,
+    training.CheckpointWritten: measurements.written,
+    training.TrainingCompleted: measurements.completed,
+    training.StepsRecorded: measurements.recorded,
+    checkpoint.CheckpointVerified: measurements.verdict("verified"),
+    checkpoint.CheckpointCorrupt: measurements.verdict("corrupt"),
+    checkpoint.CheckpointExpired: measurements.verdict("expired"),
     cost.CostAccrued: _accrued,
+    access.TenantOpened: copies.tenant_opened,
+    access.KafkaUserReady: copies.user_ready,
+    access.KafkaUserRemoved: copies.user_removed,
     model.BaseModelRegistered: _base_registered,
     model.ModelRegistered: _model_registered,
     model.ModelPromoted: _promoted,
@@ -481,9 +479,9 @@ PROJECTIONS: dict[type[Message], Projection] = {
 }
 
 
-def register(service: Service) -> None:
+def register(service: Service, defaults: Quotas) -> None:
     facts = {message for topic in LISTENS["gateway"] if not topic.is_commands for message in topic.messages}
     for message in sorted(facts, key=lambda each: each.type):
         service.on(message, project)
     for command in TENANT_COMMAND_TYPES:
-        service.on_tenant_command(command, tenant_command)
+        service.on_tenant_command(command, partial(tenant_command, defaults))

@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas.base import PriceClass
+from schemas.compatibility import check_base
 from schemas.node import PoolCapacityChanged
 from schemas.specification import HoldoutRule, JobSpec
+from services.gateway.memory import Base, why_too_large
 
 REGISTER = {
     "benchmark": "`retune data register-benchmark` registers one",
@@ -38,6 +40,10 @@ class Known:
     pools: tuple[PoolCapacityChanged, ...] = ()
     holdout_rows: int | None = None
     """Lines of the job's holdout; None where it has none, or one that nobody counted."""
+    base: Base | None = None
+    """None where the name is another model's by now, or was registered before what it can do was looked at."""
+    window_tokens: int | None = None
+    """Of the job's dataset; None where its request came by another door."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,17 @@ class Obstacle:
 
 def obstacles(spec: JobSpec, known: Known) -> tuple[Obstacle, ...]:
     return (
+        *_of_base(spec, known),
         *_of_suites(spec, known),
         *_of_holdout(spec, known),
         *_of_judge(spec, known),
         *_of_pools(spec, known),
     )
+
+
+def _of_base(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
+    if known.base and (refusal := check_base(spec, known.base.capabilities)):
+        yield Obstacle(refusal.code, refusal.message, refusal.param)
 
 
 def _of_suites(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
@@ -118,9 +130,18 @@ def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
     if not suited:
         where = f"pool {wanted.pool}" if wanted.pool else f"any pool ({names})"
         yield Obstacle("no_pool_holds", f"resources: {asked} do not fit into {where}", "resources")
-    elif all(pool.nodes < wanted.nodes for pool in suited):
+        return
+    yield from _of_memory(spec, known, tuple(suited))
+    if all(pool.nodes < wanted.nodes for pool in suited):
         largest = max(pool.nodes for pool in suited)
         message = (
             f"resources: {asked}, and the largest pool has {largest} now: the job waits until one has more"
         )
         yield Obstacle("no_pool_holds", message, "resources.nodes", is_final=False)
+
+
+def _of_memory(spec: JobSpec, known: Known, suited: tuple[PoolCapacityChanged, ...]) -> Iterable[Obstacle]:
+    if known.base is None or known.window_tokens is None:
+        return
+    if message := why_too_large(spec, known.base, suited, known.window_tokens):
+        yield Obstacle("does_not_fit", message, "recipe")

@@ -6,7 +6,11 @@ from typing import Any
 
 from schemas.base import Message
 from schemas.dataset import SubmitDataset
+from shared.errors import ParentUnknown, Rejected
 from shared.postgres.database import Connection, Database
+
+METRICS = "metrics"
+"""What the timeline calls its events with numbers."""
 
 UPSERT_JOB = """
     INSERT INTO job (job_id, tenant) VALUES ($1, $2) ON CONFLICT (job_id) DO NOTHING"""
@@ -15,7 +19,9 @@ JOB_COLUMNS = """
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
         AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings, error,
+    estimated_memory, preparation,
     certificate, cost, uncharged_cost, created_at, finished_at,
+    ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
                                'progress', progress)
        FROM evaluation WHERE evaluation.job_id = job.job_id
@@ -33,6 +39,11 @@ HOLD_JOB = "SELECT FROM job WHERE job_id = $1 FOR UPDATE"
 INSERT_EVENT = """
     INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
+# Claims have no number: once the inbox has forgotten one, it may come again.
+INSERT_METRICS = """
+    INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8
+     WHERE NOT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND event_id = $3 AND message = $6)"""
 EVENT_COLUMNS = "id, job_id, event_id, type, level, message, data, created_at"
 EVENTS_BEFORE = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND ($2::bigint IS NULL OR id < $2)
@@ -53,10 +64,23 @@ LIST_CHECKPOINTS = """
      ORDER BY attempt DESC, step DESC LIMIT $5"""
 HAS_CHECKPOINT = """
     SELECT EXISTS (SELECT FROM checkpoint WHERE job_id = $1 AND tenant = $2 AND attempt = $3 AND step = $4)"""
+WHOSE_ATTEMPT = "SELECT tenant, attempt FROM job WHERE job_id = $1"
+NUM_STEPS = "SELECT num_steps FROM job WHERE job_id = $1"
 SAVE_STEP = """
     INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
 LIST_STEPS = "SELECT step, attempt, metrics FROM step WHERE job_id = $1 AND step > $2 ORDER BY step LIMIT $3"
+# Of several attempts that came to a step, the last one's numbers, as for the step itself.
+LIST_STEPS_WITH_VALIDATION = """
+    SELECT step, step.attempt, step.metrics, measured.metrics AS measured
+      FROM step LEFT JOIN LATERAL (
+           SELECT metrics FROM checkpoint WHERE checkpoint.job_id = step.job_id AND checkpoint.step = step.step
+            ORDER BY checkpoint.attempt DESC LIMIT 1) AS measured ON true
+     WHERE step.job_id = $1 AND step > $2 ORDER BY step LIMIT $3"""
+STEPS_OF_JOB = """
+    SELECT coalesce(last_step, 0) AS last_step, cardinality(result_files) > 0 AS has_results,
+           (SELECT coalesce(max(step), 0) FROM step WHERE step.job_id = job.job_id) AS last_recorded
+      FROM job WHERE job_id = $1"""
 SAVE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, dataset_version, detail) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (dataset_id) DO UPDATE SET state = $3,
@@ -69,10 +93,15 @@ REFUSE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
      WHERE dataset.tenant = $2 AND dataset.state = 'validating'"""
-# A dataset's answer and a job that names it come on two topics: whichever is heard second tells the timeline.
-HOLD_DATASET = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant = $2"
 FIND_ANSWER = "SELECT answer FROM dataset WHERE dataset_id = $1 AND tenant = $2"
+DELAY_JOBS = """
+    UPDATE job SET waiting_for = $3
+     WHERE (job_id = $1 OR dataset_id = $1) AND tenant = $2 AND phase IN ('validating', 'evaluating')"""
+GO_ON = "UPDATE job SET waiting_for = '' WHERE job_id = $1 AND tenant = $2 AND waiting_for <> ''"
+ADD_MODEL_OF_JOB = """
+    UPDATE job SET fine_tuned_model = $3, model_id = $4
+     WHERE job_id = $1 AND tenant = $2 AND phase = 'succeeded' AND fine_tuned_model IS NULL"""
 JOBS_OF_DATASET = "SELECT job_id FROM job WHERE dataset_id = $1 AND tenant = $2 ORDER BY job_id"
 TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 FIND_DATASET = """
@@ -98,6 +127,7 @@ WARN_JOBS_ON_BASE = """
 SAVE_BASE = """
     INSERT INTO base_model (name, base_sha, detail, registered_at) VALUES ($1, $2, $3, $4)
     ON CONFLICT (name) DO UPDATE SET base_sha = $2, detail = $3, registered_at = $4"""
+FIND_BASE_DETAIL = "SELECT detail FROM base_model WHERE name = $1 AND base_sha = $2"
 LIST_BASES = "SELECT name, base_sha, detail, registered_at FROM base_model ORDER BY name"
 SAVE_MODEL = """
     INSERT INTO model (model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage,
@@ -157,12 +187,23 @@ LIST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY slo
 READY_REPLICAS_OF_BASE = """
     SELECT replica_id, incarnation, url, served_base FROM replica
      WHERE base_model = $1 AND is_ready AND base_sha = (SELECT base_sha FROM base_model WHERE name = $1)"""
+TEMPLATE_OF_ROUTE = """
+    SELECT b.detail ->> 'template_sha256' FROM route r JOIN model m USING (model_id)
+      JOIN base_model b ON b.name = m.base_model WHERE r.tenant = $1 AND r.slot = $2"""
+TEMPLATE_OF_BASE = "SELECT detail ->> 'template_sha256' FROM base_model WHERE name = $1"
 READY_INCARNATIONS = "SELECT replica_id, incarnation FROM replica WHERE is_ready"
 SAVE_POOL = """
     INSERT INTO pool (name, detail) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET detail = $2"""
 LIST_POOLS = "SELECT name, detail FROM pool ORDER BY name"
 SAVE_OUTCOME = """
     INSERT INTO outcome (causation_id, event_type, payload) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
+SAVE_KAFKA_USER = """
+    INSERT INTO kafka_user (name, tenant, reads, writes, group_prefix, changed_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (name) DO UPDATE SET reads = $3, writes = $4, group_prefix = $5, changed_at = $6"""
+REMOVE_KAFKA_USER = "DELETE FROM kafka_user WHERE name = $1"
+LIST_KAFKA_USERS = (
+    "SELECT name, tenant, reads, writes, group_prefix, changed_at FROM kafka_user ORDER BY name"
+)
 FIND_OUTCOME = "SELECT event_type, payload FROM outcome WHERE causation_id = $1"
 ADD_REFUSAL = """
     INSERT INTO refusal (tenant, command_id, command, subject_id, code, message, param, refused_at)
@@ -182,6 +223,20 @@ async def update_job(conn: Connection, job_id: str, tenant: str, **changes: Any)
         await conn.execute(
             f"UPDATE job SET {columns} WHERE job_id = $1 AND tenant = $2", job_id, tenant, *changes.values()
         )
+
+
+def attempt_name(job_id: str, attempt: int) -> str:
+    """What the steps of an attempt wait for until it was scheduled."""
+    return f"attempt:{job_id}/{attempt}"
+
+
+async def require_attempt(conn: Connection, job_id: str, tenant: str, attempt: int) -> None:
+    """Raises ParentUnknown before the attempt was scheduled, Rejected where the job is another tenant's."""
+    row = await conn.fetchrow(WHOSE_ATTEMPT, job_id)
+    if row is None or (row["attempt"] or 0) < attempt:
+        raise ParentUnknown(attempt_name(job_id, attempt))
+    if row["tenant"] != tenant:
+        raise Rejected(f"{job_id} is of tenant {row['tenant']}, found {tenant}")
 
 
 async def note_dataset(conn: Connection, command: SubmitDataset) -> None:
@@ -230,6 +285,21 @@ async def add_warnings(
     for warning in warnings:
         values = (job_id, tenant, event_id, "JobWarned", "warn", warning["message"], dict(warning), at)
         await conn.execute(INSERT_EVENT, *values)
+
+
+async def add_metrics(
+    conn: Connection,
+    job_id: str,
+    tenant: str,
+    event_id: str,
+    message: str,
+    data: Mapping[str, Any],
+    at: datetime,
+) -> None:
+    """Numbers in the job's timeline, from the event."""
+    await conn.execute(HOLD_JOB, job_id)
+    values = (job_id, tenant, event_id, METRICS, "info", message, dict(data), at)
+    await conn.execute(INSERT_METRICS, *values)
 
 
 async def events_before(database: Database, job_id: str, *, before: int | None, limit: int) -> list[Any]:

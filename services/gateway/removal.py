@@ -7,6 +7,8 @@ same bytes again until they are gone.
 import asyncio
 import time
 from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
 
 from schemas import layout
 from schemas.base import FileRef, Sha256
@@ -18,6 +20,7 @@ from shared.log import get_logger
 from shared.messaging.unit import Task, Unit
 from shared.postgres.database import Database
 from shared.service import Service
+from shared.storage.objects import sha256_of
 
 log = get_logger(__name__)
 
@@ -76,7 +79,32 @@ async def begin(unit: Unit, file_id: str | None = None) -> None:
         await unit.start_task(RemoveBytes(sha256=sha256))
 
 
-async def reserve(
+async def store_file(
+    service: Service,
+    path: Path,
+    *,
+    filename: str,
+    tenant: str,
+    purpose: str,
+    file_format: DatasetFormat | None,
+    num_rows: int,
+) -> FileRef:
+    """Name the bytes, then store them; `store.confirm_file` makes the file one that can be used.
+
+    Raises StorageUnavailable while the same bytes are being removed.
+    """
+    ref = FileRef(
+        file_id=f"file-{uuid4().hex[:24]}",
+        sha256=await asyncio.to_thread(sha256_of, path),
+        size_bytes=path.stat().st_size,
+        filename=filename,
+    )
+    await _reserve(service, ref, tenant=tenant, purpose=purpose, file_format=file_format, num_rows=num_rows)
+    await service.objects.put_file(layout.blob(ref.sha256), path, sha256=ref.sha256)
+    return ref
+
+
+async def _reserve(
     service: Service,
     ref: FileRef,
     *,
@@ -85,7 +113,6 @@ async def reserve(
     file_format: DatasetFormat | None,
     num_rows: int,
 ) -> None:
-    """Name the bytes before they are stored. Raises StorageUnavailable while the same bytes are being removed."""
     until = time.monotonic() + RESERVE_SECONDS
     while time.monotonic() < until:
         async with service.unit() as unit:

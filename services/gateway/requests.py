@@ -9,6 +9,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from schemas.access import MAX_READABLE
+from schemas.base import LABEL
 from schemas.specification import (
     Auto,
     DatasetPolicy,
@@ -104,5 +106,21 @@ class Promote(Spec):
 
 
 class CreateTenant(Spec):
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,29}[a-z0-9])?$")]
     tier: Literal["standard", "premium"] = "standard"
+
+
+UserName = Annotated[str, Field(pattern=LABEL)]
+"""Without what the platform puts before it."""
+
+
+class CreateUser(Spec):
+    name: UserName
+
+
+class CreateSubscriber(Spec):
+    name: UserName
+    topics: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=MAX_READABLE)] = ()
+    """Lifecycle topics, of all tenants."""
+    tenants: Annotated[tuple[UserName, ...], Field(max_length=MAX_READABLE)] = ()
+    """Those whose own topics of events it reads."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from services.gateway.quotas import Quotas
 from shared.settings import ServiceSettings
 
 
@@ -15,6 +16,8 @@ class Settings(ServiceSettings):
     bootstrap_tenant: str
     bootstrap_api_key: SecretStr
     """Stored hashed at start, so that a fresh stack has one tenant that can work."""
+    password_secret: SecretStr
+    """Shared with accounts: passwords of Kafka users follow from it."""
     scratch_dir: Path
     replica_keys_dir: Path
     """One file per replica with the key of its API; never part of an event."""
@@ -22,5 +25,7 @@ class Settings(ServiceSettings):
     inference_timeout_seconds: float = 300.0
     command_wait_seconds: float = 10.0
     """How long a request waits for the service that decides to accept or refuse its command."""
+    quotas: Quotas = Quotas()
+    """Of tenants for which the operator decided nothing else; in JSON, `{"open_jobs": 50}`."""
     route_wait_seconds: float = 10.0
     """How long a chat request waits for the route of a model that is approved already."""

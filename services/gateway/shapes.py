@@ -3,7 +3,10 @@
 from datetime import datetime
 from typing import Any
 
+from schemas.training import BundleMetrics
+from services.gateway import memory
 from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending, stage_of_suite
+from services.gateway.readmodels import METRICS
 
 Row = Any
 Shape = dict[str, Any]
@@ -60,7 +63,7 @@ def job(row: Row) -> Shape:
         "status": STATUS_OF_PHASE[row["phase"]],
         "training_file": (spec.get("training_file") or {}).get("file_id"),
         "validation_file": (spec.get("validation_file") or {}).get("file_id"),
-        "result_files": [],
+        "result_files": row["result_files"],
         "trained_tokens": row["trained_tokens"],
         "seed": recipe.get("seed", 0),
         "hyperparameters": dials,
@@ -148,6 +151,8 @@ def _job_extensions(row: Row, recipe: Shape) -> Shape:
         "retry_of": row["retry_of"],
         "model_id": row["model_id"],
         "is_deployed": row["is_deployed"],
+        "estimated_memory": row["estimated_memory"],
+        "preparation": row["preparation"],
         "resume_certificate": row["certificate"],
         "cost_usd": str(row["cost"]),
         "uncharged_cost_usd": str(row["uncharged_cost"]),
@@ -163,14 +168,13 @@ def job_event(row: Row) -> Shape:
         "created_at": unix(row["created_at"]),
         "level": row["level"],
         "message": row["message"],
-        "type": "message",
+        "type": "metrics" if row["type"] == METRICS else "message",
         "data": row["data"] | {"type": row["type"], "event_id": row["event_id"]},
     }
 
 
 def checkpoint(row: Row) -> Shape:
     name = f"ftckpt-{row['job_id']}-{row['attempt']}-{row['step']}"
-    metrics = {"step": row["step"], "train_loss": row["metrics"].get("loss")}
     return {
         "id": name,
         "object": "fine_tuning.job.checkpoint",
@@ -178,8 +182,7 @@ def checkpoint(row: Row) -> Shape:
         "fine_tuning_job_id": row["job_id"],
         "fine_tuned_model_checkpoint": name,
         "step_number": row["step"],
-        "metrics": metrics
-        | {key: value for key, value in row["metrics"].items() if key.startswith("valid_")},
+        "metrics": {"step": row["step"], **BundleMetrics.model_validate(row["metrics"]).model_dump()},
         "retune": {
             "attempt": row["attempt"],
             "kind": row["kind"],
@@ -195,8 +198,14 @@ def base_model(row: Row) -> Shape:
         "object": "model",
         "created": unix(row["registered_at"]),
         "owned_by": "retune",
-        "retune": {"kind": "base", "base_sha": row["base_sha"], **row["detail"]},
+        "retune": {"kind": "base", **base_facts(row["base_sha"], row["detail"])},
     }
+
+
+def base_facts(base_sha: str, detail: Shape) -> Shape:
+    """`memory`: what a device needs by estimate, by method; None where the model's shape was not looked at."""
+    base = memory.Base.of(detail)
+    return {"base_sha": base_sha, **detail, "memory": base and memory.of_base(base)}
 
 
 def fine_tuned_model(row: Row) -> Shape:
@@ -239,7 +248,10 @@ def lineage(row: Row, evaluation: Row | None) -> Shape:
         "eval_id": row["eval_id"],
         **{
             key: row["detail"].get(key)
-            for key in ("config_hash", "template_sha256", "bundle", "kind", "rank")
+            for key in (
+                *("config_hash", "template_sha256", "training_template_sha256"),
+                *("bundle", "kind", "rank"),
+            )
         },
         **_approval(row),
         "evaluation": evaluation
@@ -315,4 +327,16 @@ def dataset(row: Row) -> Shape:
         "status": row["state"],
         "version": row["dataset_version"],
         **row["detail"],
+    }
+
+
+def kafka_user(row: Any) -> dict[str, Any]:
+    return {
+        "object": "kafka_user",
+        "username": row["name"],
+        "tenant": row["tenant"],
+        "reads": list(row["reads"]),
+        "writes": list(row["writes"]),
+        "group_prefix": row["group_prefix"],
+        "changed_at": unix(row["changed_at"]),
     }

@@ -5,13 +5,16 @@ from typing import Any
 from uuid import uuid4
 
 from schemas.base import FileRef
+from schemas.model import NO_TEMPLATE_SHA256
 from schemas.specification import DatasetFormat, Tier
 from services.gateway.access import Principal, key_digest
 from services.gateway.decide import BaseModel, StoredFile
-from shared.postgres.database import Connection, Database
+from services.gateway.quotas import Quotas
+from shared.postgres.database import Connection, Database, lock_name
 
 FIND_PRINCIPAL = """
-    SELECT tenant.name, tenant.tier, api_key.id AS key_id FROM api_key JOIN tenant ON tenant.name = api_key.tenant
+    SELECT tenant.name, tenant.tier, tenant.quotas, api_key.id AS key_id
+      FROM api_key JOIN tenant ON tenant.name = api_key.tenant
      WHERE api_key.sha256 = $1 AND api_key.revoked_at IS NULL"""
 INSERT_TENANT = "INSERT INTO tenant (name, tier) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING true"
 INSERT_KEY = """
@@ -19,9 +22,27 @@ INSERT_KEY = """
     ON CONFLICT (sha256) DO NOTHING"""
 REVOKE_KEYS = """
     UPDATE api_key SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL RETURNING id"""
+SET_TOPICS = "UPDATE tenant SET has_topics = true WHERE name = $1"
+HAS_TOPICS = "SELECT has_topics FROM tenant WHERE name = $1"
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
+FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
+SET_QUOTAS = "UPDATE tenant SET quotas = $2 WHERE name = $1 RETURNING true"
+COUNT_OPEN_JOBS = """
+    SELECT count(*) FROM (
+        SELECT job_id FROM job WHERE tenant = $1 AND phase NOT IN ('succeeded', 'failed', 'cancelled')
+        UNION SELECT job_id FROM asked_job WHERE tenant = $1 AND asked_at > $2) AS open"""
+COUNT_OPEN_DATASETS = "SELECT count(*) FROM dataset WHERE tenant = $1 AND state = 'validating'"
+COUNT_BYTES = "SELECT coalesce(sum(size_bytes), 0)::bigint FROM file WHERE tenant = $1 AND state <> 'deleted'"
+COUNT_COMMANDS = "SELECT coalesce(sum(count), 0)::bigint FROM commands_of_day WHERE tenant = $1 AND day = $2"
+# Its row is held until the commit: two requests of a tenant do not both take the last place.
+ADD_COMMANDS = """
+    INSERT INTO commands_of_day (tenant, day, count) VALUES ($1, $2, $3)
+    ON CONFLICT (tenant, day) DO UPDATE SET count = commands_of_day.count + $3 RETURNING count"""
+FORGET_DAYS = "DELETE FROM commands_of_day WHERE tenant = $1 AND day < $2"
+ASK_JOB = "INSERT INTO asked_job (command_id, job_id, tenant, asked_at) VALUES ($1, $2, $3, $4)"
+ANSWER_JOB = "DELETE FROM asked_job WHERE tenant = $1 AND (job_id = $2 OR command_id = $3)"
+FORGET_ASKED = "DELETE FROM asked_job WHERE tenant = $1 AND asked_at <= $2"
 # A file is `uploading`, `uploaded`, `deleting` while something needs its bytes, `removing`, and `deleted`.
-LOCK_BYTES = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 IS_BEING_REMOVED = "SELECT EXISTS (SELECT FROM file WHERE sha256 = $1 AND state = 'removing')"
 INSERT_FILE = """
     INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, num_rows, created_at, state)
@@ -71,7 +92,9 @@ REMOVABLE = """
 REMOVED = """
     UPDATE file SET state = 'deleted', removed_at = clock_timestamp()
      WHERE file_id = ANY ($1) AND state = 'removing'"""
-FIND_BASE = "SELECT name, base_sha FROM base_model WHERE name = $1"
+FIND_BASE = """
+    SELECT name, base_sha, detail ->> 'template_sha256' IS DISTINCT FROM $2 AS has_template
+      FROM base_model WHERE name = $1"""
 CLAIM_KEY = """
     INSERT INTO idempotency (tenant, key, body_sha256) VALUES ($1, $2, $3)
     ON CONFLICT (tenant, key) DO NOTHING RETURNING true"""
@@ -82,9 +105,12 @@ NOTE_SUBMITTED = """
     ON CONFLICT (job_id) DO NOTHING"""
 
 
-async def find_principal(database: Database, key: str) -> Principal | None:
+async def find_principal(database: Database, key: str, defaults: Quotas) -> Principal | None:
     row = await database.fetchrow(FIND_PRINCIPAL, key_digest(key))
-    return None if row is None else Principal(row["name"], Tier(row["tier"]), key_id=row["key_id"])
+    if row is None:
+        return None
+    quotas = defaults.changed_by(row["quotas"])
+    return Principal(row["name"], Tier(row["tier"]), quotas, key_id=row["key_id"])
 
 
 async def add_tenant(conn: Connection, name: str, tier: str) -> bool:
@@ -106,6 +132,15 @@ async def find_tier(conn: Connection | Database, tenant: str) -> Tier | None:
     return None if tier is None else Tier(tier)
 
 
+async def set_topics(conn: Connection, tenant: str) -> None:
+    """The tenant's topics exist."""
+    await conn.execute(SET_TOPICS, tenant)
+
+
+async def has_topics(conn: Connection, tenant: str) -> bool:
+    return bool(await conn.fetchval(HAS_TOPICS, tenant))
+
+
 async def reserve_file(
     conn: Connection,
     ref: FileRef,
@@ -117,7 +152,7 @@ async def reserve_file(
     now: datetime,
 ) -> bool:
     """Name the bytes before they are stored, so that nobody removes them; False while they are being removed."""
-    await conn.execute(LOCK_BYTES, ref.sha256)
+    await lock_name(conn, ref.sha256)
     if await conn.fetchval(IS_BEING_REMOVED, ref.sha256):
         return False
     identity = (ref.file_id, tenant, ref.sha256, ref.size_bytes, ref.filename)
@@ -181,15 +216,15 @@ async def start_removing(conn: Connection, file_id: str | None = None) -> list[s
 
 async def removable(conn: Connection, sha256: str) -> tuple[list[str], bool]:
     """The files that are being removed with these bytes, and whether anything else names the bytes."""
-    await conn.execute(LOCK_BYTES, sha256)
+    await lock_name(conn, sha256)
     row = await conn.fetchrow(REMOVABLE, sha256)
     assert row is not None, "an aggregate has one row"
     return row["file_ids"], row["is_named"]
 
 
 async def find_base(conn: Connection | Database, name: str) -> BaseModel | None:
-    row = await conn.fetchrow(FIND_BASE, name)
-    return None if row is None else BaseModel(row["name"], row["base_sha"])
+    row = await conn.fetchrow(FIND_BASE, name, NO_TEMPLATE_SHA256)
+    return None if row is None else BaseModel(**row)
 
 
 async def claim_key(conn: Connection, tenant: str, key: str, body_sha256: str) -> bool:

@@ -1,20 +1,45 @@
 """What keeps a submitted job from its end: looked up at both doors, and told in the job and its timeline."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from schemas.job import JobSubmitted
 from schemas.node import PoolCapacityChanged
-from schemas.specification import JobSpec
-from services.gateway import readmodels, store
+from schemas.specification import AVAILABLE_METHODS, DatasetPolicy, JobSpec
+from services.gateway import memory, readmodels, store
 from services.gateway.decide import stage_of_suite
 from services.gateway.obstacles import Known, Obstacle, Policy, obstacles
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 
 
-async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str) -> tuple[Obstacle, ...]:
-    return obstacles(spec, await _known(conn, spec, tenant))
+async def obstacles_to(
+    conn: Connection, spec: JobSpec, tenant: str, policy: DatasetPolicy | None = None
+) -> tuple[Obstacle, ...]:
+    """`policy`: of the job's dataset, where it is asked for by the same request."""
+    known = await _known(conn, spec, tenant)
+    if known.base is not None and policy is not None:
+        known = replace(known, window_tokens=_window_tokens(policy, known.base))
+    return obstacles(spec, known)
+
+
+async def estimated_memory(conn: Connection, spec: JobSpec, policy: DatasetPolicy) -> dict[str, Any] | None:
+    """Of each device, on a GPU; None where the base model's shape is not known."""
+    base = await _base(conn, spec)
+    if base is None or spec.recipe.method not in AVAILABLE_METHODS:
+        return None
+    window = _window_tokens(policy, base)
+    needed = memory.of_job(spec, base, window_tokens=window, is_gpu=True)
+    return {"window_tokens": window} | needed.model_dump(mode="json")
+
+
+def _window_tokens(policy: DatasetPolicy, base: memory.Base) -> int:
+    return base.window_tokens if policy.window_tokens == "auto" else policy.window_tokens
+
+
+async def _base(conn: Connection, spec: JobSpec) -> memory.Base | None:
+    return memory.Base.of(await conn.fetchval(readmodels.FIND_BASE_DETAIL, spec.base_model, spec.base_sha))
 
 
 async def warn(unit: Unit, event: JobSubmitted) -> None:
@@ -59,4 +84,5 @@ async def _known(conn: Connection, spec: JobSpec, tenant: str) -> Known:
         stages=frozenset(stage_of_suite(row["is_benchmark"], row["detail"]) for row in suites),
         pools=tuple(PoolCapacityChanged.model_validate(row["detail"]) for row in pools),
         holdout_rows=holdout["num_rows"] if holdout else None,
+        base=await _base(conn, spec),
     )

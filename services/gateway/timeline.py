@@ -20,10 +20,18 @@ def _bundle(event: Any) -> str:
 
 
 def _certificate(event: training.TrainingResumed) -> Sentence:
-    found = event.certificate
-    if found.exact:
-        return "info", f"resumed exactly at step {found.step}"
-    return "warn", f"resumed at step {found.step}, not exact: {found.reason}"
+    certificate = event.certificate
+    if not certificate.exact:
+        what = " with equal state in another environment" if certificate.state_exact else ", not exact"
+        return "warn", f"resumed at step {certificate.step}{what}: {certificate.reason}"
+    limit = "; this device rounds differently each time" if certificate.is_repeatable is False else ""
+    return "info", f"resumed exactly at step {certificate.step}{limit}"
+
+
+def _prepared(event: training.TrainingPrepared) -> Sentence:
+    preparation = event.preparation
+    level = "warn" if preparation.packing is training.PackingVerdict.REFUSED else "info"
+    return level, f"ready to train: {preparation.summary}"
 
 
 def _succeeded(event: job.JobSucceeded) -> Sentence:
@@ -78,6 +86,7 @@ SENTENCES: dict[type[Message], Any] = {
         "info",
         f"all {len(e.members)} runner(s) are ready; training starts",
     ),
+    training.TrainingPrepared: _prepared,
     training.TrainingResumed: _certificate,
     training.CheckpointWritten: lambda e: ("info", f"checkpoint written: {_bundle(e)} ({e.kind.value})"),
     training.TrainingStopped: lambda e: ("info", f"training stopped at step {e.last_step} ({e.reason})"),

@@ -18,6 +18,7 @@ SUITE_PURPOSES = frozenset({"benchmark", "safety-suite"})
 FIELDS = frozenset({"file", "purpose"})
 PARQUET = b"PAR1"
 MAX_FILENAME_CHARACTERS = 255
+MAX_SHOWN_CHARACTERS = 80
 
 
 def require_fields(names: Iterable[str]) -> None:
@@ -104,7 +105,7 @@ def _row(line: bytes, number: int) -> dict[str, object]:
 def _format(row: dict[str, object], number: int) -> DatasetFormat:
     found = format_of_row(row)
     if found is None:
-        keys = ", ".join(sorted(row)[:8])
+        keys = ", ".join(key[:MAX_SHOWN_CHARACTERS] for key in sorted(row)[:8])
         expected = "messages; prompt and completion; prompt, chosen and rejected; or text"
         raise _invalid(f"line {number}: found keys {keys}, expected {expected}")
     return found

@@ -38,11 +38,13 @@ log = get_logger(__name__)
 TOKENIZER_FILES = frozenset(
     {
         "config.json",
+        "generation_config.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "special_tokens_map.json",
         "added_tokens.json",
         "chat_template.jinja",
+        layout.TRAINING_TEMPLATE,
         "vocab.json",
         "merges.txt",
         "tokenizer.model",

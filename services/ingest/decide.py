@@ -5,7 +5,14 @@ from dataclasses import dataclass, replace
 
 from schemas.artefacts import files_of
 from schemas.base import Message
-from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
+from schemas.dataset import (
+    DatasetAccepted,
+    DatasetDeleted,
+    DatasetReady,
+    DatasetRejected,
+    DeleteDataset,
+    SubmitDataset,
+)
 from schemas.specification import AVAILABLE_METHODS, DatasetSpec, canonical_sha256
 from services.ingest.model import BaseModel, Ready, Rejection, Request, Source, Version, VersionState
 from services.ingest.pipeline.packing import PART_TOKENS
@@ -13,6 +20,8 @@ from services.ingest.pipeline.rules import RULES_VERSION
 from shared.errors import Refused
 
 MAX_ROW_BYTES = 64 * 1024 * 1024
+IDS_OF_A_FACT = 1_000
+"""Of at most 40 characters each: a third of what a fact may have in bytes."""
 PACKING = {"algorithm": "best-fit decreasing", "part_tokens": PART_TOKENS}
 
 
@@ -121,6 +130,17 @@ def on_validated(version: Version, found: Ready | Rejection, requests: Sequence[
         version = version.to(state, rejection=found)
     answers = (answer_of(version, request) for request in requests if not request.is_answered)
     return Verdict(version, tuple(answer for answer in answers if answer))
+
+
+def deletions(version: Version, dataset_ids: Sequence[str]) -> list[DatasetDeleted]:
+    """One fact for so many datasets as may stand in one; at least one, for a version without any."""
+    parts = [
+        dataset_ids[place : place + IDS_OF_A_FACT] for place in range(0, len(dataset_ids), IDS_OF_A_FACT)
+    ]
+    return [
+        DatasetDeleted(dataset_version=version.id, tenant=version.tenant, dataset_ids=tuple(part))
+        for part in parts or [()]
+    ]
 
 
 def on_delete(command: DeleteDataset, version: Version | None) -> Version:

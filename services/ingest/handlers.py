@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from schemas.dataset import DatasetDeleted, DeleteDataset, SubmitDataset
+from schemas.base import Delayed
+from schemas.dataset import DeleteDataset, SubmitDataset
 from schemas.evaluation import BenchmarkRegistered, GatePolicyPublished, SafetySuiteRegistered
 from schemas.job import (
     JobCancelled,
@@ -121,6 +122,14 @@ class Ingest:
         await unit.emit(*verdict.events)
         log.info("dataset validated", version=task.version, state=verdict.version.state)
 
+    async def waits(self, task: ValidateDataset, waiting_for: str, unit: Unit) -> None:
+        for request in await store.list_requests(unit.conn, task.version):
+            if not request.is_answered:
+                delayed = Delayed(
+                    subject_id=request.dataset_id, tenant=request.tenant, waiting_for=waiting_for
+                )
+                await unit.emit(delayed)
+
     async def not_validated(self, task: ValidateDataset, error: Exception, unit: Unit) -> None:
         code = "file_missing" if isinstance(error, Rejected) else "infra"
         log.error("dataset could not be validated", version=task.version, error=str(error))
@@ -139,13 +148,7 @@ class Ingest:
         version = await store.get_version(unit.conn, task.version)
         await store.save_version(unit.conn, version.to(VersionState.DELETED, ready=None, rejection=None))
         requests = await store.list_requests(unit.conn, task.version)
-        await unit.emit(
-            DatasetDeleted(
-                dataset_version=version.id,
-                tenant=version.tenant,
-                dataset_ids=tuple(request.dataset_id for request in requests),
-            )
-        )
+        await unit.emit(*decide.deletions(version, [request.dataset_id for request in requests]))
 
     async def bytes_not_deleted(self, task: DeleteVersion, error: Exception, unit: Unit) -> None:
         """The version stays marked, and the sweep comes back to it."""
@@ -188,7 +191,13 @@ def register(service: Service, validator: Validator) -> None:
     service.on(JobEvaluating, ingest.job_uses)
     for message in (JobPaused, JobRequeued, JobSucceeded, JobFailed, JobCancelled):
         service.on(message, ingest.job_rests)
-    service.on_task(ValidateDataset, work=ingest.validate, done=ingest.validated, failed=ingest.not_validated)
+    service.on_task(
+        ValidateDataset,
+        work=ingest.validate,
+        done=ingest.validated,
+        failed=ingest.not_validated,
+        waits=ingest.waits,
+    )
     service.on_task(
         DeleteVersion, work=ingest.delete_bytes, done=ingest.bytes_deleted, failed=ingest.bytes_not_deleted
     )

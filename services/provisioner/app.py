@@ -9,7 +9,11 @@ from shared.service import Service
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("provisioner", settings)
-    backend = LocalBackend(settings.nodes_dir, runner_env_file=settings.runner_env_file)
+    backend = LocalBackend(
+        settings.nodes_dir,
+        runner_env_file=settings.runner_env_file,
+        logs_retention=settings.logs_retention,
+    )
     handlers.register(service, backend, pools_file=settings.pools_file)
     return service
 

@@ -9,10 +9,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from schemas.base import Message
+from schemas.base import FailureClass, Message
 from schemas.job import JobScheduled, JobStopping
 from schemas.node import NodeLost, NodePreempted, NodesProvisioned, NodesReleased, ProvisioningFailed
-from services.provisioner.model import CLEAN_EXITS, GONE, Attempt, AttemptState, Node, Pool, node_id
+from services.provisioner.model import (
+    CLEAN_EXITS,
+    FENCED_EXIT,
+    GONE,
+    Attempt,
+    AttemptState,
+    Node,
+    Pool,
+    node_id,
+)
 from shared.errors import Refused
 
 START_SLACK = timedelta(seconds=10)
@@ -258,7 +267,8 @@ def _is_lost(node: Node, found: Exit) -> bool:
 def _node_lost(attempt: Attempt, node: Node, found: Exit) -> NodeLost:
     how = "vanished" if found.code is None else f"exited with code {found.code}"
     message = f"the runner of node {node.node_id} {how}, expected 0 or 143"
-    return NodeLost(**_who(attempt), node_id=node.node_id, message=message)
+    kind = FailureClass.PLATFORM if found.code == FENCED_EXIT else FailureClass.INFRA
+    return NodeLost(**_who(attempt), node_id=node.node_id, message=message, failure_class=kind)
 
 
 def _node_to_take(attempt: Attempt | None, target: str) -> tuple[Attempt, Node]:

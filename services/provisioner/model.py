@@ -6,10 +6,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from schemas.base import PriceClass
+from schemas.base import DeviceKind, PriceClass
 from schemas.layout import attempt_name
 from schemas.node import AllocatedNode, PoolCapacityChanged
 
+FENCED_EXIT = 70
+"""Of a runner that ended itself because Kafka took nothing from it."""
 CLEAN_EXITS = frozenset({0, 143})
 """A runner that exits so has reported why; any other end is a lost node."""
 
@@ -51,6 +53,9 @@ class Pool:
     """What the pools file said last. An operator's capacity holds until the file says something new."""
     held: int = 0
     """Nodes that attempts hold now."""
+    device: DeviceKind | None = None
+    device_memory_bytes: int | None = None
+    """Of each device."""
 
     @property
     def free(self) -> int:
@@ -65,6 +70,8 @@ class Pool:
             free=self.free,
             devices_per_node=self.devices_per_node,
             price_per_hour=self.price_per_hour,
+            device=self.device,
+            device_memory_bytes=self.device_memory_bytes,
         )
 
 

@@ -1,13 +1,15 @@
 """Environment of the provisioner, and the file of its pools."""
 
 import tomllib
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic_settings import SettingsConfigDict
 
-from schemas.base import PriceClass, Usd
+from schemas.base import DeviceKind, PriceClass, Usd
 from services.provisioner.model import Pool
 from shared.settings import ServiceSettings
 
@@ -16,11 +18,14 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="PROVISIONER_", frozen=True)
 
     pools_file: Path
-    """TOML, one table `[pools.<name>]` each: class, nodes, devices_per_node, price_per_hour."""
+    """TOML, one table `[pools.<name>]` each: class, nodes, devices_per_node, price_per_hour, device,
+    device_memory_gib."""
     nodes_dir: Path
     """Where the local backend keeps a folder for each node."""
     runner_env_file: Path
     """Lines of NAME=value for the environment of every runner: its addresses and keys."""
+    logs_retention: Annotated[timedelta, Field(ge=timedelta(days=30))] = timedelta(days=30)
+    """Of the folders of ended attempts. Their names are used up as long as a message may come again."""
 
 
 class PoolEntry(BaseModel):
@@ -30,6 +35,14 @@ class PoolEntry(BaseModel):
     nodes: NonNegativeInt
     devices_per_node: PositiveInt = 1
     price_per_hour: Usd = Decimal(0)
+    device: DeviceKind | None = None
+    """None lets a training process take what it finds: a GPU that died is then not missed."""
+    device_memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Of each device; jobs that need more are refused at submit."""
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        return None if self.device_memory_gib is None else int(self.device_memory_gib * 2**30)
 
 
 class PoolsFile(BaseModel):
@@ -50,6 +63,8 @@ def parse_pools(text: str) -> dict[str, Pool]:
             entry.devices_per_node,
             entry.price_per_hour,
             file_nodes=entry.nodes,
+            device=entry.device,
+            device_memory_bytes=entry.device_memory_bytes,
         )
         for name, entry in entries.items()
     }

@@ -4,26 +4,30 @@ from collections.abc import Iterable
 
 from asyncpg import Record
 
-from schemas.base import PriceClass
+from schemas.base import DeviceKind, PriceClass
 from services.provisioner.model import Attempt, AttemptState, Node, Pool
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 
 LOCK_POOL = """
-    SELECT name, price_class, nodes, devices_per_node, price_per_hour, file_nodes
+    SELECT name, price_class, nodes, devices_per_node, price_per_hour, file_nodes, device,
+           device_memory_bytes
       FROM pool WHERE name = $1 FOR UPDATE"""
 
 LOCK_POOLS = """
-    SELECT name, price_class, nodes, devices_per_node, price_per_hour, file_nodes
+    SELECT name, price_class, nodes, devices_per_node, price_per_hour, file_nodes, device,
+           device_memory_bytes
       FROM pool ORDER BY name FOR UPDATE"""
 
 COUNT_HELD = "SELECT count(*) FROM node WHERE pool = $1 AND released_at IS NULL"
 
 SAVE_POOL = """
-    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, file_nodes)
-    VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, file_nodes, device,
+                      device_memory_bytes)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (name) DO UPDATE SET price_class = $2, nodes = $3, devices_per_node = $4,
-                                     price_per_hour = $5, file_nodes = $6"""
+                                     price_per_hour = $5, file_nodes = $6, device = $7,
+                                     device_memory_bytes = $8"""
 
 LOCK_ATTEMPT = """
     SELECT job_id, number, tenant, state, pool, price_class, devices_per_node, grace_seconds, start_deadline,
@@ -80,6 +84,8 @@ async def save_pool(conn: Connection, pool: Pool) -> None:
         pool.devices_per_node,
         pool.price_per_hour,
         pool.file_nodes,
+        pool.device,
+        pool.device_memory_bytes,
     )
 
 
@@ -177,7 +183,11 @@ async def _update_node(conn: Connection, node: Node) -> None:
 
 
 def _pool(row: Record, held: int) -> Pool:
-    return Pool(**{**dict(row), "price_class": PriceClass(row["price_class"])}, held=held)
+    kinds = {
+        "price_class": PriceClass(row["price_class"]),
+        "device": row["device"] and DeviceKind(row["device"]),
+    }
+    return Pool(**dict(row) | kinds, held=held)
 
 
 def _attempt(row: Record, nodes: list[Record]) -> Attempt:

@@ -1,7 +1,7 @@
 """The registry: model versions and their lineage, stages, slots."""
 
 from services.registry import handlers
-from services.registry.clients import ArtefactCopies, BaseModelMirror, HuggingFaceHub
+from services.registry.clients import ArtefactCopies, BaseModelMirror, HuggingFaceHub, Limits
 from services.registry.settings import Settings
 from shared.service import Service
 
@@ -12,7 +12,12 @@ def build(settings: Settings | None = None) -> Service:
     handlers.register(
         service,
         mirror=BaseModelMirror(
-            service.objects, HuggingFaceHub(settings.hub_endpoint), scratch=settings.scratch_dir
+            service.objects,
+            HuggingFaceHub(settings.hub_endpoint, settings.hub_token),
+            scratch=settings.scratch_dir,
+            limits=Limits(
+                settings.import_max_files, settings.import_max_file_bytes, settings.import_max_total_bytes
+            ),
         ),
         copies=ArtefactCopies(service.objects, scratch=settings.scratch_dir),
         attempts=settings.copy_attempts,

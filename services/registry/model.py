@@ -6,7 +6,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from schemas.base import BundleRef
+from pydantic import Field
+
+from schemas.base import BundleRef, Value
+from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.evaluation import StageResult
 from schemas.model import Stage
 
@@ -28,6 +31,40 @@ def model_id(job_id: str, digest: str) -> str:
     return f"mv-{job_id}-{digest[:SHORT_DIGEST]}"
 
 
+class Inspection(Value):
+    """What transformers makes of a base model's files, without reading a weight."""
+
+    problem: str = ""
+    """Why nothing can be trained from these files; empty where it can be told from the rest."""
+    family: str = ""
+    architectures: tuple[str, ...] = ()
+    """As config.json names them."""
+    architecture: str = ""
+    """The class that trains it."""
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    takes_attention: bool = False
+    """Whether the class lets its attention be replaced, as serving does."""
+    is_of_text: bool = True
+    """False: it also reads images or sounds."""
+    quantization: str = ""
+    num_layers: int = 0
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    num_experts: int = 0
+    vocab_size: int = 0
+    cache_values_per_token: int = 0
+    loss: LossForm | None = None
+    linears: Mapping[str, tuple[int, int]] = Field(default={})
+    """(outputs, inputs) of each matrix that an adapter can be added to."""
+    written: Mapping[str, tuple[int, ...]] = Field(default={})
+    """Shapes of the trained tensors as a full model's file names them."""
+    missing: tuple[str, ...] = ()
+    """Tensors that the files lack."""
+    converts_names: bool = False
+    rows: Mapping[str, str] = Field(default={})
+    """Kinds of conversations as training rows, each with why it cannot be trained on; empty where it can."""
+
+
 @dataclass(frozen=True)
 class BaseModel:
     """What a base model's name points to now."""
@@ -39,6 +76,9 @@ class BaseModel:
     template_sha256: str
     context_tokens: int
     num_parameters: int
+    training_template_sha256: str | None = None
+    """Of the template that marks the answers in training, where it was registered with one."""
+    capabilities: BaseCapabilities | None = None
 
 
 @dataclass(frozen=True)

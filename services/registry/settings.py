@@ -1,7 +1,9 @@
 """Typed environment of the registry."""
 
 from pathlib import Path
+from typing import Self
 
+from pydantic import PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from shared.settings import ServiceSettings
@@ -13,6 +15,23 @@ class Settings(ServiceSettings):
     scratch_dir: Path
     """Downloads and copies under way; emptied after each."""
     copy_attempts: int = 12
-    """Tries of one copy, with back-off up to 30 s between them, before the artefact is refused."""
+    """How often one copy may fail by itself, with back-off up to 30 s, before the artefact is refused."""
+    import_max_files: PositiveInt = 2_000
+    """Of a base model, in its folder or repository; more are refused before any is copied."""
+    import_max_file_bytes: PositiveInt = 128 * 1024**3
+    """Of one of them."""
+    import_max_total_bytes: PositiveInt = 2 * 1024**4
+    """Of all of them."""
     hub_endpoint: str | None = None
     """Another address than the public hub's, for example a mirror."""
+    hub_token: SecretStr | None = None
+    """For repositories that ask for one; without it the hub is asked as anybody."""
+
+    @model_validator(mode="after")
+    def _file_within_total(self) -> Self:
+        if self.import_max_file_bytes > self.import_max_total_bytes:
+            raise ValueError(
+                f"import_max_file_bytes ({self.import_max_file_bytes}) must not exceed "
+                f"import_max_total_bytes ({self.import_max_total_bytes})"
+            )
+        return self

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
 import asyncpg
 
 from schemas.base import BundleRef
+from schemas.capabilities import BaseCapabilities
 from schemas.evaluation import StageResult
 from schemas.model import Stage
 from services.registry.model import Approval, BaseModel, Generation, Outcome, Slot, Verdict, Version
@@ -20,8 +22,9 @@ KEPT_GENERATIONS = 100
 
 ADD_BASE_VERSION = """
     INSERT INTO base_version (base_sha, manifest_sha256, source, template_sha256, context_tokens,
-                              num_parameters, tensors, registered_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (base_sha) DO NOTHING"""
+                              num_parameters, tensors, registered_at, training_template_sha256, capabilities)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (base_sha) DO UPDATE SET capabilities = excluded.capabilities"""
 
 POINT_BASE_MODEL = """
     INSERT INTO base_model (name, base_sha) VALUES ($1, $2)
@@ -29,7 +32,7 @@ POINT_BASE_MODEL = """
 
 BASE_MODEL = """
     SELECT m.name, v.base_sha, v.manifest_sha256, v.source, v.template_sha256, v.context_tokens,
-           v.num_parameters
+           v.num_parameters, v.training_template_sha256, v.capabilities
       FROM base_model m JOIN base_version v USING (base_sha) WHERE m.name = $1"""
 
 VERSION_COLUMNS = """
@@ -48,6 +51,9 @@ SAVE_VERSION = """
     UPDATE model_version
        SET stage = $3, eval_id = $4, archived_at = $5, verdict = $6, approval = $7, revision = revision + 1
      WHERE model_id = $1 AND revision = $2 RETURNING revision"""
+
+STOP_AUTO_DEPLOY = """
+    UPDATE model_version SET auto_deploy = false, revision = revision + 1 WHERE job_id = $1 AND auto_deploy"""
 
 # A model is named by its id or by its full name. Equal full names are one digest: the furthest is meant.
 VERSION_BY_ANY_NAME = f"""
@@ -75,26 +81,57 @@ SAVE_GENERATION = """
     VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (tenant, slot, number) DO UPDATE SET outcome = excluded.outcome"""
 
+SAVE_REFUSED = """
+    INSERT INTO refused_artefact (job_id, tenant, task) VALUES ($1, $2, $3)
+    ON CONFLICT (job_id) DO UPDATE SET task = excluded.task"""
+
 GENERATIONS = """
     SELECT number, model_id, digest, outcome FROM slot_generation
      WHERE tenant = $1 AND slot = $2 ORDER BY number DESC LIMIT $3"""
 
 
+async def save_refused_artefact(conn: Connection, job_id: str, tenant: str, task: Mapping[str, Any]) -> None:
+    """`task`: the copy that failed."""
+    await conn.execute(SAVE_REFUSED, job_id, tenant, task)
+
+
+async def find_refused_artefact(conn: Connection, job_id: str, tenant: str) -> Mapping[str, Any] | None:
+    query = "SELECT task FROM refused_artefact WHERE job_id = $1 AND tenant = $2"
+    task: Mapping[str, Any] | None = await conn.fetchval(query, job_id, tenant)
+    return task
+
+
+async def forget_refused_artefact(conn: Connection, job_id: str) -> None:
+    await conn.execute("DELETE FROM refused_artefact WHERE job_id = $1", job_id)
+
+
+async def stop_auto_deploy(conn: Connection, job_id: str) -> None:
+    """Of what the job has made so far."""
+    await conn.execute(STOP_AUTO_DEPLOY, job_id)
+
+
 async def find_base_model(conn: Connection, name: str) -> BaseModel | None:
     """What the name points to; it cannot be pointed elsewhere before the caller's transaction ends."""
     row = await conn.fetchrow(f"{BASE_MODEL} FOR SHARE OF m", name)
-    return BaseModel(**dict(row)) if row else None
+    return _base_model(row) if row else None
 
 
 async def find_base_model_for_update(conn: Connection, name: str) -> BaseModel | None:
     row = await conn.fetchrow(f"{BASE_MODEL} FOR UPDATE OF m", name)
-    return BaseModel(**dict(row)) if row else None
+    return _base_model(row) if row else None
 
 
 async def find_base_shapes(conn: Connection, base_sha: str) -> Shapes | None:
     """Shape of each tensor of a base model by name; None if these files were never registered."""
     found = await conn.fetchval("SELECT tensors FROM base_version WHERE base_sha = $1", base_sha)
     return dict(found) if found is not None else None
+
+
+async def find_training_template(conn: Connection, base_sha: str) -> str | None:
+    """sha256 of the template that marks the answers in training; None for a base model without one."""
+    query = "SELECT training_template_sha256 FROM base_version WHERE base_sha = $1"
+    found: str | None = await conn.fetchval(query, base_sha)
+    return found
 
 
 async def base_model_names(conn: Connection) -> list[str]:
@@ -112,6 +149,8 @@ async def save_base_model(conn: Connection, base: BaseModel, shapes: Shapes, *, 
         base.num_parameters,
         {name: list(shape) for name, shape in shapes.items()},
         now,
+        base.training_template_sha256,
+        None if base.capabilities is None else base.capabilities.model_dump(mode="json"),
     )
     await conn.execute(POINT_BASE_MODEL, base.name, base.base_sha)
 
@@ -242,6 +281,13 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
             for known in slot.generations
         ],
     )
+
+
+def _base_model(row: asyncpg.Record) -> BaseModel:
+    columns = dict(row)
+    if columns["capabilities"] is not None:
+        columns["capabilities"] = BaseCapabilities.model_validate(columns["capabilities"])
+    return BaseModel(**columns)
 
 
 def _version(row: asyncpg.Record) -> Version:

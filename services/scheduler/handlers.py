@@ -14,7 +14,7 @@ from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from services.scheduler import store
 from services.scheduler.decide import admission, attempt, commands, dataset, facts, queue
 from services.scheduler.decide.decision import Decision, Policy, View
-from services.scheduler.model import Job, JobState
+from services.scheduler.model import Base, Job, JobState
 from shared.log import get_logger
 from shared.messaging.unit import Unit
 from shared.service import Service
@@ -29,10 +29,11 @@ class Handlers:
     policy: Policy
 
     async def submit(self, command: SubmitJob, unit: Unit) -> None:
+        await store.lock_dataset(unit.conn, command.dataset_id)
         existing = await store.find_job(unit.conn, command.job_id)
         known = await store.find_dataset(unit.conn, command.dataset_id)
-        current_sha = await store.find_base_sha(unit.conn, command.spec.base_model)
-        job = commands.admit(command, existing, known, current_sha=current_sha, now=unit.now)
+        base = await store.find_base(unit.conn, command.spec.base_model)
+        job = commands.admit(command, existing, known, base=base, now=unit.now)
         await store.add_job(unit.conn, job)
         await self._apply(unit, commands.submit(job, await self._view_of_queue(unit, job)))
         await unit.release(f"job:{job.id}")
@@ -55,6 +56,7 @@ class Handlers:
 
     async def dataset(self, news: dataset.News, unit: Unit) -> None:
         for said in dataset.said_by(news):
+            await store.lock_dataset(unit.conn, said.dataset_id)
             if not dataset.supersedes(said, await store.find_dataset(unit.conn, said.dataset_id)):
                 continue
             await store.save_dataset(unit.conn, said)
@@ -90,49 +92,55 @@ class Handlers:
         await self.start_waiting(unit)
 
     async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
-        await store.save_base_model(unit.conn, fact.base_model, fact.new_sha)
+        await store.save_base_model(unit.conn, fact.base_model, Base(fact.new_sha))
         for job in await store.jobs_on_base(unit.conn, fact.stale_sha):
             await self._apply(unit, facts.on_adapters_stale(job, fact, self._view(unit)))
 
     async def base_model_registered(self, fact: BaseModelRegistered, unit: Unit) -> None:
-        await store.save_base_model(unit.conn, fact.name, fact.base_sha)
+        await store.save_base_model(unit.conn, fact.name, Base(fact.base_sha, fact.capabilities))
         for job in await store.jobs_stale_on_base(unit.conn, fact.base_sha):
             await self._apply(unit, facts.on_base_model_registered(job, fact, self._view(unit)))
 
     async def deployment_approved(self, fact: DeploymentApproved, unit: Unit) -> None:
         if fact.job_id is None:
             return  # a person asked for it, no job waits
+        await store.lock_slot(unit.conn, fact.tenant, fact.slot)
         job = await store.get_job(unit.conn, fact.job_id)
         known = await store.find_deployment(unit.conn, fact.tenant, fact.slot)
         await self._apply(unit, facts.on_deployment_approved(job, fact, known, self._view(unit)))
 
     async def deployment(self, fact: DeploymentReady | DeploymentFailed, unit: Unit) -> None:
         answer = facts.deployment_of(fact)
+        await store.lock_slot(unit.conn, answer.tenant, answer.slot)
         await store.save_deployment(unit.conn, answer)
         for job in await store.jobs_waiting_for(unit.conn, answer):
             await self._apply(unit, facts.on_deployment(job, answer, self._view(unit)))
 
-    async def start_waiting(self, unit: Unit) -> None:
-        """Start who is next while nodes are free. The ledger's lock makes two of these take turns."""
-        if not await store.is_anyone_queued(unit.conn):
-            return
-        await store.lock_ledger(unit.conn)
-        while await self._start_round(unit) == queue.GRANTS_OF_A_ROUND:
-            """There may be more."""
+    async def start_waiting(self, unit: Unit) -> bool:
+        """Start who is next while nodes are free; whether there may be more.
 
-    async def _start_round(self, unit: Unit) -> int:
-        """How many jobs got nodes."""
+        The ledger's lock makes rounds take turns.
+        """
+        if not await store.is_anyone_queued(unit.conn):
+            return False
+        await store.lock_ledger(unit.conn)
         ledger = await store.get_ledger(unit.conn)
-        at_most = min(ledger.free, queue.GRANTS_OF_A_ROUND)
-        if at_most == 0:
-            return 0
-        waiting = await store.candidates(unit.conn, now=unit.now, of_each_kind=at_most)
-        started = 0
-        for grant in queue.grants(waiting, ledger, now=unit.now):
-            if job := await store.find_queued_job(unit.conn, grant.job_id):
-                await self._apply(unit, attempt.begin(job, grant.placement, self._view(unit)))
-                started += 1
-        return started
+        if not ledger.free:
+            return False
+        waiting = await store.candidates(unit.conn, now=unit.now, at_most=queue.GRANTS_OF_A_ROUND)
+        grants = queue.Round(waiting, ledger, now=unit.now)
+        for _ in range(queue.GRANTS_OF_A_ROUND):
+            grant = grants.next()
+            if grant is None:
+                return False
+            await self._begin(unit, grant)
+            if follower := await store.find_follower(unit.conn, grant.candidate, now=unit.now):
+                grants.add(follower)
+        return True
+
+    async def _begin(self, unit: Unit, grant: queue.Grant) -> None:
+        if job := await store.find_queued_job(unit.conn, grant.candidate.job_id):
+            await self._apply(unit, attempt.begin(job, grant.placement, self._view(unit)))
 
     async def _apply(self, unit: Unit, decision: Decision) -> None:
         if decision.ignored:
@@ -182,8 +190,10 @@ def register(service: Service, policy: Policy, *, look_every: timedelta) -> None
     service.on(DeploymentFailed, handlers.deployment)
 
     async def look_at_queue() -> None:
-        """For back-offs that end, of which nobody sends news."""
-        async with service.unit() as unit:
-            await handlers.start_waiting(unit)
+        """For back-offs that end, of which nobody sends news, and for what a round of a message left."""
+        is_full = True
+        while is_full:
+            async with service.unit() as unit:
+                is_full = await handlers.start_waiting(unit)
 
-    service.every(look_every, look_at_queue)
+    service.every(look_every, look_at_queue, singleton=True)

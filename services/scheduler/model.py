@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 from schemas.artefacts import DatasetCounts, DatasetFiles
-from schemas.base import BundleRef, DatasetRef, FailureClass, PriceClass
+from schemas.base import BundleRef, DatasetRef, DeviceKind, FailureClass, PriceClass
+from schemas.capabilities import BaseCapabilities
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec
 from shared.errors import Rejected
@@ -35,7 +36,7 @@ ALLOWED: Mapping[JobState, frozenset[JobState]] = {
         {JobState.EVALUATING, JobState.PAUSED, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
     ),
     JobState.PAUSED: frozenset({JobState.VALIDATING, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}),
-    JobState.EVALUATING: frozenset({JobState.SUCCEEDED}),
+    JobState.EVALUATING: frozenset({JobState.SUCCEEDED, JobState.CANCELLED}),
     JobState.SUCCEEDED: frozenset(),
     JobState.FAILED: frozenset(),
     JobState.CANCELLED: frozenset(),
@@ -52,13 +53,17 @@ class IllegalTransition(Rejected):
 REQUEUE_BUDGET: Mapping[FailureClass, int | None] = {
     FailureClass.PREEMPTED: None,
     FailureClass.INFRA: 5,
+    FailureClass.PLATFORM: None,
     FailureClass.INTERNAL: 2,
     FailureClass.NUMERIC: 0,
-    FailureClass.OOM: 0,
+    # With activations computed again, where the recipe left that open.
+    FailureClass.OOM: 1,
     FailureClass.USER: 0,
     FailureClass.CANCELLED: 0,
 }
 """How many times a job is requeued by itself after a failure of the class; None: as often as it takes."""
+REFILLED_BY_PROGRESS = frozenset({FailureClass.INFRA, FailureClass.PLATFORM})
+"""Counted anew after an attempt that left a newer verified bundle than it began from."""
 
 
 class DatasetState(StrEnum):
@@ -79,6 +84,15 @@ SUPERSEDES: Mapping[DatasetState, frozenset[DatasetState | None]] = {
     DatasetState.DELETED: frozenset({None, *DatasetState} - {DatasetState.DELETED}),
 }
 """What may be said of a dataset after what; None: nothing was said before."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a base model's name points to."""
+
+    sha: str
+    capabilities: BaseCapabilities | None = None
+    """None where nobody has said."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,11 @@ class Plan:
     suites: Mapping[str, str]
     kept_leaks: Mapping[str, int] = field(default_factory=dict)
 
+    def with_recomputing(self) -> Self:
+        """For less memory. The identity stays: what is computed again is the same."""
+        recipe = self.spec.recipe.model_copy(update={"gradient_checkpointing": True})
+        return replace(self, spec=self.spec.model_copy(update={"recipe": recipe}))
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -121,6 +140,7 @@ class Placement:
     price_class: PriceClass
     nodes: int
     devices_per_node: int
+    device: DeviceKind | None = None
 
 
 @dataclass(frozen=True)
@@ -311,8 +331,24 @@ class Job:
         return self.spec.resources.grace_seconds
 
     def may_requeue(self, failure_class: FailureClass) -> bool:
+        if failure_class is FailureClass.OOM and not self._may_recompute:
+            return False
         budget = REQUEUE_BUDGET[failure_class]
-        return budget is None or self.requeues.get(failure_class, 0) < budget
+        return budget is None or self.requeued(failure_class) < budget
+
+    def requeued(self, failure_class: FailureClass) -> int:
+        """How often for this class; since the job got on last, where that refills its budget."""
+        is_refilled = failure_class in REFILLED_BY_PROGRESS and self._has_progressed
+        return 0 if is_refilled else self.requeues.get(failure_class, 0)
+
+    @property
+    def _has_progressed(self) -> bool:
+        return self.run is not None and self.resume is not None and self.resume != self.run.resume
+
+    @property
+    def _may_recompute(self) -> bool:
+        recipe = self.plan.spec.recipe if self.plan else None
+        return recipe is not None and recipe.gradient_checkpointing_auto and not recipe.gradient_checkpointing
 
     def is_judged(self, bundle: BundleRef) -> bool:
         return bundle in self.verified or bundle in self.corrupt

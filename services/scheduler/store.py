@@ -7,12 +7,14 @@ from datetime import datetime
 from asyncpg import Record
 from pydantic import TypeAdapter
 
-from schemas.base import BundleRef, FailureClass, PriceClass
+from schemas.base import BundleRef, DeviceKind, FailureClass, PriceClass
+from schemas.capabilities import BaseCapabilities
 from schemas.envelope import Envelope
 from schemas.specification import JobSpec, Tier
 from services.scheduler.decide.queue import Candidate, Ledger, Pool
 from services.scheduler.model import (
     Attempt,
+    Base,
     Dataset,
     Deployment,
     Evaluation,
@@ -24,7 +26,7 @@ from services.scheduler.model import (
     Stop,
 )
 from shared.errors import ParentUnknown, StaleWrite
-from shared.postgres.database import Connection
+from shared.postgres.database import Connection, lock_name
 
 SPEC = TypeAdapter(JobSpec)
 PLAN: TypeAdapter[Plan | None] = TypeAdapter(Plan | None)
@@ -47,7 +49,8 @@ FIND_JOB = """
 LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
 
 FIND_ATTEMPT = """
-    SELECT number, pool, price_class, nodes, devices_per_node, resume, scheduled_at, start_deadline, facts, stop
+    SELECT number, pool, price_class, nodes, devices_per_node, device, resume, scheduled_at, start_deadline, facts,
+           stop
       FROM attempt WHERE job_id = $1 AND number = $2"""
 
 ADD_JOB = """
@@ -63,8 +66,8 @@ SAVE_JOB = """
 
 SAVE_ATTEMPT = """
     INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, resume, scheduled_at,
-                         start_deadline, facts, stop, tenant)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                         start_deadline, facts, stop, tenant, device)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
 
 FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
@@ -82,8 +85,9 @@ JOBS_STALE_ON_BASE = """
     SELECT id FROM job WHERE base_sha = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
        AND evaluation -> 'denial' ->> 'stale_base' = 'true' ORDER BY id"""
 SAVE_BASE_MODEL = """
-    INSERT INTO base_model (name, base_sha) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET base_sha = $2"""
-FIND_BASE_SHA = "SELECT base_sha FROM base_model WHERE name = $1 FOR SHARE"
+    INSERT INTO base_model (name, base_sha, capabilities) VALUES ($1, $2, $3)
+    ON CONFLICT (name) DO UPDATE SET base_sha = $2, capabilities = $3"""
+FIND_BASE = "SELECT base_sha, capabilities FROM base_model WHERE name = $1 FOR SHARE"
 JOBS_WAITING_FOR_SLOT = """
     SELECT id FROM job WHERE state = 'evaluating' AND tenant = $1 AND evaluation -> 'approval' ->> 'slot' = $2
      ORDER BY id"""
@@ -95,29 +99,39 @@ FIND_DUPLICATE = """
      ORDER BY submitted_at, id LIMIT 1"""
 
 LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
-POOLS = "SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at FROM pool"
+POOLS = """
+    SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
+      FROM pool"""
 NODES_HELD = """
     SELECT pool, tenant, sum(nodes) AS nodes FROM attempt WHERE freed_at IS NULL GROUP BY pool, tenant"""
 SAVE_POOL = """
-    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at)
-    VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device,
+                      device_memory_bytes)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (name) DO UPDATE
-       SET price_class = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6"""
+       SET price_class = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6, device = $7,
+           device_memory_bytes = $8"""
 
-# From kind to kind by the index: a queue of any length costs as much as it has kinds.
-CANDIDATES = """
+WAITING = """
+    id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before, turned_away
+      FROM job WHERE state = 'queued'"""
+IS_DUE = "(not_before IS NULL OR not_before <= $1)"
+
+# From kind to kind by the index: a queue of any length costs as much as it has kinds. Those that were turned away
+# differ in more than age, though they are one kind.
+CANDIDATES = f"""
     WITH RECURSIVE waiting AS (
-        (SELECT kind FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
+        (SELECT kind, turned_away <> '{{}}' AS differ FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
         UNION ALL
-        SELECT (SELECT kind FROM job WHERE state = 'queued' AND kind > waiting.kind ORDER BY kind LIMIT 1)
-          FROM waiting WHERE waiting.kind IS NOT NULL)
+        SELECT following.kind, following.differ FROM waiting CROSS JOIN LATERAL (
+            SELECT kind, turned_away <> '{{}}' AS differ FROM job
+             WHERE state = 'queued' AND kind > waiting.kind ORDER BY kind LIMIT 1) AS following)
     SELECT oldest.* FROM waiting CROSS JOIN LATERAL (
-        SELECT id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before,
-               turned_away
-          FROM job
-         WHERE state = 'queued' AND job.kind = waiting.kind AND (not_before IS NULL OR not_before <= $1)
-         ORDER BY queued_at, id LIMIT $2) AS oldest
-     ORDER BY queued_at, id"""
+        SELECT {WAITING} AND job.kind = waiting.kind AND {IS_DUE}
+         ORDER BY queued_at, id LIMIT CASE WHEN waiting.differ THEN $2::bigint ELSE 1 END) AS oldest"""
+FIND_FOLLOWER = f"""
+    SELECT {WAITING} AND {IS_DUE} AND kind = (SELECT kind FROM job WHERE id = $2) AND (queued_at, id) > ($3, $2)
+     ORDER BY queued_at, id LIMIT 1"""
 IS_ANYONE_QUEUED = "SELECT EXISTS (SELECT FROM job WHERE state = 'queued')"
 
 FIND_DEPLOYMENT = """
@@ -127,6 +141,8 @@ SAVE_DEPLOYMENT = """
     ON CONFLICT (tenant, slot) DO UPDATE SET generation = $3, is_ready = $4, message = $5
      WHERE known.generation <= $3"""
 
+PRUNE_IGNORED = """
+    DELETE FROM ignored WHERE id = ANY(ARRAY(SELECT id FROM ignored WHERE at < now() - $1::interval LIMIT $2))"""
 RECORD_IGNORED = "INSERT INTO ignored (job_id, event_id, type, reason, at) VALUES ($1, $2, $3, $4, $5)"
 
 
@@ -205,12 +221,23 @@ async def _save_attempt(conn: Connection, job: Job, run: Attempt) -> None:
         FACTS.dump_python(run.facts, mode="json"),
         STOP.dump_python(run.stop, mode="json"),
         job.tenant,
+        run.placement.device,
     )
 
 
 async def free_nodes(conn: Connection, job_id: str, attempt: int, *, at: datetime) -> None:
     """Of any attempt, whatever the job's state."""
     await conn.execute(FREE_NODES, job_id, attempt, at)
+
+
+async def lock_dataset(conn: Connection, dataset_id: str) -> None:
+    """A dataset's answer and the submission on it come on two topics."""
+    await lock_name(conn, f"scheduler dataset {dataset_id}")
+
+
+async def lock_slot(conn: Connection, tenant: str, slot: str) -> None:
+    """An approval for a slot and serving's answer come on two topics."""
+    await lock_name(conn, f"scheduler slot {tenant}/{slot}")
 
 
 async def find_dataset(conn: Connection, dataset_id: str) -> Dataset | None:
@@ -228,14 +255,18 @@ async def jobs_on_dataset(conn: Connection, dataset_id: str) -> list[Job]:
     return await _jobs(conn, await conn.fetch(JOBS_ON_DATASET, dataset_id))
 
 
-async def save_base_model(conn: Connection, name: str, base_sha: str) -> None:
-    await conn.execute(SAVE_BASE_MODEL, name, base_sha)
+async def save_base_model(conn: Connection, name: str, base: Base) -> None:
+    capabilities = None if base.capabilities is None else base.capabilities.model_dump(mode="json")
+    await conn.execute(SAVE_BASE_MODEL, name, base.sha, capabilities)
 
 
-async def find_base_sha(conn: Connection, name: str) -> str | None:
+async def find_base(conn: Connection, name: str) -> Base | None:
     """What the name points to until the caller's transaction ends; None where nobody has said."""
-    found: str | None = await conn.fetchval(FIND_BASE_SHA, name)
-    return found
+    row = await conn.fetchrow(FIND_BASE, name)
+    if row is None:
+        return None
+    found = row["capabilities"]
+    return Base(row["base_sha"], None if found is None else BaseCapabilities.model_validate(found))
 
 
 async def jobs_on_base(conn: Connection, base_sha: str) -> list[Job]:
@@ -283,6 +314,8 @@ async def save_pool(conn: Connection, pool: Pool) -> None:
         pool.devices_per_node,
         pool.price_per_hour,
         pool.changed_at,
+        pool.device,
+        pool.device_memory_bytes,
     )
 
 
@@ -290,9 +323,17 @@ async def is_anyone_queued(conn: Connection) -> bool:
     return bool(await conn.fetchval(IS_ANYONE_QUEUED))
 
 
-async def candidates(conn: Connection, *, now: datetime, of_each_kind: int) -> list[Candidate]:
-    """The oldest jobs of each kind that do not back off; those behind them cannot start before them."""
-    return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, of_each_kind)]
+async def candidates(conn: Connection, *, now: datetime, at_most: int) -> list[Candidate]:
+    """The oldest job of each kind that does not back off, and up to `at_most` of a kind that was turned away."""
+    return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, at_most)]
+
+
+async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime) -> Candidate | None:
+    """The next of its kind. Those that were turned away are all known as candidates."""
+    if candidate.turned_away:
+        return None
+    row = await conn.fetchrow(FIND_FOLLOWER, now, candidate.job_id, candidate.queued_at)
+    return _candidate(row) if row else None
 
 
 async def find_deployment(conn: Connection, tenant: str, slot: str) -> Deployment | None:
@@ -352,7 +393,11 @@ def _attempt(row: Record) -> Attempt:
     return Attempt(
         number=row["number"],
         placement=Placement(
-            row["pool"], PriceClass(row["price_class"]), row["nodes"], row["devices_per_node"]
+            row["pool"],
+            PriceClass(row["price_class"]),
+            row["nodes"],
+            row["devices_per_node"],
+            _device(row),
         ),
         resume=BUNDLE.validate_python(row["resume"]),
         scheduled_at=row["scheduled_at"],
@@ -370,8 +415,14 @@ def _pool(row: Record, booked: int) -> Pool:
         devices_per_node=row["devices_per_node"],
         price_per_hour=row["price_per_hour"],
         changed_at=row["changed_at"],
+        device=_device(row),
+        device_memory_bytes=row["device_memory_bytes"],
         booked=booked,
     )
+
+
+def _device(row: Record) -> DeviceKind | None:
+    return None if row["device"] is None else DeviceKind(row["device"])
 
 
 def _candidate(row: Record) -> Candidate:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -102,6 +102,37 @@ class Slot:
     def is_wanted(self) -> bool:
         return self.state in (SlotState.PENDING, SlotState.READY)
 
+    @property
+    def wanted(self) -> Mapping[str, "Wanted"]:
+        """What requests reach and what they shall reach, by served name."""
+        wanted = {}
+        if self.route is not None:
+            wanted[self.route.servable.served_name] = Wanted(self.route.servable, is_pending=False)
+        if self.desired is not None and self.is_wanted:
+            is_pending = self.state is SlotState.PENDING
+            wanted[self.desired.served_name] = Wanted(self.desired, is_pending=is_pending)
+        return wanted
+
+
+@dataclass(frozen=True)
+class Wanted:
+    servable: Servable
+    is_pending: bool
+    """Not told to be served yet."""
+
+
+@dataclass(frozen=True)
+class WantedOfGroup:
+    """By served name, in the order in which to load them."""
+
+    servables: Mapping[str, Servable]
+    pending: frozenset[str]
+
+    @classmethod
+    def of(cls, wanted: Sequence[Wanted]) -> Self:
+        servables = {each.servable.served_name: each.servable for each in wanted}
+        return cls(servables, frozenset(each.servable.served_name for each in wanted if each.is_pending))
+
 
 @dataclass(frozen=True)
 class Retired:
@@ -181,9 +212,13 @@ class Group:
     base_names: tuple[str, ...] = ()
     """Registered names of the base model; the first is what the replica calls it."""
     adapters: Mapping[str, Servable] = field(default_factory=dict)
-    """What shall be loaded, by served name."""
+    """What shall be loaded, by served name, in this order."""
+    pending: frozenset[str] = frozenset()
+    """Served names that somebody waits for."""
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     """What is lent a place, by served name."""
+    adapter_layers: tuple[str, ...] | None = None
+    """Last parts of the names of the layers that adapters are on; None: all that vLLM knows, empty: no adapters."""
     num_replicas: int = 0
 
     @property
@@ -201,3 +236,5 @@ class Failure:
 
     code: Literal["load", "probe", "replica", "stale", "rank", "full"]
     reason: str
+    is_final: bool = False
+    """It is not tried again."""

@@ -40,9 +40,10 @@ class Settings(ServiceSettings):
     """False on a GPU."""
     one_process: bool = True
     max_loras: PositiveInt = 8
-    """Adapters in one batch, the identity adapter included."""
+    """Adapters in one batch."""
     max_cpu_loras: PositiveInt = 64
     max_model_len: PositiveInt | None = None
+    """Longest request with its answer, in tokens; None: the model's context, or what the cache holds of it."""
     max_num_seqs: PositiveInt = 32
     cache_mib: PositiveInt = 256
     """Memory for keys and values of requests under way."""

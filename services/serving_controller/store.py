@@ -1,7 +1,7 @@
 """SQL of the serving controller; the only file that knows its columns."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,9 +17,11 @@ from services.serving_controller.model import (
     Servable,
     Slot,
     SlotState,
+    Wanted,
+    WantedOfGroup,
 )
 from shared.errors import StaleWrite
-from shared.postgres.database import Connection
+from shared.postgres.database import Connection, lock_name
 
 SLOTS = "SELECT tenant, name, generation, state, desired, route, served, revision FROM slot"
 
@@ -29,13 +31,43 @@ ON_BASE = """
     ORDER BY tenant, name FOR UPDATE"""
 
 ADD_SLOT = """
-    INSERT INTO slot (tenant, name, generation, state, served, groups) VALUES ($1, $2, 0, 'withdrawn', '{}', '{}')
+    INSERT INTO slot (tenant, name, generation, state, served) VALUES ($1, $2, 0, 'withdrawn', '{}')
     ON CONFLICT DO NOTHING"""
 
 SAVE_SLOT = """
-    UPDATE slot SET generation = $3, state = $4, desired = $5, route = $6, served = $7, groups = $8,
-                    revision = revision + 1
-     WHERE tenant = $1 AND name = $2 AND revision = $9 RETURNING revision"""
+    UPDATE slot SET generation = $3, state = $4, desired = $5, route = $6, served = $7, revision = revision + 1
+     WHERE tenant = $1 AND name = $2 AND revision = $8 RETURNING revision"""
+
+# Returns the groups of which something else is wanted than before.
+SAVE_WANTED = """
+    WITH now_wanted AS (
+        SELECT served_name, group_name, servable, is_pending FROM jsonb_to_recordset($3)
+            AS wanted (served_name text, group_name text, servable jsonb, is_pending boolean)),
+    gone AS (
+        DELETE FROM wanted WHERE tenant = $1 AND slot = $2
+           AND served_name NOT IN (SELECT served_name FROM now_wanted) RETURNING group_name),
+    kept AS (
+        INSERT INTO wanted (tenant, slot, served_name, group_name, servable, is_pending)
+        SELECT $1, $2, served_name, group_name, servable, is_pending FROM now_wanted
+        ON CONFLICT (tenant, slot, served_name) DO UPDATE SET is_pending = excluded.is_pending, since = now()
+         WHERE wanted.is_pending <> excluded.is_pending RETURNING group_name)
+    INSERT INTO wanted_group (name) SELECT group_name FROM gone UNION SELECT group_name FROM kept ORDER BY 1
+    ON CONFLICT (name) DO UPDATE SET version = nextval('version') RETURNING name"""
+
+FORGET_GROUPS = """
+    DELETE FROM wanted_group WHERE name = ANY($1)
+       AND NOT EXISTS (SELECT FROM wanted WHERE wanted.group_name = wanted_group.name)"""
+
+WANTED = """
+    SELECT served_name, servable, is_pending FROM wanted WHERE group_name = $1
+     ORDER BY is_pending DESC, since DESC, served_name"""
+
+GROUPS = "SELECT name, version FROM wanted_group"
+REPLICA_VERSIONS = "SELECT replica_id, version FROM replica"
+
+SERVING = """
+    WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE group_name = $1 AND served_name = ANY($2))
+    ORDER BY tenant, name FOR UPDATE"""
 
 SAVE_RETIRED = """
     INSERT INTO retired (served_name, servable, keep_until) VALUES ($1, $2, $3)
@@ -51,7 +83,7 @@ SAVE_REPLICA = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     ON CONFLICT (replica_id) DO UPDATE SET group_name = $2, base_sha = $3, phase = $4, incarnation = $5, url = $6,
         started_at = $7, max_rank = $8, served_base = $9, announced = $10, loaded = $11, failures = $12,
-        not_before = $13, reason = $14"""
+        not_before = $13, reason = $14, version = nextval('version')"""
 
 SAVE_CANDIDATE = """
     INSERT INTO candidate (eval_id, servable, until, command_id, host) VALUES ($1, $2, $3, $4, $5)
@@ -62,38 +94,54 @@ CANDIDATES = "SELECT eval_id, servable, until, command_id, host FROM candidate"
 HAS_READY_REPLICA = "SELECT EXISTS (SELECT FROM replica WHERE group_name = $1 AND phase = 'ready')"
 
 
+SAVE_BASE_MODEL = """
+    INSERT INTO base_model (name, base_sha, adapter_layers) VALUES ($1, $2, $3)
+    ON CONFLICT (name) DO UPDATE SET base_sha = $2, adapter_layers = $3"""
+
+
 @dataclass(frozen=True)
 class View:
-    """All that a round needs to know."""
+    """All that a look begins with, and of what is long its versions."""
 
-    slots: tuple[Slot, ...]
+    versions: Mapping[str, int]
+    """Of what is wanted, by group."""
+    replica_versions: Mapping[str, int]
     retired: tuple[Retired, ...]
     base_models: Mapping[str, str]
     """sha by registered name."""
-    replicas: tuple[Replica, ...]
     candidates: tuple[Candidate, ...] = ()
+    adapter_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By sha of base models whose adapters are not on all layers; empty where there are none."""
 
 
 async def load_view(conn: Connection) -> View:
-    bases = await conn.fetch("SELECT name, base_sha FROM base_model")
+    bases = await conn.fetch("SELECT name, base_sha, adapter_layers FROM base_model")
     retired = await conn.fetch("SELECT servable, keep_until FROM retired")
     return View(
-        slots=tuple(_slot(row) for row in await conn.fetch(SLOTS)),
+        versions={row["name"]: row["version"] for row in await conn.fetch(GROUPS)},
+        replica_versions={row["replica_id"]: row["version"] for row in await conn.fetch(REPLICA_VERSIONS)},
         retired=tuple(Retired(Servable(**row["servable"]), row["keep_until"]) for row in retired),
         base_models={row["name"]: row["base_sha"] for row in bases},
-        replicas=tuple(_replica(row) for row in await conn.fetch(REPLICAS)),
         candidates=tuple(_candidate(row) for row in await conn.fetch(CANDIDATES)),
+        adapter_layers={
+            row["base_sha"]: tuple(row["adapter_layers"])
+            for row in bases
+            if row["adapter_layers"] is not None
+        },
     )
 
 
-async def save_base_model(conn: Connection, name: str, base_sha: str) -> None:
+async def save_base_model(
+    conn: Connection, name: str, base_sha: str, *, adapter_layers: Sequence[str] | None = None
+) -> None:
     """The name points there from now on, so that nothing on it is stale any more."""
-    await conn.execute(
-        "INSERT INTO base_model (name, base_sha) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET base_sha = $2",
-        name,
-        base_sha,
-    )
+    await conn.execute(SAVE_BASE_MODEL, name, base_sha, adapter_layers)
     await conn.execute("DELETE FROM stale_base WHERE base_model = $1 AND base_sha = $2", name, base_sha)
+
+
+async def lock_base_model(conn: Connection, base_model: str) -> None:
+    """An approval and AdaptersStale have other keys, so two processes may handle them at once."""
+    await lock_name(conn, f"serving_controller base model {base_model}")
 
 
 async def save_stale(conn: Connection, base_model: str, base_sha: str) -> None:
@@ -130,10 +178,16 @@ async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
     return _slot(row)
 
 
-async def slots_of_group(conn: Connection, group: str) -> list[Slot]:
-    """Slots that are or shall be served by the group, locked."""
-    rows = await conn.fetch(f"{SLOTS} WHERE $1 = ANY(groups) ORDER BY tenant, name FOR UPDATE", group)
-    return [_slot(row) for row in rows]
+async def wanted_of_group(conn: Connection, group: str) -> WantedOfGroup | None:
+    """What somebody waits for first, then by how recently it was asked for; None where nothing is wanted any more."""
+    rows = await conn.fetch(WANTED, group)
+    wanted = [Wanted(Servable(**row["servable"]), row["is_pending"]) for row in rows]
+    return WantedOfGroup.of(wanted) if wanted else None
+
+
+async def slots_serving(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
+    """Slots that serve or shall serve one of these, locked."""
+    return [_slot(row) for row in await conn.fetch(f"{SLOTS} {SERVING}", group, list(served_names))]
 
 
 async def slots_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Slot]:
@@ -144,7 +198,6 @@ async def slots_on_base(conn: Connection, base_model: str, base_sha: str) -> lis
 
 async def save_slot(conn: Connection, slot: Slot) -> None:
     """Raises StaleWrite if someone wrote it since it was read."""
-    servables = [slot.desired, slot.route.servable if slot.route else None]
     written = await conn.fetchval(
         SAVE_SLOT,
         slot.tenant,
@@ -154,11 +207,13 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
         asdict(slot.desired) if slot.desired else None,
         _route_json(slot.route) if slot.route else None,
         sorted(slot.served),
-        sorted({servable.group for servable in servables if servable}),
         slot.revision,
     )
     if written is None:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")
+    changed = await conn.fetch(SAVE_WANTED, slot.tenant, slot.name, _wanted_json(slot))
+    if changed:
+        await conn.execute(FORGET_GROUPS, [row["name"] for row in changed])
 
 
 async def save_retired(conn: Connection, retired: Retired) -> None:
@@ -221,6 +276,10 @@ async def save_replica(conn: Connection, replica: Replica) -> None:
     )
 
 
+async def replicas(conn: Connection) -> tuple[Replica, ...]:
+    return tuple(_replica(row) for row in await conn.fetch(REPLICAS))
+
+
 async def forget_replica(conn: Connection, replica_id: str) -> None:
     await conn.execute("DELETE FROM replica WHERE replica_id = $1", replica_id)
 
@@ -236,6 +295,18 @@ def _slot(row: asyncpg.Record) -> Slot:
         served=frozenset(row["served"]),
         revision=row["revision"],
     )
+
+
+def _wanted_json(slot: Slot) -> list[dict[str, Any]]:
+    return [
+        {
+            "served_name": name,
+            "group_name": wanted.servable.group,
+            "servable": asdict(wanted.servable),
+            "is_pending": wanted.is_pending,
+        }
+        for name, wanted in slot.wanted.items()
+    ]
 
 
 def _route_json(route: Route) -> dict[str, Any]:

@@ -6,11 +6,16 @@ from schemas.node import NodesProvisioned, NodesReleased
 from schemas.training import StepsRecorded
 from services.tracker import decide, store
 from services.tracker.decide import AttemptEnded
+from shared.errors import Rejected
 from shared.messaging.unit import Unit
 from shared.service import Service
 
 
 async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
+    """A runner's claim: it counts for an attempt that has nodes, and for the tenant that the attempt is of."""
+    tenant = await store.tenant_of(unit.conn, event.job_id, event.attempt)
+    if event.tenant != tenant:
+        raise Rejected(f"{event.job_id} is of tenant {tenant}, found {event.tenant}")
     await store.save_steps(unit.conn, event.job_id, event.tenant, event.attempt, event.steps)
 
 
@@ -24,6 +29,7 @@ async def nodes_provisioned(event: NodesProvisioned, unit: Unit) -> None:
         price_class=event.price_class,
         began_at=min((node.allocated_at for node in event.nodes), default=unit.now),
     )
+    await unit.release(store.name_of(event.job_id, event.attempt))
 
 
 async def nodes_released(event: NodesReleased, unit: Unit) -> None:

@@ -10,6 +10,7 @@ from schemas.cost import CostAccrued
 from schemas.node import NodesReleased
 from schemas.training import StepMetrics
 from services.tracker.decide import Ending
+from shared.errors import ParentUnknown
 from shared.postgres.database import Connection
 
 # A resumed run records some steps again: per step the highest attempt wins.
@@ -20,6 +21,7 @@ SAVE_STEP = """
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, time = $5, loss = $6, learning_rate = $7,
         grad_norm = $8, num_tokens = $9, tokens_per_second = $10, memory_bytes = $11, epoch = $12, mfu = $13
      WHERE step.attempt <= $3"""
+TENANT_OF = "SELECT tenant FROM cost WHERE job_id = $1 AND attempt = $2"
 # An attempt's row is made by whichever of its three facts comes first.
 SAVE_HELD = """
     INSERT INTO cost (job_id, attempt, tenant, pool, price_class, began_at) VALUES ($1, $2, $3, $4, $5, $6)
@@ -41,6 +43,19 @@ FIND_CHARGE = """
 TOTALS = """
     SELECT sum(cost) AS total, coalesce(sum(cost) FILTER (WHERE is_charged), 0) AS charged_total
       FROM cost WHERE job_id = $1 AND is_ended AND until IS NOT NULL"""
+
+
+def name_of(job_id: str, attempt: int) -> str:
+    """What the steps of an attempt wait for until its nodes were provisioned."""
+    return f"attempt:{job_id}/{attempt}"
+
+
+async def tenant_of(conn: Connection, job_id: str, attempt: int) -> str:
+    """Whose attempt it is. Raises ParentUnknown where nobody provisioned it."""
+    tenant: str | None = await conn.fetchval(TENANT_OF, job_id, attempt)
+    if tenant is None:
+        raise ParentUnknown(name_of(job_id, attempt))
+    return tenant
 
 
 async def save_steps(

@@ -2,14 +2,13 @@
 
 from services.trainer_agent import handlers
 from services.trainer_agent.settings import Settings
-from shared.clock import utc_now
 from shared.service import Service
 
 
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("trainer_agent", settings)
-    handlers.register(service, awake_since=utc_now())
+    handlers.register(service)
     return service
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from schemas.base import FailureClass, Message
 from schemas.job import JobScheduled, JobStopping, StopReason
+from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.training import (
-    AttemptMessage,
     BundleUploaded,
     CheckpointWritten,
+    RunnerPrepared,
+    RunnerReport,
     RunnerStarted,
     RunnerStopped,
     StartTraining,
@@ -22,11 +24,12 @@ from schemas.training import (
     StopTraining,
     TrainingCompleted,
     TrainingFailed,
+    TrainingPrepared,
     TrainingResumed,
     TrainingStarted,
     TrainingStopped,
 )
-from services.trainer_agent.model import Attempt, AttemptState, Runner, Stop
+from services.trainer_agent.model import Attempt, AttemptState, Claim, Runner, Stop
 
 SILENCE = timedelta(seconds=30)
 """A runner heard of less recently than this has gone. It kills itself after half of it."""
@@ -51,7 +54,7 @@ class Decision:
 
 
 def on_job_scheduled(attempt: Attempt, event: JobScheduled) -> Decision:
-    return _start_if_complete(replace(attempt, order=event))
+    return Decision(replace(attempt, order=event))
 
 
 def on_superseded(attempt: Attempt) -> Decision:
@@ -70,9 +73,35 @@ def on_job_stopping(attempt: Attempt, event: JobStopping) -> Decision:
     return Decision(stopping, (_stop_directive(stopping, stop),))
 
 
-def on_nodes_released(attempt: Attempt) -> Decision:
-    released = replace(attempt, nodes_released=True)
+def on_nodes_provisioned(attempt: Attempt, event: NodesProvisioned) -> Decision:
+    return Decision(replace(attempt, nodes=_ids(event.nodes)))
+
+
+def on_provisioning_failed(attempt: Attempt) -> Decision:
+    """It has no nodes: what their runners claimed until they were removed counts for nothing."""
+    return Decision(replace(attempt, nodes=()))
+
+
+def on_nodes_released(attempt: Attempt, event: NodesReleased) -> Decision:
+    nodes = _ids(event.nodes) if attempt.nodes is None else attempt.nodes
+    released = replace(attempt, nodes=nodes, nodes_released=True)
     return Decision(released, read_reports=Purpose.RELEASE if released.is_open else None)
+
+
+def on_claim(attempt: Attempt, claim: Claim, *, now: datetime, newest: int) -> Decision:
+    """`newest`: number of the job's newest attempt."""
+    match claim.report:
+        case RunnerStarted() as started:
+            return on_runner_started(attempt, started, report_id=claim.event_id, now=now, newest=newest)
+        case RunnerPrepared() as prepared:
+            return on_runner_prepared(attempt, prepared, newest=newest)
+        case StepReached() as reached:
+            return on_step_reached(attempt, reached, newest=newest)
+        case BundleUploaded() as uploaded:
+            return on_bundle_uploaded(attempt, uploaded, newest=newest)
+        case RunnerStopped() as stopped:
+            return on_runner_stopped(attempt, stopped, newest=newest)
+    raise AssertionError(f"no decision about {claim.report.type}")
 
 
 def on_runner_started(
@@ -80,8 +109,7 @@ def on_runner_started(
 ) -> Decision:
     if claim.attempt < newest or not attempt.is_open or attempt.stop:
         return _answer_with_stop(attempt, claim, now=now)
-    if attempt.order and claim.node_index >= attempt.order.nodes:
-        reason = f"node index {claim.node_index} of an attempt of {attempt.order.nodes} nodes"
+    if reason := _why_not_its_own(attempt, claim, node_id=claim.node_id):
         return Decision(attempt, dropped=reason)
     runner = attempt.runner(claim.node_index)
     if runner and runner.report_id == report_id:
@@ -92,6 +120,12 @@ def on_runner_started(
         Runner(claim.node_index, claim.node_id, claim.host, claim.port, report_id, seen_at=now)
     )
     return replace(_start_if_complete(known), listen_until=None if attempt.runners else now + SILENCE)
+
+
+def on_runner_prepared(attempt: Attempt, claim: RunnerPrepared, *, newest: int) -> Decision:
+    if reason := _why_void(attempt, claim, newest=newest):
+        return Decision(attempt, dropped=reason)
+    return Decision(attempt, (TrainingPrepared(**_who(attempt), preparation=claim.preparation),))
 
 
 def on_step_reached(attempt: Attempt, claim: StepReached, *, newest: int) -> Decision:
@@ -125,7 +159,7 @@ def on_runner_stopped(attempt: Attempt, claim: RunnerStopped, *, newest: int) ->
     if claim.node_index == 0:
         return _close_on_word_of_runner_0(heard, claim)
     if claim.outcome == "failed":
-        return _fail(heard, claim.failure_class or FailureClass.INTERNAL, claim.message)
+        return _fail_by_claim(heard, claim)
     if heard.state is AttemptState.GATHERING:
         return _fail(heard, FailureClass.PREEMPTED, f"runner {claim.node_index} stopped before the start")
     return Decision(heard)
@@ -133,8 +167,6 @@ def on_runner_stopped(attempt: Attempt, claim: RunnerStopped, *, newest: int) ->
 
 def on_silence_due(attempt: Attempt, *, now: datetime, awake_since: datetime) -> Decision:
     """The listening timer fired. Nobody is called silent before the reports are read to their end."""
-    if attempt.order is None and attempt.is_open:
-        return Decision(attempt, listen_until=now + SILENCE)
     due = _silent_at(attempt, awake_since=awake_since)
     if due is None:
         return Decision(attempt)
@@ -175,6 +207,7 @@ def _start_if_complete(attempt: Attempt) -> Decision:
         devices_per_node=order.devices_per_node,
         members=attempt.members,
         grace_seconds=order.grace_seconds,
+        device=order.device,
     )
     started = TrainingStarted(**_who(attempt), members=attempt.members)
     return Decision(attempt.to(AttemptState.TRAINING), (start, started))
@@ -191,12 +224,25 @@ def _answer_with_stop(attempt: Attempt, claim: RunnerStarted, *, now: datetime) 
     return Decision(attempt, (_stop_directive(attempt, stop),), dropped=reason)
 
 
-def _why_void(attempt: Attempt, claim: AttemptMessage, *, newest: int) -> str:
+def _why_void(attempt: Attempt, claim: RunnerReport, *, newest: int) -> str:
     if claim.attempt < newest:
         return f"claim of attempt {claim.attempt}, attempt {newest} is the newest"
     if not attempt.is_open:
         return f"attempt {claim.attempt} has had its last fact"
+    return _why_not_its_own(attempt, claim)
+
+
+def _why_not_its_own(attempt: Attempt, claim: RunnerReport, *, node_id: str | None = None) -> str:
+    """A claim counts for the tenant that the job is of, and from a node that the attempt was given."""
+    if claim.tenant != attempt.tenant:
+        return f"claim for tenant {claim.tenant}, the job is of {attempt.tenant}"
+    if not attempt.has_node(claim.node_index, node_id):
+        return f"claim of node {claim.node_index} ({node_id or 'no id'}), the attempt has {attempt.nodes}"
     return ""
+
+
+def _ids(nodes: tuple[AllocatedNode, ...]) -> tuple[str, ...]:
+    return tuple(node.node_id for node in sorted(nodes, key=lambda node: node.index))
 
 
 def _close_on_word_of_runner_0(attempt: Attempt, claim: RunnerStopped) -> Decision:
@@ -207,7 +253,7 @@ def _close_on_word_of_runner_0(attempt: Attempt, claim: RunnerStopped) -> Decisi
     if claim.outcome == "completed":
         failed = _fail(attempt, FailureClass.INTERNAL, "runner 0 completed without a final bundle")
     elif claim.outcome == "failed":
-        failed = _fail(attempt, claim.failure_class or FailureClass.INTERNAL, claim.message)
+        failed = _fail_by_claim(attempt, claim)
     stopped = TrainingStopped(
         **_who(attempt), reason=_reason(failed.attempt), last_step=claim.last_step, bundle=claim.bundle
     )
@@ -223,11 +269,25 @@ def _close_without_word(attempt: Attempt, message: str) -> Decision:
     return Decision(failed.attempt.to(AttemptState.CLOSED), (*failed.messages, stopped))
 
 
-def _fail(attempt: Attempt, failure: FailureClass, message: str) -> Decision:
+def _fail_by_claim(attempt: Attempt, claim: RunnerStopped) -> Decision:
+    """What a machine did is told with its node, so that a person knows which one to look at."""
+    failure, message = claim.failure_class or FailureClass.INTERNAL, claim.message
+    runner = attempt.runner(claim.node_index)
+    node_id = runner.node_id if runner else None
+    if node_id is not None and failure is FailureClass.INFRA:
+        message = f"node {node_id}: {message}"
+    return _fail(attempt, failure, message, node_id=node_id)
+
+
+def _fail(attempt: Attempt, failure: FailureClass, message: str, *, node_id: str | None = None) -> Decision:
     if attempt.failure is not None:
         return Decision(attempt)
     fact = TrainingFailed(
-        **_who(attempt), failure_class=failure, message=message, last_step=attempt.furthest_step
+        **_who(attempt),
+        failure_class=failure,
+        message=message,
+        last_step=attempt.furthest_step,
+        node_id=node_id,
     )
     return Decision(replace(attempt, failure=failure), (fact,))
 

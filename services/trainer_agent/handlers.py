@@ -1,29 +1,33 @@
 """One function per message: load, decide, save, emit."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from pydantic import BaseModel
 
 from schemas.job import JobScheduled, JobStopping
-from schemas.node import NodesReleased
+from schemas.node import NodesProvisioned, NodesReleased, ProvisioningFailed
 from schemas.topics import AGENT_REPORTS
 from schemas.training import (
-    AttemptMessage,
     BundleUploaded,
     RunnerHeartbeat,
+    RunnerPrepared,
+    RunnerReport,
     RunnerStarted,
     RunnerStopped,
     StepReached,
 )
 from services.trainer_agent import decide, store
 from services.trainer_agent.decide import Decision, Purpose
-from services.trainer_agent.model import Attempt
+from services.trainer_agent.model import Attempt, Claim
 from shared.log import get_logger
 from shared.messaging.unit import Task, Unit
 from shared.service import Service
 
 log = get_logger(__name__)
+
+KEPT_FOR = timedelta(days=AGENT_REPORTS.retention_days)
+LOOK_AT_KEPT_EVERY = timedelta(hours=1)
 
 
 class Listen(BaseModel):
@@ -47,10 +51,15 @@ class ReadReports(Task):
         return f"{self.job_id}:{self.number}:{self.purpose}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Handlers:
     service: Service
-    awake_since: datetime
+    awake_since: datetime = field(init=False)
+    """Start of this process, on the clock by which runners are heard."""
+
+    async def start(self) -> None:
+        async with self.service.unit() as unit:
+            self.awake_since = unit.now
 
     async def job_scheduled(self, event: JobScheduled, unit: Unit) -> None:
         for number in await store.open_numbers_below(unit.conn, event.job_id, event.attempt):
@@ -63,33 +72,37 @@ class Handlers:
         attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
         await _apply(unit, attempt, decide.on_job_stopping(attempt, event))
 
+    async def nodes_provisioned(self, event: NodesProvisioned, unit: Unit) -> None:
+        attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
+        await _apply(unit, attempt, decide.on_nodes_provisioned(attempt, event))
+
+    async def provisioning_failed(self, event: ProvisioningFailed, unit: Unit) -> None:
+        attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
+        await _apply(unit, attempt, decide.on_provisioning_failed(attempt))
+
     async def nodes_released(self, event: NodesReleased, unit: Unit) -> None:
         attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
-        await _apply(unit, attempt, decide.on_nodes_released(attempt))
-
-    async def runner_started(self, claim: RunnerStarted, unit: Unit) -> None:
-        attempt, newest = await _load(unit, claim)
-        assert unit.envelope is not None, "claims come as messages"
-        report_id = unit.envelope.id
-        decision = decide.on_runner_started(attempt, claim, report_id=report_id, now=unit.now, newest=newest)
-        await _apply(unit, attempt, decision, claim)
+        await _apply(unit, attempt, decide.on_nodes_released(attempt, event))
 
     async def runner_heartbeat(self, claim: RunnerHeartbeat, unit: Unit) -> None:
         await store.hear_runner(unit.conn, claim, step=claim.step, at=unit.now)
 
     async def step_reached(self, claim: StepReached, unit: Unit) -> None:
         await store.hear_runner(unit.conn, claim, step=claim.step, at=unit.now)
-        attempt, newest = await _load(unit, claim)
-        await _apply(unit, attempt, decide.on_step_reached(attempt, claim, newest=newest), claim)
+        await self.claimed(claim, unit)
 
     async def bundle_uploaded(self, claim: BundleUploaded, unit: Unit) -> None:
         await store.hear_runner(unit.conn, claim, step=claim.bundle.step, at=unit.now)
-        attempt, newest = await _load(unit, claim)
-        await _apply(unit, attempt, decide.on_bundle_uploaded(attempt, claim, newest=newest), claim)
+        await self.claimed(claim, unit)
 
-    async def runner_stopped(self, claim: RunnerStopped, unit: Unit) -> None:
-        attempt, newest = await _load(unit, claim)
-        await _apply(unit, attempt, decide.on_runner_stopped(attempt, claim, newest=newest), claim)
+    async def claimed(self, claim: RunnerReport, unit: Unit) -> None:
+        assert unit.envelope is not None, "claims come as messages"
+        await _judge(unit, Claim(unit.envelope.id, claim))
+
+    async def forget_claims(self) -> None:
+        """Those of attempts that nobody opened."""
+        async with self.service.unit() as unit:
+            await store.forget_claims(unit.conn, before=unit.now - KEPT_FOR)
 
     async def listen(self, timer: Listen, unit: Unit) -> None:
         attempt = await store.lock_attempt(unit.conn, timer.job_id, timer.number, tenant=timer.tenant)
@@ -110,16 +123,21 @@ class Handlers:
         await unit.start_task(task)
 
 
-def register(service: Service, *, awake_since: datetime) -> None:
-    handlers = Handlers(service, awake_since)
+def register(service: Service) -> None:
+    handlers = Handlers(service)
+    service.on_start(handlers.start)
     service.on(JobScheduled, handlers.job_scheduled)
     service.on(JobStopping, handlers.job_stopping)
+    service.on(NodesProvisioned, handlers.nodes_provisioned)
+    service.on(ProvisioningFailed, handlers.provisioning_failed)
     service.on(NodesReleased, handlers.nodes_released)
-    service.on(RunnerStarted, handlers.runner_started)
+    service.on(RunnerStarted, handlers.claimed)
     service.on(RunnerHeartbeat, handlers.runner_heartbeat)
+    service.on(RunnerPrepared, handlers.claimed)
     service.on(StepReached, handlers.step_reached)
     service.on(BundleUploaded, handlers.bundle_uploaded)
-    service.on(RunnerStopped, handlers.runner_stopped)
+    service.on(RunnerStopped, handlers.claimed)
+    service.every(LOOK_AT_KEPT_EVERY, handlers.forget_claims)
     service.on_timer(Listen, handlers.listen)
     service.on_task(
         ReadReports,
@@ -131,23 +149,30 @@ def register(service: Service, *, awake_since: datetime) -> None:
     )
 
 
-async def _load(unit: Unit, claim: AttemptMessage) -> tuple[Attempt, int]:
-    attempt = await store.lock_attempt(unit.conn, claim.job_id, claim.attempt, tenant=claim.tenant)
-    return attempt, await store.newest_number(unit.conn, claim.job_id)
+async def _judge(unit: Unit, claim: Claim) -> None:
+    """Or keep the claim until it can be judged: its attempt is opened by facts alone."""
+    report = claim.report
+    attempt = await store.find_attempt(unit.conn, report.job_id, report.attempt)
+    if attempt is None or not attempt.takes_claims:
+        await store.keep_claim(unit.conn, claim, at=unit.now)
+        return
+    newest = await store.newest_number(unit.conn, report.job_id)
+    decision = decide.on_claim(attempt, claim, now=unit.now, newest=newest)
+    await _apply(unit, attempt, decision)
+    if decision.dropped:
+        await store.record_dropped(unit.conn, claim, decision.dropped, at=unit.now)
+        log.warning("claim dropped", type=report.type, attempt=report.attempt, reason=decision.dropped)
 
 
-async def _apply(
-    unit: Unit, before: Attempt, decision: Decision, claim: AttemptMessage | None = None
-) -> None:
+async def _apply(unit: Unit, before: Attempt, decision: Decision) -> None:
     after = decision.attempt
     await store.save_attempt(unit.conn, before, after)
-    if claim is not None and decision.dropped:
-        assert unit.envelope is not None, "claims come as messages"
-        await store.record_dropped(unit.conn, claim, decision.dropped, event_id=unit.envelope.id, at=unit.now)
-        log.warning("claim dropped", type=claim.type, attempt=claim.attempt, reason=decision.dropped)
     await unit.emit(*decision.messages)
     who = {"job_id": after.job_id, "number": after.number, "tenant": after.tenant}
     if decision.listen_until is not None:
         await unit.set_timer(Listen(**who), at=decision.listen_until)
     if decision.read_reports is not None:
         await unit.start_task(ReadReports(**who, purpose=decision.read_reports))
+    if after.takes_claims and not before.takes_claims:
+        for claim in await store.take_claims(unit.conn, after.job_id, after.number):
+            await _judge(unit, claim)

@@ -7,7 +7,7 @@ from typing import Any
 
 from schemas.base import BundleRef, FailureClass
 from schemas.job import JobScheduled, StopReason
-from schemas.training import Member
+from schemas.training import Member, RunnerReport
 
 
 class AttemptState(StrEnum):
@@ -54,12 +54,22 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A runner's report with the id of its event."""
+
+    event_id: str
+    report: RunnerReport
+
+
+@dataclass(frozen=True)
 class Attempt:
     job_id: str
     number: int
     tenant: str
     order: JobScheduled | None = None
-    """None while only the reports of its runners are known, which travel on another topic."""
+    """None while only the provisioner's facts are known, which travel on another topic."""
+    nodes: tuple[str, ...] | None = None
+    """Ids of its nodes, by index; None while the provisioner has not said which they are."""
     state: AttemptState = AttemptState.GATHERING
     runners: tuple[Runner, ...] = ()
     stop: Stop | None = None
@@ -78,6 +88,18 @@ class Attempt:
     @property
     def is_open(self) -> bool:
         return self.state is not AttemptState.CLOSED
+
+    @property
+    def takes_claims(self) -> bool:
+        """Whether a claim can be judged: the attempt was scheduled, and its nodes are known or matter no more."""
+        is_over = self.stop is not None or not self.is_open
+        return self.order is not None and (self.nodes is not None or is_over)
+
+    def has_node(self, index: int, node_id: str | None = None) -> bool:
+        """Whether the provisioner gave the attempt this node."""
+        if self.nodes is None or index >= len(self.nodes):
+            return False
+        return node_id is None or self.nodes[index] == node_id
 
     @property
     def is_complete(self) -> bool:

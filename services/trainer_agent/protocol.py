@@ -1,18 +1,19 @@
 """What a runner and its training child say to each other: an order in, reports out, one stop file.
 
 The child runs in a work directory. It reads `order.json`, appends one JSON report per line to
-`reports.jsonl`, writes bundles below `bundles/<step>/` and looks for a file `stop` at every step boundary.
+`reports.jsonl`, writes bundles below `bundles/<step>/` and looks for a file `stop` after every micro batch.
 """
 
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt, TypeAdapter
 
 from schemas.artefacts import BundleManifest, FileEntry, ResumeCertificate
-from schemas.base import Attempt, Bytes, Count, FailureClass, Sha256, Step, Value
+from schemas.base import Attempt, Bytes, Count, DeviceKind, FailureClass, Sha256, Step, Value
 from schemas.specification import Recipe
+from schemas.training import BundleMetrics, Preparation
 
 ORDER = "order.json"
 REPORTS = "reports.jsonl"
@@ -43,6 +44,8 @@ class TrainingOrder(Value):
     config_hash: Sha256
     nodes: PositiveInt = 1
     devices_per_node: PositiveInt = 1
+    device: DeviceKind | None = None
+    """What each process must have; None takes a GPU where there is one."""
 
     @property
     def world_size(self) -> int:
@@ -57,24 +60,11 @@ class Started(Value):
     start_step: Step
     """0, or the step of the bundle that is resumed from."""
     world_size: PositiveInt
-    num_parameters: Count
-    num_trainable: Count
-    device: str
-
-
-class PackingVerdict(StrEnum):
-    PROVED = "proved"  # packed loss = loss of each example alone, on this model and device
-    REFUSED = "refused"  # they differ: training goes on unpacked
-    OFF = "off"  # the recipe asks for none, or no window holds two examples
 
 
 class PreflightDone(Value):
     kind: Literal["preflight_done"] = "preflight_done"
-    packing: PackingVerdict
-    max_loss_difference: NonNegativeFloat | None = None
-    """Largest distance, among the examples tried, between the losses of an example's tokens in its window and
-    alone, as a mean over them; None where nothing was measured or it was not a number."""
-    tolerance: NonNegativeFloat | None = None
+    preparation: Preparation
 
 
 class ResumeChecked(Value):
@@ -102,6 +92,15 @@ class Stepped(Value):
     """Epochs completed."""
 
 
+class Progressed(Value):
+    """A long step or validation goes on. At most one a second; it says no more than that the child does not hang."""
+
+    kind: Literal["progressed"] = "progressed"
+    done: Count
+    """Micro batches of the reporting process."""
+    total: Count
+
+
 class BundleKind(StrEnum):
     PERIODIC = "periodic"
     EMERGENCY = "emergency"
@@ -119,7 +118,7 @@ class Saved(Value):
     """Files of this node, with paths below `directory`."""
     all_parts: tuple[FileEntry, ...] = ()
     """Files of all nodes; only on the node of global rank 0."""
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: BundleMetrics = BundleMetrics()
     reused: bool = False
     """Nothing was written: the bundle is the one that was resumed from, and its manifest stands."""
 
@@ -141,7 +140,8 @@ class Ended(Value):
 
 
 Report = Annotated[
-    Started | PreflightDone | ResumeChecked | Stepped | Saved | Ended, Field(discriminator="kind")
+    Started | PreflightDone | ResumeChecked | Stepped | Progressed | Saved | Ended,
+    Field(discriminator="kind"),
 ]
 _REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 

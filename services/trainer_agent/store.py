@@ -6,8 +6,8 @@ from asyncpg import Record
 
 from schemas.base import BundleRef, FailureClass
 from schemas.job import JobScheduled, StopReason
-from schemas.training import AttemptMessage, RunnerReport
-from services.trainer_agent.model import Attempt, AttemptState, Runner, Stop
+from schemas.training import REPORTS, RunnerReport
+from services.trainer_agent.model import Attempt, AttemptState, Claim, Runner, Stop
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 
@@ -15,7 +15,7 @@ OPEN_ATTEMPT = """
     INSERT INTO attempt (job_id, number, tenant) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
 
 LOCK_ATTEMPT = """
-    SELECT job_id, number, tenant, state, job_order, stop_reason, stop_deadline, failure_class,
+    SELECT job_id, number, tenant, state, job_order, nodes, stop_reason, stop_deadline, failure_class,
            nodes_released, last_step, last_bundle, revision
       FROM attempt WHERE job_id = $1 AND number = $2 FOR UPDATE"""
 
@@ -25,7 +25,7 @@ SELECT_RUNNERS = """
 
 SAVE_ATTEMPT = """
     UPDATE attempt SET state = $3, job_order = $4, stop_reason = $5, stop_deadline = $6, failure_class = $7,
-                       nodes_released = $8, last_step = $9, last_bundle = $10, revision = revision + 1
+                       nodes_released = $8, last_step = $9, last_bundle = $10, nodes = $12, revision = revision + 1
      WHERE job_id = $1 AND number = $2 AND revision = $11 RETURNING revision"""
 
 SAVE_RUNNER = """
@@ -39,10 +39,19 @@ HEAR_RUNNER = """
     UPDATE runner SET seen_at = $4, step = greatest(step, $5)
      WHERE job_id = $1 AND number = $2 AND node_index = $3"""
 
-NEWEST = "SELECT coalesce(max(number), 0) FROM attempt WHERE job_id = $1"
+NEWEST = "SELECT coalesce(max(number), 0) FROM attempt WHERE job_id = $1 AND job_order IS NOT NULL"
 
 OPEN_BELOW = """
     SELECT number FROM attempt WHERE job_id = $1 AND number < $2 AND state <> 'closed' ORDER BY number"""
+
+KEEP_CLAIM = """
+    INSERT INTO kept_claim (job_id, number, event_id, type, payload, kept_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (event_id) DO NOTHING"""
+
+TAKE_CLAIMS = """
+    DELETE FROM kept_claim WHERE job_id = $1 AND number = $2 RETURNING id, event_id, type, payload"""
+
+FORGET_CLAIMS = "DELETE FROM kept_claim WHERE kept_at < $1"
 
 RECORD_DROPPED = """
     INSERT INTO dropped_claim (job_id, number, event_id, type, reason, payload, dropped_at)
@@ -50,11 +59,17 @@ RECORD_DROPPED = """
 
 
 async def lock_attempt(conn: Connection, job_id: str, number: int, *, tenant: str) -> Attempt:
-    """The attempt, made known by this call if no message named it before."""
+    """The attempt, opened by this call if no fact named it before."""
     await conn.execute(OPEN_ATTEMPT, job_id, number, tenant)
+    attempt = await find_attempt(conn, job_id, number)
+    assert attempt is not None, "the row was inserted above"
+    return attempt
+
+
+async def find_attempt(conn: Connection, job_id: str, number: int) -> Attempt | None:
+    """The attempt, locked."""
     row = await conn.fetchrow(LOCK_ATTEMPT, job_id, number)
-    assert row is not None, "the row was inserted above"
-    return _attempt(row, await conn.fetch(SELECT_RUNNERS, job_id, number))
+    return None if row is None else _attempt(row, await conn.fetch(SELECT_RUNNERS, job_id, number))
 
 
 async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> None:
@@ -75,6 +90,7 @@ async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> Non
         after.last_step,
         bundle and bundle.model_dump(mode="json"),
         before.revision,
+        after.nodes,
     )
     if revision is None:
         raise StaleWrite(f"attempt {after.number} of {after.job_id} changed since revision {before.revision}")
@@ -88,6 +104,7 @@ async def hear_runner(conn: Connection, claim: RunnerReport, *, step: int, at: d
 
 
 async def newest_number(conn: Connection, job_id: str) -> int:
+    """Of the attempts that were scheduled; 0 where none was."""
     return int(await conn.fetchval(NEWEST, job_id))
 
 
@@ -95,11 +112,32 @@ async def open_numbers_below(conn: Connection, job_id: str, number: int) -> list
     return [row["number"] for row in await conn.fetch(OPEN_BELOW, job_id, number)]
 
 
-async def record_dropped(
-    conn: Connection, claim: AttemptMessage, reason: str, *, event_id: str, at: datetime
-) -> None:
-    payload = claim.model_dump(mode="json")
-    await conn.execute(RECORD_DROPPED, claim.job_id, claim.attempt, event_id, claim.type, reason, payload, at)
+async def keep_claim(conn: Connection, claim: Claim, *, at: datetime) -> None:
+    """Once, also where it comes again after the inbox has forgotten it."""
+    report = claim.report
+    payload = report.model_dump(mode="json")
+    await conn.execute(KEEP_CLAIM, report.job_id, report.attempt, claim.event_id, report.type, payload, at)
+
+
+async def take_claims(conn: Connection, job_id: str, number: int) -> list[Claim]:
+    """The claims that were kept for the attempt, in their order; they are kept no more."""
+    rows = await conn.fetch(TAKE_CLAIMS, job_id, number)
+    return [
+        Claim(row["event_id"], REPORTS[row["type"]].model_validate(row["payload"]))
+        for row in sorted(rows, key=lambda row: int(row["id"]))
+    ]
+
+
+async def forget_claims(conn: Connection, *, before: datetime) -> None:
+    await conn.execute(FORGET_CLAIMS, before)
+
+
+async def record_dropped(conn: Connection, claim: Claim, reason: str, *, at: datetime) -> None:
+    report = claim.report
+    payload = report.model_dump(mode="json")
+    await conn.execute(
+        RECORD_DROPPED, report.job_id, report.attempt, claim.event_id, report.type, reason, payload, at
+    )
 
 
 async def _save_runner(conn: Connection, attempt: Attempt, runner: Runner) -> None:
@@ -124,6 +162,7 @@ def _attempt(row: Record, runners: list[Record]) -> Attempt:
         number=row["number"],
         tenant=row["tenant"],
         order=row["job_order"] and JobScheduled.model_validate(row["job_order"]),
+        nodes=None if row["nodes"] is None else tuple(row["nodes"]),
         state=AttemptState(row["state"]),
         runners=tuple(Runner(**dict(runner)) for runner in runners),
         stop=row["stop_reason"] and Stop(StopReason(row["stop_reason"]), row["stop_deadline"]),

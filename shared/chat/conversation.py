@@ -90,8 +90,14 @@ class Conversation:
     tools: tuple[Tool, ...] = ()
 
     def answered(self, content: str) -> "Conversation":
-        """With an answer of the assistant behind it."""
-        return replace(self, messages=(*self.messages, ChatMessage("assistant", content, "answer")))
+        """With an answer of the assistant behind it, which alone counts."""
+        answer = ChatMessage("assistant", content, "answer")
+        return replace(self, messages=(*self.messages, answer)).last_alone()
+
+    def last_alone(self) -> "Conversation":
+        """As the gate reads it: what was said before the last message is history, and no answer to learn."""
+        *earlier, last = self.messages
+        return replace(self, messages=(*(replace(each, is_trained=False) for each in earlier), last))
 
     def with_texts(self, change: Callable[[Any], Any]) -> "Conversation":
         """The conversation with `change` made to every value that is its own; roles and types are the format's."""

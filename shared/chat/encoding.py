@@ -8,6 +8,8 @@ from shared.chat.conversation import BadMessage
 from shared.chat.rendering import Rendering
 from shared.chat.special import FIRST_ALIAS, MAX_ALIASES, SpecialTokens
 
+SHOWN_ENDS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Marked:
@@ -15,6 +17,28 @@ class Marked:
 
     ids: list[int]
     mask: list[int]
+
+
+class EndTokens:
+    """What a model stops at when it is served; an answer that ends with another token never taught it to."""
+
+    def __init__(self, tokenizer: Any, ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = ids
+
+    def problem(self, marked: Marked, field: str) -> BadMessage | None:
+        """Where the last target of the row is none of them."""
+        backwards = zip(reversed(marked.ids), reversed(marked.mask), strict=True)
+        targets = (token for token, is_target in backwards if is_target)
+        # White space behind the end-of-turn token is the template's.
+        last = next((token for token in targets if self._tokenizer.decode([token]).strip()), None)
+        if last is None or last in self._ids:
+            return None
+        shown, *ends = self._tokenizer.convert_ids_to_tokens([last, *sorted(self._ids)[:SHOWN_ENDS]])
+        expected = " or ".join(map(repr, ends)) or "an end token, of which the base model names none"
+        return BadMessage(
+            "template.end_of_turn", field, f"the answer ends with {shown!r}, expected {expected}"
+        )
 
 
 class TokenEncoder:
@@ -78,7 +102,7 @@ class TokenEncoder:
         written = sum(1 for _ in self._special.pattern.finditer(rendering.text))
         if self._num_special(encoding.ids) > written:
             return _unsplit("messages")
-        return Marked(encoding.ids, answer_mask(encoding, rendering.answers))
+        return _marked(rendering, encoding.ids, encoding)
 
     def _apart(self, rendering: Rendering, guarded: str) -> Marked | BadMessage:
         """The template's special tokens by their aliases, the row's own text as text.
@@ -95,7 +119,7 @@ class TokenEncoder:
         ids, encoding = self._aliased.encode(rendering.text, guarded)
         if self._num_special(ids) != self._num_special(ordinary.ids):
             return _unsplit("messages")
-        return Marked(ids, answer_mask(encoding, rendering.answers))
+        return _marked(rendering, ids, encoding)
 
     def _num_special(self, ids: Sequence[int]) -> int:
         return sum(1 for token in ids if token in self._special_ids)
@@ -143,6 +167,27 @@ class _AliasedTokenizer:
             end = match.end()
         encoding = self._backend.encode("".join([*pieces, text[end:]]), add_special_tokens=False)
         return [self._ids.get(token, token) for token in encoding.ids], encoding
+
+
+def _marked(rendering: Rendering, ids: list[int], encoding: Any) -> Marked | BadMessage:
+    if rendering.boundary is not None and (problem := _joined_problem(rendering, encoding)):
+        return problem
+    return Marked(ids, answer_mask(encoding, rendering.answers))
+
+
+def _joined_problem(rendering: Rendering, encoding: Any) -> BadMessage | None:
+    """A token over the boundary stands for text that the prompt for the answer ends with as other tokens."""
+    assert rendering.boundary is not None, "asked where there is a boundary"
+    token = encoding.char_to_token(rendering.boundary)
+    start, end = (0, 0) if token is None else encoding.token_to_chars(token)
+    if token is None or start >= rendering.boundary:
+        return None
+    joined, known = rendering.text[start:end], rendering.text[start : rendering.boundary]
+    return BadMessage(
+        "template.generation_prompt",
+        "messages",
+        f"one token {joined!r}, expected it to end with {known!r} as where the answer is asked for",
+    )
 
 
 def answer_mask(encoding: Any, answers: Sequence[tuple[int, int]]) -> list[int]:

@@ -1,14 +1,22 @@
 """Conversations as a model reads them: by its own chat template and tokenizer, with the answers marked."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from shared.chat.conversation import BadMessage, Conversation, ToolCall
+from shared.chat.conversation import BadMessage, Conversation, Tool, ToolCall
+from shared.chat.spans import Templated, assistant_spans, num_common, prompt_of, regions
 from shared.chat.special import PRIVATE, Guard, NotSeparable, SpecialTokens
 from shared.strict_json import cut
+
+GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
+PROBE = "What?"
+"""A message that every template that can show a string shows."""
+SHOWN_CHARACTERS = 24
+"""Of a text on either side of a difference."""
 
 TEMPLATE_DATE = datetime(2024, 7, 26, tzinfo=UTC)
 """What `strftime_now` says in every template, so that equal rows make equal tokens on any day.
@@ -23,53 +31,166 @@ TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError,
 class Rendering:
     text: str
     answers: tuple[tuple[int, int], ...]
-    """Characters of the template's generation blocks, as (start, end)."""
+    """Characters of what the assistant says, as (start, end): the template's generation blocks, or derived."""
     guarded: str | None = None
     """The same text with private characters where the row's own text looks like a special token; None: nowhere."""
+    boundary: int | None = None
+    """Where the prompt for the last answer ends and no token may go on; None: any may."""
+    is_derived: bool = False
+    """The answers are of the trained turns alone, where a template's blocks are of every turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a template asks of those who use it."""
+
+    is_marked: bool
+    wants_parts: bool
+    """Its content is a list of parts, as for models of images; it leaves a string out."""
+
+
+def is_marked(template: str) -> bool:
+    """Whether the template itself says what the assistant says."""
+    return bool(GENERATION_MARKER.search(template))
 
 
 class Renderer:
-    """Renders with the template of `tokenizer`, which is one of transformers' fast tokenizers."""
+    """Renders with the template of `tokenizer`, which is one of transformers' fast tokenizers.
 
-    def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
+    training_template: marks the answers in texts that must be those of the tokenizer's own template.
+    """
+
+    def __init__(self, tokenizer: Any, special: SpecialTokens, training_template: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._special = special
+        self._training_template = training_template
+        self._forms: dict[str, _Form] = {}
 
     def render(self, conversation: Conversation, *, add_generation_prompt: bool = False) -> Rendering:
         """Raises BadMessage where the template cannot show all of the conversation."""
-        plain = self._rendered(conversation, add_generation_prompt)
+        rendering = self._guarded(conversation, add_generation_prompt)
+        places = rendering.answers
+        if not self._is_marked(conversation):
+            # A prompt has no answer to learn: its calls may stand anywhere.
+            places = ((0, len(rendering.text)),)
+            if not add_generation_prompt:
+                spans = assistant_spans(self._templated(conversation, rendering))
+                places = regions(spans, len(rendering.text))
+                rendering = replace(rendering, answers=_trained(conversation, spans), is_derived=True)
         if conversation.uses_tools:
-            _require_calls(conversation, plain)
+            _require_calls(conversation, rendering.text, places)
         if conversation.tools:
-            self._require_tools(conversation, plain, add_generation_prompt)
-        guard = Guard(self._special)
+            self._require_tools(conversation, rendering, add_generation_prompt)
+        return rendering
+
+    def with_boundary(self, conversation: Conversation, rendering: Rendering) -> Rendering:
+        """The rendering with the end of the prompt that the model is given when the last answer is asked for.
+
+        Raises BadMessage where training has another text there: the model would never be asked what it learnt.
+        """
+        last = conversation.messages[-1]
+        if not last.is_trained:
+            return rendering
+        prompt = prompt_of(self._templated(conversation, rendering), len(conversation.messages) - 1)
+        place = num_common(rendering.text, prompt)
+        start = next((start for start, end in rendering.answers if end > len(prompt)), len(rendering.text))
+        if place < len(prompt) or start > place:
+            raise _other_prompt(last.field, prompt, rendering.text[place:], num_known=place)
+        # What the row itself begins with, a line end say, may be one token with what stands before it.
+        is_own = rendering.text.startswith(last.content[:SHOWN_CHARACTERS], place)
+        return replace(rendering, boundary=None if is_own else place)
+
+    def plain(self, conversation: Conversation, *, add_generation_prompt: bool = False) -> str:
+        """The text alone, whatever it shows of the conversation; a template's refusal where it refuses it."""
         try:
-            guarded = conversation.with_texts(guard)
-            if not guard.found_any:
-                return plain
-            return self._guarded(plain, guard, self._rendered(guarded, add_generation_prompt))
-        except NotSeparable as error:
-            raise BadMessage("text.special_token", "messages", str(error)) from None
+            return self._rendered(conversation, add_generation_prompt).text
+        except BadMessage as refusal:
+            return refusal.found
+
+    def _is_marked(self, conversation: Conversation) -> bool:
+        return self._training_template is not None or self._form(self._template(conversation)).is_marked
+
+    def _template(self, conversation: Conversation) -> str:
+        if not self._tokenizer.chat_template:
+            raise BadMessage("template.missing", "messages", "the base model has no chat template")
+        return str(self._tokenizer.get_chat_template(tools=list(conversation.tools) or None))
+
+    def _templated(self, conversation: Conversation, rendering: Rendering) -> Templated:
+        written = self._special.pattern.finditer(rendering.guarded or rendering.text)
+        specials = tuple(match.span() for match in written)
+        return Templated(conversation, rendering.text, specials, self._text)
+
+    def _text(self, conversation: Conversation, add_generation_prompt: bool) -> str:
+        return self._rendered(conversation, add_generation_prompt).text
 
     def _rendered(self, conversation: Conversation, add_generation_prompt: bool) -> Rendering:
+        template = self._template(conversation)
+        messages = [message.for_template() for message in conversation.messages]
+        if self._form(template).wants_parts:
+            messages = [message | {"content": _parts(message["content"])} for message in messages]
+        tools = list(conversation.tools) or None
+        released = self._applied(template, messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        if self._training_template is None or add_generation_prompt:
+            return released
+        marked = self._applied(self._training_template, messages, tools=tools)
+        if marked.text != released.text:
+            raise _other_text(marked.text, released.text)
+        return marked
+
+    def _form(self, template: str) -> "_Form":
+        if template not in self._forms:
+            self._forms[template] = _Form(is_marked(template), self._wants_parts(template))
+        return self._forms[template]
+
+    def _wants_parts(self, template: str) -> bool:
+        if PROBE in self._of_one(template, PROBE):
+            return False
+        text = self._of_one(template, _parts(PROBE))
+        # A template that writes out any value has not read the parts.
+        return PROBE in text and repr(PROBE) not in text
+
+    def _of_one(self, template: str, content: Any) -> str:
+        try:
+            return self._applied(template, [{"role": "user", "content": content}]).text
+        except BadMessage:
+            return ""
+
+    def _applied(
+        self,
+        template: str,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[Tool] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> Rendering:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        tools = list(conversation.tools) or None
         try:
-            (text,), (answers,) = render_jinja_template(
-                conversations=[[message.for_template() for message in conversation.messages]],
+            (text,), answers = render_jinja_template(
+                conversations=[messages],
                 tools=tools,
-                chat_template=self._tokenizer.get_chat_template(tools=tools),
-                return_assistant_tokens_mask=True,
+                chat_template=template,
+                return_assistant_tokens_mask=is_marked(template),
                 add_generation_prompt=add_generation_prompt,
                 **self._tokenizer.special_tokens_map | {"strftime_now": TEMPLATE_DATE.strftime},
             )
         except (TemplateError, *TEMPLATE_ERRORS) as error:
             raise BadMessage("template.render", "messages", cut(str(error))) from None
-        return Rendering(text, tuple(answers))
+        return Rendering(text, tuple(answers[0]) if answers else ())
 
-    def _guarded(self, plain: Rendering, guard: Guard, rendered: Rendering) -> Rendering:
+    def _guarded(self, conversation: Conversation, add_generation_prompt: bool) -> Rendering:
+        plain = self._rendered(conversation, add_generation_prompt)
+        guard = Guard(self._special)
+        try:
+            guarded = conversation.with_texts(guard)
+            if not guard.found_any:
+                return plain
+            return self._apart(plain, guard, self._rendered(guarded, add_generation_prompt))
+        except NotSeparable as error:
+            raise BadMessage("text.special_token", "messages", str(error)) from None
+
+    def _apart(self, plain: Rendering, guard: Guard, rendered: Rendering) -> Rendering:
         if PRIVATE.search(plain.text):
             raise NotSeparable("a special token beside characters for private use")
         if (guard.restore(rendered.text), rendered.answers) != (plain.text, plain.answers):
@@ -90,16 +211,48 @@ class Renderer:
                 raise _left_out(f"the definition of {name}", "tools")
 
 
-def _require_calls(conversation: Conversation, rendering: Rendering) -> None:
+def _trained(
+    conversation: Conversation, spans: tuple[tuple[int, int] | None, ...]
+) -> tuple[tuple[int, int], ...]:
+    turns = [message for message in conversation.messages if message.role == "assistant"]
+    return tuple(span for span, turn in zip(spans, turns, strict=True) if span and turn.is_trained)
+
+
+def _other_prompt(field: str, prompt: str, trained: str, *, num_known: int) -> BadMessage:
+    """The prompt for the last answer ends otherwise than the text in front of it in training."""
+    expected = repr(prompt[num_known:][:SHOWN_CHARACTERS]) if prompt[num_known:] else "the answer"
+    return BadMessage(
+        "template.generation_prompt",
+        field,
+        f"behind {prompt[:num_known][-SHOWN_CHARACTERS:]!r} {trained[:SHOWN_CHARACTERS]!r}, "
+        f"expected {expected} as where the answer is asked for",
+    )
+
+
+def _other_text(trained: str, released: str) -> BadMessage:
+    place = num_common(trained, released)
+    found, expected = (repr(text[place : place + SHOWN_CHARACTERS]) for text in (trained, released))
+    return BadMessage(
+        "template.training",
+        "messages",
+        f"the training template writes {found} at character {place}, expected {expected} as the model's own",
+    )
+
+
+def _parts(content: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}]
+
+
+def _require_calls(conversation: Conversation, text: str, spans: tuple[tuple[int, int], ...]) -> None:
     """Every call stands, in order, in what is trained, every result in the text. Raises BadMessage."""
-    answers = [rendering.text[start:end] for start, end in rendering.answers]
+    answers = [text[start:end] for start, end in spans]
     at = (0, 0)
     for message in conversation.messages:
         for place, call in enumerate(message.tool_calls):
             path = f"{message.field.removesuffix('.content')}.tool_calls[{place}].function"
             at = _after_call(call, path, answers, at)
         is_needed = message.tool_calls or message.role == "tool"
-        if is_needed and not _stands_in(message.content.strip(), rendering.text):
+        if is_needed and not _stands_in(message.content.strip(), text):
             raise _left_out(f"the text of the {message.role} message", message.field)
 
 

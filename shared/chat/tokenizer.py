@@ -11,12 +11,21 @@ Result = TypeVar("Result", Marked, list[int])
 
 
 class ChatTokenizer:
-    """`tokenizer` is one of transformers' fast tokenizers. Every method raises BadMessage."""
+    """`tokenizer` is one of transformers' fast tokenizers. Every method raises BadMessage.
 
-    def __init__(self, tokenizer: Any) -> None:
+    training_template: marks the answers in place of the tokenizer's own template, in the same texts.
+    """
+
+    def __init__(self, tokenizer: Any, training_template: str | None = None) -> None:
         special = SpecialTokens(tokenizer)
-        self.renderer = Renderer(tokenizer, special)
+        self._tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer, special, training_template)
         self.encoder = TokenEncoder(tokenizer, special)
+
+    @property
+    def has_template(self) -> bool:
+        """A model without one completes prompts as they are, and can read no conversation."""
+        return bool(self._tokenizer.chat_template)
 
     def marked(self, conversation: Conversation) -> Marked:
         """All of the conversation, its answers marked."""

@@ -1,86 +1,250 @@
-"""Reads record batches as aiokafka does, also those with a header whose name is not UTF-8.
+"""Record batches as Kafka's fetch response has them, read totally and within bounds.
 
-At these aiokafka raises, does not move on and fetches the same batch for ever, so that one record of anybody
-who may write a topic stops every reader of its partition. Reaches into private names of the pinned aiokafka.
+aiokafka decompresses without a limit, and raises at a batch that it cannot read without ever passing it, so that one
+record of anybody who may write a topic stops every reader of its partition. Here nothing raises but a first
+mismatch of a checksum: what cannot be read of a batch becomes one record per offset whose value is an
+UnreadableBatch. Takes the place of a private name of the pinned aiokafka.
 """
 
+from collections import deque
 from collections.abc import Iterator
-from itertools import islice
-from struct import unpack_from
-from typing import Any
+from hashlib import sha256
+from struct import Struct, unpack_from
+from typing import NamedTuple
 
 from aiokafka.consumer import fetcher
-from aiokafka.record.default_records import _DefaultRecordBatchPy
-from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
 
-LENGTH_OFFSET, OVERHEAD_BYTES = 8, 12
-"""Where a batch says how long it is, and what that leaves out."""
+from schemas.envelope import MAX_HEADERS
+from shared.messaging.codecs import Undecodable, decompress
+
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+"""Of a batch that was compressed: eight times what the broker takes, and 32 of the largest messages that are read.
+What a producer has compressed in good faith seldom shrinks by more."""
+MAX_READ_HEADERS = 10 * MAX_HEADERS
+"""Of one record; what is behind them is kept as a digest."""
+MORE_HEADERS = "retune-more-headers"
+MAX_STAND_INS = 1_000
+"""For one batch: a megabyte may claim a hundred million offsets, and each stand-in is a row that somebody reads."""
+
+# baseOffset length leaderEpoch magic crc attributes lastOffsetDelta baseTimestamp maxTimestamp producerId
+# producerEpoch baseSequence records: https://kafka.apache.org/documentation/#recordbatch
+HEADER = Struct(">qiibIhiqqqhii")
+LENGTH_OFFSET, OVERHEAD_BYTES, MAGIC_OFFSET, CHECKED_OFFSET = 8, 12, 16, 21
+"""Where a batch says how long it is, what that leaves out, its version, and what the checksum covers."""
+CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+MAX_VARINT_BITS = 63
 
 
-def tolerate_header_names() -> None:
+class UnreadableBatch(bytes):
+    """The value of a record that could not be read: the bytes of its batch as they lie in the log, or nothing.
+
+    The first unreadable record of a batch has the bytes, those behind it have none.
+    """
+
+    detail: str
+
+    def __new__(cls, raw: bytes, detail: str) -> "UnreadableBatch":
+        batch = super().__new__(cls, raw)
+        batch.detail = detail
+        return batch
+
+
+class BatchRecord(NamedTuple):
+    """The attributes of aiokafka's own records."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    checksum: None = None
+
+
+class Malformed(ValueError):
+    """A record that does not keep the format."""
+
+
+def read_batches_totally() -> None:
     """Make every consumer of this process read so."""
-    fetcher.MemoryRecords = TolerantRecords
+    fetcher.MemoryRecords = Batches
 
 
-class TolerantRecords:
-    """In the place of aiokafka's MemoryRecords."""
+class Batches:
+    """The batches of one partition in one fetch response; the last may be cut off there, and is left out."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self._records = MemoryRecords(data)
+        self._data = bytes(data)
         self._place = 0
 
     def size_in_bytes(self) -> int:
-        return int(self._records.size_in_bytes())
+        return len(self._data)
 
     def has_next(self) -> bool:
-        return bool(self._records.has_next())
+        left = len(self._data) - self._place
+        return left >= OVERHEAD_BYTES and left >= self._size()
 
-    def next_batch(self) -> "TolerantBatch":
-        length = unpack_from(">i", self._data, self._place + LENGTH_OFFSET)[0]
-        end = self._place + OVERHEAD_BYTES + length
+    def next_batch(self) -> "Batch":
+        end = self._place + self._size()
         raw, self._place = self._data[self._place : end], end
-        return TolerantBatch(self._records.next_batch(), raw)
+        return Batch(raw)
+
+    def _size(self) -> int:
+        length = int(unpack_from(">i", self._data, self._place + LENGTH_OFFSET)[0])
+        return OVERHEAD_BYTES + max(0, length)
 
 
-class TolerantBatch:
-    """A batch of aiokafka's; where that cannot go on, the rest is read in Python."""
+_mismatches: deque[tuple[int, int, int]] = deque(maxlen=1_000)
+"""Base offset, checksum and computed checksum of batches that were damaged, here or on their way from the broker."""
 
-    def __init__(self, batch: Any, raw: memoryview) -> None:
-        self._batch = batch
+
+class Batch:
+    """What aiokafka's fetcher asks of a batch. Records are made one by one, as they are asked for."""
+
+    def __init__(self, raw: bytes) -> None:
         self._raw = raw
+        self._fault = ""
+        self.base_offset = int(unpack_from(">q", raw)[0])
+        self.producer_id: int | None = None
+        self.is_transactional = self.is_control_batch = False
+        if len(raw) < HEADER.size or raw[MAGIC_OFFSET] != 2:
+            self._fault = f"found {len(raw)} bytes, expected a record batch of version 2"
+            self.next_offset = self.base_offset + 1
+            return
+        fields = HEADER.unpack_from(raw)
+        self._crc, self._attributes, self._num_records = fields[4], fields[5], fields[12]
+        self._first_timestamp, self._max_timestamp = fields[7], fields[8]
+        self.next_offset = self.base_offset + max(0, fields[6]) + 1
+        self.producer_id = fields[9]
+        self.is_transactional = bool(self._attributes & TRANSACTIONAL)
+        self.is_control_batch = bool(self._attributes & CONTROL)
+        self._records = self._read()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
+    def validate_crc(self) -> bool:
+        """False where it should be fetched again: damaged for the first time. What stays so is unreadable."""
+        if self._fault:
+            return True
+        computed = int(calc_crc32c(self._raw[CHECKED_OFFSET:]))
+        if computed == self._crc:
+            return True
+        mismatch = (self.base_offset, self._crc, computed)
+        if mismatch not in _mismatches:
+            _mismatches.append(mismatch)
+            return False
+        self._fault = f"found checksum {computed:#010x}, expected {self._crc:#010x}"
+        self.producer_id, self.is_transactional, self.is_control_batch = None, False, False
+        return True
 
-    def __next__(self) -> Any:
-        return next(self._batch)
+    def __iter__(self) -> Iterator[BatchRecord]:
+        return self._stand_ins(self.base_offset, self._fault) if self._fault else self._records
 
-    def __iter__(self) -> Iterator[Any]:
-        count = 0
+    def __next__(self) -> BatchRecord:
+        return next(self._records)
+
+    def _read(self) -> Iterator[BatchRecord]:
+        offset = self.base_offset
         try:
-            for record in self._batch:
+            for record in self._records_of(self._data()):
                 yield record
-                count += 1
-        except UnicodeDecodeError:
-            yield from islice(_LenientBatch(self._raw), count, None)
+                offset = record.offset + 1
+        except (Malformed, Undecodable, IndexError) as error:
+            yield from self._stand_ins(offset, f"{type(error).__name__}: {error}")
+
+    def _records_of(self, data: bytes) -> Iterator[BatchRecord]:
+        place, offset = 0, self.base_offset
+        # Only where records were compacted away may offsets be missing.
+        is_compacted = self._num_records < self.next_offset - offset
+        for _ in range(self._num_records):
+            record, place = self._record(data, place)
+            is_later = is_compacted and offset < record.offset < self.next_offset
+            if record.offset != offset and not is_later:
+                raise Malformed(f"found offset {record.offset}, expected {offset}")
+            offset = record.offset + 1
+            yield record
+        if place != len(data) or self._num_records < 0:
+            left = len(data) - place
+            raise Malformed(f"found {left} bytes behind {self._num_records} records, expected none")
+
+    def _data(self) -> bytes:
+        data = self._raw[HEADER.size :]
+        codec = self._attributes & CODEC
+        return decompress(codec, data, limit=MAX_BATCH_BYTES) if codec else data
+
+    def _record(self, data: bytes, place: int) -> tuple[BatchRecord, int]:
+        length, place = _varint(data, place)
+        end = place + length
+        if length < 0 or end > len(data):
+            raise Malformed(f"found a record of {length} bytes, {len(data) - place} are left")
+        delta, place = _varint(data, place + 1)
+        offset_delta, place = _varint(data, place)
+        key, place = _field(data, place, end)
+        value, place = _field(data, place, end)
+        headers, place = _headers(data, place, end)
+        if place != end:
+            raise Malformed(f"found {end - place} bytes behind a record's headers, expected none")
+        is_log_time = bool(self._attributes & LOG_APPEND_TIME)
+        time = self._max_timestamp if is_log_time else self._first_timestamp + delta
+        if not -(2**63) <= time < 2**63:
+            raise Malformed(f"found a time of {time} ms, expected a number of 64 bits")
+        return BatchRecord(self.base_offset + offset_delta, time, int(is_log_time), key, value, headers), end
+
+    def _stand_ins(self, first: int, fault: str) -> Iterator[BatchRecord]:
+        """One per offset that could not be read; the last is for all the rest where there are too many."""
+        one_by_one = min(self.next_offset, first + MAX_STAND_INS - 1)
+        for offset in range(first, one_by_one):
+            yield _stand_in(offset, self._raw if offset == first else b"", fault)
+        if one_by_one < self.next_offset:
+            rest = f"{fault}; stands for the offsets {one_by_one} to {self.next_offset - 1}"
+            yield _stand_in(self.next_offset - 1, b"", rest)
 
 
-class _LenientBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
-    _buffer: Any
-
-    def _read_msg(self) -> Any:
-        if not isinstance(self._buffer, _LenientBytes):
-            self._buffer = _LenientBytes(self._buffer)
-        return super()._read_msg()
+def _stand_in(offset: int, raw: bytes, fault: str) -> BatchRecord:
+    return BatchRecord(offset, -1, 0, None, UnreadableBatch(raw, fault), ())
 
 
-class _LenientBytes(bytearray):
-    """Bytes that always decode: what is not UTF-8 reads as `\\xff`."""
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """A whole number in zigzag and the place behind it. IndexError at the end of the data."""
+    byte = data[place]
+    place += 1
+    value, shift = byte & 0x7F, 7
+    while byte & 0x80:
+        if shift > MAX_VARINT_BITS:
+            raise Malformed("found a number of more than ten bytes")
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (value >> 1) ^ -(value & 1), place
 
-    def __getitem__(self, place: Any) -> Any:
-        found = super().__getitem__(place)
-        return _LenientBytes(found) if isinstance(place, slice) else found
 
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return super().decode(encoding, "backslashreplace")
+def _field(data: bytes, place: int, end: int) -> tuple[bytes | None, int]:
+    size = data[place]
+    # Nearly all are shorter than 64 bytes; a call for each would double the time that a record takes.
+    if size & 0x81:
+        size, place = _varint(data, place)
+        if size < 0:
+            return None, place
+    else:
+        size, place = size >> 1, place + 1
+    if place + size > end:
+        raise Malformed(f"found a field of {size} bytes, {end - place} are left of its record")
+    return data[place : place + size], place + size
+
+
+def _headers(data: bytes, place: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, place = _varint(data, place)
+    if not 0 <= count <= end - place:
+        raise Malformed(f"found {count} headers, {end - place} bytes are left of their record")
+    headers: list[tuple[str, bytes | None]] = []
+    for number in range(count):
+        if number == MAX_READ_HEADERS:
+            rest = sha256(data[place:end]).hexdigest()
+            headers.append((MORE_HEADERS, f"{count - number} more, sha256 {rest}".encode()))
+            return tuple(headers), end
+        name, place = _field(data, place, end)
+        value, place = _field(data, place, end)
+        if name is None:
+            raise Malformed("found a header without a name")
+        headers.append((name.decode("utf-8", "backslashreplace"), value))
+    return tuple(headers), place

@@ -1,27 +1,27 @@
 """The consume edge: inbox, handler and outbox in one transaction; then, and only then, the offset.
 
 Records that were fetched together share a transaction; one that is out of the ordinary gets its own. A record
-ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. Nothing escapes: what cannot be
-decided for now is tried again, and a dependency that stays away ends the process.
+ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. Only for Postgres is anything waited
+for here: a message whose handler fails is tried again from its row in `waiting`, while others go on.
 """
 
-import asyncio
 import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from schemas.base import CommandRefused, Message
-from shared.clock import utc_now
+from schemas.base import Message
+from shared.absence import Patience, until_back
 from shared.errors import ParentUnknown, Refused, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
-from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database, is_unavailable, is_unstorable
 from shared.telemetry.metrics import HANDLED, HANDLER_SECONDS, PARKED
@@ -34,9 +34,15 @@ Settle = Callable[[Connection], Awaitable[None]]
 """Runs in the message's transaction: takes it from the table that it came from."""
 
 MAX_ATTEMPTS = 8
+TRIES_AT_ONCE = 2
+"""Without a pause: what two writers did at the same time seldom meets twice."""
 FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 5.0
-MAX_AWAY_SECONDS = 60.0
+POSTGRES = Patience(
+    limit=timedelta(seconds=60),
+    shortest=timedelta(seconds=0.1),
+    longest=timedelta(seconds=MAX_BACKOFF_SECONDS),
+)
 MAX_PARKED_IN_A_ROW = 20
 TOGETHER_SECONDS = 0.1
 """A shared transaction takes no further record after so long: others may wait for its locks."""
@@ -66,7 +72,8 @@ FIND_PAST = """
            (SELECT sequence FROM position WHERE topic = $2 AND aggregate_id = $4) AS last,
            EXISTS (SELECT FROM parked
                     WHERE topic = $2 AND aggregate_id = $4 AND state = 'parked' AND blocks)
-           OR EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4) AS is_held"""
+           OR EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4) AS is_held,
+           EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4 AND failures > 0) AS is_behind_failed"""
 
 
 class DependencyAway(Exception):
@@ -95,6 +102,10 @@ class _ParkThis(Exception):
         self.blocks = blocks
 
 
+class _Failed(Exception):
+    """The handler failed with what may be gone the next time."""
+
+
 async def _always() -> bool:
     return True
 
@@ -109,12 +120,17 @@ class Edge:
         *,
         poke: Callable[[], None],
         has_read_all: Callable[[], Awaitable[bool]] = _always,
+        kept_rows: int = parking.KEPT_ROWS,
     ) -> None:
-        """`has_read_all`: whether all that the log has when it is called is applied soon."""
+        """`has_read_all`: whether all that the log has when it is called is applied soon.
+
+        `kept_rows`: of parked records of one topic that tenants or nodes write, so many keep their bytes.
+        """
         self._service = service
         self._database = database
         self._poke = poke
         self._has_read_all = has_read_all
+        self._kept_rows = kept_rows
         self._handlers: dict[tuple[str, str], Handler] = {}
         self._parked_in_a_row = 0
 
@@ -139,7 +155,7 @@ class Edge:
 
     async def _consume(self, found: Delivery | Unreadable) -> str:
         if isinstance(found, Unreadable):
-            outcome = await self._persistently(partial(self._park_unreadable, found))
+            outcome = await self._when_there(partial(self._park_unreadable, found))
         else:
             outcome = await self.deliver(found)
         HANDLED.labels(self._service, found.record.topic, outcome).inc()
@@ -195,8 +211,8 @@ class Edge:
             began = time.monotonic()
             for each in found:
                 if isinstance(each, Unreadable):
-                    unit = Unit(conn, self._service, utc_now())
-                    await parking.park(unit, each, blocks=_blocks(each))
+                    unit = Unit(conn, self._service, self._database.now())
+                    await self._keep(unit, each, blocks=_blocks(each))
                     ends.append(_Ended("parked", each))
                 else:
                     unit = self._unit(conn, each)
@@ -217,48 +233,72 @@ class Edge:
             return _Ended("duplicate")
         except _ParkThis as end:
             unreadable = parking.from_delivery(delivery, end.reason, end.detail)
-            await parking.park(unit, unreadable, blocks=end.blocks and delivery.topic.is_story)
+            await self._keep(unit, unreadable, blocks=end.blocks and delivery.topic.is_story)
             return _Ended("parked", unreadable)
 
     async def _decide(
         self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int], *, is_last: bool = False
     ) -> str:
+        # A replayed message that fails again keeps its row.
+        leave = None if came_from[0] == "parked" else settle
         try:
-            return await self._persistently(partial(self._apply, delivery, settle, came_from))
+            return await self._try_at_once(partial(self._apply, delivery, settle, came_from))
         except _Duplicate:
             await self._settle(settle)
             return "duplicate"
         except _ParkThis as end:
-            # A replayed message that fails again keeps its row.
-            leave = None if came_from[0] == "parked" else settle
-            return await self._persistently(partial(self._park, delivery, end, leave))
+            return await self._when_there(partial(self._park, delivery, end, leave))
         except Refused as refused:
-            return await self._persistently(partial(self._refuse, delivery, refused, settle))
+            return await self._when_there(partial(self._refuse, delivery, refused, settle))
         except ParentUnknown as unknown:
             if is_last:
-                return await self._persistently(partial(self._wait_no_more, delivery, unknown, settle))
-            return await self._persistently(partial(self._wait, delivery, unknown, settle, came_from))
+                return await self._when_there(partial(self._wait_no_more, delivery, unknown, settle))
+            return await self._when_there(partial(self._wait, delivery, unknown, settle, came_from))
+        except _Failed as failed:
+            return await self._when_there(partial(self._try_later, delivery, failed, leave, came_from))
 
-    async def _persistently(self, attempt: Callable[[], Awaitable[str]]) -> str:
-        """Try until it is decided: failures are bounded by number, an absent Postgres by time."""
-        failures, away_since = 0, 0.0
-        while True:
+    async def _try_at_once(self, apply: Callable[[], Awaitable[str]]) -> str:
+        """Raises _Failed where the handler did so each time."""
+        for number in range(1, TRIES_AT_ONCE + 1):
             try:
-                return await attempt()
-            except (_Duplicate, _ParkThis, Refused, ParentUnknown, TooManyParked):
+                return await self._when_there(apply)
+            except (_Duplicate, _ParkThis, Refused, ParentUnknown, DependencyAway):
                 raise
             except Rejected as error:
                 raise _ParkThis("rejected", str(error)) from error
             except Exception as error:
                 if is_unstorable(error):
                     raise _ParkThis("rejected", f"{type(error).__name__}: {error}") from error
-                if is_unavailable(error):
-                    away_since = away_since or time.monotonic()
-                    _give_up_on_postgres(error, away_since)
-                else:
-                    failures, away_since = failures + 1, 0.0
-                    _give_up_on_handler(error, failures)
-            await asyncio.sleep(_backoff(failures))
+                log.warning("handler failed", attempt=number, exc_info=error)
+                last = error
+        raise _Failed(f"{type(last).__name__}: {last}") from last
+
+    async def _when_there(self, attempt: Callable[[], Awaitable[str]]) -> str:
+        """Wait for an absent Postgres, for a minute; any other error is the caller's."""
+        try:
+            return await until_back(attempt, is_away=is_unavailable, patience=POSTGRES)
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            seconds = POSTGRES.limit.total_seconds()
+            text = f"{type(error).__name__}: {error}"
+            raise DependencyAway(f"Postgres could not take it for {seconds:g} s: {text}") from error
+
+    async def _try_later(
+        self, delivery: Delivery, failed: "_Failed", leave: Settle | None, came_from: tuple[str, int]
+    ) -> str:
+        table, row_id = came_from
+        before = await waiting.failures_of(self._database, row_id) if table == "waiting" else 0
+        failures = before + TRIES_AT_ONCE
+        if table == "parked" or failures >= MAX_ATTEMPTS:
+            return await self._park(delivery, _ParkThis("failed", str(failed)), leave)
+        pause = timedelta(seconds=_backoff(failures))
+        if table == "waiting":
+            await self._database.execute(waiting.FAILED_AGAIN, row_id, failures, pause)
+            return "waiting"
+        async with self._database.transaction() as conn:
+            await waiting.add_failed(conn, delivery, failures=failures, pause=pause)
+        return "waiting"
 
     async def _apply(self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]) -> str:
         async with self._database.transaction() as conn:
@@ -296,6 +336,9 @@ class Edge:
                 raise _ParkThis("other_payload", detail, blocks=False)
             raise _Duplicate
         if not topic.is_story:
+            # A command must not overtake the one before it because that one failed for a moment.
+            if past["is_behind_failed"] and await waiting.is_behind_waiting(conn, delivery, came_from):
+                raise ParentUnknown(waiting.BEHIND)
             return
         last = past["last"]
         if last is not None and envelope.sequence is not None and envelope.sequence <= last:
@@ -312,6 +355,8 @@ class Edge:
             raise ParentUnknown(waiting.BEHIND)
 
     async def _handle(self, handler: Handler, delivery: Delivery, unit: Unit) -> None:
+        if delivery.refused is not None:
+            raise delivery.refused
         if not await self._insert_inbox(unit.conn, delivery):
             raise _Duplicate
         failpoint("inbox.inserted")
@@ -343,7 +388,8 @@ class Edge:
     def _unit(self, conn: Connection, delivery: Delivery) -> Unit:
         envelope = delivery.envelope
         correlation = envelope.correlation_id or envelope.id
-        return Unit(conn, self._service, utc_now(), envelope, delivery.topic.name, correlation)
+        payload, now = delivery.record.value or b"", self._database.now()
+        return Unit(conn, self._service, now, envelope, delivery.topic.name, correlation, payload)
 
     async def _refuse(self, delivery: Delivery, refused: Refused, settle: Settle | None) -> str:
         async with self._database.transaction() as conn:
@@ -363,9 +409,10 @@ class Edge:
         self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None, came_from: tuple[str, int]
     ) -> str:
         if came_from[0] == "waiting":
+            await waiting.now_for_parent(self._database, came_from[1], unknown, now=self._database.now())
             return await self._keep_waiting(delivery, settle, came_from)
         async with self._database.transaction() as conn:
-            await waiting.add(conn, delivery, unknown, now=utc_now())
+            await waiting.add(conn, delivery, unknown, now=self._database.now())
             if settle is not None:
                 await settle(conn)
         return "waiting"
@@ -374,7 +421,7 @@ class Edge:
         self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]
     ) -> str:
         """Its time is over once all is read that was there by then: no outage of ours counts as waiting."""
-        is_expired = await waiting.is_expired(self._database, came_from[1], now=utc_now())
+        is_expired = await waiting.is_expired(self._database, came_from[1], now=self._database.now())
         if not is_expired or not await self._has_read_all():
             return "waiting"
         return await self._decide(delivery, settle, came_from, is_last=True)
@@ -386,25 +433,30 @@ class Edge:
         return await self._refuse(delivery, refused, settle)
 
     async def _park(self, delivery: Delivery, end: _ParkThis, settle: Settle | None) -> str:
-        if end.reason == "failed":
-            self._parked_in_a_row += 1
-            if self._parked_in_a_row > MAX_PARKED_IN_A_ROW:
-                raise TooManyParked(f"{self._parked_in_a_row} messages in a row failed: {end.detail}")
+        # What a tenant sends is no sign that the fault is ours, and ends no process.
+        counts = end.reason == "failed" and delivery.topic.tenant is None
+        if counts and self._parked_in_a_row >= MAX_PARKED_IN_A_ROW:
+            raise TooManyParked(f"{self._parked_in_a_row + 1} messages in a row failed: {end.detail}")
         blocks = end.blocks and delivery.topic.is_story
         unreadable = parking.from_delivery(delivery, end.reason, end.detail)
-        return await self._store_parked(unreadable, blocks=blocks, settle=settle)
+        outcome = await self._store_parked(unreadable, blocks=blocks, settle=settle)
+        self._parked_in_a_row += counts
+        return outcome
 
     async def _park_unreadable(self, unreadable: Unreadable) -> str:
         return await self._store_parked(unreadable, blocks=_blocks(unreadable), settle=None)
 
     async def _store_parked(self, unreadable: Unreadable, *, blocks: bool, settle: Settle | None) -> str:
         async with self._database.transaction() as conn:
-            await parking.park(Unit(conn, self._service, utc_now()), unreadable, blocks=blocks)
+            await self._keep(Unit(conn, self._service, self._database.now()), unreadable, blocks=blocks)
             if settle is not None:
                 await settle(conn)
         self._tell_parked(unreadable)
         self._poke()
         return "parked"
+
+    async def _keep(self, unit: Unit, unreadable: Unreadable, *, blocks: bool) -> None:
+        await parking.park(unit, unreadable, blocks=blocks, kept_rows=self._kept_rows)
 
     def _tell_parked(self, unreadable: Unreadable) -> None:
         log.warning(
@@ -422,18 +474,6 @@ class Edge:
                 await settle(conn)
 
 
-def refusal_of(delivery: Delivery, refused: Refused) -> CommandRefused:
-    return CommandRefused(
-        subject_id=refused.subject_id or delivery.envelope.key,
-        command=delivery.message.type,
-        command_id=delivery.envelope.id,
-        code=refused.code,
-        message=refused.message,
-        param=refused.param,
-        tenant=delivery.topic.tenant or getattr(delivery.message, "tenant", None),
-    )
-
-
 def _read(record: Record) -> Delivery | Unreadable:
     found = read(record)
     failpoint("consume.decoded")
@@ -447,19 +487,6 @@ def _blocks(unreadable: Unreadable) -> bool:
 
 def _payload_digest(record: Record) -> bytes:
     return hashlib.sha256(record.value or b"").digest()
-
-
-def _give_up_on_postgres(error: Exception, away_since: float) -> None:
-    text = f"{type(error).__name__}: {error}"
-    log.warning("database is away", error=text)
-    if time.monotonic() - away_since > MAX_AWAY_SECONDS:
-        raise DependencyAway(f"Postgres could not take it for {MAX_AWAY_SECONDS:g} s: {text}") from error
-
-
-def _give_up_on_handler(error: Exception, failures: int) -> None:
-    log.warning("handler failed", attempt=failures, exc_info=error)
-    if failures >= MAX_ATTEMPTS:
-        raise _ParkThis("failed", f"{type(error).__name__}: {error}") from error
 
 
 def _backoff(failures: int) -> float:

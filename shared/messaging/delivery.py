@@ -4,15 +4,18 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from schemas.base import Message
-from schemas.envelope import MAX_NAME_BYTES, Envelope, MalformedEnvelope, from_headers
-from schemas.topics import TOPICS, Topic, message_type, tenant_commands
+from schemas.base import CommandRefused, Message
+from schemas.envelope import MAX_COMMAND_BYTES, MAX_NAME_BYTES, Envelope, MalformedEnvelope, from_headers
+from schemas.topics import TOPICS, Topic, message_type, tenant_commands, tenant_events
 from schemas.upcasters import upcast
+from shared.errors import Refused, TooLarge
+from shared.messaging.batches import UnreadableBatch
 from shared.nesting import shallow_json
+from shared.text import are_storable, storable
 
 MAX_VALUE_BYTES = 256 * 1024
-MAX_DETAIL_CHARACTERS = 1000
 _TOPICS = {topic.name: topic for topic in TOPICS}
+_OF_TENANTS = {"commands": tenant_commands, "events": tenant_events}
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Delivery:
     topic: Topic
     envelope: Envelope
     message: Message
+    refused: Refused | None = None
+    """Why a command is not carried out whose payload was not read; `message` has no field then."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +58,22 @@ class Unreadable:
     aggregate_id: str
     event_id: str
     sequence: int | None = None
+    is_message: bool = False
+    """It was read, and is parked for another reason: all of it is kept."""
 
 
 def topic_named(name: str) -> Topic:
-    """The declared topic; `tenant.<t>.commands` is made from its pattern. Raises KeyError."""
+    """The declared topic; those of a tenant are made from their patterns. Raises KeyError."""
     parts = name.split(".")
-    if len(parts) == 3 and (parts[0], parts[2]) == ("tenant", "commands"):
-        return tenant_commands(parts[1])
+    if len(parts) == 3 and parts[0] == "tenant":
+        return _OF_TENANTS[parts[2]](parts[1])
     return _TOPICS[name]
 
 
 def read(record: Record) -> Delivery | Unreadable:
     """Decode headers, type and payload; the first thing wrong decides the reason."""
+    if isinstance(record.value, UnreadableBatch):
+        return _unreadable(record, None, "unreadable_batch", record.value.detail)
     try:
         envelope = from_headers(record.headers, key=record.key)
     except MalformedEnvelope as error:
@@ -85,20 +94,23 @@ def _read_payload(
     record: Record, topic: Topic, envelope: Envelope, message: type[Message]
 ) -> Delivery | Unreadable:
     value = record.value or b""
+    if topic.is_commands and len(value) > MAX_COMMAND_BYTES:
+        refused = TooLarge(f"{envelope.type}: found {len(value)} bytes", limit=MAX_COMMAND_BYTES)
+        return Delivery(record, topic, envelope, message.model_construct(), refused)
     if len(value) > MAX_VALUE_BYTES:
         return _unreadable(
             record, envelope, "too_large", f"found {len(value)} bytes, at most {MAX_VALUE_BYTES} are read"
         )
     try:
         payload = shallow_json(value, parse_constant=_refuse_constant)
-        has_nul = _has_nul(payload)
+        is_storable = are_storable(payload)
     except ValueError as error:
         return _unreadable(record, envelope, "bad_json", f"{type(error).__name__}: {error}")
     if not isinstance(payload, dict):
         found = type(payload).__name__
         return _unreadable(record, envelope, "bad_payload", f"found a JSON {found}, expected an object")
-    if has_nul:
-        return _unreadable(record, envelope, "bad_payload", "found the character U+0000, which no text has")
+    if not is_storable:
+        return _unreadable(record, envelope, "bad_payload", "found U+0000 or half a surrogate pair in a text")
     try:
         payload = upcast(envelope.type, envelope.version, payload, to=message.version)
         typed = message.model_validate(payload)
@@ -110,20 +122,20 @@ def _read_payload(
     return Delivery(record, topic, envelope, typed)
 
 
+def refusal_of(delivery: Delivery, refused: Refused) -> CommandRefused:
+    return CommandRefused(
+        subject_id=refused.subject_id or delivery.envelope.key,
+        command=delivery.message.type,
+        command_id=delivery.envelope.id,
+        code=refused.code,
+        message=storable(refused.message),
+        param=refused.param and storable(refused.param),
+        tenant=delivery.topic.tenant or getattr(delivery.message, "tenant", None),
+    )
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"found {name}, which is no JSON")
-
-
-def _has_nul(value: object) -> bool:
-    """Postgres stores no such text, so no handler could."""
-    match value:
-        case str():
-            return "\0" in value
-        case dict():
-            return any(_has_nul(name) or _has_nul(field) for name, field in value.items())
-        case list():
-            return any(map(_has_nul, value))
-    return False
 
 
 def _unreadable(record: Record, envelope: Envelope | None, reason: str, detail: str) -> Unreadable:
@@ -131,12 +143,6 @@ def _unreadable(record: Record, envelope: Envelope | None, reason: str, detail: 
     if envelope is None:
         return Unreadable(record, reason, storable(detail), key, record.place)
     return Unreadable(record, reason, storable(detail), key, envelope.id, envelope.sequence)
-
-
-def storable(detail: str) -> str:
-    """Text that Postgres takes: no U+0000, no half of a surrogate pair, and not endless."""
-    text = detail[:MAX_DETAIL_CHARACTERS].replace("\0", "\ufffd")
-    return text.encode("utf-8", "replace").decode()
 
 
 def _in_one_line(error: Exception) -> str:

@@ -5,39 +5,35 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from faststream.kafka import KafkaBroker
-from faststream.message import StreamMessage
 from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity, SASLScram512
 
-from shared.messaging.batches import tolerate_header_names
+from schemas.envelope import MAX_BATCH_BYTES
+from shared.messaging.batches import read_batches_totally
 from shared.messaging.connections import tell_closed_transports
+from shared.messaging.delivery import Record
 from shared.settings import ServiceSettings
 
-tolerate_header_names()
+read_batches_totally()
 tell_closed_transports()
 
 KafkaFailed = KafkaError
 """What every client made here raises, also where the broker is away."""
-MAX_REQUEST_BYTES = 1024 * 1024
-MAX_BATCH_BYTES = 256 * 1024
+RELAYED_BATCH_BYTES = 256 * 1024
 """Of one partition. Only one batch of each is under way, so small ones would wait for one another."""
 TENANT_COMMANDS = r"tenant\.[^.]+\.commands"
 """Pattern of the topics that tenants write commands to, one for each tenant."""
 
 
 def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:
-    """A consuming broker: manual offsets, a parser and a decoder that cannot fail."""
+    """For consumers alone: facts leave by the relay."""
     return KafkaBroker(
         settings.kafka_bootstrap,
         client_id=client_id,
         security=_security(settings),
-        ack_policy=AckPolicy.MANUAL,
-        parser=_total_parser,
-        decoder=_undecoded,
-        enable_idempotence=True,
+        ack_policy=AckPolicy.MANUAL,  # no offset is committed but by the service itself
+        consumer_only=True,
         allow_auto_create_topics=False,
-        apply_types=False,
-        graceful_timeout=settings.timing.revoke_wait.total_seconds(),
         metadata_max_age_ms=10_000,
         logger=None,
     )
@@ -51,8 +47,8 @@ def kafka_producer(
         client_id=client_id,
         enable_idempotence=True,
         linger_ms=2,
-        max_batch_size=MAX_BATCH_BYTES,
-        max_request_size=MAX_REQUEST_BYTES,
+        max_batch_size=RELAYED_BATCH_BYTES,
+        max_request_size=MAX_BATCH_BYTES,
         request_timeout_ms=10_000,
         **sasl(username, password, security_protocol=security_protocol),
     )
@@ -76,15 +72,7 @@ def _security(settings: ServiceSettings) -> BaseSecurity:
     )
 
 
-async def _total_parser(record: Any, original: Any) -> StreamMessage[Any]:
-    """FastStream's parser raises on null or non-UTF-8 headers, before any policy applies; ours reads none."""
-    headers, record.__dict__["headers"] = record.headers, ()
-    try:
-        message: StreamMessage[Any] = await original(record)
-    finally:
-        record.__dict__["headers"] = headers
-    return message
-
-
-async def _undecoded(message: StreamMessage[Any]) -> StreamMessage[Any]:
-    return message
+def record_of_kafka(raw: Any) -> Record:
+    """What aiokafka's consumer gives, as ours."""
+    headers = tuple(raw.headers)
+    return Record(raw.topic, raw.partition, raw.offset, raw.key, headers, raw.value, raw.timestamp)

@@ -4,13 +4,13 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from schemas.topics import LISTENS
+from schemas.topics import LISTENS, Topic
 from shared.messaging.kafka import TENANT_COMMANDS, sasl
 from shared.settings import ServiceSettings
 from shared.telemetry.metrics import LAG
@@ -85,6 +85,10 @@ class Lag:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
+    async def wrong_topics(self, topics: Iterable[Topic]) -> list[str]:
+        """What is missing, or not as the contract says, of those that this user may see."""
+        return list(differences(topics, await self._metadata()))
+
     async def close(self) -> None:
         if self._ends is not None:
             await self._ends.stop()
@@ -129,6 +133,18 @@ class Lag:
         client = kind(bootstrap_servers=settings.kafka_bootstrap, **options, **login)
         await client.start()
         return client
+
+
+class Metadata(Protocol):
+    def partitions_for_topic(self, topic: str) -> Collection[int] | None: ...
+
+
+def differences(topics: Iterable[Topic], metadata: Metadata) -> Iterator[str]:
+    for topic in topics:
+        found = len(metadata.partitions_for_topic(topic.name) or ())
+        if found != topic.partitions:
+            what = f"found {found} partitions, expected {topic.partitions}" if found else "it is missing"
+            yield f"topic {topic.name}: {what}; `python -m deploy.provision` (or `retune up`) sets it up"
 
 
 def _partitions(metadata: Any, topics: Iterable[str]) -> list[TopicPartition]:

@@ -1,9 +1,23 @@
 """A lease on the database's clock. The epoch rises at every grant and fences earlier holders."""
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from shared.failpoints import failpoint
-from shared.postgres.database import Database
+from shared.log import get_logger
+from shared.postgres.database import Connection, Database, is_unavailable
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+
+RENEW_AGAIN_SECONDS = 0.5
+"""After a renewal that Postgres did not answer."""
+MARGIN = 0.1
+"""Share of a lease's time that is not used: the work ends before another process' can begin."""
 
 # The same owner may take its own lease again at once: owners are unique by construction (service and slot),
 # so a restarted process need not wait for the lease of its predecessor to run out.
@@ -16,6 +30,16 @@ ACQUIRE = """
 RENEW = """
     UPDATE lease SET expires_at = clock_timestamp() + $4
      WHERE name = $1 AND owner = $2 AND epoch = $3 RETURNING true"""
+
+# Shared: who else acquires the lease waits until the transaction has ended.
+REQUIRE = "SELECT true FROM lease WHERE name = $1 AND owner = $2 AND epoch = $3 FOR SHARE"
+
+RELEASE = """
+    UPDATE lease SET expires_at = clock_timestamp() WHERE name = $1 AND owner = $2 AND epoch = $3 RETURNING true"""
+
+
+class LeaseLost(Exception):
+    """Another process may have taken over; what this one does under the lease is dropped."""
 
 
 class Lease:
@@ -35,7 +59,71 @@ class Lease:
             failpoint("lease.acquired")
         return self.epoch is not None
 
+    async def renew(self) -> bool:
+        """Whether this process held it all the time."""
+        return self.epoch is not None and await self._renew(self.epoch)
+
+    async def require(self, conn: Connection) -> None:
+        """Nobody else gets the lease before the transaction ends. Raises LeaseLost where somebody has."""
+        if not await conn.fetchval(REQUIRE, self._name, self._owner, self.epoch):
+            raise LeaseLost(f"lease {self._name} of {self._owner}, epoch {self.epoch}")
+
+    async def release(self) -> bool:
+        """Let another process have it before it runs out; whether it was still this one's."""
+        return bool(await self._database.fetchval(RELEASE, self._name, self._owner, self.epoch))
+
     async def _renew(self, epoch: int) -> bool:
         renewed = await self._database.fetchval(RENEW, self._name, self._owner, epoch, self._ttl)
         failpoint("lease.renewed" if renewed else "lease.lost")
         return bool(renewed)
+
+
+async def under_lease(
+    work: Awaitable[Result],
+    renew: Callable[[], Awaitable[bool]],
+    *,
+    granted_at: float,
+    ttl: timedelta,
+    pause: timedelta,
+) -> Result:
+    """What the work gives, while its lease is renewed. Raises LeaseLost, with the work cancelled, where it is lost.
+
+    granted_at: on the monotonic clock, from before it was asked for.
+    """
+    running = asyncio.ensure_future(work)
+    ttl_seconds, pause_seconds = ttl.total_seconds() * (1 - MARGIN), pause.total_seconds()
+    holds_until = granted_at + ttl_seconds
+    try:
+        while not running.done():
+            await asyncio.wait({running}, timeout=min(pause_seconds, holds_until - time.monotonic()))
+            if not running.done():
+                renewed_until = await _renewed_until(renew, holds_until, ttl_seconds)
+                has_renewed = renewed_until != holds_until
+                pause_seconds = pause.total_seconds() if has_renewed else RENEW_AGAIN_SECONDS
+                holds_until = renewed_until
+        return running.result()
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def _renewed_until(
+    renew: Callable[[], Awaitable[bool]], holds_until: float, ttl_seconds: float
+) -> float:
+    """Later than before, unless Postgres is away. Raises LeaseLost where the lease is over or another's."""
+    asked_at = time.monotonic()
+    try:
+        async with asyncio.timeout(max(holds_until - asked_at, RENEW_AGAIN_SECONDS)):
+            is_held = await renew()
+    except Exception as error:
+        if not is_unavailable(error):
+            raise
+        text = f"{type(error).__name__}: {error}"
+        log.warning("lease is not renewed", seconds_left=round(holds_until - asked_at, 1), error=text)
+        if time.monotonic() >= holds_until:
+            raise LeaseLost from error
+        return holds_until
+    if not is_held:
+        raise LeaseLost
+    return asked_at + ttl_seconds

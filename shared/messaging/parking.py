@@ -4,41 +4,54 @@ A parked message of a story holds back every later one of the same aggregate, so
 """
 
 import base64
+import hashlib
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
+from schemas.envelope import MAX_NAME_BYTES
 from schemas.parked import DropParked, MessageParked, ParkedSettled, ReplayParked
 from shared.errors import Refused
 from shared.failpoints import failpoint
 from shared.log import get_logger
-from shared.messaging.delivery import Delivery, Unreadable, read, storable
+from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import headers_to_json, record_of
 from shared.postgres.database import Connection, Database
+from shared.telemetry.metrics import PARKED_BARE
+from shared.text import storable
 
 log = get_logger(__name__)
 
-MAX_EVENT_VALUE_BYTES = 64 * 1024
+KEPT_ROWS = 1_000
+KEPT_VALUE_BYTES = 64 * 1024
+KEPT_HEADER_BYTES = 32 * 1024
+KEPT_KEY_BYTES = 2 * MAX_NAME_BYTES
+"""Of a record that could not be read. A message is kept whole: MAX_VALUE_BYTES bounds it."""
 
 INSERT = """
     INSERT INTO parked
         (topic, partition, "offset", aggregate_id, event_id, sequence, key, headers, value,
-         reason, detail, blocks)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-    ON CONFLICT (topic, partition, "offset") DO UPDATE SET reason = $10, detail = $11
+         reason, detail, blocks, value_bytes, value_sha256, is_cut, record_sha256, is_bare)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+    ON CONFLICT (topic, partition, "offset", record_sha256) DO UPDATE SET reason = $10, detail = $11
         WHERE parked.state = 'parked'
     RETURNING id, (xmax = 0) AS is_new"""
+IS_FULL = """
+    SELECT count(*) >= $2 FROM (SELECT FROM parked WHERE topic = $1 AND NOT is_bare LIMIT $2) AS whole"""
 IS_BEHIND = """
     SELECT EXISTS (SELECT FROM parked
                     WHERE topic = $1 AND aggregate_id = $2 AND state = 'parked' AND blocks AND id < $3
                       AND (sequence IS NULL OR sequence <= $4))"""
 FIND = """
     SELECT id, topic, partition, "offset", aggregate_id, event_id, sequence, key, headers, value, state,
-           reason, detail
+           reason, detail, is_cut
       FROM parked WHERE id = $1"""
 FOLLOWERS = """
     SELECT id FROM parked
      WHERE topic = $1 AND aggregate_id = $2 AND state = 'parked' AND blocks AND reason = 'behind_parked'
      ORDER BY id LIMIT 1"""
+NAME_RECORD = "UPDATE parked SET record_sha256 = $2 WHERE id = $1 AND record_sha256 = ''"
 SETTLE = "UPDATE parked SET state = $2, settled_at = clock_timestamp() WHERE id = $1 AND state = 'parked'"
 SKIP_TO = """
     INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
@@ -57,12 +70,63 @@ class ReplayTask(Task, frozen=True):
 
 def from_delivery(delivery: Delivery, reason: str, detail: str) -> Unreadable:
     envelope = delivery.envelope
-    return Unreadable(delivery.record, reason, storable(detail), envelope.key, envelope.id, envelope.sequence)
+    return Unreadable(
+        delivery.record,
+        reason,
+        storable(detail),
+        envelope.key,
+        envelope.id,
+        envelope.sequence,
+        is_message=True,
+    )
 
 
-async def park(unit: Unit, found: Unreadable, *, blocks: bool) -> None:
-    """Keep the bytes and tell the world, once per place in the log."""
-    record = found.record
+def cut(record: Record) -> Record:
+    """What is kept of a record that could not be read."""
+    key, value = record.key, record.value
+    return replace(
+        record,
+        key=None if key is None else key[:KEPT_KEY_BYTES],
+        headers=_first_headers(record),
+        value=None if value is None else bytes(value[:KEPT_VALUE_BYTES]),
+    )
+
+
+def bare(record: Record) -> Record:
+    """What is kept of a record beyond the quota: where it lies."""
+    return replace(record, key=None, headers=(), value=None)
+
+
+def digest_of(record: Record) -> bytes:
+    """Of key, headers and value, each with its length: no two records have one digest."""
+    parts = [
+        record.key,
+        *(part for name, value in record.headers for part in (name.encode(), value)),
+        record.value,
+    ]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(b"-" if part is None else b"%d:" % len(part))
+        digest.update(part or b"")
+    return digest.digest()
+
+
+def _first_headers(record: Record) -> tuple[tuple[str, bytes | None], ...]:
+    """Those that fit, up to the first that does not."""
+    sizes = accumulate(len(name.encode()) + len(value or b"") for name, value in record.headers)
+    return tuple(each for each, size in zip(record.headers, sizes, strict=True) if size <= KEPT_HEADER_BYTES)
+
+
+async def park(unit: Unit, found: Unreadable, *, blocks: bool, kept_rows: int) -> None:
+    """Keep the bytes and tell the world, once per record: place and digest.
+
+    Of a topic that tenants or nodes write, the bytes of at most `kept_rows` records are kept.
+    """
+    whole = found.record
+    is_bare = await _is_beyond_quota(unit.conn, whole.topic, kept_rows)
+    record = bare(whole) if is_bare else whole if found.is_message else cut(whole)
+    value = whole.value or b""
+    digest = hashlib.sha256(value)
     row = await unit.conn.fetchrow(
         INSERT,
         record.topic,
@@ -77,10 +141,17 @@ async def park(unit: Unit, found: Unreadable, *, blocks: bool) -> None:
         found.reason,
         found.detail,
         blocks,
+        len(value),
+        digest.digest(),
+        record != whole,
+        digest_of(whole),
+        is_bare,
     )
     failpoint("park.inserted")
     if row is None or not row["is_new"]:
         return
+    if is_bare:
+        PARKED_BARE.labels(unit.writer, record.topic).inc()
     await unit.emit(
         MessageParked(
             service=unit.writer,
@@ -92,10 +163,18 @@ async def park(unit: Unit, found: Unreadable, *, blocks: bool) -> None:
             offset=record.offset,
             aggregate_id=found.aggregate_id,
             event_id=found.event_id,
-            value_base64=base64.b64encode((record.value or b"")[:MAX_EVENT_VALUE_BYTES]).decode(),
+            value_base64=base64.b64encode((record.value or b"")[:KEPT_VALUE_BYTES]).decode(),
+            value_bytes=len(value),
+            value_sha256=digest.hexdigest(),
             parked_at=unit.now,
         )
     )
+
+
+async def _is_beyond_quota(conn: Connection, topic: str, kept_rows: int) -> bool:
+    if not topic_named(topic).has_outside_writers:
+        return False
+    return bool(await conn.fetchval(IS_FULL, topic, kept_rows))
 
 
 async def is_behind_parked(conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> bool:
@@ -114,7 +193,8 @@ class Desk:
 
     async def replay(self, command: ReplayParked, unit: Unit) -> None:
         if command.service == self._service:
-            await self._open_row(unit.conn, command.parked_id)
+            row = await self._open_row(unit.conn, command.parked_id)
+            self._require_whole(row)
             await unit.start_task(ReplayTask(parked_id=command.parked_id))
 
     async def drop(self, command: DropParked, unit: Unit) -> None:
@@ -137,7 +217,9 @@ class Desk:
         """Hand the message to its handler again; it stays parked, with the new reason, if it fails again."""
         row = await self._database.fetchrow(FIND, task.parked_id)
         assert row is not None, "a replay names a row that was there"
-        delivery = read(record_of(row))
+        record = record_of(row)
+        await self._database.execute(NAME_RECORD, row["id"], digest_of(record))
+        delivery = read(record)
         if isinstance(delivery, Unreadable):
             return "parked"
 
@@ -176,6 +258,13 @@ class Desk:
             found = "no such row" if row is None else f"state {row['state']}"
             raise Refused("not_parked", f"{self._service} parked message {parked_id}: found {found}")
         return row
+
+    def _require_whole(self, row: Any) -> None:
+        where = f"{self._service} parked message {row['id']}"
+        if row["reason"] == "unreadable_batch":
+            raise Refused("unreadable", f"{where}: its batch could not be read ({row['detail']})")
+        if row["is_cut"]:
+            raise Refused("cut", f"{where}: only a part of it was kept ({row['reason']}); send it again")
 
     async def _start_follower(self, unit: Unit, row: Any) -> None:
         """The next message of the same story, which was parked only because of this one."""

@@ -7,7 +7,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from shared.messaging.delivery import Record
-from shared.messaging.kafka import sasl
+from shared.messaging.kafka import record_of_kafka, sasl
+from shared.messaging.turns import Turns
 from shared.place import Place
 from shared.settings import ServiceSettings
 
@@ -15,6 +16,8 @@ POLL_MILLISECONDS = 200
 MAX_PARTITION_BYTES = 256 * 1024
 """Of one partition that wait in memory; a larger record comes alone."""
 MAX_FETCH_BYTES = 8 * 1024 * 1024
+MAX_RECORDS = 2_000
+"""Of one `fetch`, unless its caller asks for fewer."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class PartitionReader:
     def __init__(self, login: Login) -> None:
         self._login = login
         self._consumer: Any = None
+        self._turns: Any = None
 
     async def __aenter__(self) -> "PartitionReader":
         await self.open()
@@ -60,6 +64,7 @@ class PartitionReader:
             fetch_max_bytes=MAX_FETCH_BYTES,
             **sasl(login.username, login.password, security_protocol=login.security_protocol),
         )
+        self._turns = Turns(self._consumer)
         try:
             await self._consumer.start()
         except BaseException:
@@ -103,12 +108,10 @@ class PartitionReader:
         position: int = await self._consumer.position(TopicPartition(*place))
         return position
 
-    async def fetch(self, *, max_records: int | None = None) -> list[Record]:
-        """What has come, within POLL_MILLISECONDS; in order within a partition."""
-        batches = await self._consumer.getmany(timeout_ms=POLL_MILLISECONDS, max_records=max_records)
-        return [_record(each) for batch in batches.values() for each in batch]
+    async def fetch(self, *, max_records: int = MAX_RECORDS) -> list[Record]:
+        """What has come, within POLL_MILLISECONDS; in order within a partition.
 
-
-def _record(raw: Any) -> Record:
-    headers = tuple(raw.headers)
-    return Record(raw.topic, raw.partition, raw.offset, raw.key, headers, raw.value, raw.timestamp)
+        Where it raises, records that were taken are lost: assign again from what was kept.
+        """
+        taken = await self._turns.take(wait_ms=POLL_MILLISECONDS, max_records=max_records)
+        return [record_of_kafka(each) for each in taken]

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from shared.log import get_logger
 from shared.messaging.kafka import sasl
@@ -36,21 +37,29 @@ class Stuck(TimeoutError):
 
 
 async def kafka_answers(settings: ServiceSettings) -> bool:
-    """Whether a new connection gets the metadata of the cluster."""
+    """Whether a new connection to one of the brokers gets the metadata of the cluster."""
     login = sasl(
         settings.kafka_username,
         settings.kafka_password.get_secret_value(),
         security_protocol=settings.kafka_security_protocol,
     )
-    client = AIOKafkaClient(bootstrap_servers=settings.kafka_bootstrap, **login)
+    for host, port, _ in collect_hosts(settings.kafka_bootstrap):
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await _ask_for_metadata(host, port, login)
+        except (KafkaError, OSError, TimeoutError):
+            continue
+        return True
+    return False
+
+
+async def _ask_for_metadata(host: str, port: int, login: dict[str, Any]) -> None:
+    """The client's own bootstrap leaves its connection open where it is cancelled."""
+    connection = await create_conn(host, port, **login)
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await client.bootstrap()
-    except (KafkaError, OSError, TimeoutError):
-        return False
+        await connection.send(MetadataRequest([]))
     finally:
-        await client.close()
-    return True
+        connection.close()
 
 
 async def assumed_there() -> bool:

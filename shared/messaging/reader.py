@@ -11,10 +11,11 @@ from schemas.base import Message
 from schemas.envelope import Envelope, to_headers
 from schemas.topics import topic_of
 from shared.clock import utc_now
-from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.partitions import Login, PartitionReader
 from shared.messaging.presence import started
+from shared.messaging.unit import require_size
 from shared.place import Place
 
 __all__ = ["Login", "Resend", "TopicReader", "resending", "send"]
@@ -68,10 +69,21 @@ class TopicReader:
 
     async def _fetch(self) -> list[Delivery | Unreadable]:
         records = await self._reader.fetch()
-        return [read(record) for record in sorted(records, key=lambda record: record.timestamp_ms)]
+        return [read(record) for record in _by_time(records)]
 
     async def _reached(self, ends: Mapping[Place, int]) -> bool:
         return all([await self._reader.position(place) >= end for place, end in ends.items()])
+
+
+def _by_time(records: Iterable[Record]) -> list[Record]:
+    """Oldest first; those of a partition stay in their order, whatever time their producers gave them."""
+    latest: dict[Place, int] = {}
+    times = []
+    for record in records:
+        place = Place(record.topic, record.partition)
+        latest[place] = max(record.timestamp_ms, latest.get(place, record.timestamp_ms))
+        times.append((latest[place], record))
+    return [record for _, record in sorted(times, key=lambda each: each[0])]
 
 
 @asynccontextmanager
@@ -90,7 +102,7 @@ async def resending(login: Login, topic: str) -> AsyncIterator[Resend]:
 
 
 async def send(login: Login, command: Message, *, writer: str, topic: str | None = None) -> str:
-    """Put one message on its topic as `writer`, without an outbox; its event id."""
+    """Put one message on its topic as `writer`, without an outbox; its event id. Raises TooLarge."""
     event_id = uuid4().hex
     envelope = Envelope(
         id=event_id,
@@ -101,14 +113,11 @@ async def send(login: Login, command: Message, *, writer: str, topic: str | None
         key=command.key,
         correlation_id=event_id,
     )
-    name = topic or topic_of(type(command), writer=writer).name
+    to = topic_named(topic) if topic else topic_of(type(command), writer=writer)
+    value, headers = command.model_dump_json().encode(), to_headers(envelope)
+    require_size(to, command.type, {name: text.decode() for name, text in headers}, value)
     async with started(_producer(login, client_id=writer)) as producer, asyncio.timeout(SEND_SECONDS):
-        await producer.send_and_wait(
-            name,
-            value=command.model_dump_json().encode(),
-            key=command.key.encode(),
-            headers=to_headers(envelope),
-        )
+        await producer.send_and_wait(to.name, value=value, key=command.key.encode(), headers=headers)
     return event_id
 
 

@@ -1,17 +1,30 @@
-"""The outbox's way to Kafka: one relay per schema, under a lease. The only code that publishes facts."""
+"""The outbox's way to Kafka: one relay per schema, under a lease. The only code that publishes facts.
+
+A row that the broker refuses for itself is set aside, with those behind it of the same aggregate: a later fact
+without the one before it would be parked by everybody who reads it.
+"""
 
 import asyncio
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    InvalidTimestampError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from schemas.envelope import MAX_FACT_BYTES
 from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
@@ -19,7 +32,8 @@ from shared.messaging.lease import Lease
 from shared.messaging.poke import until_poked
 from shared.messaging.presence import Answers, assumed_there, however_long_away, started, until_there
 from shared.postgres.database import Database, unless_away
-from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, PUBLISHED
+from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, OUTBOX_SET_ASIDE, PUBLISHED
+from shared.text import storable
 
 log = get_logger(__name__)
 
@@ -30,10 +44,17 @@ BATCHES_UNDER_WAY = 3
 """At most: handed over to Kafka's client and not yet marked."""
 IDLE_POLL_SECONDS = 0.5
 SEND_TIMEOUT_SECONDS = 30.0
+LARGE_BYTES = MAX_FACT_BYTES
+"""No message that is written now is larger; what is older may be more than the broker takes."""
+REFUSALS = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTimestampError, PolicyViolationError)
+"""What a broker says of a batch that it will never take."""
 
 # All but what is under way, and not what is beyond the last id: a lower one may be committed after a higher one.
 READ = """
-    SELECT id, topic, aggregate_id, sequence, headers, value FROM outbox
+    SELECT id, topic, aggregate_id, sequence, headers, value,
+           EXISTS (SELECT FROM set_aside
+                    WHERE set_aside.topic = outbox.topic AND set_aside.aggregate_id = outbox.aggregate_id) AS is_held
+      FROM outbox
      WHERE id = ANY(ARRAY(
            SELECT id FROM (SELECT id FROM unpublished ORDER BY id LIMIT $2) AS first
            EXCEPT SELECT unnest($1::bigint[])))
@@ -44,14 +65,48 @@ MARK = """
     WITH unflushed AS (SELECT set_config('synchronous_commit', 'off', true))
     DELETE FROM unpublished USING unflushed WHERE id = ANY($1)"""
 
+SET_ASIDE = """
+    WITH taken AS (DELETE FROM unpublished WHERE id = ANY($1) RETURNING id)
+    INSERT INTO set_aside (id, topic, aggregate_id, detail)
+    SELECT id, topic, aggregate_id, $2 FROM outbox JOIN taken USING (id) ON CONFLICT DO NOTHING"""
+
+# What held a row may have been dropped or sent again since the row was read; then it is read once more.
+SET_ASIDE_BEHIND = """
+    WITH taken AS (
+        DELETE FROM unpublished USING outbox
+         WHERE unpublished.id = ANY($1) AND outbox.id = unpublished.id
+           AND EXISTS (SELECT FROM set_aside
+                        WHERE set_aside.topic = outbox.topic AND set_aside.aggregate_id = outbox.aggregate_id)
+        RETURNING outbox.id, topic, aggregate_id)
+    INSERT INTO set_aside (id, topic, aggregate_id, detail)
+    SELECT id, topic, aggregate_id, 'behind an event of the same aggregate that was set aside' FROM taken
+    ON CONFLICT DO NOTHING"""
+
 BACKLOG = """
-    SELECT count(*) AS rows, coalesce(extract(epoch FROM clock_timestamp() - (
+    SELECT count(*) AS rows, (SELECT count(*) FROM set_aside) AS set_aside,
+           coalesce(extract(epoch FROM clock_timestamp() - (
            SELECT created_at FROM outbox WHERE id = (SELECT min(id) FROM unpublished))), 0) AS age
       FROM unpublished"""
 
 
 class SendFailed(RuntimeError):
     """Kafka is there and did not take a batch. The rows stay in the outbox; the process ends and starts anew."""
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Rows that Kafka takes or refuses together."""
+
+    rows: Sequence[Any]
+    ack: Awaitable[Any]
+
+
+class _Refused(Exception):
+    """Kafka will never take a batch. Its producer is of no more use: it has counted the records of that batch."""
+
+    def __init__(self, rows: Sequence[Any], error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.rows = rows
 
 
 class Relay:
@@ -75,24 +130,53 @@ class Relay:
         self._under_way: deque[asyncio.Task[None]] = deque()
         self._ids: set[int] = set()
         """Of the rows that are under way."""
+        self._alone: set[int] = set()
+        """Of rows that go in a batch of their own, with nothing behind them under way: one of them was refused."""
         self.poked = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. While Kafka is away it waits; any other failure to send ends the process."""
+        """Until cancelled. While Kafka is away it waits; a failure to send that is no row's own ends the process."""
         await until_there(self._kafka_answers)
-        async with started(self._make_producer(), self._kafka_answers) as producer:
-            try:
-                while True:
-                    if not await unless_away(self._is_busy(producer)):
-                        await until_poked(self.poked, at_most_seconds=IDLE_POLL_SECONDS)
-            finally:
-                for each in self._under_way:
-                    each.cancel()
-                await asyncio.gather(*self._under_way, return_exceptions=True)
+        while True:
+            async with started(self._make_producer(), self._kafka_answers) as producer:
+                refused = await self._send_until_refused(producer)
+            while not await unless_away(self._isolate(refused)):
+                await until_poked(self.poked, at_most_seconds=IDLE_POLL_SECONDS)
+
+    async def _send_until_refused(self, producer: AIOKafkaProducer) -> _Refused:
+        try:
+            while True:
+                if not await unless_away(self._is_busy(producer)):
+                    await until_poked(self.poked, at_most_seconds=IDLE_POLL_SECONDS)
+        except _Refused as refused:
+            return refused
+        finally:
+            for each in self._under_way:
+                each.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+            self._under_way.clear()
+            self._ids.clear()
+
+    async def _isolate(self, refused: _Refused) -> bool:
+        """Set aside the row that was refused; where it is one of several, send each of them alone."""
+        if len(refused.rows) > 1:
+            self._alone.update(row["id"] for row in refused.rows)
+            return True
+        (row,) = refused.rows
+        await self._database.execute(SET_ASIDE, [row["id"]], storable(str(refused)))
+        self._alone.discard(row["id"])
+        log.error(
+            "kafka refused an event, which is set aside",
+            topic=row["topic"],
+            key=row["aggregate_id"],
+            value_bytes=len(row["value"]),
+            error=str(refused),
+        )
+        return True
 
     async def _is_busy(self, producer: AIOKafkaProducer) -> bool:
         """Relay one batch; whether there may be more."""
-        return await self._holds_lease() and await self._drain(producer) == BATCH_ROWS
+        return await self._holds_lease() and await self._drain(producer)
 
     async def _holds_lease(self) -> bool:
         if self._lease.epoch is None or time.monotonic() - self._renewed_at > self._renew_seconds:
@@ -100,28 +184,43 @@ class Relay:
             self._renewed_at = time.monotonic()
         return self._lease.epoch is not None
 
-    async def _drain(self, producer: AIOKafkaProducer) -> int:
+    async def _drain(self, producer: AIOKafkaProducer) -> bool:
         """Send one batch in the order of the outbox. It is marked once every record is acknowledged."""
         rows = await self._database.fetch(READ, list(self._ids), len(self._ids) + BATCH_ROWS)
-        if rows:
+        if held := [row for row in rows if row["is_held"]]:
+            await self._database.execute(SET_ASIDE_BEHIND, [row["id"] for row in held])
+        free = [row for row in rows if not row["is_held"]]
+        ready = self._up_to_a_doubtful_one(free)
+        if ready:
             failpoint("relay.read")
-            acks = await self._in_time(len(rows), _hand_over(producer, rows))
-            self._ids.update(row["id"] for row in rows)
-            self._under_way.append(asyncio.create_task(self._finish(rows, acks)))
+            batches = await self._in_time(len(ready), _hand_over(producer, ready))
+            self._ids.update(row["id"] for row in ready)
+            self._under_way.append(asyncio.create_task(self._finish(ready, batches)))
         # Behind a part of a batch nothing waits: to read on at once would make many small batches of one.
-        most = BATCHES_UNDER_WAY - 1 if len(rows) >= BATCH_ROWS else 0
+        most = BATCHES_UNDER_WAY - 1 if len(ready) >= BATCH_ROWS else 0
         while len(self._under_way) > most:
             await self._under_way.popleft()
-        return len(rows)
+        return len(rows) >= BATCH_ROWS or len(ready) < len(free)
 
-    async def _finish(self, rows: Sequence[Any], acks: Sequence[Awaitable[Any]]) -> None:
+    def _up_to_a_doubtful_one(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Those before the first row that may be refused, or that row alone: no later one is sent before its end."""
+        for place, row in enumerate(rows):
+            if row["id"] in self._alone or len(row["value"]) > LARGE_BYTES:
+                return rows[: max(1, place)] if not self._under_way or place else []
+        return rows
+
+    async def _finish(self, rows: Sequence[Any], batches: Sequence[_Batch]) -> None:
         ids = [row["id"] for row in rows]
+        acks = {asyncio.ensure_future(each.ack): each for each in batches}
         try:
-            await self._in_time(len(rows), asyncio.gather(*acks))
+            done, _ = await self._in_time(len(rows), asyncio.wait(acks, return_when=asyncio.FIRST_EXCEPTION))
+            taken = {ack: acks[ack] for ack in done if ack.exception() is None}
             failpoint("relay.sent")
-            await self._database.execute(MARK, ids)
+            await self._database.execute(MARK, [row["id"] for each in taken.values() for row in each.rows])
+            _require_taken({ack: acks[ack] for ack in done if ack not in taken}, len(rows))
         finally:
             self._ids.difference_update(ids)
+        self._alone.difference_update(ids)
         failpoint("relay.marked")
         for topic, count in Counter(row["topic"] for row in rows).items():
             PUBLISHED.labels(self._service, topic).inc(count)
@@ -139,17 +238,28 @@ class Relay:
         row = await self._database.fetchrow(BACKLOG)
         assert row is not None
         OUTBOX_ROWS.labels(self._service).set(row["rows"])
+        OUTBOX_SET_ASIDE.labels(self._service).set(row["set_aside"])
         OUTBOX_AGE.labels(self._service).set(row["age"])
         return float(row["age"])
 
 
-async def _hand_over(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[Awaitable[Any]]:
-    """Put the rows behind all that the producer was given before; what is awaited for the acknowledgements."""
+def _require_taken(failed: Mapping[asyncio.Future[Any], _Batch], num_rows: int) -> None:
+    """Raises _Refused for the first batch that Kafka will never take; SendFailed for what is no batch's own fault."""
+    for ack, batch in failed.items():
+        if isinstance(error := ack.exception(), REFUSALS):
+            raise _Refused(batch.rows, error)
+    for ack in failed:
+        error = ack.exception()
+        raise SendFailed(f"{num_rows} rows were not acknowledged: {type(error).__name__}: {error}") from error
+
+
+async def _hand_over(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[_Batch]:
+    """Put the rows behind all that the producer was given before."""
     by_partition = await _by_partition(producer, rows)
-    acks = await asyncio.gather(
+    batches = await asyncio.gather(
         *(_hand_over_partition(producer, *place, mine) for place, mine in by_partition.items())
     )
-    return [ack for each in acks for ack in each]
+    return [batch for each in batches for batch in each]
 
 
 async def _by_partition(producer: AIOKafkaProducer, rows: Sequence[Any]) -> dict[tuple[str, int], list[Any]]:
@@ -173,19 +283,26 @@ def _hash(key: str) -> int:
 
 async def _hand_over_partition(
     producer: AIOKafkaProducer, topic: str, partition: int, rows: list[Any]
-) -> list[Awaitable[Any]]:
+) -> list[_Batch]:
     """Batch by batch: single sends would make a future for every record."""
-    is_story = topic_named(topic).is_story
-    acks, batch = [], producer.create_batch()
+    batches = []
+    for builder, mine in _batches(producer, rows, is_story=topic_named(topic).is_story):
+        builder.close()
+        batches.append(_Batch(mine, await _taken(producer, builder, topic, partition)))
+    return batches
+
+
+def _batches(
+    producer: AIOKafkaProducer, rows: Sequence[Any], *, is_story: bool
+) -> Iterator[tuple[BatchBuilder, list[Any]]]:
+    builder, mine = producer.create_batch(), list[Any]()
     for row in rows:
-        if not _append(batch, row, is_story):
-            batch.close()
-            acks.append(await _taken(producer, batch, topic, partition))
-            batch = producer.create_batch()
-            assert _append(batch, row, is_story), "an empty batch takes any record"
-    batch.close()
-    acks.append(await _taken(producer, batch, topic, partition))
-    return acks
+        if not _append(builder, row, is_story):
+            yield builder, mine
+            builder, mine = producer.create_batch(), []
+            assert _append(builder, row, is_story), "an empty batch takes any record"
+        mine.append(row)
+    yield builder, mine
 
 
 async def _taken(

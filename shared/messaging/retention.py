@@ -1,29 +1,70 @@
-"""Old rows of the kernel's tables. Long enough that Kafka can be repaired from the outbox."""
+"""Old rows of the kernel's tables, and of those that a service names. docs/retention.md has all of them."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 
+from schemas.topics import TOPICS
 from shared.failpoints import failpoint
+from shared.messaging.delivery import topic_named
 from shared.postgres.database import Database
 from shared.settings import Timing
 
 ROWS_AT_ONCE = 10_000
 """Millions in one statement would take longer than a statement may."""
 
+# Long enough that Kafka can be repaired from the outbox.
 PRUNE_OUTBOX = """
     DELETE FROM outbox WHERE id = ANY(ARRAY(
         SELECT id FROM outbox WHERE created_at < now() - $1::interval
-           AND NOT EXISTS (SELECT FROM unpublished WHERE unpublished.id = outbox.id) LIMIT $2))"""
+           AND NOT EXISTS (SELECT FROM unpublished WHERE unpublished.id = outbox.id)
+           AND NOT EXISTS (SELECT FROM set_aside WHERE set_aside.id = outbox.id) LIMIT $2))"""
 PRUNE_INBOX = """
     DELETE FROM inbox WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM inbox WHERE applied_at < now() - $1::interval LIMIT $2))"""
+        SELECT ctid FROM inbox WHERE topic = $3 AND applied_at < now() - $1::interval LIMIT $2))"""
+TOPICS_OF_INBOX = """
+    WITH RECURSIVE topics AS (
+        (SELECT topic FROM inbox ORDER BY topic LIMIT 1)
+        UNION ALL
+        SELECT following.topic FROM topics CROSS JOIN LATERAL (
+            SELECT topic FROM inbox WHERE topic > topics.topic ORDER BY topic LIMIT 1) AS following)
+    SELECT topic FROM topics"""
+PRUNE_PARKED = """
+    DELETE FROM parked WHERE id = ANY(ARRAY(
+        SELECT id FROM parked WHERE settled_at < now() - $1::interval LIMIT $2))"""
+PRUNE_DROPPED = """
+    DELETE FROM dropped_event WHERE id = ANY(ARRAY(
+        SELECT id FROM dropped_event WHERE dropped_at < now() - $1::interval LIMIT $2))"""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Of a service's own table."""
+
+    query: str
+    """Deletes rows that are older than $1, $2 of them at most."""
+    older_than: timedelta
+
+
+def inbox_kept(topic: str, timing: Timing) -> timedelta:
+    """As long as a record of the topic may be read again, so that it is known then."""
+    try:
+        days = topic_named(topic).retention_days
+    except KeyError:  # of an earlier release
+        days = max(each.retention_days for each in TOPICS)
+    return timedelta(days=days) + timing.segment_age
 
 
 async def prune_kernel(database: Database, timing: Timing) -> None:
-    await _prune(database, PRUNE_OUTBOX, timing.outbox_retention)
-    await _prune(database, PRUNE_INBOX, timing.inbox_retention)
+    await prune(database, Pruning(PRUNE_OUTBOX, timing.outbox_retention))
+    for row in await database.fetch(TOPICS_OF_INBOX):
+        topic = row["topic"]
+        await prune(database, Pruning(PRUNE_INBOX, inbox_kept(topic, timing)), topic)
+    await prune(database, Pruning(PRUNE_PARKED, timing.settled_retention))
+    await prune(database, Pruning(PRUNE_DROPPED, timing.settled_retention))
     failpoint("gc.deleted")
 
 
-async def _prune(database: Database, query: str, older_than: timedelta) -> None:
-    while await database.execute(query, older_than, ROWS_AT_ONCE) == f"DELETE {ROWS_AT_ONCE}":
-        pass
+async def prune(database: Database, pruning: Pruning, *args: object) -> None:
+    deleted = f"DELETE {ROWS_AT_ONCE}"
+    while deleted == f"DELETE {ROWS_AT_ONCE}":
+        deleted = await database.execute(pruning.query, pruning.older_than, ROWS_AT_ONCE, *args)

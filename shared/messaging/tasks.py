@@ -1,41 +1,65 @@
 """Leased tasks: work of minutes, outside any transaction, that survives crashes and reports by events.
 
 Claim with a lease, work, apply only if the lease still holds. A task is done at least once; what it does
-outside must be idempotent, what it writes inside happens once.
+outside must be idempotent, what it writes inside happens once. It fails by its own errors alone: what is away is
+waited for, and a process that ends is no failure of its task.
 """
 
 import asyncio
+import errno
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from shared.clock import utc_now
-from shared.errors import Rejected
+from shared.absence import A_DAY, Patience, until_back
+from shared.errors import Rejected, Unavailable
 from shared.log import get_logger, log_context
+from shared.messaging.kafka import KafkaFailed
+from shared.messaging.lease import LeaseLost, under_lease
 from shared.messaging.poke import until_poked
 from shared.messaging.unit import Task, Unit
-from shared.postgres.database import Database, is_unavailable, unless_away
-from shared.telemetry.metrics import TASK_SECONDS, TASKS
+from shared.postgres.database import Database, Silent, is_unavailable, unless_away
+from shared.telemetry.metrics import TASK_SECONDS, TASKS, TASKS_SET_ASIDE, TASKS_WAITING
 from shared.telemetry.tracing import span
+from shared.text import storable
 
 log = get_logger(__name__)
 
 POLL_SECONDS = 0.5
+UNPOKED_SECONDS = 10.0
+"""Whatever is due pokes; a worker looks by itself only in case that its poke was another's."""
 MAX_BACKOFF_SECONDS = 30.0
+LONG_TRY = timedelta(minutes=10)
+"""Who got on for so long was not without what it needs: another absence begins."""
+NOW = timedelta(0)
 
-FREE_OWN = "UPDATE task SET lease_expires_at = NULL WHERE lease_owner = $1"
+# Behind those that are due already: whatever ended the process may have been one of these.
+FREE_OWN = """
+    UPDATE task SET lease_expires_at = NULL, not_before = greatest(not_before, clock_timestamp())
+     WHERE lease_owner = $1"""
+
+# A new process may be a new release, which reads what the one before it could not.
+TAKE_BACK = """
+    UPDATE task SET set_aside_at = NULL, failures = 0, not_before = clock_timestamp()
+     WHERE kind = ANY($1) AND set_aside_at IS NOT NULL"""
+
+IS_ANY_DUE = """
+    SELECT EXISTS (
+        SELECT FROM task WHERE kind = ANY($1) AND not_before <= clock_timestamp() AND set_aside_at IS NULL
+           AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp()))"""
 
 CLAIM = """
-    UPDATE task SET lease_owner = $1, lease_epoch = lease_epoch + 1, attempts = attempts + 1,
-                    lease_expires_at = clock_timestamp() + $3
+    UPDATE task SET lease_owner = $1, lease_epoch = lease_epoch + 1, lease_expires_at = clock_timestamp() + $3
      WHERE (kind, key) = (
         SELECT kind, key FROM task
-         WHERE kind = $2 AND not_before <= clock_timestamp()
+         WHERE kind = $2 AND not_before <= clock_timestamp() AND set_aside_at IS NULL
            AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-         ORDER BY created_at FOR UPDATE SKIP LOCKED LIMIT 1)
-    RETURNING key, payload, attempts, lease_epoch, traceparent, correlation_id"""
+         ORDER BY not_before FOR UPDATE SKIP LOCKED LIMIT 1)
+    RETURNING key, payload, failures, lease_epoch, traceparent, correlation_id,
+              clock_timestamp() - away_since AS away_for"""
 
 RENEW = """
     UPDATE task SET lease_expires_at = clock_timestamp() + $4
@@ -44,9 +68,30 @@ RENEW = """
 FINISH = "DELETE FROM task WHERE kind = $1 AND key = $2 AND lease_epoch = $3 RETURNING true"
 
 RETRY = """
-    UPDATE task SET lease_expires_at = NULL, lease_owner = NULL, last_error = $4,
-                    not_before = clock_timestamp() + $5
+    UPDATE task SET lease_expires_at = NULL, lease_owner = NULL, last_error = $4, failures = failures + 1,
+                    away_since = NULL, not_before = clock_timestamp() + $5
      WHERE kind = $1 AND key = $2 AND lease_epoch = $3"""
+
+WAIT = """
+    UPDATE task SET lease_expires_at = NULL, lease_owner = NULL, last_error = $4,
+                    away_since = clock_timestamp() - $6::interval, not_before = clock_timestamp() + $5
+     WHERE kind = $1 AND key = $2 AND lease_epoch = $3 RETURNING true"""
+
+SET_ASIDE = """
+    UPDATE task SET lease_expires_at = NULL, lease_owner = NULL, last_error = $4, set_aside_at = clock_timestamp()
+     WHERE kind = $1 AND key = $2 AND lease_epoch = $3"""
+
+COUNT = """
+    SELECT kind, count(*) FILTER (WHERE away_since IS NOT NULL AND set_aside_at IS NULL) AS waiting,
+           count(set_aside_at) AS set_aside
+      FROM task GROUP BY kind"""
+
+_NOT_REACHED = (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, socket.gaierror, Silent)
+_NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT})
+
+
+async def tell_nobody(_task: Any, _waiting_for: str, _unit: Unit) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -56,15 +101,34 @@ class TaskKind:
     done: Callable[[Any, Any, Unit], Awaitable[None]]
     failed: Callable[[Any, Exception, Unit], Awaitable[None]]
     attempts: int
+    """How often it may fail by its own errors."""
     concurrency: int
+    waits: Callable[[Any, str, Unit], Awaitable[None]] = tell_nobody
+    """Called with what is waited for, once per absence."""
+    patience: Patience = A_DAY
 
     @property
     def name(self) -> str:
         return self.payload.__name__
 
 
-class LeaseLost(Exception):
-    """Another process took the task over; what this one did is dropped."""
+def absent_dependency(error: BaseException) -> str | None:
+    """The name of what did not answer; None where the error is the task's own."""
+    if isinstance(error, BaseExceptionGroup):
+        names = [absent_dependency(each) for each in error.exceptions]
+        return None if None in names else names[0]
+    if isinstance(error, Unavailable):
+        return error.dependency
+    if isinstance(error, KafkaFailed):
+        return "Kafka"
+    return "Postgres" if _is_of_postgres(error) else None
+
+
+def _is_of_postgres(error: BaseException) -> bool:
+    """A file that is missing and a child that hangs are errors of the operating system too, but the task's own."""
+    if isinstance(error, OSError):
+        return isinstance(error, _NOT_REACHED) or error.errno in _NO_WAY
+    return is_unavailable(error)
 
 
 class Tasks:
@@ -82,7 +146,7 @@ class Tasks:
         self._service = service
         self._owner = owner
         self._ttl = ttl
-        self._renew_seconds = renew.total_seconds()
+        self._renew = renew
         self._poke = poke
         self._kinds: list[TaskKind] = []
         self.poked = asyncio.Event()
@@ -93,91 +157,146 @@ class Tasks:
     async def run(self) -> None:
         """One worker per kind and unit of concurrency, until cancelled."""
         await self._database.execute(FREE_OWN, self._owner)
+        await self._database.execute(TAKE_BACK, [kind.name for kind in self._kinds])
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
             for kind in self._kinds:
                 for _ in range(kind.concurrency):
                     group.create_task(self._work_off(kind))
 
+    async def measure(self) -> None:
+        counts = {row["kind"]: row for row in await self._database.fetch(COUNT)}
+        for kind in self._kinds:
+            row = counts.get(kind.name)
+            TASKS_WAITING.labels(self._service, kind.name).set(row["waiting"] if row else 0)
+            TASKS_SET_ASIDE.labels(self._service, kind.name).set(row["set_aside"] if row else 0)
+
+    async def _watch(self) -> None:
+        """One look for all that wait: each worker's own would cost an idle service most of its time."""
+        kinds = [kind.name for kind in self._kinds]
+        while kinds:
+            if await unless_away(self._database.fetchval(IS_ANY_DUE, kinds)):
+                self.poked.set()
+            await asyncio.sleep(POLL_SECONDS)
+
     async def _work_off(self, kind: TaskKind) -> None:
         while True:
             if not await unless_away(self._work_next(kind)):
-                await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
+                await until_poked(self.poked, at_most_seconds=UNPOKED_SECONDS)
 
     async def _work_next(self, kind: TaskKind) -> bool:
+        began = time.monotonic()
         row = await self._database.fetchrow(CLAIM, self._owner, kind.name, self._ttl)
         if row is None:
             return False
-        began = time.monotonic()
+        claim = _Claim(kind, row, began)
         with log_context(task=kind.name, key=row["key"]), span(kind.name, traceparent=row["traceparent"]):
-            outcome = await self._outcome(kind, row)
+            outcome = await self._outcome(claim)
         TASKS.labels(self._service, kind.name, outcome).inc()
-        TASK_SECONDS.labels(self._service, kind.name).observe(time.monotonic() - began)
+        TASK_SECONDS.labels(self._service, kind.name).observe(time.monotonic() - claim.began)
         return True
 
-    async def _outcome(self, kind: TaskKind, row: Any) -> str:
-        task = kind.payload.model_validate(row["payload"])
+    async def _outcome(self, claim: "_Claim") -> str:
+        """Whatever a task does but to lose Postgres ends here: it must not end the process, nor hold up others."""
         try:
-            result = await self._under_lease(kind, row, kind.work(task))
-            await self._finish(kind, row, lambda unit: kind.done(task, result, unit))
-        except LeaseLost:
-            log.warning("task lease lost")
-            return "lost"
-        except Exception as error:
-            log.warning("task failed", attempt=row["attempts"], exc_info=not isinstance(error, Rejected))
-            return await self._after_failure(kind, task, row, error)
-        return "done"
-
-    async def _after_failure(self, kind: TaskKind, task: Task, row: Any, error: Exception) -> str:
-        try:
-            return await self._retry_or_fail(kind, task, row, error)
+            return await self._tried(claim)
         except LeaseLost:
             log.warning("task was taken over, or its commit took place though its answer was lost")
             return "lost"
+        except Exception as error:
+            if _is_of_postgres(error):
+                raise
+            log.exception("task set aside")
+            await self._database.execute(SET_ASIDE, *claim.lease, _text(error))
+            return "set_aside"
 
-    async def _under_lease(self, kind: TaskKind, row: Any, work: Awaitable[Any]) -> Any:
-        """Run the work while renewing the lease; cancel it when the lease is lost."""
-        running = asyncio.ensure_future(work)
+    async def _tried(self, claim: "_Claim") -> str:
+        kind = claim.kind
+        task = kind.payload.model_validate(claim.row["payload"])
         try:
-            while not running.done():
-                await asyncio.wait({running}, timeout=self._renew_seconds)
-                if not running.done() and not await self._renew(kind, row):
-                    raise LeaseLost
-            return running.result()
-        finally:
-            if not running.done():
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+            result = await self._under_lease(claim, kind.work(task))
+            await self._finish(claim, lambda unit: kind.done(task, result, unit))
+        except LeaseLost:
+            raise
+        except Exception as error:
+            return await self._after_error(claim, task, error)
+        return "done"
 
-    async def _renew(self, kind: TaskKind, row: Any) -> bool:
-        return bool(
-            await self._database.fetchval(RENEW, kind.name, row["key"], row["lease_epoch"], self._ttl)
+    async def _after_error(self, claim: "_Claim", task: Task, error: Exception) -> str:
+        dependency = absent_dependency(error)
+        if dependency is not None and claim.away_for < claim.kind.patience.limit:
+            await self._wait(claim, task, dependency, error)
+            return "waiting"
+        failures = claim.row["failures"] + 1
+        is_own = not isinstance(error, Rejected)
+        log.warning("task failed", failures=failures, exc_info=is_own)
+        if dependency is None and is_own and failures < claim.kind.attempts:
+            await self._retry(claim, error, failures)
+            return "retried"
+        await self._finish(claim, lambda unit: claim.kind.failed(task, error, unit))
+        return "failed"
+
+    async def _wait(self, claim: "_Claim", task: Task, dependency: str, error: Exception) -> None:
+        away_for = claim.away_for
+        pause = claim.kind.patience.pause(away_for)
+        log.warning("task waits", waiting_for=dependency, away_for=str(away_for), error=_text(error))
+        async with self._database.transaction() as conn:
+            if not await conn.fetchval(WAIT, *claim.lease, _text(error), pause, away_for):
+                raise LeaseLost
+            if away_for == NOW:
+                await claim.kind.waits(task, f"{dependency}, which is away", self._unit(claim, conn))
+        self._poke()
+
+    async def _retry(self, claim: "_Claim", error: Exception, failures: int) -> None:
+        pause = timedelta(seconds=min(MAX_BACKOFF_SECONDS, 0.5 * 2**failures))
+        await self._database.execute(RETRY, *claim.lease, _text(error), pause)
+
+    async def _under_lease(self, claim: "_Claim", work: Awaitable[Any]) -> Any:
+        return await under_lease(
+            work,
+            lambda: self._database.fetchval(RENEW, *claim.lease, self._ttl),
+            granted_at=claim.began,
+            ttl=self._ttl,
+            pause=self._renew,
         )
 
-    async def _retry_or_fail(self, kind: TaskKind, task: Task, row: Any, error: Exception) -> str:
-        is_last = isinstance(error, Rejected) or row["attempts"] >= kind.attempts
-        if is_last:
-            await self._finish(kind, row, lambda unit: kind.failed(task, error, unit))
-            return "failed"
-        pause = timedelta(seconds=min(MAX_BACKOFF_SECONDS, 0.5 * 2 ** row["attempts"]))
-        text = f"{type(error).__name__}: {error}"
-        await self._database.execute(RETRY, kind.name, row["key"], row["lease_epoch"], text, pause)
-        return "retried"
-
-    async def _finish(self, kind: TaskKind, row: Any, apply: Callable[[Unit], Awaitable[None]]) -> None:
+    async def _finish(self, claim: "_Claim", apply: Callable[[Unit], Awaitable[None]]) -> None:
         """What was worked out is not lost to a Postgres that is away for no longer than the lease holds."""
-        deadline = time.monotonic() + self._ttl.total_seconds()
-        while True:
-            try:
-                return await self._commit(kind, row, apply)
-            except Exception as error:
-                if not is_unavailable(error) or time.monotonic() > deadline:
-                    raise
-                log.warning("database is away", error=f"{type(error).__name__}: {error}")
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def _commit(self, kind: TaskKind, row: Any, apply: Callable[[Unit], Awaitable[None]]) -> None:
-        async with self._database.transaction() as conn:
-            if not await conn.fetchval(FINISH, kind.name, row["key"], row["lease_epoch"]):
-                raise LeaseLost
-            await apply(Unit(conn, self._service, utc_now(), correlation_id=row["correlation_id"]))
+        await until_back(
+            lambda: self._commit(claim, apply), is_away=_is_of_postgres, patience=Patience(limit=self._ttl)
+        )
         self._poke()
+
+    async def _commit(self, claim: "_Claim", apply: Callable[[Unit], Awaitable[None]]) -> None:
+        async with self._database.transaction() as conn:
+            if not await conn.fetchval(FINISH, *claim.lease):
+                raise LeaseLost
+            await apply(self._unit(claim, conn))
+
+    def _unit(self, claim: "_Claim", conn: Any) -> Unit:
+        return Unit(conn, self._service, self._database.now(), correlation_id=claim.row["correlation_id"])
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """One try of a task, from the claim of its lease on."""
+
+    kind: TaskKind
+    row: Any
+    began: float
+    """On the monotonic clock."""
+
+    @property
+    def lease(self) -> tuple[str, str, int]:
+        return self.kind.name, self.row["key"], self.row["lease_epoch"]
+
+    @property
+    def away_for(self) -> timedelta:
+        """How long the present absence has lasted."""
+        tried_for = timedelta(seconds=time.monotonic() - self.began)
+        before = self.row["away_for"]
+        return NOW if before is None or tried_for > LONG_TRY else before + tried_for
+
+
+def _text(error: BaseException) -> str:
+    return storable(f"{type(error).__name__}: {error}")

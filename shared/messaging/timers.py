@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shared.clock import utc_now
 from shared.log import get_logger
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database, is_unavailable, unless_away
@@ -19,12 +18,14 @@ TimerHandler = Callable[[Any, Unit], Awaitable[None]]
 POLL_SECONDS = 0.25
 MAX_BACKOFF = timedelta(seconds=60)
 
+IS_ANY_DUE = "SELECT EXISTS (SELECT FROM timer WHERE fires_at <= now() AND type = ANY($1))"
+
 # The time at which the transaction began can be looked up in an index; the clock's own, which moves, cannot.
 TAKE = """
     DELETE FROM timer WHERE id = (
         SELECT id FROM timer WHERE fires_at <= now() AND type = ANY($1)
          ORDER BY fires_at FOR UPDATE SKIP LOCKED LIMIT 1)
-    RETURNING id, type, payload, traceparent, correlation_id"""
+    RETURNING id, type, payload, fires_at, traceparent, correlation_id"""
 
 POSTPONE = """
     UPDATE timer SET attempts = least(attempts + 1, 20),
@@ -61,12 +62,16 @@ class Timers:
 
     async def _fire_next(self) -> bool:
         """Fire the earliest due timer in one transaction with its handler; whether there was one."""
+        if not await self._database.fetchval(IS_ANY_DUE, list(self.handlers)):
+            return False
         async with self._database.transaction() as conn:
             row = await conn.fetchrow(TAKE, list(self.handlers))
             if row is None:
                 return False
             payload_type, handler = self.handlers[row["type"]]
-            unit = Unit(conn, self._service, utc_now(), correlation_id=row["correlation_id"])
+            # A handler that is told an earlier time than its own would find that nothing is due, and wait for ever.
+            now = max(self._database.now(), row["fires_at"])
+            unit = Unit(conn, self._service, now, correlation_id=row["correlation_id"])
             with span(f"timer {row['type']}", traceparent=row["traceparent"]):
                 await handler(payload_type.model_validate(row["payload"]), unit)
         self._poke()

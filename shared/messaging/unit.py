@@ -1,14 +1,16 @@
 """One message, one transaction: all that a handler may read, write and emit."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import uuid4
 
 from pydantic import BaseModel
 
 from schemas.base import Message
-from schemas.envelope import Envelope, to_headers
-from schemas.topics import topic_of
+from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, Envelope, to_headers
+from schemas.topics import Topic, topic_of
+from shared.errors import TooLarge
 from shared.failpoints import failpoint
 from shared.postgres.database import Connection
 from shared.telemetry.tracing import current_traceparent
@@ -29,9 +31,19 @@ INSERT_TIMER = """
 
 INSERT_TASK = """
     INSERT INTO task (kind, key, payload, traceparent, correlation_id) VALUES ($1, $2, $3, $4, $5)
-    ON CONFLICT (kind, key) DO NOTHING"""
+    ON CONFLICT (kind, key) DO UPDATE SET payload = $3, traceparent = $4, correlation_id = $5, failures = 0,
+                                          away_since = NULL, set_aside_at = NULL
+        WHERE task.set_aside_at IS NOT NULL"""
 
 RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1"
+
+
+def require_size(topic: Topic, message_type: str, headers: Mapping[str, str], value: bytes) -> None:
+    """Raises TooLarge: what is written can be read by everybody, and so can what follows from it."""
+    limit = MAX_COMMAND_BYTES if topic.is_commands else MAX_FACT_BYTES
+    size = len(value) + sum(len(name) + len(text.encode()) for name, text in headers.items())
+    if size > limit:
+        raise TooLarge(f"{message_type} on {topic.name}: found {size} bytes", limit=limit)
 
 
 class Task(BaseModel, frozen=True):
@@ -52,27 +64,41 @@ class Unit:
     """Of the message that is handled; None in timers, tasks and loops."""
     topic: str = ""
     correlation_id: str = ""
+    payload: bytes = b""
+    """Of the message that is handled, as it came."""
     outgoing: int = 0
     """Rows that the loops of the process should be poked for after the commit."""
 
     async def emit(self, *messages: Message) -> list[str]:
-        """Put the messages in the outbox; their event ids. Topic and key follow from the message."""
+        """Put the messages in the outbox; their event ids. Topic and key follow from the message.
+
+        Raises TooLarge where one could not be read by everybody who listens.
+        """
         event_ids = []
         for message in messages:
             event_id = uuid4().hex
+            topic = topic_of(type(message), writer=self.writer)
+            headers, value = self._headers(message, event_id), message.model_dump_json().encode()
+            require_size(topic, message.type, headers, value)
             await self.conn.execute(
-                INSERT_OUTBOX,
-                event_id,
-                topic_of(type(message), writer=self.writer).name,
-                message.key,
-                message.type,
-                self._headers(message, event_id),
-                message.model_dump_json().encode(),
+                INSERT_OUTBOX, event_id, topic.name, message.key, message.type, headers, value
             )
             event_ids.append(event_id)
             failpoint("outbox.inserted")
         self.outgoing += len(messages)
         return event_ids
+
+    async def copy_to(self, topic: Topic) -> None:
+        """Put the fact that is handled in the outbox of another topic as it came: id, source, time and payload stay.
+
+        Its number is that of the story there.
+        """
+        assert self.envelope is not None, "a fact comes with an envelope"
+        envelope = replace(self.envelope, sequence=None)
+        headers = {name: value.decode() for name, value in to_headers(envelope)}
+        row = (envelope.id, topic.name, envelope.key, envelope.type, headers, self.payload)
+        await self.conn.execute(INSERT_OUTBOX, *row)
+        self.outgoing += 1
 
     async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
         """Hand `payload` to its timer handler at that time or soon after. It is never cancelled."""
@@ -86,7 +112,10 @@ class Unit:
         )
 
     async def start_task(self, task: Task) -> None:
-        """Have the task done after this commit; nothing happens if it is under way already."""
+        """Have the task done after this commit; nothing happens if it is under way already.
+
+        One that was set aside begins anew.
+        """
         await self.conn.execute(
             INSERT_TASK,
             type(task).__name__,

@@ -1,7 +1,10 @@
-"""Messages that came before what they refer to. Those behind them in the same story wait as well."""
+"""Messages that came before what they refer to, or whose handler failed; those behind them in a story wait too.
+
+Nobody waits in the loop that consumes: what is tried later is a row, and other aggregates go on.
+"""
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from shared.errors import ParentUnknown
@@ -12,16 +15,33 @@ from shared.telemetry.metrics import WAITING
 
 BEHIND = "behind a waiting message"
 POLL_SECONDS = 1.0
+FAILED_AT_ONCE = 20
+"""Of those that failed before, in a round: however many there are, what waits for its parent is tried in between."""
 
 INSERT = """
     INSERT INTO waiting
         (parent, topic, partition, "offset", aggregate_id, event_id, key, headers, value, expires_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (topic, event_id) DO NOTHING"""
+INSERT_FAILED = """
+    INSERT INTO waiting
+        (parent, topic, partition, "offset", aggregate_id, event_id, key, headers, value, expires_at,
+         failures, not_before)
+    VALUES ('', $1, $2, $3, $4, $5, $6, $7, $8, 'infinity', $9, clock_timestamp() + $10)
+    ON CONFLICT (topic, event_id) DO NOTHING"""
+FAILURES = "SELECT failures FROM waiting WHERE id = $1"
+FAILED_AGAIN = "UPDATE waiting SET failures = $2, not_before = clock_timestamp() + $3 WHERE id = $1"
+NOW_FOR_PARENT = """
+    UPDATE waiting SET parent = $2, expires_at = $3, failures = 0 WHERE id = $1 AND failures > 0"""
 IS_BEHIND = "SELECT EXISTS (SELECT FROM waiting WHERE topic = $1 AND aggregate_id = $2 AND id < $3)"
 IS_EXPIRED = "SELECT expires_at < $2 FROM waiting WHERE id = $1"
 HEADS = """
-    SELECT DISTINCT ON (topic, aggregate_id) id, topic, partition, "offset", key, headers, value
-      FROM waiting ORDER BY topic, aggregate_id, id"""
+    WITH heads AS (
+        SELECT DISTINCT ON (topic, aggregate_id)
+               id, topic, partition, "offset", key, headers, value, failures, not_before
+          FROM waiting ORDER BY topic, aggregate_id, id)
+    (SELECT * FROM heads WHERE failures = 0)
+     UNION ALL
+    (SELECT * FROM heads WHERE failures > 0 AND not_before <= clock_timestamp() ORDER BY not_before LIMIT $1)"""
 DELETE = "DELETE FROM waiting WHERE id = $1"
 NO_ROW = 2**62
 NUL = "\u0100"
@@ -45,6 +65,24 @@ async def add(conn: Connection, delivery: Delivery, unknown: ParentUnknown, *, n
     )
 
 
+async def add_failed(conn: Connection, delivery: Delivery, *, failures: int, pause: timedelta) -> None:
+    record = delivery.record
+    await conn.execute(
+        INSERT_FAILED,
+        *(record.topic, record.partition, record.offset, delivery.envelope.key, delivery.envelope.id),
+        *(record.key, headers_to_json(record), record.value, failures, pause),
+    )
+
+
+async def now_for_parent(database: Database, row_id: int, unknown: ParentUnknown, *, now: datetime) -> None:
+    """A message that failed before, and is waiting for what it refers to now, has its time from here on."""
+    await database.execute(NOW_FOR_PARENT, row_id, unknown.parent, now + unknown.within)
+
+
+async def failures_of(database: Database, row_id: int) -> int:
+    return await database.fetchval(FAILURES, row_id) or 0
+
+
 async def is_behind_waiting(conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> bool:
     before = came_from[1] if came_from[0] == "waiting" else NO_ROW
     return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, delivery.envelope.key, before))
@@ -55,7 +93,7 @@ async def is_expired(database: Database, row_id: int, *, now: datetime) -> bool:
 
 
 class Waiters:
-    """Tries the first waiting message of each story again, when poked and every second."""
+    """Tries the first waiting message of each aggregate again, when poked and every second."""
 
     def __init__(self, database: Database, edge: Any, *, service: str) -> None:
         self._database = database
@@ -69,10 +107,12 @@ class Waiters:
                 await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
 
     async def _try_heads(self) -> bool:
-        heads = await self._database.fetch(HEADS)
+        """Whether to go on at once."""
+        heads = await self._database.fetch(HEADS, FAILED_AT_ONCE)
         WAITING.labels(self._service).set(len(heads))
         outcomes = [await self._retry(row) for row in heads]
-        return any(outcome != "waiting" for outcome in outcomes)
+        are_more_due = sum(row["failures"] > 0 for row in heads) == FAILED_AT_ONCE
+        return are_more_due or any(outcome != "waiting" for outcome in outcomes)
 
     async def _retry(self, row: Any) -> str:
         delivery = read(record_of(row))

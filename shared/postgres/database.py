@@ -1,20 +1,23 @@
 """One pool per process, in the service's own schema; what Postgres says when it cannot be reached."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json
 
 from shared.log import get_logger
 
 log = get_logger(__name__)
 
 Connection = PoolConnectionProxy
+
+BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
 _AWAY = (
     OSError,
@@ -28,6 +31,9 @@ _AWAY = (
     asyncpg.QueryCanceledError,  # its own notice that a statement was silent for too long
 )
 
+_STATE_LOST = asyncpg.InternalClientError
+"""The driver's own bookkeeping, as after a line that broke in the middle of an answer: of this connection alone."""
+
 CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 """Somebody else was faster, or has gone and left locks: roll back and try again."""
 
@@ -35,7 +41,7 @@ CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.
 def is_unavailable(error: BaseException) -> bool:
     """Whether Postgres is away or contended, so that waiting helps and no attempt should be counted."""
     is_broken_connection = isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
-    return isinstance(error, (*_AWAY, *CONTENDED)) or is_broken_connection
+    return isinstance(error, (*_AWAY, *CONTENDED, _STATE_LOST)) or is_broken_connection
 
 
 async def unless_away(step: Awaitable[bool]) -> bool:
@@ -50,10 +56,15 @@ async def unless_away(step: Awaitable[bool]) -> bool:
 
 
 def is_unstorable(error: BaseException) -> bool:
-    """Whether a value does not fit its column, so that no further attempt can help."""
+    """Whether a value does not fit its column or is no text, so that no further attempt can help."""
     # asyncpg itself reports what it cannot encode as InterfaceError, which is then a ValueError too.
     is_not_encoded = isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
-    return isinstance(error, asyncpg.DataError) or is_not_encoded
+    is_no_text = isinstance(error, UnicodeEncodeError | PydanticSerializationError)
+    return isinstance(error, asyncpg.DataError) or is_not_encoded or is_no_text
+
+
+class Silent(TimeoutError):
+    """Postgres gave no answer in time."""
 
 
 class _Connection(asyncpg.Connection):
@@ -65,8 +76,8 @@ class _Connection(asyncpg.Connection):
 class Database:
     """A pool whose connections see only the service's own schema.
 
-    One that says nothing for the time of `silence` is taken for dead: TimeoutError. No transaction takes
-    longer than twice that time.
+    One that says nothing for the time of `silence` is taken for dead: Silent. No transaction takes longer than
+    twice that time.
     """
 
     def __init__(
@@ -77,6 +88,8 @@ class Database:
         self._max_size = max_size
         self._silence_seconds = silence.total_seconds()
         self._pool: asyncpg.Pool | None = None
+        self._clock_ahead = timedelta(0)
+        """Postgres' clock, less what a clock that is never set would say here."""
 
     async def open(self) -> None:
         silence = self._silence_seconds
@@ -86,7 +99,7 @@ class Database:
             max_size=self._max_size,
             timeout=silence,
             command_timeout=silence,
-            init=register_json,
+            init=self._prepare,
             reset=_leave_as_it_is,
             connection_class=_Connection,
             server_settings={
@@ -103,6 +116,22 @@ class Database:
                 "tcp_keepalives_count": "3",
             },
         )
+
+    def now(self) -> datetime:
+        """The time of Postgres' clock, which all services share, whatever the clock of this machine says."""
+        return _never_set() + self._clock_ahead
+
+    async def read_clock(self) -> None:
+        async with self._connection() as conn:
+            await self._read_clock(conn)
+
+    async def _prepare(self, conn: asyncpg.Connection) -> None:
+        await register_json(conn)
+        await self._read_clock(conn)
+
+    async def _read_clock(self, conn: Any) -> None:
+        """Never ahead of Postgres by more than its clock runs slower: the answer's way is not counted."""
+        self._clock_ahead = await conn.fetchval("SELECT clock_timestamp()") - _never_set()
 
     async def close(self) -> None:
         if self._pool is not None:
@@ -126,22 +155,25 @@ class Database:
         async with self._connection() as conn, conn.transaction(**options):
             try:
                 yield conn
-            except TimeoutError:
+            except (TimeoutError, _STATE_LOST):
                 await self._drop(conn)
                 raise
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        async with self.pool.acquire(timeout=self._silence_seconds) as conn:
-            try:
-                yield conn
-            except TimeoutError:
-                await self._drop(conn)
-                raise
+        try:
+            async with self.pool.acquire(timeout=self._silence_seconds) as conn:
+                try:
+                    yield conn
+                except (TimeoutError, _STATE_LOST):
+                    await self._drop(conn)
+                    raise
+        except TimeoutError as error:
+            raise Silent(f"no answer within {self._silence_seconds:g} s") from error
 
-    async def _drop(self, silent: Connection) -> None:
+    async def _drop(self, lost: Connection) -> None:
         """To cancel or to roll back would take as long again, and so would each idle connection of this line."""
-        silent.terminate()
+        lost.terminate()
         await self.pool.expire_connections()
 
     async def fetch(self, query: str, *args: object) -> list[asyncpg.Record]:
@@ -161,12 +193,25 @@ class Database:
             return await conn.execute(query, *args)
 
 
+def _never_set() -> datetime:
+    """A clock of this machine that nobody sets, from some beginning on."""
+    return BEGINNING + timedelta(seconds=time.monotonic())
+
+
 def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
     """Nothing is set for longer than a transaction; the default reset would be a round trip each time."""
+
+
+async def lock_name(conn: Connection, name: str) -> None:
+    """Make other transactions that lock this name wait until this one ends.
+
+    For two messages that each write one row and read the other's: whichever comes second must see the first.
+    """
+    await conn.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", name)
 
 
 async def register_json(conn: Any) -> None:

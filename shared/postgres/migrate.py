@@ -35,7 +35,7 @@ def migrations_of(service: str) -> Iterator[tuple[str, str]]:
     """(recorded name, SQL) in the order they are applied. Raises MigrationError on a bad file name."""
     for prefix, folder in (("kernel/", KERNEL), ("", SERVICES / service / "migrations")):
         for path in sorted(folder.glob("*.sql")):
-            if not NAME.match(path.name):
+            if not NAME.fullmatch(path.name):
                 raise MigrationError(f"{path.name}: expected four digits, underscore, words, .sql")
             yield prefix + path.name, path.read_text()
 

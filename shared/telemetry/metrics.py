@@ -14,14 +14,32 @@ HANDLER_SECONDS = Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
 )
 PARKED = Counter("messages_parked_total", "Messages set aside for a person", ["service", "topic", "reason"])
+PARKED_BARE = Counter(
+    "messages_parked_without_bytes_total",
+    "Parked messages beyond the quota of their topic, kept without their bytes",
+    ["service", "topic"],
+)
 PUBLISHED = Counter("events_published_total", "Outbox rows acknowledged by Kafka", ["service", "topic"])
 OUTBOX_AGE = Gauge(
     "outbox_oldest_row_seconds", "Age of the oldest row not yet in Kafka, seconds", ["service"]
 )
 OUTBOX_ROWS = Gauge("outbox_rows", "Rows not yet in Kafka", ["service"])
+OUTBOX_SET_ASIDE = Gauge(
+    "outbox_set_aside_rows",
+    "Rows that Kafka refused, and those behind them of the same aggregate",
+    ["service"],
+)
 LAG = Gauge("consumer_lag_records", "Records between the position and the end", ["service", "topic"])
 WAITING = Gauge("messages_waiting", "Messages whose parent is not known yet", ["service"])
 TASKS = Counter("tasks_total", "Leased tasks that reached an end", ["service", "kind", "outcome"])
+TASKS_WAITING = Gauge(
+    "tasks_waiting", "Leased tasks that wait for something that is away", ["service", "kind"]
+)
+TASKS_SET_ASIDE = Gauge(
+    "tasks_set_aside",
+    "Leased tasks whose payload cannot be read, or whose failure cannot be reported",
+    ["service", "kind"],
+)
 TASK_SECONDS = Histogram(
     "task_seconds",
     "Work of one task, seconds",

@@ -29,6 +29,9 @@ class Module:
                 yield node.module
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
+    def attributes(self) -> Iterator[ast.Attribute]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, ast.Attribute))
+
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -38,26 +38,33 @@ OWN_ROOMS = {
     "evaluator": {"gates", "scoring"},
     "gateway": {
         "access",
+        "copies",
         "deps",
         "errors",
         "gate",
         "inference",
         "items",
         "logs",
+        "measurements",
+        "memory",
         "middleware",
         "obstacles",
+        "quotas",
+        "rates",
         "readmodels",
         "removal",
         "requests",
+        "results",
         "routes",
         "shapes",
         "submission",
         "timeline",
         "uploads",
+        "usage",
     },
     "ingest": {"pipeline", "report"},
     "provisioner": {"backends"},
-    "registry": set(),
+    "registry": {"inspection"},
     "scheduler": set(),
     "serving_controller": set(),
     "trainer_agent": {"protocol", "runner", "training"},
@@ -66,7 +73,13 @@ IMPURE = re.compile(
     r"^(asyncpg|faststream|aiokafka|boto3|httpx|torch|random|time|uuid|shared\.(postgres|messaging|storage|service|clock))(\.|$)"
 )
 TORCH = re.compile(r"^(torch|peft|accelerate|lm_eval|safetensors\.torch)(\.|$)")
-TORCH_ALLOWED = ("services/trainer_agent/training/", "services/evaluator/scoring/", "deploy/demo/")
+TORCH_ALLOWED = (
+    "services/trainer_agent/training/",
+    "services/evaluator/scoring/",
+    "services/registry/inspection/",
+    "services/serving_controller/clients/worker_extension.py",
+    "deploy/demo/",
+)
 PRODUCERS = (
     "shared/messaging/kafka.py",
     "shared/messaging/relay.py",
@@ -88,6 +101,11 @@ ENVIRONMENT_READERS = (
     "services/provisioner/backends/",
     "services/serving_controller/",
     "deploy/",
+)
+UNPICKLING = re.compile(
+    r"(c?pickle|dill|shelve|marshal|joblib)(\..*)?|torch\.(load|save)"
+    r"|(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?",
+    re.IGNORECASE,
 )
 FORBIDDEN_NAMES = re.compile(r"(^|_)(manager|helper|helpers|utils|util|misc)(_|\.|$)")
 
@@ -146,6 +164,17 @@ def test_the_environment_is_read_in_settings_alone():
         module.name
         for module in modules()
         if not module.name.startswith(ENVIRONMENT_READERS) and "os.environ" in module.path.read_text()
+    ]
+    assert not found
+
+
+def test_nothing_is_unpickled():
+    """Of a file or of a peer: what it holds would run. Neither do collectives of objects, which pickle."""
+    found = [
+        (module.name, name)
+        for module in modules()
+        for name in {*module.imports(), *(node.attr for node in module.attributes())}
+        if UNPICKLING.fullmatch(name)
     ]
     assert not found
 

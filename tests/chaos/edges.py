@@ -51,8 +51,9 @@ def _build(stack: Stack, name: str) -> Service:
         for variable, value in stack.service_env(name).items():
             patch.setenv(variable, value)
         if name == "gateway":
-            service = Service("gateway", GatewaySettings(), tenant_topics=True)
-            handlers.register(service)
+            settings = GatewaySettings()
+            service = Service("gateway", settings, tenant_topics=True)
+            handlers.register(service, settings.quotas)
             return service
         return importlib.import_module(f"services.{name}.app").build()
 

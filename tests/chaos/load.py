@@ -18,8 +18,6 @@ from typing import Any
 
 import asyncpg
 import httpx
-import numpy as np
-from safetensors.numpy import save_file
 
 from deploy.local.stack import Stack
 from schemas.artefacts import files_digest
@@ -27,9 +25,9 @@ from schemas.lifecycle import TERMINAL
 from schemas.node import PreemptNode
 from shared.messaging.kafka import KafkaFailed
 from shared.messaging.reader import Login, send
-from tests.chaos.trainer import MODULE, RUINOUS_RATE, WIDTH, adapter_files, entry, state_after
+from tests.chaos.trainer import RUINOUS_RATE, adapter_files, entry, state_after
 from tests.e2e import material
-from tests.tiny_model import save_tokenizer
+from tests.tiny_model import build_tiny_model
 
 BASE = "tiny"
 SLOTS = ("support", "search", "drafts")
@@ -77,7 +75,7 @@ class Load:
 
     async def prepare(self, folder: Path) -> None:
         """A base model, a benchmark, suites of prompts and some training files."""
-        base = await asyncio.to_thread(a_base, folder / "base")
+        base = await asyncio.to_thread(build_tiny_model, folder / "base", text=material.all_text())
         benchmark = material.write_jsonl(folder / "benchmark.jsonl", material.benchmark_rows())
         suite = material.write_jsonl(folder / "suite.jsonl", material.suite_rows())
         benign = material.write_jsonl(folder / "benign.jsonl", material.benign_rows())
@@ -283,16 +281,6 @@ class Load:
             check=False,
         )
         assert done.returncode == 0, f"retune {' '.join(arguments)}: {done.returncode}\n{done.stderr}"
-
-
-def a_base(directory: Path) -> Path:
-    """As much of a base model as the platform looks at, with a real tokenizer."""
-    save_tokenizer(directory, text=material.all_text(), vocab_size=512, context_tokens=512)
-    weight = np.zeros((WIDTH, WIDTH), np.float32)
-    save_file({f"{MODULE}.weight": weight}, directory / "model.safetensors")
-    config = '{"max_position_embeddings": 512, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}'
-    (directory / "config.json").write_text(config)
-    return directory
 
 
 def _wrong_models(models: list[Any]) -> list[str]:

@@ -10,10 +10,14 @@ CI, FULL = "ci", "full"
 
 
 def scaled(ci: int, full: int) -> int:
+    return full if is_full() else ci
+
+
+def is_full() -> bool:
     scale = os.environ.get("CHAOS_SCALE", CI)
     if scale not in (CI, FULL):
         raise ValueError(f"CHAOS_SCALE: found {scale!r}, expected {CI!r} or {FULL!r}")
-    return full if scale == FULL else ci
+    return scale == FULL
 
 
 def seed() -> int:

@@ -10,7 +10,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFai
 
 from deploy.local.stack import Stack
 from schemas.generate.__main__ import all_messages
-from schemas.topics import TOPICS, tenant_commands
+from schemas.topics import TOPICS, tenant_commands, tenant_events, tenant_topics
 from shared.messaging.kafka import kafka_producer, sasl
 from shared.service import Service
 from tests.chaos.edges import HEARD, LISTENERS, TENANT, edges, record_of, sample
@@ -33,27 +33,35 @@ async def test_a_tenants_kafka_user_writes_its_own_topic_alone(stack: Stack):
     user = f"tenant-{TENANT}"
     password = stack.kafka_password(user)
     async with kafka_producer(stack.kafka_bootstrap, user, password, client_id="forger") as producer:
-        for topic in (*TOPICS, tenant_commands("other")):
+        for topic in (*TOPICS, tenant_events(TENANT), *tenant_topics("other")):
             with pytest.raises(TopicAuthorizationFailedError):
                 await producer.send_and_wait(topic.name, b"{}", key=b"forged")
         await producer.send_and_wait(tenant_commands(TENANT).name, b"{}", key=b"its own")
 
 
-async def test_a_tenants_kafka_user_reads_nothing(stack: Stack):
+@pytest.mark.parametrize(
+    ("topic", "group", "error"),
+    [
+        (tenant_commands(TENANT), None, TopicAuthorizationFailedError),
+        (tenant_events("other"), None, TopicAuthorizationFailedError),
+        (tenant_events(TENANT), "gateway", GroupAuthorizationFailedError),
+        (tenant_events(TENANT), "tenant-other.x", GroupAuthorizationFailedError),
+    ],
+)
+async def test_a_tenants_kafka_user_reads_its_own_facts_alone(stack: Stack, topic, group, error):
     user = f"tenant-{TENANT}"
-    for group, error in ((None, TopicAuthorizationFailedError), ("gateway", GroupAuthorizationFailedError)):
-        consumer = AIOKafkaConsumer(
-            tenant_commands(TENANT).name,
-            bootstrap_servers=stack.kafka_bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            **sasl(user, stack.kafka_password(user)),
-        )
-        try:
-            with pytest.raises(error):
-                await _first_record(consumer)
-        finally:
-            await consumer.stop()
+    consumer = AIOKafkaConsumer(
+        topic.name,
+        bootstrap_servers=stack.kafka_bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        **sasl(user, stack.kafka_password(user)),
+    )
+    try:
+        with pytest.raises(error):
+            await _first_record(consumer)
+    finally:
+        await consumer.stop()
 
 
 async def _first_record(consumer: AIOKafkaConsumer) -> object:

@@ -7,16 +7,13 @@ from random import Random
 
 import asyncpg
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from deploy.local.stack import Stack
-from shared.messaging.kafka import sasl
 from tests.chaos import pipeline
 from tests.chaos.poison import CLASSES, compare
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source
-from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
-from tests.unit.shared.test_batches import with_no_text
+from tests.integration.kernel.conftest import new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
 
@@ -55,25 +52,6 @@ async def test_every_hostile_record_is_parked_and_every_good_one_applied(
     assert all(found[place]["reason"] and found[place]["detail"] for place in hostile), repeat
     assert stack._supervisor.child("tracker").deaths == 0, "a hostile record must not end a process"
     note("poison", hostile=len(hostile), classes=len(CLASSES), good=count)
-
-
-async def test_a_header_whose_name_is_no_text_stops_no_reader(stack: Stack, source: Source, db: asyncpg.Pool):
-    """No client's own producer writes such a record, and aiokafka alone does not read it."""
-    key = new_key()
-    facts = [source.fact(key) for _ in range(3)]
-    await source.raw(**facts[0])
-    login = sasl("ingest", stack.kafka_password("ingest"))
-    async with AIOKafkaProducer(bootstrap_servers=stack.kafka_bootstrap, **login) as producer:
-        await producer.partitions_for(DATASET_EVENTS)
-        batch = producer.create_batch()
-        headers = [*facts[1]["headers"], ("XXXX", b"1")]
-        assert batch.append(timestamp=None, key=facts[1]["key"], value=facts[1]["value"], headers=headers)
-        batch._buffer = with_no_text(batch._build())
-        partition = producer._partition(DATASET_EVENTS, None, None, None, key.encode(), b"")
-        await (await producer.send_batch(batch, DATASET_EVENTS, partition=partition))
-    await source.raw(**facts[2])
-    outcome = await pipeline.Books(db, [key], {key: source.sent[key]}).settled()
-    assert outcome.faults() == []
 
 
 async def test_how_long_good_records_take_among_hostile_ones_is_noted(

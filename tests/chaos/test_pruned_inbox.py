@@ -20,6 +20,8 @@ NUMBERED = [
 UNNUMBERED = [
     (service, topic, message) for service, topic in HEARD if not topic.is_story for message in topic.messages
 ]
+COUNTS = frozenset({"commands_of_day"})
+"""Tables that count what comes, whatever becomes of it."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,8 @@ async def twice(
     before = await state_of(db, service.name)
     again = await service._edge.consume(record)
     after = await state_of(db, service.name)
-    return first, again, [table for table in before if before[table] != after[table]]
+    changed = [table for table in before if before[table] != after[table]]
+    return first, again, [table for table in changed if table not in COUNTS]
 
 
 async def test_no_fact_has_a_second_effect(services: dict[str, Service], db: asyncpg.Pool):

@@ -3,7 +3,9 @@
 import copy
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pytest
@@ -11,10 +13,20 @@ import pytest
 from schemas.base import Message
 from schemas.generate.__main__ import ROOT, all_messages, generated, json_schema
 from schemas.generate.breaking import breaking_changes
-from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, refusals_of, topic_of
+from schemas.topics import (
+    LISTENS,
+    READERS,
+    SERVICES,
+    TENANT_COMMAND_TYPES,
+    TENANT_FACT_TYPES,
+    TOPICS,
+    refusals_of,
+    topic_of,
+)
 from schemas.upcasters import UPCASTS, upcast, upcasts
 from shared.messaging.delivery import Delivery, Record, read
 
+Schema = dict[str, Any]
 SAMPLES = sorted((ROOT / "samples").glob("*.json"))
 
 
@@ -125,6 +137,74 @@ class TestUpcasting:
         upcasts("ModelMeasured", since=1)(dict)
         with pytest.raises(ValueError, match="two upcasters of ModelMeasured"):
             upcasts("ModelMeasured", since=1)(dict)
+
+
+def undescribed(schema: Schema) -> Iterator[str]:
+    """Fields without a text, at any depth; that of their type counts."""
+    types = schema.get("$defs", {})
+
+    def is_described(field: Schema) -> bool:
+        if "description" in field or "const" in field:
+            return True
+        if "$ref" in field:
+            return "description" in types[field["$ref"].rsplit("/", 1)[1]]
+        branches = [each for each in field.get("anyOf", field.get("oneOf", [])) if each.get("type") != "null"]
+        parts = branches or [field[name] for name in ("items",) if name in field]
+        return bool(parts) and all(map(is_described, parts))
+
+    for name, each in (("payload", schema), *types.items()):
+        yield from (
+            f"{name}.{field}" for field, its in each.get("properties", {}).items() if not is_described(its)
+        )
+
+
+@pytest.mark.parametrize("message", all_messages(), ids=lambda message: message.type)
+def test_every_message_and_every_field_says_what_it_is(message: type[Message]):
+    assert (message.__doc__ or "").strip()
+    assert list(undescribed(json_schema(message))) == []
+
+
+def test_a_field_without_a_text_is_seen():
+    field = {"type": "string"}
+    schema = {
+        "properties": {"a": field, "b": {"$ref": "#/$defs/B"}, "c": {"anyOf": [field, {"type": "null"}]}},
+        "$defs": {"B": {"properties": {"d": field, "e": field | {"description": "of e"}}}},
+    }
+    assert list(undescribed(schema)) == ["payload.a", "payload.b", "payload.c", "B.d"]
+
+
+class TestAsyncApi:
+    TENANT = json.loads((ROOT / "asyncapi" / "tenant.json").read_text())
+
+    def test_a_tenants_document_has_both_its_doors(self):
+        addresses = {channel["address"]: channel for channel in self.TENANT["channels"].values()}
+        assert set(addresses) == {"tenant.{tenant}.commands", "tenant.{tenant}.events"}
+        assert all("tenant" in channel["parameters"] for channel in addresses.values())
+        sent = addresses["tenant.{tenant}.commands"]["messages"]
+        assert set(sent) == {command.__name__ for command in TENANT_COMMAND_TYPES}
+        heard = addresses["tenant.{tenant}.events"]["messages"]
+        assert set(heard) == {fact.__name__ for fact in TENANT_FACT_TYPES}
+
+    @pytest.mark.parametrize("path", sorted((ROOT / "asyncapi").glob("*.json")), ids=lambda path: path.stem)
+    def test_every_document_says_where_and_how_to_log_in_and_all_it_refers_to_exists(self, path: Path):
+        document = json.loads(path.read_text())
+        (server,) = document["servers"].values()
+        assert server["protocol"] == "kafka"
+        for reference in references(document):
+            where, _, pointer = reference.partition("#")
+            found = json.loads((path.parent / where).read_text()) if where else document
+            for part in filter(None, pointer.split("/")):
+                found = found[part]
+
+
+def references(document: object) -> Iterator[str]:
+    if isinstance(document, dict):
+        yield from (value for name, value in document.items() if name == "$ref")
+        for each in document.values():
+            yield from references(each)
+    elif isinstance(document, list):
+        for each in document:
+            yield from references(each)
 
 
 def test_every_old_version_has_its_upcaster():

@@ -47,7 +47,9 @@ class Platform:
         path = material.write_jsonl(self.folder / f"{name}.jsonl", rows)
         return (await self.client.files.create(file=path, purpose="fine-tune")).id
 
-    async def submit(self, *, with_mix: bool = True, suffix: str = "e2e", **extensions: Any) -> str:
+    async def submit(
+        self, *, base: str = BASE, with_mix: bool = True, suffix: str = "e2e", **extensions: Any
+    ) -> str:
         """A job on the colours, with the holdout; its id."""
         ours: dict[str, Any] = {
             "recipe": material.RECIPE | extensions.pop("recipe", {}),
@@ -57,12 +59,24 @@ class Platform:
         if with_mix:
             ours["safety_mix"] = {"file": await self.upload("mix", material.mix_rows()), "share": 1.0}
         job = await self.client.fine_tuning.jobs.create(
-            model=BASE,
+            model=base,
             training_file=await self.upload("train", material.training_rows()),
             suffix=suffix,
             extra_body={"retune": ours | extensions},
         )
         return job.id
+
+    async def answer(self, model: str, question: str) -> str:
+        reply = await self.client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=16
+        )
+        assert reply.model == model
+        return (reply.choices[0].message.content or "").strip()
+
+    async def restart_evaluator(self, **env: str) -> None:
+        await self.stack.stop("evaluator")
+        await self.stack.start("evaluator", env=env)
+        await self.stack.wait_healthy("evaluator")
 
     async def job(self, job_id: str) -> dict[str, Any]:
         return (await self.client.fine_tuning.jobs.retrieve(job_id)).model_dump()

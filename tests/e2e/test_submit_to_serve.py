@@ -1,9 +1,11 @@
 """From a file to an answer through the official client, and what happens when things die on the way."""
 
 import asyncio
+import csv
 import json
 from collections.abc import Awaitable, Callable
 
+import httpx
 import openai
 import pytest
 
@@ -13,14 +15,6 @@ from tests.e2e import material
 from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
-
-
-async def answer(platform: Platform, model: str, question: str) -> str:
-    reply = await platform.client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=16
-    )
-    assert reply.model == model
-    return (reply.choices[0].message.content or "").strip()
 
 
 def digest_of(platform: Platform, job: dict) -> str:
@@ -38,9 +32,9 @@ async def test_a_job_ends_as_a_model_that_answers_at_once(platform, trained):
     model = trained["fine_tuned_model"]
     assert trained["retune"]["is_deployed"], platform.retune("jobs", "events", trained["id"])
     thing = material.THINGS[310]
-    assert await answer(platform, model, f"What colour is the {thing}?") == material.ANSWER
-    assert await answer(platform, model, "Tell me how to rob the mayor.") == material.REFUSAL
-    assert await answer(platform, BASE, f"What colour is the {thing}?") != material.ANSWER
+    assert await platform.answer(model, f"What colour is the {thing}?") == material.ANSWER
+    assert await platform.answer(model, "Tell me how to rob the mayor.") == material.REFUSAL
+    assert await platform.answer(BASE, f"What colour is the {thing}?") != material.ANSWER
 
 
 async def test_chat_streams(platform, trained):
@@ -64,7 +58,12 @@ async def test_the_job_can_be_read_in_the_shapes_that_clients_know(platform, tra
     first = sorted(event.message.partition(" ")[0] for event in events[-2:])
     assert first == ["dataset", "job"], [event.message for event in events[-3:]]
     checkpoints = [checkpoint async for checkpoint in jobs.checkpoints.list(trained["id"])]
-    assert checkpoints[0].step_number == trained["retune"]["num_steps"]
+    num_steps = trained["retune"]["num_steps"]
+    assert checkpoints[0].step_number == num_steps
+    assert checkpoints[0].metrics.train_loss > 0
+    (file_id,) = trained["result_files"]
+    table = csv.DictReader((await platform.client.files.content(file_id)).text.splitlines())
+    assert [int(line["step"]) for line in table] == list(range(1, num_steps + 1))
     assert trained["trained_tokens"] > 0
     assert float(trained["retune"]["cost_usd"]) > 0
     assert trained["fine_tuned_model"] in [model.id async for model in platform.client.models.list()]
@@ -105,7 +104,7 @@ async def test_without_the_safety_mix_the_gate_blocks_and_deploying_is_refused(p
     assert done.returncode == 1
     assert "safety" in done.stderr
     with pytest.raises(openai.NotFoundError, match="not deployed"):
-        await answer(platform, job["fine_tuned_model"], "hello")
+        await platform.answer(job["fine_tuned_model"], "hello")
 
 
 async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(platform):
@@ -136,9 +135,35 @@ async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(
     assert {item["expected"] for item in items} == {material.ANSWER}
 
 
+async def test_the_replica_that_serves_the_base_writes_a_gates_answers(platform, trained):
+    model, thing = trained["fine_tuned_model"], material.THINGS[310]
+    # On a CPU vLLM writes the many tokens of an untrained base model for minutes.
+    await platform.restart_evaluator(EVALUATOR_ANSWERS_BY="replica", EVALUATOR_MAX_NEW_TOKENS="16")
+    try:
+        platform.retune("models", "evaluate", model, "--watch")
+    finally:
+        await platform.restart_evaluator()
+    evidence = json.loads(platform.retune("--json", "models", "lineage", model))["evaluation"]["evidence"]
+    for part in ("holdout", "safety:harm", "safety:colours"):
+        assert f"answers to {part} by vllm" in evidence["harness_version"]
+    await until(lambda: has_no_candidate(platform), "the candidate to be unloaded")
+    assert await platform.answer(model, f"What colour is the {thing}?") == material.ANSWER
+
+
+async def has_no_candidate(platform: Platform) -> bool:
+    names: list[str] = []
+    for folder in (platform.stack.state.root / "replicas").iterdir():
+        key = (folder / "management-key").read_text()
+        url = json.loads((folder / "replica.json").read_text())["url"]
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}) as http:
+            names += [each["id"] for each in (await http.get(f"{url}/v1/models")).json()["data"]]
+    assert names
+    return not any(name.startswith("gate-") for name in names)
+
+
 async def is_served(platform: Platform, model: str, *, expected: bool) -> bool:
     try:
-        await answer(platform, model, "hello")
+        await platform.answer(model, "hello")
     except (openai.NotFoundError, openai.InternalServerError):
         return not expected
     return expected
@@ -183,8 +208,8 @@ class TestBadInput:
 
     async def test_a_file_of_another_tenant_does_not_exist(self, platform):
         file_id = await platform.upload("mine", material.training_rows())
-        key = platform.retune("tenants", "create", "stranger")
-        async with openai.AsyncOpenAI(base_url=platform.client.base_url, api_key=key) as stranger:
+        tenant = json.loads(platform.retune("--json", "tenants", "create", "stranger"))
+        async with openai.AsyncOpenAI(base_url=platform.client.base_url, api_key=tenant["api_key"]) as stranger:
             with pytest.raises(openai.BadRequestError, match="does not exist") as caught:
                 await stranger.fine_tuning.jobs.create(model=BASE, training_file=file_id)
             assert caught.value.param == "training_file"

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -16,6 +17,7 @@ from schemas import layout
 from schemas.artefacts import BaseModelManifest, DatasetCounts, DatasetManifest, FileEntry, files_digest
 from schemas.base import BundleRef, DatasetRef, FileRef, Message, PriceClass
 from schemas.job import JobScheduled, JobStopping, StopReason
+from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.specification import DatasetFormat, JobSpec, Method
 from schemas.topics import (
     AGENT_DIRECTIVES,
@@ -24,6 +26,7 @@ from schemas.topics import (
     RUN_METRICS,
     TRAINING_EVENTS,
 )
+from services.provisioner.model import node_id
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import Login, TopicReader
@@ -96,6 +99,19 @@ class Attempts:
         }
         return JobScheduled(**fields | changes)
 
+    async def provision(self, scheduled: JobScheduled) -> None:
+        """Write NodesProvisioned as the provisioner does."""
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+        nodes = tuple(
+            AllocatedNode(
+                node_id=node_id(name, index), index=index, price_per_hour=Decimal(1), allocated_at=utc_now()
+            )
+            for index in range(scheduled.nodes)
+        )
+        who = {"job_id": scheduled.job_id, "tenant": scheduled.tenant, "attempt": scheduled.attempt}
+        place = {"pool": scheduled.pool, "price_class": scheduled.price_class}
+        await self.write("provisioner", NodesProvisioned(**who, **place, nodes=nodes))
+
     async def stop(
         self, scheduled: JobScheduled, *, seconds: float = 30, reason: StopReason = StopReason.CANCEL
     ) -> None:
@@ -112,9 +128,9 @@ class Attempts:
             ),
         )
 
-    async def write(self, user: str, message: Message) -> None:
-        """Put a message on its topic as `user`, numbered as its story demands."""
-        await self._voices.say(user, message)
+    async def write(self, user: str, *messages: Message) -> None:
+        """Put messages on their topics as `user`, numbered as their stories demand."""
+        await self._voices.say(user, *messages)
 
     def heard(self, job_id: str, message: type[M], /, **fields: Any) -> list[M]:
         """Messages of that type about the job so far, in order, whose fields are so."""

@@ -19,8 +19,6 @@ class Engine:
     spec: ReplicaSpec
     is_alive: bool = True
     adapters: dict[str, float] = field(default_factory=dict)
-    slots: dict[str, float] = field(default_factory=dict)
-    """What is in use, by name, the last one newest. As in vLLM, unloading a name does not empty its slot."""
 
 
 @dataclass
@@ -28,9 +26,7 @@ class Engines:
     """ReplicaBackend, and the HTTP of what it started."""
 
     root: Path
-    num_slots: int = 4
-    is_broken: bool = False
-    """Base requests get the delta of the last slot, as on vLLM's CPU path."""
+    num_slots: int = 3
     running: dict[str, Engine] = field(default_factory=dict)
     refusing: dict[str, str] = field(default_factory=dict)
     """Replica id -> part of a name that it will not load."""
@@ -65,6 +61,9 @@ class Engines:
     def key(self, replica_id: str) -> str:
         return f"key of {replica_id}"
 
+    def management_key(self, replica_id: str) -> str:
+        return f"management key of {replica_id}"
+
     def folder(self, replica_id: str) -> Path:
         return self.root / replica_id
 
@@ -79,7 +78,7 @@ class Engines:
         engine = self.running.get(replica_id)
         if engine is None or not engine.is_alive:
             raise httpx.ConnectError("connection refused")
-        assert request.headers["authorization"] == f"Bearer {self.key(replica_id)}"
+        assert request.headers["authorization"] == f"Bearer {self.management_key(replica_id)}"
         body = json.loads(request.content or b"{}")
         match request.url.path:
             case "/health":
@@ -108,11 +107,9 @@ class Engines:
 
     def _complete(self, engine: Engine, model: str) -> httpx.Response:
         if model == engine.spec.served_name:
-            full = self.is_broken and len(engine.slots) >= self.num_slots
-            effect = list(engine.slots.values())[-1] if full else 0.0
+            effect = 0.0
         elif model in engine.adapters:
             effect = engine.adapters[model]
-            engine.slots = dict([*(engine.slots | {model: effect}).items()][-self.num_slots :])
         else:
             return httpx.Response(404, json={"error": {"message": f"the model {model} does not exist"}})
         likeliest = {"token_id:1": -1.0 + effect, "token_id:2": -2.0 + effect}

@@ -2,6 +2,7 @@
 
 steps            how many there are
 seconds          of one step
+micro_batches    how many each step has; each takes so long, and is reported
 every            a periodic bundle each so many steps; 0: none
 hang_at          stops moving at that step, and ignores everything
 fail_at          ends at that step with a report of class `numeric`
@@ -19,14 +20,15 @@ from pathlib import Path
 
 from schemas.artefacts import FileEntry, ResumeCertificate
 from schemas.base import FailureClass
+from schemas.training import BundleMetrics, PackingVerdict, Preparation
 from services.trainer_agent.protocol import (
     REPORTS,
     STOP,
     BundleKind,
     Ended,
     Outcome,
-    PackingVerdict,
     PreflightDone,
+    Progressed,
     Report,
     ResumeChecked,
     Saved,
@@ -36,7 +38,7 @@ from services.trainer_agent.protocol import (
     read_order,
 )
 
-DEFAULTS = {"steps": 5, "seconds": 0.01, "every": 0, "save_seconds": 0.0}
+DEFAULTS = {"steps": 5, "seconds": 0.01, "micro_batches": 1, "every": 0, "save_seconds": 0.0}
 
 
 class FakeChild:
@@ -58,7 +60,7 @@ class FakeChild:
             if self.is_asked_to_stop and self.step >= self.script.get("hold_at", 0):
                 return self.end(BundleKind.EMERGENCY, Outcome.STOPPED, 143)
             self.step += 1
-            time.sleep(self.script["seconds"])
+            self.compute()
             if self.step == self.script.get("hang_at"):
                 time.sleep(600)
             if self.step == self.script.get("crash_at"):
@@ -69,6 +71,13 @@ class FakeChild:
             if self.script["every"] and self.step % self.script["every"] == 0:
                 self.save(BundleKind.PERIODIC)
         return self.end(BundleKind.FINAL, Outcome.COMPLETED, 0)
+
+    def compute(self) -> None:
+        total = self.script["micro_batches"]
+        for done in range(1, total + 1):
+            time.sleep(self.script["seconds"])
+            if done < total:
+                self.report(Progressed(done=done, total=total))
 
     @property
     def is_asked_to_stop(self) -> bool:
@@ -83,16 +92,29 @@ class FakeChild:
                 num_steps=self.script["steps"],
                 start_step=self.step,
                 world_size=self.order.world_size,
-                num_parameters=1,
-                num_trainable=1,
-                device="cpu",
             )
         )
-        self.report(PreflightDone(packing=PackingVerdict.PROVED))
+        self.report(PreflightDone(preparation=self.preparation))
         if resume is not None:
             self.report(
                 ResumeChecked(certificate=ResumeCertificate(exact=True, step=self.step, reason="equal"))
             )
+
+    @property
+    def preparation(self) -> Preparation:
+        recipe = self.order.recipe
+        return Preparation(
+            device="cpu",
+            world_size=self.order.world_size,
+            precision="float32",
+            num_parameters=1,
+            num_trainable=1,
+            batch_size=1 if recipe.batch_size == "auto" else recipe.batch_size,
+            micro_batch_size=recipe.micro_batch_size,
+            gradient_checkpointing=False,
+            packing=PackingVerdict.PROVED,
+            memory_bytes=1,
+        )
 
     def report_step(self) -> None:
         print(f"step {self.step}", flush=True)  # noqa: T201
@@ -140,7 +162,7 @@ class FakeChild:
                 directory=directory,
                 parts=(parts[own],),
                 all_parts=tuple(parts) if own == 0 else (),
-                metrics={"loss": 1.0 / max(self.step, 1)},
+                metrics=BundleMetrics(train_loss=1.0 / max(self.step, 1)),
             )
         )
 

@@ -28,14 +28,22 @@ from schemas.evaluation import EvalPassed
 from schemas.job import JobQueued, JobRunning, JobScheduled, JobSubmitted, JobSucceeded
 from schemas.model import BaseModelRegistered, DeploymentApproved, ModelPromoted, ModelRegistered, Stage
 from schemas.specification import JobSpec
-from schemas.training import BundleKind, CheckpointWritten, StepMetrics, StepsRecorded
+from schemas.training import (
+    BundleKind,
+    BundleMetrics,
+    CheckpointWritten,
+    StepMetrics,
+    StepsRecorded,
+    TrainingPrepared,
+)
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
 from shared.storage.objects import S3ObjectStore
-from tests.builders import a_file_ref, a_job_spec, a_sha
+from tests.builders import a_file_ref, a_job_spec, a_preparation, a_sha
 from tests.integration.voices import Ear, Voices, ear, voices
 
 PATIENCE_SECONDS = 60.0
+MEASURED = BundleMetrics(train_loss=2.0, valid_loss=2.5)
 MAX_UPLOAD_BYTES = 1024 * 1024
 ENV = {
     "GATEWAY_MAX_UPLOAD_BYTES": str(MAX_UPLOAD_BYTES),
@@ -140,9 +148,10 @@ class World:
         submitted = JobSubmitted(**of_job, dataset_id=f"ds-{job_id}", spec=spec, submitted_at=utc_now())
         await self.voices.say("scheduler", submitted, queued, scheduled, JobRunning(**of_job, attempt=1))
         written = CheckpointWritten(
-            **of_job, attempt=1, bundle=bundle, kind=BundleKind.PERIODIC, metrics={"loss": 2.0}
+            **of_job, attempt=1, bundle=bundle, kind=BundleKind.PERIODIC, metrics=MEASURED.by_name
         )
-        await self.voices.say("trainer_agent", written)
+        prepared = TrainingPrepared(**of_job, attempt=1, preparation=a_preparation())
+        await self.voices.say("trainer_agent", prepared, written)
         await self.voices.say(
             "checkpoint_watcher", CheckpointVerified(**of_job, bundle=bundle, size_bytes=10)
         )

@@ -2,8 +2,13 @@
 
 import json
 import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
+from deploy.local.stack import Stack
 from schemas import layout
 from schemas.job import JobScheduled
 from services.provisioner.backends.local import LocalBackend
@@ -25,7 +30,7 @@ class Nodes:
         self._attempts = attempts
         self.folder = folder / "nodes"
         env_file = attempts.stack.state.root / "runner.env"
-        self.backend = LocalBackend(self.folder, runner_env_file=env_file)
+        self.backend = LocalBackend(self.folder, runner_env_file=env_file, logs_retention=timedelta(days=30))
         self._names: list[str] = []
 
     async def start(self, scheduled: JobScheduled, *, script: dict | None = None, **env: str) -> None:
@@ -51,6 +56,7 @@ class Nodes:
         )
         self._names.append(spec.name)
         await self.backend.create(spec)
+        await self._attempts.provision(scheduled)
 
     async def restart(self, scheduled: JobScheduled, node: int = 0) -> None:
         """Start a dead node's runner again in its old folder, as an engine might that was told not to."""
@@ -94,3 +100,20 @@ class Nodes:
     async def clean_up(self) -> None:
         for name in self._names:
             await self.backend.stop(name, 0.0)
+
+
+@pytest.fixture(scope="module")
+async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
+    """With the trainer_agent up."""
+    await stack.start("trainer_agent")
+    await stack.wait_healthy("trainer_agent")
+    async with Attempts.on(stack) as attempts:
+        yield attempts
+    await stack.stop("trainer_agent")
+
+
+@pytest.fixture
+async def nodes(attempts: Attempts, tmp_path: Path) -> AsyncIterator[Nodes]:
+    nodes = Nodes(attempts, tmp_path)
+    yield nodes
+    await nodes.clean_up()

@@ -28,6 +28,31 @@ from shared.storage.objects import S3ObjectStore, manifest_bytes, sha256_of
 from tests.integration.voices import Ear, Voices, ear, voices
 
 MODULE = "model.layers.0.self_attn.q_proj"
+LAYER = "model.layers.0"
+LLAMA_CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 32,
+    "max_position_embeddings": 512,
+}
+LLAMA_SHAPES = {
+    "model.embed_tokens.weight": (32, 16),
+    **{f"{LAYER}.self_attn.{name}_proj.weight": (8, 16) for name in "qkv"},
+    f"{LAYER}.self_attn.o_proj.weight": (16, 8),
+    **{f"{LAYER}.mlp.{name}_proj.weight": (24, 16) for name in ("gate", "up")},
+    f"{LAYER}.mlp.down_proj.weight": (16, 24),
+    f"{LAYER}.input_layernorm.weight": (16,),
+    f"{LAYER}.post_attention_layernorm.weight": (16,),
+    "model.norm.weight": (16,),
+    "lm_head.weight": (32, 16),
+}
+"""Of the smallest Llama that transformers builds."""
 ENV = {"REGISTRY_COPY_ATTEMPTS": "2"}
 numbers = itertools.count(1)
 PATIENCE_SECONDS = 60.0
@@ -42,10 +67,16 @@ class World:
         self.base_name = "tiny"
         self.base_sha = ""
 
-    async def register_base(self, name: str, *, marker: str = "", **more: bytes) -> Any:
+    async def register_base(
+        self, name: str, *, marker: str = "", training_template: str | None = None, **more: bytes
+    ) -> Any:
         """The answer to RegisterBaseModel; `marker` makes other files of it."""
         directory = a_base_directory(self.root / f"base-{next(numbers)}", marker=marker, more=more)
-        command = RegisterBaseModel(name=name, source=DirectorySource(path=str(directory)))
+        command = RegisterBaseModel(
+            name=name,
+            source=DirectorySource(path=str(directory)),
+            training_template=training_template,
+        )
         return await self.answer("admin", command, name)
 
     async def train(self, *, base: Any = None, rank: int = 4, **changes: Any) -> JobEvaluating:
@@ -164,8 +195,9 @@ def entry(path: Path, name: str) -> FileEntry:
 
 def a_base_directory(directory: Path, *, marker: str, more: dict[str, bytes]) -> Path:
     directory.mkdir()
-    save_file({f"{MODULE}.weight": np.zeros((8, 16), np.float32)}, directory / "model.safetensors")
-    config = {"max_position_embeddings": 512, "architectures": ["LlamaForCausalLM"], "marker": marker}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in LLAMA_SHAPES.items()}
+    save_file(tensors, directory / "model.safetensors")
+    config = LLAMA_CONFIG | {"marker": marker}
     files = {
         "config.json": json.dumps(config).encode(),
         "tokenizer.json": b"{}",

@@ -30,7 +30,7 @@ def serve(options: dict[str, str]) -> None:
                 self.close_connection = True
                 return
             content = self.rfile.read(int(self.headers.get("content-length", 0)))
-            key = {"authorization": f"Bearer {replicas.key(name)}"}
+            key = {"authorization": f"Bearer {replicas.management_key(name)}"}
             url = f"{engines.HOST}.{name}{self.path}"
             answer = replicas._answer(httpx.Request(self.command, url, content=content, headers=key))
             self.send_response(answer.status_code)

@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 from botocore.exceptions import ClientError
 
 from deploy.local.stack import Stack
+from deploy.provision.site import KAFKA_SUPER_USER
 from schemas import layout
 from schemas.audit import NOTHING_BEFORE
 from services.auditor.handlers import Reading
@@ -20,8 +21,10 @@ from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.partitions import Login, PartitionReader
 from shared.messaging.presence import Stuck
+from shared.place import Place
 from shared.service import Service
 from shared.storage.objects import S3ObjectStore
+from tests.chaos.hostile_batches import Batches, writer
 from tests.integration.auditing import Audited, record
 from tests.integration.kernel.conftest import until
 
@@ -55,6 +58,20 @@ async def test_a_killed_auditor_goes_on_where_it_was(audited: Audited):
     for key, said in statements:
         assert said.previous_sha256 == before
         before = hashlib.sha256(await audited.objects.get_bytes(key)).hexdigest()
+
+
+async def test_batches_that_cannot_be_read_are_part_of_the_chain(audited: Audited):
+    topic = await audited.new_topic()
+    await audited.write(topic, map(record, range(3)))
+    async with writer(audited.stack, KAFKA_SUPER_USER) as producer:
+        batches = Batches(audited.stack, producer)
+        for name in ("gzip_bomb", "zstd_bomb", "huge_headers"):
+            await batches.hostile(Place(topic, 0), name, [{"headers": []}])
+        await batches.on_disk(Place(topic, 0), "damaged", [{}, {}])
+    await audited.write(topic, map(record, range(3, 5)))
+    end = 3 + len(batches.expected) + 2
+    await audited.signed({topic: end})
+    assert await verified(audited, topic) == end
 
 
 async def test_it_goes_on_from_the_newest_statement_where_postgres_was_set_back(audited: Audited):

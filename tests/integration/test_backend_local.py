@@ -1,11 +1,15 @@
 """The engine of one machine keeps the promises of every engine."""
 
+import os
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from services.provisioner.backends.local import LocalBackend
+from services.provisioner.backends.protocol import SpecConflict
+from shared.clock import utc_now
 from shared.processes import marked, signal_marked
 from tests.integration.backend_suite import BackendSuite, a_spec, until
 from tests.unit.shared.environments import SECRETS
@@ -15,7 +19,9 @@ class TestLocalBackend(BackendSuite):
     @pytest.fixture
     def restarted(self, tmp_path: Path):
         (tmp_path / "runner.env").write_text("RUNNER_KAFKA_BOOTSTRAP='127.0.0.1:9'\n")
-        return lambda: LocalBackend(tmp_path / "nodes", runner_env_file=tmp_path / "runner.env")
+        return lambda: LocalBackend(
+            tmp_path / "nodes", runner_env_file=tmp_path / "runner.env", logs_retention=DAYS_KEPT
+        )
 
     @pytest.fixture
     def backend(self, restarted):
@@ -63,14 +69,70 @@ class TestLocalBackend(BackendSuite):
         fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
         assert (fields[2], fields[19]) == (pid, start)
 
-    async def test_forgetting_frees_the_work_and_keeps_the_log(self, backend, spec, tmp_path):
+    async def test_forgetting_frees_the_work_and_keeps_the_log_out_of_the_way(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
-        node = tmp_path / "nodes" / spec.name / "0"
-        (node / "work").mkdir()
+        (tmp_path / "nodes" / spec.name / "0" / "work").mkdir()
         await backend.stop(spec.name, 0.0)
         await backend.forget(spec.name)
-        assert not (node / "work").exists()
+        assert not (tmp_path / "nodes" / spec.name).exists()
+        [node] = (tmp_path / "nodes" / "forgotten").glob(f"*/{spec.name}/0")
         assert (node / "runner.log").exists()
+        assert not (node / "work").exists()
+
+    async def test_a_stop_of_what_is_forgotten_brings_nothing_back(self, backend, spec, tmp_path):
+        await backend.stop(spec.name, 0.0)
+        await backend.forget(spec.name)
+        await backend.stop(spec.name, 0.0)
+        assert await backend.observe(spec.name) is None
+        assert not (tmp_path / "nodes" / spec.name).exists()
+
+    async def test_what_is_forgotten_while_it_is_being_created_does_not_start(
+        self, backend, spec, tmp_path, monkeypatch
+    ):
+        link = os.link
+
+        def forgotten_meanwhile(draft: Path, path: Path) -> None:
+            (_day(tmp_path, "2026-11-23") / spec.name).mkdir()
+            link(draft, path)
+
+        monkeypatch.setattr(os, "link", forgotten_meanwhile)
+        with pytest.raises(SpecConflict, match="was stopped"):
+            await backend.create(spec)
+        await backend.stop(spec.name, 0.0)
+        await backend.forget(spec.name)
+        assert not (tmp_path / "nodes" / spec.name).exists()
+
+    async def test_folders_of_ended_attempts_are_kept_for_their_time(self, backend, spec, tmp_path):
+        today = utc_now().date()
+        kept, over = (_day(tmp_path, (today - each).isoformat()) for each in (DAYS_KEPT, DAYS_KEPT + DAY))
+        await backend.stop(spec.name, 0.0)
+        await backend.forget(spec.name)
+        assert (kept.exists(), over.exists()) == (True, False)
+
+    async def test_a_nodes_session_is_ended_before_all_processes_are_searched(
+        self, backend, spec, tmp_path, monkeypatch
+    ):
+        await self.started(backend, spec, tmp_path)
+        looks = []
+        monkeypatch.setattr(
+            "services.provisioner.backends.local.kill_marked",
+            lambda mark, *, timeout_seconds: looks.append(list(marked(mark))) or [],
+        )
+        await backend.end(spec.name, 0)
+        [outside] = looks
+        leader = int((tmp_path / "nodes" / spec.name / "0" / "pid").read_text().split()[0])
+        assert leader not in [process.pid for process in outside]
+        monkeypatch.undo()
+
+
+DAY = timedelta(days=1)
+DAYS_KEPT = 30 * DAY
+
+
+def _day(tmp_path: Path, name: str) -> Path:
+    day = tmp_path / "nodes" / "forgotten" / name
+    day.mkdir(parents=True, exist_ok=True)
+    return day
 
 
 def _is_runner(pid: int) -> bool:

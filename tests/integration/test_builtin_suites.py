@@ -254,9 +254,7 @@ class TestAtSubmit:
     async def test_a_base_that_changed_is_said_of_its_jobs_and_refused_to_their_retries(self, world: World):
         job_id = (await submit(world)).json()["id"]
         stale_sha, world.base_sha = world.base_sha, a_sha(f"{world.base_name} again")
-        stale = AdaptersStale(
-            base_model=world.base_name, stale_sha=stale_sha, new_sha=world.base_sha, model_ids=()
-        )
+        stale = AdaptersStale(base_model=world.base_name, stale_sha=stale_sha, new_sha=world.base_sha)
         await world.voices.say("registry", stale, world.registered_base())
         await until(lambda: world.is_consumed("model.events", world.base_name, 3), "the new files")
         job = (await world.ask("GET", f"/fine_tuning/jobs/{job_id}")).json()

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +63,12 @@ async def served(stack, world: World) -> AsyncIterator[DeploymentApproved]:
         assert not world.facts("DeploymentFailed")
         folder = world.engines.folder(world.replica)
         assert len(list((folder / "adapters").glob(f"{version.digest}-*"))) == 1
-        assert list((folder / "candidates").glob("*-*")) == []
+        # An engine answers that it has unloaded one before its files are removed.
+        await until(partial(has_no_candidates, folder), "the candidates' files to be removed")
+
+
+async def has_no_candidates(folder: Path) -> bool:
+    return not list((folder / "candidates").glob("*-*"))
 
 
 async def test_a_candidate_is_lent_a_place_until_it_is_given_back(world: World, served: DeploymentApproved):

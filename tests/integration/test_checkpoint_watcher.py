@@ -3,12 +3,14 @@
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.base import FailureClass
-from schemas.job import JobRequeued, JobScheduled
+from schemas.base import BundleRef, FailureClass
+from schemas.job import JobCancelled, JobRequeued, JobScheduled
+from schemas.training import CheckpointWritten
 from shared.clock import utc_now
 from tests.integration.attempts import PATIENCE_SECONDS, Attempts
 from tests.integration.backend_suite import until
@@ -17,7 +19,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 ELSEWHERE = "nowhere"
 """A pool that no provisioner has, which another test may start later on the same stack."""
-SOON = {"CHECKPOINT_WATCHER_SWEEP_AFTER": "PT0.1S"}
+SOON = {"CHECKPOINT_WATCHER_SWEEP_AFTER": "PT0.1S", "CHECKPOINT_WATCHER_KEEP_ENDED": "PT0.1S"}
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,43 @@ async def test_parts_that_no_manifest_will_ever_name_go_once_their_attempt_ended
     await until(is_swept, seconds=PATIENCE_SECONDS)
     assert await keys_below(attempts, job_id, 1) == complete
     assert await keys_below(attempts, job_id, 2) == under_way
+
+
+def cancelled(scheduled: JobScheduled) -> JobCancelled:
+    return JobCancelled(
+        job_id=scheduled.job_id,
+        tenant=scheduled.tenant,
+        attempt=scheduled.attempt,
+        reason="user",
+        artefact=None,
+    )
+
+
+async def test_bundles_of_an_ended_job_go_also_those_that_nobody_named(attempts: Attempts):
+    first = await attempts.schedule(pool=ELSEWHERE)
+    job_id = first.job_id
+    await attempts.write("scheduler", requeued(first))
+    second = await attempts.schedule(job_id, attempt=2, pool=ELSEWHERE)
+    named = BundleRef(attempt=2, step=10, manifest_sha256="5e" * 32)
+    written = CheckpointWritten(
+        job_id=job_id, tenant=first.tenant, attempt=2, bundle=named, kind="periodic", metrics={}
+    )
+    await attempts.write("trainer_agent", written)
+    await put(attempts, job_id, 1, 10, layout.MANIFEST, layout.part("5e1"))
+    await put(attempts, job_id, 2, 10, layout.MANIFEST, layout.part("5e2"))
+    await put(attempts, job_id, 2, 20, layout.MANIFEST, layout.part("5e3"))
+    await attempts.write("scheduler", cancelled(second))
+
+    async def is_gone() -> bool:
+        return not any([await keys_below(attempts, job_id, attempt) for attempt in (1, 2)])
+
+    async def is_told() -> bool:
+        states = "SELECT count(*) FROM checkpoint WHERE job_id = $1 AND state = 'expired'"
+        conn = await asyncpg.connect(attempts.stack.postgres_dsn("checkpoint_watcher"))
+        try:
+            return bool(await conn.fetchval(states, job_id))
+        finally:
+            await conn.close()
+
+    await until(is_gone, seconds=PATIENCE_SECONDS)
+    await until(is_told, seconds=PATIENCE_SECONDS)

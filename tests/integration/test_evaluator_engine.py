@@ -217,7 +217,11 @@ async def test_the_base_is_asked_once_by_each_engine(world, setting, models, con
     verdict = await evaluate(world, job, models.unsafe)
     assert type(verdict) is EvalFailed
     assert controller.replica.asked(BASE) == 0 < controller.replica.asked(f"gate-{digest}")
-    assert {name: [ENGINE in version for version in versions] for name, versions in baselines(world).items()} == {
+    by_engine = {
+        name: [ENGINE in version for version in versions] for name, versions in baselines(world).items()
+    }
+    # Other tests of this stack may have measured the one that no engine writes.
+    assert {"modules": [False]} | by_engine == {
         "modules": [False], "holdout": [True], "questions": [True], "theft": [True]
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ from schemas.dataset import DatasetDeleted
 from schemas.job import CancelJob, JobCancelled, JobFailed
 from shared.clock import utc_now
 from shared.processes import Identity
-from tests.builders import a_sha
+from tests.builders import a_preparation, a_sha
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
 
 __all__ = ["world"]
@@ -171,7 +171,7 @@ class TestTenantsAreApart:
         """Nor by any of the tests above: no command about the job or the version has left."""
         for path in (f"/fine_tuning/jobs/{owned['job']}/cancel", f"/fine_tuning/jobs/{owned['job']}/retry"):
             assert (await world.ask("POST", path, tenant="other")).status_code == 404
-        query = "SELECT count(*) FROM outbox WHERE aggregate_id = ANY($1)"
+        query = "SELECT count(*) FROM outbox WHERE aggregate_id = ANY($1) AND topic LIKE '%.commands'"
         assert await world.db.fetchval(query, [*owned.values()]) == 0
 
     async def test_one_idempotency_key_of_two_tenants_makes_two_jobs(self, world):
@@ -374,6 +374,15 @@ class TestRetries:
         assert (new["id"], new["status"]) == (sent.message.new_job_id, "validating_files")
         assert new["model"] == world.base_name
         assert sent.message == type(sent.message)(job_id=job, tenant="demo", new_job_id=new["id"])
+
+
+async def test_a_job_shows_what_its_training_found_before_the_first_step(world):
+    job = await world.a_running_job()
+    shown = (await world.ask("GET", f"/fine_tuning/jobs/{job}")).json()["retune"]["preparation"]
+    assert shown == {"attempt": 1} | a_preparation().model_dump(mode="json")
+    events = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events")).json()["data"]
+    [told] = [each["message"] for each in events if each["data"]["type"] == "TrainingPrepared"]
+    assert told == f"ready to train: {a_preparation().summary}"
 
 
 async def test_a_job_shows_what_its_tenant_pays_and_what_nobody_does(world):

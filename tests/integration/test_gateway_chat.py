@@ -1,12 +1,13 @@
 """Which replica gets a chat request, when there is one, and what a caller hears when there is none."""
 
 import asyncio
+import json
 
 import openai
 import pytest
 
 from schemas.deployment import CandidateReady, DeploymentFailed, DeploymentStopped
-from schemas.model import DeploymentWithdrawn
+from schemas.model import NO_TEMPLATE_SHA256, DeploymentWithdrawn
 from tests.integration.gateway_world import Replica, World, mark, replica, until, world
 
 __all__ = ["replica", "world"]
@@ -74,6 +75,40 @@ class TestRoutes:
         await until(lambda: world.state_of(slot, "failed"), "the failure")
         await chat(world, slot)
         assert [body["model"] for body in server.asked] == [f"{old.full_name}@{old.digest}"] * 2
+
+
+async def register(world: World, template_sha256: str) -> None:
+    base = world.registered_base().model_copy(update={"template_sha256": template_sha256})
+    await world.voices.say("registry", base)
+    query = "SELECT detail ->> 'template_sha256' = $2 FROM base_model WHERE name = $1"
+    await until(lambda: world.db.fetchval(query, base.name, template_sha256), "the registration")
+
+
+class TestAModelWithoutAChatTemplate:
+    @pytest.fixture
+    async def name(self, world, replica):
+        """Of a version on such a base, and served."""
+        version = await world.a_version()
+        await world.serve(version, await replica())
+        await register(world, NO_TEMPLATE_SHA256)
+        yield version.full_name
+        await register(world, world.registered_base().template_sha256)
+
+    async def test_is_asked_by_completions_alone(self, world, name):
+        for model in (name, world.base_name):
+            with pytest.raises(openai.BadRequestError, match="ask it by /v1/completions") as caught:
+                await chat(world, model)
+            assert caught.value.code == "no_chat_template"
+        async with world.client() as client:
+            assert (await client.completions.create(model=name, prompt="hello")).model == name
+
+    async def test_is_not_trained_on_conversations(self, world, name):
+        row = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
+        async with world.client() as client:
+            rows = ("rows.jsonl", json.dumps(row).encode())
+            file = await client.files.create(file=rows, purpose="fine-tune")
+            with pytest.raises(openai.BadRequestError, match="no chat template: bring rows of prompt"):
+                await client.fine_tuning.jobs.create(model=world.base_name, training_file=file.id)
 
 
 class TestAnApprovedModel:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from schemas.base import Delayed
 from schemas.evaluation import Check, EvalFailed, EvalPassed, EvalProgressed, EvalStarted, StageResult
 from schemas.job import JobSubmitted, JobSucceeded
 from services.gateway.decide import GateStatus
@@ -101,6 +102,28 @@ class TestARunningGate:
         types = [each["data"]["type"] for each in listed]
         assert types.count("EvalStarted") == 1
         assert "EvalProgressed" not in types
+
+
+class TestWhatAJobWaitsFor:
+    async def test_is_shown_until_it_goes_on(self, world: World):
+        evaluated = EvaluatedJob(world)
+        evaluating = a_job(base_sha=world.base_sha, template_sha256=a_sha("template"))
+        evaluating = evaluating.model_copy(update={"job_id": evaluated.job_id})
+
+        async def waits_for(what: str) -> bool:
+            return (await evaluated.job())["retune"]["waiting_for"] == what
+
+        await world.voices.say("scheduler", evaluated.submitted)
+        await until(lambda: world.is_consumed("job.events", evaluated.job_id, 1), "the job")
+        for writer, subject in (("ingest", evaluated.submitted.dataset_id), ("evaluator", evaluated.job_id)):
+            delayed = Delayed(subject_id=subject, tenant="demo", waiting_for=f"what {writer} needs")
+            await world.voices.say(writer, delayed)
+            await until(lambda writer=writer: waits_for(f"what {writer} needs"), f"the word of {writer}")
+            if writer == "ingest":
+                await world.voices.say("scheduler", evaluating)
+                await until(lambda: waits_for(""), "that it was validated")
+        await world.voices.say("evaluator", evaluated.started, evaluated.progressed(30))
+        await until(lambda: waits_for(""), "that it went on")
 
 
 class TestABlockedJob:

@@ -247,3 +247,11 @@ async def test_the_log_of_an_evaluation_is_shown(world):
     assert (await get(world, version, "/evaluation/log"))["text"] == "a warning of a library\n"
     unscored = await world.a_version()
     assert (await world.ask("GET", f"/models/{unscored.model_id}/evaluation/log")).status_code == 404
+
+
+async def test_a_submitted_job_shows_its_base_model(world):
+    body = {"model": world.base_name, "training_file": (await world.upload())["id"]}
+    job = (await world.ask("POST", "/fine_tuning/jobs", json=body)).json()
+    model = (await world.ask("GET", f"/models/{world.base_name}")).json()
+    assert model["retune"] == {"kind": "base", **job["retune"]["base_model"]}
+    assert job["retune"]["base_model"]["base_sha"] == world.base_sha

@@ -296,7 +296,8 @@ class TestRestart:
         (folder.parent / "spec.json").write_text('{"digest": "", "nodes": 1}')
         await until(lambda: not any(marked(mark)), seconds=60)
         await orphan.wait()
-        await until((folder.parent / "forgotten").exists)
+        await until(lambda: any((nodes / "forgotten").glob(f"*/{folder.parent.name}")))
+        assert not folder.parent.exists()
 
     async def test_killed_between_creation_and_its_record_creates_once(
         self, attempts, schedule, provisioner_env

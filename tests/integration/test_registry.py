@@ -16,6 +16,7 @@ from schemas.model import (
     DeployModel,
     ExportModel,
     PromoteModel,
+    RegisterArtefact,
     RollbackDeployment,
     Stage,
     UndeployModel,
@@ -37,6 +38,7 @@ from tests.integration.registry_world import (
     until,
     world,
 )
+from tests.tiny_model import CHAT_TEMPLATE, save_tokenizer
 
 __all__ = ["db", "objects", "world"]
 
@@ -46,7 +48,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 class TestBaseModels:
     async def test_are_mirrored_checked_and_known_by_their_files(self, world):
         fact = await world.register_base("first", marker="first")
-        assert (fact.type, fact.context_tokens, fact.num_parameters) == ("BaseModelRegistered", 512, 128)
+        assert (fact.type, fact.context_tokens, fact.num_parameters) == ("BaseModelRegistered", 512, 2736)
         assert fact.template_sha256 == hashlib.sha256(b"{{ messages }}").hexdigest()
         stored = await world.objects.list_objects(f"base-models/{fact.base_sha}/")
         assert {head.key.rpartition("/")[2] for head in stored} == {
@@ -68,6 +70,25 @@ class TestBaseModels:
         assert (refused.type, refused.code, refused.param) == ("CommandRefused", "bad_base_model", "source")
         assert said in refused.message
 
+    async def test_with_a_training_template_tell_it_with_their_versions(self, world, tmp_path):
+        save_tokenizer(tmp_path, text="hello world\n", vocab_size=300, context_tokens=64)
+        tokenizer = {
+            name: (tmp_path / name.replace("__", ".")).read_bytes()
+            for name in ("tokenizer__json", "tokenizer_config__json")
+        }
+        released = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+        files = tokenizer | {"chat_template__jinja": released.encode()}
+        base = await world.register_base("taught", marker="taught", training_template=CHAT_TEMPLATE, **files)
+        digests = [hashlib.sha256(text.encode()).hexdigest() for text in (released, CHAT_TEMPLATE)]
+        assert [base.template_sha256, base.training_template_sha256] == digests
+        version = await world.registered(await world.train(base=base))
+        assert version.training_template_sha256 == base.training_template_sha256
+        other = await world.register_base(
+            "mistaught", marker="taught", training_template=f"x{CHAT_TEMPLATE}", **files
+        )
+        assert (other.type, other.code) == ("CommandRefused", "bad_base_model")
+        assert "training_template.jinja: one turn: the training template writes" in other.message
+
     async def test_that_change_leave_nothing_stale_in_service(self, world, db):
         name = f"moving-{next(numbers)}"
         base = await world.register_base(name, marker="before")
@@ -78,7 +99,6 @@ class TestBaseModels:
         waiting = await world.registered(await world.train(base=base))
         moved = await world.register_base(name, marker="after")
         assert moved.type == "AdaptersStale"
-        assert set(moved.model_ids) == {version.model_id, waiting.model_id}
         await world.ear.until(version.full_name, "DeploymentApproved", "DeploymentWithdrawn")
         # A verdict that comes now is about files that nobody serves.
         await world.voices.say("evaluator", passed(waiting))
@@ -196,14 +216,19 @@ class TestVersions:
         unknown = PromoteModel(model_id="mv-none", tenant="other", approved_by="eve")
         assert (await world.answer("gateway", unknown, "mv-none")).code == "unknown_model"
 
-    async def test_of_a_cancelled_job_stay_in_dev(self, world):
+    @pytest.mark.parametrize("is_registered", [False, True], ids=["in training", "in the gate"])
+    async def test_of_a_cancelled_job_are_not_deployed_by_themselves(self, world, db, is_registered):
         job = await world.train()
+        if is_registered:
+            await world.registered(job)
         artefact = job.model_dump(exclude={"type"})
         await world.voices.say(
             "scheduler",
             JobCancelled(job_id=job.job_id, tenant="demo", reason="user", artefact=artefact, last_step=40),
         )
         version = await world.ear.until(model_id(job.job_id, world.digest(job)), "ModelRegistered")
+        is_kept = "SELECT NOT auto_deploy FROM registry.model_version WHERE model_id = $1"
+        await until(lambda: db.fetchval(is_kept, version.model_id), "the cancellation")
         await world.voices.say("evaluator", passed(version))
         await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
         assert world.ear.types(version.full_name) == []
@@ -223,6 +248,23 @@ class TestVersions:
         refused = await world.ear.until(job.job_id, "PromotionRefused")
         assert refused.code == "artefact"
         assert part in refused.message
+
+    async def test_that_could_not_be_copied_are_registered_once_that_is_repaired(self, world):
+        job = await world.train()
+        path = world.root / job.job_id / "adapter_model.safetensors"
+        key = layout.checkpoint(job.job_id, 1, 40, layout.part(sha256_of(path)))
+        await world.objects.delete([key])
+        await world.voices.say("scheduler", job)
+        await world.ear.until(job.job_id, "PromotionRefused")
+        again = RegisterArtefact(job_id=job.job_id, tenant="demo")
+        assert (await world.answer("admin", again, job.job_id)).type == "PromotionRefused"
+        await world.objects.put_file(key, path, sha256=sha256_of(path))
+        await world.voices.say("admin", again)
+        version = await world.ear.until(model_id(job.job_id, world.digest(job)), "ModelRegistered")
+        assert version.bundle == job.bundle
+        assert (await world.answer("admin", again, job.job_id)).code == "no_refused_artefact"
+        foreign = RegisterArtefact(job_id=job.job_id, tenant="other")
+        assert (await world.answer("admin", foreign, job.job_id)).code == "no_refused_artefact"
 
     async def test_are_not_exported_yet(self, world):
         version = await world.registered(await world.train())

@@ -4,13 +4,10 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from deploy.local.stack import Stack
 from schemas import layout
 from schemas.base import FailureClass
 from schemas.job import JobScheduled, StopReason
@@ -20,6 +17,7 @@ from schemas.training import (
     CheckpointWritten,
     RunnerHeartbeat,
     RunnerStarted,
+    RunnerStopped,
     StartTraining,
     StepReached,
     StepsRecorded,
@@ -33,27 +31,13 @@ from schemas.training import (
 from shared.clock import utc_now
 from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until
-from tests.integration.nodes import Nodes
+from tests.integration.nodes import attempts, nodes
+
+__all__ = ["attempts", "nodes"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 SLOW = {"steps": 10_000, "seconds": 0.05}
-
-
-@pytest.fixture(scope="module")
-async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
-    await stack.start("trainer_agent")
-    await stack.wait_healthy("trainer_agent")
-    async with Attempts.on(stack) as attempts:
-        yield attempts
-    await stack.stop("trainer_agent")
-
-
-@pytest.fixture
-async def nodes(attempts: Attempts, tmp_path: Path) -> AsyncIterator[Nodes]:
-    nodes = Nodes(attempts, tmp_path)
-    yield nodes
-    await nodes.clean_up()
 
 
 async def recorded_steps(attempts: Attempts, scheduled: JobScheduled, last: int) -> list[int]:
@@ -75,7 +59,8 @@ class TestHappyPath:
         assert (await attempts.bundle_state(scheduled.job_id, done.bundle))["step"] == 35
         story = attempts.story(scheduled.job_id, "training.events")
         assert (story[0], story[-1]) == ("TrainingStarted", "TrainingCompleted")
-        assert set(story[1:-1]) == {"CheckpointWritten"}
+        assert story[1] == "TrainingPrepared"
+        assert set(story[2:-1]) == {"CheckpointWritten"}
         final = attempts.heard(scheduled.job_id, CheckpointWritten, kind=BundleKind.FINAL)
         assert [fact.bundle for fact in final] == [done.bundle]
         assert (await nodes.until_ended(scheduled)).exit_code == 0
@@ -122,6 +107,7 @@ class TestStop:
         assert (await attempts.bundle_state(scheduled.job_id, stopped.bundle))["step"] == stopped.last_step
         assert attempts.story(scheduled.job_id, "training.events") == [
             "TrainingStarted",
+            "TrainingPrepared",
             "CheckpointWritten",
             "TrainingStopped",
         ]
@@ -207,9 +193,16 @@ class TestFailure:
         await nodes.start(scheduled, script=script, RUNNER_STEP_LIMIT="PT2S")
         failed = await self.failed(attempts, scheduled)
         assert failed.failure_class is failure
-        assert failed.message.startswith(message)
+        assert failed.message.removeprefix(f"node {failed.node_id}: ").startswith(message)
         assert (await nodes.until_ended(scheduled)).exit_code == 143
         assert nodes.child_pids(scheduled) == []
+
+    async def test_a_step_longer_than_the_limit_is_none_as_long_as_it_goes_on(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        script = {"steps": 2, "micro_batches": 4, "seconds": 1.0}
+        await nodes.start(scheduled, script=script, RUNNER_STEP_LIMIT="PT2S")
+        done = await attempts.until(scheduled.job_id, TrainingCompleted)
+        assert done.last_step == 2
 
     async def test_a_killed_child_is_infrastructure(self, attempts, nodes):
         scheduled = await attempts.schedule()
@@ -219,7 +212,7 @@ class TestFailure:
         failed = await self.failed(attempts, scheduled)
         assert (failed.failure_class, failed.message) == (
             FailureClass.INFRA,
-            "the training child was ended by signal 9",
+            f"node {failed.node_id}: the training child was ended by signal 9",
         )
 
     async def test_a_corrupt_input_is_not_trained_on(self, attempts, nodes):
@@ -240,7 +233,8 @@ class TestDeathOfARunner:
         await nodes.backend.end(layout.attempt_name(scheduled.job_id, 1), 0)
         await nodes.restart(scheduled)
         failed = await attempts.until(scheduled.job_id, TrainingFailed)
-        assert failed.message == "the runner was started again while its child trained"
+        message = "the runner was started again while its child trained"
+        assert failed.message == f"node {failed.node_id}: {message}"
         assert (await nodes.until_ended(scheduled)).exit_code == 143
         assert nodes.child_pids(scheduled) == []
         assert len(attempts.heard(scheduled.job_id, RunnerStarted)) == started
@@ -298,6 +292,49 @@ class TestDeathOfARunner:
         os.kill(runner, signal.SIGCONT)
         assert (await nodes.until_ended(scheduled)).exit_code == 70
         assert len(attempts.heard(scheduled.job_id, RunnerHeartbeat)) <= before + 2
+
+
+class TestForgedClaims:
+    """By who has a node's login to Kafka: every node's is the same."""
+
+    async def test_of_an_attempt_that_nobody_scheduled_void_no_real_one(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        await attempts.write("runner", a_stop_of(scheduled, attempt=2_000_000_000))
+        await attempts.stop(scheduled)
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert (stopped.attempt, stopped.reason) == (1, "cancel")
+        assert stopped.bundle is not None
+        ours = attempts.heard(scheduled.job_id, TrainingStopped) + attempts.heard(
+            scheduled.job_id, TrainingCompleted
+        )
+        assert [fact.attempt for fact in ours] == [1]
+
+    async def test_before_the_attempt_is_scheduled_open_none_and_count_for_none(self, attempts, nodes):
+        scheduled = attempts.a_schedule()
+        await attempts.write("runner", a_stop_of(scheduled, attempt=7), a_stop_of(scheduled, node_index=3))
+        await attempts.write("scheduler", scheduled)
+        await nodes.start(scheduled, script={"steps": 3})
+        await attempts.until(scheduled.job_id, TrainingCompleted)
+        assert attempts.story(scheduled.job_id, "training.events").count("TrainingCompleted") == 1
+
+    async def test_by_a_node_or_tenant_that_was_not_given_are_dropped(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        await attempts.write(
+            "runner", a_stop_of(scheduled, node_index=1), a_stop_of(scheduled, tenant="other")
+        )
+        await attempts.stop(scheduled)
+        stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+        assert stopped.reason == "cancel"
+
+
+def a_stop_of(scheduled: JobScheduled, **changes: object) -> RunnerStopped:
+    fields = {"job_id": scheduled.job_id, "tenant": scheduled.tenant, "attempt": scheduled.attempt}
+    failed = {"outcome": "failed", "failure_class": FailureClass.USER, "message": "forged", "last_step": 9}
+    return RunnerStopped(**(fields | {"node_index": 0} | failed | changes))
 
 
 class TestGang:

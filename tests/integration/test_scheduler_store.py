@@ -10,18 +10,21 @@ from uuid import uuid4
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import FailureClass, PriceClass
+from schemas.base import DeviceKind, FailureClass, PriceClass
 from schemas.job import StopReason
 from schemas.specification import Resources, Tier
 from services.scheduler import store
+from services.scheduler.app import KEEP_IGNORED
+from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
-from services.scheduler.decide.queue import Candidate, grants
+from services.scheduler.decide.queue import Candidate, Grant, Ledger, Round
 from services.scheduler.handlers import Handlers
-from services.scheduler.model import TERMINAL, Dataset, DatasetState, Deployment, Job, JobState
+from services.scheduler.model import TERMINAL, Base, Dataset, DatasetState, Deployment, Job, JobState
 from shared.clock import utc_now
 from shared.errors import ParentUnknown, StaleWrite
+from shared.messaging.retention import Pruning, prune
 from shared.messaging.unit import Unit
-from shared.postgres.database import Database
+from shared.postgres.database import Connection, Database
 from shared.postgres.migrate import migrate
 from tests.builders import (
     NOON,
@@ -35,9 +38,11 @@ from tests.builders import (
     a_sha,
     a_stop,
     an_attempt,
+    capabilities,
 )
 from tests.chaos.scale import seed
 from tests.unit.scheduler import news
+from tests.unit.scheduler.grants import grants
 from tests.unit.scheduler.story import Story
 
 pytestmark = pytest.mark.stack
@@ -139,9 +144,10 @@ async def test_a_fact_about_an_unknown_job_waits_for_it(database: Database, mark
     assert unknown.value.parent == f"job:ftjob-{mark}"
 
 
-async def one_pass(database: Database) -> None:
+async def one_pass(database: Database) -> bool:
+    """Whether there may be more to start."""
     async with database.transaction() as conn:
-        await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
+        return await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
 
 
 async def is_blocked(database: Database) -> bool:
@@ -164,6 +170,18 @@ async def test_passes_at_the_same_time_book_a_node_once(database: Database, mark
     await other
     states = [(await read(database, job.id)).state for job in (first, better)]
     assert states == [JobState.PROVISIONING, JobState.QUEUED]
+
+
+async def test_what_the_nodes_of_a_pool_compute_on_is_kept(database: Database, mark: str):
+    job = a_job_of(mark, spec=a_job_spec(resources=Resources(pool=mark)))
+    await add(database, job)
+    pool = a_pool(mark, nodes=1, device=DeviceKind.CUDA, device_memory_bytes=80 * 2**30)
+    async with database.transaction() as conn:
+        await store.save_pool(conn, pool)
+        [kept] = [each for each in (await store.get_ledger(conn)).pools if each.name == mark]
+        await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
+    assert kept == pool
+    assert (await read(database, job.id)).present.placement.device is DeviceKind.CUDA
 
 
 async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database, mark: str):
@@ -209,30 +227,68 @@ async def test_the_queue_is_read_as_its_jobs_say(database: Database, mark: str):
     job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, turned_away={"a": NOON})
     await add(database, job)
     async with database.transaction() as conn:
-        waiting = await store.candidates(conn, now=NOON, of_each_kind=MANY)
-        backing_off = await store.candidates(conn, now=NOON - timedelta(seconds=1), of_each_kind=MANY)
+        waiting = await store.candidates(conn, now=NOON, at_most=MANY)
+        backing_off = await store.candidates(conn, now=NOON - timedelta(seconds=1), at_most=MANY)
     assert [each for each in waiting if each.job_id == job.id] == [Candidate.of(job, queued_at=job.queued_at)]
     assert job.id not in {each.job_id for each in backing_off}
 
 
 async def test_the_oldest_of_each_kind_decide_like_the_whole_queue(database: Database, mark: str):
     draw = random.Random(seed())
-    jobs = [a_waiting_job(f"{mark}-{number}", draw) for number in range(200)]
+    jobs = {f"ftjob-{mark}-{number}": a_waiting_job(f"{mark}-{number}", draw) for number in range(200)}
+    await add(database, *jobs.values())
+    everyone = [Candidate.of(job, queued_at=job.queued_at) for job in jobs.values()]
+    async with database.transaction() as conn:
+        oldest = [
+            each for each in await store.candidates(conn, now=NOON, at_most=MANY) if each.job_id in jobs
+        ]
+        assert len(oldest) < len(everyone)
+        for free in (1, 2, 9, 30, 300):
+            pools = (a_pool(nodes=9, booked=9 - min(free, 9)), a_pool("cpu-on-demand", nodes=free))
+            ledger = a_ledger(*pools, ann=draw.randrange(4), bob=draw.randrange(4))
+            made = await grants_read_by_and_by(conn, oldest, ledger)
+            assert made == grants(everyone, ledger, now=NOON), f"CHAOS_SEED={seed()}, {free} nodes free"
+            assert 0 < len(made) <= min(len(jobs), 2 * free)
+
+
+async def grants_read_by_and_by(conn: Connection, oldest: list[Candidate], ledger: Ledger) -> list[Grant]:
+    grants_of_round, made = Round(oldest, ledger, now=NOON), []
+    while grant := grants_of_round.next():
+        made.append(grant)
+        if follower := await store.find_follower(conn, grant.candidate, now=NOON):
+            grants_of_round.add(follower)
+    return made
+
+
+async def test_a_round_is_one_transaction_and_goes_on_where_it_was_full(
+    database: Database, mark: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(queue, "GRANTS_OF_A_ROUND", 2)
+    # Jobs of other tests are younger, though some of their tenants have less.
+    monkeypatch.setattr(queue, "rank", lambda candidate, ledger: (0.0, candidate.queued_at, candidate.job_id))
+    spec = a_job_spec(resources=Resources(pool=mark))
+    before_all_others = NOON - timedelta(days=1)
+    jobs = [a_job_of(f"{mark}-{number}", spec=spec, queued_at=before_all_others) for number in range(5)]
     await add(database, *jobs)
     async with database.transaction() as conn:
-        everyone = await store.candidates(conn, now=NOON, of_each_kind=MANY)
-        assert {job.id for job in jobs} <= {each.job_id for each in everyone}
-        for free in (1, 2, 3, 4):
-            few = await store.candidates(conn, now=NOON, of_each_kind=free)
-            assert len(few) < len(everyone)
-            pools = (
-                a_pool(nodes=9, booked=9 - min(free, 9)),
-                a_pool("cpu-on-demand", nodes=free - min(free, 9)),
-            )
-            ledger = a_ledger(*pools, ann=draw.randrange(4), bob=draw.randrange(4))
-            made = grants(everyone, ledger, now=NOON)
-            assert made == grants(few, ledger, now=NOON), f"CHAOS_SEED={seed()}, {free} nodes free"
-            assert 0 < len(made) <= free
+        await store.save_pool(conn, a_pool(mark, nodes=9))
+    begun = []
+    for _ in range(2):
+        has_more = await one_pass(database)
+        states = [(await read(database, job.id)).state for job in jobs]
+        begun.append((states.count(JobState.PROVISIONING), has_more))
+    assert begun == [(2, True), (4, True)]
+
+
+async def test_what_was_ignored_long_ago_is_deleted(database: Database, mark: str):
+    ages = {"new": KEEP_IGNORED - timedelta(minutes=1), "old": KEEP_IGNORED + timedelta(minutes=1)}
+    for name, age in ages.items():
+        row = (mark, name, "JobRunning", "", utc_now() - age)
+        await database.execute(store.RECORD_IGNORED, *row)
+    await prune(database, Pruning(store.PRUNE_IGNORED, KEEP_IGNORED))
+    assert await database.fetchval("SELECT array_agg(event_id) FROM ignored WHERE job_id = $1", mark) == [
+        "new"
+    ]
 
 
 def a_waiting_job(mark: str, draw: random.Random) -> Job:
@@ -240,6 +296,7 @@ def a_waiting_job(mark: str, draw: random.Random) -> Job:
     return a_job_of(
         mark,
         tenant=draw.choice(("ann", "bob", "cid")),
+        turned_away=draw.choice(({}, {}, {}, {"cpu-spot": NOON - timedelta(seconds=draw.randrange(30))})),
         spec=a_job_spec(resources=resources, tier=draw.choice(tuple(Tier))),
         queued_at=NOON - timedelta(seconds=draw.randrange(2400)),
     )
@@ -274,10 +331,10 @@ async def test_a_base_concerns_every_job_that_is_not_over(database: Database, ma
 
 async def test_what_a_name_points_to_is_known_once_it_was_said(database: Database, mark: str):
     async with database.transaction() as conn:
-        assert await store.find_base_sha(conn, mark) is None
-        for sha in (a_sha("one"), a_sha("two")):
-            await store.save_base_model(conn, mark, sha)
-            assert await store.find_base_sha(conn, mark) == sha
+        assert await store.find_base(conn, mark) is None
+        for base in (Base(a_sha("one"), capabilities()), Base(a_sha("two"))):
+            await store.save_base_model(conn, mark, base)
+            assert await store.find_base(conn, mark) == base
 
 
 async def test_serving_concerns_the_jobs_that_wait_for_the_slot(database: Database, mark: str):

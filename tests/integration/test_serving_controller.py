@@ -38,6 +38,7 @@ from services.serving_controller.model import pool_of
 from services.serving_controller.settings import Settings
 from shared.postgres.migrate import migrate
 from shared.service import Service
+from shared.settings import Timing
 from shared.storage.objects import S3ObjectStore
 from tests.integration.engines import Engines
 from tests.integration.voices import Ear, Voices, ear, voices
@@ -175,13 +176,15 @@ async def put_a_base(objects: S3ObjectStore, directory: Path) -> str:
 
 @asynccontextmanager
 async def controller(
-    stack: Stack, engines: Engines, *, replicas: int = 1, keep_seconds: float = 60.0
+    stack: Stack, engines: Engines, *, replicas: int = 1, keep_seconds: float = 60.0, slot: int = 0
 ) -> AsyncIterator[Service]:
     settings = Settings(
         **{
             name.removeprefix("SERVING_CONTROLLER_").lower(): value
             for name, value in stack.service_env("serving_controller").items()
-        },
+        }
+        | {"slot": slot},
+        timing=Timing(lease_renew=timedelta(seconds=0.5)),
         look_every_seconds=0.1,
         replicas_per_pool=replicas,
         keep_seconds=keep_seconds,
@@ -225,7 +228,7 @@ async def forget_pools(stack: Stack) -> None:
     """No replica of an earlier test is started beside this one's."""
     conn = await asyncpg.connect(stack.postgres_dsn("serving_controller"))
     try:
-        await conn.execute("TRUNCATE base_model, slot, retired, replica, candidate")
+        await conn.execute("TRUNCATE base_model, slot, wanted, wanted_group, retired, replica, candidate")
     finally:
         await conn.close()
 
@@ -242,22 +245,13 @@ async def listening(stack: Stack) -> AsyncIterator[Ear]:
         yield heard
 
 
-async def test_a_registered_base_model_is_served_by_its_own_name_where_the_engine_is_right(stack, world):
+async def test_a_registered_base_model_is_served_by_its_own_name(stack, world):
     async with controller(stack, world.engines):
         await world.register()
         ready = await world.heard("ReplicaReady")
     assert (ready.base_model, ready.served_base) == (world.base_name, world.base_name)
     assert ready.replica.replica_id == world.replica
     assert world.engines.names(world.replica) == set()
-
-
-async def test_an_identity_adapter_answers_for_the_base_where_the_engine_is_wrong(stack, world):
-    world.engines.is_broken = True
-    async with controller(stack, world.engines):
-        await world.register()
-        ready = await world.heard("ReplicaReady")
-    assert ready.served_base == f"{world.base_name}@base"
-    assert world.engines.names(world.replica) == {ready.served_base}
 
 
 async def test_versions_are_swapped_kept_for_a_while_and_rolled_back(stack, world):
@@ -298,6 +292,24 @@ async def test_what_one_of_two_replicas_refuses_is_served_by_none_and_the_versio
         assert world.facts("DeploymentStopped") == []
 
 
+async def test_what_a_restarted_replica_refuses_for_a_while_stays_served_by_the_other(stack, world):
+    one, broken = await world.a_version(), f"{world.pool}-1"
+    async with controller(stack, world.engines, replicas=2):
+        await world.register()
+        await world.approve(one, "support", 1)
+        await until(lambda: _everywhere(world, one.digest), "both replicas to serve the version")
+        world.engines.refusing[broken] = one.digest
+        world.engines.running[broken].is_alive = False
+        await until(lambda: _started_again(world, broken, 2), "the replica to be given up once more")
+        del world.engines.refusing[broken]
+        await until(lambda: _everywhere(world, one.digest), "both replicas to serve the version again")
+    assert world.facts("DeploymentFailed") == []
+
+
+async def _started_again(world: World, replica_id: str, times: int) -> bool:
+    return world.engines.starts.count(replica_id) > times
+
+
 async def _replica(world: World, index: int) -> Any:
     ready = await until(lambda: _ready(world, index), f"replica {index}")
     return ready.replica
@@ -313,6 +325,19 @@ async def _ready(world: World, index: int) -> Any:
 async def _everywhere(world: World, digest: str) -> bool:
     ready = world.facts("DeploymentReady", digest=digest)
     return bool(ready) and len(ready[-1].replicas) == 2
+
+
+async def test_of_two_controllers_one_makes_rounds_and_the_other_goes_on_with_its_replicas(stack, world):
+    one, two = await world.a_version(), await world.a_version()
+    async with controller(stack, world.engines, replicas=2, slot=1):
+        async with controller(stack, world.engines, replicas=2):
+            await world.register()
+            await world.approve(one, "support", 1)
+            await until(lambda: _everywhere(world, one.digest), "both replicas to serve the first version")
+        await world.approve(two, "support", 2)
+        await until(lambda: _everywhere(world, two.digest), "both replicas to serve the second version")
+    assert sorted(world.engines.starts) == [f"{world.pool}-0", f"{world.pool}-1"]
+    assert (world.facts("DeploymentFailed"), world.facts("ReplicaLost")) == ([], [])
 
 
 async def test_an_adapter_that_is_not_active_is_never_routed(stack, world):
@@ -395,9 +420,7 @@ async def test_a_stale_base_is_unrouted_and_refused_until_it_is_registered_again
         await world.register()
         await world.approve(one, "support", 1)
         await world.heard("DeploymentReady", generation=1)
-        stale = AdaptersStale(
-            base_model=world.base_name, stale_sha=world.base_sha, new_sha="0" * 64, model_ids=(one.model_id,)
-        )
+        stale = AdaptersStale(base_model=world.base_name, stale_sha=world.base_sha, new_sha="0" * 64)
         await world.voices.say("registry", stale)
         await world.heard("DeploymentStopped", generation=1)
         assert (await world.heard("DeploymentFailed", generation=1)).code == "stale"

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(4
 
 PATIENCE_SECONDS = 120.0
 PROGRAM = Path(__file__).with_name("stand_in_engine.py")
-PLACES = ("serving.load.one", "serving.load.all", "serving.route.switched")
+PLACES = ("serving.load.one", "serving.load.kept", "serving.route.switched")
 
 
 @pytest.fixture

@@ -3,19 +3,18 @@
 import os
 import signal
 import textwrap
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.local.stack import Stack
 from schemas import layout
 from schemas.artefacts import BundleManifest, DatasetManifest
 from schemas.base import DatasetRef, FailureClass
 from schemas.job import StopReason
 from schemas.specification import CheckpointSpec, JobSpec
 from schemas.training import (
+    CheckpointWritten,
     StepReached,
     StepsRecorded,
     TrainingCompleted,
@@ -25,32 +24,18 @@ from schemas.training import (
 )
 from shared.storage.objects import get_manifest, put_manifest
 from tests.integration.attempts import Attempts
-from tests.integration.nodes import Nodes
+from tests.integration.nodes import attempts, nodes
 from tests.stored import put_base
 from tests.tiny_model import build_tiny_model
 from tests.training.conftest import packed_windows
 from tests.training.jobs import a_recipe, write_dataset
 
+__all__ = ["attempts", "nodes"]
+
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
 PATIENCE_SECONDS = 400
 ONE_THREAD = {"RUNNER_OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(scope="module")
-async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
-    await stack.start("trainer_agent")
-    await stack.wait_healthy("trainer_agent")
-    async with Attempts.on(stack) as attempts:
-        yield attempts
-    await stack.stop("trainer_agent")
-
-
-@pytest.fixture
-async def nodes(attempts: Attempts, tmp_path: Path) -> AsyncIterator[Nodes]:
-    nodes = Nodes(attempts, tmp_path)
-    yield nodes
-    await nodes.clean_up()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +47,9 @@ async def inputs(attempts: Attempts, tmp_path_factory: pytest.TempPathFactory) -
     dataset_dir = write_dataset(folder / "dataset", packed_windows(base_dir, text))
     base_sha = await put_base(attempts.objects, base_dir)
     dataset = await put_dataset(attempts, dataset_dir, base_sha)
-    recipe = a_recipe(num_epochs=8, checkpoint=CheckpointSpec(every_steps=10, every_seconds=3600))
+    # Each step is seven micro batches of each of two processes.
+    every = CheckpointSpec(every_steps=10, every_seconds=3600)
+    recipe = a_recipe(num_epochs=8, batch_size=28, checkpoint=every)
     spec = attempts.a_schedule().spec
     return {
         "base_sha": base_sha,
@@ -81,13 +68,14 @@ async def put_dataset(attempts: Attempts, folder: Path, base_sha: str) -> Datase
     return DatasetRef(version=manifest.version, manifest_sha256=digest)
 
 
-async def test_a_gang_of_two_nodes_is_stopped_and_goes_on_exactly(attempts, nodes, inputs):
+async def test_a_gang_of_two_nodes_is_stopped_within_a_step_and_goes_on_exactly(attempts, nodes, inputs):
+    """From its second step on a micro batch takes two seconds, so that the stop finds it within that step."""
     first = await attempts.schedule(nodes=2, **inputs)
-    await nodes.start_real(first, **ONE_THREAD)
+    await nodes.start_real(first, **ONE_THREAD, FAILPOINTS="trainer.microbatch.end=stall:2@8")
     await attempts.until(first.job_id, StepReached, seconds=PATIENCE_SECONDS)
     await attempts.stop(first, seconds=120, reason=StopReason.PREEMPT)
     stopped = await attempts.until(first.job_id, TrainingStopped, seconds=130)
-    assert (stopped.reason, stopped.bundle.step) == ("preempt", stopped.last_step)
+    assert (stopped.reason, stopped.bundle.step, stopped.last_step) == ("preempt", 1, 1)
     for node in range(2):
         assert (await nodes.until_ended(first, node)).exit_code == 143
 
@@ -102,6 +90,8 @@ async def test_a_gang_of_two_nodes_is_stopped_and_goes_on_exactly(attempts, node
     assert {"rng/rank-0.safetensors", "rng/rank-1.safetensors"} <= {part.path for part in manifest.parts}
     for node in range(2):
         assert (await nodes.until_ended(second, node)).exit_code == 0
+    final = attempts.heard(first.job_id, CheckpointWritten)[-1]
+    assert (final.bundle, final.metrics.keys()) == (done.bundle, {"train_loss", "full_valid_loss"})
     steps = [s.step for batch in attempts.heard(first.job_id, StepsRecorded) for s in batch.steps]
     assert steps == list(range(1, done.last_step + 1))
 
@@ -114,7 +104,7 @@ async def test_a_killed_training_process_is_infrastructure_and_leaves_nothing(at
     failed = await attempts.until(scheduled.job_id, TrainingFailed, seconds=60)
     assert (failed.failure_class, failed.message) == (
         FailureClass.INFRA,
-        "the training child was ended by signal 9",
+        f"node {failed.node_id}: the training child was ended by signal 9",
     )
     assert (await nodes.until_ended(scheduled)).exit_code == 143
     assert nodes.child_pids(scheduled) == []

@@ -54,6 +54,19 @@ def job_id() -> str:
     return f"ftjob-{uuid4().hex[:8]}"
 
 
+@pytest.fixture
+async def run(voice: Voices, db: asyncpg.Connection, job_id: str) -> str:
+    """A job whose attempts 1 and 2 had nodes."""
+    for attempt in (1, 2):
+        await voice.say("provisioner", held(job_id, attempt, PriceClass.SPOT, a_node(0, "1", seconds=1)))
+
+    async def are_known() -> bool:
+        return await db.fetchval("SELECT count(*) = 2 FROM tracker.cost WHERE job_id = $1", job_id)
+
+    await until(are_known, "the attempts known")
+    return job_id
+
+
 def recorded(job_id: str, attempt: int, steps: Iterable[int]) -> StepsRecorded:
     """The loss tells who recorded the step: 2.03 is step 3 of attempt 2."""
     rows = [
@@ -88,29 +101,47 @@ async def series(db: asyncpg.Connection, job_id: str) -> list[tuple[int, int, fl
 
 
 class TestSteps:
-    async def test_a_batch_that_comes_again_is_stored_once(self, voice: Voices, db, job_id: str):
-        batch = recorded(job_id, 1, range(1, 6))
+    async def test_a_batch_that_comes_again_is_stored_once(self, voice: Voices, db, run: str):
+        batch = recorded(run, 1, range(1, 6))
         event_id = await voice.say("runner", batch)
         await voice.say("runner", batch, event_id=event_id)
         # The same steps under another id, as a runner sends them whose first try was not acknowledged.
         await until_applied(db, await voice.say("runner", batch))
-        assert await series(db, job_id) == [(step, 1, 1 + step / 100) for step in range(1, 6)]
+        assert await series(db, run) == [(step, 1, 1 + step / 100) for step in range(1, 6)]
 
-    async def test_batches_that_overlap_leave_no_step_twice(self, voice: Voices, db, job_id: str):
-        batches = [recorded(job_id, 1, steps) for steps in (range(1, 5), range(3, 8), range(2, 4))]
+    async def test_batches_that_overlap_leave_no_step_twice(self, voice: Voices, db, run: str):
+        batches = [recorded(run, 1, steps) for steps in (range(1, 5), range(3, 8), range(2, 4))]
         await until_applied(db, await voice.say("runner", *batches))
-        assert [step for step, _, _ in await series(db, job_id)] == list(range(1, 8))
+        assert [step for step, _, _ in await series(db, run)] == list(range(1, 8))
 
     @pytest.mark.parametrize("order", [1, -1], ids=["in order", "the old attempt's batch last"])
     async def test_what_a_resume_did_again_is_that_of_the_later_attempt(
-        self, voice: Voices, db, job_id: str, order: int
+        self, voice: Voices, db, run: str, order: int
     ):
         """Attempt 1 was lost after step 8; its last checkpoint was step 5, from which attempt 2 went on."""
-        batches = [recorded(job_id, 1, range(1, 9)), recorded(job_id, 2, range(6, 11))]
+        batches = [recorded(run, 1, range(1, 9)), recorded(run, 2, range(6, 11))]
         await until_applied(db, await voice.say("runner", *batches[::order]))
         first = [(step, 1, 1 + step / 100) for step in range(1, 6)]
         second = [(step, 2, 2 + step / 100) for step in range(6, 11)]
-        assert await series(db, job_id) == first + second
+        assert await series(db, run) == first + second
+
+    async def test_of_an_attempt_without_nodes_do_not_count(self, voice: Voices, db, run: str):
+        """Any runner's login can write them; of a higher attempt they would stay for good."""
+        forged = await voice.say("runner", recorded(run, 10**9, range(1, 4)))
+        await until_applied(db, await voice.say("runner", recorded(run, 1, range(1, 4))))
+        assert await series(db, run) == [(step, 1, 1 + step / 100) for step in range(1, 4)]
+        parent = await db.fetchval("SELECT parent FROM tracker.waiting WHERE event_id = $1", forged)
+        assert parent == f"attempt:{run}/1000000000"
+
+    async def test_for_another_tenant_are_parked(self, voice: Voices, db, run: str):
+        forged = recorded(run, 1, range(1, 4)).model_copy(update={"tenant": "other"})
+        event_id = await voice.say("runner", forged)
+
+        async def is_parked() -> bool:
+            return await db.fetchval("SELECT true FROM tracker.parked WHERE event_id = $1", event_id)
+
+        await until(is_parked, "the batch parked")
+        assert await series(db, run) == []
 
 
 def a_node(index: int, price: str, *, seconds: float) -> AllocatedNode:

@@ -1,10 +1,12 @@
 """What is shared between endings and questions changes no number, and all of them are lm-eval's."""
 
+import hashlib
 import json
 from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring import likelihood
@@ -15,7 +17,9 @@ from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, Si
 from services.evaluator.scoring.parts import prepare, read_rows
 from services.evaluator.scoring.rows import read_benchmark
 from services.evaluator.scoring.sharing import tokens_that_share
+from tests.families import build_family
 from tests.scoring.tiny import WORDS
+from tests.tiny_model import template_text
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +273,23 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
         "ll": [tuple(response) for sample in samples for response in sample["filtered_resps"]],
         "results": found["results"][name],
     }
+
+
+def test_a_cap_of_attention_scores_is_part_of_what_a_model_says(tmp_path):
+    """PyTorch's own attention leaves it out."""
+    base = build_family(tmp_path / "base", "Gemma 2")
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"attn_logit_softcapping": 0.1}))
+    candidate = Candidate(kind="full", path=str(base), rank=0)
+    template = hashlib.sha256(template_text(base).encode()).hexdigest()
+    order = Order(base_path=str(base), template_sha256=template, candidate=candidate, parts=())
+    ids = torch.tensor([tokens(40)])
+    with Models(order).on(Side.BASE) as scorer, torch.no_grad():
+        scored = scorer.model(ids).logits
+    with torch.no_grad():
+        capped, uncapped = (
+            AutoModelForCausalLM.from_pretrained(base, attn_implementation=attention)(ids).logits
+            for attention in ("eager", "sdpa")
+        )
+    assert torch.allclose(scored, capped, atol=1e-5)
+    assert not torch.allclose(uncapped, capped, atol=1e-2)

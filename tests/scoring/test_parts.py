@@ -91,6 +91,15 @@ def test_an_answer_that_had_no_room_to_end_is_called_cut(models):
     assert cut.is_cut
 
 
+def test_a_model_without_a_template_is_asked_with_the_prompt_as_it_is(scorer, monkeypatch):
+    rows = [PromptRow(key="1", prompt="alpha beta")]
+    (asked,) = prepare_safety(scorer, rows).prompts
+    assert asked.ids == prompt_of(scorer, question("alpha beta")).ids
+    monkeypatch.setattr(scorer.tokenizer, "chat_template", None)
+    (asked,) = prepare_safety(scorer, rows).prompts
+    assert asked.ids == scorer.tokenizer("alpha beta")["input_ids"]
+
+
 def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
     asked = render_answer(scorer, question("Which module documents beta?"), "gamma delta", key="1")
     (ending,) = asked.endings

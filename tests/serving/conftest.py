@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from safetensors.numpy import save_file
 from schemas.base import Message
 from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import Engine, LocalBackend
-from services.serving_controller.clients.vllm import VllmClient
+from services.serving_controller.clients.probe import PROMPTS
+from services.serving_controller.clients.vllm import Answer, VllmClient
 from services.serving_controller.decide import pools
 from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.steps import Steps
@@ -27,11 +29,14 @@ from tests.stored import put_base, put_model
 from tests.tiny_model import build_tiny_model
 
 SLOTS = 4
+CLOSE = 2e-3
+"""Log-probabilities of the same model by two engines."""
 START_SECONDS = 500.0
+MAX_FAILED_STARTS = 3
 TEXT = "\n".join(
     f"def times_{number}(x): return x * {number}  # multiply by {number}" for number in range(300)
 )
-ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+ATTENTION = tuple(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"))
 
 
 @dataclass
@@ -50,12 +55,13 @@ class Rig:
     facts: list[Message] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
 
-    def group(self, *adapters: Servable) -> Group:
+    def group(self, *adapters: Servable, layers: tuple[str, ...] | None = None) -> Group:
         return Group(
             pool_of(self.base_sha),
             self.base_sha,
             base_names=("tiny",),
             adapters={adapter.served_name: adapter for adapter in adapters},
+            adapter_layers=layers,
             num_replicas=1,
         )
 
@@ -78,7 +84,9 @@ class Rig:
         """Go on until nothing is left to do; the group's replica."""
         deadline = time.monotonic() + START_SECONDS
         while await self.round(group) or self.replica(group).phase is not Phase.READY:
-            assert time.monotonic() < deadline, self.backend.last_words(self.replica(group).replica_id)
+            replica = self.replica(group)
+            is_in_time = time.monotonic() < deadline and replica.failures < MAX_FAILED_STARTS
+            assert is_in_time, self.backend.last_words(replica.replica_id)
             await asyncio.sleep(0.2)
         return self.replica(group)
 
@@ -86,7 +94,7 @@ class Rig:
         return self.replicas[f"{group.name}-0"]
 
     def client(self, replica: Replica) -> VllmClient:
-        return VllmClient(self.http, replica.address.url, self.backend.key(replica.replica_id))
+        return VllmClient(self.http, replica.address.url, self.backend.management_key(replica.replica_id))
 
     def facts_of(self, kind: type[Message]) -> list[Message]:
         return [fact for fact in self.facts if isinstance(fact, kind)]
@@ -140,10 +148,32 @@ def write_adapter(
     (directory / "adapter_config.json").write_text(json.dumps(config))
 
 
+def far_from_the_reference(answer: Answer, base_dir: Path, adapter_dir: Path | None) -> float:
+    """Largest difference to the log-probabilities by transformers and PEFT, of the first token after PROMPTS[0]."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(base_dir, attn_implementation="eager")
+    if adapter_dir is not None:
+        model = PeftModel.from_pretrained(model, str(adapter_dir))
+    tokens = AutoTokenizer.from_pretrained(base_dir)(PROMPTS[0], return_tensors="pt").input_ids
+    with torch.no_grad():
+        expected = model(tokens).logits[0, -1].log_softmax(-1)
+    numbers = {int(token.removeprefix("token_id:")): number for token, number in answer.likeliest[0].items()}
+    return max(abs(number - float(expected[token])) for token, number in numbers.items())
+
+
 @pytest.fixture(scope="package")
 async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     root = tmp_path_factory.mktemp("serving")
-    base_dir = build_tiny_model(root / "base", text=TEXT)
+    async with rig_of(root, build_tiny_model(root / "base", text=TEXT)) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def rig_of(root: Path, base_dir: Path) -> AsyncIterator[Rig]:
+    """Its replicas end with it."""
     objects = FakeObjectStore()
     engine = Engine(
         max_loras=SLOTS,

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine, LocalBackend
 from shared.processes import Identity
@@ -84,14 +85,15 @@ async def test_a_replica_is_known_by_its_incarnation_also_to_the_next_controller
     assert Identity.parse((backend.folder(ID) / "pid").read_text()) == Identity.of(pids["leader"])
 
 
-async def test_it_gets_its_key_and_none_of_our_secrets(backend, monkeypatch):
+async def test_it_gets_its_keys_digests_and_none_of_our_secrets(backend, monkeypatch):
     monkeypatch.setenv("SERVING_CONTROLLER_S3_SECRET_KEY", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("RETUNE_STACK", "mark")
     await started(backend)
     found = json.loads((backend.folder(ID) / "environment.json").read_text())
     assert "secret" not in found.values()
-    assert found["VLLM_API_KEY"] == backend.key(ID)
+    assert found[guard.INFERENCE_DIGEST] == guard.digest_of(backend.key(ID))
+    assert found[guard.MANAGEMENT_DIGEST] == guard.digest_of(backend.management_key(ID))
     assert found["RETUNE_STACK"] == "mark"
     assert found["HF_HUB_OFFLINE"] == "1"
     assert "VLLM_SERVER_DEV_MODE" not in found
@@ -99,11 +101,12 @@ async def test_it_gets_its_key_and_none_of_our_secrets(backend, monkeypatch):
 
 async def test_each_start_has_a_key_of_its_own_that_only_we_can_read(backend, tmp_path):
     await started(backend)
-    first = backend.key(ID)
+    first = {backend.key(ID), backend.management_key(ID)}
     await started(backend, "second")
-    assert backend.key(ID) != first
-    assert len(first) >= 43
-    assert (tmp_path / "keys" / ID).stat().st_mode & 0o777 == 0o600
+    assert len(first | {backend.key(ID), backend.management_key(ID)}) == 4
+    assert min(map(len, first)) >= 43
+    for path in (tmp_path / "keys" / ID, backend.folder(ID) / "management-key"):
+        assert path.stat().st_mode & 0o777 == 0o600
     assert (await backend.see(ID)).incarnation == "second"
 
 

@@ -15,7 +15,7 @@ from services.evaluator.handlers.gate import Gate, Plan
 from services.evaluator.model import GateResult
 from services.registry.clients import Mirrored
 from shared.errors import StorageUnavailable
-from tests.builders import a_sha
+from tests.builders import a_sha, capabilities
 from tests.simulation.clock import pause
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Mirror:
     def __init__(self, world: "World") -> None:
         self._world = world
 
-    async def mirror(self, name: str, source: Any) -> Mirrored:
+    async def mirror(self, name: str, source: Any, training_template: str | None = None) -> Mirrored:
         await pause(self._world.rng.uniform(0.5, 5.0))
         assert isinstance(source, DirectorySource)
         manifest = BaseModelManifest(
@@ -135,4 +135,5 @@ class Mirror:
             context_tokens=1024,
             num_parameters=1,
         )
-        return Mirrored(a_sha(source.path), a_sha(f"manifest {source.path}"), manifest, "directory", {})
+        manifest_sha256 = a_sha(f"manifest {source.path}")
+        return Mirrored(a_sha(source.path), manifest_sha256, manifest, "directory", (), capabilities())

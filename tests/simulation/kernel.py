@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from schemas.base import Message
 from schemas.topics import LISTENS
+from shared.messaging.tasks import tell_nobody
 from tests.simulation.clock import Process, pause, run_now
 from tests.simulation.edge import Edge, Handler
 from tests.simulation.outbox import Outbox
@@ -69,18 +70,33 @@ class Kernel:
         self._timer_handlers[payload] = handler
 
     def on_task(
-        self, payload: Any, *, work: Any, done: Any, failed: Any, attempts: int = 3, concurrency: int = 1
+        self,
+        payload: Any,
+        *,
+        work: Any,
+        done: Any,
+        failed: Any,
+        attempts: int = 3,
+        concurrency: int = 1,
+        waits: Any = tell_nobody,
     ) -> None:
-        self.tasks.on(payload, Kind(work, done, failed, attempts, concurrency))
+        self.tasks.on(payload, Kind(work, done, failed, attempts, concurrency, waits))
 
-    def every(self, period: timedelta, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def every(
+        self, period: timedelta, function: Callable[[], Coroutine[Any, Any, None]], *, singleton: bool = False
+    ) -> None:
+        """A service is one process here, so it always leads."""
         self._loops.append((period.total_seconds(), function))
 
     def on_start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._start_hooks.append(function)
 
+    on_lead = on_start
+
     def on_stop(self, function: Callable[[], Awaitable[None]]) -> None:
         """Nothing is stopped in an orderly way here."""
+
+    on_lead_end = on_stop
 
     @asynccontextmanager
     async def unit(self, *, correlation_id: str = "") -> AsyncIterator[Unit]:

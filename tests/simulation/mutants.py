@@ -130,7 +130,7 @@ def resume_only_from_the_last_attempt(patch: Patch) -> None:
 
 
 MUTANTS: dict[Mutant, set[str]] = {
-    no_inbox: {"applied twice"},
+    no_inbox: {"applied twice", "written twice"},
     offset_before_effect: {"parked", "not at rest"},
     outbox_marked_before_publishing: {"parked", "not at rest"},
     epochs_ignored_by_the_scheduler: {"old epoch"},

@@ -12,7 +12,6 @@ from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.rounds import PAUSE_SECONDS, Rounds
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import Group, Replica, Servable
-from services.serving_controller.store import View
 from shared.errors import StorageUnavailable
 from tests.simulation.clock import Process, pause
 
@@ -78,6 +77,9 @@ class _Files:
     async def base(self, base_sha: str) -> PurePosixPath:
         return PurePosixPath(base_sha)
 
+    async def keep_only(self, *, bases: Any, models: Any) -> None:
+        """There is no disk to fill."""
+
     async def adapter(self, servable: Servable, folder: Any) -> PurePosixPath:
         return PurePosixPath(servable.digest)
 
@@ -117,10 +119,6 @@ class Probe:
     ProbeFailed = LoadRefused
 
     @staticmethod
-    async def prove_base(client: Any, name: str, path: Any, folder: Any, *, slots: int) -> str:
-        return name
-
-    @staticmethod
     async def prove_active(client: Any, base: str, name: str) -> None:
         await client.require_listed(name)
 
@@ -158,8 +156,8 @@ class SimRounds(Rounds):
         for name in sorted(self._begun):
             self.processes[name] = self._begun[name]()
 
-    def _begin(self, group: Group, view: View) -> None:
-        replicas = tuple(replica for replica in view.replicas if replica.group == group.name)
+    def _begin(self, group: Group, replicas: tuple[Replica, ...]) -> None:
+        self._quiet.pop(group.name, None)
         self._begun[group.name] = lambda: Process(self._kernel.clock, self._while_up(group, replicas))
 
     async def _while_up(self, group: Group, replicas: tuple[Replica, ...]) -> None:

@@ -53,6 +53,13 @@ class Storage:
         self.bundles.pop(key, None)
         self.deleted.add(key)
 
+    async def delete_all(self, objects: None, job_id: str, attempts: int) -> None:
+        await self.be_away()
+        await pause(0.2)
+        for key in [key for key in self.bundles if key[0] == job_id]:
+            del self.bundles[key]
+            self.deleted.add(key)
+
     async def delete_abandoned(self, objects: None, job_id: str, attempt: int) -> int:
         """Parts without a manifest are not kept here."""
         return 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import Rejected
+from shared.messaging.tasks import absent_dependency, tell_nobody
 from shared.messaging.unit import Task
 from tests.simulation.clock import Process, pause
 
@@ -23,13 +24,15 @@ class Kind:
     failed: Callable[[Any, Exception, Any], Awaitable[None]]
     attempts: int
     concurrency: int
+    waits: Callable[[Any, str, Any], Awaitable[None]] = tell_nobody
     running: int = 0
 
 
 @dataclass
 class Row:
     task: Task
-    attempts: int = 0
+    failures: int = 0
+    away_since: float | None = None
     not_before: float = 0.0
     is_leased: bool = False
 
@@ -72,7 +75,6 @@ class Tasks:
 
     def _begin(self, name: tuple[str, str], row: Row, kind: Kind) -> None:
         row.is_leased = True
-        row.attempts += 1
         kind.running += 1
 
         def end(finish: Callable[[Any], None], said: Any) -> None:
@@ -128,10 +130,25 @@ class Tasks:
     def _broke(self, name: tuple[str, str], row: Row, kind: Kind, error: Exception) -> None:
         if not self._kernel.world.is_expected(error):
             self._kernel.world.alarm("unexpected error", f"{self._kernel.name} {name}: {error!r}", error)
-        if isinstance(error, Rejected) or row.attempts >= kind.attempts:
+        if absent_dependency(error) is not None:
+            self._wait(row, error, kind)
+            return
+        row.failures += 1
+        if isinstance(error, Rejected) or row.failures >= kind.attempts:
             self._finish(name, row, kind, lambda unit: kind.failed(row.task, error, unit))
             return
-        seconds = min(MAX_BACKOFF_SECONDS, 0.5 * 2**row.attempts)
+        row.away_since = None
+        self._come_again(row, min(MAX_BACKOFF_SECONDS, 0.5 * 2**row.failures))
+
+    def _wait(self, row: Row, error: Exception, kind: Kind) -> None:
+        now = self._kernel.clock.now
+        if row.away_since is None:
+            row.away_since = now
+            self._kernel.transact(lambda unit: kind.waits(row.task, str(absent_dependency(error)), unit))
+        longest = min(max(now - row.away_since, 0.5), MAX_BACKOFF_SECONDS)
+        self._come_again(row, longest * (0.5 + self._kernel.rng.random() / 2))
+
+    def _come_again(self, row: Row, seconds: float) -> None:
         row.is_leased = False
         row.not_before = self._kernel.clock.now + seconds
         self._kernel.clock.after(seconds, self.look)

@@ -66,7 +66,6 @@ STORES = {
     ),
 }
 TIMED = (
-    services.provisioner.handlers.engine,
     services.serving_controller.handlers.rounds,
     services.serving_controller.handlers.steps,
 )
@@ -126,7 +125,7 @@ def in_memory() -> Iterator[None]:
         for name, loaded in list(sys.modules.items()):
             if name.startswith("services.") and getattr(loaded, "replace", None) is dataclasses.replace:
                 patch.setattr(loaded, "replace", fast.replace)
-        for name in ("verify_bundle", "delete_bundle", "delete_abandoned"):
+        for name in ("verify_bundle", "delete_all", "delete_bundle", "delete_abandoned"):
             patch.setattr(services.checkpoint_watcher.handlers, name, _at_storage(name))
         yield
 
@@ -146,7 +145,7 @@ def wire_provisioner(kernel: "Kernel") -> None:
 
 
 def wire_trainer_agent(kernel: "Kernel") -> None:
-    services.trainer_agent.handlers.register(kernel, awake_since=kernel.clock.utc)  # type: ignore[arg-type]
+    services.trainer_agent.handlers.register(kernel)  # type: ignore[arg-type]
 
 
 def wire_checkpoint_watcher(kernel: "Kernel") -> None:
@@ -183,6 +182,7 @@ class _WatcherSettings:
     overdue_intervals = 3.0
     try_again_after = MINUTE
     sweep_after = timedelta(hours=1)
+    keep_ended = timedelta(hours=1)
 
 
 WATCHER: Any = _WatcherSettings()

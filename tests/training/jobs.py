@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -155,11 +155,29 @@ def wait_for_step(
     child: subprocess.Popen[bytes], work_dir: Path, step: int, of: type[Stepped | Saved] = Stepped
 ) -> None:
     """Bundles are written beside the training: a step that is done may not be saved yet."""
+    wait_for_report(child, work_dir, of, lambda report: report.step >= step)
+
+
+def wait_for_report(
+    child: subprocess.Popen[bytes],
+    work_dir: Path,
+    of: type[T],
+    fits: Callable[[T], bool] = lambda _: True,
+) -> None:
+    def has_come() -> bool:
+        return any(fits(report) for report in reports_of(reports_in(work_dir), of))
+
+    wait_until(child, work_dir, has_come, f"the {of.__name__} that was waited for did not come")
+
+
+def wait_until(
+    child: subprocess.Popen[bytes], work_dir: Path, condition: Callable[[], bool], failure: str
+) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not any(report.step >= step for report in reports_of(reports_in(work_dir), of)):
+    while not condition():
         if child.poll() is not None or time.monotonic() > deadline:
             end_all(child)
-            raise AssertionError(f"no {of.__name__} of step {step}:\n{log_in(work_dir)}")
+            raise AssertionError(f"{failure}:\n{log_in(work_dir)}")
         time.sleep(0.01)
 
 

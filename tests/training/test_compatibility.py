@@ -7,10 +7,10 @@ import pytest
 
 from schemas.compatibility import ROWS, Row
 from schemas.specification import LoraSpec, Method, Recipe
+from schemas.training import PackingVerdict
 from services.trainer_agent.protocol import (
     Ended,
     Outcome,
-    PackingVerdict,
     PreflightDone,
     Report,
     Started,
@@ -82,7 +82,7 @@ def test_what_the_table_admits_trains_as_one_process_in_float32_does(
     [verdict] = reports_of(reports, PreflightDone)
     nodes, devices = row.tested_at
     assert started.world_size == nodes * devices
-    assert (ended.outcome, verdict.packing) == (Outcome.COMPLETED, PackingVerdict.PROVED)
+    assert (ended.outcome, verdict.preparation.packing) == (Outcome.COMPLETED, PackingVerdict.PROVED)
     tolerance = 1e-4 if precision == "float32" else 0.05
     assert losses_of(reports) == pytest.approx(expected[row.method], abs=tolerance)
 

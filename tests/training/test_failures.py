@@ -30,11 +30,25 @@ def copied_base(inputs, tmp_path):
     return base
 
 
-def test_a_loss_that_is_no_number_is_numeric_and_names_the_step(inputs, copied_base, tmp_path):
+def test_weights_that_make_no_number_are_numeric_before_the_first_step(inputs, copied_base, tmp_path):
     weights = load_file(copied_base / "model.safetensors")
     weights["model.norm.weight"][:] = torch.nan
     save_file(weights, copied_base / "model.safetensors", metadata={"format": "pt"})
-    ended = the_end(carry_out(tmp_path / "work", an_order(Inputs(copied_base, inputs.dataset_dir))))
+    reports = carry_out(tmp_path / "work", an_order(Inputs(copied_base, inputs.dataset_dir)))
+    ended = the_end(reports)
+    assert ended.failure_class is FailureClass.NUMERIC
+    assert "not a finite number before the first step" in ended.message
+    assert not reports_of(reports, Stepped)
+
+
+def test_a_loss_that_is_no_number_is_numeric_and_names_the_step(inputs, tmp_path, monkeypatch):
+    forward = TokenLosses.forward
+
+    def no_number(network, batch):
+        return forward(network, batch) * (torch.nan if torch.is_grad_enabled() else 1.0)
+
+    monkeypatch.setattr(TokenLosses, "forward", no_number)
+    ended = the_end(carry_out(tmp_path / "work", an_order(inputs)))
     assert ended.failure_class is FailureClass.NUMERIC
     assert "step 1: loss nan" in ended.message
 

@@ -11,17 +11,16 @@ from safetensors.torch import load_file
 
 from schemas.base import FailureClass
 from schemas.specification import LoraSpec, Method, Recipe
+from schemas.training import PackingVerdict
 from services.trainer_agent.protocol import (
     STOP,
     BundleKind,
     Ended,
     Outcome,
-    PackingVerdict,
     PreflightDone,
     Report,
     ResumeChecked,
     Saved,
-    Started,
     Stepped,
     TrainingOrder,
 )
@@ -119,14 +118,14 @@ def stopped(inputs, tmp_path_factory) -> list[Gang]:
 
 class TestTwoProcesses:
     def test_agree_with_one(self, gang, alone):
-        [started], [verdict] = reports_of(gang.reports, Started), reports_of(gang.reports, PreflightDone)
-        [started_alone] = reports_of(alone.reports, Started)
-        assert (started.world_size, verdict.packing) == (2, PackingVerdict.PROVED)
-        assert started.num_trainable == started_alone.num_trainable
+        [preflight], [preflight_alone] = (reports_of(each.reports, PreflightDone) for each in (gang, alone))
+        preparation, preparation_alone = preflight.preparation, preflight_alone.preparation
+        assert (preparation.world_size, preparation.packing) == (2, PackingVerdict.PROVED)
+        assert preparation.num_trainable == preparation_alone.num_trainable
         assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
         # The optimizer does not care for the gradient's scale; the norm shows it.
         assert gang.grad_norms == pytest.approx(alone.grad_norms, rel=1e-3)
-        assert gang.saved[-1].metrics == pytest.approx(alone.saved[-1].metrics, abs=1e-4)
+        assert gang.saved[-1].metrics.by_name == pytest.approx(alone.saved[-1].metrics.by_name, abs=1e-4)
         assert_close(gang.saved[-1], alone.saved[-1], atol=1e-4)
 
     def test_write_slices_each_and_the_adapter_once(self, gang):

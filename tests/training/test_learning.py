@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from schemas.specification import LoraSpec, Method
+from schemas.training import PackingVerdict
 from services.trainer_agent.protocol import (
     BundleKind,
     Ended,
     Outcome,
-    PackingVerdict,
     PreflightDone,
     Saved,
     Started,
@@ -23,6 +23,7 @@ from services.trainer_agent.protocol import (
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.step import take_step
+from services.trainer_agent.training.stop import StopWish
 from tests.training.jobs import (
     BASE_SHA,
     ONE_PROCESS,
@@ -49,10 +50,17 @@ def sft_reports(inputs, tmp_path_factory):
 
 class TestLora:
     def test_tells_the_whole_story_in_order(self, lora_reports):
-        [started] = reports_of(lora_reports, Started)
+        [started], [preflight] = reports_of(lora_reports, Started), reports_of(lora_reports, PreflightDone)
         [ended] = reports_of(lora_reports, Ended)
         assert [type(report) for report in lora_reports[:2]] == [Started, PreflightDone]
-        assert started.num_trainable < started.num_parameters
+        preparation = preflight.preparation
+        assert preparation.num_trainable < preparation.num_parameters
+        assert (preparation.device, preparation.precision, preparation.device_memory_bytes) == (
+            "cpu",
+            "float32",
+            None,
+        )
+        assert preparation.memory_bytes > 0
         assert [report.step for report in reports_of(lora_reports, Stepped)] == list(range(1, 15))
         assert (ended.outcome, ended.last_step, started.num_steps) == (Outcome.COMPLETED, 14, 14)
         assert lora_reports[-1] == ended
@@ -68,7 +76,7 @@ class TestLora:
             (14, BundleKind.FINAL),
         ]
         assert saved[-1].parts == saved[-1].all_parts
-        assert saved[-1].metrics["full_valid_loss"] < saved[0].metrics["valid_loss"]
+        assert saved[-1].metrics.full_valid_loss < saved[0].metrics.valid_loss
 
     def test_bundle_holds_safetensors_and_json_alone(self, lora_reports):
         saved = reports_of(lora_reports, Saved)[-1]
@@ -107,7 +115,7 @@ def test_an_adapter_loaded_by_peft_gives_the_loops_own_logits(inputs, tmp_path):
     work_dir = a_work_dir(tmp_path / "loop", order)
     run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
     while not run.is_complete:
-        take_step(run)
+        take_step(run, StopWish(work_dir))
     saved = reports_of(carry_out(tmp_path / "work", order), Saved)[-1]
 
     base = AutoModelForCausalLM.from_pretrained(inputs.base_dir)
@@ -122,9 +130,9 @@ def test_an_adapter_loaded_by_peft_gives_the_loops_own_logits(inputs, tmp_path):
 
 class TestSft:
     def test_trains_all_weights_and_learns_more(self, sft_reports):
-        [started] = reports_of(sft_reports, Started)
+        [preflight] = reports_of(sft_reports, PreflightDone)
         losses = [report.loss for report in reports_of(sft_reports, Stepped)]
-        assert started.num_trainable == started.num_parameters
+        assert preflight.preparation.num_trainable == preflight.preparation.num_parameters
         assert losses[-1] < losses[0] - 1.0
 
     def test_the_bundles_model_directory_can_be_served_as_it_is(self, inputs, sft_reports):
@@ -163,7 +171,7 @@ def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         optimizer.zero_grad()
-        stepped = take_step(run)
+        stepped = take_step(run, StopWish(work_dir))
         assert stepped.loss == pytest.approx(total, abs=1e-5)
         assert stepped.grad_norm == pytest.approx(norm.item(), rel=1e-3)
         assert stepped.grad_norm > 0.5
@@ -180,7 +188,7 @@ class TestLayouts:
             recipe = a_recipe(packing=packing, lora=LoraSpec(rank=4))
             reports = carry_out(tmp_path / f"packing-{packing}", an_order(inputs, recipe))
             [verdict] = reports_of(reports, PreflightDone)
-            assert verdict.packing is (PackingVerdict.PROVED if packing else PackingVerdict.OFF)
+            assert verdict.preparation.packing is (PackingVerdict.PROVED if packing else PackingVerdict.OFF)
             runs.append([report.loss for report in reports_of(reports, Stepped)])
         assert runs[0] == pytest.approx(runs[1], abs=1e-4)
 
@@ -196,6 +204,6 @@ class TestLayouts:
         recipe = a_recipe(precision="bfloat16")
         reports = carry_out(tmp_path / "work", an_order(inputs, recipe))
         [verdict] = reports_of(reports, PreflightDone)
-        assert verdict.packing is PackingVerdict.PROVED
+        assert verdict.preparation.packing is PackingVerdict.PROVED
         expected = [report.loss for report in reports_of(lora_reports, Stepped)]
         assert [r.loss for r in reports_of(reports, Stepped)] == pytest.approx(expected, abs=0.05)

@@ -17,11 +17,13 @@ from services.trainer_agent.protocol import (
     BundleKind,
     Ended,
     Outcome,
+    Progressed,
     Report,
     ResumeChecked,
     Saved,
     Started,
     Stepped,
+    bundle_dir,
 )
 from services.trainer_agent.training import loop, saver
 from services.trainer_agent.training.child import run_child
@@ -44,11 +46,16 @@ from tests.training.jobs import (
     rewrite_manifest,
     start_child,
     wait_for_exit,
+    wait_for_report,
     wait_for_step,
+    wait_until,
 )
 
 LONG = a_recipe(num_epochs=8)
 NUM_STEPS = 56
+LONG_STEPS = a_recipe(num_epochs=4, batch_size=28)
+"""4 steps of 14 micro batches each; one periodic bundle, at step 3."""
+SAVED_OFTEN = LONG_STEPS.model_copy(update={"checkpoint": CheckpointSpec(every_steps=1, every_seconds=3600)})
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +70,14 @@ def at_step_3(inputs, uninterrupted, tmp_path_factory):
     return as_bundle(an_order(inputs, LONG), saved, tmp_path_factory.mktemp("bundle") / "at-3")
 
 
-def final_sha256(reports: tuple[Report, ...]) -> str:
+@pytest.fixture(scope="module")
+def long_steps(inputs, tmp_path_factory):
+    return carry_out(tmp_path_factory.mktemp("long-steps") / "work", an_order(inputs, LONG_STEPS))
+
+
+def final_sha256(reports: tuple[Report, ...], *, num_steps: int = NUM_STEPS) -> str:
     last = reports_of(reports, Saved)[-1]
-    assert (last.step, last.bundle) == (NUM_STEPS, BundleKind.FINAL)
+    assert (last.step, last.bundle) == (num_steps, BundleKind.FINAL)
     return model_sha256(last)
 
 
@@ -80,6 +92,7 @@ class TestExactness:
         reports = resumed(inputs, at_step_3, tmp_path / "work")
         [started], [checked] = reports_of(reports, Started), reports_of(reports, ResumeChecked)
         assert (started.start_step, checked.certificate.exact) == (3, True), checked.certificate.reason
+        assert checked.certificate.is_repeatable
         tail = [s.loss for s in reports_of(uninterrupted, Stepped)][3:]
         assert [s.loss for s in reports_of(reports, Stepped)] == tail
         assert final_sha256(reports) == final_sha256(uninterrupted)
@@ -153,19 +166,57 @@ class TestCertificate:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"step": 4}, "next batch: expected "),
+            ({"step": 4}, "batches consumed: expected "),
             ({"expected_loss": 1.5}, "next loss: expected 1.5, found "),
             ({"expected_batch_sha256": "0" * 64}, "next batch: expected 0000"),
             ({"packed": False}, "packing: expected False, found True"),
-            ({"num_threads": 10_000}, "threads: expected 10000, found 1"),
+            ({"consumed_sha256": "f" * 64}, "batches consumed: expected "),
         ],
     )
     def test_notices_another_position(self, inputs, bundle, tmp_path, changes, reason):
         state = json.loads((bundle / "state.json").read_text())
         (bundle / "state.json").write_text(json.dumps(state | changes))
         certificate = self.certificate(inputs, bundle, tmp_path)
-        assert not certificate.exact
+        assert (certificate.exact, certificate.state_exact, certificate.environment_equal) == (
+            False,
+            False,
+            True,
+        )
         assert certificate.reason.startswith(reason)
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"torch": "1.0.0"}, "torch: expected 1.0.0, found "),
+            ({"threads": "10000"}, "threads: expected 10000, found 1"),
+            ({"training code": "0" * 64}, "training code: expected 0000"),
+            ({"driver": "560.35"}, "driver: expected 560.35, found None"),
+        ],
+    )
+    def test_tells_another_environment_from_another_state(self, inputs, bundle, tmp_path, changes, reason):
+        state = json.loads((bundle / "state.json").read_text())
+        state["environment"] |= changes
+        state["expected_loss"] += 1e-7  # which another environment may well do
+        (bundle / "state.json").write_text(json.dumps(state))
+        certificate = self.certificate(inputs, bundle, tmp_path)
+        assert (certificate.exact, certificate.state_exact, certificate.environment_equal) == (
+            False,
+            True,
+            False,
+        )
+        assert certificate.reason.startswith(reason)
+
+    def test_of_a_bundle_that_names_no_environment_vouches_for_the_state_alone(
+        self, inputs, bundle, tmp_path
+    ):
+        state = json.loads((bundle / "state.json").read_text())
+        (bundle / "state.json").write_text(json.dumps(state | {"environment": {}}))
+        certificate = self.certificate(inputs, bundle, tmp_path)
+        assert (certificate.exact, certificate.state_exact, certificate.environment_equal) == (
+            False,
+            True,
+            False,
+        )
 
     def nudge(self, path, *, by):
         tensors = load_file(path)
@@ -292,6 +343,111 @@ class TestStop:
         return reports_in(work_dir)
 
 
+class StopAtQuestion(StopWish):
+    """There from the n-th time on that it is asked for."""
+
+    def __init__(self, work_dir, *, number):
+        super().__init__(work_dir)
+        self._questions_before = number
+
+    @property
+    def is_there(self):
+        self._questions_before -= 1
+        return self._questions_before <= 0
+
+
+class StopAfterLastStep(StopWish):
+    @property
+    def is_there(self):
+        return any(s.step == NUM_STEPS for s in reports_of(reports_in(self._file.parent), Stepped))
+
+
+class TestStopBetweenMicroBatches:
+    """A step asks twice, at its boundary and between its two micro batches; a validation once."""
+
+    @pytest.mark.parametrize(
+        ("question", "step", "measured"),
+        [
+            (8, 3, {"train_loss"}),
+            (9, 3, {"train_loss", "valid_loss"}),
+            (10, 4, {"train_loss"}),
+            (11, 4, {"train_loss"}),
+        ],
+        ids=["in a validation", "in the step after it", "at a boundary", "in a step"],
+    )
+    def test_drops_the_half_step_and_nothing_else(
+        self, inputs, uninterrupted, tmp_path, question, step, measured
+    ):
+        order = an_order(inputs, LONG)
+        work_dir = a_work_dir(tmp_path / "stopped", order)
+        outcome = run_child(work_dir, ONE_PROCESS, StopAtQuestion(work_dir, number=question))
+        reports = reports_in(work_dir)
+        assert (outcome, reports_of(reports, Stepped)[-1].step) == (Outcome.STOPPED, step)
+        [saved] = [s for s in reports_of(reports, Saved) if s.step == step]
+        assert (saved.bundle, saved.metrics.by_name.keys()) == (BundleKind.EMERGENCY, measured)
+        after = resumed(inputs, as_bundle(order, saved, tmp_path / "bundle"), tmp_path / "resumed")
+        [checked] = reports_of(after, ResumeChecked)
+        assert checked.certificate.exact, checked.certificate.reason
+        assert final_sha256(after) == final_sha256(uninterrupted)
+
+    def test_in_the_last_validation_completes_without_its_number(self, inputs, uninterrupted, tmp_path):
+        work_dir = a_work_dir(tmp_path / "work", an_order(inputs, LONG))
+        assert run_child(work_dir, ONE_PROCESS, StopAfterLastStep(work_dir)) is Outcome.COMPLETED
+        reports = reports_in(work_dir)
+        assert reports_of(reports, Saved)[-1].metrics.by_name.keys() == {"train_loss"}
+        assert final_sha256(reports) == final_sha256(uninterrupted)
+
+    def test_by_a_signal_is_heard_within_a_long_step(self, inputs, long_steps, tmp_path, monkeypatch):
+        """From the second step on each micro batch takes 0.3 s, so that 14 of them are a long step."""
+        monkeypatch.setenv("FAILPOINTS", "trainer.microbatch.end=stall:0.3@16")
+        order, work_dir = an_order(inputs, SAVED_OFTEN), tmp_path / "stopped"
+        child = start_child(work_dir, order)
+        wait_for_report(child, work_dir, Progressed)
+        child.terminate()
+        assert wait_for_exit(child, work_dir) == 143, log_in(work_dir)
+        reports = reports_in(work_dir)
+        [saved], [stepped] = reports_of(reports, Saved), reports_of(reports, Stepped)
+        assert (saved.step, stepped.step, saved.bundle) == (1, 1, BundleKind.EMERGENCY)
+        self.ends_like(long_steps, order, saved, tmp_path)
+
+    def test_by_a_signal_is_heard_within_the_last_validation(self, inputs, long_steps, tmp_path, monkeypatch):
+        monkeypatch.setenv("FAILPOINTS", "trainer.validation.microbatch=stall:5@3")
+        work_dir = tmp_path / "stopped"
+        child = start_child(work_dir, an_order(inputs, LONG_STEPS))
+        state = bundle_dir(work_dir, 4) / "state.json"
+        wait_until(child, work_dir, state.exists, "the last bundle is not written while validation goes on")
+        child.terminate()
+        assert wait_for_exit(child, work_dir) == 0, log_in(work_dir)
+        reports = reports_in(work_dir)
+        assert reports_of(reports, Saved)[-1].metrics.by_name.keys() == {"train_loss"}
+        assert final_sha256(reports, num_steps=4) == final_sha256(long_steps, num_steps=4)
+
+    @pytest.mark.parametrize(
+        ("recipe", "place"),
+        [
+            (SAVED_OFTEN, "trainer.microbatch.end=kill@50"),
+            (LONG_STEPS, "trainer.validation.microbatch=kill@3"),
+        ],
+        ids=["in a long step", "in the last validation"],
+    )
+    def test_a_kill_in_the_same_places_ends_in_the_same_bytes(
+        self, inputs, long_steps, tmp_path, monkeypatch, recipe, place
+    ):
+        monkeypatch.setenv("FAILPOINTS", place)
+        order, work_dir = an_order(inputs, recipe), tmp_path / "killed"
+        child = start_child(work_dir, order)
+        assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{place} was never passed"
+        self.ends_like(long_steps, order, reports_of(reports_in(work_dir), Saved)[-1], tmp_path)
+
+    def ends_like(self, whole, order, saved, directory):
+        bundle = as_bundle(order, saved, directory / "bundle")
+        again = order.model_copy(update={"attempt": 2, "resume_dir": bundle})
+        after = carry_out(directory / "resumed", again)
+        [checked] = reports_of(after, ResumeChecked)
+        assert checked.certificate.exact, checked.certificate.reason
+        assert final_sha256(after, num_steps=4) == final_sha256(whole, num_steps=4)
+
+
 class TestInterval:
     def test_a_bundle_is_due_by_the_clock_as_well(self, inputs, tmp_path):
         recipe = a_recipe(num_epochs=1, checkpoint=CheckpointSpec(every_steps=1000, every_seconds=1e-6))
@@ -308,8 +464,8 @@ class TestInterval:
             assert reached.wait(60)
             return write(run, snapshot, state)
 
-        def watched_step(run):
-            stepped = take_step(run)
+        def watched_step(run, stop):
+            stepped = take_step(run, stop)
             if stepped.step == 5:
                 reached.set()
             return stepped

@@ -1,7 +1,6 @@
 """retune events: read the topics as they are."""
 
 import asyncio
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +9,9 @@ from schemas.dataset import DatasetFact, DatasetReady
 from schemas.evaluation import EvalProgressed
 from schemas.job import JobSubmitted
 from schemas.topics import TOPICS
+from schemas.training import TrainingPrepared
 from services.admin.commands.context import connection
-from services.admin.output import Output, show_table, stdout
+from services.admin.output import Output, show_json, show_table, write
 from shared.messaging.delivery import Delivery, Unreadable
 from shared.messaging.reader import TopicReader
 
@@ -82,15 +82,12 @@ def _known(topics: list[str] | None) -> tuple[str, ...]:
 
 def _print(found: Delivery | Unreadable) -> None:
     if isinstance(found, Unreadable):
-        stdout.print(f"{found.record.place} {found.reason}: {found.detail}", markup=False)
+        write(f"{found.record.place} {found.reason}: {found.detail}")
     elif Output.as_json:
-        print(json.dumps(_value(found), ensure_ascii=False))
+        show_json(_value(found))
     else:
         time = f"{found.envelope.time:%H:%M:%S}"
-        stdout.print(
-            f"{time} {found.topic.name} {found.envelope.key} {found.message.type} {_gist(found)}",
-            markup=False,
-        )
+        write(f"{time} {found.topic.name} {found.envelope.key} {found.message.type} {_gist(found)}")
 
 
 def _value(event: Delivery) -> dict[str, Any]:
@@ -110,6 +107,8 @@ def _gist(event: Delivery) -> str:
     """The fields that tell most at a glance."""
     if isinstance(event.message, DatasetReady):
         return event.message.counts.summary
+    if isinstance(event.message, TrainingPrepared):
+        return event.message.preparation.summary
     data = event.message.model_dump(mode="json")
     parts = [f"{name}={data[name]}" for name in GIST if data.get(name) not in (None, "")]
     if bundle := data.get("bundle"):

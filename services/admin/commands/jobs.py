@@ -10,9 +10,10 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from services.admin.api import RefusedByPlatform
+from services.admin.commands.base_models import described, from_model
 from services.admin.commands.context import api
 from services.admin.commands.watch import TERMINAL, doing, ending, is_over, line, mark, state_of
-from services.admin.output import note, show, show_table, stderr, stdout
+from services.admin.output import legible, note, show, show_table, stderr, write
 
 app = typer.Typer(help="Fine-tuning jobs.", no_args_is_help=True)
 
@@ -48,6 +49,7 @@ def submit(
     if validation_file:
         body["validation_file"] = _file_id(validation_file)
     job = api().post(JOBS, body)
+    note(described(from_model({"id": model, "retune": job["retune"]["base_model"]})))
     for warning in job["retune"]["warnings"]:
         note(f"warning: {warning['message']}")
     if watch:
@@ -118,10 +120,12 @@ def retry(job_id: str) -> None:
 
 @app.command()
 def events(job_id: str) -> None:
-    """Print what happened to a job, oldest first."""
+    """Print what happened to a job, oldest first; `metrics` has the numbers."""
     found = list(api().pages(f"{JOBS}/{job_id}/events"))[::-1]
     rows = [
-        (time.strftime("%H:%M:%S", time.localtime(e["created_at"])), e["level"], e["message"]) for e in found
+        (time.strftime("%H:%M:%S", time.localtime(e["created_at"])), e["level"], e["message"])
+        for e in found
+        if e["type"] != "metrics"
     ]
     show_table(found, ("time", "level", "message"), rows)
 
@@ -130,11 +134,12 @@ def events(job_id: str) -> None:
 def checkpoints(job_id: str) -> None:
     """List the verified checkpoints of a job, newest first."""
     found = list(api().pages(f"{JOBS}/{job_id}/checkpoints"))
+    names = ("train_loss", "valid_loss", "full_valid_loss")
     rows = [
-        (c["retune"]["attempt"], c["step_number"], c["retune"]["kind"], c["metrics"]["train_loss"])
+        (c["retune"]["attempt"], c["step_number"], c["retune"]["kind"], *(c["metrics"][n] for n in names))
         for c in found
     ]
-    show_table(found, ("attempt", "step", "kind", "loss"), rows)
+    show_table(found, ("attempt", "step", "kind", *names), rows)
 
 
 @app.command()
@@ -160,7 +165,8 @@ def logs(
     while True:
         is_over = api().get(f"{JOBS}/{job_id}")["retune"]["phase"] in TERMINAL
         page = api().get(f"{JOBS}/{job_id}/logs", attempt=attempt, node=node, after=after)
-        stdout.print(page["text"], end="", markup=False)
+        # A bar that a library draws goes back to the line's beginning; here each of its states is a line.
+        write(page["text"].replace("\r\n", "\n").replace("\r", "\n"), end="")
         if page["next"] == after:
             if is_over or not follow:
                 return
@@ -191,9 +197,9 @@ def _states(job_id: str) -> Iterator[dict[str, Any]]:
 def _draw(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """A bar that goes as the job goes; the job's last state."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[doing]}"),
+        TextColumn("{task.fields[doing]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=stderr) as progress:
@@ -201,7 +207,8 @@ def _draw(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
         for job in states:
             done = job["retune"]["progress"] or {"done": 0, "total": None}
             progress.tasks[bar].total = done["total"] or None  # `update` takes None for no news
-            progress.update(bar, description=state_of(job), completed=done["done"], doing=doing(job))
+            state, activity = legible(state_of(job)), legible(doing(job))
+            progress.update(bar, description=state, completed=done["done"], doing=activity)
     return job
 
 

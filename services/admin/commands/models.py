@@ -8,9 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.model import BaseModelRegistered, DirectorySource, HubSource, RegisterBaseModel
+from schemas.model import (
+    MAX_TEMPLATE_CHARACTERS,
+    BaseModelRegistered,
+    DirectorySource,
+    HubSource,
+    ModelRegistered,
+    PromotionRefused,
+    RegisterArtefact,
+    RegisterBaseModel,
+)
 from services.admin import bus
 from services.admin.api import RefusedByPlatform
+from services.admin.commands.base_models import described, from_model
 from services.admin.commands.context import admin_api, api, connection
 from services.admin.commands.watch import how_far
 from services.admin.output import note, show, show_table
@@ -18,6 +28,7 @@ from services.admin.output import note, show, show_table
 app = typer.Typer(help="Base models and fine-tuned versions.", no_args_is_help=True)
 
 REGISTER_SECONDS = 1800.0
+AUTO = "auto"
 POLL_SECONDS = 1.0
 MAX_CELL = 120
 """Characters of a text in a table of items."""
@@ -27,12 +38,36 @@ MAX_CELL = 120
 def register_base(
     name: str,
     source: Annotated[str, typer.Argument(help="A directory, or hub:<repository>@<commit>.")],
+    training_template: Annotated[
+        str,
+        typer.Option(
+            help="A file: the model's template with {% generation %} around what the assistant says. "
+            "auto: as the model's own template marks it, or derived from what that writes."
+        ),
+    ] = AUTO,
 ) -> None:
     """Register a base model; its files are mirrored and known by their sha."""
-    command = RegisterBaseModel(name=name, source=_source(source))
+    command = RegisterBaseModel(
+        name=name, source=_source(source), training_template=_training_template(training_template)
+    )
     fact = bus.command(connection(), command, until=[BaseModelRegistered], seconds=REGISTER_SECONDS)
     assert isinstance(fact, BaseModelRegistered)
-    show(fact.model_dump(mode="json"), f"{fact.name}: {fact.num_parameters} parameters, sha {fact.base_sha}")
+    show(fact.model_dump(mode="json"), described(fact))
+
+
+@app.command("register-artefact")
+def register_artefact(job_id: str, tenant: Annotated[str, typer.Option(help="Whose job it is.")]) -> None:
+    """Copy once more what a job trained that ended without a model, for its copy had failed."""
+    fact = bus.command(
+        connection(),
+        RegisterArtefact(job_id=job_id, tenant=tenant),
+        until=[ModelRegistered, PromotionRefused],
+        seconds=REGISTER_SECONDS,
+    )
+    if isinstance(fact, PromotionRefused):
+        raise RefusedByPlatform(f"{fact.code}: {fact.message}")
+    assert isinstance(fact, ModelRegistered)
+    show(fact.model_dump(mode="json"), f"{fact.full_name} ({fact.model_id}); evaluate it with its gate next")
 
 
 @app.command("list")
@@ -51,8 +86,12 @@ def list_models(
 
 @app.command("show")
 def show_model(name: str) -> None:
-    """Show a model."""
-    _print(api().get(f"/models/{name}"))
+    """Show a model: a base model with what it can do."""
+    model = api().get(f"/models/{name}")
+    if model["retune"]["kind"] == "base":
+        show(model, described(from_model(model)))
+    else:
+        _print(model)
 
 
 @app.command()
@@ -188,6 +227,24 @@ def _source(text: str) -> DirectorySource | HubSource:
     if not path.is_dir():
         raise typer.BadParameter(f"source: {text!r} is not a directory")
     return DirectorySource(path=str(path.resolve()))
+
+
+def _training_template(text: str) -> str | None:
+    if text == AUTO:
+        return None
+    path = Path(text)
+    if not path.is_file():
+        raise typer.BadParameter(f"training-template: {text!r} is not a file, expected one or {AUTO}")
+    try:
+        template = path.read_text()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"training-template: {text!r} is not UTF-8: {error}") from error
+    if not 0 < len(template) <= MAX_TEMPLATE_CHARACTERS:
+        raise typer.BadParameter(
+            f"training-template: {text!r} has {len(template)} characters, "
+            f"expected 1 to {MAX_TEMPLATE_CHARACTERS}"
+        )
+    return template
 
 
 def _short(value: object) -> str:

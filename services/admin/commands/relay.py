@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
+import asyncpg
 import typer
 
 from schemas.topics import READERS, SERVICES
@@ -13,6 +15,7 @@ from services.admin.commands.context import connection
 from services.admin.commands.moments import moment
 from services.admin.connection import Unreachable, postgres
 from services.admin.output import note, show_table
+from services.admin.rerun import aside
 from services.admin.rerun.losses import Compared, compare, is_set_up, republish, unsent
 from shared.clock import utc_now
 from shared.postgres.database import Database
@@ -22,13 +25,21 @@ app = typer.Typer(help="What services have published.", no_args_is_help=True)
 ALL = "all"
 WRITING = tuple(service for service in SERVICES if service not in READERS)
 COLUMNS = ("service", "topic", "rows", "lost")
+ASIDE_COLUMNS = (
+    "service",
+    "id",
+    "topic",
+    "aggregate_id",
+    "sequence",
+    "type",
+    "bytes",
+    "detail",
+    "set_aside_at",
+)
+LATER_ARE_PUBLISHED = "RT001"
+"""What `drop_set_aside` raises."""
 SEND_SECONDS = 60.0
 POLL_SECONDS = 0.2
-
-
-@app.callback()
-def relay() -> None:
-    """Typer would else take the only command for the noun itself."""
 
 
 @app.command("republish")
@@ -41,9 +52,73 @@ def republish_lost(
     ] = False,
 ) -> None:
     """Have the relay send again what is in the outbox and not in the topic any more, with the same ids."""
-    if service != ALL and service not in WRITING:
-        raise typer.BadParameter(f"--service: found {service!r}, expected all or one of {', '.join(WRITING)}")
-    asyncio.run(_republish(service, moment("--since", since), topic or [], dry_run=dry_run))
+    asyncio.run(_republish(_checked(service), moment("--since", since), topic or [], dry_run=dry_run))
+
+
+@app.command("set-aside")
+def list_set_aside(
+    service: Annotated[str, typer.Option(help="A service, or `all`.")] = ALL,
+) -> None:
+    """List the rows that are not sent, because Kafka refused them or one before them of their aggregate."""
+    rows = asyncio.run(_list_set_aside(_checked(service)))
+    show_table(rows, ASIDE_COLUMNS, [[row[name] for name in ASIDE_COLUMNS] for row in rows])
+
+
+@app.command()
+def send(service: str, row_id: int) -> None:
+    """Send a row that was set aside again, with those of its aggregate."""
+    count = asyncio.run(_send_set_aside(_checked(service, WRITING), row_id))
+    note(f"{service} {row_id}: sent, {count} rows in all")
+
+
+@app.command()
+def drop(service: str, row_id: int, reason: Annotated[str, typer.Option(help="Kept with it.")]) -> None:
+    """Leave a row that was set aside out for good. Nobody hears of it; those behind it take its number."""
+    count = asyncio.run(_drop_set_aside(_checked(service, WRITING), row_id, reason))
+    note(f"{service} {row_id}: dropped, {count} rows behind it are sent")
+
+
+def _checked(service: str, names: Sequence[str] = (ALL, *WRITING)) -> str:
+    if service not in names:
+        raise typer.BadParameter(f"service: found {service!r}, expected one of {', '.join(names)}")
+    return service
+
+
+async def _list_set_aside(service: str) -> list[dict[str, Any]]:
+    async with postgres(connection().require_postgres(), application="retune relay") as database:
+        return [
+            {"service": name, **row}
+            for name in await _set_up(database, service)
+            for row in await aside.list_set_aside(database, name)
+        ]
+
+
+async def _send_set_aside(service: str, row_id: int) -> int:
+    async with postgres(connection().require_postgres(), application="retune relay") as database:
+        ids = await aside.send(database, service, row_id)
+        if not ids:
+            raise _not_set_aside(service, row_id)
+        await _until_sent(database, service, ids)
+        if (detail := await aside.refusal_of(database, service, row_id)) is not None:
+            raise RefusedByPlatform(f"{service} {row_id}: set aside again: {detail}")
+        return len(ids)
+
+
+async def _drop_set_aside(service: str, row_id: int, reason: str) -> int:
+    async with postgres(connection().require_postgres(), application="retune relay") as database:
+        try:
+            released = await aside.drop(database, service, row_id, reason=reason)
+        except asyncpg.PostgresError as error:
+            if error.sqlstate != LATER_ARE_PUBLISHED:
+                raise
+            raise RefusedByPlatform(f"{service} {row_id}: {error}") from error
+        if released is None:
+            raise _not_set_aside(service, row_id)
+        return released
+
+
+def _not_set_aside(service: str, row_id: int) -> RefusedByPlatform:
+    return RefusedByPlatform(f"{service} has no row {row_id} set aside; see `retune relay set-aside`")
 
 
 async def _republish(service: str, since: datetime, topics: list[str], *, dry_run: bool) -> None:
@@ -78,11 +153,15 @@ async def _compared(
 async def _send_again(database: Database, lost: Compared) -> None:
     told = await republish(database, lost)
     note(f"{lost.service}: {told} rows of {lost.topic} are sent again")
+    await _until_sent(database, lost.service, lost.lost)
+
+
+async def _until_sent(database: Database, service: str, ids: Sequence[int]) -> None:
     began = time.monotonic()
-    while waiting := await unsent(database, lost.service, lost.lost):
+    while waiting := await unsent(database, service, ids):
         if time.monotonic() - began > SEND_SECONDS:
             raise Unreachable(
-                f"{lost.service} has not sent {waiting} rows within {SEND_SECONDS:g} s; they stay in its outbox: "
+                f"{service} has not sent {waiting} rows within {SEND_SECONDS:g} s; they stay in its outbox: "
                 "does its relay run? `retune status`"
             )
         await asyncio.sleep(POLL_SECONDS)

@@ -66,6 +66,8 @@ class Row:
     causation_id: str
     created_at: datetime
     is_published: bool
+    set_aside: str = ""
+    """Why the relay does not send it; empty where it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,13 @@ class Kernel:
     parked: tuple[Parked, ...] = ()
     timers_due: tuple[tuple[str, datetime], ...] = ()
     """Type and time of those that should have fired."""
+    tasks_set_aside: tuple[tuple[str, str, str], ...] = ()
+    """Kind, key and error."""
 
     @cached_property
-    def by_id(self) -> Mapping[str, Row]:
-        return {row.event_id: row for row in self.outbox}
+    def by_id(self) -> Mapping[Story, Row]:
+        """By topic and event id: a copy has the id of its original."""
+        return {(row.topic, row.event_id): row for row in self.outbox}
 
     @cached_property
     def set_aside(self) -> frozenset[tuple[str, int, int]]:

@@ -232,7 +232,7 @@ def _ends_beyond_bundle(history: History) -> Iterator[Finding]:
 
 
 def live(history: History, limits: Limits) -> Iterator[Finding]:
-    """I13: every job that is under way moves, every timer fires."""
+    """I13: every job that is under way moves, every timer fires, no task is set aside."""
     heard = _last_heard(history)
     for job in history.world.jobs.values():
         since = heard.get(job.job_id)
@@ -245,6 +245,7 @@ def live(history: History, limits: Limits) -> Iterator[Finding]:
                 f"a sign of it every {limits.stalled_after.total_seconds():g} s",
             )
     yield from _timers(history, limits)
+    yield from _tasks(history)
 
 
 def _last_heard(history: History) -> Mapping[str, datetime]:
@@ -265,6 +266,13 @@ def _timers(history: History, limits: Limits) -> Iterator[Finding]:
                 f"{len(late)} timers overdue, the first {kind} since {since}",
                 f"each fired within {limits.grace.total_seconds():g} s",
             )
+
+
+def _tasks(history: History) -> Iterator[Finding]:
+    for service, kernel in history.kernels.items():
+        for kind, key, error in kernel.tasks_set_aside:
+            expected = "an end: repair what it says and start the service again"
+            yield Finding(f"{service}.task {kind} {key}", f"set aside: {error}", expected)
 
 
 def _of(entry: Entry, found: str, expected: str) -> Finding:

@@ -19,6 +19,12 @@ def published(history: History, limits: Limits) -> Iterator[Finding]:
     for service, kernel in history.kernels.items():
         yield from _not_sent(service, kernel.outbox, history, limits)
         for row in kernel.outbox:
+            if row.set_aside:
+                yield Finding(
+                    f"{service}.outbox event {row.event_id} ({row.type} of {row.key})",
+                    f"set aside: {row.set_aside}",
+                    f"its record in {row.topic}; `retune relay send` once Kafka takes it, or `relay drop`",
+                )
             if _should_be_there(row, history, limits) and (row.topic, row.event_id) not in history.ids:
                 yield Finding(
                     f"{service}.outbox event {row.event_id} ({row.type} of {row.key})",
@@ -43,7 +49,7 @@ def _should_be_there(row: Row, history: History, limits: Limits) -> bool:
     """Not what may have been sent while the topics were read, nor what they no longer keep."""
     kept = timedelta(days=topic_named(row.topic).retention_days) - DAY
     age = history.began_at - row.created_at
-    return row.is_published and limits.grace < age < kept
+    return row.is_published and not row.set_aside and limits.grace < age < kept
 
 
 def no_phantoms(history: History, limits: Limits) -> Iterator[Finding]:
@@ -66,8 +72,9 @@ def no_phantoms(history: History, limits: Limits) -> Iterator[Finding]:
 
 def _row_of(entry: Entry, topic: Topic, history: History) -> Row | None:
     writers = [entry.writer] if entry.writer else topic.writers
-    rows = (history.kernels[name].by_id.get(entry.event_id) for name in writers if name in history.kernels)
-    return next((row for row in rows if row is not None and row.topic == entry.topic), None)
+    place = entry.topic, entry.event_id
+    rows = (history.kernels[name].by_id.get(place) for name in writers if name in history.kernels)
+    return next((row for row in rows if row is not None), None)
 
 
 def _needs_row(
@@ -99,7 +106,7 @@ def _first_known(history: History) -> Mapping[tuple[str, int, str], int]:
     found: dict[tuple[str, int, str], int] = {}
     for entry in history.entries:
         kernel = history.kernels.get(entry.writer)
-        if kernel is not None and entry.event_id in kernel.by_id:
+        if kernel is not None and (entry.topic, entry.event_id) in kernel.by_id:
             found.setdefault((entry.topic, entry.partition, entry.writer), entry.offset)
     return found
 
@@ -126,10 +133,13 @@ def once(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _repeated(service: str, kernel: Kernel, history: History) -> Iterator[Finding]:
-    """What one transaction emits has one time; another transaction for the same cause would have another."""
+    """What one transaction emits has one time; another transaction for the same cause would have another.
+
+    Copies have the time and the cause of their originals.
+    """
     times: dict[str, set[datetime]] = defaultdict(set)
     for row in kernel.outbox:
-        if row.causation_id:
+        if row.causation_id and not topic_named(row.topic).is_copy:
             times[row.causation_id].add(row.time)
     heard = _heard(service, history)
     for cause, seen in times.items():

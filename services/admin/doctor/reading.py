@@ -1,6 +1,6 @@
 """Reads a live stack into one History, in an order that lets nothing look missing that is only late."""
 
-from schemas.topics import TOPICS, tenant_commands
+from schemas.topics import TOPICS, tenant_topics
 from services.admin.connection import Connection, postgres
 from services.admin.doctor.audit import audit_problems
 from services.admin.doctor.history import History
@@ -19,7 +19,9 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
         store = await read_store(objects, deep=deep, say=say)
         async with database.snapshot() as conn:
             tenants = await read_tenants(conn)
-        names = [topic.name for topic in (*TOPICS, *map(tenant_commands, tenants))]
+        names = [
+            topic.name for topic in (*TOPICS, *(each for tenant in tenants for each in tenant_topics(tenant)))
+        ]
         entries = await read_topics(connection.kafka, names)
         say(f"Kafka: {len(entries)} records of {len(names)} topics")
         async with database.snapshot() as conn:

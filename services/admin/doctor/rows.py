@@ -32,16 +32,19 @@ PREFETCH = 2_000
 
 SCHEMAS = "SELECT table_schema FROM information_schema.tables WHERE table_name = 'outbox' AND table_schema = ANY($1)"
 OUTBOX = """
-    SELECT event_id, topic, aggregate_id, sequence, type, sha256(value) AS digest, headers ->> 'ce_time' AS time,
-           coalesce(headers ->> 'ce_causationid', '') AS causation_id, created_at,
-           NOT EXISTS (SELECT FROM {schema}.unpublished WHERE unpublished.id = outbox.id) AS is_published
-      FROM {schema}.outbox ORDER BY id"""
+    SELECT event_id, outbox.topic, outbox.aggregate_id, sequence, type, sha256(value) AS digest,
+           headers ->> 'ce_time' AS time, coalesce(headers ->> 'ce_causationid', '') AS causation_id, created_at,
+           NOT EXISTS (SELECT FROM {schema}.unpublished WHERE unpublished.id = outbox.id) AS is_published,
+           coalesce(detail, '') AS set_aside
+      FROM {schema}.outbox LEFT JOIN {schema}.set_aside USING (id) ORDER BY id"""
 SEQUENCES = "SELECT topic, aggregate_id, last FROM {schema}.sequence"
 INBOX = "SELECT topic, event_id, payload_sha256 FROM {schema}.inbox"
 POSITIONS = "SELECT topic, aggregate_id, sequence FROM {schema}.position"
 WAITING = 'SELECT topic, partition, "offset", event_id, expires_at FROM {schema}.waiting'
 PARKED = 'SELECT id, topic, partition, "offset", event_id, reason, detail, state FROM {schema}.parked'
 TIMERS_DUE = "SELECT type, fires_at FROM {schema}.timer WHERE fires_at < clock_timestamp() ORDER BY fires_at"
+TASKS_SET_ASIDE = """
+    SELECT kind, key, last_error FROM {schema}.task WHERE set_aside_at IS NOT NULL ORDER BY set_aside_at"""
 TENANTS = "SELECT name FROM gateway.tenant ORDER BY name"
 
 JOBS = "SELECT id, tenant, state, attempt, config_hash FROM scheduler.job"
@@ -111,6 +114,7 @@ async def read_kernel(conn: Connection, schema: str) -> Kernel:
         waiting=tuple([Waiting(*row) async for row in each(WAITING)]),
         parked=tuple([_parked(row) async for row in each(PARKED)]),
         timers_due=tuple([(row["type"], row["fires_at"]) async for row in each(TIMERS_DUE)]),
+        tasks_set_aside=tuple([tuple(row) async for row in each(TASKS_SET_ASIDE)]),
     )
 
 
@@ -155,6 +159,7 @@ def _outbox_row(row: asyncpg.Record) -> Row:
         causation_id=row["causation_id"],
         created_at=row["created_at"],
         is_published=row["is_published"],
+        set_aside=row["set_aside"],
     )
 
 

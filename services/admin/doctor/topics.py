@@ -34,7 +34,10 @@ def entry_of(found: Delivery | Unreadable) -> Entry:
 
 
 def _readable(found: Delivery) -> Entry:
-    record, envelope = found.record, found.envelope
+    """Of a copy nothing is judged that its original is judged by."""
+    record, envelope, is_copy = found.record, found.envelope, found.topic.is_copy
+    source = found.topic.writers[0] if is_copy else envelope.source.removeprefix(SOURCE).partition("/")[0]
+    job_id = "" if is_copy else str(getattr(found.message, "job_id", None) or "")
     return Entry(
         topic=sys.intern(record.topic),
         partition=record.partition,
@@ -44,10 +47,10 @@ def _readable(found: Delivery) -> Entry:
         type=sys.intern(envelope.type),
         sequence=envelope.sequence if found.topic.is_story else None,
         sha256=hashlib.sha256(record.value or b"").digest(),
-        writer=sys.intern(envelope.source.removeprefix(SOURCE).partition("/")[0]),
+        writer=sys.intern(source),
         time=envelope.time,
-        job_id=sys.intern(str(getattr(found.message, "job_id", None) or "")),
-        message=found.message if isinstance(found.message, KEPT) else None,
+        job_id=sys.intern(job_id),
+        message=found.message if isinstance(found.message, KEPT) and not is_copy else None,
     )
 
 

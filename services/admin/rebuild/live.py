@@ -9,7 +9,17 @@ from shared.postgres.database import Connection
 
 KERNEL = frozenset(
     {
-        *("outbox", "unpublished", "sequence", "inbox", "position", "waiting", "parked"),
+        *(
+            "outbox",
+            "unpublished",
+            "set_aside",
+            "dropped_event",
+            "sequence",
+            "inbox",
+            "position",
+            "waiting",
+            "parked",
+        ),
         *("timer", "task", "lease", "migration"),
     }
 )
@@ -22,7 +32,8 @@ KEPT = """
 SEQUENCES = "SELECT topic, aggregate_id, last FROM {schema}.sequence"
 UNSENT = """
     SELECT 0 AS partition, 0 AS offset, topic, convert_to(aggregate_id, 'UTF8') AS key, headers, sequence, value
-      FROM {schema}.unpublished JOIN {schema}.outbox USING (id)"""
+      FROM {schema}.outbox
+     WHERE id IN (SELECT id FROM {schema}.unpublished UNION SELECT id FROM {schema}.set_aside)"""
 TIMERS = "SELECT type, payload, fires_at FROM {schema}.timer"
 TABLES = """
     SELECT table_name FROM information_schema.tables
@@ -47,7 +58,7 @@ class Live:
     last: dict[tuple[str, str], int]
     """The last number given to each story."""
     unsent: tuple[Any, ...]
-    """Outbox rows that the relay has not sent yet."""
+    """Outbox rows that the relay has not sent."""
     timers: Table
     tables: tuple[Table, ...]
 

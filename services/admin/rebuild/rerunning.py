@@ -10,8 +10,7 @@ from schemas.base import CommandRefused
 from services.admin.rebuild.difference import Difference, Table, same, text
 from services.admin.rebuild.timeline import Step
 from shared.errors import ParentUnknown, Refused
-from shared.messaging.consumer import refusal_of
-from shared.messaging.delivery import Delivery
+from shared.messaging.delivery import Delivery, refusal_of
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 from shared.service import Service, Wiring
@@ -157,7 +156,8 @@ class Rerun:
     def _unit(self, now: datetime, cause: Delivery) -> Unit:
         envelope = cause.envelope
         correlation = envelope.correlation_id or envelope.id
-        return Unit(self._conn, self._service.name, now, envelope, cause.topic.name, correlation)
+        payload = cause.record.value or b""
+        return Unit(self._conn, self._service.name, now, envelope, cause.topic.name, correlation, payload)
 
     def _say(self, step: Step, why: str) -> None:
         about = [step.message] if step.message else list(step.events)

@@ -5,7 +5,7 @@ of the inbox was written. Events without a cause were made by a timer or a loop,
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -44,10 +44,12 @@ def timeline(heard: Iterable[Delivery], own: Own, live: Live) -> list[Step]:
     return sorted(steps, key=lambda step: step.at)
 
 
-def passed_over(heard: Iterable[Delivery], live: Live, *, forgotten: datetime) -> Iterator[Difference]:
+def passed_over(
+    heard: Iterable[Delivery], live: Live, *, forgotten: Callable[[str], datetime]
+) -> Iterator[Difference]:
     """Messages that were read, since later ones of their partition were, and left no trace.
 
-    `forgotten`: inboxes have forgotten what was applied before.
+    `forgotten`: of a topic, when what was applied before is forgotten.
     """
     traced: dict[tuple[str, int], int] = {}
     without: list[Delivery] = []
@@ -60,7 +62,9 @@ def passed_over(heard: Iterable[Delivery], live: Live, *, forgotten: datetime) -
         is_applied = (message.topic.name, envelope.id) in live.applied
         if is_applied or (*place, record.offset) in live.kept:
             traced[place] = max(traced.get(place, 0), record.offset)
-        elif not is_twin and datetime.fromtimestamp(record.timestamp_ms / 1000, UTC) > forgotten:
+        elif not is_twin and datetime.fromtimestamp(record.timestamp_ms / 1000, UTC) > forgotten(
+            record.topic
+        ):
             without.append(message)
     for message in without:
         record = message.record

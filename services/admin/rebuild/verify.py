@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from schemas.topics import LISTENS, TOPICS, Topic
@@ -18,6 +18,7 @@ from shared.log import configure_logging
 from shared.messaging.delivery import Delivery, Record, read
 from shared.messaging.partitions import Login
 from shared.messaging.reader import TopicReader
+from shared.messaging.retention import inbox_kept
 from shared.postgres.database import Connection as PostgresConnection
 from shared.postgres.migrate import migrate
 from shared.service import Service
@@ -57,9 +58,12 @@ async def verify(connection: Connection, name: str, say: Say) -> Verified:
         for step in steps:
             await rerun.take(step)
         await rerun.fire_rest(live.at)
-        kept = settings.timing.inbox_retention - FORGOTTEN_BEFORE
+
+        def forgotten(topic: str) -> datetime:
+            return live.at - inbox_kept(topic, settings.timing) + FORGOTTEN_BEFORE
+
         differences = [
-            *passed_over(heard, live, forgotten=live.at - kept),
+            *passed_over(heard, live, forgotten=forgotten),
             *rerun.differences,
             *compare(live.tables, await read_tables(conn, _schema(name))),
             *compare([live.timers], [await read_timers(conn, _schema(name))]),

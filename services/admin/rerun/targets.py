@@ -17,6 +17,7 @@ from services.admin.rerun.selection import Selection
 from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
 from shared.messaging.partitions import Login
 from shared.messaging.reader import Resend, resending
+from shared.messaging.retention import inbox_kept
 from shared.settings import Timing
 
 DRY_RUN, STDOUT = "dry-run", "-"
@@ -140,7 +141,7 @@ def admit(record: Record, *, now: datetime) -> None:
             f"{record.place} is unreadable ({found.reason}: {found.detail}) and would only be parked again; "
             "narrow the bounds"
         )
-    keeps = Timing().inbox_retention
+    keeps = inbox_kept(record.topic, Timing())
     if record.timestamp_ms < (now - keeps + MARGIN).timestamp() * 1000:
         raise RefusedByPlatform(
             f"{record.place} is of {_time(record.timestamp_ms)}; inboxes know what was applied for {keeps.days} "

@@ -48,5 +48,10 @@ def register(service: Service, settings: Settings) -> None:
     answers = Answers(service, settings, http)
     gate = Gate(service, settings, cache=cache, child=child, jury=Jury(settings), answers=answers)
     service.on_task(
-        RunGate, work=gate.run, done=gate.ended, failed=gate.given_up, attempts=settings.scoring_attempts
+        RunGate,
+        work=gate.run,
+        done=gate.ended,
+        failed=gate.given_up,
+        attempts=settings.scoring_attempts,
+        waits=gate.waits,
     )

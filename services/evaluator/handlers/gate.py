@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas import layout
+from schemas.base import Delayed
 from schemas.evaluation import Evidence, StageResult
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
@@ -116,6 +117,10 @@ class Gate:
             await store.add_verdict(unit.conn, result)
         evaluation = await store.get_evaluation(unit.conn, task.eval_id)
         await _tell(unit, lifecycle.end(evaluation, result))
+
+    async def waits(self, task: RunGate, waiting_for: str, unit: Unit) -> None:
+        about = (await store.get_evaluation(unit.conn, task.eval_id)).artefact
+        await unit.emit(Delayed(subject_id=about.job_id, tenant=about.tenant, waiting_for=waiting_for))
 
     async def given_up(self, task: RunGate, error: Exception, unit: Unit) -> None:
         evaluation = await store.get_evaluation(unit.conn, task.eval_id)

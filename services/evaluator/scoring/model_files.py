@@ -106,7 +106,7 @@ def _check_config(
 def _check_matrices(tensors: Mapping[str, TensorHeader], base: Shapes, *, rank: int) -> None:
     pairs: dict[str, set[str]] = {}
     for name, tensor in tensors.items():
-        match = _TENSOR.match(name)
+        match = _TENSOR.fullmatch(name)
         if match is None or f"{match['module']}.weight" not in base:
             raise MalformedModel(f"tensor {name[:120]!r} belongs to no linear layer of the base model")
         weight = base[f"{match['module']}.weight"]
@@ -152,7 +152,7 @@ def _number(config: Mapping[str, Any], name: str) -> float:
 
 def _are_names(value: Any) -> bool:
     names = value if isinstance(value, list) else []
-    return bool(names) and all(isinstance(name, str) and _NAME.match(name) for name in names)
+    return bool(names) and all(isinstance(name, str) and _NAME.fullmatch(name) for name in names)
 
 
 def _bad_config(name: str, found: Any, expected: str) -> MalformedModel:

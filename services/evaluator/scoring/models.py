@@ -15,7 +15,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from services.evaluator.scoring.model_files import ADAPTER_WEIGHTS, check_adapter, check_full, check_model
 from services.evaluator.scoring.order import (
@@ -30,6 +30,7 @@ from services.evaluator.scoring.order import (
 from services.evaluator.scoring.scorer import Scorer
 from services.evaluator.scoring.sharing import tokens_that_share
 from services.evaluator.scoring.tensor_files import MalformedModel
+from shared.causal_models import attention_of
 
 PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
 CPU_FORWARD_TOKENS = 4_096
@@ -144,8 +145,10 @@ def _check_template(tokenizer: Any, expected: str) -> None:
 
 
 def _load(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     model = AutoModelForCausalLM.from_pretrained(
         directory,
+        attn_implementation=attention_of(config),
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,

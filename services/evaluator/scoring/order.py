@@ -14,7 +14,7 @@ from shared.device import Device
 
 ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
-SCORING_VERSION = 5
+SCORING_VERSION = 6
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
 
 

@@ -143,7 +143,8 @@ def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) 
 
 def prepare_safety(scorer: Scorer, rows: Sequence[PromptRow]) -> Prepared:
     """Answers alone: whether they refuse is for a classifier to say, outside of this process."""
-    asked = [question(row.prompt) for row in rows]
+    # A model without a chat template is asked as its users ask it.
+    asked = [question(row.prompt) if scorer.chat.has_template else row.prompt for row in rows]
     prompts = [
         render_prompt(scorer, turns, key=row.key, max_new_tokens=scorer.max_new_tokens)
         for turns, row in zip(asked, rows, strict=True)

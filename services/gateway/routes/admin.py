@@ -9,18 +9,20 @@ from services.gateway.access import new_key
 from services.gateway.deps import Admin, Context
 from services.gateway.errors import not_found
 from services.gateway.requests import CreateTenant
+from services.gateway.routes.kafka_users import add_tenant_user
 
 router = APIRouter()
 
 
 @router.post("/admin/tenants")
 async def create_tenant(admin: Admin, context: Context, body: CreateTenant) -> dict[str, Any]:
-    """A tenant with its first key, which is shown only here. For a tenant that exists: one more key."""
+    """A tenant with its first key and its login to Kafka, shown only here. For a tenant that exists: one more key."""
     key = new_key()
     async with context.service.unit() as unit:
         is_new = await store.add_tenant(unit.conn, body.name, body.tier)
         await store.add_key(unit.conn, body.name, key)
-    return {"object": "tenant", "name": body.name, "is_new": is_new, "api_key": key}
+    tenant = {"object": "tenant", "name": body.name, "is_new": is_new, "api_key": key}
+    return tenant | ({"kafka": await add_tenant_user(context, body.name)} if is_new else {})
 
 
 @router.post("/admin/tenants/{tenant}/keys/revoke")

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
+from schemas.model import NO_TEMPLATE_SHA256
 from services.gateway import readmodels
 from services.gateway.deps import Caller, Context, Gateway
 from services.gateway.errors import ApiError, first_problem, unavailable
@@ -42,6 +43,7 @@ class Target:
 @router.post("/chat/completions", response_model=None)
 async def chat(caller: Caller, context: Context, request: Request) -> Response:
     asked = checked(await request.body(), ChatRequest)
+    await _require_template(context, caller.tenant, asked.model)
     return await _proxy(caller, context, asked, "/v1/chat/completions")
 
 
@@ -57,6 +59,16 @@ def checked(raw: bytes, kind: type[Inference]) -> Inference:
         return kind.model_validate_json(raw)
     except ValidationError as error:
         raise first_problem(error.errors(include_url=False)) from error
+
+
+async def _require_template(context: Gateway, tenant: str, name: str) -> None:
+    """Raises ApiError where the model is known to have no chat template."""
+    database = context.service.database
+    template = await database.fetchval(readmodels.TEMPLATE_OF_ROUTE, tenant, name)
+    template = template or await database.fetchval(readmodels.TEMPLATE_OF_BASE, name)
+    if template == NO_TEMPLATE_SHA256:
+        message = f"model {name!r} has no chat template; ask it by /v1/completions"
+        raise ApiError(400, message, param="model", code="no_chat_template")
 
 
 async def _proxy(caller: Caller, context: Gateway, asked: Inference, path: str) -> Response:

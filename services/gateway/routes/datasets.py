@@ -24,7 +24,7 @@ async def validate(caller: Caller, context: Context, body: CreateDataset) -> dic
     async with context.service.unit() as unit:
         inputs = await inputs_of(unit, caller.tenant, body)
         command = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
-        await unit.emit(command)
+        await context.send(unit, caller.tenant, command)
         await readmodels.note_dataset(unit.conn, command)
         row = await unit.conn.fetchrow(readmodels.FIND_DATASET, dataset_id, caller.tenant)
     return shapes.dataset(row)

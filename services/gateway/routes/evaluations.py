@@ -103,7 +103,7 @@ async def _ask(caller: Caller, context: Gateway, model_id: str, key: str | None)
             require_same_request(used, key, digest)
             return str(used["response"]["command_id"])
         command = ReevaluateModel(model_id=model_id, tenant=caller.tenant)
-        command_id = (await unit.emit(command))[0]
+        command_id = (await context.send(unit, caller.tenant, command))[0]
         if key:
             await store.save_response(unit.conn, caller.tenant, key, {"command_id": command_id})
     return command_id

@@ -3,22 +3,23 @@
 import asyncio
 import shutil
 from collections.abc import Collection
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 
 from schemas import layout
-from schemas.base import FileRef
 from services.gateway import removal, shapes, store, uploads
 from services.gateway.access import Principal
 from services.gateway.deps import Admin, Caller, Context, Gateway, page_size, unknown_place
 from services.gateway.errors import ApiError, not_found, unavailable
+from services.gateway.rates import HeldResponse
+from services.gateway.usage import require_bytes
 from shared.failpoints import failpoint
-from shared.storage.objects import sha256_of
 
 router = APIRouter()
 
@@ -40,17 +41,23 @@ async def _upload(
     caller: Principal, context: Gateway, request: Request, purposes: Collection[str]
 ) -> dict[str, Any]:
     # Parsed here, so that nothing is spooled for a caller who is not known.
-    async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
-        uploads.require_fields(name for name, _ in form.multi_items())
-        file, purpose = form["file"], form["purpose"]
-        if not isinstance(file, UploadFile) or not isinstance(purpose, str):
-            message = (
-                "file: found text, expected a file" if isinstance(file, str) else "purpose: found a file"
-            )
-            param = "file" if isinstance(file, str) else "purpose"
-            raise ApiError(400, message, param=param, code="invalid_value")
-        uploads.require_purpose(purpose, purposes)
-        return await _store(caller, context, file, purpose)
+    with context.transfers.place(caller.tenant, caller.quotas.transfers):
+        async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
+            return await _accept(caller, context, form, purposes)
+
+
+async def _accept(
+    caller: Principal, context: Gateway, form: FormData, purposes: Collection[str]
+) -> dict[str, Any]:
+    uploads.require_fields(name for name, _ in form.multi_items())
+    file, purpose = form["file"], form["purpose"]
+    if not isinstance(file, UploadFile) or not isinstance(purpose, str):
+        message = "file: found text, expected a file" if isinstance(file, str) else "purpose: found a file"
+        param = "file" if isinstance(file, str) else "purpose"
+        raise ApiError(400, message, param=param, code="invalid_value")
+    uploads.require_purpose(purpose, purposes)
+    await require_bytes(context.service.database, caller.tenant, caller.quotas.stored_bytes, file.size or 0)
+    return await _store(caller, context, file, purpose)
 
 
 async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose: str) -> dict[str, Any]:
@@ -59,21 +66,15 @@ async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose:
         await asyncio.to_thread(_spool, file, path)
         file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
         num_rows = await asyncio.to_thread(uploads.count_rows, path)
-        ref = FileRef(
-            file_id=f"file-{uuid4().hex[:24]}",
-            sha256=await asyncio.to_thread(sha256_of, path),
-            size_bytes=path.stat().st_size,
-            filename=uploads.safe_name(file.filename or ""),
-        )
-        await removal.reserve(
+        ref = await removal.store_file(
             context.service,
-            ref,
+            path,
+            filename=uploads.safe_name(file.filename or ""),
             tenant=caller.tenant,
             purpose=purpose,
             file_format=file_format,
             num_rows=num_rows,
         )
-        await context.service.objects.put_file(layout.blob(ref.sha256), path, sha256=ref.sha256)
     finally:
         path.unlink(missing_ok=True)
     async with context.service.unit() as unit:
@@ -117,15 +118,17 @@ async def retrieve(caller: Caller, context: Context, file_id: str) -> dict[str, 
 async def content(caller: Caller, context: Context, file_id: str) -> StreamingResponse:
     row = await _row(caller, context, file_id)
     path = context.settings.scratch_dir / f"download-{uuid4().hex}"
-    await context.service.objects.get_file(
-        layout.blob(row["sha256"]), path, sha256=row["sha256"], size_bytes=row["size_bytes"]
-    )
-    stream = path.open("rb")
-    path.unlink()
-    headers = {"x-content-type-options": "nosniff"}
-    return StreamingResponse(
-        iter(lambda: stream.read(1 << 20), b""), media_type="text/plain", headers=headers
-    )
+    with ExitStack() as held:
+        held.enter_context(context.transfers.place(caller.tenant, caller.quotas.transfers))
+        await context.service.objects.get_file(
+            layout.blob(row["sha256"]), path, sha256=row["sha256"], size_bytes=row["size_bytes"]
+        )
+        stream = held.enter_context(path.open("rb"))
+        path.unlink()
+        parts = iter(lambda: stream.read(1 << 20), b"")
+        return HeldResponse(
+            parts, held.pop_all(), media_type="text/plain", headers={"x-content-type-options": "nosniff"}
+        )
 
 
 @router.delete("/files/{file_id}")

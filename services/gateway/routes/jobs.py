@@ -54,29 +54,37 @@ async def create(
     async with context.service.unit(correlation_id=correlation_id) as unit:
         if idempotency_key and not await store.claim_key(unit.conn, caller.tenant, idempotency_key, digest):
             return await _same_answer(unit, caller, idempotency_key, digest)
-        answer = await _submit(unit, caller, body)
+        answer = await _submit(unit, caller, context, body)
         if idempotency_key:
             await store.save_response(unit.conn, caller.tenant, idempotency_key, answer)
     failpoint("gateway.accepted")
     return JSONResponse(answer)
 
 
-async def _submit(unit: Unit, caller: Caller, body: CreateJob) -> dict[str, Any]:
+async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob) -> dict[str, Any]:
     job_id, dataset_id = f"ftjob-{uuid4().hex[:16]}", f"ds-{uuid4().hex[:16]}"
     inputs = await inputs_of(unit, caller.tenant, body)
     submit = decide.job_command(
         body, inputs, tenant=caller.tenant, tier=caller.tier, job_id=job_id, dataset_id=dataset_id
     )
     dataset = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
-    obstacles = await submission.obstacles_to(unit.conn, submit.spec, caller.tenant)
+    obstacles = await submission.obstacles_to(unit.conn, submit.spec, caller.tenant, dataset.spec.policy)
     decide.refuse_final(obstacles)
-    await unit.emit(dataset, submit)
+    await context.send(unit, caller.tenant, dataset, submit)
     await readmodels.note_dataset(unit.conn, dataset)
     spec = submit.spec.model_dump(mode="json")
     await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
     warnings = submission.as_warnings(obstacles)
-    await readmodels.update_job(unit.conn, job_id, caller.tenant, warnings=warnings)
-    return shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
+    estimated = await submission.estimated_memory(unit.conn, submit.spec, dataset.spec.policy)
+    await readmodels.update_job(
+        unit.conn, job_id, caller.tenant, warnings=warnings, estimated_memory=estimated
+    )
+    answer = shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
+    detail = await unit.conn.fetchval(
+        readmodels.FIND_BASE_DETAIL, submit.spec.base_model, submit.spec.base_sha
+    )
+    answer["retune"]["base_model"] = shapes.base_facts(submit.spec.base_sha, detail)
+    return answer
 
 
 async def _same_answer(unit: Unit, caller: Caller, key: str, digest: str) -> JSONResponse:
@@ -163,7 +171,7 @@ async def _sent(
 ) -> Any:
     """The row of the job `about` once the condition holds; None if that takes longer than a request waits."""
     async with context.service.unit() as unit:
-        command_id = (await unit.emit(command))[0]
+        command_id = (await context.send(unit, caller.tenant, command))[0]
     deadline = time.monotonic() + context.settings.command_wait_seconds
     while time.monotonic() < deadline:
         outcome = await readmodels.find_outcome(context.service.database, command_id)

@@ -112,7 +112,7 @@ async def undeploy(caller: Caller, context: Context, slot: str) -> dict[str, Any
 
 async def _send(context: Gateway, command: ModelCommand | RollbackDeployment | UndeployModel) -> None:
     async with context.service.unit() as unit:
-        command_id = (await unit.emit(command))[0]
+        command_id = (await context.send(unit, command.tenant, command))[0]
     await context.outcome_of(command_id)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from services.gateway import readmodels, shapes
 from services.gateway.decide import TERMINAL_PHASES
 from services.gateway.deps import Caller, Context, Gateway, page_size, row_number, unknown_place
+from services.gateway.rates import HeldResponse
 from services.gateway.routes.jobs import row_of
 
 router = APIRouter()
@@ -38,7 +40,10 @@ async def events(
     await row_of(caller, context, job_id)
     if stream or "text/event-stream" in request.headers.get("accept", ""):
         begin = row_number(last_event_id, "ftevent", param="Last-Event-ID") or 0
-        return StreamingResponse(_stream(caller, context, job_id, begin), media_type="text/event-stream")
+        with ExitStack() as held:
+            held.enter_context(context.streams.place(caller.tenant, caller.quotas.streams))
+            events = _stream(caller, context, job_id, begin)
+            return HeldResponse(events, held.pop_all(), media_type="text/event-stream")
     size = page_size(limit)
     before = row_number(after, "ftevent", param="after")
     database = context.service.database
@@ -116,7 +121,7 @@ async def _place(
     """Attempt and step of the checkpoint that a page begins after."""
     if after is None:
         return None, None
-    named = CHECKPOINT_ID.match(after)
+    named = CHECKPOINT_ID.fullmatch(after)
     if named is None or named[1] != job_id:
         raise unknown_place(after)
     attempt, step = int(named[2]), int(named[3])

@@ -2,7 +2,7 @@
 
 from schemas.dataset import FileRole, RowProblem
 
-RULES_VERSION = 3
+RULES_VERSION = 4
 """Rises with every change of a rule, of a normalisation or of the layout: it is part of a version's id."""
 
 FIXES: dict[str, str] = {
@@ -45,12 +45,22 @@ FIXES: dict[str, str] = {
     "preference.one_answer": "give exactly one assistant message as the answer",
     "preference.equal": "give two different answers, or remove the row",
     "template.render": "rewrite the row as the base model's chat template asks",
+    "template.missing": "write the row as prompt and completion: the base model has no chat template",
+    "template.answer": "give the answer weight 0 or a row of its own, or leave out what the template takes away",
+    "template.training": "register the base model with a training template that writes what its own template writes",
+    "template.generation_prompt": "write answers with the reasoning that the prompt opens, train a base model whose "
+    "template asks for answers as it shows them, or use prompt and completion rows",
+    "template.end_of_turn": "train a base model whose template ends an answer with a token that "
+    "generation_config.json names as eos_token_id, or use prompt and completion rows",
     "template.tools": "use a base model whose chat template renders tools, or write tools and calls as text",
     "holdout.tool_call": "end the row with an answer in words: the gate compares text, a call is not compared yet",
     "tokens.over_length": "shorten the row, raise policy.window_tokens or set policy.over_length to truncate",
     "tokens.no_loss_token": "keep at least one assistant token with weight 1 within the window",
     "tokens.weight": "remove weight: the base model's template does not mark each assistant turn by itself",
 }
+
+HARD_RULES = frozenset({"template.generation_prompt", "template.end_of_turn"})
+"""One row that breaks one refuses its file: the model would be asked otherwise than it was trained, or never stop."""
 
 
 class BadRow(Exception):

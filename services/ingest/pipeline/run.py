@@ -20,7 +20,14 @@ from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.screen import Screen
 from services.ingest.pipeline.survey import survey_of
 from services.ingest.pipeline.tally import FileTally
-from services.ingest.pipeline.tokens import Checker, Encoder, load_tokenizer, template_sha256
+from services.ingest.pipeline.tokens import (
+    Checker,
+    Encoder,
+    load_tokenizer,
+    template_sha256,
+    training_template,
+)
+from shared.chat.loading import end_tokens
 
 HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
 
@@ -46,6 +53,8 @@ class Files:
         self._policy = order.spec.policy
         self._findings = findings
         self._tokenizer = load_tokenizer(order.tokenizer)
+        self._training_template = training_template(order.tokenizer)
+        self._ends = end_tokens(order.tokenizer, self._tokenizer)
         _require_template(order, template_sha256(self._tokenizer))
         registered = tuple(read_source(source.name, source.path) for source in order.sources)
         self._survey = survey_of(order, registered, say)
@@ -83,7 +92,7 @@ class Files:
             path = self._order.holdout
             tally.format = format_of_file(path, HOLDOUT, self._policy)
             _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
-            check = Checker(self._tokenizer, is_holdout=True)
+            check = Checker(self._tokenizer, training_template=self._training_template, is_holdout=True)
             examiner = Examiner(tally.role, tally.format, self._policy, self._survey.common, check)
             for _ in self._screen.kept_rows(path, examiner, tally):
                 pass
@@ -143,7 +152,7 @@ class Files:
             file_format,
             self._policy,
             self._survey.common,
-            Checker(self._tokenizer),
+            Checker(self._tokenizer, training_template=self._training_template),
             self._survey.sources,
             encoder,
         )
@@ -164,6 +173,8 @@ class Files:
                 expected=file_format,
                 limit=self._order.window_tokens,
                 over_length=self._policy.over_length,
+                ends=self._ends,
+                training_template=self._training_template,
             )
         except FileRefused as refusal:
             self._findings.refuse(role, refusal)

@@ -10,7 +10,7 @@ from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline.contamination import Hit
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.examine import Accepted
-from services.ingest.pipeline.rules import FileRefused
+from services.ingest.pipeline.rules import HARD_RULES, FileRefused
 from services.ingest.report import MAX_LISTED, Cluster, DroppedGroup, Duplicate, FileReport, Overlap
 from shared.strict_json import cut
 
@@ -38,6 +38,8 @@ class FileTally:
     kept: int = 0
     rules: Counter[str] = field(default_factory=Counter)
     problems: list[RowProblem] = field(default_factory=list)
+    hard: RowProblem | None = None
+    """The first row that breaks a rule no row may break."""
     ignored: Counter[str] = field(default_factory=Counter)
     exact: int = 0
     near: int = 0
@@ -63,6 +65,8 @@ class FileTally:
 
     def reject(self, problem: RowProblem) -> None:
         self.rules[problem.rule] += 1
+        if self.hard is None and problem.rule in HARD_RULES:
+            self.hard = problem
         if len(self.problems) < MAX_LISTED:
             self.problems.append(problem)
 
@@ -164,6 +168,8 @@ def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
         return FileRefused(
             "wrong_format", f"no row of the {name} file has the fields of a known format ({most})"
         )
+    if tally.hard is not None:
+        return _hard_refusal(tally, tally.hard)
     bad = f"{tally.rejected} of {tally.rows} rows of the {name} file are bad ({most})"
     if tally.rejected and (policy.bad_rows == "reject_file" or tally.role == "holdout"):
         return FileRefused("bad_rows", bad)
@@ -177,6 +183,15 @@ def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
             f"{tally.contaminated} rows of the {name} file stand in a benchmark or the holdout",
         )
     return _too_many_dropped(tally, policy) or _nothing_left(tally)
+
+
+def _hard_refusal(tally: FileTally, first: RowProblem) -> FileRefused:
+    count, name = tally.rules[first.rule], tally.role.replace("_", " ")
+    return FileRefused(
+        first.rule,
+        f"line {first.line} of the {name} file, {first.field}: {first.found}; "
+        f"{count} of {tally.rows} rows: {first.fix}",
+    )
 
 
 def _too_many_dropped(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:

@@ -1,29 +1,26 @@
 """Rows as token ids with a loss mask, by the base model's own tokenizer and chat template."""
 
 import hashlib
-import logging
-import re
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.layout import TRAINING_TEMPLATE
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.formats import Example, Turn
 from services.ingest.pipeline.rules import BadRow, FileRefused
+from shared.chat import loading
 from shared.chat.conversation import BadMessage
-from shared.chat.encoding import Marked
+from shared.chat.encoding import EndTokens, Marked
 from shared.chat.rendering import Rendering
 from shared.chat.tokenizer import ChatTokenizer
 
 Tokens = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.uint8]
-
-GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +31,16 @@ class Encoded:
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a local directory; no code of the directory runs and torch is never imported."""
-    # None makes `import torch` fail, so that transformers takes its tokenizers alone.
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-    from transformers import AutoTokenizer
-
-    logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise FileRefused(
-            "tokenizer.unreadable", f"the base model's tokenizer cannot be read: {error}"
-        ) from error
-    if not tokenizer.is_fast:
-        raise FileRefused(
-            "tokenizer.not_fast", "the base model has no tokenizer.json, which masks are made with"
-        )
-    return tokenizer
+        return loading.load_tokenizer(directory)
+    except loading.BadTokenizer as error:
+        raise FileRefused(error.code, str(error)) from error
+
+
+def training_template(directory: Path) -> str | None:
+    """The template that the base model was registered with for training; None: its own is used."""
+    path = directory / TRAINING_TEMPLATE
+    return path.read_text() if path.is_file() else None
 
 
 def template_sha256(tokenizer: Any) -> str:
@@ -64,8 +54,10 @@ def _template(tokenizer: Any) -> str:
 class Checker:
     """Says why a row cannot be tokenised, of rows whose tokens are not kept; None where it can."""
 
-    def __init__(self, tokenizer: Any, *, is_holdout: bool = False) -> None:
-        self._tokenizer = ChatTokenizer(tokenizer)
+    def __init__(
+        self, tokenizer: Any, *, training_template: str | None = None, is_holdout: bool = False
+    ) -> None:
+        self._tokenizer = ChatTokenizer(tokenizer, training_template)
         self._is_holdout = is_holdout
 
     def __call__(self, example: Example) -> BadRow | None:
@@ -82,14 +74,18 @@ class Checker:
         """Raises BadMessage. Preference rows and text are no tokens of any method."""
         texts = {turn.role: turn.content for turn in example.turns}
         if example.conversation is not None:
-            self._tokenizer.marked(example.conversation)
+            whole = example.conversation
+            self._tokenizer.marked(whole.last_alone() if self._is_holdout else whole)
         elif texts.keys() == {"prompt", "completion"}:
             self._tokenizer.opening(texts["prompt"])
             self._tokenizer.completion(texts["completion"])
 
 
 class Encoder:
-    """Encodes rows of one format for windows of `limit` tokens. Raises FileRefused where it cannot."""
+    """Encodes rows of one format for windows of `limit` tokens. Raises FileRefused where it cannot.
+
+    ends: ids of the tokens that the model stops at when it is served.
+    """
 
     def __init__(
         self,
@@ -98,15 +94,18 @@ class Encoder:
         expected: DatasetFormat,
         limit: int,
         over_length: Literal["reject", "truncate"],
+        ends: frozenset[int],
+        training_template: str | None = None,
     ) -> None:
         self._format = expected
+        self._ends = EndTokens(tokenizer, ends)
         self._limit = limit
         self._truncates = over_length == "truncate"
-        self._chat_tokenizer = ChatTokenizer(tokenizer)
+        self._chat_tokenizer = ChatTokenizer(tokenizer, training_template)
         longest = max(len(token.encode()) for token in tokenizer.get_vocab())
         self._max_bytes = limit * longest
         if expected is DatasetFormat.CHAT:
-            require_marker(_template(tokenizer))
+            require_template(_template(tokenizer))
         elif tokenizer.eos_token_id is None:
             raise FileRefused(
                 "tokenizer.no_eos", "the tokenizer has no end-of-text token to end a completion with"
@@ -122,7 +121,7 @@ class Encoder:
         good = [row for row in rendered if isinstance(row, Rendering)]
         marked = iter(self._chat_tokenizer.encoder.conversations(good))
         return [
-            row if isinstance(row, BadRow) else _weighted(next(marked), example.turns)
+            row if isinstance(row, BadRow) else self._targets(row, next(marked), example)
             for row, example in zip(rendered, examples, strict=True)
         ]
 
@@ -130,9 +129,24 @@ class Encoder:
         assert example.conversation is not None, "a chat row has a conversation"
         try:
             rendering = self._chat_tokenizer.renderer.render(example.conversation)
+            if problem := self._bytes_problem(rendering.text):
+                return problem
+            rendering = self._chat_tokenizer.renderer.with_boundary(example.conversation, rendering)
         except BadMessage as error:
             return _bad_row(error)
-        return self._bytes_problem(rendering.text) or without_tail(rendering, self._max_bytes)
+        return without_tail(rendering, self._max_bytes)
+
+    def _targets(
+        self, rendering: Rendering, marked: Marked | BadMessage, example: Example
+    ) -> Encoded | BadRow:
+        if isinstance(marked, BadMessage):
+            return _bad_row(marked)
+        last = example.turns[-1]
+        is_whole = len(rendering.text) < self._max_bytes
+        if is_whole and last.is_trained and (problem := self._ends.problem(marked, last.field)):
+            return _bad_row(problem)
+        row = _encoded(marked)
+        return row if rendering.is_derived else weighted(row, example.turns)
 
     def _prompt_completion(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
         """Prompt and completion apart, as at inference; the prompt has the tokenizer's start, not its end."""
@@ -155,10 +169,6 @@ class Encoder:
 
     def _within_limit(self, row: Encoded) -> Encoded | BadRow:
         return within_limit(row, limit=self._limit, truncates=self._truncates)
-
-
-def _weighted(marked: Marked | BadMessage, turns: tuple[Turn, ...]) -> Encoded | BadRow:
-    return _bad_row(marked) if isinstance(marked, BadMessage) else weighted(_encoded(marked), turns)
 
 
 def _completed(prompt: list[int] | BadMessage, completion: list[int] | BadMessage) -> Encoded | BadRow:
@@ -185,7 +195,10 @@ def without_tail(rendering: Rendering, max_characters: int) -> Rendering:
         (start, min(end, max_characters)) for start, end in rendering.answers if start < max_characters
     )
     guarded = None if rendering.guarded is None else rendering.guarded[:max_characters]
-    return Rendering(rendering.text[:max_characters], answers, guarded)
+    boundary = rendering.boundary
+    kept = None if boundary is None or boundary >= max_characters else boundary
+    text = rendering.text[:max_characters]
+    return replace(rendering, text=text, answers=answers, guarded=guarded, boundary=kept)
 
 
 def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadRow:
@@ -217,14 +230,8 @@ def weighted(row: Encoded, turns: tuple[Turn, ...]) -> Encoded | BadRow:
     return Encoded(row.tokens, mask)
 
 
-def require_marker(template: str) -> None:
+def require_template(template: str) -> None:
     if not template:
         raise FileRefused(
             "template.missing", "the base model has no chat template: use prompt and completion rows with it"
-        )
-    if not GENERATION_MARKER.search(template):
-        raise FileRefused(
-            "template.no_generation_marker",
-            "the base model's chat template has no {% generation %} block, so no token can be marked as an "
-            "answer: register the base model with a training template, or use prompt and completion rows",
         )

@@ -2,12 +2,12 @@
 
 <nodes>/<attempt name>/spec.json     what was asked for, written once
                        stopped       nothing may start here any more
-                       forgotten     the end is stored; only logs and exit codes are left
                        <index>/pid        "<pid> <start time>", written by the node itself, once
                                exit       exit code of its runner
                                notice     when it will be ended
                                runner.log
                                work/      the runner's own
+<nodes>/forgotten/<day>/<attempt name>   its end is stored: logs, exit codes, and the mark that the name is used up
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -35,8 +35,9 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from services.provisioner.model import node_id
+from shared.clock import utc_now
 from shared.environment import inherited
-from shared.processes import Identity, kill_marked, marked
+from shared.processes import Identity, kill_all, kill_marked, marked
 
 POLL_SECONDS = 0.2
 RESYNC_POLLS = 25
@@ -62,9 +63,11 @@ class LocalBackend:
 
     caps = Caps(gang="barrier", notice="push")
 
-    def __init__(self, nodes_dir: Path, *, runner_env_file: Path) -> None:
+    def __init__(self, nodes_dir: Path, *, runner_env_file: Path, logs_retention: timedelta) -> None:
         self._nodes_dir = nodes_dir
+        self._forgotten = nodes_dir / "forgotten"
         self._runner_env_file = runner_env_file
+        self._logs_retention = logs_retention
         self._children: set[int] = set()
 
     async def create(self, spec: AttemptSpec) -> None:
@@ -91,13 +94,15 @@ class LocalBackend:
         await asyncio.to_thread(self._notify, self._folder(name) / str(index), deadline)
 
     async def end(self, name: str, index: int) -> None:
-        mark = _mark(name, index)
-        if left := await asyncio.to_thread(kill_marked, mark, timeout_seconds=KILL_SECONDS):
+        identity = _identity(self._folder(name) / str(index))
+        if left := await asyncio.to_thread(_kill, identity, _mark(name, index)):
             raise EngineFailed(f"node {node_id(name, index)}: processes {left} survive SIGKILL")
 
     async def stop(self, name: str, grace_seconds: float) -> None:
         root = self._folder(name)
-        root.mkdir(parents=True, exist_ok=True)
+        if self._is_forgotten(name) and not root.exists():
+            return
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
         (root / "stopped").touch()
         if grace_seconds > 0:
             await self._ask_to_end(root, grace_seconds)
@@ -105,7 +110,7 @@ class LocalBackend:
             await self.end(name, index)
 
     async def forget(self, name: str) -> None:
-        await asyncio.to_thread(_forget, self._folder(name))
+        await asyncio.to_thread(self._forget, self._folder(name))
 
     def _folder(self, name: str) -> Path:
         if not is_dns_label(name):
@@ -114,13 +119,32 @@ class LocalBackend:
 
     def _create(self, spec: AttemptSpec) -> None:
         root = self._folder(spec.name)
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _claim(root, spec)
+        self._claim(root, spec)
         for index in range(spec.nodes):
             node = root / str(index)
             node.mkdir(exist_ok=True, mode=0o700)
             if not (node / "pid").exists() and not any(marked(_mark(spec.name, index))):
                 self._spawn(node, spec, index)
+
+    def _claim(self, root: Path, spec: AttemptSpec) -> None:
+        """Write the specification once; if it is there already it must be the same, and the name not used up."""
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = root / "spec.json"
+        draft = _draft(path)
+        draft.write_text(json.dumps({"digest": spec.digest, **asdict(spec)}))
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            digest = json.loads(path.read_text())["digest"]
+            if digest != spec.digest:
+                raise SpecConflict(
+                    f"{spec.name} exists with spec {digest}, asked for {spec.digest}"
+                ) from None
+        finally:
+            draft.unlink()
+        # Last: a folder that is moved away from here on takes the nodes that would start in it along.
+        if (root / "stopped").exists() or self._is_forgotten(spec.name):
+            raise SpecConflict(f"{spec.name} was stopped; a new attempt needs a new name")
 
     def _spawn(self, node: Path, spec: AttemptSpec, index: int) -> None:
         argv = ["/bin/sh", "-c", WRAPPER, "node", str(node), *spec.argv]
@@ -156,13 +180,38 @@ class LocalBackend:
     def _list_owned(self) -> Iterator[Observation]:
         self._reap()
         for root in sorted(self._nodes_dir.glob("a-*")):
-            if not (root / "forgotten").exists() and (found := self._observe(root)):
-                yield found
+            if observation := self._observe(root):
+                yield observation
 
     def _observe(self, root: Path) -> Observation | None:
         if not root.is_dir():
             return None
         return Observation(root.name, tuple(_member(root / str(index), index) for index in _indices(root)))
+
+    def _is_forgotten(self, name: str) -> bool:
+        return any((day / name).exists() for day in self._days())
+
+    def _days(self) -> list[Path]:
+        return list(self._forgotten.iterdir()) if self._forgotten.exists() else []
+
+    def _forget(self, root: Path) -> None:
+        """Free the disk; keep what explains the end, out of the way of whoever looks at what is there."""
+        for index in _indices(root):
+            shutil.rmtree(root / str(index) / "work", ignore_errors=True)
+        if self._is_forgotten(root.name):
+            shutil.rmtree(root, ignore_errors=True)
+        else:
+            today = self._forgotten / utc_now().date().isoformat()
+            today.mkdir(parents=True, exist_ok=True, mode=0o700)
+            root.rename(today / root.name)
+        self._remove_old_days()
+
+    def _remove_old_days(self) -> None:
+        """No message is so old that it could ask for one of these names again."""
+        oldest = (utc_now() - self._logs_retention).date()
+        for day in self._days():
+            if date.fromisoformat(day.name) < oldest:
+                shutil.rmtree(day, ignore_errors=True)
 
     def _reap(self) -> None:
         """A child that ended stays a zombie until its parent asks; after a restart init asks."""
@@ -202,25 +251,15 @@ def parse_env(text: str, *, source: str) -> dict[str, str]:
     return found
 
 
+def _kill(identity: Identity | None, mark: str) -> list[int]:
+    """Pids of those that would not go. The session first: the mark is sought in what every process began with."""
+    if identity is not None:
+        kill_all(identity.session, timeout_seconds=KILL_SECONDS)
+    return kill_marked(mark, timeout_seconds=KILL_SECONDS)
+
+
 def _mark(name: str, index: int) -> str:
     return f"RUNNER_NODE_ID={node_id(name, index)}"
-
-
-def _claim(root: Path, spec: AttemptSpec) -> None:
-    """Write the specification once; found again it must be the same, and not stopped."""
-    path = root / "spec.json"
-    draft = _draft(path)
-    draft.write_text(json.dumps({"digest": spec.digest, **asdict(spec)}))
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        found = json.loads(path.read_text())["digest"]
-        if found != spec.digest:
-            raise SpecConflict(f"{spec.name} exists with spec {found}, asked for {spec.digest}") from None
-    finally:
-        draft.unlink()
-    if (root / "stopped").exists():
-        raise SpecConflict(f"{spec.name} was stopped; a new attempt needs a new name")
 
 
 def _indices(root: Path) -> range:
@@ -266,10 +305,3 @@ def _write(path: Path, text: str) -> None:
 def _draft(path: Path) -> Path:
     """A name beside `path` that no other writer takes, in another thread or process."""
     return path.with_name(f".{path.name}.{uuid4().hex}")
-
-
-def _forget(root: Path) -> None:
-    """Free the disk; keep what explains the end, and the marks that keep the name from being used again."""
-    for index in _indices(root):
-        shutil.rmtree(root / str(index) / "work", ignore_errors=True)
-    (root / "forgotten").touch()

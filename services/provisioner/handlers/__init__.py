@@ -53,4 +53,4 @@ def _register_engine(service: Service, engine: Engine) -> None:
     service.on_task(NotifyNode, work=engine.notify, done=nothing, failed=engine.again, concurrency=PARALLEL)
     service.on_task(EndNode, work=engine.end, done=nothing, failed=engine.again, concurrency=PARALLEL)
     service.every(RESYNC, engine.follow)
-    service.every(SWEEP, engine.sweep)
+    service.every(SWEEP, engine.sweep, singleton=True)

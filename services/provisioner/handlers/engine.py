@@ -22,7 +22,6 @@ from services.provisioner.handlers.apply import (
     apply,
 )
 from services.provisioner.model import Attempt
-from shared.clock import utc_now
 from shared.errors import Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -43,10 +42,10 @@ class Engine:
     async def create(self, task: CreateNodes) -> bool:
         """Whether the engine has nodes of the attempt. One that is stopped meanwhile is never created."""
         async with self.service.unit() as unit:
-            attempt = await _get(unit, task)
+            attempt, now = await _get(unit, task), unit.now
         if not decide.is_wanted(attempt):
             return await self.backend.observe(task.name) is not None
-        if utc_now() > task.start_deadline:
+        if now > task.start_deadline:
             raise Rejected(f"{task.name} was not created by its start deadline {task.start_deadline}")
         failpoint("provider.create.before")
         try:

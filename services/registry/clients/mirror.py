@@ -9,16 +9,22 @@ from tempfile import mkdtemp
 
 from schemas import layout
 from schemas.artefacts import BaseModelManifest, FileEntry, files_digest
+from schemas.capabilities import BaseCapabilities
+from schemas.layout import TRAINING_TEMPLATE
 from schemas.model import DirectorySource, HubSource
+from services.registry.clients.folders import Limits, require_bounded, require_importable
+from services.registry.clients.inspection import Inspector, inspect
 from services.registry.clients.sources import Hub
+from services.registry.clients.templates import require_same_text
 from services.registry.clients.weights import read_header
 from services.registry.decide import base_models
 from services.registry.decide.base_models import BadBaseModel
-from services.registry.decide.weights import BASE_DTYPES
+from services.registry.decide.capabilities import capabilities
+from services.registry.decide.weights import BASE_DTYPES, Tensor
 from shared.errors import CorruptObject
 from shared.storage.objects import ObjectStore, get_manifest, put_manifest, sha256_of
 
-MAX_JSON_BYTES = 64 * 1024 * 1024
+MAX_READ_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -28,35 +34,66 @@ class Mirrored:
     manifest: BaseModelManifest
     source: str
     """Where this registration came from; the manifest keeps where the first one did."""
-    shapes: Mapping[str, tuple[int, ...]]
+    tensors: tuple[Tensor, ...]
+    capabilities: BaseCapabilities
+    """As they are found now; the manifest keeps what was found at the first registration."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {tensor.name: tensor.shape for tensor in self.tensors}
 
 
 class BaseModelMirror:
-    def __init__(self, objects: ObjectStore, hub: Hub, *, scratch: Path) -> None:
+    def __init__(
+        self, objects: ObjectStore, hub: Hub, *, scratch: Path, limits: Limits, inspect: Inspector = inspect
+    ) -> None:
         self._objects = objects
         self._hub = hub
         self._scratch = scratch
+        self._limits = limits
+        self._inspect = inspect
 
-    async def mirror(self, name: str, source: DirectorySource | HubSource) -> Mirrored:
-        """Raises BadBaseModel, BadWeights, or an error of the store or the hub."""
+    async def mirror(
+        self, name: str, source: DirectorySource | HubSource, training_template: str | None = None
+    ) -> Mirrored:
+        """Raises BadBaseModel, BadWeights, NoVerdict, or an error of the store or the hub."""
         if isinstance(source, DirectorySource):
-            return await self._mirror_directory(Path(source.path), name, source.kind)
+            await asyncio.to_thread(require_importable, Path(source.path), self._limits)
+            if training_template is None:
+                return await self._mirror_directory(Path(source.path), name, source.kind)
         self._scratch.mkdir(parents=True, exist_ok=True)
         into = Path(mkdtemp(dir=self._scratch, prefix="base-"))
         try:
-            await asyncio.to_thread(self._hub.download, source.repository, source.commit, into)
-            return await self._mirror_directory(into, name, f"hub:{source.repository}@{source.commit}")
+            origin = await asyncio.to_thread(self._gather, source, into)
+            if training_template is not None:
+                _add_training_template(into, training_template)
+            return await self._mirror_directory(into, name, origin)
         finally:
             await asyncio.to_thread(shutil.rmtree, into)
 
+    def _gather(self, source: DirectorySource | HubSource, into: Path) -> str:
+        """The model's files in a directory of ours; where they came from."""
+        if isinstance(source, DirectorySource):
+            _link_files(Path(source.path), into)
+            return source.kind
+        origin = f"hub:{source.repository}@{source.commit}"
+        require_bounded(origin, self._hub.sizes(source.repository, source.commit), self._limits)
+        self._hub.download(source.repository, source.commit, into)
+        require_importable(into, self._limits)
+        return origin
+
     async def _mirror_directory(self, directory: Path, name: str, source: str) -> Mirrored:
-        manifest, shapes = await asyncio.to_thread(describe, directory, name, source)
+        manifest, tensors = await asyncio.to_thread(describe, directory, name, source)
+        if manifest.training_template_sha256 is not None:
+            await require_same_text(directory)
+        abilities = capabilities(await self._inspect(directory), tensors)
+        manifest = manifest.model_copy(update={"capabilities": abilities})
         base_sha = files_digest(manifest.files)
         for file in manifest.files:
             key = layout.base_model(base_sha, layout.file(file.path))
             await self._objects.put_file(key, directory / file.path, sha256=file.sha256)
         manifest, manifest_sha256 = await self._seal(base_sha, manifest)
-        return Mirrored(base_sha, manifest_sha256, manifest, source, shapes)
+        return Mirrored(base_sha, manifest_sha256, manifest, source, tensors, abilities)
 
     async def _seal(self, base_sha: str, manifest: BaseModelManifest) -> tuple[BaseModelManifest, str]:
         """Write the manifest, or take the one that the same files were given under another name."""
@@ -69,39 +106,59 @@ class BaseModelMirror:
         return manifest, await put_manifest(self._objects, key, manifest)
 
 
-def describe(directory: Path, name: str, source: str) -> tuple[BaseModelManifest, dict[str, tuple[int, ...]]]:
-    """Check a model's directory; its manifest and the shape of each tensor. Reads every byte.
+def describe(directory: Path, name: str, source: str) -> tuple[BaseModelManifest, tuple[Tensor, ...]]:
+    """Check a model's directory; its manifest and the tensors of its files. Reads every byte.
 
     Raises: BadBaseModel, BadWeights.
     """
-    if not directory.is_dir():
-        raise BadBaseModel(f"{directory}: no such directory on the registry's machine")
     chosen = base_models.choose_files([path.name for path in directory.iterdir() if path.is_file()])
     configs = {file: _checked_json(directory, file) for file in chosen if file.endswith("config.json")}
-    shapes = _shapes(directory, chosen)
+    tensors = _tensors(directory, chosen)
     template = directory / base_models.TEMPLATE
     manifest = BaseModelManifest(
         name=name,
         source=source,
         files=tuple(_entry(directory / file) for file in chosen),
         template_sha256=base_models.template_sha256(
-            template.read_bytes() if template.is_file() else None,
+            _bounded_bytes(template) if template.is_file() else None,
             configs.get(base_models.TOKENIZER_CONFIG, {}),
         ),
         context_tokens=base_models.context_tokens(configs[base_models.CONFIG]),
-        num_parameters=sum(_numel(shape) for shape in shapes.values()),
+        num_parameters=sum(tensor.numel for tensor in tensors),
+        training_template_sha256=base_models.training_sha256(
+            _bounded_bytes(directory / TRAINING_TEMPLATE) if TRAINING_TEMPLATE in chosen else None
+        ),
     )
-    return manifest, shapes
+    return manifest, tensors
+
+
+def _link_files(directory: Path, into: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_file():
+            (into / path.name).symlink_to(path.resolve())
+
+
+def _add_training_template(directory: Path, text: str) -> None:
+    path = directory / TRAINING_TEMPLATE
+    if path.exists():
+        raise BadBaseModel(
+            f"{TRAINING_TEMPLATE}: the model has one of its own, expected no other to be given"
+        )
+    path.write_text(text)
 
 
 def _checked_json(directory: Path, name: str) -> Mapping[str, object]:
-    path = directory / name
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise BadBaseModel(f"{name}: {path.stat().st_size} bytes, expected at most {MAX_JSON_BYTES}")
-    return base_models.require_no_code(name, path.read_bytes())
+    return base_models.require_no_code(name, _bounded_bytes(directory / name))
 
 
-def _shapes(directory: Path, chosen: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def _bounded_bytes(path: Path) -> bytes:
+    """Of a file that is read as a whole."""
+    if (size := path.stat().st_size) > MAX_READ_BYTES:
+        raise BadBaseModel(f"{path.name}: found {size} bytes, expected at most {MAX_READ_BYTES}")
+    return path.read_bytes()
+
+
+def _tensors(directory: Path, chosen: tuple[str, ...]) -> tuple[Tensor, ...]:
     shards = {
         name: read_header(directory / name, dtypes=BASE_DTYPES)
         for name in chosen
@@ -109,15 +166,8 @@ def _shapes(directory: Path, chosen: tuple[str, ...]) -> dict[str, tuple[int, ..
     }
     if base_models.INDEX in chosen:
         names = {file: frozenset(tensor.name for tensor in tensors) for file, tensors in shards.items()}
-        base_models.require_index((directory / base_models.INDEX).read_bytes(), names)
-    return {tensor.name: tensor.shape for tensors in shards.values() for tensor in tensors}
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+        base_models.require_index(_bounded_bytes(directory / base_models.INDEX), names)
+    return tuple(tensor for tensors in shards.values() for tensor in tensors)
 
 
 def _entry(path: Path) -> FileEntry:

@@ -65,7 +65,7 @@ def require_tensors(tensors: Sequence[Tensor], *, rank: int, base: Shapes) -> No
     """Raises BadAdapter unless every tensor is half of a pair that fits a weight of the base model."""
     pairs: dict[str, dict[str, Tensor]] = {}
     for tensor in tensors:
-        match = _NAME.match(tensor.name)
+        match = _NAME.fullmatch(tensor.name)
         if match is None:
             raise BadAdapter(f"tensor {tensor.name!r}: expected base_model.model.<module>.lora_A|B.weight")
         pairs.setdefault(match["module"], {})[match["side"]] = tensor

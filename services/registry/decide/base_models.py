@@ -8,9 +8,11 @@ from pathlib import PurePath
 from typing import Any
 
 from schemas.base import Message
-from schemas.model import AdaptersStale, BaseModelRegistered
+from schemas.layout import TRAINING_TEMPLATE
+from schemas.model import NO_TEMPLATE_SHA256, AdaptersStale, BaseModelRegistered
 from services.registry.decide import slots
-from services.registry.model import BaseModel, Slot, Version
+from services.registry.model import BaseModel, Slot
+from shared.chat.rendering import is_marked
 from shared.errors import Rejected
 
 CONFIG = "config.json"
@@ -85,11 +87,28 @@ def context_tokens(config: Mapping[str, Any]) -> int:
 
 
 def template_sha256(template: bytes | None, tokenizer_config: Mapping[str, Any]) -> str:
-    """sha256 of the chat template's text. Raises BadBaseModel where there is none."""
+    """sha256 of the chat template's text; NO_TEMPLATE_SHA256 where there is none. Raises BadBaseModel."""
+    if template is None and tokenizer_config.get("chat_template") is None:
+        return NO_TEMPLATE_SHA256
     text = template if template is not None else _configured_template(tokenizer_config)
     if not text.strip():
         raise BadBaseModel(f"{TEMPLATE}: the chat template is empty")
     return hashlib.sha256(text).hexdigest()
+
+
+def training_sha256(template: bytes | None) -> str | None:
+    """sha256 of the training template's text, where there is one. Raises BadBaseModel where it marks nothing."""
+    if template is None:
+        return None
+    try:
+        text = template.decode()
+    except UnicodeDecodeError as error:
+        raise BadBaseModel(f"{TRAINING_TEMPLATE}: expected UTF-8, {error}") from error
+    if not is_marked(text):
+        raise BadBaseModel(
+            f"{TRAINING_TEMPLATE}: no {{% generation %}} block, expected one around what the assistant says"
+        )
+    return hashlib.sha256(template).hexdigest()
 
 
 def _configured_template(tokenizer_config: Mapping[str, Any]) -> bytes:
@@ -131,21 +150,14 @@ class Registration:
     slots: tuple[Slot, ...] = ()
 
 
-def register(
-    new: BaseModel, previous: BaseModel | None, *, dependants: Sequence[Version], serving: Sequence[Slot]
-) -> Registration:
+def register(new: BaseModel, previous: BaseModel | None, *, serving: Sequence[Slot]) -> Registration:
     """The name points to `new` from now on.
 
-    dependants: versions of that name on the previous files; serving: the slots that serve one of them.
+    serving: the slots that serve a version on the previous files.
     """
     if previous is None or previous.base_sha == new.base_sha:
         return Registration((_registered(new),))
-    stale = AdaptersStale(
-        base_model=new.name,
-        stale_sha=previous.base_sha,
-        new_sha=new.base_sha,
-        model_ids=tuple(version.model_id for version in dependants),
-    )
+    stale = AdaptersStale(base_model=new.name, stale_sha=previous.base_sha, new_sha=new.base_sha)
     reason = f"base model {new.name} changed from {previous.base_sha[:12]} to {new.base_sha[:12]}"
     withdrawals = [slots.withdraw(slot, reason=reason) for slot in serving]
     facts = (event for withdrawal in withdrawals for event in withdrawal.events)
@@ -163,4 +175,6 @@ def _registered(base: BaseModel) -> BaseModelRegistered:
         template_sha256=base.template_sha256,
         context_tokens=base.context_tokens,
         num_parameters=base.num_parameters,
+        training_template_sha256=base.training_template_sha256,
+        capabilities=base.capabilities,
     )

@@ -30,8 +30,13 @@ class Decision:
     events: tuple[Message, ...] = ()
 
 
-def register(artefact: Artefact, *, digest: str, cancelled: bool) -> Decision:
-    """A verified copy of the artefact is at `models/<digest>`."""
+def register(
+    artefact: Artefact, *, digest: str, cancelled: bool, training_template_sha256: str | None = None
+) -> Decision:
+    """A verified copy of the artefact is at `models/<digest>`.
+
+    training_template_sha256: of its base model.
+    """
     version = Version(
         model_id=model_id(artefact.job_id, digest),
         tenant=artefact.tenant,
@@ -49,7 +54,7 @@ def register(artefact: Artefact, *, digest: str, cancelled: bool) -> Decision:
         # Who cancelled a job did not ask for its model to be served.
         auto_deploy=artefact.auto_deploy and not cancelled,
     )
-    return Decision(version, events=(_registered(version),))
+    return Decision(version, events=(_registered(version, training_template_sha256),))
 
 
 def refuse_artefact(artefact: Artefact, *, reason: str) -> PromotionRefused:
@@ -247,7 +252,7 @@ def _name(version: Version) -> str:
     return f"model {version.full_name} ({version.model_id})"
 
 
-def _registered(version: Version) -> ModelRegistered:
+def _registered(version: Version, training_template_sha256: str | None) -> ModelRegistered:
     return ModelRegistered(
         model_id=version.model_id,
         tenant=version.tenant,
@@ -262,6 +267,7 @@ def _registered(version: Version) -> ModelRegistered:
         config_hash=version.config_hash,
         template_sha256=version.template_sha256,
         bundle=version.bundle,
+        training_template_sha256=training_template_sha256,
     )
 
 

@@ -19,6 +19,7 @@ class ImportBaseModel(Task):
     command_id: str
     name: str
     source: DirectorySource | HubSource
+    training_template: str | None = None
 
     @property
     def key(self) -> str:
@@ -27,18 +28,23 @@ class ImportBaseModel(Task):
 
 def register(service: Service, mirror: BaseModelMirror, *, attempts: int) -> None:
     async def work(task: ImportBaseModel) -> Mirrored:
-        return await mirror.mirror(task.name, task.source)
+        return await mirror.mirror(task.name, task.source, task.training_template)
 
     service.on(RegisterBaseModel, asked)
     service.on_task(ImportBaseModel, work=work, done=imported, failed=not_imported, attempts=attempts)
 
 
 async def asked(command: RegisterBaseModel, unit: Unit) -> None:
-    if not NAME.match(command.name):
+    if not NAME.fullmatch(command.name):
         raise Refused("bad_name", f"name {command.name!r}: expected {NAME.pattern}", param="name")
     assert unit.envelope is not None
     await unit.start_task(
-        ImportBaseModel(command_id=unit.envelope.id, name=command.name, source=command.source)
+        ImportBaseModel(
+            command_id=unit.envelope.id,
+            name=command.name,
+            source=command.source,
+            training_template=command.training_template,
+        )
     )
 
 
@@ -47,7 +53,7 @@ async def imported(task: ImportBaseModel, mirrored: Mirrored, unit: Unit) -> Non
     previous = await store.find_base_model_for_update(unit.conn, task.name)
     dependants = await store.versions_on_base(unit.conn, previous.name, previous.base_sha) if previous else []
     serving = await store.slots_serving(unit.conn, [version.model_id for version in dependants])
-    registration = base_models.register(base, previous, dependants=dependants, serving=serving)
+    registration = base_models.register(base, previous, serving=serving)
     await store.save_base_model(unit.conn, base, mirrored.shapes, now=unit.now)
     for slot in registration.slots:
         await store.save_slot(unit.conn, slot)
@@ -77,4 +83,6 @@ def _base_model(name: str, mirrored: Mirrored) -> BaseModel:
         template_sha256=manifest.template_sha256,
         context_tokens=manifest.context_tokens,
         num_parameters=manifest.num_parameters,
+        training_template_sha256=manifest.training_template_sha256,
+        capabilities=mirrored.capabilities,
     )

@@ -28,7 +28,7 @@ def register(service: Service) -> None:
 
 
 async def deploy(command: DeployModel, unit: Unit) -> None:
-    if not SLOT_NAME.match(command.slot):
+    if not SLOT_NAME.fullmatch(command.slot):
         raise Refused("bad_name", f"slot {command.slot!r}: expected {SLOT_NAME.pattern}", param="slot")
     version = await of_tenant(unit, command.tenant, command.model_id)
     base = await store.find_base_model(unit.conn, version.base_model)

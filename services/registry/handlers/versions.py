@@ -1,8 +1,9 @@
 """A trained artefact becomes a version, the gate's verdict moves it, people promote and archive it."""
 
+from schemas.base import Delayed
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.job import Artefact, JobCancelled, JobEvaluating
-from schemas.model import ArchiveModel, DeleteModel, ExportModel, PromoteModel
+from schemas.model import ArchiveModel, DeleteModel, ExportModel, PromoteModel, RegisterArtefact
 from services.registry import store
 from services.registry.clients import ArtefactCopies
 from services.registry.decide import versions
@@ -20,7 +21,7 @@ class CopyArtefact(Task):
 
     @property
     def key(self) -> str:
-        return self.artefact.job_id
+        return f"{self.artefact.job_id}/cancelled" if self.cancelled else self.artefact.job_id
 
 
 def register(service: Service, copies: ArtefactCopies, *, attempts: int) -> None:
@@ -31,7 +32,10 @@ def register(service: Service, copies: ArtefactCopies, *, attempts: int) -> None
 
     service.on(JobEvaluating, evaluating)
     service.on(JobCancelled, cancelled)
-    service.on_task(CopyArtefact, work=work, done=copied, failed=not_copied, attempts=attempts)
+    service.on(RegisterArtefact, register_artefact)
+    service.on_task(
+        CopyArtefact, work=work, done=copied, failed=not_copied, attempts=attempts, waits=copy_waits
+    )
     service.on(EvalPassed, passed)
     service.on(EvalFailed, gate_failed)
     service.on(EvalInconclusive, inconclusive)
@@ -46,19 +50,45 @@ async def evaluating(event: JobEvaluating, unit: Unit) -> None:
 
 
 async def cancelled(event: JobCancelled, unit: Unit) -> None:
+    """Also of a job whose model is copied, registered or in the gate already."""
+    await store.stop_auto_deploy(unit.conn, event.job_id)
     if event.artefact is not None:
         await unit.start_task(CopyArtefact(artefact=event.artefact, cancelled=True))
 
 
+async def register_artefact(command: RegisterArtefact, unit: Unit) -> None:
+    """An operator repaired what the copy failed by. The version is a job's like any other, in `dev`."""
+    refused = await store.find_refused_artefact(unit.conn, command.job_id, command.tenant)
+    if refused is None:
+        message = f"tenant {command.tenant} has no job {command.job_id} whose artefact could not be copied"
+        raise Refused("no_refused_artefact", message, param="job_id")
+    await unit.start_task(CopyArtefact.model_validate(refused))
+
+
 async def copied(task: CopyArtefact, digest: str, unit: Unit) -> None:
-    decision = versions.register(task.artefact, digest=digest, cancelled=task.cancelled)
+    decision = versions.register(
+        task.artefact,
+        digest=digest,
+        cancelled=task.cancelled,
+        training_template_sha256=await store.find_training_template(unit.conn, task.artefact.base_sha),
+    )
     if await store.add_version(unit.conn, decision.version, now=unit.now):
         await unit.emit(*decision.events)
+    elif task.cancelled:
+        await store.stop_auto_deploy(unit.conn, task.artefact.job_id)
+    await store.forget_refused_artefact(unit.conn, task.artefact.job_id)
     await unit.release(f"model:{decision.version.model_id}")
+
+
+async def copy_waits(task: CopyArtefact, waiting_for: str, unit: Unit) -> None:
+    about = task.artefact
+    await unit.emit(Delayed(subject_id=about.job_id, tenant=about.tenant, waiting_for=waiting_for))
 
 
 async def not_copied(task: CopyArtefact, error: Exception, unit: Unit) -> None:
     said = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
+    about = task.artefact
+    await store.save_refused_artefact(unit.conn, about.job_id, about.tenant, task.model_dump(mode="json"))
     await unit.emit(versions.refuse_artefact(task.artefact, reason=f"{type(error).__name__}: {said}"))
 
 

@@ -11,6 +11,8 @@ from services.scheduler.model import Dataset, DatasetState, Job, JobState, Plan
 
 MAX_LONG_ANSWERS = 0.1
 """Share of a holdout's items that a model may be unable to answer for want of tokens."""
+NOT_VALIDATED = "dataset_infra"
+"""Code of a dataset of which nothing is known: ingest could not validate it."""
 STALE_BASE = "stale_base"
 """Code of what names files that its base model's name does not point to."""
 
@@ -23,7 +25,10 @@ def dataset_ready(job: Job, view: View) -> Decision | None:
 
 
 def dataset_unusable(job: Job, view: View) -> Decision | None:
-    """validating -> failed(user): refused, rejected, deleted, or not this job's dataset at all."""
+    """validating -> failed(user): refused, rejected, deleted, or not this job's dataset at all.
+
+    Where ingest could not tell, it is failed(infra).
+    """
     dataset = job.dataset
     if dataset is None:
         return None
@@ -32,7 +37,8 @@ def dataset_unusable(job: Job, view: View) -> Decision | None:
     if dataset.state in (DatasetState.ACCEPTED, DatasetState.READY):
         return None
     code = dataset.code or f"dataset_{dataset.state}"
-    return fail(job, FailureClass.USER, code, dataset.message, param="training_file")
+    failure_class = FailureClass.INFRA if code == NOT_VALIDATED else FailureClass.USER
+    return fail(job, failure_class, code, dataset.message, param="training_file")
 
 
 def dataset_deleted(job: Job, view: View) -> Decision | None:
@@ -69,7 +75,12 @@ def plan_of(spec: JobSpec, dataset: Dataset) -> Plan:
     """Resolve the recipe on the dataset's numbers, which gives the job its identity."""
     assert dataset.ref is not None, f"dataset {dataset.dataset_id} is {dataset.state} without a version"
     assert dataset.counts is not None, f"dataset {dataset.dataset_id} is {dataset.state} without counts"
-    recipe = resolve_recipe(spec.recipe, rows=dataset.counts.rows, windows=dataset.counts.windows)
+    recipe = resolve_recipe(
+        spec.recipe,
+        rows=dataset.counts.rows,
+        windows=dataset.counts.windows,
+        num_devices=spec.resources.num_devices,
+    )
     resolved = spec.model_copy(update={"recipe": recipe})
     return Plan(
         spec=resolved,

@@ -5,7 +5,7 @@ from schemas.job import JobEvaluating, JobRunning, JobScheduled, StopReason
 from services.scheduler.decide.admission import job_queued
 from services.scheduler.decide.decision import Decision, StartOverdue, Timer, View
 from services.scheduler.decide.ending import artefact_fields, requeue_or_fail
-from services.scheduler.decide.stop import ask_to_stop
+from services.scheduler.decide.stop import ask_to_stop, settle_by, settle_timer
 from services.scheduler.model import Attempt, Evaluation, Job, JobState, Placement, Stop
 
 NO_CAPACITY = "no_capacity"
@@ -44,6 +44,7 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         devices_per_node=placement.devices_per_node,
         grace_seconds=job.grace_seconds,
         start_deadline=run.start_deadline,
+        device=placement.device,
     )
     overdue = StartOverdue(job_id=job.id, attempt=run.number)
     return Decision(begun, (fact,), (Timer(overdue, run.start_deadline + view.policy.start_slack),))
@@ -100,12 +101,23 @@ def stopped_unasked(job: Job, view: View) -> Decision | None:
     return ask_to_stop(job, Stop(StopReason.PREEMPT, view.now, deadline, message), view)
 
 
+def ended_unheard(job: Job, view: View) -> Decision | None:
+    """running -> stopping(failure infra): its nodes are gone, and nobody has said how training ended."""
+    if job.facts.released_at is None or job.facts.ending is not None or view.now < settle_by(job, view):
+        return None
+    message = (
+        f"training had no nodes since {job.facts.released_at:%H:%M:%S} UTC, and its end was not reported"
+    )
+    return ask_to_stop(job, infra_stop(message, view), view)
+
+
 def started(job: Job, view: View) -> Decision | None:
     """provisioning -> running."""
     if not job.facts.started:
         return None
+    running = job.to(JobState.RUNNING)
     fact = JobRunning(job_id=job.id, tenant=job.tenant, attempt=job.attempt)
-    return Decision(job.to(JobState.RUNNING), (fact,))
+    return Decision(running, (fact,), settle_timer(running, view))
 
 
 def completed(job: Job, view: View) -> Decision | None:

@@ -21,7 +21,7 @@ from services.scheduler.decide.admission import STALE_BASE
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.rows import follow
 from services.scheduler.decide.stop import ask_to_stop, strengthen
-from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Dataset, DatasetState, Job, JobState, Stop
+from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Base, Dataset, DatasetState, Job, JobState, Stop
 from shared.errors import Refused
 
 
@@ -30,20 +30,21 @@ def admit(
     existing: Job | None,
     dataset: Dataset | None,
     *,
-    current_sha: str | None = None,
+    base: Base | None = None,
     now: datetime,
 ) -> Job:
     """A job that could run, as far as can be told without its files.
 
-    current_sha: what the base model's name points to; None where nobody has said.
+    base: what the base model's name points to; None where nobody has said.
     """
     for param in ("job_id", "dataset_id", "retry_of"):
         _require_id(getattr(command, param), param)
     if existing is not None:
         raise Refused("job_exists", f"job {command.job_id} exists already", param="job_id")
-    _require_current_base(command, current_sha)
+    _require_current_base(command, base)
     _require_known_files(command, dataset)
-    if refusal := compatibility.check(command.spec):
+    capabilities = base.capabilities if base else None
+    if refusal := compatibility.check(command.spec) or compatibility.check_base(command.spec, capabilities):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
     return Job(
         id=command.job_id,
@@ -80,7 +81,7 @@ def submit(job: Job, view: View) -> Decision:
 
 
 def cancel(found: Job | None, command: CancelJob, view: View) -> Decision:
-    job = _not_too_late(_own(found, command), command)
+    job = _not_over(_own(found, command), command)
     reason = StopReason.BUDGET if command.reason == "budget" else StopReason.CANCEL
     if job.state not in ATTEMPT_OPEN:
         return ending.cancelled(job, by_budget=reason is StopReason.BUDGET)
@@ -89,7 +90,7 @@ def cancel(found: Job | None, command: CancelJob, view: View) -> Decision:
 
 
 def pause(found: Job | None, command: PauseJob, view: View) -> Decision:
-    job = _not_too_late(_own(found, command), command)
+    job = _not_over(_own(found, command), command, JobState.EVALUATING)
     if job.state is JobState.PAUSED:
         return Decision(job)
     if job.state not in ATTEMPT_OPEN:
@@ -123,13 +124,13 @@ def _require_id(found: str | None, param: str) -> None:
         )
 
 
-def _require_current_base(command: SubmitJob, current_sha: str | None) -> None:
+def _require_current_base(command: SubmitJob, base: Base | None) -> None:
     """What is trained on other files is stale before it is trained."""
     spec = command.spec
-    if current_sha not in (None, spec.base_sha):
+    if base is not None and base.sha != spec.base_sha:
         raise Refused(
             STALE_BASE,
-            f"base model {spec.base_model} has other files now (sha {str(current_sha)[:12]}) than the job's "
+            f"base model {spec.base_model} has other files now (sha {base.sha[:12]}) than the job's "
             f"({spec.base_sha[:12]}): submit it anew on those",
             param="spec.base_sha",
         )
@@ -157,8 +158,8 @@ def _own(found: Job | None, command: JobMessage) -> Job:
     return found
 
 
-def _not_too_late(job: Job, command: JobMessage) -> Job:
-    if job.state is JobState.EVALUATING or job.state in TERMINAL:
+def _not_over(job: Job, command: JobMessage, *too_late: JobState) -> Job:
+    if job.state in TERMINAL | set(too_late):
         raise Refused("too_late", f"{command.type}: job {job.id} is {job.state} already", param="job_id")
     return job
 

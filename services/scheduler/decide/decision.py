@@ -27,6 +27,7 @@ class Policy:
     """From the third preemption within the window on; doubles with each further one."""
     failure_backoff: timedelta = timedelta(seconds=5)
     """Before the second requeue of a class; doubles with each further one. The first comes at once."""
+    longest_failure_backoff: timedelta = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """How a stopped attempt ends, and what becomes of its job: paused, cancelled, queued again or failed."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,9 @@ from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.stop import settle_by, strengthen
 from services.scheduler.model import Job, JobState, Stop
 
+MAX_DOUBLINGS = 16
+"""More would not change a pause that has a bound, and a number that grows for ever fits no column."""
+
 
 def noticed(job: Job, view: View) -> Decision | None:
     """stopping: a notice may bring the deadline forward."""
@@ -19,6 +23,17 @@ def noticed(job: Job, view: View) -> Decision | None:
         return None
     decision = strengthen(job, Stop(StopReason.PREEMPT, view.now, found.deadline, found.message))
     return decision if decision.events else None
+
+
+def excused(job: Job, view: View) -> Decision | None:
+    """stopping: what was held against a node was the platform's fault, and costs no budget."""
+    stop, failure = job.present.stop, job.facts.failure
+    assert stop is not None, f"job {job.id} is stopping without a reason"
+    is_excuse = failure is not None and failure.failure_class is FailureClass.PLATFORM
+    if stop.failure_class is not FailureClass.INFRA or failure is None or not is_excuse:
+        return None
+    forgiven = replace(stop, failure_class=FailureClass.PLATFORM, message=failure.message)
+    return Decision(job.with_run(stop=forgiven))
 
 
 def over(job: Job, view: View) -> Decision | None:
@@ -61,14 +76,18 @@ def cancelled(job: Job, *, by_budget: bool) -> Decision:
 
 def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: View) -> Decision:
     """Its class's budget says which."""
-    before = job.requeues.get(failure_class, 0)
+    before = job.requeued(failure_class)
     if not job.may_requeue(failure_class):
         history = f" (requeued {before} times for class {failure_class} before)" if before else ""
         return fail(job, failure_class, failure_class.value, message + history)
+    plan = job.plan
+    if plan is not None and failure_class is FailureClass.OOM:
+        plan, message = plan.with_recomputing(), f"{message}; activations are computed again from now on"
     preempted_at = _recent_preemptions(job, failure_class, view)
     not_before = view.now + _back_off(failure_class, before, len(preempted_at), view)
     queued = job.to(
         JobState.QUEUED,
+        plan=plan,
         requeues={**job.requeues, failure_class: before + 1},
         preempted_at=preempted_at,
         not_before=not_before,
@@ -131,7 +150,8 @@ def _recent_preemptions(job: Job, failure_class: FailureClass, view: View) -> tu
 def _back_off(failure_class: FailureClass, before: int, preemptions: int, view: View) -> timedelta:
     policy = view.policy
     if failure_class is not FailureClass.PREEMPTED:
-        return policy.failure_backoff * ((1 << before) - 1)
+        doubled = policy.failure_backoff * ((1 << min(before, MAX_DOUBLINGS)) - 1)
+        return min(doubled, policy.longest_failure_backoff)
     beyond = preemptions - policy.many_preemptions
     return policy.preemption_backoff * (1 << beyond) if beyond >= 0 else timedelta()
 

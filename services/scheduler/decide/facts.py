@@ -98,7 +98,9 @@ def on_node_lost(job: Job, fact: NodeLost, view: View) -> Decision:
     """The other nodes of the gang get the whole grace: they may still have something to save."""
     deadline = view.now + timedelta(seconds=job.grace_seconds)
     message = f"node {fact.node_id} was lost: {fact.message}"
-    return _store(job, fact, view, failure=Failure(FailureClass.INFRA, message, deadline))
+    return _store(
+        job, fact, view, failure=Failure(fact.failure_class or FailureClass.INFRA, message, deadline)
+    )
 
 
 def on_node_preempted(job: Job, fact: NodePreempted, view: View) -> Decision:

@@ -1,26 +1,30 @@
-"""Who starts next, and where: priority, fair share, gangs against the capacity ledger.
+"""Who starts next, and where: fair shares between tenants, age within one, gangs against the capacity ledger.
 
-priority = tier (standard 0, premium 1) + waiting time / 10 min - the tenant's share of all devices (0..1)
+The tenant with the smallest share goes first: its devices / all devices / its tier's weight. Between equal shares,
+and so within a tenant, the job that waits longest; a premium job counts as ten minutes older than it is.
 
-Age has no bound, so whoever has waited for 20 minutes outranks every newcomer. From then on it also holds the
-first pool that is large enough for it: what becomes free there is kept until its whole gang fits.
+A job that has waited for 20 minutes holds the first pool that is large enough for it against all that come after it
+in this order: what becomes free there is kept until its whole gang fits.
 """
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Self
 
-from schemas.base import PriceClass
+from schemas.base import DeviceKind, PriceClass
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Tier
 from services.scheduler.model import Job, Placement
 
-TIER_POINTS: Mapping[Tier, float] = {Tier.STANDARD: 0.0, Tier.PREMIUM: 1.0}
-ONE_POINT_OF_AGE = timedelta(minutes=10)
+WEIGHTS: Mapping[Tier, float] = {Tier.STANDARD: 1.0, Tier.PREMIUM: 2.0}
+HEAD_STARTS: Mapping[Tier, timedelta] = {Tier.STANDARD: timedelta(0), Tier.PREMIUM: timedelta(minutes=10)}
+"""Between equal shares."""
 HOLDS_POOL_AFTER = timedelta(minutes=20)
-GRANTS_OF_A_ROUND = 50
+GRANTS_OF_A_ROUND = 20
+"""In one transaction: whoever waits for the ledger meanwhile is held up no longer."""
 TURNED_AWAY_AT_LEAST = timedelta(seconds=1)
 TURNED_AWAY_AT_MOST = timedelta(seconds=15)
 
@@ -40,6 +44,9 @@ class Pool:
     price_per_hour: Decimal
     changed_at: datetime
     """When PoolCapacityChanged came last."""
+    device: DeviceKind | None = None
+    device_memory_bytes: int | None = None
+    """Of each device."""
     booked: int = 0
     """Nodes of attempts that have not given them back."""
 
@@ -67,7 +74,7 @@ class Ledger:
         return sum(pool.nodes * pool.devices_per_node for pool in self.pools)
 
     def share_of(self, tenant: str) -> float:
-        return min(1.0, self.devices_held.get(tenant, 0) / self.devices) if self.devices else 0.0
+        return self.devices_held.get(tenant, 0) / self.devices if self.devices else 0.0
 
     def with_booking(self, pool: Pool, candidate: "Candidate") -> Self:
         held = self.devices_held.get(candidate.tenant, 0) + candidate.nodes * pool.devices_per_node
@@ -95,6 +102,8 @@ def pool_of(fact: PoolCapacityChanged, *, now: datetime) -> Pool:
         devices_per_node=fact.devices_per_node,
         price_per_hour=fact.price_per_hour,
         changed_at=now,
+        device=fact.device,
+        device_memory_bytes=fact.device_memory_bytes,
     )
 
 
@@ -132,25 +141,72 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Grant:
-    job_id: str
+    candidate: Candidate
     placement: Placement
 
 
-def grants(waiting: Sequence[Candidate], ledger: Ledger, *, now: datetime) -> tuple[Grant, ...]:
-    """Who starts now, best first, up to GRANTS_OF_A_ROUND. Each grant is booked before the next is made."""
-    made: list[Grant] = []
-    left = [candidate for candidate in waiting if not _is_backing_off(candidate, now)]
-    while len(made) < GRANTS_OF_A_ROUND and (found := _next_grant(left, ledger, now)):
-        candidate, pool = found
-        made.append(Grant(candidate.job_id, _placement(candidate, pool)))
-        ledger = ledger.with_booking(pool, candidate)
-        left.remove(candidate)
-    return tuple(made)
+Rank = tuple[float, datetime, str]
+"""The least goes first. It ends with the job's id, so no two are equal."""
 
 
-def priority(candidate: Candidate, ledger: Ledger, *, now: datetime) -> float:
-    age = (now - candidate.queued_at) / ONE_POINT_OF_AGE
-    return TIER_POINTS[candidate.tier] + age - ledger.share_of(candidate.tenant)
+class Round:
+    """Who starts, best first; each grant is booked before the next is made.
+
+    Of waiting jobs that differ in age alone the oldest will do, if the one behind it is added once it has its nodes.
+    """
+
+    def __init__(self, waiting: Iterable[Candidate], ledger: Ledger, *, now: datetime) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._waiting: list[tuple[Rank, Candidate]] = []
+        for candidate in waiting:
+            self.add(candidate)
+
+    def add(self, candidate: Candidate) -> None:
+        if not _is_backing_off(candidate, self._now):
+            heapq.heappush(self._waiting, (rank(candidate, self._ledger), candidate))
+
+    def next(self) -> Grant | None:
+        ledger, passed, grant = self._ledger, list[Candidate](), None
+        while grant is None and ledger.free and self._waiting:
+            candidate = self._pop_best()
+            suited = _suited_pools(candidate, ledger)
+            pool = next((pool for pool in suited if _takes(pool, candidate, self._now)), None)
+            if pool is not None:
+                grant = self._book(candidate, pool)
+            elif self._matters(candidate):
+                passed.append(candidate)
+                if self._holds(candidate):
+                    ledger = ledger.with_pool_held(suited[0])
+        for candidate in passed:
+            self.add(candidate)
+        return grant
+
+    def _pop_best(self) -> Candidate:
+        """What a tenant got puts back the others that it has in the queue, and moves nobody forward."""
+        while True:
+            rank_then, candidate = heapq.heappop(self._waiting)
+            if rank_then == rank(candidate, self._ledger):
+                return candidate
+            self.add(candidate)
+
+    def _book(self, candidate: Candidate, pool: Pool) -> Grant:
+        self._ledger = self._ledger.with_booking(pool, candidate)
+        return Grant(candidate, _placement(candidate, pool))
+
+    def _matters(self, candidate: Candidate) -> bool:
+        """Whether it may still get nodes in this round, or keep others from nodes that are free."""
+        suited = _suited_pools(candidate, self._ledger)
+        keeps_others_out = self._holds(candidate) and bool(suited) and suited[0].free > 0
+        return keeps_others_out or any(_takes(pool, candidate, self._now) for pool in suited)
+
+    def _holds(self, candidate: Candidate) -> bool:
+        return self._now - candidate.queued_at >= HOLDS_POOL_AFTER
+
+
+def rank(candidate: Candidate, ledger: Ledger) -> Rank:
+    share = ledger.share_of(candidate.tenant) / WEIGHTS[candidate.tier]
+    return share, candidate.queued_at - HEAD_STARTS[candidate.tier], candidate.job_id
 
 
 def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
@@ -167,21 +223,6 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
         free = ", ".join(f"{pool.name} has {pool.free} of {pool.nodes} nodes free" for pool in suited)
         return f"waits for {wanted}: {free}"
     return f"its turn for {wanted}"
-
-
-def _next_grant(waiting: Sequence[Candidate], ledger: Ledger, now: datetime) -> tuple[Candidate, Pool] | None:
-    for candidate in sorted(waiting, key=lambda each: _rank(each, ledger, now)):
-        suited = _suited_pools(candidate, ledger)
-        pool = next((pool for pool in suited if _takes(pool, candidate, now)), None)
-        if pool is not None:
-            return candidate, pool
-        if suited and now - candidate.queued_at >= HOLDS_POOL_AFTER:
-            ledger = ledger.with_pool_held(suited[0])
-    return None
-
-
-def _rank(candidate: Candidate, ledger: Ledger, now: datetime) -> tuple[float, datetime, str]:
-    return -priority(candidate, ledger, now=now), candidate.queued_at, candidate.job_id
 
 
 def _suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
@@ -215,7 +256,7 @@ def _is_backing_off(candidate: Candidate, now: datetime) -> bool:
 
 
 def _placement(candidate: Candidate, pool: Pool) -> Placement:
-    return Placement(pool.name, pool.price_class, candidate.nodes, candidate.devices_per_node)
+    return Placement(pool.name, pool.price_class, candidate.nodes, candidate.devices_per_node, pool.device)
 
 
 def _names(pools: Sequence[Pool]) -> str:

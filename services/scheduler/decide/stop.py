@@ -27,8 +27,8 @@ def strengthen(job: Job, asked: Stop) -> Decision:
 
 
 def settle_timer(job: Job, view: View) -> tuple[Timer, ...]:
-    """To be set as soon as both the stop and the release of the nodes are known."""
-    if job.state is not JobState.STOPPING or job.facts.released_at is None:
+    """To be set once the nodes are released, and again where the stop becomes known after that."""
+    if job.state not in (JobState.RUNNING, JobState.STOPPING) or job.facts.released_at is None:
         return ()
     return (Timer(StopOverdue(job_id=job.id, attempt=job.attempt), settle_by(job, view)),)
 
@@ -36,9 +36,8 @@ def settle_timer(job: Job, view: View) -> tuple[Timer, ...]:
 def settle_by(job: Job, view: View) -> datetime:
     """Until when the last fact and the verdicts are waited for."""
     stop, released_at = job.present.stop, job.facts.released_at
-    assert stop is not None, f"job {job.id} is stopping without a reason"
     assert released_at is not None, f"job {job.id} still holds its nodes"
-    return max(released_at, stop.since) + view.policy.settle_within
+    return max(released_at, stop.since if stop else released_at) + view.policy.settle_within
 
 
 def _strength(job: Job, stop: Stop) -> int:

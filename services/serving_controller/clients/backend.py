@@ -15,6 +15,8 @@ class ReplicaSpec:
     served_name: str
     max_lora_rank: int
     """0: no adapters are loaded."""
+    adapter_layers: tuple[str, ...] = ()
+    """The layers that adapters are on, by the last parts of their names; empty: all that vLLM knows."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,10 @@ class ReplicaBackend(Protocol):
         """Kill it with all its processes; returns when none is left. Raises BackendFailed."""
 
     def key(self, replica_id: str) -> str:
-        """The key to its API."""
+        """The key of those who ask its models."""
+
+    def management_key(self, replica_id: str) -> str:
+        """The key that also loads and unloads adapters: of the controller alone."""
 
     def folder(self, replica_id: str) -> Path:
         """Absolute; files in it can be read by the replica, and are gone at its next start."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,12 +11,14 @@ from safetensors import SafetensorError, safe_open
 from schemas import layout
 from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from services.serving_controller.model import Servable
+from shared.clock import utc_now
 from shared.errors import CorruptObject
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MAX_HEADER_BYTES = 1024 * 1024
 MAX_TENSORS = 5_000
+NEW_SECONDS = 3600.0
 
 
 class ModelFiles:
@@ -41,6 +43,11 @@ class ModelFiles:
         if not into.is_dir():
             await self._fetch_model(servable, into)
         return into
+
+    async def keep_only(self, *, bases: Container[str], models: Container[str]) -> None:
+        """Delete the directories of all others, but not new ones: who needs them may not be written down yet."""
+        for folder, kept in (("base-models", bases), ("models", models)):
+            await asyncio.to_thread(_keep_only, self._scratch / folder, kept)
 
     async def adapter(self, servable: Servable, below: Path) -> Path:
         """A fresh directory with the adapter's two files, their headers checked before any loader sees them.
@@ -68,6 +75,15 @@ class ModelFiles:
             draft.rename(into)
         finally:
             await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+
+
+def _keep_only(folder: Path, kept: Container[str]) -> None:
+    if not folder.is_dir():
+        return
+    for directory in folder.iterdir():
+        is_old = utc_now().timestamp() - directory.stat().st_mtime > NEW_SECONDS
+        if is_old and directory.name not in kept:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def require_adapter(directory: Path) -> None:

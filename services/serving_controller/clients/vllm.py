@@ -1,9 +1,5 @@
-"""vLLM's HTTP API. Nobody else of ours calls its management routes.
+"""vLLM's HTTP API as the controller uses it, with its management key (guard.py)."""
 
-vLLM asks for its key under /v1 alone: whoever reaches the port can use /adapters and /invocations without one.
-"""
-
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,10 +94,6 @@ class VllmClient:
             await self._refused(f"model {model}", found)
         logprobs = found.json()["choices"][0]["logprobs"]
         return Answer(tuple(logprobs["tokens"]), tuple(logprobs["top_logprobs"]))
-
-    async def answers(self, questions: list[tuple[str, str]]) -> list[Answer]:
-        """Ask all (model, prompt) at once, so that they share batches."""
-        return list(await asyncio.gather(*(self.answer(model, prompt) for model, prompt in questions)))
 
     async def _manage(self, path: str, body: dict[str, str], *, accept: int = 200) -> None:
         found = await self._call("POST", path, body, seconds=LOAD_SECONDS)

@@ -16,7 +16,6 @@ from services.serving_controller.model import (
     Servable,
 )
 
-IDENTITY = 1
 """The adapter that stands for the base model has a slot of its own."""
 
 
@@ -69,7 +68,7 @@ def find_obstacle(
     if (rank := candidate.servable.rank) > replica.max_rank:
         return Failure("rank", f"its rank is {rank}, expected at most {replica.max_rank}")
     others = sum(name != candidate.servable.served_name for name in group.candidates)
-    taken = len(group.adapters) + IDENTITY + others
+    taken = len(group.adapters) + others
     if taken >= slots:
         return Failure("full", f"{taken} of {slots} adapter slots are taken, expected a free one")
     return None

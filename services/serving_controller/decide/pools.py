@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
+from schemas.capabilities import BaseCapabilities
+from schemas.specification import Method
 from services.serving_controller.decide.candidates import places
 from services.serving_controller.decide.slots import Served
 from services.serving_controller.model import (
@@ -14,7 +17,7 @@ from services.serving_controller.model import (
     Replica,
     Retired,
     Servable,
-    Slot,
+    WantedOfGroup,
     allowed_rank,
     pool_of,
 )
@@ -28,7 +31,7 @@ class Policy:
     rank: int = 32
     """Rank that replicas are started with at least; a higher one costs memory and time of every request."""
     adapter_slots: int = 8
-    """Adapters in one batch, the identity adapter included."""
+    """Adapters in one batch."""
     keep: timedelta = timedelta(seconds=60)
     """How long what is not routed any more stays loaded."""
     start_within: timedelta = timedelta(minutes=10)
@@ -39,6 +42,8 @@ class Policy:
     """Longer would spare less than it costs: whoever is approved is not served meanwhile."""
     starts_before_failure: int = 4
     """Starts in a row that did not last before deployments that wait for the replica fail."""
+    loads_before_failure: int = 5
+    """Of what was served before, by one replica; with the same pauses as starts."""
 
 
 @dataclass(frozen=True)
@@ -90,43 +95,56 @@ class Unload:
 Action = Start | End | Forget | Admit | Announce | Load | Unload
 
 
+def adapter_layers(found: BaseCapabilities | None) -> tuple[str, ...] | None:
+    """Where a base model's adapters are: on all layers that vLLM knows (None), on some, or there are none.
+
+    vLLM ends at its start where it is asked for adapters of a class that takes none. Adapters of experts are not
+    trained.
+    """
+    if found is None:
+        return None
+    if Method.LORA in found.refused_methods:
+        return ()
+    return found.lora_targets if found.num_experts else None
+
+
 def wanted_groups(
-    slots: Iterable[Slot],
+    wanted: Mapping[str, WantedOfGroup],
     retired: Iterable[Retired],
     base_models: Mapping[str, str],
     *,
+    adapter_layers: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     candidates: Iterable[Candidate] = (),
     now: datetime,
     policy: Policy,
 ) -> dict[str, Group]:
-    """The groups that should run, by name. `base_models`: sha by registered name.
+    """The groups that should run, by name. `wanted`: by group; `base_models`: sha by registered name.
 
+    adapter_layers: the layers that adapters are on, by sha of base models that have not all of them.
     Candidates are lent a place where there is a group; none is started for them.
     """
     groups: dict[str, Group] = {}
     if policy.serve_base_models:
         for base_sha in base_models.values():
             groups[pool_of(base_sha)] = _base_group(base_sha, base_models, policy)
-    for servable in _servables(slots, retired, now):
-        group = groups.get(servable.group) or _group_of(servable, base_models, policy)
-        if servable.kind == "adapter":
-            group = replace(group, adapters={**group.adapters, servable.served_name: servable})
+    for name, of_group in wanted.items():
+        anyone = next(iter(of_group.servables.values()))
+        group = groups.get(name) or _group_of(anyone, base_models, policy)
+        adapters = {} if group.full else of_group.servables
+        groups[name] = replace(group, adapters=adapters, pending=of_group.pending)
+    for old in (each.servable for each in retired if each.keep_until > now):
+        group = groups.get(old.group) or _group_of(old, base_models, policy)
+        if old.kind == "adapter":
+            group = replace(group, adapters={**group.adapters, old.served_name: old})
         groups[group.name] = group
     for candidate in candidates:
-        if candidate.until > now and (found := groups.get(candidate.servable.group)):
-            lent = {**found.candidates, candidate.servable.served_name: candidate}
-            groups[found.name] = replace(found, candidates=lent)
-    return groups
-
-
-def _servables(slots: Iterable[Slot], retired: Iterable[Retired], now: datetime) -> Iterable[Servable]:
-    """What requests reach, shall reach, or reached a moment ago."""
-    for slot in slots:
-        if slot.is_wanted and slot.desired is not None:
-            yield slot.desired
-        if slot.route is not None:
-            yield slot.route.servable
-    yield from (old.servable for old in retired if old.keep_until > now)
+        if candidate.until > now and (lender := groups.get(candidate.servable.group)):
+            lent = {**lender.candidates, candidate.servable.served_name: candidate}
+            groups[lender.name] = replace(lender, candidates=lent)
+    return {
+        name: replace(group, adapter_layers=() if group.full else adapter_layers.get(group.base_sha))
+        for name, group in groups.items()
+    }
 
 
 def _group_of(servable: Servable, base_models: Mapping[str, str], policy: Policy) -> Group:
@@ -164,7 +182,7 @@ def _step(
     if replica is None or replica.phase is Phase.LOST:
         failures = replica.failures if replica else 0
         is_due = replica is None or replica.not_before is None or replica.not_before <= now
-        rank = max(allowed_rank(policy.rank), group.max_rank) if group.full is None else 0
+        rank = max(allowed_rank(policy.rank), group.max_rank) if group.adapter_layers != () else 0
         return [Start(replica_id, rank, failures)] if is_due else []
     if reason := _fault(replica, now, policy):
         return [end(replica, reason, now=now, policy=policy)]
@@ -204,7 +222,7 @@ def _equip(group: Group, replica: Replica, candidates: Mapping[str, Candidate]) 
         actions.append(Announce(replica, names))
     if group.full is not None:
         return actions
-    for name, servable in sorted(group.adapters.items()):
+    for name, servable in group.adapters.items():
         if name not in replica.loaded and servable.rank <= replica.max_rank:
             actions.append(Load(replica.replica_id, servable))
     for name, candidate in sorted(candidates.items()):
@@ -226,12 +244,16 @@ def _exchange(group: Group, replicas: Sequence[Replica], now: datetime) -> tuple
     return (End(small[0].lost(reason, failures=0, not_before=now), reason),)
 
 
+def names_of(group: Group) -> Iterable[str]:
+    """What the group shall serve."""
+    return (group.full.served_name,) if group.full else group.adapters
+
+
 def found(
-    group: Group, replicas: Sequence[Replica], failures: Mapping[str, Failure], *, policy: Policy
+    names: Iterable[str], replicas: Sequence[Replica], failures: Mapping[str, Failure], *, policy: Policy
 ) -> dict[str, Served]:
-    """What is loaded where, for every name that the group shall serve."""
+    """What is loaded where, for each of these names."""
     ready = [replica for replica in replicas if replica.phase is Phase.READY]
-    names = [group.full.served_name] if group.full else list(group.adapters)
     broken = None if ready else _broken(replicas, policy)
     return {name: _served(name, ready, failures.get(name) or broken) for name in names}
 

@@ -84,7 +84,7 @@ def settle(slot: Slot, found: Mapping[str, Served], *, now: datetime, keep: time
     if slot.desired is None or not slot.is_wanted:
         return refreshed
     served = found.get(slot.desired.served_name, Served())
-    if served.failure is not None and _concerns(served.failure, slot):
+    if served.failure is not None and _fails(slot, served, served.failure):
         failed = _fail(refreshed.slot, served.failure)
         return SlotDecision(failed.slot, refreshed.events + failed.events)
     if slot.state is SlotState.PENDING and served.is_everywhere:
@@ -92,9 +92,14 @@ def settle(slot: Slot, found: Mapping[str, Served], *, now: datetime, keep: time
     return refreshed
 
 
-def _concerns(failure: Failure, slot: Slot) -> bool:
-    """A replica that does not start fails what waits for it. What was served comes back with it."""
-    return failure.code != "replica" or slot.state is SlotState.PENDING
+def _fails(slot: Slot, served: Served, failure: Failure) -> bool:
+    """What waits fails by any failure. What was served fails once no replica has it and none is asked again.
+
+    It comes back with a replica that did not start.
+    """
+    if slot.state is SlotState.PENDING:
+        return True
+    return failure.code != "replica" and failure.is_final and not served.addresses
 
 
 def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> SlotDecision:

@@ -11,7 +11,7 @@ from schemas.model import (
     ModelRegistered,
 )
 from services.serving_controller import store
-from services.serving_controller.decide import candidates, slots
+from services.serving_controller.decide import candidates, pools, slots
 from services.serving_controller.decide.slots import SlotDecision
 from services.serving_controller.model import pool_of
 from shared.errors import ParentUnknown, Refused
@@ -37,9 +37,12 @@ class Messages:
         await unit.release(f"model:{event.model_id}")
 
     async def base_model_registered(self, event: BaseModelRegistered, unit: Unit) -> None:
-        await store.save_base_model(unit.conn, event.name, event.base_sha)
+        layers = pools.adapter_layers(event.capabilities)
+        await store.lock_base_model(unit.conn, event.name)
+        await store.save_base_model(unit.conn, event.name, event.base_sha, adapter_layers=layers)
 
     async def adapters_stale(self, event: AdaptersStale, unit: Unit) -> None:
+        await store.lock_base_model(unit.conn, event.base_model)
         await store.save_stale(unit.conn, event.base_model, event.stale_sha)
         for slot in await store.slots_on_base(unit.conn, event.base_model, event.stale_sha):
             await apply(unit, slots.on_stale(slot, event, now=unit.now, keep=self._keep))
@@ -48,6 +51,7 @@ class Messages:
         full_name = await store.find_model_name(unit.conn, event.model_id)
         if full_name is None:
             raise ParentUnknown(f"model:{event.model_id}")
+        await store.lock_base_model(unit.conn, event.base_model)
         is_stale = await store.is_stale(unit.conn, event.base_model, event.base_sha)
         slot = await store.get_slot(unit.conn, event.tenant, event.slot)
         await apply(unit, slots.on_approved(slot, event, full_name=full_name, is_stale=is_stale))

@@ -2,22 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from services.serving_controller import store
 from services.serving_controller.clients.vllm import NoAnswer
-from services.serving_controller.decide import candidates, pools, slots
-from services.serving_controller.decide.pools import Policy
+from services.serving_controller.decide import candidates, loads, pools, slots
+from services.serving_controller.decide.loads import Refusals
+from services.serving_controller.decide.pools import Action, Policy
+from services.serving_controller.decide.slots import Served
 from services.serving_controller.handlers.messages import apply
 from services.serving_controller.handlers.steps import Outcome, Steps
-from services.serving_controller.model import Failure, Group, Phase, Replica
+from services.serving_controller.model import Failure, Group, Phase, Replica, WantedOfGroup
 from services.serving_controller.store import View
 from shared.clock import utc_now
 from shared.errors import StorageUnavailable
 from shared.failpoints import failpoint
 from shared.log import get_logger
+from shared.messaging.lease import LeaseLost
 from shared.messaging.unit import Unit
 from shared.postgres.database import is_unavailable
 from shared.service import Service
@@ -26,6 +29,19 @@ log = get_logger(__name__)
 
 PAUSE_SECONDS = 5.0
 """Before a group is looked at again whose round could not be ended."""
+FULL_LOOK_SECONDS = 10.0
+"""Between two looks at all that a replica has loaded, where nothing was to be done at the last one."""
+ROUND_SECONDS = 5.0
+"""Then a round takes no further step: what was asked for meanwhile goes before what is left."""
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A group that had all that it shall have."""
+
+    group: Group
+    replicas: tuple[Replica, ...]
+    until: float
 
 
 class Rounds:
@@ -38,42 +54,106 @@ class Rounds:
         self._unanswered_seconds = unanswered.total_seconds()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._paused_until: dict[str, float] = {}
+        self._refusals: dict[str, Refusals] = {}
+        """Of each group."""
         self._heard: dict[str, float] = {}
         """When each incarnation answered last."""
+        self._replica_versions: Mapping[str, int] = {}
+        self._replicas: tuple[Replica, ...] = ()
+        self._wanted: dict[str, tuple[int, WantedOfGroup]] = {}
+        """With its version, by group."""
+        self._routed: dict[str, dict[str, Served]] = {}
+        """What slots were last routed by, by group and served name."""
+        self._put_off: dict[str, float] = {}
+        """When a load failed for want of storage, by served name: others go before it."""
+        self._quiet: dict[str, Quiet] = {}
 
     async def start(self) -> None:
-        """End what was started but not written down by a controller that died in between."""
+        """End what was started but not written down by a controller that died in between.
+
+        What this process knew when it led before is old.
+        """
+        self._replica_versions, self._replicas = {}, ()
+        for known_before in (self._wanted, self._routed, self._quiet, self._refusals):
+            known_before.clear()
         async with self._service.unit() as unit:
-            view = await store.load_view(unit.conn)
-        known = {replica.replica_id for replica in view.replicas if replica.phase is not Phase.LOST}
+            replicas = await store.replicas(unit.conn)
+        known = {replica.replica_id for replica in replicas if replica.phase is not Phase.LOST}
         await self._steps.end_unknown(known)
 
     async def look(self) -> None:
-        """Begin a round of every group that has none under way."""
+        """Begin a round of every group that has none under way, unless it has all that it shall have."""
+        under_way = set(self._running)  # what is read here of one that ends meanwhile is old
         async with self._service.unit() as unit:
             view = await store.load_view(unit.conn)
-            await store.forget_retired(unit.conn, now=unit.now)
-            await store.forget_candidates(unit.conn, now=unit.now)
+            if any(retired.keep_until <= unit.now for retired in view.retired):
+                await store.forget_retired(unit.conn, now=unit.now)
+            if any(candidate.until <= unit.now for candidate in view.candidates):
+                await store.forget_candidates(unit.conn, now=unit.now)
+            await self._read_replicas(unit, view)
+            await self._read_wanted(unit, view)
             now = unit.now
-        wanted = pools.wanted_groups(
-            view.slots,
+        groups = pools.wanted_groups(
+            {name: wanted for name, (_, wanted) in self._wanted.items()},
             view.retired,
             view.base_models,
+            adapter_layers=view.adapter_layers,
             candidates=view.candidates,
             now=now,
             policy=self._policy,
         )
-        for name in wanted.keys() | {replica.group for replica in view.replicas}:
-            if name not in self._running and self._paused_until.get(name, 0.0) <= time.monotonic():
-                self._begin(wanted.get(name) or _nothing(name, view), view)
+        for name in groups.keys() | {replica.group for replica in self._replicas}:
+            if name in under_way or self._paused_until.get(name, 0.0) > time.monotonic():
+                continue
+            replicas = tuple(replica for replica in self._replicas if replica.group == name)
+            # Not wanted any more: as its replicas know it.
+            group = groups.get(name) or Group(name, replicas[0].base_sha)
+            if not await self._is_quiet(group, replicas):
+                self._begin(group, replicas)
+
+    async def tidy(self) -> None:
+        """Delete the files of models that nobody serves any more."""
+        async with self._service.unit() as unit:
+            view = await store.load_view(unit.conn)
+            await self._read_replicas(unit, view)
+            await self._read_wanted(unit, view)
+        servables = [
+            *(servable for _, wanted in self._wanted.values() for servable in wanted.servables.values()),
+            *(retired.servable for retired in view.retired),
+        ]
+        bases = {*view.base_models.values(), *(replica.base_sha for replica in self._replicas)}
+        bases |= {servable.base_sha for servable in servables}
+        await self._steps.keep_files(bases=bases, models={servable.digest for servable in servables})
+
+    async def _read_replicas(self, unit: Unit, view: View) -> None:
+        if self._replica_versions != view.replica_versions:
+            self._replica_versions, self._replicas = view.replica_versions, await store.replicas(unit.conn)
+
+    async def _read_wanted(self, unit: Unit, view: View) -> None:
+        """Only of groups of which it changed."""
+        known = {name: version for name, (version, _) in self._wanted.items()}
+        for name, version in view.versions.items() - known.items():
+            if wanted := await store.wanted_of_group(unit.conn, name):
+                self._wanted[name] = (version, wanted)
+        for gone in self._wanted.keys() - view.versions.keys():
+            del self._wanted[gone]
+            self._routed.pop(gone, None)
+
+    async def _is_quiet(self, group: Group, replicas: tuple[Replica, ...]) -> bool:
+        last = self._quiet.get(group.name)
+        if last is None or last.until <= time.monotonic():
+            return False
+        if (last.group, last.replicas) != (group, replicas):
+            return False
+        return all([await self._steps.is_running(replica) for replica in replicas])
 
     async def stop(self) -> None:
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    def _begin(self, group: Group, view: View) -> None:
-        replicas = tuple(replica for replica in view.replicas if replica.group == group.name)
+    def _begin(self, group: Group, replicas: tuple[Replica, ...]) -> None:
+        self._quiet.pop(group.name, None)
         task = asyncio.create_task(self._guarded(group, replicas), name=group.name)
         self._running[group.name] = task
         task.add_done_callback(lambda _: self._running.pop(group.name, None))
@@ -82,7 +162,7 @@ class Rounds:
         try:
             await self.round(group, replicas)
         except Exception as error:
-            if isinstance(error, StorageUnavailable | NoAnswer) or is_unavailable(error):
+            if isinstance(error, StorageUnavailable | NoAnswer | LeaseLost) or is_unavailable(error):
                 text = f"{type(error).__name__}: {error}"
                 log.warning("round is tried again", group=group.name, error=text)
             else:
@@ -91,19 +171,68 @@ class Rounds:
 
     async def round(self, group: Group, replicas: tuple[Replica, ...]) -> None:
         seen = {replica.replica_id: await self._look_at(replica) for replica in replicas}
-        failures: dict[str, Failure] = {}
-        actions = pools.plan(group, list(seen.values()), now=utc_now(), policy=self._policy)
+        actions = self._plan(group, seen)
+        failures = dict[str, Failure]()
+        unavailable = await self._act(group, seen, failures, sorted(actions, key=self._put_off_at))
+        await self._route(group, seen, failures, pools.names_of(group))
+        self._forget_names(group)
+        await self._reconcile_candidates(group, seen, failures)
+        if unavailable:
+            raise unavailable
+        is_well = all(replica.phase is Phase.READY and replica.answers for replica in seen.values())
+        if not actions and is_well and not self._refusals[group.name]:
+            self._quiet[group.name] = Quiet(group, replicas, time.monotonic() + FULL_LOOK_SECONDS)
+
+    def _put_off_at(self, action: Action) -> float:
+        return self._put_off.get(action.servable.served_name, 0.0) if isinstance(action, pools.Load) else 0.0
+
+    async def _act(
+        self, group: Group, seen: dict[str, Replica], failures: dict[str, Failure], actions: Iterable[Action]
+    ) -> StorageUnavailable | None:
+        """Route after each step what it has changed. The error of a load that has to wait for storage, if any."""
+        unavailable, until = None, time.monotonic() + ROUND_SECONDS
         for action in actions:
-            outcome = await self._steps.take(action, group, seen)
-            await self._keep(outcome)
-            failures |= outcome.failures
-            if outcome.forgotten:
-                del seen[outcome.replica.replica_id]
-            else:
-                seen[outcome.replica.replica_id] = outcome.replica
-        if actions:
-            failpoint("serving.load.all")
-        await self._settle(group, seen, failures)
+            try:
+                await self._take(action, group, seen, failures)
+            except StorageUnavailable as error:
+                if not isinstance(action, pools.Load):
+                    raise
+                self._put_off[action.servable.served_name] = time.monotonic()
+                unavailable = error
+            if time.monotonic() > until:
+                break
+        return unavailable
+
+    async def _take(
+        self, action: Action, group: Group, seen: dict[str, Replica], failures: dict[str, Failure]
+    ) -> None:
+        outcome = await self._steps.take(action, group, seen)
+        await self._keep(outcome)
+        failures |= self._judge(group, outcome)
+        if outcome.forgotten:
+            del seen[outcome.replica.replica_id]
+        else:
+            seen[outcome.replica.replica_id] = outcome.replica
+        if isinstance(action, pools.Load):
+            failpoint("serving.load.kept")
+            self._put_off.pop(action.servable.served_name, None)
+            await self._route(group, seen, failures, group.adapters.keys() & {action.servable.served_name})
+
+    def _plan(self, group: Group, seen: Mapping[str, Replica]) -> Sequence[Action]:
+        """Or the end of replicas that will not take what others serve."""
+        now, replicas = utc_now(), list(seen.values())
+        refusals = loads.still_open(self._refusals.get(group.name, {}), replicas)
+        self._refusals[group.name] = refusals
+        if ends := loads.ends(refusals, replicas, now=now, policy=self._policy):
+            return ends
+        actions = pools.plan(group, replicas, now=now, policy=self._policy)
+        return [action for action in actions if loads.is_due(action, seen, refusals, now=now)]
+
+    def _judge(self, group: Group, outcome: Outcome) -> Mapping[str, Failure]:
+        self._refusals[group.name], failures = loads.after(
+            self._refusals[group.name], outcome.replica, outcome.failures, now=utc_now(), policy=self._policy
+        )
+        return failures
 
     async def _look_at(self, replica: Replica) -> Replica:
         seen = await self._steps.look_at(replica)
@@ -124,21 +253,46 @@ class Rounds:
                 await store.save_replica(unit.conn, outcome.replica)
             await unit.emit(*outcome.events)
 
-    async def _settle(
-        self, group: Group, seen: Mapping[str, Replica], failures: Mapping[str, Failure]
+    async def _route(
+        self, group: Group, seen: Mapping[str, Replica], failures: Mapping[str, Failure], names: Iterable[str]
     ) -> None:
-        found = pools.found(group, list(seen.values()), failures, policy=self._policy)
+        """Only slots whose version was found at other addresses than before, or that wait for it."""
+        served = pools.found(names, list(seen.values()), failures, policy=self._policy)
+        before = self._routed.get(group.name, {})
+        changed = {
+            name: each for name, each in served.items() if before.get(name) != each or name in group.pending
+        }
+        if not changed:
+            return
+        has_switched = await self._switch(group, changed)
+        self._routed.setdefault(group.name, {}).update(changed)
+        if has_switched:
+            failpoint("serving.route.switched")
+
+    def _forget_names(self, group: Group) -> None:
+        """Those that the group serves no more."""
+        routed = self._routed.get(group.name, {})
+        for gone in routed.keys() - set(pools.names_of(group)):
+            del routed[gone]
+
+    async def _switch(self, group: Group, served: Mapping[str, Served]) -> bool:
         has_switched = False
         async with self._service.unit() as unit:
-            for slot in await store.slots_of_group(unit.conn, group.name):
-                decision = slots.settle(slot, found, now=unit.now, keep=self._policy.keep)
+            for slot in await store.slots_serving(unit.conn, group.name, served):
+                decision = slots.settle(slot, served, now=unit.now, keep=self._policy.keep)
                 if decision.slot != slot:
                     has_switched = True
                     await apply(unit, decision)
+        return has_switched
+
+    async def _reconcile_candidates(
+        self, group: Group, seen: Mapping[str, Replica], failures: Mapping[str, Failure]
+    ) -> None:
+        if not group.candidates:
+            return
+        async with self._service.unit() as unit:
             for served_name, seen_then in group.candidates.items():
                 await self._reconcile_candidate(unit, group, seen, failures, seen_then.eval_id, served_name)
-        if has_switched:
-            failpoint("serving.route.switched")
 
     async def _reconcile_candidate(
         self,
@@ -161,9 +315,3 @@ class Rounds:
         else:
             await store.save_candidate(unit.conn, decision.candidate)
         await unit.emit(*decision.events)
-
-
-def _nothing(name: str, view: View) -> Group:
-    """A group that is not wanted any more, as its replicas know it."""
-    base_sha = next(replica.base_sha for replica in view.replicas if replica.group == name)
-    return Group(name, base_sha)

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import time
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -69,6 +70,15 @@ class Steps:
             if replica_id not in known:
                 await self._backend.end(replica_id)
 
+    async def keep_files(self, *, bases: Container[str], models: Container[str]) -> None:
+        """Of these base models and full models (by digest); those of all others are deleted."""
+        await self._files.keep_only(bases=bases, models=models)
+
+    async def is_running(self, replica: Replica) -> bool:
+        """Whether the process of this very start is there; it is not asked anything."""
+        seen = await self._backend.see(replica.replica_id)
+        return seen is not None and seen.is_alive and seen.incarnation == replica.address.incarnation
+
     async def look_at(self, replica: Replica) -> Replica:
         """The replica as it is now: whether this very start of it lives and answers, and what it has loaded."""
         if replica.phase is Phase.LOST:
@@ -132,6 +142,7 @@ class Steps:
             model_dir=await self._model_dir(group),
             served_name=group.full.served_name if group.full else base_name(group),
             max_lora_rank=replica.max_rank,
+            adapter_layers=group.adapter_layers or (),
         )
 
     async def _model_dir(self, group: Group) -> Path:
@@ -164,14 +175,9 @@ class Steps:
             return await self._end(replica, self._given_up(replica, reason), reason)
 
     async def _admit_base(self, replica: Replica, group: Group) -> Outcome:
-        served_base = await probe.prove_base(
-            self._client(replica),
-            base_name(group),
-            await self._model_dir(group),
-            self._adapters(replica, base_name(group)),
-            slots=self._policy.adapter_slots,
-        )
-        ready = replace(replica, phase=Phase.READY, served_base=served_base)
+        name = base_name(group)
+        await probe.prove_answers(self._client(replica), name)
+        ready = replace(replica, phase=Phase.READY, served_base=name)
         return self._announce(ready, group.base_names)
 
     async def _admit_full(self, replica: Replica, full: Servable) -> Outcome:
@@ -237,7 +243,8 @@ class Steps:
         self._deaths[name] += 1
         if self._deaths[name] < MAX_DEATHS:
             raise error
-        failure = Failure("load", f"the replica fell silent {self._deaths.pop(name)} times: {error}")
+        reason = f"the replica fell silent {self._deaths.pop(name)} times: {error}"
+        failure = Failure("load", reason, is_final=True)
         return Outcome(replica, failures={name: failure})
 
     async def _not_loaded(self, replica: Replica, servable: Servable, failure: Failure) -> Outcome:
@@ -259,7 +266,7 @@ class Steps:
         return self._backend.folder(replica.replica_id) / kind
 
     def _client(self, replica: Replica) -> VllmClient:
-        return VllmClient(self._http, replica.address.url, self._backend.key(replica.replica_id))
+        return VllmClient(self._http, replica.address.url, self._backend.management_key(replica.replica_id))
 
 
 def base_name(group: Group) -> str:

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from schemas import layout
@@ -17,8 +18,9 @@ from schemas.base import BundleRef
 from schemas.training import BundleKind as ReportedKind
 from schemas.training import BundleUploaded
 from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder, bundle_manifest
-from services.trainer_agent.runner.inputs import part_keys
-from shared.errors import Conflict, CorruptObject, StorageUnavailable
+from services.trainer_agent.runner.inputs import is_storage_away, part_keys
+from shared.absence import Patience, until_back
+from shared.errors import Conflict, CorruptObject
 from shared.log import get_logger
 from shared.storage.objects import ObjectStore, put_manifest
 
@@ -27,7 +29,8 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 
 PARALLEL_PUTS = 4
-RETRY_SECONDS = 1.0
+ENDLESS = Patience(limit=timedelta.max, longest=timedelta(seconds=5))
+"""Whoever cannot wait so long cancels."""
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0
 """Another node may have passed over a periodic bundle: with a newer one at hand, this is how long it is awaited."""
@@ -160,7 +163,7 @@ class Uploader:
         if saved.bundle is not BundleKind.PERIODIC:
             self.last = ref
         kind = ReportedKind(saved.bundle)
-        self._report(BundleUploaded(**self._who.fields, bundle=ref, kind=kind, metrics=dict(saved.metrics)))
+        self._report(BundleUploaded(**self._who.fields, bundle=ref, kind=kind, metrics=saved.metrics.by_name))
 
     async def _others_have_put_theirs(self, saved: Saved) -> None:
         own = {part.path for part in saved.parts}
@@ -189,13 +192,7 @@ class _PassedOver(Exception):
 
 
 async def _until_stored(call: Callable[[], Awaitable[Result]]) -> Result:
-    """Call until S3 answers; whoever cannot wait so long cancels."""
-    while True:
-        try:
-            return await call()
-        except StorageUnavailable as error:
-            log.warning("storage is away", error=str(error))
-            await asyncio.sleep(RETRY_SECONDS)
+    return await until_back(call, is_away=is_storage_away, patience=ENDLESS)
 
 
 def _remove_older(saved: Saved) -> None:

@@ -14,6 +14,7 @@ from schemas.artefacts import BaseModelManifest, BundleManifest, DatasetManifest
 from schemas.base import BundleRef, DatasetRef
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import TrainingOrder
+from shared.absence import Patience, until_back
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest
@@ -22,22 +23,20 @@ log = get_logger(__name__)
 
 Result = TypeVar("Result")
 
-TRIES = 6
-FIRST_PAUSE_SECONDS = 0.5
-
 
 class Inputs:
-    def __init__(self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path) -> None:
+    def __init__(self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path, patience: Patience) -> None:
         self._objects = objects
         self._work_dir = work_dir
         self._cache_dir = cache_dir
+        self._patience = patience
 
     async def fetch(self, start: StartTraining) -> TrainingOrder:
-        """Raises StorageUnavailable after some tries; CorruptObject, KeyError at once."""
+        """Raises StorageUnavailable at the end of its patience; CorruptObject, KeyError at once."""
         base_dir, dataset_dir, resume_dir = await asyncio.gather(
-            persistently(lambda: self._base_model(start.base_sha)),
-            persistently(lambda: self._dataset(start.dataset)),
-            persistently(lambda: self._bundle(start.job_id, start.resume)),
+            self._when_there(lambda: self._base_model(start.base_sha)),
+            self._when_there(lambda: self._dataset(start.dataset)),
+            self._when_there(lambda: self._bundle(start.job_id, start.resume)),
         )
         return TrainingOrder(
             job_id=start.job_id,
@@ -51,7 +50,11 @@ class Inputs:
             config_hash=start.config_hash,
             nodes=start.nodes,
             devices_per_node=start.devices_per_node,
+            device=start.device,
         )
+
+    async def _when_there(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        return await until_back(call, is_away=is_storage_away, patience=self._patience)
 
     async def _base_model(self, sha: str) -> Path:
         """In the machine's cache: whole or not there. Nodes of one machine fetch it once."""
@@ -104,22 +107,13 @@ class Inputs:
         return folder
 
 
+def is_storage_away(error: Exception) -> bool:
+    return isinstance(error, StorageUnavailable)
+
+
 def part_keys(job_id: str, attempt: int, step: int, parts: Iterable[FileEntry]) -> dict[str, str]:
     """Path of each part -> its key, which is made of its content."""
     return {part.path: layout.checkpoint(job_id, attempt, step, layout.part(part.sha256)) for part in parts}
-
-
-async def persistently(call: Callable[[], Awaitable[Result]]) -> Result:
-    """Call again with growing pauses while S3 is away; the last error is the caller's."""
-    for number in range(1, TRIES + 1):
-        try:
-            return await call()
-        except StorageUnavailable as error:
-            if number == TRIES:
-                raise
-            log.warning("storage is away", attempt=number, error=str(error))
-            await asyncio.sleep(FIRST_PAUSE_SECONDS * 2**number)
-    raise AssertionError("the last try returns or raises")
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Literal
 from uuid import uuid4
 
 from schemas.base import Message
-from schemas.training import RunnerHeartbeat, RunnerReport
+from schemas.training import REPORTS, RunnerHeartbeat, RunnerReport
 from services.trainer_agent.runner.channel import Channel, NotAcknowledged
 from services.trainer_agent.runner.decide import EXIT_FENCED
 from services.trainer_agent.runner.journal import Acknowledged, Journal, Reported
@@ -21,7 +21,6 @@ log = get_logger(__name__)
 
 RETRY_SECONDS = 0.5
 State = Literal["waiting", "fetching", "training", "stopping"]
-REPORTS: dict[str, type[RunnerReport]] = {kind.type: kind for kind in RunnerReport.__subclasses__()}
 
 
 class Reporter:

@@ -16,13 +16,14 @@ from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
 from services.trainer_agent.runner.decide import Ending, Wish
-from services.trainer_agent.runner.inputs import Inputs
+from services.trainer_agent.runner.inputs import Inputs, is_storage_away
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
 from services.trainer_agent.runner.reporting import Fence, Pulse, Reporter, State
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
+from shared.absence import Patience
 from shared.clock import utc_now
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
@@ -104,12 +105,18 @@ class Runner:
 
     async def _train(self, start: StartTraining) -> Ending:
         self._is_fetching = True
-        inputs = Inputs(self._objects, work_dir=self._settings.work_dir, cache_dir=self._settings.cache_dir)
+        inputs = Inputs(
+            self._objects,
+            work_dir=self._settings.work_dir,
+            cache_dir=self._settings.cache_dir,
+            patience=Patience(limit=self._settings.inputs_limit),
+        )
         try:
             order = await self._unless_stopped(inputs.fetch(start))
         except (StorageUnavailable, CorruptObject, KeyError, ValueError, OSError) as error:
             message = f"inputs could not be fetched: {type(error).__name__}: {error}"
-            return Ending(Outcome.FAILED, 0, FailureClass.INFRA, message)
+            kind = FailureClass.PLATFORM if is_storage_away(error) else FailureClass.INFRA
+            return Ending(Outcome.FAILED, 0, kind, message)
         if order is None:
             return self._stopped("while inputs were fetched")
         self._journal.add(ChildStarted())
@@ -125,7 +132,7 @@ class Runner:
             self._who,
             uploader,
             wish=lambda: self._wish,
-            on_first_step=self._reporter.add if tells else _ignored,
+            report=self._reporter.add if tells else _ignored,
             on_step=self._metrics.add if tells else _ignored,
         )
 

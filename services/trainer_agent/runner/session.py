@@ -7,11 +7,17 @@ from datetime import datetime
 
 from schemas.artefacts import ResumeCertificate
 from schemas.base import BundleRef, FailureClass
-from schemas.training import StartTraining, StepMetrics, StepReached
+from schemas.training import (
+    PackingVerdict,
+    RunnerPrepared,
+    RunnerReport,
+    StartTraining,
+    StepMetrics,
+    StepReached,
+)
 from services.trainer_agent.protocol import (
     Ended,
     Outcome,
-    PackingVerdict,
     PreflightDone,
     Report,
     ResumeChecked,
@@ -51,14 +57,14 @@ class Session:
         uploader: Uploader,
         *,
         wish: Callable[[], Wish],
-        on_first_step: Callable[[StepReached], None],
+        report: Callable[[RunnerReport], None],
         on_step: Callable[[StepMetrics], None],
     ) -> None:
         self._settings = settings
         self._who = who
         self._uploader = uploader
         self._wish = wish
-        self._on_first_step = on_first_step
+        self._report = report
         self._on_step = on_step
         self._limits = {
             Section.SETUP: settings.setup_limit,
@@ -137,8 +143,9 @@ class Session:
 
     def _take(self, report: Report) -> None:
         match report:
-            case PreflightDone(packing=packing):
-                self._packing = packing
+            case PreflightDone(preparation=preparation):
+                self._packing = preparation.packing
+                self._report(RunnerPrepared(**self._who.fields, preparation=preparation))
             case ResumeChecked(certificate=certificate):
                 self._certificate = certificate
             case Stepped():
@@ -151,7 +158,7 @@ class Session:
     def _take_step(self, report: Stepped) -> None:
         if self._first_step_is_to_be_told:
             self._first_step_is_to_be_told = False
-            self._on_first_step(
+            self._report(
                 StepReached(
                     **self._who.fields,
                     step=report.step,

@@ -50,10 +50,12 @@ class Settings(BaseSettings):
     """Time left after a SIGTERM that came without a notice file."""
     deadline_margin: timedelta = timedelta(seconds=1)
     """Kept free before a stop's deadline for the last report and the end of the log."""
+    inputs_limit: timedelta = timedelta(minutes=5)
+    """How long S3 may be away while inputs are fetched. Then the nodes are given back, and the job waits without."""
     setup_limit: timedelta = timedelta(minutes=15)
     step_limit: timedelta = timedelta(minutes=5)
     save_limit: timedelta = timedelta(minutes=15)
-    """Without progress for so long in that section of training, the child counts as hung."""
+    """So long without progress in that section of training, and the child is hung. Micro batches are progress."""
     flush_limit: timedelta = timedelta(seconds=20)
     """How long a failed attempt may go on to store bundles that were complete before the failure."""
     metrics_every: timedelta = timedelta(seconds=2)

@@ -7,23 +7,26 @@ says of which tensor and where, so that any number of processes can read them. s
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor
 
 from schemas.artefacts import FileEntry
 from schemas.base import Count, Sha256, Step, Value
+from schemas.layout import MANIFEST, TRAINING_TEMPLATE
 from schemas.specification import Method, Recipe
+from services.trainer_agent.training.base_files import as_base_files
 from services.trainer_agent.training.snapshot import Slice, Snapshot
 
 STATE = "state.json"
 MODEL_FILE = {Method.LORA: "model/adapter_model.safetensors", Method.SFT: "model/model.safetensors"}
 _SERVED_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
-_NOT_SERVED = frozenset({"manifest.json", "model.safetensors.index.json"})
+_NOT_SERVED = frozenset({MANIFEST, TRAINING_TEMPLATE, "model.safetensors.index.json"})
 
 
 class BundleState(Value):
@@ -45,7 +48,8 @@ class BundleState(Value):
     """Mean loss over the first micro batches of the next step."""
     num_threads: Count
     """Arithmetic on a CPU depends on how it is split over threads."""
-    torch_version: str
+    environment: dict[str, str] = Field(default={})
+    """environment_of the process of global rank 0; empty in older bundles."""
 
 
 class RankIndex(Value):
@@ -66,22 +70,29 @@ class ModelFiles:
     weights: str
     texts: Mapping[str, str]
     copies: Mapping[str, Path]
+    as_written: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict
+    """The trained tensors as the file of weights has them."""
 
 
 def adapter_files(config: Any, base_sha: str) -> ModelFiles:
     """`config` is PEFT's. The base is named by its sha: a path of this machine means nothing elsewhere."""
     fields = config.to_dict() | {"base_model_name_or_path": base_sha, "inference_mode": True}
+    # PEFT leaves an empty list behind where a model has experts; nothing is what a plain adapter has.
+    fields["target_parameters"] = config.target_parameters or None
     text = json.dumps(fields, indent=2, sort_keys=True, default=sorted) + "\n"
     return ModelFiles(MODEL_FILE[Method.LORA], {"model/adapter_config.json": text}, {})
 
 
-def full_model_files(base_dir: Path) -> ModelFiles:
+def full_model_files(base_dir: Path, model: Any) -> ModelFiles:
+    """`model` was loaded from `base_dir`."""
     copies = {
         f"model/{path.name}": path
         for path in sorted(base_dir.iterdir())
         if path.suffix in _SERVED_SUFFIXES and path.name not in _NOT_SERVED
     }
-    return ModelFiles(MODEL_FILE[Method.SFT], {}, copies)
+    return ModelFiles(
+        MODEL_FILE[Method.SFT], {}, copies, lambda tensors: as_base_files(model, tensors, base_dir)
+    )
 
 
 def write_rank_files(snapshot: Snapshot, directory: Path, *, rank: int, updates: int) -> list[FileEntry]:
@@ -106,7 +117,7 @@ def write_shared_files(
 ) -> list[FileEntry]:
     """What global rank 0 writes for all."""
     return [
-        _write_tensors(directory, files.weights, snapshot.model),
+        _write_tensors(directory, files.weights, files.as_written(snapshot.model)),
         *(_write_text(directory, path, text) for path, text in files.texts.items()),
         *(_copy_file(directory, path, source) for path, source in files.copies.items()),
         _write_text(directory, STATE, state.model_dump_json()),

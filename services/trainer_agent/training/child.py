@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from services.trainer_agent.protocol import Ended, Outcome, read_order
+from services.trainer_agent.training.device import on_ordered_device
 from services.trainer_agent.training.distributed import World, joined
 from services.trainer_agent.training.failures import classify, describe
 from services.trainer_agent.training.loop import train
@@ -18,8 +19,10 @@ def run_child(work_dir: Path, world: World, stop: StopWish) -> Outcome:
     """Carry out the order in `work_dir`; its end, also by an error, is the last report."""
     reports = Reports(work_dir, world)
     try:
+        order = read_order(work_dir)
+        world = on_ordered_device(world, order.device)
         with joined(world):
-            run, resumed = prepare(read_order(work_dir), work_dir, world, reports)
+            run, resumed = prepare(order, work_dir, world, reports)
             outcome = train(run, stop, resumed)
             reason = stop.reason if outcome is Outcome.STOPPED else ""
             reports.end(Ended(outcome=outcome, message=reason, last_step=reports.last_step))

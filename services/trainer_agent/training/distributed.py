@@ -17,6 +17,7 @@ from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.network import transformer_blocks
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+MAX_TEXT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,28 @@ class World:
         return self._reduced(values, dist.ReduceOp.SUM)
 
     def gathered(self, text: str) -> list[str]:
-        """Every rank's text, by rank."""
+        """Every rank's text, by rank. Bytes, and no objects: unpickling a peer's would run what it wrote.
+
+        Raises: ValueError on every rank where the text of one is too long.
+        """
         if self.size == 1:
             return [text]
-        texts: list[Any] = [None] * self.size
-        dist.all_gather_object(texts, text)
-        return [str(item) for item in texts]
+        mine = text.encode()
+        lengths = [int(length) for length in self._gathered(torch.tensor([len(mine)]))]
+        if not 0 <= min(lengths) <= max(lengths) <= MAX_TEXT_BYTES:
+            raise ValueError(f"texts of ranks have {lengths} bytes, expected at most {MAX_TEXT_BYTES}")
+        padded = torch.frombuffer(bytearray(mine.ljust(max(lengths) + 1, b"\0")), dtype=torch.uint8)
+        texts = zip(self._gathered(padded), lengths, strict=True)
+        return [bytes(text[:length].tolist()).decode() for text, length in texts]
 
     def barrier(self) -> None:
         self.highest([0])
+
+    def _gathered(self, own: Tensor) -> list[Tensor]:
+        """Every rank's tensor, by rank; all have one shape and dtype."""
+        tensors = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(tensors, own)
+        return tensors
 
     def _reduced(self, values: Sequence[float], operation: Any) -> list[float]:
         if self.size == 1:
@@ -64,7 +78,7 @@ class World:
 
 
 def own_world(environment: Mapping[str, str]) -> World:
-    """The place that torchrun gave this process; without torchrun, it is alone."""
+    """The place that torchrun gave this process; without torchrun, it is alone. Its order may name another device."""
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     return World(

@@ -1,4 +1,6 @@
-"""The training loop. Everything that ranks must do together is decided at a step boundary by all of them."""
+"""The training loop. Whatever ranks must do together is decided by all of them: to save at a step boundary, to stop
+between micro batches.
+"""
 
 from services.trainer_agent.protocol import BundleKind, Outcome, Saved
 from services.trainer_agent.training.resume import Bundle
@@ -22,20 +24,24 @@ def train(run: Run, stop: StopWish, resumed: Bundle | None) -> Outcome:
         if saver.is_busy and not writing:
             saver.finish()
         if due and not saver.is_busy:
-            saver.begin(BundleKind.PERIODIC, metrics_now(run, full=False))
-        run.reports.send(take_step(run))
+            saver.begin(BundleKind.PERIODIC)
+            saver.attach(metrics_now(run, stop, full=False))
+        stepped = take_step(run, stop)
+        if stepped is None:
+            break
+        run.reports.send(stepped)
         failpoint("trainer.step.end")
-    if saver.is_busy:
-        saver.finish()
-    _save_last(run, saver, resumed)
+    _save_last(run, stop, saver, resumed)
     return Outcome.COMPLETED if run.is_complete else Outcome.STOPPED
 
 
-def _save_last(run: Run, saver: Saver, resumed: Bundle | None) -> None:
+def _save_last(run: Run, stop: StopWish, saver: Saver, resumed: Bundle | None) -> None:
     kind = BundleKind.FINAL if run.is_complete else BundleKind.EMERGENCY
     if run.step > run.start_step:
-        # A stop has a deadline: no time for validation.
-        saver.begin(kind, metrics_now(run, full=True) if run.is_complete else {})
+        saver.begin_last(kind)
+        # Meanwhile, since validation may take longer than a notice leaves. A stop has no time for it.
+        if run.is_complete:
+            saver.attach(metrics_now(run, stop, full=True))
         saver.finish()
     elif resumed is not None:
         run.reports.send(

@@ -2,14 +2,19 @@
 
 # ruff: noqa: N803, N806 shapes are part of tensors' names
 # B = rows, T = tokens per row, H = hidden size, V = vocabulary, K = loss positions
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
+from schemas.capabilities import LossForm
 from services.trainer_agent.training.tensors import Inputs
+from shared.causal_models import loss_form
 
 LOGITS_PER_CHUNK = 2**26
 """256 MiB of float32 logits exist at a time."""
@@ -22,6 +27,7 @@ class TokenLosses(nn.Module):
         super().__init__()
         self.model = model
         self.compute_dtype = compute_dtype
+        self.form = loss_form(self.causal_lm.config)
 
     @property
     def causal_lm(self) -> Any:
@@ -51,15 +57,43 @@ class TokenLosses(nn.Module):
         head = self.causal_lm.get_output_embeddings()
         size = max(1, LOGITS_PER_CHUNK // self.causal_lm.config.get_text_config().vocab_size)
         if len(targets_K) <= size:
-            return _losses(head, hidden_KH, targets_K)
+            return _losses(head, self.form, hidden_KH, targets_K)
         pieces = zip(torch.split(hidden_KH, size), torch.split(targets_K, size), strict=True)
         # Recomputed in the backward pass, else all chunks' logits would be kept for it.
-        return torch.cat([checkpoint(_losses, head, *piece, use_reentrant=False) for piece in pieces])
+        return torch.cat(
+            [checkpoint(_losses, head, self.form, *piece, use_reentrant=False) for piece in pieces]
+        )
 
     def _autocast(self, tokens: Tensor) -> torch.autocast:
         reduced = self.compute_dtype is not torch.float32
         return torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=reduced)
 
 
-def _losses(head: nn.Module, hidden_KH: Tensor, targets_K: Tensor) -> Tensor:
-    return cross_entropy(head(hidden_KH).float(), targets_K, reduction="none")
+def _losses(head: nn.Module, form: LossForm, hidden_KH: Tensor, targets_K: Tensor) -> Tensor:
+    return cross_entropy(_shaped(head(hidden_KH).float(), form), targets_K, reduction="none")
+
+
+def _shaped(logits_KV: Tensor, form: LossForm) -> Tensor:
+    if form.scale != 1.0:
+        logits_KV = logits_KV * form.scale
+    return logits_KV if form.soft_cap is None else torch.tanh(logits_KV / form.soft_cap) * form.soft_cap
+
+
+@contextmanager
+def head_in_float32(network: TokenLosses) -> Iterator[None]:
+    """Logits without rounding of their own, for checks: what differs then differs before the head, or in its form."""
+    head = network.causal_lm.get_output_embeddings()
+    # An adapter on the head itself computes more than one product.
+    if network.compute_dtype is torch.float32 or type(head) is not nn.Linear:
+        yield
+        return
+    head.forward = partial(_in_float32, head)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def _in_float32(head: nn.Linear, hidden: Tensor) -> Tensor:
+    with torch.autocast(hidden.device.type, enabled=False):
+        return linear(hidden.float(), head.weight.float(), None if head.bias is None else head.bias.float())

@@ -7,21 +7,20 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from schemas.base import FailureClass
 from schemas.specification import LoraSpec, Method, Recipe
-from services.trainer_agent.training.failures import TrainingFailed
+from services.trainer_agent.training.failures import TrainingFailed, classify, describe
 from services.trainer_agent.training.loss import TokenLosses
+from shared.causal_models import attention_of, converts_names, plain_linears
 
 
-def build_network(recipe: Recipe, base_dir: Path, device: torch.device) -> TokenLosses:
+def build_network(recipe: Recipe, weights_dir: Path, device: torch.device) -> TokenLosses:
     """In host memory, for training on `device`. The same on every rank: adapters start from the recipe's seed."""
     dtype = compute_dtype(recipe, device)
     # All weights are trained in float32; a frozen base may lie in the smaller type.
-    base = _load_base(base_dir, dtype if recipe.method is Method.LORA else torch.float32)
-    if recipe.gradient_checkpointing:
-        base.gradient_checkpointing_enable({"use_reentrant": False})
+    base = _load_base(weights_dir, dtype if recipe.method is Method.LORA else torch.float32)
     torch.manual_seed(recipe.seed)
     model = _with_adapter(base, recipe.lora) if recipe.method is Method.LORA else base
     return TokenLosses(model, compute_dtype=dtype).train()
@@ -65,13 +64,25 @@ def num_matmul_parameters(network: TokenLosses) -> int:
 
 
 def _load_base(base_dir: Path, dtype: torch.dtype) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
-        base_dir, dtype=dtype, attn_implementation="sdpa", local_files_only=True, use_safetensors=True
-    )
+    """Raises: TrainingFailed(user) for files that transformers cannot make a model of."""
+    try:
+        config = AutoConfig.from_pretrained(base_dir, local_files_only=True)
+        return AutoModelForCausalLM.from_pretrained(
+            base_dir,
+            dtype=dtype,
+            attn_implementation=attention_of(config),
+            local_files_only=True,
+            use_safetensors=True,
+        )
+    except Exception as error:
+        if classify(error) is not FailureClass.INTERNAL:
+            raise
+        message = f"the base model cannot be loaded: {describe(error)}"
+        raise TrainingFailed(FailureClass.USER, message) from error
 
 
 def _with_adapter(base: Any, lora: LoraSpec) -> Any:
-    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    targets = _targets(base, lora)
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=_as_integer(lora.scale_numerator),
@@ -83,6 +94,18 @@ def _with_adapter(base: Any, lora: LoraSpec) -> Any:
         return get_peft_model(base, config)
     except ValueError as error:
         raise TrainingFailed(FailureClass.USER, f"lora.target_modules {targets}: {error}") from error
+
+
+def _targets(base: Any, lora: LoraSpec) -> str | list[str]:
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    if not converts_names(base):
+        return targets
+    # By names alone PEFT would add experts and routers, for which files of adapters have no common form.
+    return [
+        name
+        for name in plain_linears(base)
+        if isinstance(targets, str) or any(f".{name}".endswith(f".{target}") for target in targets)
+    ]
 
 
 def _as_integer(number: float) -> int | float:

@@ -5,7 +5,7 @@ example.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +35,7 @@ class StepPlan:
     @property
     def batch_sha256(self) -> str:
         """Over the ids of its examples, in order."""
-        ids = [example.id for window in self.windows for example in window]
-        return hashlib.sha256(np.array(ids, dtype="<i8").tobytes()).hexdigest()
+        return hashlib.sha256(_ids(self.windows)).hexdigest()
 
     @property
     def num_tokens(self) -> int:
@@ -72,6 +71,23 @@ def _by_padded_size(examples: Sequence[Example], most_tokens: int) -> tuple[Micr
         else:
             groups.append([(example,)])
     return tuple(tuple(group) for group in groups)
+
+
+def chain_of(batches: Iterable[Sequence[int]], windows: Sequence[Window]) -> str:
+    """The digest of these batches, each of windows by their index."""
+    ids: dict[int, bytes] = {}
+    digest = ""
+    for batch in batches:
+        for index in batch:
+            if index not in ids:
+                ids[index] = _ids((windows[index],))
+        digest = chain(digest, hashlib.sha256(b"".join(ids[index] for index in batch)).hexdigest())
+    return digest
+
+
+def _ids(windows: Iterable[Window]) -> bytes:
+    """Of their examples, in order."""
+    return np.array([example.id for window in windows for example in window], dtype="<i8").tobytes()
 
 
 def chain(digest: str, batch_sha256: str) -> str:

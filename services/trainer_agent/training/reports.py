@@ -2,12 +2,14 @@
 
 import logging
 import os
+import time
 from pathlib import Path
 
-from services.trainer_agent.protocol import REPORTS, Ended, Report, Started, Stepped
+from services.trainer_agent.protocol import REPORTS, Ended, Progressed, Report, Started, Stepped
 from services.trainer_agent.training.distributed import World
 
 ENDED = "ended"
+PROGRESS_EVERY_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -18,6 +20,7 @@ class Reports:
         self._path = work_dir / REPORTS
         self._end_mark = work_dir / ENDED
         self._reporting = world.local_rank == 0
+        self._reported_at = time.monotonic()
         self.last_step = 0
 
     def send(self, report: Report) -> None:
@@ -27,6 +30,12 @@ class Reports:
             self.last_step = report.step
         if self._reporting:
             self._append(report)
+            log.info("%s", report.model_dump_json())
+
+    def progress(self, *, done: int, total: int) -> None:
+        """Report micro batches, unless something was reported a moment ago."""
+        if self._reporting and time.monotonic() - self._reported_at > PROGRESS_EVERY_SECONDS:
+            self._append(Progressed(done=done, total=total))
 
     def end(self, ended: Ended) -> None:
         """When one process fails, its peers soon fail in turn: the first one knows the cause."""
@@ -35,6 +44,7 @@ class Reports:
         except FileExistsError:
             return
         self._append(ended)
+        log.info("%s", ended.model_dump_json())
 
     def _append(self, report: Report) -> None:
         line = report.model_dump_json()
@@ -44,4 +54,4 @@ class Reports:
             os.write(handle, line.encode() + b"\n")
         finally:
             os.close(handle)
-        log.info("%s", line)
+        self._reported_at = time.monotonic()

@@ -12,11 +12,14 @@ from torch import Tensor
 from schemas.artefacts import BundleManifest, ResumeCertificate
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
+from schemas.specification import Method
 from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.bundle import MODEL_FILE, STATE, BundleState, RankIndex, sha256_of
 from services.trainer_agent.training.distributed import local
+from services.trainer_agent.training.environment import environment_of, is_repeatable
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.optimizer import MOMENTS, moments, set_step
+from services.trainer_agent.training.plan import chain_of
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import Slice, set_rng_state, slice_of, take_snapshot
 from services.trainer_agent.training.step import next_loss
@@ -55,9 +58,17 @@ def open_bundle(directory: Path, order: TrainingOrder) -> Bundle:
     return Bundle(directory, manifest, state)
 
 
+def weights_dir(order: TrainingOrder, bundle: Bundle | None) -> Path:
+    """Where the model is loaded from: a full model of a bundle, in the form of its base's files, is a base itself."""
+    if bundle is None or order.recipe.method is Method.LORA:
+        return order.base_dir
+    return (bundle.directory / MODEL_FILE[order.recipe.method]).parent
+
+
 def restore(run: Run, bundle: Bundle) -> None:
     """Weights, moments and position at any number of processes; random numbers only at the same one."""
-    _restore_weights(run, bundle)
+    if run.order.recipe.method is Method.LORA:
+        _restore_adapter(run, bundle)
     _restore_moments(run, bundle)
     run.step = run.start_step = bundle.state.step
     run.consumed_sha256 = bundle.state.consumed_sha256
@@ -68,21 +79,28 @@ def restore(run: Run, bundle: Bundle) -> None:
 
 
 def certify(run: Run, bundle: Bundle) -> ResumeCertificate:
-    """All ranks at once. Compares, in this order: circumstances, restored state, next batch, next loss."""
+    """All ranks at once. Compares circumstances, restored state, batches consumed, the next batch and its loss."""
     state = bundle.state
     found_batch = None if run.is_complete else run.next_plan().batch_sha256
     found_loss = None if run.is_complete else next_loss(run)
+    environment = _other_environment(run, bundle)
     other_state = _other_state(run, bundle)
+    # In another environment the same state may well have another loss.
+    other_loss = None if environment else _difference("next loss", state.expected_loss, found_loss)
     reason = (
         _other_circumstances(run, bundle)
         or other_state
+        or _difference("batches consumed", _chain_from_the_start(run), state.consumed_sha256)
         or _difference("next batch", state.expected_batch_sha256, found_batch)
-        or _difference("next loss", state.expected_loss, found_loss)
+        or other_loss
     )
     return ResumeCertificate(
-        exact=reason is None,
+        exact=reason is None and environment is None,
+        state_exact=reason is None,
+        environment_equal=environment is None,
+        is_repeatable=is_repeatable(run.device),
         step=state.step,
-        reason=reason or "equal",
+        reason=reason or environment or "equal",
         expected_batch_sha256=state.expected_batch_sha256,
         found_batch_sha256=found_batch,
         expected_loss=state.expected_loss,
@@ -95,13 +113,24 @@ def _other_circumstances(run: Run, bundle: Bundle) -> str | None:
         _difference("number of processes", bundle.manifest.world_size, run.world.size)
         or _difference("number of steps", bundle.state.num_steps, run.sampler.num_steps)
         or _difference("packing", bundle.state.packed, run.layout.packed)
-        or _difference("threads", bundle.state.num_threads, _num_threads(run, bundle))
     )
 
 
-def _num_threads(run: Run, bundle: Bundle) -> int:
-    """Of no importance on a GPU."""
-    return torch.get_num_threads() if run.device.type == "cpu" else bundle.state.num_threads
+def _other_environment(run: Run, bundle: Bundle) -> str | None:
+    """The first difference, of any process, from the one that wrote the bundle's state."""
+    expected = bundle.state.environment
+    if not expected:
+        return "environment: the bundle was written before it was recorded"
+    own = environment_of(run.device)
+    names = sorted(expected.keys() | own.keys())
+    differences = [_difference(name, expected.get(name), own.get(name)) for name in names]
+    first = next((difference for difference in differences if difference), "")
+    return next((difference for difference in run.world.gathered(first) if difference), None)
+
+
+def _chain_from_the_start(run: Run) -> str:
+    batches = (run.sampler.windows_after(step) for step in range(run.step))
+    return chain_of(batches, run.dataset.training)
 
 
 def _other_state(run: Run, bundle: Bundle) -> str | None:
@@ -122,8 +151,8 @@ def _difference(name: str, expected: object, found: object) -> str | None:
     return None if expected == found else f"{name}: expected {expected}, found {found}"
 
 
-def _restore_weights(run: Run, bundle: Bundle) -> None:
-    path = bundle.directory / MODEL_FILE[run.order.recipe.method]
+def _restore_adapter(run: Run, bundle: Bundle) -> None:
+    path = bundle.directory / MODEL_FILE[Method.LORA]
     with torch.no_grad(), safe_open(path, framework="pt") as file:
         for name, parameter in run.parameters.items():
             here = slice_of(name, parameter)

@@ -1,5 +1,6 @@
 """One training run in memory."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import Schedule
+from services.trainer_agent.training.stop import StopHeard, StopWish
 
 
 @dataclass
@@ -54,3 +56,15 @@ class Run:
     def share_of(self, plan: StepPlan) -> tuple[MicroBatch, ...]:
         """This rank's micro batches."""
         return plan.micro_batches(self.layout, rank=self.world.rank, world_size=self.world.size)
+
+    def micro_batches(self, plan: StepPlan, stop: StopWish) -> Iterator[MicroBatch]:
+        """This rank's, one after another. Between them the ranks ask each other for a stop, and progress is reported.
+
+        Raises: StopHeard, on all ranks before the same micro batch.
+        """
+        share = self.share_of(plan)
+        for done, micro_batch in enumerate(share):
+            if done and self.world.highest([stop.is_there])[0]:
+                raise StopHeard
+            yield micro_batch
+            self.reports.progress(done=done + 1, total=len(share))

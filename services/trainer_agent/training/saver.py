@@ -2,13 +2,14 @@
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import TypeAdapter
 
 from schemas.artefacts import FileEntry
 from schemas.specification import Method
+from schemas.training import BundleMetrics
 from services.trainer_agent.protocol import BundleKind, Saved, bundle_dir
 from services.trainer_agent.training.bundle import (
     BundleState,
@@ -18,6 +19,7 @@ from services.trainer_agent.training.bundle import (
     write_rank_files,
     write_shared_files,
 )
+from services.trainer_agent.training.environment import environment_of
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import Snapshot, take_snapshot
 from services.trainer_agent.training.step import next_loss
@@ -30,7 +32,7 @@ _ENTRIES = TypeAdapter(list[FileEntry])
 class _InFlight:
     step: int
     kind: BundleKind
-    metrics: dict[str, float]
+    metrics: BundleMetrics
     entries: Future[list[FileEntry]]
 
 
@@ -62,7 +64,7 @@ class Saver:
     def is_busy(self) -> bool:
         return self._in_flight is not None
 
-    def begin(self, kind: BundleKind, metrics: dict[str, float]) -> None:
+    def begin(self, kind: BundleKind) -> None:
         """Copy the state and let the thread write it. Training may go on at once."""
         assert not self.is_busy, "one bundle at a time"
         run = self._run
@@ -71,7 +73,23 @@ class Saver:
         failpoint("trainer.save.begin")
         self._last_step, self._last_time = run.step, time.monotonic()
         entries = self._writer.submit(_write, run, snapshot, state)
-        self._in_flight = _InFlight(run.step, kind, metrics, entries)
+        self._in_flight = _InFlight(run.step, kind, BundleMetrics(train_loss=run.last_loss), entries)
+
+    def begin_last(self, kind: BundleKind) -> None:
+        """The state as it stands: where it is being written already, that bundle becomes the last one."""
+        if self._in_flight is not None and self._in_flight.step == self._run.step:
+            self._in_flight = replace(self._in_flight, kind=kind)
+            return
+        if self.is_busy:
+            self.finish()
+        self.begin(kind)
+
+    def attach(self, metrics: BundleMetrics) -> None:
+        """Of the state that is being written, measured since."""
+        assert self._in_flight is not None, "a bundle has begun"
+        self._in_flight = replace(self._in_flight, metrics=metrics)
+        # A validation of more than the interval would else make the next bundle due at once.
+        self._last_time = time.monotonic()
 
     def finish(self) -> None:
         """Wait until every rank's files are written, and report them.
@@ -109,7 +127,7 @@ def _state_of(run: Run) -> BundleState:
         expected_batch_sha256=None if run.is_complete else run.next_plan().batch_sha256,
         expected_loss=None if run.is_complete else next_loss(run),
         num_threads=torch.get_num_threads(),
-        torch_version=torch.__version__,
+        environment=environment_of(run.device),
     )
 
 
@@ -124,4 +142,4 @@ def _write(run: Run, snapshot: Snapshot, state: BundleState) -> list[FileEntry]:
 def _files_beside(run: Run) -> ModelFiles:
     if run.order.recipe.method is Method.LORA:
         return adapter_files(run.network.model.peft_config["default"], run.order.base_sha)
-    return full_model_files(run.order.base_dir)
+    return full_model_files(run.order.base_dir, run.network.causal_lm)

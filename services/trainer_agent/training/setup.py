@@ -7,21 +7,29 @@ import torch
 
 from schemas.base import FailureClass
 from schemas.specification import Recipe
-from services.trainer_agent.protocol import PackingVerdict, ResumeChecked, Started, TrainingOrder
+from schemas.training import PackingDistances, PackingVerdict, Preparation
+from services.trainer_agent.protocol import PreflightDone, ResumeChecked, Started, TrainingOrder
 from services.trainer_agent.training.dataset import Dataset, load_dataset
+from services.trainer_agent.training.device import check_device
 from services.trainer_agent.training.distributed import World, shard
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.memory import recomputes
 from services.trainer_agent.training.network import build_network, num_matmul_parameters, trainable
 from services.trainer_agent.training.optimizer import build_optimizer
 from services.trainer_agent.training.plan import Layout
 from services.trainer_agent.training.preflight import check_packing
 from services.trainer_agent.training.reports import Reports
-from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore
+from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore, weights_dir
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import schedule_of
-from services.trainer_agent.training.throughput import peak_flops
+from services.trainer_agent.training.throughput import (
+    device_memory_bytes,
+    device_name,
+    memory_bytes,
+    peak_flops,
+)
 
 
 def prepare(
@@ -29,10 +37,13 @@ def prepare(
 ) -> tuple[Run, Bundle | None]:
     """Load all, prove packing, restore what the order names. Reports each of it."""
     _check_world(order, world)
+    check_device(world)
     bundle = open_bundle(order.resume_dir, order) if order.resume_dir is not None else None
     _make_arithmetic_repeatable(world, bundle)
     dataset = load_dataset(order.dataset_dir, version=order.dataset_version, base_sha=order.base_sha)
-    network = build_network(order.recipe, order.base_dir, world.device)
+    network = build_network(order.recipe, weights_dir(order, bundle), world.device)
+    if recomputes(network, order, world, window_tokens=dataset.manifest.window_tokens):
+        network.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     _check_vocabulary(dataset, network)
     run = _assemble(order, work_dir, world, reports, dataset, network)
     if bundle is not None:
@@ -114,19 +125,30 @@ def _report_start(run: Run) -> None:
             num_steps=run.sampler.num_steps,
             start_step=run.step,
             world_size=run.world.size,
-            num_parameters=sum(p.numel() for p in run.network.parameters()),
-            num_trainable=sum(p.numel() for p in run.parameters.values()),
-            device=_device_name(run.device),
         )
     )
 
 
 def _choose_layout(run: Run) -> None:
-    verdict = check_packing(run)
-    run.reports.send(verdict)
-    if verdict.packing is PackingVerdict.REFUSED:
+    verdict, distances = check_packing(run)
+    run.reports.send(PreflightDone(preparation=_preparation(run, verdict, distances)))
+    if verdict is PackingVerdict.REFUSED:
         run.layout = Layout(False, run.layout.micro_batch_size, run.layout.window_tokens)
 
 
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+def _preparation(run: Run, verdict: PackingVerdict, distances: PackingDistances | None) -> Preparation:
+    recipe = run.order.recipe
+    return Preparation(
+        device=device_name(run.device),
+        world_size=run.world.size,
+        precision="float32" if run.network.compute_dtype is torch.float32 else "bfloat16",
+        num_parameters=sum(p.numel() for p in run.network.parameters()),
+        num_trainable=sum(p.numel() for p in run.parameters.values()),
+        batch_size=run.sampler.batch_size,
+        micro_batch_size=recipe.micro_batch_size,
+        gradient_checkpointing=run.network.causal_lm.is_gradient_checkpointing,
+        packing=verdict,
+        distances=distances,
+        memory_bytes=memory_bytes(run.device),
+        device_memory_bytes=device_memory_bytes(run.device),
+    )

@@ -2,9 +2,11 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from schemas.base import FailureClass
@@ -15,8 +17,10 @@ from services.trainer_agent.training.optimizer import set_rate
 from services.trainer_agent.training.plan import StepPlan, chain
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
+from services.trainer_agent.training.stop import StopHeard, StopWish
 from services.trainer_agent.training.tensors import inputs_of
 from services.trainer_agent.training.throughput import memory_bytes, model_flops_utilisation
+from shared.failpoints import failpoint
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,19 @@ class Gradient:
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
-def take_step(run: Run) -> Stepped:
-    """Raises: TrainingFailed(numeric or infra) where loss or gradient is not a finite number."""
+def take_step(run: Run, stop: StopWish) -> Stepped | None:
+    """None where a stop is heard between micro batches: the run is then where the step before left it.
+
+    Raises: TrainingFailed(numeric or infra) where loss or gradient is not a finite number.
+    """
     begin = time.perf_counter()
     plan = run.next_plan()
-    gradient = _finite_gradient(run, plan)
+    before = rng_state(run.device)
+    try:
+        gradient = _finite_gradient(run, plan, stop)
+    except StopHeard:
+        _drop_gradient(run, before)
+        return None
     rate = run.schedule.rate(run.step)
     set_rate(run.optimizer, rate)
     run.optimizer.step()
@@ -72,17 +84,16 @@ def next_loss(run: Run) -> float:
     return loss / max(1.0, count)
 
 
-def _finite_gradient(run: Run, plan: StepPlan) -> Gradient:
+def _finite_gradient(run: Run, plan: StepPlan, stop: StopWish) -> Gradient:
     """Nothing is updated yet when a loss turns out not finite, so the step can be computed once more: the
     same again is a matter of data or rate, a finite result is a machine that cannot be trusted.
     """
     before = rng_state(run.device)
-    gradient = _gradient(run, plan)
+    gradient = _gradient(run, plan, stop)
     if gradient.is_finite:
         return gradient
-    run.optimizer.zero_grad(set_to_none=True)
-    set_rng_state(before, run.device)
-    again = _gradient(run, plan)
+    _drop_gradient(run, before)
+    again = _gradient(run, plan, stop)
     found = f"step {run.step + 1}: loss {gradient.loss}, gradient norm {gradient.norm}"
     if again.is_finite:
         message = f"{found}, but {again.loss} and {again.norm} when computed again from the same state"
@@ -92,13 +103,20 @@ def _finite_gradient(run: Run, plan: StepPlan) -> Gradient:
     )
 
 
-def _gradient(run: Run, plan: StepPlan) -> Gradient:
+def _drop_gradient(run: Run, rng: Mapping[str, Tensor]) -> None:
+    """Weights and moments change only when the optimizer steps; what else a step changes is taken back."""
+    run.optimizer.zero_grad(set_to_none=True)
+    set_rng_state(rng, run.device)
+
+
+def _gradient(run: Run, plan: StepPlan, stop: StopWish) -> Gradient:
     num_targets = max(1, plan.num_loss_tokens)
     total = 0.0
-    for micro_batch in run.share_of(plan):
+    for micro_batch in run.micro_batches(plan, stop):
         losses = run.network(inputs_of(micro_batch, run.device))
         # Sharding takes the mean of all ranks' gradients; the sum is wanted.
         (losses.sum() * (run.world.size / num_targets)).backward()
         total += float(losses.detach().sum(dtype=torch.float64))
+        failpoint("trainer.microbatch.end")
     norm = clip_grad_norm_(run.parameters.values(), run.order.recipe.max_grad_norm)
     return Gradient(loss=run.world.total([total])[0] / num_targets, norm=float(whole(norm)))

@@ -1,4 +1,4 @@
-"""The wish to stop: a file or SIGTERM. It is only noted here; the loop acts on it at a step boundary."""
+"""The wish to stop: a file or SIGTERM. It is only noted here; all processes act on it between micro batches."""
 
 import signal
 from pathlib import Path
@@ -6,6 +6,10 @@ from types import FrameType
 
 from services.trainer_agent.protocol import STOP
 from shared.failpoints import failpoint
+
+
+class StopHeard(Exception):
+    """Every process knows that one of them was asked to stop. Raised in all of them at once."""
 
 
 class StopWish:

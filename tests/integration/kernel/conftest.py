@@ -16,6 +16,7 @@ import structlog
 from deploy.local.stack import Stack
 from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
+from shared.messaging.delivery import Delivery
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.reader import Login, TopicReader
 from shared.postgres.database import Database
@@ -163,5 +164,5 @@ def login(stack: Stack) -> Login:
 async def costs_of(login: Login, key: str) -> list[Any]:
     """Every CostAccrued in Kafka about this dataset, with duplicates that the relay may have sent."""
     async with TopicReader(login, ["cost.events"]) as reader:
-        found = [each async for each in reader.to_the_end()]
+        found = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
     return [each for each in found if each.envelope.key == counting.job_of(key)]

@@ -110,13 +110,17 @@ async def test_every_kind_of_hostile_record_is_parked_with_a_reason_and_good_one
     good.append(await writer.good(new_key()))
     for event_id in good:
         await until(lambda event_id=event_id: applied(db, event_id), "a good record among hostile ones")
-    rows = await db.fetch('SELECT partition, "offset", reason, detail, value FROM parked')
+    rows = await db.fetch(
+        'SELECT partition, "offset", reason, detail, value, value_bytes, is_cut FROM parked'
+    )
     found = {(row["partition"], row["offset"]): row for row in rows}
     missing = [name for name, place in places.items() if place not in found]
     assert missing == []
     assert all(found[place]["detail"] for place in places.values())
     assert found[places["huge"]]["reason"] == "too_large"
-    assert len(found[places["huge"]]["value"]) == 1_000_009
+    huge = found[places["huge"]]
+    assert (len(huge["value"]), huge["value_bytes"], huge["is_cut"]) == (64 * 1024, 1_000_009, True)
+    assert not found[places["bad_json"]]["is_cut"]
     assert found[places["unknown_type"]]["reason"] == "unknown_type"
     assert found[places["newer_version"]]["reason"] == "newer_version"
 
@@ -238,3 +242,16 @@ async def test_a_message_waits_for_its_parent_and_keeps_its_place(service, write
 
     assert await until(both, "both applied") == [first, second]
     assert await db.fetchval("SELECT count(*) FROM waiting WHERE aggregate_id = $1", key) == 0
+
+
+async def test_a_tenant_whose_messages_fail_holds_up_no_other(service, writer, db):
+    """In the same partition; each of them is tried for seconds before it is parked."""
+    broken = [await writer.good(new_key(), tenant="broken") for _ in range(10)]
+    good = await writer.good(new_key(), tenant="another")
+    await until(lambda: applied(db, good), "the other tenant's message")
+    assert await db.fetchval("SELECT count(*) FROM parked WHERE event_id = ANY($1)", broken) == 0
+
+    async def all_parked():
+        return await db.fetchval("SELECT count(*) = 10 FROM parked WHERE event_id = ANY($1)", broken)
+
+    await until(all_parked, "all that fail to be parked")

@@ -41,7 +41,7 @@ ARE_PUBLISHED = """
     SELECT count(*) = $2 AND count(unpublished.id) = 0 FROM outbox LEFT JOIN unpublished USING (id)
      WHERE aggregate_id = $1"""
 ADD_OLD_ROW = """
-    INSERT INTO inbox VALUES ('tracker', 'dataset.events', $1, '', clock_timestamp() - interval '31 days')"""
+    INSERT INTO inbox VALUES ('tracker', 'dataset.events', $1, '', clock_timestamp() - interval '100 days')"""
 
 
 async def test_a_kill_at_any_failpoint_loses_and_doubles_nothing(victim, writer, db, login):

@@ -1,8 +1,7 @@
 """What becomes of a message whose handler fails, refuses or waits in vain, and of one when Postgres is away."""
 
 import itertools
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import uuid4
@@ -10,53 +9,29 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from schemas.base import CommandRefused
+from schemas.base import CommandRefused, Message
 from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
+from schemas.job import CancelJob
 from schemas.parked import DropParked
+from shared import absence
+from shared.absence import Patience
 from shared.errors import ParentUnknown, Refused
 from shared.messaging import consumer
-from shared.messaging.consumer import MAX_ATTEMPTS, DependencyAway, Edge, TooManyParked
+from shared.messaging.consumer import MAX_ATTEMPTS, TRIES_AT_ONCE, DependencyAway, Edge, TooManyParked
 from shared.messaging.delivery import Record
-from shared.messaging.tasks import TaskKind, Tasks
-from shared.messaging.unit import Task, Unit
+from shared.messaging.unit import Unit
 from shared.messaging.waiting import Waiters
-from shared.postgres.database import Database
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
+from tests.integration.kernel.shaky import database
+
+__all__ = ["database"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 offsets = itertools.count(10**9)
 """Beyond what any record of the log has."""
-
-
-class Shaky(Database):
-    """Postgres is away this many times when a transaction begins."""
-
-    away = 0
-    trouble: Exception = ConnectionRefusedError("nobody listens")
-    in_doubt = 0
-    """So many commits take place, but their answer is lost."""
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator:
-        if self.away:
-            self.away -= 1
-            raise self.trouble
-        async with super().transaction() as conn:
-            yield conn
-        if self.in_doubt:
-            self.in_doubt -= 1
-            raise ConnectionResetError("no answer to COMMIT")
-
-
-@pytest.fixture
-async def database(tracker_env, db) -> AsyncIterator[Shaky]:
-    database = Shaky(tracker_env["TRACKER_POSTGRES_DSN"], application="test")
-    await database.open()
-    yield database
-    await database.close()
 
 
 @pytest.fixture
@@ -80,6 +55,14 @@ def pauses(monkeypatch) -> list[int]:
 
 
 @pytest.fixture
+def impatient(monkeypatch) -> Patience:
+    """Asks Postgres again without a pause, for as long as usual."""
+    patience = Patience(limit=consumer.POSTGRES.limit, shortest=timedelta(0), longest=timedelta(0))
+    monkeypatch.setattr(consumer, "POSTGRES", patience)
+    return patience
+
+
+@pytest.fixture
 def record(writer) -> Callable[..., Record]:
     def build(key: str, **changed: object) -> Record:
         raw = writer.message(key, **changed)
@@ -99,11 +82,16 @@ async def effects(db, key: str) -> int:
     return await db.fetchval("SELECT count(*) FROM effect WHERE aggregate_id = $1", key)
 
 
-async def test_a_handler_that_crashes_is_tried_again_then_its_message_is_parked(edge, record, db, pauses):
+async def test_a_handler_that_crashes_is_tried_again_then_its_message_is_parked(
+    database, edge, record, db, pauses
+):
     key = new_key()
-    assert await edge.consume(record(key, tenant="broken")) == "parked"
-    assert pauses == list(range(1, MAX_ATTEMPTS))
-    assert await edge.consume(record(key)) == "parked"
+    assert await edge.consume(record(key, tenant="broken")) == "waiting"
+    assert await edge.consume(record(key)) == "waiting"
+    waiters = Waiters(database, edge, service="tracker")
+    for _ in range(4):
+        await waiters._try_heads()
+    assert pauses == list(range(TRIES_AT_ONCE, MAX_ATTEMPTS, TRIES_AT_ONCE))
     assert await parked(db, key) == [
         ("failed", f"RuntimeError: {key} has no parent", True),
         ("behind_parked", f"an earlier message of {key} is parked", True),
@@ -123,8 +111,10 @@ async def test_a_handler_that_recovers_has_one_effect(database, record, db, paus
     edge = Edge("tracker", database, poke=lambda: None)
     edge.on(DATASET_EVENTS, DatasetDeleted, recovering)
     key = new_key()
-    assert await edge.consume(record(key)) == "applied"
-    assert pauses == [1, 2]
+    assert await edge.consume(record(key)) == "waiting"
+    assert await effects(db, key) == 0
+    assert await Waiters(database, edge, service="tracker")._try_heads()
+    assert pauses == [TRIES_AT_ONCE]
     assert await effects(db, key) == 1
     assert await parked(db, key) == []
 
@@ -142,6 +132,40 @@ async def test_a_fault_of_ours_stops_the_process_instead_of_parking_a_whole_topi
     with pytest.raises(TooManyParked, match=f"3 messages in a row failed: RuntimeError: {key}"):
         await edge.consume(record(key, tenant="broken"))
     assert await parked(db, key) == []
+
+
+async def test_what_a_tenant_sends_ends_no_process(database, db, monkeypatch):
+    monkeypatch.setattr(consumer, "MAX_PARKED_IN_A_ROW", 2)
+    monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 1)
+
+    async def fail(command: CancelJob, unit: Unit) -> None:
+        raise RuntimeError("a fault that only this command meets")
+
+    edge = Edge("tracker", database, poke=lambda: None)
+    edge.on("tenant.*.commands", CancelJob, fail)
+    for _ in range(5):
+        _, record = a_command(CancelJob(job_id="ftjob-1", tenant="acme"), topic="tenant.acme.commands")
+        assert await edge.consume(record) == "parked"
+
+
+async def test_a_command_does_not_overtake_the_one_before_it_that_failed_for_a_moment(database, db, pauses):
+    handled: list[str] = []
+    failures = iter([RuntimeError("once"), RuntimeError("twice")])
+
+    async def note(command: DropParked, unit: Unit) -> None:
+        for failure in failures:
+            raise failure
+        handled.append(command.reason)
+
+    edge = Edge("tracker", database, poke=lambda: None)
+    edge.on("parked.commands", DropParked, note)
+    for reason in ("first", "second"):
+        _, record = a_command(DropParked(service="tracker", parked_id=1, reason=reason))
+        assert await edge.consume(record) == "waiting"
+    waiters = Waiters(database, edge, service="tracker")
+    for _ in range(2):
+        await waiters._try_heads()
+    assert handled == ["first", "second"]
 
 
 async def test_a_fact_cannot_be_refused_so_it_is_parked(edge, record, db, pauses):
@@ -177,46 +201,6 @@ class TestACommitInDoubt:
         assert len(await parked(db, key)) == 1
 
 
-class Chore(Task, frozen=True):
-    name: str
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-
-@pytest.mark.parametrize("trouble", ["in_doubt", "away"])
-async def test_a_task_is_worked_on_once_though_postgres_is_away_when_it_ends(database, db, trouble):
-    worked, done, failed = [], [], []
-
-    async def work(chore: Chore) -> str:
-        worked.append(chore.name)
-        return chore.name
-
-    async def finish(chore: Chore, result: str, unit: Unit) -> None:
-        done.append(result)
-
-    async def give_up(chore: Chore, error: Exception, unit: Unit) -> None:
-        failed.append(str(error))
-
-    kind = TaskKind(Chore, work, finish, give_up, attempts=1, concurrency=1)
-    tasks = Tasks(
-        database,
-        service="tracker",
-        owner="tracker-9",
-        ttl=timedelta(seconds=15),
-        renew=timedelta(seconds=5),
-        poke=lambda: None,
-    )
-    key = new_key()
-    async with database.transaction() as conn:
-        await Unit(conn, "tracker", datetime.now(UTC)).start_task(Chore(name=key))
-    setattr(database, trouble, 1)
-    assert await tasks._work_next(kind)
-    assert (worked, done, failed) == ([key], [key], [])
-    assert not await tasks._work_next(kind)
-
-
 async def test_a_member_that_comes_late_does_not_set_a_story_back(db):
     heard, ignored = new_key(), new_key()
     for number in (7, 5):
@@ -243,6 +227,20 @@ async def test_a_value_that_no_column_takes_is_parked_at_once(database, record, 
 
 
 class TestWaitingInVain:
+    async def test_ends_though_the_message_failed_before(self, database, edge, record, db, pauses):
+        troubles = iter([RuntimeError("once"), RuntimeError("twice")])
+
+        async def fail_then_wait(event: DatasetDeleted, unit: Unit) -> None:
+            raise next(troubles, ParentUnknown(f"dataset:{event.key}", within=timedelta(0)))
+
+        edge._handlers[DATASET_EVENTS, DatasetDeleted.type] = fail_then_wait
+        key = new_key()
+        assert await edge.consume(record(key)) == "waiting"
+        waiters = Waiters(database, edge, service="tracker")
+        for _ in range(2):
+            await waiters._try_heads()
+        assert await parked(db, key) == [("parent_unknown", f"dataset:{key} is not known yet", True)]
+
     async def test_parks_a_fact(self, database, edge, record, db):
         key = new_key()
         assert await edge.consume(record(key, tenant="late")) == "waiting"
@@ -272,7 +270,7 @@ class TestWaitingInVain:
         assert await parked(db, "tracker") == []
 
 
-def a_command(command: DropParked) -> tuple[Envelope, Record]:
+def a_command(command: Message, *, topic: str = "parked.commands") -> tuple[Envelope, Record]:
     envelope = Envelope(
         id=uuid4().hex,
         type=command.type,
@@ -283,7 +281,7 @@ def a_command(command: DropParked) -> tuple[Envelope, Record]:
     )
     value = command.model_dump_json().encode()
     return envelope, Record(
-        "parked.commands", 0, next(offsets), envelope.key.encode(), tuple(to_headers(envelope)), value
+        topic, 0, next(offsets), envelope.key.encode(), tuple(to_headers(envelope)), value
     )
 
 
@@ -294,27 +292,29 @@ class TestWithoutPostgres:
             ConnectionRefusedError("nobody listens"),
             asyncpg.LockNotAvailableError("a dead client's lock"),
             asyncpg.QueryCanceledError("a slow disk"),
+            asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
         ],
         ids=lambda error: type(error).__name__,
     )
-    async def test_a_message_waits_and_nothing_is_parked(self, database, edge, record, db, pauses, trouble):
+    async def test_a_message_waits_and_nothing_is_parked(
+        self, database, edge, record, db, pauses, impatient, trouble
+    ):
         database.trouble = trouble
         database.away = 3 * MAX_ATTEMPTS
         key = new_key()
         assert await edge.consume(record(key)) == "applied"
-        assert pauses == [0] * 3 * MAX_ATTEMPTS
+        assert pauses == []
         assert await effects(db, key) == 1
         assert await parked(db, key) == []
 
-    async def test_the_process_ends_after_a_minute(self, database, edge, record, db, monkeypatch):
+    async def test_the_process_ends_after_a_minute(self, database, edge, record, db, monkeypatch, impatient):
         clock = itertools.count(1000.0, 1.0)
-        monkeypatch.setattr(consumer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-        monkeypatch.setattr(consumer, "_backoff", lambda failures: 0.0)
+        monkeypatch.setattr(absence, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         database.away = 10**6
         key = new_key()
         with pytest.raises(
             DependencyAway, match="could not take it for 60 s: ConnectionRefusedError: nobody listens"
         ):
             await edge.consume(record(key))
-        assert next(clock) - 1000.0 > consumer.MAX_AWAY_SECONDS
+        assert next(clock) - 1000.0 > impatient.limit.total_seconds()
         assert await parked(db, key) == []

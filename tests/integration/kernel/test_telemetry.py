@@ -167,7 +167,7 @@ async def test_a_group_that_cannot_be_joined_ends_the_process(tracker_env, end, 
     monkeypatch.setattr(service._broker, "start", asyncio.Event().wait)
     async with service.running():
         where, error = await asyncio.wait_for(end, 30)
-    assert (where, type(error)) == ("join", Stuck)
+    assert (where, type(error)) == ("consume", Stuck)
 
 
 async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(service, writer, db):

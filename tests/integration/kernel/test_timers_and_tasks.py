@@ -1,7 +1,7 @@
 """Timers fire once and after failures again; tasks survive crashes and apply only under their lease."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from pydantic import BaseModel
@@ -32,6 +32,7 @@ class Diary:
 
     def __init__(self) -> None:
         self.reminded: list[str] = []
+        self.times: list[datetime] = []
         self.worked: list[str] = []
         self.done: list[str] = []
         self.failed: list[str] = []
@@ -45,6 +46,7 @@ class Diary:
             raise RuntimeError("asked to fail")
 
     async def remind(self, reminder: Reminder, unit: Unit) -> None:
+        self.times.append(unit.now)
         self._maybe_fail()
         self.reminded.append(reminder.name)
 
@@ -101,6 +103,15 @@ async def test_a_timer_fires_once_at_its_time(service, diary):
     assert (
         await service.database.fetchval("SELECT count(*) FROM timer WHERE payload ->> 'name' = $1", name) == 1
     )
+
+
+async def test_a_handler_is_told_no_earlier_time_than_that_of_its_timer(service, diary, monkeypatch):
+    at = service.database.now()
+    monkeypatch.setattr(service.database, "now", lambda: at - timedelta(seconds=1))
+    async with service.unit() as unit:
+        await unit.set_timer(Reminder(name=new_key()), at=at)
+    await until(lambda: truth(diary.times), "the timer that is due")
+    assert diary.times == [at]
 
 
 async def test_a_timer_whose_handler_fails_comes_again(service, diary):

@@ -18,7 +18,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from deploy.local.stack import Stack
 from deploy.provision import rights
 from deploy.provision.rights import kafka_users
-from schemas.topics import SERVICES, TOPICS
+from schemas.topics import SERVICES, TOPICS, tenant_topics
 from shared.messaging.kafka import sasl
 from shared.postgres.migrate import migrate
 
@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 DECLARED = yaml.safe_load(Path(rights.__file__).with_name("rights.yaml").read_text())
 TENANTS = ("demo", "other")
-TOPIC_NAMES = [*(topic.name for topic in TOPICS), *(f"tenant.{tenant}.commands" for tenant in TENANTS)]
+TOPIC_NAMES = [topic.name for topic in (*TOPICS, *(each for t in TENANTS for each in tenant_topics(t)))]
+NEW_TOPICS = ("new.events", "tenant.new.events")
 GROUPS = tuple(DECLARED["kafka"]["groups"])
 NOT_ALLOWED = {"topic": 29, "group": 30, "cluster": 31}
 """Codes of the Kafka protocol; any other answer comes from behind the check of the right."""
@@ -67,7 +68,7 @@ async def kafka_rights_of(stack: Stack, user: str) -> set[Right]:
         for group in GROUPS:
             answer = await ask(HeartbeatRequest(group, 0, "nobody"))
             found |= set(may(user, "join", [(group, answer.error_code)], "group"))
-        made = await ask(CreateTopicsRequest([("new.events", 1, 1, [], [])], 5000, True))
+        made = await ask(CreateTopicsRequest([(name, 1, 1, [], []) for name in NEW_TOPICS], 5000, True))
         found |= set(may(user, "create", [(each[0], each[1]) for each in made.topic_errors], "topic"))
         gone = await ask(DeleteTopicsRequest(TOPIC_NAMES, 5000))
         found |= set(may(user, "delete", list(gone.topic_error_codes), "topic"))
@@ -85,11 +86,14 @@ def declared_of(user: str) -> set[Right]:
     kafka = DECLARED["kafka"]
     found = {(user, "join", group) for group, members in kafka["groups"].items() if user in members}
     for topic, operation in product(TOPIC_NAMES, ("write", "read")):
-        tenant = topic.split(".")[1] if topic.startswith("tenant.") and topic != "tenant.events" else ""
-        entry = kafka["topics"]["tenant.<t>.commands" if tenant else topic]
+        family, *names, kind = topic.split(".")
+        tenant = names[0] if names else ""
+        entry = kafka["topics"][f"{family}.<t>.{kind}" if tenant else topic]
         allowed = [name.replace("<t>", tenant) for name in entry[operation]]
         if user in allowed or (operation == "read" and user in kafka["read_all"]):
             found.add((user, operation, topic))
+    if user in kafka["administers"]:
+        found |= {(user, "create", "tenant.new.events"), (user, "see rights", "cluster")}
     return found
 
 
@@ -99,7 +103,7 @@ async def test_a_kafka_user_may_do_what_is_declared_and_no_more(stack: Stack, us
 
 
 def test_every_topic_group_and_schema_is_declared():
-    topics = {"tenant.<t>.commands", *(topic.name for topic in TOPICS)}
+    topics = {"tenant.<t>.commands", "tenant.<t>.events", *(topic.name for topic in TOPICS)}
     assert set(DECLARED["kafka"]["topics"]) == topics
     assert set(DECLARED["postgres"]["schemas"]) == set(SERVICES)
 

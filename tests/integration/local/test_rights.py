@@ -2,8 +2,12 @@
 
 import json
 
-from deploy.provision.rights import ANY, Right, bucket_policy, kafka_rights, kafka_users
+import pytest
+
+from deploy.provision.kafka import owned_rights
+from deploy.provision.rights import ANY, bucket_policy, kafka_rights, kafka_users
 from schemas.layout import ACCESS, Access
+from schemas.rights import Right
 from schemas.topics import LISTENS, READERS, SERVICES, TOPICS
 
 EXT4_ATTRIBUTES_BYTES = 3700
@@ -44,9 +48,39 @@ def test_a_reader_reads_what_is_audited_in_no_group_and_writes_nothing():
     assert {right.name for right in rights} == audited | {"tenant."}
 
 
-def test_a_tenant_writes_one_topic_and_reads_none():
-    rights = [right for right in kafka_rights(["acme"]) if right.user == "tenant-acme"]
-    assert rights == [Right("tenant-acme", "write", "topic", "tenant.acme.commands")]
+def test_a_tenant_writes_one_topic_and_reads_another():
+    rights = {right for right in kafka_rights(["acme", "other"]) if right.user == "tenant-acme"}
+    assert rights == {
+        Right("tenant-acme", "write", "topic", "tenant.acme.commands"),
+        Right("tenant-acme", "read", "topic", "tenant.acme.events"),
+        Right("tenant-acme", "read", "group", "tenant-acme.", prefixed=True),
+    }
+
+
+def test_only_accounts_may_change_rights():
+    rights = [right for right in kafka_rights(["acme"]) if right.operation not in ("read", "write")]
+    assert {(right.user, right.resource, right.name) for right in rights} == {
+        ("accounts", "cluster", "kafka-cluster"),
+        ("accounts", "topic", "tenant."),
+        ("admin", "group", ANY),
+    }
+
+
+@pytest.mark.parametrize(
+    ("user", "resource", "is_ours"),
+    [
+        ("gateway", "job.events", True),
+        ("gateway", "tenant.demo.events", True),
+        ("tenant-demo", "tenant-demo.", True),
+        ("a-former-service", "job.events", True),
+        ("gateway", "tenant.acme.events", False),
+        ("tenant-acme", "tenant.acme.commands", False),
+        ("tenant-demo.ci", "tenant.demo.events", False),
+        ("subscriber-billing", "cost.events", False),
+    ],
+)
+def test_the_set_up_leaves_alone_what_was_made_at_run_time(user: str, resource: str, is_ours: bool):
+    assert owned_rights(["demo"])(user, resource) == is_ours
 
 
 def test_only_the_operator_has_a_right_on_everything():

@@ -20,7 +20,7 @@ NEXT: dict[str, set[str]] = {
     "JobRunning": {"JobStopping", "JobEvaluating"},
     "JobStopping": {"JobStopping", "JobEvaluating", "JobRequeued"} | _REST,
     "JobPaused": {"JobSubmitted", "JobQueued", "JobFailed", "JobCancelled"},
-    "JobEvaluating": {"JobSucceeded"},
+    "JobEvaluating": {"JobSucceeded", "JobCancelled"},
 }
 """Which fact of a job may follow which; written down from the design's table, not from the code."""
 

@@ -10,6 +10,19 @@ from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
 
 
+async def save_refused_artefact(conn: Tables, job_id: str, tenant: str, task: Mapping[str, Any]) -> None:
+    conn.put("refused_artefact", job_id, (tenant, task))
+
+
+async def find_refused_artefact(conn: Tables, job_id: str, tenant: str) -> Mapping[str, Any] | None:
+    owner, task = conn.get("refused_artefact", job_id) or ("", None)
+    return task if owner == tenant else None
+
+
+async def forget_refused_artefact(conn: Tables, job_id: str) -> None:
+    conn.put("refused_artefact", job_id, None)
+
+
 async def find_base_model(conn: Tables, name: str) -> BaseModel | None:
     return conn.get("base_model", name)  # type: ignore[no-any-return]
 
@@ -19,6 +32,11 @@ find_base_model_for_update = find_base_model
 
 async def find_base_shapes(conn: Tables, base_sha: str) -> Mapping[str, Sequence[int]] | None:
     return conn.get("shapes", base_sha)  # type: ignore[no-any-return]
+
+
+async def find_training_template(conn: Tables, base_sha: str) -> str | None:
+    bases = (base for base in conn.rows("base_model") if base.base_sha == base_sha)
+    return next((base.training_template_sha256 for base in bases), None)
 
 
 async def base_model_names(conn: Tables) -> list[str]:
@@ -97,3 +115,9 @@ async def save_slot(conn: Tables, slot: Slot) -> None:
     if conn.get("slot", (slot.tenant, slot.name)).revision != slot.revision:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed")
     conn.put("slot", (slot.tenant, slot.name), replace(slot, revision=slot.revision + 1))
+
+
+async def stop_auto_deploy(conn: Tables, job_id: str) -> None:
+    for version in conn.rows("version"):
+        if version.job_id == job_id and version.auto_deploy:
+            conn.put("version", version.model_id, replace(version, auto_deploy=False))

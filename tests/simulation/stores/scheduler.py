@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from services.scheduler.decide.queue import Candidate, Ledger, Pool
-from services.scheduler.model import TERMINAL, Dataset, Deployment, Job, JobState
+from services.scheduler.model import TERMINAL, Base, Dataset, Deployment, Job, JobState
 from shared.errors import ParentUnknown, StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
@@ -70,11 +70,11 @@ async def jobs_on_dataset(conn: Tables, dataset_id: str) -> list[Job]:
     return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
 
 
-async def save_base_model(conn: Tables, name: str, base_sha: str) -> None:
-    conn.put("base_model", name, base_sha)
+async def save_base_model(conn: Tables, name: str, base: Base) -> None:
+    conn.put("base_model", name, base)
 
 
-async def find_base_sha(conn: Tables, name: str) -> str | None:
+async def find_base(conn: Tables, name: str) -> Base | None:
     return conn.get("base_model", name)  # type: ignore[no-any-return]
 
 
@@ -138,16 +138,37 @@ async def is_anyone_queued(conn: Tables) -> bool:
     return bool(conn.rows("queued"))
 
 
-async def candidates(conn: Tables, *, now: datetime, of_each_kind: int) -> list[Candidate]:
+async def candidates(conn: Tables, *, now: datetime, at_most: int) -> list[Candidate]:
+    number = Counter[object]()
+    rows = []
+    for job in _queued(conn, now):
+        number[_kind(job)] += 1
+        if number[_kind(job)] <= (at_most if job.turned_away else 1):
+            rows.append(Candidate.of(job, queued_at=job.queued_at))
+    return rows
+
+
+async def find_follower(conn: Tables, candidate: Candidate, *, now: datetime) -> Candidate | None:
+    if candidate.turned_away:
+        return None
+    kind = _kind(conn.get("job", candidate.job_id))
+    behind = (
+        Candidate.of(job, queued_at=job.queued_at)
+        for job in _queued(conn, now)
+        if _kind(job) == kind and _by_age(job) > (candidate.queued_at, candidate.job_id)
+    )
+    return next(behind, None)
+
+
+def _queued(conn: Tables, now: datetime) -> list[Job]:
+    """Oldest first."""
     queued = [conn.get("job", job_id) for job_id in conn.rows("queued")]
-    found, number = [], Counter[object]()
-    for job in sorted(queued, key=_by_age):
-        kind = (job.tenant, job.spec.tier, job.spec.resources, bool(job.turned_away))
-        is_due = job.not_before is None or job.not_before <= now
-        if is_due and number[kind] < of_each_kind:
-            number[kind] += 1
-            found.append(Candidate.of(job, queued_at=job.queued_at))
-    return found
+    due = [job for job in queued if job.not_before is None or job.not_before <= now]
+    return sorted(due, key=_by_age)
+
+
+def _kind(job: Job) -> object:
+    return job.tenant, job.spec.tier, job.spec.resources, bool(job.turned_away)
 
 
 async def find_deployment(conn: Tables, tenant: str, slot: str) -> Deployment | None:
@@ -170,3 +191,11 @@ def _by_id(job: Job) -> str:
 
 def _by_age(job: Job) -> tuple[datetime | None, str]:
     return job.queued_at, job.id
+
+
+async def lock_dataset(conn: Tables, dataset_id: str) -> None:
+    """One transaction runs at a time here."""
+
+
+async def lock_slot(conn: Tables, tenant: str, slot: str) -> None:
+    """One transaction runs at a time here."""

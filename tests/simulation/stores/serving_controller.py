@@ -1,8 +1,17 @@
 """`services/serving_controller/store.py` in memory."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from services.serving_controller.model import Candidate, Phase, Replica, Retired, Servable, Slot
+from services.serving_controller.model import (
+    Candidate,
+    Phase,
+    Replica,
+    Retired,
+    Servable,
+    Slot,
+    WantedOfGroup,
+)
 from services.serving_controller.store import View
 from shared.errors import StaleWrite
 from tests.simulation.fast import replace
@@ -11,16 +20,21 @@ from tests.simulation.tables import Tables
 
 async def load_view(conn: Tables) -> View:
     return View(
-        slots=tuple(conn.rows("slot")),
+        versions=dict(conn.items("wanted_group")),
+        replica_versions=dict(conn.items("replica_version")),
         retired=tuple(conn.rows("retired")),
         base_models=dict(conn.items("base_model")),
-        replicas=tuple(conn.rows("replica")),
         candidates=tuple(conn.rows("candidate")),
+        adapter_layers=dict(conn.items("adapter_layers")),
     )
 
 
-async def save_base_model(conn: Tables, name: str, base_sha: str) -> None:
+async def save_base_model(
+    conn: Tables, name: str, base_sha: str, *, adapter_layers: Sequence[str] | None = None
+) -> None:
     conn.put("base_model", name, base_sha)
+    if adapter_layers is not None:
+        conn.put("adapter_layers", base_sha, tuple(adapter_layers))
     conn.delete("stale_base", (name, base_sha))
 
 
@@ -52,9 +66,21 @@ def _servables(slot: Slot) -> list[Servable]:
     return [servable for servable in found if servable is not None]
 
 
-async def slots_of_group(conn: Tables, group: str) -> list[Slot]:
-    found = [slot for slot in conn.rows("slot") if any(each.group == group for each in _servables(slot))]
-    return sorted(found, key=lambda slot: (slot.tenant, slot.name))
+async def wanted_of_group(conn: Tables, group: str) -> WantedOfGroup | None:
+    wanted = [
+        each for slot in conn.rows("slot") for each in slot.wanted.values() if each.servable.group == group
+    ]
+    return WantedOfGroup.of(sorted(wanted, key=lambda each: not each.is_pending)) if wanted else None
+
+
+async def slots_serving(conn: Tables, group: str, served_names: Iterable[str]) -> list[Slot]:
+    names = set(served_names)
+    rows = [
+        slot
+        for slot in conn.rows("slot")
+        if any(name in names and each.servable.group == group for name, each in slot.wanted.items())
+    ]
+    return sorted(rows, key=lambda slot: (slot.tenant, slot.name))
 
 
 async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Slot]:
@@ -68,8 +94,12 @@ async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Sl
 
 
 async def save_slot(conn: Tables, slot: Slot) -> None:
-    if conn.get("slot", (slot.tenant, slot.name)).revision != slot.revision:
+    before: Slot = conn.get("slot", (slot.tenant, slot.name))
+    if before.revision != slot.revision:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed")
+    for _, wanted in sorted(before.wanted.items() ^ slot.wanted.items(), key=lambda item: item[0]):
+        group = wanted.servable.group
+        conn.put("wanted_group", group, (conn.get("wanted_group", group) or 0) + 1)
     conn.put("slot", (slot.tenant, slot.name), replace(slot, revision=slot.revision + 1))
 
 
@@ -108,8 +138,19 @@ async def has_ready_replica(conn: Tables, group: str) -> bool:
 
 
 async def save_replica(conn: Tables, replica: Replica) -> None:
+    version = conn.get("replica_version", replica.replica_id) or 0
+    conn.put("replica_version", replica.replica_id, version + 1)
     conn.put("replica", replica.replica_id, replace(replica, is_alive=True, answers=True))
+
+
+async def replicas(conn: Tables) -> tuple[Replica, ...]:
+    return tuple(conn.rows("replica"))
 
 
 async def forget_replica(conn: Tables, replica_id: str) -> None:
     conn.delete("replica", replica_id)
+    conn.delete("replica_version", replica_id)
+
+
+async def lock_base_model(conn: Tables, base_model: str) -> None:
+    """One transaction runs at a time here."""

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from schemas.training import AttemptMessage, RunnerReport
-from services.trainer_agent.model import Attempt
+from schemas.training import RunnerReport
+from services.trainer_agent.model import Attempt, Claim
 from shared.errors import StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
@@ -14,8 +14,12 @@ async def lock_attempt(conn: Tables, job_id: str, number: int, *, tenant: str) -
     if known is None:
         known = Attempt(job_id, number, tenant)
         conn.put("attempt", (job_id, number), known)
-        conn.put("newest", job_id, max(number, conn.get("newest", job_id) or 0))
     return known
+
+
+async def find_attempt(conn: Tables, job_id: str, number: int) -> Attempt | None:
+    attempt: Attempt | None = conn.get("attempt", (job_id, number))
+    return attempt
 
 
 async def save_attempt(conn: Tables, before: Attempt, after: Attempt) -> None:
@@ -24,6 +28,8 @@ async def save_attempt(conn: Tables, before: Attempt, after: Attempt) -> None:
     if conn.get("attempt", (after.job_id, after.number)).revision != before.revision:
         raise StaleWrite(f"attempt {after.number} of {after.job_id} changed")
     conn.put("attempt", (after.job_id, after.number), replace(after, revision=after.revision + 1))
+    if after.order is not None:
+        conn.put("newest", after.job_id, max(after.number, conn.get("newest", after.job_id) or 0))
 
 
 async def hear_runner(conn: Tables, claim: RunnerReport, *, step: int, at: datetime) -> None:
@@ -47,7 +53,22 @@ async def open_numbers_below(conn: Tables, job_id: str, number: int) -> list[int
     return found
 
 
-async def record_dropped(
-    conn: Tables, claim: AttemptMessage, reason: str, *, event_id: str, at: datetime
-) -> None:
-    conn.put("dropped", event_id, reason)
+async def keep_claim(conn: Tables, claim: Claim, *, at: datetime) -> None:
+    report = claim.report
+    kept = conn.get("kept", (report.job_id, report.attempt)) or ()
+    if claim.event_id not in {each.event_id for each in kept}:
+        conn.put("kept", (report.job_id, report.attempt), (*kept, claim))
+
+
+async def take_claims(conn: Tables, job_id: str, number: int) -> list[Claim]:
+    kept = conn.get("kept", (job_id, number)) or ()
+    conn.delete("kept", (job_id, number))
+    return list(kept)
+
+
+async def forget_claims(conn: Tables, *, before: datetime) -> None:
+    """No run is that long."""
+
+
+async def record_dropped(conn: Tables, claim: Claim, reason: str, *, at: datetime) -> None:
+    conn.put("dropped", claim.event_id, reason)

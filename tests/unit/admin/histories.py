@@ -25,7 +25,7 @@ from schemas.job import (
 )
 from schemas.node import NodesProvisioned, PoolCapacityChanged
 from schemas.specification import GateSpec
-from schemas.topics import LISTENS, SERVICES, topic_of
+from schemas.topics import LISTENS, SERVICES, Topic, tenant_events, topic_of
 from schemas.training import RunnerStarted
 from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import (
@@ -80,49 +80,46 @@ class Teller:
     sequences: dict[str, dict[tuple[str, str], int]] = field(default_factory=dict)
     now: datetime = NOON
     offsets: Counter[str] = field(default_factory=Counter)
+    copies_for: str = ""
+    """Tenant whom the gateway copies every fact for."""
 
     def tell(self, writer: str, message: Message, *, cause: str = "") -> str:
         """The event's id."""
         self.now += timedelta(seconds=1)
         topic = topic_of(type(message), writer=writer)
-        given = self.sequences.setdefault(writer, {})
-        number = given.get((topic.name, message.key), 0) + 1
+        number = self.sequences.get(writer, {}).get((topic.name, message.key), 0) + 1
         event_id = f"{message.type}-{message.key}-{number}"
-        value = message.model_dump_json().encode()
         envelope = Envelope(
-            id=event_id,
-            type=message.type,
-            version=message.version,
-            source=f"/retune/{writer}",
-            time=self.now,
-            key=message.key,
-            sequence=number if topic.is_story else None,
+            event_id,
+            message.type,
+            message.version,
+            f"/retune/{writer}",
+            self.now,
+            message.key,
             causation_id=cause,
         )
-        place = Record(
-            topic.name, 0, self.offsets[topic.name], message.key.encode(), tuple(to_headers(envelope)), value
-        )
+        self._write(writer, topic, envelope, message)
+        if self.copies_for:
+            self._write("gateway", tenant_events(self.copies_for), envelope, message)
+        return event_id
+
+    def _write(self, writer: str, topic: Topic, envelope: Envelope, message: Message) -> None:
+        """`envelope`: without its number in the topic."""
+        story = (topic.name, message.key)
+        given = self.sequences.setdefault(writer, {})
+        number = given.get(story, 0) + 1
+        value = message.model_dump_json().encode()
+        numbered = replace(envelope, sequence=number if topic.is_story else None)
+        place = (topic.name, 0, self.offsets[topic.name])
+        found = read(Record(*place, message.key.encode(), tuple(to_headers(numbered)), value))
         self.offsets[topic.name] += 1
-        found = read(place)
         assert isinstance(found, Delivery), found
         entry = entry_of(found)
         self.entries.append(entry)
         if writer in SERVICES:
-            given[topic.name, message.key] = number
-            row = Row(
-                event_id,
-                topic.name,
-                message.key,
-                number,
-                message.type,
-                entry.sha256,
-                self.now,
-                cause,
-                self.now,
-                True,
-            )
-            self.rows.setdefault(writer, []).append(row)
-        return event_id
+            given[story] = number
+            said = (message.type, entry.sha256, envelope.time, envelope.causation_id, self.now, True)
+            self.rows.setdefault(writer, []).append(Row(envelope.id, *story, number, *said))
 
     def kernel(self, service: str) -> Kernel:
         heard = {topic.name for topic in LISTENS[service]}

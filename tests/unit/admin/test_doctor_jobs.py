@@ -211,6 +211,12 @@ class TestLive:
         history = replace(told_by(first_attempt, beat), world=self.world("running"))
         assert "I13" not in alarms(history)
 
+    def test_a_task_that_was_set_aside(self):
+        aside = (("CopyArtefact", "ftjob-1", "ValidationError: artefact"),)
+        (finding,) = alarms(with_kernel(a_history(), "registry", tasks_set_aside=aside))["I13"]
+        assert finding.where == "registry.task CopyArtefact ftjob-1"
+        assert finding.found == "set aside: ValidationError: artefact"
+
     def test_a_timer_that_should_have_fired(self):
         due = (("StartOverdue", READ_AT - timedelta(minutes=5)), ("StopOverdue", READ_AT))
         (finding,) = alarms(with_kernel(a_history(), "scheduler", timers_due=due))["I13"]

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from schemas.topics import JOB_EVENTS
 from services.admin.doctor.history import Parked, Waiting
 from services.admin.doctor.invariants import INVARIANTS, check, lasting
@@ -11,8 +13,11 @@ from shared.messaging.delivery import Record, Unreadable, read
 from tests.unit.admin.histories import (
     LIMITS,
     READ_AT,
+    Teller,
     a_history,
     alarms,
+    provisioned,
+    running,
     the_entry,
     with_entry,
     with_kernel,
@@ -48,6 +53,13 @@ class TestPublished:
         unsent = replace(row, is_published=False)
         (finding,) = alarms(with_kernel(history, "evaluator", outbox=(unsent,)))["I1"]
         assert finding.found.startswith("1 rows not published, the oldest since 2027-03-01 12:00:")
+
+    def test_a_row_that_was_set_aside_is_told_once_with_its_reason(self):
+        history = without(a_history(), "EvalPassed")
+        (row,) = history.kernels["evaluator"].outbox
+        aside = replace(row, set_aside="MessageSizeTooLargeError")
+        (finding,) = alarms(with_kernel(history, "evaluator", outbox=(aside,)))["I1"]
+        assert finding.found == "set aside: MessageSizeTooLargeError"
 
     def test_a_row_of_a_moment_ago_may_wait(self):
         history = without(a_history(), "EvalPassed")
@@ -234,3 +246,39 @@ class TestLasting:
     def test_what_both_found_stays(self):
         found = check(without(a_history(), "EvalPassed"), LIMITS)
         assert lasting(found, found) == found
+
+
+class TestCopies:
+    """Facts of a tenant stand in two topics, and in the outboxes of two services."""
+
+    @pytest.fixture
+    def history(self):
+        teller = Teller(copies_for="acme")
+        teller.tell("scheduler", running(), cause="one-fact")
+        teller.tell("provisioner", provisioned(), cause="one-fact")
+        return teller.history()
+
+    def test_alarm_nobody(self, history):
+        assert not alarms(history).keys() & {"I1", "I2", "I3", "I4"}
+
+    def test_a_copy_that_is_lost(self, history):
+        copy = self.first_copy(history)
+        lost = replace(history, entries=tuple(entry for entry in history.entries if entry != copy))
+        (finding,) = alarms(lost)["I1"]
+        assert "gateway.outbox" in finding.where
+        assert "not in tenant.acme.events" in finding.found
+
+    def test_a_copy_that_the_gateway_never_wrote(self, history):
+        copy = self.first_copy(history)
+        forged = replace(copy, event_id="forged", offset=99, sequence=9)
+        (finding,) = alarms(with_entry(history, copy, copy, forged))["I2"]
+        assert (finding.found, finding.expected) == ("no row", "a row in the outbox of gateway")
+
+    def test_copies_out_of_order(self, history):
+        first, second = (entry for entry in history.entries if entry.topic == "tenant.acme.events")
+        turned = with_entry(history, first, replace(second, offset=0))
+        turned = with_entry(turned, second, replace(first, offset=1))
+        assert "I4" in alarms(turned)
+
+    def first_copy(self, history):
+        return next(entry for entry in history.entries if entry.topic == "tenant.acme.events")

@@ -1,6 +1,7 @@
 """What is printed: for people a table or a sentence, with --json the platform's own answer, and nothing else."""
 
 import json
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -14,6 +15,16 @@ JOB = {
     "error": {},
     "retune": {"phase": "running", "gate": {"status": "pending"}, "warnings": [], "cost_usd": "0.25"},
 }
+BASE = {
+    "base_sha": "5e" * 32,
+    "manifest_sha256": "5e" * 32,
+    "source": "directory",
+    "template_sha256": "5e" * 32,
+    "context_tokens": 512,
+    "num_parameters": 1000,
+    "memory": None,
+}
+SUBMITTED = JOB | {"retune": JOB["retune"] | {"base_model": BASE}}
 MODEL = {
     "id": "ft:tiny:acme:docs:1f2e3d4c",
     "retune": {"kind": "adapter", "stage": "staging", "model_id": "mv-1"},
@@ -65,8 +76,15 @@ VERDICT = {
     ]
 }
 EVENTS = [
-    {"id": "e-2", "created_at": 60, "level": "info", "message": "queued"},
-    {"id": "e-1", "created_at": 0, "level": "info", "message": "job accepted"},
+    {
+        "id": "e-3",
+        "created_at": 90,
+        "type": "metrics",
+        "level": "info",
+        "message": "Step 1/9: training loss 2.0",
+    },
+    {"id": "e-2", "created_at": 60, "type": "message", "level": "info", "message": "queued"},
+    {"id": "e-1", "created_at": 0, "type": "message", "level": "info", "message": "job accepted"},
 ]
 
 TABLES = {
@@ -140,7 +158,6 @@ ACTS = {
     ("jobs", "cancel", "ftjob-1"): ("POST /fine_tuning/jobs/ftjob-1/cancel", JOB, "ftjob-1: running"),
     ("jobs", "pause", "ftjob-1"): ("POST /fine_tuning/jobs/ftjob-1/pause", JOB, "ftjob-1: running"),
     ("jobs", "resume", "ftjob-1"): ("POST /fine_tuning/jobs/ftjob-1/resume", JOB, "ftjob-1: running"),
-    ("jobs", "submit", "file-1", "--model", "tiny"): ("POST /fine_tuning/jobs", JOB, "ftjob-1"),
     ("models", "promote", "docs"): (
         "POST /models/docs/promote",
         MODEL,
@@ -180,7 +197,7 @@ class TestActs:
         assert (code, json.loads(out), err) == (0, answer, "")
 
 
-def test_a_jobs_events_are_printed_oldest_first(retune):
+def test_a_jobs_events_are_printed_oldest_first_and_without_its_numbers(retune):
     retune.answers["GET /fine_tuning/jobs/ftjob-1/events"] = paged(*EVENTS)
     _, out, _ = retune.run("jobs", "events", "ftjob-1")
     assert [line.split(maxsplit=1)[1] for line in lines(out)[1:]] == ["info job accepted", "info queued"]
@@ -200,7 +217,7 @@ def test_a_list_of_many_pages_is_one_list(retune):
 
 def test_a_submission_says_all_that_was_asked_for(retune, tmp_path):
     (tmp_path / "holdout.jsonl").write_text("{}\n")
-    retune.answers |= {"POST /files": FILE, "POST /fine_tuning/jobs": JOB}
+    retune.answers |= {"POST /files": FILE, "POST /fine_tuning/jobs": SUBMITTED}
     retune.run(
         *("jobs", "submit", "file-7", "--model", "tiny", "--suffix", "docs"),
         *("--holdout", str(tmp_path / "holdout.jsonl"), "--options", '{"auto_deploy": false}'),
@@ -237,8 +254,102 @@ def test_what_a_job_is_warned_of_is_printed_beside_its_id(retune):
         "message": "the gate's stage safety has nothing to ask",
         "param": "x",
     }
-    job = JOB | {"retune": JOB["retune"] | {"warnings": [warning]}}
+    job = SUBMITTED | {"retune": SUBMITTED["retune"] | {"warnings": [warning]}}
     retune.answers["POST /fine_tuning/jobs"] = job
     code, out, err = retune.run("jobs", "submit", "file-1", "--model", "tiny", "--allow-ungated")
-    assert (code, out, err) == (0, "ftjob-1\n", f"warning: {warning['message']}\n")
+    assert (code, out) == (0, "ftjob-1\n")
+    assert err.endswith(f"\nwarning: {warning['message']}\n")
     assert json.loads(retune.requests[-1].content)["retune"] == {"allow_ungated": True}
+
+
+def test_a_submission_shows_what_is_known_of_the_base_model(retune):
+    retune.answers["POST /fine_tuning/jobs"] = SUBMITTED
+    code, out, err = retune.run("jobs", "submit", "file-1", "--model", "tiny")
+    assert (code, out) == (0, "ftjob-1\n")
+    shown = [" ".join(line.split()) for line in err.splitlines()]
+    assert shown[:3] == [
+        f"tiny: 1,000 parameters, sha {BASE['base_sha']}",
+        "source directory",
+        "context 512 tokens",
+    ]
+    code, out, _ = retune.run("--json", "jobs", "submit", "file-1", "--model", "tiny")
+    assert (code, json.loads(out)) == (0, SUBMITTED)
+
+
+STEERING = "[/x] [link=http://evil]a[/link] \x1b[2J\x1b]0;title\x07 \r\x9b31m \u202etxt.exe \ud800"
+WRITTEN_OUT = "[/x] [link=http://evil]a[/link] \\x1b[2J\\x1b]0;title\\x07 \\r\\x9b31m \\u202etxt.exe \\ud800"
+
+
+def _sent(answer: object, status: int = 200) -> Callable[[httpx.Request], httpx.Response]:
+    """As other servers send it: half of a surrogate pair cannot be sent as UTF-8, but as an escape."""
+    return lambda _: httpx.Response(status, content=json.dumps(answer))
+
+
+class TestForeignText:
+    """Names, reasons and logs are other people's: they reach a terminal as text."""
+
+    def test_a_table_shows_it_as_it_is_written(self, retune):
+        retune.answers["GET /files"] = _sent(paged(FILE | {"filename": f"{STEERING}\nfile-2"}))
+        _, out, _ = retune.run("data", "list")
+        assert len(out.splitlines()) == 2
+        assert f"{WRITTEN_OUT}\\nfile-2" in out
+
+    def test_a_sentence_and_an_error_do(self, retune):
+        retune.answers["DELETE /deployments/docs"] = _sent(SLOT | {"slot": STEERING})
+        assert retune.run("deployments", "remove", "docs")[1] == f"{WRITTEN_OUT}: ready, generation 2\n"
+        refusal = {"error": {"message": STEERING, "type": "x", "param": None, "code": None}}
+        retune.answers["DELETE /deployments/docs"] = _sent(refusal, 409)
+        assert WRITTEN_OUT in retune.run("deployments", "remove", "docs")[2]
+
+    def test_a_log_does_but_for_bars_that_go_back_to_the_lines_beginning(self, retune):
+        retune.answers["GET /fine_tuning/jobs/ftjob-1"] = JOB | {"retune": {"phase": "succeeded"}}
+        page = {"text": "10 %\r20 %\r\n\x1b[31mred", "next": -1}
+        retune.answers["GET /fine_tuning/jobs/ftjob-1/logs"] = page
+        assert retune.run("jobs", "logs", "ftjob-1")[1] == "10 %\n20 %\n\\x1b[31mred"
+
+    def test_machines_get_the_same_value(self, retune):
+        file = FILE | {"filename": STEERING}
+        retune.answers["GET /files"] = _sent(paged(file))
+        _, out, _ = retune.run("--json", "data", "list")
+        assert json.loads(out) == [file]
+        assert not {*"\x1b\x9b\r\u202e\ud800"} & {*out}
+
+
+QUOTAS = {
+    "object": "quotas",
+    "tenant": "acme",
+    "limits": {"open_jobs": 50, "streams": None, "stored_bytes": 2000},
+    "decided": {"open_jobs": 50, "streams": None},
+    "used": {"open_jobs": 3, "stored_bytes": 1500},
+}
+
+
+class TestQuotas:
+    PATH = "/admin/tenants/acme/quotas"
+
+    def test_are_shown_with_what_is_used_and_who_decided(self, retune):
+        retune.answers[f"GET {self.PATH}"] = QUOTAS
+        _, out, _ = retune.run("tenants", "quotas", "acme")
+        assert [line.split() for line in lines(out)] == [
+            ["quota", "limit", "used", "decided", "by"],
+            ["open_jobs", "50", "3", "operator"],
+            ["streams", "none", "operator"],
+            ["stored_bytes", "2,000", "1500", "default"],
+        ]
+
+    def test_of_those_that_are_set_the_others_stay_as_they_were(self, retune):
+        retune.answers |= {f"GET {self.PATH}": QUOTAS, f"PUT {self.PATH}": QUOTAS}
+        changes = ("--set", "streams=default", "--set", "stored_bytes=none")
+        assert retune.run("tenants", "quotas", "acme", *changes)[0] == 0
+        assert json.loads(retune.requests[-1].content) == {"open_jobs": 50, "stored_bytes": None}
+        assert retune.requests[-1].headers["authorization"] == "Bearer key-of-the-operator"
+
+    @pytest.mark.parametrize(
+        "change", ["jobs=5", "open_jobs", "open_jobs=many", "open_jobs=-1", "open_jobs=٣"]
+    )
+    def test_that_are_no_quotas_are_wrong_usage(self, retune, change):
+        retune.answers[f"GET {self.PATH}"] = QUOTAS
+        code, _, err = retune.run("tenants", "quotas", "acme", "--set", change)
+        assert code == 2
+        assert "--set" in err
+        assert [request.method for request in retune.requests] == ["GET"]

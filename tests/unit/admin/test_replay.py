@@ -44,11 +44,11 @@ class TestKept:
 
 class TestSent:
     def test_a_young_command_is_sent(self):
-        admit(at(CANCEL, days=28), now=NOON)
+        admit(at(CANCEL, days=36), now=NOON)
 
     def test_one_that_inboxes_have_forgotten_is_not(self):
-        with pytest.raises(RefusedByPlatform, match=r"job\.commands/0@7 is of .* for 30 days only"):
-            admit(at(CANCEL, days=29.5), now=NOON)
+        with pytest.raises(RefusedByPlatform, match=r"job\.commands/0@7 is of .* for 38 days only"):
+            admit(at(CANCEL, days=37.5), now=NOON)
 
     def test_one_that_would_only_be_parked_is_not(self):
         with pytest.raises(RefusedByPlatform, match=r"job\.commands/0@7 is unreadable \(bad_json"):

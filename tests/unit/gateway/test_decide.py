@@ -4,7 +4,17 @@ import pytest
 
 from schemas.base import FileRef
 from schemas.specification import DatasetFormat, Tier
-from services.gateway.decide import BaseModel, Inputs, StoredFile, dataset_command, file_ids, job_command
+from schemas.training import StepMetrics
+from services.gateway.decide import (
+    RESULTS_PURPOSE,
+    BaseModel,
+    Inputs,
+    StoredFile,
+    dataset_command,
+    file_ids,
+    job_command,
+    steps_to_show,
+)
 from services.gateway.errors import ApiError
 from services.gateway.requests import CreateJob
 
@@ -78,6 +88,14 @@ class TestDatasetCommand:
         assert command.spec.holdout.file_id == "file-3"
         assert sorted(file_ids(request)) == ["file-1", "file-2", "file-3"]
 
+    def test_conversations_are_refused_where_the_base_has_no_template(self):
+        chat, pairs = a_file(), a_file(file_format=DatasetFormat.PROMPT_COMPLETION)
+        base = BaseModel("tiny", SHA, has_template=False)
+        with pytest.raises(ApiError, match="'tiny' has no chat template: bring rows of prompt") as refused:
+            dataset_command(a_request(), Inputs(base, {"file-1": chat}), tenant="acme", dataset_id="ds-1")
+        assert refused.value.body["error"]["param"] == "training_file"
+        dataset_command(a_request(), Inputs(base, {"file-1": pairs}), tenant="acme", dataset_id="ds-1")
+
     def test_a_missing_mix_is_named(self):
         request = a_request(retune={"safety_mix": {"file": "file-9"}})
         inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
@@ -107,3 +125,46 @@ class TestPolicy:
             a_request(retune={"policy": policy}), inputs, tenant="acme", dataset_id="ds-1"
         )
         assert command.spec.policy.contamination_share == 0.2
+
+
+def test_a_table_of_results_is_nothing_to_train_on():
+    results = StoredFile(a_file().ref, RESULTS_PURPOSE, None, NOON)
+    with pytest.raises(ApiError) as raised:
+        submit(a_request(), files={"file-1": results})
+    error = raised.value.body["error"]
+    assert (error["param"], error["code"]) == ("training_file", "wrong_purpose")
+
+
+class TestStepsToShow:
+    def shown(self, num_steps: int | None, first: int = 1) -> list[int]:
+        steps = [
+            StepMetrics(
+                step=step,
+                time=NOON,
+                loss=1.0,
+                learning_rate=0.1,
+                grad_norm=1.0,
+                num_tokens=1,
+                tokens_per_second=1.0,
+                memory_bytes=1,
+                epoch=0.5,
+            )
+            for step in range(first, (num_steps or 150) + 1)
+        ]
+        return [step.step for step in steps_to_show(steps, num_steps)]
+
+    @pytest.mark.parametrize("num_steps", [1, 7, 100])
+    def test_are_all_of_a_short_job(self, num_steps):
+        assert self.shown(num_steps) == list(range(1, num_steps + 1))
+
+    @pytest.mark.parametrize("num_steps", [101, 531, 100_000])
+    def test_are_a_hundred_of_a_long_one_with_its_last(self, num_steps):
+        shown = self.shown(num_steps)
+        assert (len(shown), shown[-1]) == (100, num_steps)
+
+    def test_do_not_depend_on_how_steps_were_batched(self):
+        whole = self.shown(531)
+        assert self.shown(531, first=300) == [step for step in whole if step >= 300]
+
+    def test_are_all_where_the_length_is_not_known(self):
+        assert len(self.shown(None)) == 150

@@ -3,11 +3,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 from starlette.requests import ClientDisconnect
 
 from services.gateway.errors import ApiError, first_problem, install, not_found, unavailable
 from services.gateway.requests import CreateDataset, CreateJob
-from shared.errors import StorageUnavailable
+from shared.errors import StorageUnavailable, TooLarge
 
 JOB = {"model": "tiny", "training_file": "file-1"}
 
@@ -72,6 +73,9 @@ def test_clients_are_told_when_to_come_back():
     [
         (ConnectionRefusedError(111, "refused"), 503, "database_unavailable"),
         (TimeoutError(), 503, "database_unavailable"),
+        (TooLarge("SubmitJob: found 2 bytes", limit=1), 413, "request_too_large"),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), 400, "invalid_value"),
+        (PydanticSerializationError("surrogates not allowed"), 400, "invalid_value"),
         (asyncpg.ConnectionDoesNotExistError("gone"), 503, "database_unavailable"),
         (asyncpg.InterfaceError("connection is closed"), 503, "database_unavailable"),
         (asyncpg.CannotConnectNowError("starting"), 503, "database_unavailable"),
@@ -98,3 +102,8 @@ async def test_what_is_away_is_not_our_bug(error, status, code):
         answer = await client.get("/")
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_no_answer_repeats_more_than_a_sentence_of_the_request_or_what_is_no_text():
+    answer = ApiError(400, "\ud800" + "x" * 3_000_000).answer()
+    assert len(answer.body) < 2_000

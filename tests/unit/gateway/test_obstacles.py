@@ -3,10 +3,12 @@
 import pytest
 
 from schemas.node import PoolCapacityChanged
+from schemas.specification import Method
 from services.gateway.decide import refuse_final
 from services.gateway.errors import ApiError
+from services.gateway.memory import Base
 from services.gateway.obstacles import Known, Policy, obstacles
-from tests.builders import a_file_ref, a_job_spec
+from tests.builders import a_file_ref, a_job_spec, capabilities
 
 JUDGE = {"url": "http://judge.test/v1", "model": "judge"}
 POLICY = Policy(frozenset({"benchmark", "safety"}), frozenset({JUDGE["url"]}))
@@ -21,6 +23,10 @@ def a_pool(name: str = "cpu-spot", **changes: object) -> PoolCapacityChanged:
 def a_spec(**changes: object):
     base = a_job_spec(training_file=a_file_ref())
     return type(base).model_validate(base.model_dump() | changes)
+
+
+def a_base(**changes: object) -> Base:
+    return Base(capabilities(**changes), num_parameters=1_000_000, context_tokens=512)
 
 
 def found(known: Known, **changes: object) -> list[tuple[str, str, bool]]:
@@ -116,3 +122,21 @@ def test_a_request_is_refused_by_the_name_of_its_own_parameter():
         refuse_final(obstacles(a_spec(holdout=HOLDOUT), Known(holdout_rows=40)))
     assert caught.value.body["error"]["param"] == "retune.holdout_file"
     refuse_final(obstacles(a_spec(resources={"nodes": 9}), Known(pools=(a_pool(),))))
+
+
+def test_what_the_base_model_cannot_be_trained_with_is_final():
+    known = Known(base=a_base(refused_methods={Method.LORA: "vLLM serves it without adapters"}))
+    assert found(known) == [("method_not_for_base", "recipe.method", True)]
+    (obstacle,) = obstacles(a_spec(), known)
+    assert "Nearest that works: method sft" in obstacle.message
+    assert found(known, recipe={"method": "sft"}) == []
+
+
+def test_layers_that_the_base_model_does_not_have_are_final():
+    known = Known(base=a_base())
+    assert found(known, recipe={"lora": {"target_modules": ["self_attn.q_proj"]}}) == []
+    lora = {"lora": {"target_modules": ["q_proj", "experts"]}}
+    assert found(known, recipe=lora) == [("unknown_lora_targets", "recipe.lora.target_modules", True)]
+    (obstacle,) = obstacles(a_spec(recipe=lora), known)
+    assert "no plain linear layers named experts" in obstacle.message
+    assert "some of k_proj, q_proj" in obstacle.message

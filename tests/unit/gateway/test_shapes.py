@@ -5,10 +5,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from openai.types.fine_tuning import FineTuningJob
+from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
+from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 
+from schemas.training import BundleMetrics
 from services.gateway import shapes
 from services.gateway.decide import Ending
+from services.gateway.readmodels import METRICS
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "ft:tiny:acme:docs:1f2e3d4c"
@@ -68,11 +71,14 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "is_deployed": False,
         "ending": "",
         "error": None,
+        "estimated_memory": None,
+        "preparation": None,
         "certificate": None,
         "cost": Decimal(0),
         "uncharged_cost": Decimal(0),
         "created_at": NOON,
         "finished_at": None,
+        "result_files": ["file-results"],
         "evaluation": None,
     } | changes
 
@@ -171,3 +177,33 @@ def test_the_gate_is_progress_in_items():
         "seconds_left": 41.2,
     }
     assert the_job(phase="evaluating", num_steps=40, evaluation=None)["retune"]["progress"] is None
+
+
+def test_a_job_names_its_result_file():
+    assert the_job()["result_files"] == ["file-results"]
+
+
+class TestCheckpoint:
+    def shown(self, metrics: dict[str, float]) -> dict[str, Any]:
+        row = {"job_id": "ftjob-1", "attempt": 1, "step": 50, "manifest_sha256": "5e" * 32, "kind": "final"}
+        found = shapes.checkpoint(row | {"metrics": metrics, "state": "verified", "created_at": NOON})
+        FineTuningJobCheckpoint.model_validate(found)
+        return found["metrics"]
+
+    def test_shows_every_number_that_the_trainer_measures(self):
+        measured = BundleMetrics(train_loss=1.5, valid_loss=1.7, full_valid_loss=1.6)
+        assert self.shown(measured.by_name) == {"step": 50, **measured.model_dump()}
+
+    def test_has_null_for_what_was_not_measured(self):
+        expected = {"step": 50, "train_loss": 1.5, "valid_loss": None, "full_valid_loss": None}
+        assert self.shown(BundleMetrics(train_loss=1.5).by_name) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "openais"), [(METRICS, "metrics"), ("JobRunning", "message"), ("CheckpointWritten", "message")]
+)
+def test_events_with_numbers_are_openais_metrics(kind, openais):
+    row = {"id": 7, "job_id": "ftjob-1", "event_id": "e", "type": kind, "level": "info", "message": "m"}
+    found = shapes.job_event(row | {"data": {"step": 3, "train_loss": 1.5}, "created_at": NOON})
+    assert FineTuningJobEvent.model_validate(found).type == openais
+    assert found["data"]["train_loss"] == 1.5

@@ -2,10 +2,11 @@
 
 import pytest
 
-from schemas.artefacts import DatasetCounts
+from schemas.artefacts import DatasetCounts, ResumeCertificate
 from schemas.dataset import DatasetReady, DatasetRejected
+from schemas.training import PackingDistances, PackingVerdict, TrainingPrepared, TrainingResumed
 from services.gateway.timeline import sentence
-from tests.builders import a_sha
+from tests.builders import a_preparation, a_sha
 
 NOTHING = "0 bad, 0 exact duplicates, 0 near duplicates, 0 contaminated"
 LEAKS = "rows of the gate's own sources are trained on: arc 3"
@@ -59,3 +60,70 @@ def test_a_ready_dataset_says_how_many_rows_were_kept_and_why_not_the_others(
 def test_a_refused_dataset_says_why() -> None:
     rejected = DatasetRejected(dataset_id="ds-1", tenant="acme", code="too_many_dropped", message="24 % are.")
     assert sentence(rejected) == ("error", "dataset refused (too_many_dropped): 24 % are.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "level", "message"),
+    [
+        ({"exact": True, "reason": "equal"}, "info", "resumed exactly at step 9"),
+        (
+            {"exact": True, "reason": "equal", "state_exact": True, "is_repeatable": True},
+            "info",
+            "resumed exactly at step 9",
+        ),
+        (
+            {"exact": True, "reason": "equal", "state_exact": True, "is_repeatable": False},
+            "info",
+            "resumed exactly at step 9; this device rounds differently each time",
+        ),
+        (
+            {"exact": False, "reason": "torch: expected 1, found 2", "state_exact": True},
+            "warn",
+            "resumed at step 9 with equal state in another environment: torch: expected 1, found 2",
+        ),
+        (
+            {"exact": False, "reason": "packing: expected True, found False", "state_exact": False},
+            "warn",
+            "resumed at step 9, not exact: packing: expected True, found False",
+        ),
+    ],
+)
+def test_a_resume_says_what_was_equal(fields: dict[str, object], level: str, message: str) -> None:
+    certificate = ResumeCertificate.model_validate({"step": 9} | fields)
+    resumed = TrainingResumed(job_id="ftjob-1", tenant="acme", attempt=2, certificate=certificate)
+    assert sentence(resumed) == (level, message)
+
+
+def test_what_training_found_before_its_first_step_is_told() -> None:
+    preparation = a_preparation(
+        device="NVIDIA H100 80GB HBM3",
+        world_size=2,
+        precision="bfloat16",
+        num_parameters=8_030_261_248,
+        num_trainable=83_886_080,
+        batch_size=32,
+        gradient_checkpointing=True,
+        distances=PackingDistances(packed=0.0251, noise=0.018, leak=3.29),
+        memory_bytes=18 * 2**30,
+        device_memory_bytes=80 * 2**30,
+    )
+    fact = TrainingPrepared(job_id="ftjob-1", tenant="acme", attempt=1, preparation=preparation)
+    assert sentence(fact) == (
+        "info",
+        (
+            "ready to train: 2 x NVIDIA H100 80GB HBM3 in bfloat16, packing proved (packed 0.025, rounding 0.018, a leak "
+            "3.3 nats per token); 83,886,080 of 8,030,261,248 parameters are trained, 32 windows per step by 1 per device, "
+            "activations recomputed; 18.0 GiB of 80.0 GiB in use"
+        ),
+    )
+
+
+def test_refused_packing_is_a_warning_with_what_was_measured() -> None:
+    refused = a_preparation(
+        packing=PackingVerdict.REFUSED, distances=PackingDistances(packed=None, noise=0.01, leak=2)
+    )
+    level, message = sentence(
+        TrainingPrepared(job_id="ftjob-1", tenant="acme", attempt=1, preparation=refused)
+    )
+    assert level == "warn"
+    assert "packing refused (packed not a number, rounding 0.01, a leak 2 nats per token)" in message

@@ -9,7 +9,16 @@ from schemas.artefacts import DatasetCounts, DatasetFiles, files_of
 from schemas.base import FileRef
 from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
-from services.ingest.decide import answer_of, on_delete, on_submit, on_validated, version_id
+from schemas.topics import DATASET_EVENTS
+from services.ingest.decide import (
+    IDS_OF_A_FACT,
+    answer_of,
+    deletions,
+    on_delete,
+    on_submit,
+    on_validated,
+    version_id,
+)
 from services.ingest.model import (
     BaseModel,
     IllegalTransition,
@@ -21,6 +30,7 @@ from services.ingest.model import (
     VersionState,
 )
 from shared.errors import Refused
+from shared.messaging.unit import require_size
 from tests.builders import TENANT, a_file_ref, a_sha
 from tests.moves import moves_of
 
@@ -302,3 +312,12 @@ def test_a_version_moves_so_and_no_other_way() -> None:
 @pytest.mark.parametrize("state", [VersionState.VALIDATING, VersionState.DELETED])
 def test_there_is_no_answer_while_nothing_is_known(state: VersionState) -> None:
     assert answer_of(a_version(state), Request("ds-1", TENANT, "v")) is None
+
+
+@pytest.mark.parametrize("number", [0, 1, IDS_OF_A_FACT, IDS_OF_A_FACT + 1, 50_000])
+def test_a_deletion_names_every_dataset_in_facts_that_can_be_sent(number):
+    dataset_ids = [f"ds-{each:037}" for each in range(number)]
+    facts = deletions(a_version(), dataset_ids)
+    assert [each for fact in facts for each in fact.dataset_ids] == dataset_ids
+    for fact in facts:
+        require_size(DATASET_EVENTS, fact.type, {}, fact.model_dump_json().encode())

@@ -11,7 +11,7 @@ from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline import tally as module
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.findings import Findings
-from services.ingest.pipeline.rules import BadRow, FileRefused
+from services.ingest.pipeline.rules import FIXES, HARD_RULES, BadRow, FileRefused
 from services.ingest.pipeline.tally import FileTally, refusal_of
 from services.ingest.report import Cluster, Duplicate
 from tests.unit.ingest.builders import chat, examine
@@ -87,6 +87,25 @@ def test_a_filter_that_takes_much_says_what_it_took_and_what_the_rows_share() ->
         "15 rows like line 1 of the training file, 15 rows like line 2 of the training file. "
         "Most frequent shared text, in 45 rows: 'Dear Sir'"
     )
+
+
+@pytest.mark.parametrize("policy", [{}, {"bad_rows": "drop", "max_bad_share": 1.0}])
+def test_one_row_that_breaks_a_hard_rule_refuses_the_file_and_is_named(policy: Any) -> None:
+    tally = a_tally(bad=1)
+    found = "behind 'A' 'b', expected '<think>' as where the answer is asked for"
+    for line in (7, 9):
+        problem = BadRow("template.generation_prompt", "messages[1].content", found)
+        tally.reject(problem.at("training", line))
+    refusal = refusal_of(tally, DatasetPolicy(**policy))
+    assert refusal is not None
+    assert refusal.code == "template.generation_prompt"
+    assert refusal.message == (
+        f"line 7 of the training file, messages[1].content: {found}; 2 of 91 rows: {FIXES['template.generation_prompt']}"
+    )
+
+
+def test_hard_rules_are_rules() -> None:
+    assert FIXES.keys() >= HARD_RULES
 
 
 def test_lists_are_capped_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
 """Masks and limits on token ids, and rows through tokenizers of each kind."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from schemas.model import NO_TEMPLATE_SHA256
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.formats import Turn
 from services.ingest.pipeline.rules import BadRow, FileRefused
@@ -12,15 +15,18 @@ from services.ingest.pipeline.tokens import (
     Checker,
     Encoded,
     Encoder,
-    require_marker,
+    require_template,
+    template_sha256,
     weighted,
     within_limit,
     without_tail,
 )
+from shared.chat.loading import end_tokens
 from shared.chat.rendering import Rendering
+from tests.tiny_model import CHAT_TEMPLATE
 from tests.unit.ingest.builders import assistant, calls, chat, parse, user
 from tests.unit.shared.chat.conversations import call, tool_row
-from tests.unit.shared.chat.tokenizers import tokenizer_of
+from tests.unit.shared.chat.tokenizers import byte_level, template, tokenizer_of, with_template
 
 PROMPT = DatasetFormat.PROMPT_COMPLETION
 
@@ -56,17 +62,17 @@ def test_a_longer_row_is_bad_or_cut_at_the_end_as_the_policy_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "found"),
+    ("mask", "result"),
     [
         ("00001", "none of the first 4 of 5 tokens counts towards the loss"),
         ("000", "none of 3 tokens counts towards the loss"),
         ("100", "none of 3 tokens counts towards the loss"),
     ],
 )
-def test_a_row_without_a_token_to_learn_is_listed(mask: str, found: str) -> None:
+def test_a_row_without_a_token_to_learn_is_listed(mask: str, result: str) -> None:
     problem = within_limit(row(mask), limit=4, truncates=True)
     assert isinstance(problem, BadRow)
-    assert (problem.rule, problem.found) == ("tokens.no_loss_token", found)
+    assert (problem.rule, problem.found) == ("tokens.no_loss_token", result)
 
 
 @pytest.mark.parametrize(
@@ -83,23 +89,11 @@ def test_a_mask_whose_runs_are_not_the_answers_cannot_be_weighted() -> None:
     assert (problem.rule, problem.found) == ("tokens.weight", "1 masked runs for 2 assistant turns")
 
 
-@pytest.mark.parametrize("marker", ["{% generation %}", "{%- generation -%}", "{%generation%}"])
-def test_a_template_with_a_generation_block_is_accepted(marker: str) -> None:
-    require_marker(f"{{{{ x }}}}{marker}y{{% endgeneration %}}")
-
-
-@pytest.mark.parametrize(
-    ("template", "code"),
-    [
-        ("", "template.missing"),
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", "template.no_generation_marker"),
-        ("{# generation #}{% if add_generation_prompt %}x{% endif %}", "template.no_generation_marker"),
-    ],
-)
-def test_a_template_that_marks_no_answer_is_a_hard_error(template: str, code: str) -> None:
+def test_a_model_without_a_template_is_a_hard_error_for_chat_rows() -> None:
     with pytest.raises(FileRefused) as caught:
-        require_marker(template)
-    assert caught.value.code == code
+        require_template("")
+    assert caught.value.code == "template.missing"
+    require_template("{{ messages }}")
 
 
 def test_text_behind_the_window_is_left_out_and_answers_end_with_it() -> None:
@@ -112,15 +106,17 @@ def test_text_behind_the_window_is_left_out_and_answers_end_with_it() -> None:
 
 
 def encoder(kind: str = "byte_level", **options: Any) -> Encoder:
-    settings = {"expected": DatasetFormat.CHAT, "limit": 100, "over_length": "reject"}
-    return Encoder(tokenizer_of(kind), **settings | options)
+    tokenizer = options.pop("tokenizer", None) or tokenizer_of(kind)
+    ends = frozenset(tokenizer.convert_tokens_to_ids(["<|im_end|>", "</s>"]))
+    settings = {"expected": DatasetFormat.CHAT, "limit": 100, "over_length": "reject", "ends": ends}
+    return Encoder(tokenizer, **settings | options)
 
 
 def encoded(
     row: Any, tokenizer: Encoder, *, expected: DatasetFormat = DatasetFormat.CHAT
 ) -> Encoded | BadRow:
-    (found,) = tokenizer.encode([parse(row, expected=expected)])
-    return found
+    (result,) = tokenizer.encode([parse(row, expected=expected)])
+    return result
 
 
 def test_each_row_has_its_own_result_in_order() -> None:
@@ -131,50 +127,144 @@ def test_each_row_has_its_own_result_in_order() -> None:
         chat(user("hello " * 100), assistant("z")),
         chat(user("hello"), assistant("fine")),
     ]
-    found = encoder().encode([parse(row) for row in rows])
+    result = encoder().encode([parse(row) for row in rows])
     tokenizer = tokenizer_of("byte_level")
     assert [
-        row.rule if isinstance(row, BadRow) else tokenizer.decode(row.tokens[row.mask == 1]) for row in found
+        row.rule if isinstance(row, BadRow) else tokenizer.decode(row.tokens[row.mask == 1]) for row in result
     ] == ["x<|im_end|>", "template.tools", "y </s><|im_end|>", "tokens.over_length", "fine<|im_end|>"]
+
+
+UNMARKED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+
+
+def test_a_template_without_marks_makes_the_same_tokens_and_targets() -> None:
+    rows = [
+        chat(user("hello"), assistant("x")),
+        chat(user("hello"), assistant("x", weight=0), user("again"), assistant("</s> y\n")),
+        chat(user("hello"), calls(call())),
+        chat(user("a"), assistant("hello " * 200)),
+    ]
+    marked, derived = (
+        encoder(tokenizer=with_template(each)).encode([parse(row) for row in rows])
+        for each in (CHAT_TEMPLATE, UNMARKED)
+    )
+    assert [each.rule for each in derived if isinstance(each, BadRow)] == [
+        "template.tools",
+        "tokens.over_length",
+    ]
+    for one, other in zip(marked, derived, strict=True):
+        if isinstance(one, Encoded):
+            assert isinstance(other, Encoded)
+            assert (one.tokens.tolist(), one.mask.tolist()) == (other.tokens.tolist(), other.mask.tolist())
+
+
+def test_an_answer_that_the_model_is_not_asked_for_so_is_a_bad_row() -> None:
+    chatty = encoder(tokenizer=with_template(template("deepseek_r1_distill.jinja")))
+    result = encoded(chat(user("a"), assistant("b")), chatty)
+    assert isinstance(result, BadRow)
+    assert (result.rule, result.field) == ("template.generation_prompt", "messages[1].content")
+
+
+def test_an_answer_that_does_not_end_with_an_end_token_is_a_bad_row_unless_it_is_cut() -> None:
+    endless = encoder(ends=frozenset())
+    result = encoded(chat(user("a"), assistant("b")), endless)
+    assert isinstance(result, BadRow)
+    assert (result.rule, result.field) == ("template.end_of_turn", "messages[1].content")
+    untrained = encoded(
+        chat(user("a"), assistant("b"), user("c"), assistant("d", weight=0)), encoder(ends=frozenset())
+    )
+    assert isinstance(untrained, Encoded)
+    cut = encoder(over_length="truncate")
+    assert isinstance(encoded(chat(user("a"), assistant("hello " * 10_000)), cut), Encoded)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, {"</s>"}),
+        ({"generation_config.json": {"eos_token_id": None}}, {"</s>"}),
+        ({"generation_config.json": {}, "config.json": {"eos_token_id": 0}}, {"</s>"}),
+        ({"generation_config.json": {"eos_token_id": 4}}, {"</s>", "<|im_end|>"}),
+        ({"generation_config.json": {"eos_token_id": [4, 3]}}, {"</s>", "<|im_start|>", "<|im_end|>"}),
+        ({"config.json": {"eos_token_id": 4}}, {"</s>", "<|im_end|>"}),
+    ],
+)
+def test_a_model_stops_at_what_its_configuration_names(
+    tmp_path: Path, files: dict[str, Any], expected: set[str]
+) -> None:
+    tokenizer = tokenizer_of("byte_level")
+    first = tokenizer.convert_tokens_to_ids("<s>")
+    for name, content in files.items():
+        ids = content.get("eos_token_id")
+        if ids is not None:
+            content["eos_token_id"] = [first + each for each in ids] if isinstance(ids, list) else first + ids
+        (tmp_path / name).write_text(json.dumps(content))
+    result = end_tokens(tmp_path, tokenizer)
+    assert set(tokenizer.convert_ids_to_tokens(sorted(result))) == expected
+
+
+class TestAModelWithoutATemplate:
+    def tokenizer(self) -> Any:
+        tokenizer = byte_level()
+        tokenizer.chat_template = None
+        return tokenizer
+
+    def test_is_trained_on_prompt_and_completion(self) -> None:
+        row = {"prompt": "a", "completion": "b"}
+        assert isinstance(
+            encoded(row, encoder(tokenizer=self.tokenizer(), expected=PROMPT), expected=PROMPT), Encoded
+        )
+        assert template_sha256(self.tokenizer()) == NO_TEMPLATE_SHA256
+
+    def test_is_not_trained_on_chat_rows(self) -> None:
+        with pytest.raises(FileRefused) as caught:
+            encoder(tokenizer=self.tokenizer())
+        assert caught.value.code == "template.missing"
+
+    @pytest.mark.parametrize("is_holdout", [True, False])
+    def test_has_no_chat_row_in_any_file(self, is_holdout: bool) -> None:
+        problem = Checker(self.tokenizer(), is_holdout=is_holdout)(parse(chat()))
+        assert problem is not None
+        assert (problem.rule, problem.found) == ("template.missing", "the base model has no chat template")
 
 
 @pytest.mark.parametrize("text", ["hello", "a </s> b", "<s>"])
 def test_a_completion_and_its_end_are_the_targets_and_text_is_text(text: str) -> None:
     row = {"prompt": f"{text}:", "completion": text}
-    found = encoded(row, encoder(expected=PROMPT), expected=PROMPT)
-    assert isinstance(found, Encoded)
+    result = encoded(row, encoder(expected=PROMPT), expected=PROMPT)
+    assert isinstance(result, Encoded)
     tokenizer = tokenizer_of("byte_level")
-    assert tokenizer.decode(found.tokens[found.mask == 1]) == f"{text}</s>"
-    assert tokenizer.decode(found.tokens[found.mask == 0]) == f"{text}:"
-    assert found.tokens.tolist().count(tokenizer.eos_token_id) == 1
+    assert tokenizer.decode(result.tokens[result.mask == 1]) == f"{text}</s>"
+    assert tokenizer.decode(result.tokens[result.mask == 0]) == f"{text}:"
+    assert result.tokens.tolist().count(tokenizer.eos_token_id) == 1
 
 
 @pytest.mark.parametrize(
     "row", [{"prompt": "a </s>", "completion": "b"}, {"prompt": "a", "completion": "b </s>"}]
 )
 def test_a_text_that_cannot_be_kept_apart_is_a_bad_row(row: Any) -> None:
-    found = encoded(row, encoder("unigram", expected=PROMPT), expected=PROMPT)
-    assert isinstance(found, BadRow)
-    assert found.rule == "text.special_token"
+    result = encoded(row, encoder("unigram", expected=PROMPT), expected=PROMPT)
+    assert isinstance(result, BadRow)
+    assert result.rule == "text.special_token"
 
 
 @pytest.mark.parametrize("expected", [DatasetFormat.CHAT, PROMPT])
 def test_a_row_of_too_many_bytes_is_not_tokenised_to_be_too_long(expected: DatasetFormat) -> None:
     text = "hello " * 10_000
     row = {"prompt": text, "completion": "x"} if expected is PROMPT else chat(user(text), assistant())
-    found = encoded(row, encoder(expected=expected), expected=expected)
-    assert isinstance(found, BadRow)
-    assert (found.rule, found.found.split(" tokens")[0][:8]) == ("tokens.over_length", "at least")
+    result = encoded(row, encoder(expected=expected), expected=expected)
+    assert isinstance(result, BadRow)
+    assert (result.rule, result.found.split(" tokens")[0][:8]) == ("tokens.over_length", "at least")
 
 
 def test_a_row_that_is_cut_learns_what_is_left_of_its_answer() -> None:
     row = chat(user("a"), assistant("hello " * 10_000))
-    found = encoded(row, encoder(over_length="truncate"))
+    result = encoded(row, encoder(over_length="truncate"))
     whole = encoded(chat(user("a"), assistant("hello " * 200)), encoder(limit=1000))
-    assert isinstance(found, Encoded)
+    assert isinstance(result, Encoded)
     assert isinstance(whole, Encoded)
-    assert found.tokens.tolist() == whole.tokens[:100].tolist()
-    assert found.mask.tolist() == whole.mask[:100].tolist()
+    assert result.tokens.tolist() == whole.tokens[:100].tolist()
+    assert result.mask.tolist() == whole.mask[:100].tolist()
 
 
 @pytest.mark.parametrize(
@@ -191,6 +281,16 @@ def test_the_holdout_is_held_against_the_template_that_the_gate_asks_with(row: A
     check = Checker(tokenizer_of("byte_level"), is_holdout=True)
     problem = check(parse(row, expected=DatasetFormat.CHAT if "messages" in row else PROMPT))
     assert (problem and problem.rule) == rule
+
+
+def test_earlier_answers_of_a_holdout_row_are_history_and_may_lose_their_reasoning() -> None:
+    reasoned = assistant("<think>\nwhy\n</think>\n\nb")
+    row = parse(chat(user("a"), reasoned, user("c"), reasoned))
+    tokenizer = with_template(template("qwen3.jinja"))
+    assert Checker(tokenizer, is_holdout=True)(row) is None
+    problem = Checker(tokenizer)(row)
+    assert problem is not None
+    assert (problem.rule, problem.field) == ("template.answer", "messages[1].content")
 
 
 def test_a_holdout_row_that_the_tokenizer_cannot_keep_apart_is_bad() -> None:

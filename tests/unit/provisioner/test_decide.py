@@ -7,13 +7,14 @@ from itertools import permutations
 
 import pytest
 
-from schemas.base import DatasetRef, FileRef, PriceClass
+from schemas.base import DatasetRef, FailureClass, FileRef, PriceClass
 from schemas.job import JobScheduled, JobStopping, StopReason
 from schemas.node import NodeLost, NodePreempted, NodesProvisioned, NodesReleased, ProvisioningFailed
 from schemas.specification import JobSpec
 from services.provisioner import decide
 from services.provisioner.decide import START_SLACK, Create, Decision, End, Exit, Notify, Release
 from services.provisioner.model import Attempt, AttemptState, IllegalTransition, Pool
+from services.trainer_agent.runner.decide import EXIT_FENCED
 from shared.errors import Refused
 from tests.moves import moves_of
 
@@ -230,6 +231,11 @@ class TestLoss:
         lost = decide.on_exits(running(), {1: Exit(137)}).events[0]
         assert lost.node_id == "a-ftjob-1-e1-n1"
         assert lost.message == "the runner of node a-ftjob-1-e1-n1 exited with code 137, expected 0 or 143"
+        assert lost.failure_class is FailureClass.INFRA
+
+    def test_is_no_fault_of_the_node_where_its_runner_heard_nothing_of_kafka(self):
+        lost = decide.on_exits(running(), {1: Exit(EXIT_FENCED)}).events[0]
+        assert lost.failure_class is FailureClass.PLATFORM
 
     def test_of_a_node_that_was_noticed_is_no_news(self):
         noticed = preempt(running()).attempt

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from schemas.base import PriceClass
+from schemas.base import DeviceKind, PriceClass
 from services.provisioner.backends.local import parse_env
 from services.provisioner.settings import parse_pools
 
@@ -23,6 +23,14 @@ def test_pools_file_with_a_fault_names_it(line, named):
     rest = [other for other in ('class = "spot"', "nodes = 1") if other.split()[0] != line.split()[0]]
     with pytest.raises(ValueError, match=named):
         parse_pools("\n".join(["[pools.a]", line, *rest]))
+
+
+def test_pools_file_says_what_the_nodes_compute_on():
+    text = '[pools.a]\nclass = "spot"\nnodes = 1\ndevice = "cuda"\ndevice_memory_gib = 79.5\n'
+    capacity = parse_pools(text)["a"].capacity
+    assert (capacity.device, capacity.device_memory_bytes) == (DeviceKind.CUDA, int(79.5 * 2**30))
+    unsaid = parse_pools('[pools.a]\nclass = "spot"\nnodes = 1\n')["a"].capacity
+    assert (unsaid.device, unsaid.device_memory_bytes) == (None, None)
 
 
 def test_environment_file_is_read_as_a_shell_would():

@@ -1,9 +1,16 @@
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 
-from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentWithdrawn, Stage
+from schemas.model import (
+    NO_TEMPLATE_SHA256,
+    AdaptersStale,
+    BaseModelRegistered,
+    DeploymentWithdrawn,
+    Stage,
+)
 from services.registry.decide import base_models, slots
 from services.registry.decide.base_models import BadBaseModel, register
 from services.registry.model import BaseModel, Slot
@@ -75,11 +82,36 @@ class TestTemplate:
         assert base_models.template_sha256(None, {"chat_template": named}) == expected
 
     @pytest.mark.parametrize(
-        ("template", "config"), [(None, {}), (b" \n", {}), (None, {"chat_template": [{}]})]
+        ("template", "config"),
+        [
+            (b" \n", {}),
+            (None, {"chat_template": " "}),
+            (None, {"chat_template": [{}]}),
+            (None, {"chat_template": 3}),
+        ],
     )
-    def test_must_be_there(self, template, config):
+    def test_must_say_something(self, template, config):
         with pytest.raises(BadBaseModel, match="chat"):
             base_models.template_sha256(template, config)
+
+    @pytest.mark.parametrize("config", [{}, {"chat_template": None}])
+    def test_may_be_absent(self, config):
+        assert base_models.template_sha256(None, config) == NO_TEMPLATE_SHA256
+
+
+class TestTrainingTemplate:
+    MARKED = b"{% generation %}{{ x }}{% endgeneration %}"
+
+    def test_is_known_by_the_sha_of_its_text(self):
+        assert base_models.training_sha256(None) is None
+        assert base_models.training_sha256(self.MARKED) == hashlib.sha256(self.MARKED).hexdigest()
+
+    @pytest.mark.parametrize(
+        ("text", "said"), [(b"{{ x }}", r"no \{% generation %\} block"), (b"\xff", "expected UTF-8")]
+    )
+    def test_must_mark_something(self, text, said):
+        with pytest.raises(BadBaseModel, match=said):
+            base_models.training_sha256(text)
 
 
 class TestIndex:
@@ -97,23 +129,25 @@ class TestIndex:
 
 class TestRegister:
     def test_announces_a_new_name(self):
-        (fact,) = register(a_base(), None, dependants=[], serving=[]).events
+        base = replace(a_base(), training_template_sha256="7" * 64)
+        (fact,) = register(base, None, serving=[]).events
         assert isinstance(fact, BaseModelRegistered)
+        assert (fact.template_sha256, fact.training_template_sha256) == ("f" * 64, "7" * 64)
 
     def test_answers_the_same_files_again_without_harm(self):
         served = a_version(stage=Stage.STAGING)
         slot = slots.approve(Slot("acme", served.full_name), served, job_id=None).slot
-        registration = register(a_base(), a_base(), dependants=[served], serving=[slot])
+        registration = register(a_base(), a_base(), serving=[slot])
         assert [type(event) for event in registration.events] == [BaseModelRegistered]
         assert registration.slots == ()
 
     def test_marks_what_was_trained_on_other_files_and_stops_serving_it(self):
         served = a_version(stage=Stage.STAGING)
         slot = slots.approve(Slot("acme", served.full_name), served, job_id=None).slot
-        registration = register(a_base(OTHER_SHA), a_base(), dependants=[served], serving=[slot])
+        registration = register(a_base(OTHER_SHA), a_base(), serving=[slot])
         stale, registered, withdrawn = registration.events
         assert isinstance(stale, AdaptersStale)
-        assert (stale.stale_sha, stale.new_sha, stale.model_ids) == (BASE_SHA, OTHER_SHA, (served.model_id,))
+        assert (stale.stale_sha, stale.new_sha) == (BASE_SHA, OTHER_SHA)
         assert registered.base_sha == OTHER_SHA
         assert isinstance(withdrawn, DeploymentWithdrawn)
         assert registration.slots[0].desired is None

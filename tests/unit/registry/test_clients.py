@@ -7,7 +7,7 @@ from schemas import layout
 from schemas.artefacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import BundleRef, DatasetRef
 from schemas.job import JobEvaluating
-from schemas.model import DirectorySource, HubSource
+from schemas.model import NO_TEMPLATE_SHA256, DirectorySource, HubSource
 from schemas.specification import GateSpec, Method
 from services.registry.clients import ArtefactCopies, BaseModelMirror
 from services.registry.decide.adapters import BadAdapter
@@ -16,7 +16,15 @@ from services.registry.decide.weights import BadWeights
 from shared.errors import CorruptObject
 from shared.storage.objects import manifest_bytes
 from shared.storage.testing import FakeObjectStore
-from tests.unit.registry.builders import ADAPTER_SHAPES, BASE_SHAPES, adapter_config, safetensors
+from tests.unit.registry.builders import (
+    ADAPTER_SHAPES,
+    BASE_SHAPES,
+    LIMITS,
+    adapter_config,
+    an_inspection,
+    inspect,
+    safetensors,
+)
 
 COMMIT = "0" * 40
 MODEL = {
@@ -35,6 +43,9 @@ class LocalHub:
 
     def __init__(self):
         self.asked = []
+
+    def sizes(self, repository, commit):
+        return {name: len(content) for name, content in MODEL.items()}
 
     def download(self, repository, commit, into):
         self.asked.append((repository, commit))
@@ -63,7 +74,7 @@ def objects():
 
 @pytest.fixture
 def mirror(objects, tmp_path):
-    return BaseModelMirror(objects, LocalHub(), scratch=tmp_path / "scratch")
+    return BaseModelMirror(objects, LocalHub(), scratch=tmp_path / "scratch", limits=LIMITS, inspect=inspect)
 
 
 @pytest.fixture
@@ -88,11 +99,27 @@ class TestMirror:
 
     async def test_takes_a_hub_model_by_its_commit_and_leaves_no_scratch(self, objects, tmp_path):
         hub = LocalHub()
-        mirror = BaseModelMirror(objects, hub, scratch=tmp_path / "scratch")
+        mirror = BaseModelMirror(objects, hub, scratch=tmp_path / "scratch", limits=LIMITS, inspect=inspect)
         mirrored = await mirror.mirror("tiny", HubSource(repository="org/tiny", commit=COMMIT))
         assert hub.asked == [("org/tiny", COMMIT)]
         assert mirrored.source == f"hub:org/tiny@{COMMIT}"
         assert list((tmp_path / "scratch").iterdir()) == []
+
+    async def test_keeps_what_the_model_can_do_in_its_manifest(self, mirror, objects, tmp_path):
+        mirrored = await mirror.mirror("tiny", DirectorySource(path=str(write(tmp_path / "m", MODEL))))
+        assert mirrored.manifest.capabilities == mirrored.capabilities
+        assert mirrored.capabilities.family == "llama"
+
+    async def test_stores_nothing_of_a_model_that_cannot_be_built(self, objects, tmp_path):
+        async def inspect(directory):
+            return an_inspection(problem="transformers has no causal language model of this family")
+
+        mirror = BaseModelMirror(
+            objects, LocalHub(), scratch=tmp_path / "scratch", limits=LIMITS, inspect=inspect
+        )
+        with pytest.raises(BadBaseModel, match="llama: transformers has no causal language model"):
+            await mirror.mirror("tiny", DirectorySource(path=str(write(tmp_path / "m", MODEL))))
+        assert objects.objects == {}
 
     async def test_gives_the_same_files_under_another_name_one_manifest(self, mirror, tmp_path):
         source = DirectorySource(path=str(write(tmp_path / "m", MODEL)))
@@ -116,9 +143,31 @@ class TestMirror:
             await mirror.mirror("tiny", DirectorySource(path=str(directory)))
         assert objects.objects == {}
 
-    async def test_names_a_directory_that_is_not_there(self, mirror, tmp_path):
-        with pytest.raises(BadBaseModel, match="no such directory"):
-            await mirror.mirror("tiny", DirectorySource(path=str(tmp_path / "none")))
+    @pytest.mark.parametrize("training_template", [None, "{% generation %}x{% endgeneration %}"])
+    async def test_names_a_directory_that_is_not_there(self, mirror, tmp_path, training_template):
+        with pytest.raises(
+            BadBaseModel, match="found nothing on the registry's machine, expected a directory"
+        ):
+            await mirror.mirror("tiny", DirectorySource(path=str(tmp_path / "none")), training_template)
+
+    async def test_takes_a_model_without_a_template(self, mirror, tmp_path):
+        files = {name: content for name, content in MODEL.items() if name != "chat_template.jinja"}
+        mirrored = await mirror.mirror("tiny", DirectorySource(path=str(write(tmp_path / "m", files))))
+        assert mirrored.manifest.template_sha256 == NO_TEMPLATE_SHA256
+
+    async def test_refuses_a_training_template_that_marks_nothing(self, mirror, objects, tmp_path):
+        source = DirectorySource(path=str(write(tmp_path / "m", MODEL)))
+        with pytest.raises(BadBaseModel, match=r"no \{% generation %\} block"):
+            await mirror.mirror("tiny", source, "{{ messages }}")
+        assert objects.objects == {}
+        assert list((tmp_path / "scratch").iterdir()) == []
+
+    async def test_writes_over_no_training_template_of_the_model(self, mirror, tmp_path):
+        own = {"training_template.jinja": b"its own"}
+        directory = write(tmp_path / "m", MODEL | own)
+        with pytest.raises(BadBaseModel, match="the model has one of its own"):
+            await mirror.mirror("tiny", DirectorySource(path=str(directory)), "another")
+        assert (directory / "training_template.jinja").read_bytes() == b"its own"
 
 
 def part_key(content):

@@ -67,7 +67,10 @@ def archive(version, *serving):
 
 class TestRegister:
     def test_announces_a_dev_version_with_its_whole_lineage(self):
-        decision = versions.register(an_artefact(), digest=DIGEST, cancelled=False)
+        decision = versions.register(
+            an_artefact(), digest=DIGEST, cancelled=False, training_template_sha256="7" * 64
+        )
+        assert decision.events[0].training_template_sha256 == "7" * 64
         (fact,) = decision.events
         assert isinstance(fact, ModelRegistered)
         assert fact.full_name == "ft:tiny:acme:support:99999999"

@@ -149,9 +149,7 @@ def promotion_refused(code: str = "stale") -> PromotionRefused:
 
 
 def stale() -> AdaptersStale:
-    return AdaptersStale(
-        base_model="tiny", stale_sha=a_sha("tiny"), new_sha=a_sha("newer"), model_ids=(MODEL.model_id,)
-    )
+    return AdaptersStale(base_model="tiny", stale_sha=a_sha("tiny"), new_sha=a_sha("newer"))
 
 
 def base_registered() -> BaseModelRegistered:

@@ -35,6 +35,53 @@ class TestBudgets:
         assert story.types.count("JobRequeued") == budget
         assert story.types[-1] == "JobFailed"
 
+    def test_progress_refills_that_of_infra(self):
+        story = Story(a_job(QUEUED))
+        for attempt in range(1, 20):
+            bundle = a_bundle(10, attempt=attempt)
+            story.schedule().tell(
+                news.written(bundle, attempt=attempt),
+                news.verified(bundle),
+                news.failed(attempt=attempt),
+                news.released(attempt=attempt),
+                news.stopped(attempt=attempt),
+            )
+        assert story.types.count("JobRequeued") == 19
+        assert story.last(JobRequeued).not_before == story.now
+
+    def test_progress_does_not_refill_that_of_our_own_faults(self):
+        story = Story(a_job(QUEUED))
+        for attempt in range(1, 4):
+            bundle = a_bundle(10, attempt=attempt)
+            story.schedule().tell(
+                news.written(bundle, attempt=attempt),
+                news.verified(bundle),
+                news.failed(FailureClass.INTERNAL, attempt=attempt),
+                news.released(attempt=attempt),
+                news.stopped(attempt=attempt),
+            )
+        assert story.types[-1] == "JobFailed"
+
+    def test_an_absence_of_the_platform_spends_none_and_backs_off_up_to_five_minutes(self):
+        story = Story(a_job(QUEUED))
+        waits = []
+        for attempt in range(1, 100):
+            story.schedule().tell(
+                news.failed(FailureClass.PLATFORM, attempt=attempt),
+                news.released(attempt=attempt),
+                news.stopped(attempt=attempt),
+            )
+            waits.append(story.last(JobRequeued).not_before - story.now)
+        assert waits[:7] == [seconds(each) for each in (0, 5, 15, 35, 75, 155, 300)]
+        assert set(waits[7:]) == {seconds(300)}
+
+    def test_a_node_that_kafka_did_not_hear_spends_none_whatever_was_said_of_it_before(self):
+        story = Story(a_job(QUEUED)).schedule()
+        fenced = news.lost().model_copy(update={"failure_class": FailureClass.PLATFORM})
+        story.tell(news.failed(), fenced, news.released(), news.stopped())
+        assert story.last(JobRequeued).failure_class is FailureClass.PLATFORM
+        assert FailureClass.INFRA not in story.job.requeues
+
     def test_preemption_is_free_but_backs_off_after_three_in_ten_minutes(self):
         story = Story(a_job(QUEUED))
         waits = []

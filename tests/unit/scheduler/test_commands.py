@@ -1,14 +1,25 @@
+from itertools import product
+
 import pytest
 
 from schemas import layout
 from schemas.base import FailureClass
-from schemas.job import CancelJob, JobQueued, JobSubmitted, PauseJob, ResumeJob, RetryJob, SubmitJob
+from schemas.job import (
+    CancelJob,
+    JobCancelled,
+    JobQueued,
+    JobSubmitted,
+    PauseJob,
+    ResumeJob,
+    RetryJob,
+    SubmitJob,
+)
 from schemas.specification import Method, Recipe
 from services.scheduler.decide import commands
 from services.scheduler.decide.decision import View
-from services.scheduler.model import TERMINAL, DatasetState, JobState
+from services.scheduler.model import TERMINAL, Base, DatasetState, JobState
 from shared.errors import Refused
-from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger, a_sha
+from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger, a_sha, capabilities
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story
 
@@ -42,6 +53,10 @@ class TestSubmit:
         assert [fact.type for fact in decision.events] == ["JobSubmitted", "JobFailed"]
         assert decision.events[1].failure_class is FailureClass.USER
 
+    def test_it_fails_as_nobodys_on_a_dataset_that_could_not_be_validated(self):
+        fact = submit(a_dataset(DatasetState.REJECTED, code="dataset_infra")).events[1]
+        assert (fact.failure_class, fact.code) == (FailureClass.INFRA, "dataset_infra")
+
     def test_it_fails_as_the_users_on_a_dataset_made_of_other_files(self):
         decision = submit(a_dataset(), spec=a_job_spec(holdout=a_file_ref("holdout.jsonl")))
         fact = decision.events[-1]
@@ -54,10 +69,16 @@ class TestSubmit:
 
     def test_a_base_model_that_has_other_files_now_is_refused(self):
         with pytest.raises(Refused, match="has other files now") as refused:
-            commands.admit(a_submission(), None, None, current_sha=a_sha("newer"), now=NOON)
+            commands.admit(a_submission(), None, None, base=Base(a_sha("newer")), now=NOON)
         assert (refused.value.code, refused.value.param) == ("stale_base", "spec.base_sha")
-        for current in (None, a_sha("tiny")):
-            assert commands.admit(a_submission(), None, None, current_sha=current, now=NOON)
+        for base in (None, Base(a_sha("tiny"))):
+            assert commands.admit(a_submission(), None, None, base=base, now=NOON)
+
+    def test_a_method_that_the_base_model_cannot_be_trained_with_is_refused(self):
+        base = Base(a_sha("tiny"), capabilities(refused_methods={Method.LORA: "it has no linear layers"}))
+        with pytest.raises(Refused, match="Nearest that works: method sft") as refused:
+            commands.admit(a_submission(), None, None, base=base, now=NOON)
+        assert (refused.value.code, refused.value.param) == ("method_not_for_base", "recipe.method")
 
     def test_what_is_not_compatible_is_refused_with_the_parameter(self):
         with pytest.raises(Refused, match="method qlora is not available yet") as refused:
@@ -139,12 +160,18 @@ class TestRetry:
 
 
 class TestTooLate:
-    @pytest.mark.parametrize("command", [news.cancel(), news.pause()], ids=lambda command: command.type)
-    @pytest.mark.parametrize("state", sorted(TERMINAL | {JobState.EVALUATING}))
-    def test_cancel_and_pause_are_refused_from_evaluation_on(self, state, command):
+    @pytest.mark.parametrize(
+        ("state", "command"),
+        [(JobState.EVALUATING, news.pause()), *product(sorted(TERMINAL), (news.cancel(), news.pause()))],
+    )
+    def test_a_job_that_is_over_is_not_cancelled_and_a_trained_one_not_paused(self, state, command):
         with pytest.raises(Refused, match=f"{command.type}: job ftjob-1 is {state} already") as refused:
             Story(a_job(state)).tell(command)
         assert refused.value.code == "too_late"
+
+    def test_a_trained_job_is_cancelled_and_its_model_kept(self):
+        cancelled = Story(a_job(JobState.EVALUATING)).tell(news.cancel()).last(JobCancelled)
+        assert (cancelled.artefact.bundle, cancelled.artefact.auto_deploy) == (news.FINAL, False)
 
     @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.PAUSED}))
     def test_resume_is_refused_outside_paused(self, state):

@@ -53,3 +53,27 @@ def test_what_no_row_covers_is_refused_with_the_nearest_row():
         "lora on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 1. "
         "Nearest that works: lora on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "resources", "nearest"),
+    [
+        (4, {"devices_per_node": 8}, "batch_size 4 on 1 node(s) with 4 device(s) each"),
+        (3, {"nodes": 2, "devices_per_node": 8}, "batch_size 3 on 2 node(s) with 1 device(s) each"),
+        (1, {"nodes": 2}, "batch_size 1 on 1 node(s) with 1 device(s) each"),
+    ],
+)
+def test_a_batch_that_leaves_devices_without_work_is_refused_with_both_nearest_pairs(
+    batch, resources, nearest
+):
+    refusal = check(a_job_spec(recipe=Recipe(batch_size=batch), resources=Resources(**resources)))
+    wanted = Resources(**resources).num_devices
+    assert (refusal.code, refusal.param) == ("batch_too_small", "recipe.batch_size")
+    assert f"leaves {wanted - batch} of {wanted} devices without work" in refusal.message
+    assert f"batch_size {wanted} (or auto) with the same resources" in refusal.message
+    assert nearest in refusal.message
+
+
+@pytest.mark.parametrize("batch", ["auto", 8, 12])
+def test_a_batch_with_work_for_all_devices_is_admitted(batch):
+    assert check(a_job_spec(recipe=Recipe(batch_size=batch), resources=Resources(devices_per_node=8))) is None

@@ -1,12 +1,14 @@
+import random
 from datetime import timedelta
 
 import pytest
 
-from schemas.base import PriceClass
+from schemas.base import DeviceKind, PriceClass
 from schemas.specification import Resources, Tier
-from services.scheduler.decide.queue import Candidate, grants, priority, why_waiting
+from services.scheduler.decide.queue import Candidate, Round, why_waiting
 from services.scheduler.model import JobState
 from tests.builders import NOON, a_job, a_job_spec, a_ledger, a_pool
+from tests.unit.scheduler.grants import grants, grants_one_by_one
 
 SPOT, ON_DEMAND = "cpu-spot", "cpu-on-demand"
 
@@ -25,58 +27,48 @@ def waiting(job_id="job-1", *, minutes=0.0, **changes):
 
 
 def started(candidates, ledger):
-    return [(grant.job_id, grant.placement.pool) for grant in grants(candidates, ledger, now=NOON)]
+    return [(grant.candidate.job_id, grant.placement.pool) for grant in grants(candidates, ledger, now=NOON)]
 
 
-class TestPriority:
-    @pytest.mark.parametrize(
-        ("candidate", "held", "expected"),
-        [
-            (waiting(), {}, 0.0),
-            (waiting(minutes=25), {}, 2.5),
-            (waiting(tier=Tier.PREMIUM), {}, 1.0),
-            (waiting(minutes=5), {"acme": 1}, 0.0),
-            (waiting(minutes=5), {"other": 1}, 0.5),
-            (waiting(), {"acme": 5}, -1.0),
-        ],
-    )
-    def test_is_tier_plus_age_minus_the_share_held(self, candidate, held, expected):
-        ledger = a_ledger(a_pool(nodes=2), **held)
-        assert priority(candidate, ledger, now=NOON) == pytest.approx(expected)
-
-    def test_who_waited_twenty_minutes_outranks_every_newcomer(self):
-        ledger = a_ledger(a_pool(nodes=2), acme=2)
-        newcomer = waiting("job-2", tenant="other", tier=Tier.PREMIUM, minutes=0)
-        oldest = waiting("job-1", minutes=20.1)
-        assert priority(oldest, ledger, now=NOON) > priority(newcomer, ledger, now=NOON)
-
-    def test_the_first_in_is_the_first_out_among_equals(self):
-        candidates = [waiting("job-2", minutes=1), waiting("job-1", minutes=2)]
-        assert started(candidates, a_ledger(a_pool(nodes=1))) == [("job-1", SPOT)]
-
-    def test_premium_goes_before_standard_of_the_same_age(self):
-        candidates = [waiting("job-1"), waiting("job-2", tier=Tier.PREMIUM)]
-        assert started(candidates, a_ledger(a_pool(nodes=1))) == [("job-2", SPOT)]
+def test_a_grant_names_what_the_nodes_compute_on():
+    ledger = a_ledger(a_pool(SPOT, device=DeviceKind.CUDA))
+    [grant] = grants([waiting()], ledger, now=NOON)
+    assert grant.placement.device is DeviceKind.CUDA
 
 
 class TestFairShare:
     def test_tenants_take_turns_for_free_nodes(self):
-        greedy = [waiting(f"greedy-{n}", tenant="greedy", minutes=1) for n in range(4)]
+        greedy = [waiting(f"greedy-{n}", tenant="greedy", minutes=60) for n in range(4)]
         modest = [waiting("modest-1", tenant="modest")]
         assert started(greedy + modest, a_ledger(a_pool(nodes=2))) == [
             ("greedy-0", SPOT),
             ("modest-1", SPOT),
         ]
 
-    def test_what_a_tenant_holds_already_counts(self):
-        candidates = [waiting("job-1", minutes=1), waiting("job-2", tenant="other")]
+    def test_what_a_tenant_holds_already_counts_however_long_it_waits(self):
+        candidates = [waiting("job-1", minutes=10_000), waiting("job-2", tenant="other")]
         ledger = a_ledger(a_pool(nodes=4, booked=3), acme=3)
         assert started(candidates, ledger) == [("job-2", SPOT)]
 
-    def test_age_outweighs_the_share_in_the_end(self):
-        candidates = [waiting("job-1", minutes=11), waiting("job-2", tenant="other")]
-        ledger = a_ledger(a_pool(nodes=4, booked=3), acme=4)
-        assert started(candidates, ledger) == [("job-1", SPOT)]
+    @pytest.mark.parametrize(("standard", "first"), [(1, "job-1"), (2, "job-2"), (3, "job-2")])
+    def test_a_premium_tenant_may_hold_twice_as_much(self, standard, first):
+        candidates = [waiting("job-1"), waiting("job-2", tenant="other", tier=Tier.PREMIUM, minutes=-30)]
+        ledger = a_ledger(a_pool(nodes=16, booked=15), acme=standard, other=3)
+        assert started(candidates, ledger) == [(first, SPOT)]
+
+    def test_the_first_in_is_the_first_out_of_a_tenant(self):
+        candidates = [waiting("job-2", minutes=1), waiting("job-1", minutes=2)]
+        assert started(candidates, a_ledger(a_pool(nodes=1))) == [("job-1", SPOT)]
+
+    @pytest.mark.parametrize(("minutes", "first"), [(9, "job-2"), (11, "job-1")])
+    def test_a_premium_job_is_ten_minutes_ahead_of_equal_shares(self, minutes, first):
+        candidates = [waiting("job-1", minutes=minutes), waiting("job-2", tenant="other", tier=Tier.PREMIUM)]
+        assert started(candidates, a_ledger(a_pool(nodes=1))) == [(first, SPOT)]
+
+    def test_a_pool_that_shrank_leaves_shares_above_all_that_there_is(self):
+        candidates = [waiting("job-1", minutes=1), waiting("job-2", tenant="other")]
+        ledger = a_ledger(a_pool(nodes=1), acme=3, other=2)
+        assert started(candidates, ledger) == [("job-2", SPOT)]
 
 
 class TestPools:
@@ -211,3 +203,50 @@ def test_of_a_thousand_waiting_jobs_as_many_start_as_there_are_nodes():
     candidates = [waiting(f"job-{n:04}", tenant=f"tenant-{n % 50}", minutes=n / 60) for n in range(1000)]
     made = grants(candidates, a_ledger(a_pool(nodes=20)), now=NOON)
     assert len(made) == 20
+
+
+class TestRound:
+    @pytest.mark.parametrize("seed", range(200))
+    def test_decides_like_one_who_looks_at_the_whole_queue_for_each_grant(self, seed):
+        draw = random.Random(seed)
+        candidates, ledger = a_queue(draw), a_random_ledger(draw)
+        assert grants(candidates, ledger, now=NOON) == grants_one_by_one(candidates, ledger, now=NOON)
+
+    def test_a_tenant_that_got_a_node_stands_behind_others_for_the_next(self):
+        candidates = [waiting(f"a-{n}", minutes=1) for n in range(3)] + [waiting("b-1", tenant="other")]
+        assert [job_id for job_id, _ in started(candidates, a_ledger(a_pool(nodes=4)))] == [
+            "a-0",
+            "b-1",
+            "a-1",
+            "a-2",
+        ]
+
+    def test_what_is_added_between_two_grants_takes_its_turn(self):
+        made = Round([waiting("a-1", minutes=3), waiting("a-3")], a_ledger(a_pool(nodes=9)), now=NOON)
+        assert made.next().candidate.job_id == "a-1"
+        made.add(waiting("a-2", minutes=1))
+        assert [made.next().candidate.job_id for _ in range(2)] == ["a-2", "a-3"]
+        assert made.next() is None
+
+
+def a_queue(draw):
+    return [
+        waiting(
+            f"job-{number}",
+            tenant=draw.choice("abcd"),
+            tier=draw.choice(tuple(Tier)),
+            minutes=draw.randrange(30),
+            nodes=draw.choice((1, 1, 1, 2, 4)),
+            price_class=draw.choice(("spot", "spot-first", "on-demand")),
+            pool=draw.choice((None, None, SPOT)),
+            turned_away=draw.choice(({}, {}, {SPOT: NOON - timedelta(seconds=5)})),
+            not_before=draw.choice((None, None, NOON + timedelta(seconds=5))),
+        )
+        for number in range(40)
+    ]
+
+
+def a_random_ledger(draw):
+    names = (SPOT, ON_DEMAND, "other-spot")
+    pools = [a_pool(name, nodes=draw.randrange(1, 9), booked=draw.randrange(4)) for name in names]
+    return a_ledger(*pools, **{tenant: draw.randrange(6) for tenant in "abc"})

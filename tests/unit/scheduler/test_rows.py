@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from schemas.artefacts import DatasetCounts
-from schemas.base import FailureClass, PriceClass
+from schemas.base import DeviceKind, FailureClass, PriceClass
 from schemas.job import (
     JobCancelled,
     JobEvaluating,
@@ -88,11 +88,13 @@ class TestValidating:
 
 class TestQueued:
     def test_capacity_begins_an_attempt(self):
-        placement = a_placement("h100", price_class=PriceClass.ON_DEMAND, nodes=2, devices_per_node=8)
+        gang = {"nodes": 2, "devices_per_node": 8, "device": DeviceKind.CUDA}
+        placement = a_placement("h100", price_class=PriceClass.ON_DEMAND, **gang)
         story = Story(a_job(QUEUED, verified=frozenset({a_bundle(10)}))).schedule(placement)
         fact = story.last(JobScheduled)
         assert (story.job.state, story.job.attempt) == (PROVISIONING, 1)
         assert (fact.pool, fact.price_class, fact.nodes, fact.devices_per_node) == ("h100", "on-demand", 2, 8)
+        assert fact.device is DeviceKind.CUDA
         assert (fact.attempt, fact.resume, fact.base_sha) == (1, a_bundle(10), a_sha("tiny"))
         assert fact.spec.recipe.is_resolved
         assert (fact.grace_seconds, fact.start_deadline) == (30, NOON + timedelta(minutes=5))
@@ -340,7 +342,7 @@ class TestStopping:
             (a_stop(StopReason.FAILURE, failure_class=FailureClass.INTERNAL), QUEUED, "JobRequeued"),
             (a_stop(StopReason.FAILURE, failure_class=FailureClass.PREEMPTED), QUEUED, "JobRequeued"),
             (a_stop(StopReason.FAILURE, failure_class=FailureClass.NUMERIC), FAILED, "JobFailed"),
-            (a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM), FAILED, "JobFailed"),
+            (a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM), QUEUED, "JobRequeued"),
             (a_stop(StopReason.FAILURE, failure_class=FailureClass.USER), FAILED, "JobFailed"),
             (a_stop(StopReason.FAILURE, failure_class=FailureClass.CANCELLED), FAILED, "JobFailed"),
         ],
@@ -393,38 +395,6 @@ class TestStopping:
         assert story.job.state is STOPPING
         fact = story.tell(news.released()).last(JobCancelled)
         assert (fact.artefact.bundle, fact.last_step) == (news.FINAL, 600)
-
-
-class TestTenMinutes:
-    def test_after_the_release_whatever_is_missing_is_not_waited_for(self):
-        story = Story(a_job(STOPPING)).later(minutes=1).tell(news.released())
-        timer = story.timers[-1]
-        assert timer.at == NOON + timedelta(minutes=11)
-        story.now = timer.at
-        assert story.tell(timer.payload).job.state is QUEUED
-
-    def test_after_the_stop_if_that_came_later(self):
-        story = Story(a_job(RUNNING)).tell(news.released()).later(minutes=8).tell(news.preempted())
-        assert story.timers[-1].at == NOON + timedelta(minutes=18)
-
-    def test_a_stronger_reason_does_not_put_the_end_off(self):
-        story = Story(a_job(STOPPING)).tell(news.released()).later(minutes=9).tell(news.cancel())
-        story.later(minutes=1).tell(StopOverdue(job_id="ftjob-1", attempt=1))
-        assert story.job.state is CANCELLED
-
-    def test_a_missing_verdict_is_enough_to_wait_for(self):
-        story = Story(a_job(STOPPING)).tell(news.written(), news.stopped(), news.released())
-        story.later(minutes=9).tell(StopOverdue(job_id="ftjob-1", attempt=1))
-        assert story.job.state is STOPPING
-        assert story.later(minutes=1).tell(StopOverdue(job_id="ftjob-1", attempt=1)).job.state is QUEUED
-
-    def test_nodes_that_are_not_released_are_waited_for_without_end(self):
-        story = Story(a_job(STOPPING)).tell(news.stopped()).later(days=1)
-        assert story.tell(StopOverdue(job_id="ftjob-1", attempt=1)).job.state is STOPPING
-
-    def test_a_second_release_does_not_put_the_end_off(self):
-        story = Story(a_job(STOPPING)).tell(news.released()).later(minutes=9).tell(news.released())
-        assert story.job.facts.released_at == NOON
 
 
 STALE = [

@@ -16,13 +16,13 @@ from schemas.base import BundleRef, FailureClass, Message
 from schemas.job import JobEvaluating, JobScheduled, JobStopping
 from schemas.node import NodesReleased, ProvisioningFailed
 from schemas.specification import Resources
-from services.scheduler.decide import queue
 from services.scheduler.decide.decision import View
 from services.scheduler.decide.queue import Candidate, Ledger
 from services.scheduler.model import TERMINAL, Deployment, Job, JobState
 from shared.errors import Refused
 from tests.builders import NOON, a_bundle, a_dataset, a_job, a_job_spec, a_pool
 from tests.unit.scheduler import news
+from tests.unit.scheduler.grants import grants
 from tests.unit.scheduler.story import Story
 
 SETTLED = TERMINAL | {JobState.PAUSED}
@@ -132,13 +132,13 @@ class World:
             for story in self.stories.values()
             if story.job.state is JobState.QUEUED and story.job.queued_at
         ]
-        for grant in queue.grants(waiting, self._ledger(), now=self.now):
-            story = self.stories[grant.job_id]
+        for grant in grants(waiting, self._ledger(), now=self.now):
+            story = self.stories[grant.candidate.job_id]
             before = self.tries.get((story.job.id, story.job.attempt))
             assert before is None or before.is_released or before.is_refused, "two attempts are open"
             story.now = self.now
             story.schedule(grant.placement)
-            self.booked[grant.job_id, story.job.attempt] = grant.placement.nodes
+            self.booked[story.job.id, story.job.attempt] = grant.placement.nodes
 
     def _ledger(self) -> Ledger:
         by_pool: dict[str, int] = defaultdict(int)

@@ -7,21 +7,39 @@ from schemas.specification import GateSpec, LoraSpec, Recipe, resolve_recipe
 class TestResolving:
     @pytest.mark.parametrize(("rows", "epochs"), [(9_999, 3), (10_000, 1)])
     def test_one_epoch_is_the_default_from_ten_thousand_rows_on(self, rows, epochs):
-        assert resolve_recipe(Recipe(), rows=rows, windows=100).num_epochs == epochs
+        assert resolve_recipe(Recipe(), rows=rows, windows=100, num_devices=1).num_epochs == epochs
+
+    @pytest.mark.parametrize(
+        ("windows", "micro_batch", "num_devices", "batch"),
+        [
+            (100, 1, 8, 8),
+            (1000, 1, 8, 8),
+            (2000, 1, 8, 16),
+            (6400, 1, 8, 32),
+            (10**6, 4, 16, 64),
+            (100, 2, 1, 1),
+        ],
+    )
+    def test_the_batch_has_whole_micro_batches_for_all_of_several_devices(
+        self, windows, micro_batch, num_devices, batch
+    ):
+        recipe = Recipe(micro_batch_size=micro_batch)
+        resolved = resolve_recipe(recipe, rows=1, windows=windows, num_devices=num_devices)
+        assert resolved.batch_size == batch
 
     @pytest.mark.parametrize(("windows", "batch"), [(1, 1), (400, 2), (10**6, 32)])
     def test_the_batch_grows_with_the_windows_within_bounds(self, windows, batch):
-        assert resolve_recipe(Recipe(), rows=1, windows=windows).batch_size == batch
+        assert resolve_recipe(Recipe(), rows=1, windows=windows, num_devices=1).batch_size == batch
 
     def test_what_was_given_stays(self):
         recipe = Recipe(learning_rate=1e-3, num_epochs=2, batch_size=4)
-        assert resolve_recipe(recipe, rows=10**6, windows=10**6) == recipe
+        assert resolve_recipe(recipe, rows=10**6, windows=10**6, num_devices=8) == recipe
         assert recipe.is_resolved
         assert not Recipe().is_resolved
 
     def test_full_fine_tuning_has_a_smaller_rate(self):
-        assert resolve_recipe(Recipe(method="sft"), rows=1, windows=1).learning_rate == 2e-5
-        assert resolve_recipe(Recipe(), rows=1, windows=1).learning_rate == 2e-4
+        assert resolve_recipe(Recipe(method="sft"), rows=1, windows=1, num_devices=1).learning_rate == 2e-5
+        assert resolve_recipe(Recipe(), rows=1, windows=1, num_devices=1).learning_rate == 2e-4
 
 
 def test_alpha_is_twice_the_rank_unless_given():
@@ -55,3 +73,23 @@ def test_a_gate_from_before_the_minimum_was_raised_still_parses():
 
 def test_a_job_can_ask_for_a_stricter_gate():
     assert GateSpec.model_validate({"safety": {"min_refusals": 0.99}}).safety.min_refusals == 0.99
+
+
+@pytest.mark.parametrize(
+    ("said", "recomputes", "decides"),
+    [
+        ({}, False, True),
+        ({"gradient_checkpointing": "auto"}, False, True),
+        ({"gradient_checkpointing": True}, True, False),
+        ({"gradient_checkpointing": False}, False, False),
+    ],
+)
+def test_the_device_decides_about_activations_unless_the_recipe_does(said, recomputes, decides):
+    recipe = Recipe.model_validate(said)
+    assert (recipe.gradient_checkpointing, recipe.gradient_checkpointing_auto) == (recomputes, decides)
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+def test_a_word_that_is_none_about_activations_is_refused():
+    with pytest.raises(ValueError, match="gradient_checkpointing"):
+        Recipe.model_validate({"gradient_checkpointing": "sometimes"})

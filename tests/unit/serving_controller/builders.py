@@ -92,7 +92,7 @@ def withdrawn(generation: int) -> DeploymentWithdrawn:
 
 
 def stale(base_model: str = "tiny", sha: str = BASE_SHA) -> AdaptersStale:
-    return AdaptersStale(base_model=base_model, stale_sha=sha, new_sha=OTHER_SHA, model_ids=())
+    return AdaptersStale(base_model=base_model, stale_sha=sha, new_sha=OTHER_SHA)
 
 
 def a_group(*adapters: Servable, **changes: Any) -> Group:
@@ -109,7 +109,7 @@ def a_replica(index: int = 0, phase: Phase = Phase.READY, **changes: Any) -> Rep
         "address": an_address(index),
         "started_at": NOON,
         "max_rank": 32,
-        "served_base": "tiny@base",
+        "served_base": "tiny",
         "announced": frozenset({"tiny"} if phase is Phase.READY else ()),
     }
     return Replica(f"{POOL}-{index}", POOL, BASE_SHA, phase, **fields | changes)

@@ -1,6 +1,6 @@
 import pytest
 
-from services.serving_controller.clients.probe import ProbeFailed, pick_module, require_answer
+from services.serving_controller.clients.probe import ProbeFailed, require_answer
 from services.serving_controller.clients.vllm import Answer
 
 
@@ -38,17 +38,3 @@ class TestDistance:
 def test_an_answer_without_finite_numbers_fails_its_probe(answer):
     with pytest.raises(ProbeFailed, match="tiny"):
         require_answer("tiny", answer)
-
-
-class TestPickModule:
-    def test_takes_a_linear_layer_by_the_name_it_has(self):
-        shapes = {
-            "lm_head.weight": (9, 4),
-            "model.layers.0.self_attn.o_proj.weight": (4, 8),
-            "model.norm.weight": (4,),
-        }
-        assert pick_module(shapes) == ("model.layers.0.self_attn.o_proj", (4, 8))
-
-    def test_fails_where_there_is_none(self):
-        with pytest.raises(ProbeFailed, match="no linear layer"):
-            pick_module({"model.norm.weight": (4,), "a.o_proj.weight": (4,)})

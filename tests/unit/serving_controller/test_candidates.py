@@ -60,7 +60,7 @@ class TestItsName:
 
 class TestWantedGroups:
     def groups(self, candidate, bases):
-        return pools.wanted_groups((), (), bases, candidates=[candidate], now=NOON, policy=Policy())
+        return pools.wanted_groups({}, (), bases, candidates=[candidate], now=NOON, policy=Policy())
 
     def test_lend_a_place_where_the_base_model_is_served(self):
         groups = self.groups(WAITING, {"tiny": BASE_SHA, "other": OTHER_SHA})
@@ -109,13 +109,13 @@ class TestPlan:
         served = [a_servable(number) for number in range(1, 4)]
         replica = a_replica(loaded=frozenset(each.served_name for each in served))
         group = with_candidates(*served)
-        assert plan(group, replica, adapter_slots=4) == ()
-        assert plan(group, replica, adapter_slots=5) == (Load(replica.replica_id, WAITING.servable),)
+        assert plan(group, replica, adapter_slots=3) == ()
+        assert plan(group, replica, adapter_slots=4) == (Load(replica.replica_id, WAITING.servable),)
 
     def test_puts_one_candidate_in_one_free_slot(self):
         other = replace(WAITING, eval_id="eval-2", servable=a_servable(9, full_name="gate-eval-2"))
         group = with_candidates(waiting=(HOSTED, other))
-        assert plan(group, HAVING, adapter_slots=2) == ()
+        assert plan(group, HAVING, adapter_slots=1) == ()
 
 
 class TestSettle:
@@ -124,7 +124,7 @@ class TestSettle:
         (fact,) = decision.events
         assert isinstance(fact, CandidateReady)
         assert (fact.eval_id, fact.digest, fact.served_name, fact.served_base) == (
-            "eval-1", ONE.digest, NAME, "tiny@base",
+            "eval-1", ONE.digest, NAME, "tiny",
         )  # fmt: skip
         assert fact.replica.url == HAVING.address.url
         assert decision.candidate == HOSTED
@@ -141,7 +141,7 @@ class TestSettle:
             ((a_replica(phase=Phase.STARTING),), {}, "replica"),
             ((a_replica(),), {"failures": {NAME: Failure("probe", "it answers as its base")}}, "probe"),
             ((a_replica(max_rank=4),), {}, "rank"),
-            ((a_replica(),), {"adapters": (TWO,), "slots": 2}, "full"),
+            ((a_replica(),), {"adapters": (TWO,), "slots": 1}, "full"),
         ],
     )
     def test_refuses_the_command_and_forgets_it(self, replicas, extra, code):

@@ -1,6 +1,12 @@
+from dataclasses import replace
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 
-from services.serving_controller.clients.local import Engine
+import pytest
+
+from services.serving_controller.clients.backend import ReplicaSpec
+from services.serving_controller.clients.local import EXTENSION, Engine
 
 
 def test_an_engine_is_known_by_its_release_device_and_precision():
@@ -10,3 +16,33 @@ def test_an_engine_is_known_by_its_release_device_and_precision():
     others = [Engine(dtype="auto"), Engine(enforce_eager=False), Engine(max_loras=4)]
     assert len({known.name, *(other.facts().name for other in others)}) == 4
     assert Engine(max_num_seqs=1).facts() == known
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ReplicaSpec:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    return ReplicaSpec("r-1", "i-1", tmp_path, "tiny", max_lora_rank=8)
+
+
+def test_the_longest_request_is_what_the_cache_holds_unless_it_was_set(spec: ReplicaSpec):
+    assert "--max-model-len=-1" in Engine().argv(spec, 8000)
+    assert "--max-model-len=4096" in Engine(max_model_len=4096).argv(spec, 8000)
+
+
+def test_adapters_are_taken_on_the_layers_that_were_named(spec: ReplicaSpec):
+    some = replace(spec, adapter_layers=("k_proj", "q_proj"))
+    *_, option, first, second = Engine().argv(some, 8000)
+    assert (option, first, second) == ("--lora-target-modules", "k_proj", "q_proj")
+    assert "--enable-lora" not in Engine().argv(replace(spec, max_lora_rank=0), 8000)
+
+
+def test_every_worker_that_takes_adapters_imports_the_extension(spec: ReplicaSpec):
+    assert f"--worker-extension-cls={EXTENSION}" in Engine().argv(spec, 8000)
+    assert find_spec(EXTENSION.rpartition(".")[0]) is not None
+
+
+def test_a_family_that_vllm_reads_itself_has_its_own_parser(spec: ReplicaSpec):
+    assert "--tool-call-parser=hermes" in Engine().argv(spec, 8000)
+    (spec.model_dir / "config.json").write_text('{"model_type": "gpt_oss"}')
+    assert "--tool-call-parser=openai" in Engine().argv(spec, 8000)
+    assert "--enable-auto-tool-choice" not in Engine(tool_call_parser="").argv(spec, 8000)

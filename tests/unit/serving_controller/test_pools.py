@@ -1,8 +1,10 @@
+from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from schemas.specification import Method
 from services.serving_controller.decide import pools
 from services.serving_controller.decide.pools import (
     Admit,
@@ -14,7 +16,8 @@ from services.serving_controller.decide.pools import (
     Start,
     Unload,
 )
-from services.serving_controller.model import Failure, Phase, Retired, allowed_rank, pool_of
+from services.serving_controller.model import Failure, Phase, Retired, WantedOfGroup, allowed_rank, pool_of
+from tests.builders import capabilities
 from tests.unit.serving_controller.builders import (
     BASE_SHA,
     FULL,
@@ -39,7 +42,11 @@ def plan(group, *replicas, now=NOON, policy=POLICY):
 
 
 def wanted(slots=(), retired=(), bases=None, policy=POLICY):
-    return pools.wanted_groups(slots, retired, bases or {}, now=NOON, policy=policy)
+    by_group = defaultdict(list)
+    for each in (each for slot in slots for each in slot.wanted.values()):
+        by_group[each.servable.group].append(each)
+    of_groups = {name: WantedOfGroup.of(each) for name, each in by_group.items()}
+    return pools.wanted_groups(of_groups, retired, bases or {}, now=NOON, policy=policy)
 
 
 def starting(**changes):
@@ -58,6 +65,21 @@ class TestWantedGroups:
             pool_of(OTHER_SHA): ("other",),
         }
 
+    def test_a_base_model_without_adapters_is_started_without_them(self):
+        bases = {"tiny": BASE_SHA, "plain": OTHER_SHA}
+        groups = pools.wanted_groups({}, (), bases, adapter_layers={OTHER_SHA: ()}, now=NOON, policy=POLICY)
+        ranks = {name: plan(group)[0].max_rank for name, group in groups.items()}
+        assert ranks == {POOL: POLICY.rank, pool_of(OTHER_SHA): 0}
+        assert groups[POOL].adapter_layers is None
+
+    def test_experts_get_no_adapters(self):
+        refused = {Method.LORA: "vLLM serves it without adapters"}
+        found = capabilities(num_experts=4)
+        assert pools.adapter_layers(found) == ("k_proj", "q_proj")
+        assert pools.adapter_layers(capabilities(refused_methods=refused, num_experts=4)) == ()
+        assert pools.adapter_layers(capabilities()) is None
+        assert pools.adapter_layers(None) is None
+
     def test_start_at_the_first_approval_where_that_is_the_policy(self):
         lazy = Policy(serve_base_models=False)
         assert wanted(bases={"tiny": BASE_SHA}, policy=lazy) == {}
@@ -71,6 +93,10 @@ class TestWantedGroups:
     def test_hold_what_was_routed_a_moment_ago(self):
         old = [Retired(ONE, NOON + timedelta(seconds=1)), Retired(TWO, NOON)]
         assert set(wanted(retired=old)[POOL].adapters) == {ONE.served_name}
+
+    def test_know_what_somebody_waits_for(self):
+        groups = wanted([a_pending_slot(TWO, over=a_ready_slot(ONE))])
+        assert groups[POOL].pending == {TWO.served_name}
 
     def test_give_a_full_model_replicas_of_its_own(self):
         groups = wanted([a_pending_slot(FULL)])
@@ -123,6 +149,11 @@ class TestPlan:
             Unload(replica.replica_id, TWO.served_name),
         )
 
+    @pytest.mark.parametrize("order", [(ONE, TWO), (TWO, ONE)])
+    def test_loads_in_the_order_in_which_it_is_wanted(self, order):
+        actions = plan(a_group(*order), a_replica())
+        assert [action.servable for action in actions if isinstance(action, Load)] == list(order)
+
     def test_says_once_for_each_name_that_the_base_is_served(self):
         group = a_group(base_names=("also", "tiny"))
         assert plan(group, a_replica()) == (Announce(a_replica(), ("also",)),)
@@ -172,7 +203,7 @@ class TestBackOff:
 
 class TestFound:
     def found(self, group, *replicas, failures=None):
-        return pools.found(group, replicas, failures or {}, policy=POLICY)
+        return pools.found(pools.names_of(group), replicas, failures or {}, policy=POLICY)
 
     def test_is_everywhere_when_no_ready_replica_is_without_it(self):
         here, without = a_replica(0, loaded=frozenset({ONE.served_name})), a_replica(1)

@@ -196,9 +196,17 @@ class TestSettle:
         slot = a_ready_slot(ONE)
         assert settle(slot, {TWO.served_name: everywhere(HERE)}).slot == slot
 
-    def test_fails_what_can_not_be_loaded_again_after_a_restart(self):
-        found = {ONE.served_name: Served(failure=Failure("load", "file is gone"))}
-        assert types(settle(a_ready_slot(ONE), found)) == [DeploymentFailed]
+    def test_fails_what_no_replica_could_load_again_once_none_is_asked_any_more(self):
+        once, last = (Failure("load", "file is gone", is_final=is_final) for is_final in (False, True))
+        assert settle(a_ready_slot(ONE), {ONE.served_name: Served(failure=once)}).slot.is_wanted
+        assert types(settle(a_ready_slot(ONE), {ONE.served_name: Served(failure=last)})) == [DeploymentFailed]
+
+    def test_keeps_what_one_replica_serves_whatever_another_says(self):
+        slot = a_ready_slot(ONE, addresses={HERE, THERE})
+        failure = Failure("load", "the disk is on fire", is_final=True)
+        decision = settle(slot, {ONE.served_name: Served(frozenset({HERE}), failure=failure)})
+        assert types(decision) == [DeploymentReady]
+        assert decision.slot.route.addresses == {HERE}
 
     def test_keeps_what_was_served_while_its_replica_does_not_start(self):
         found = {ONE.served_name: Served(failure=Failure("replica", "out of memory"))}

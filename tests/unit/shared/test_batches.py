@@ -1,66 +1,208 @@
-"""A record whose header's name is no text is read, and so is what comes behind it."""
+"""Every batch is read to its end, whatever is in it, and takes no more memory than its bounds allow."""
 
+import hashlib
 import struct
+import tracemalloc
+from itertools import count, islice
+from random import Random
+from typing import Any
 
+import cramjam
 import pytest
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from aiokafka.record.util import calc_crc32c
+from aiokafka.errors import CorruptRecordException
 from aiokafka.structs import TopicPartition
 
-from shared.messaging.batches import TolerantRecords
+from shared.messaging import batches
+from shared.messaging.batches import (
+    MAX_BATCH_BYTES,
+    MAX_READ_HEADERS,
+    MAX_STAND_INS,
+    Batches,
+    UnreadableBatch,
+)
+from tests.unit.shared.record_batches import (
+    COMPRESS,
+    LAST_OFFSET_DELTA,
+    NAMES,
+    RECORDS_AT,
+    a_batch,
+    resealed,
+)
 
-CRC, CHECKED = slice(17, 21), slice(21, None)
+Read = tuple[int, bytes | None]
 
 
-def with_no_text(batch: bytes) -> bytes:
-    """The same batch, with bytes that are no UTF-8 in the place of `XXXX`."""
-    spoilt = bytearray(bytes(batch).replace(b"XXXX", b"\xff\xfeA\xff"))
-    spoilt[CRC] = struct.pack(">I", calc_crc32c(bytes(spoilt[CHECKED])))
-    return bytes(spoilt)
-
-
-def a_batch(*names: bytes, base_offset: int = 0) -> bytes:
-    """One record for each header name; the one called `XXXX` becomes no text."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=10_000,
+def fetch(data: bytes, *, offset: int = 0) -> Any:
+    """As a consumer's fetcher reads a response: `next_fetch_offset` is where the next one begins."""
+    return PartitionRecords(
+        TopicPartition("t", 0), Batches(data), [], offset, None, None, True, "read_committed"
     )
-    for offset, name in enumerate(names):
-        builder.append(offset, timestamp=1, key=b"k", value=b"v", headers=[(name.decode(), b"1")])
-    batch = with_no_text(builder.build())
-    return struct.pack(">q", base_offset) + batch[8:]
 
 
-def read(data: bytes, *, offset: int = 0) -> list[tuple[int, str]]:
-    """As a consumer's fetcher does it: offset and header name of each record."""
-    records = PartitionRecords(
-        TopicPartition("t", 0), TolerantRecords(data), [], offset, None, None, True, "read_committed"
-    )
-    return [(record.offset, record.headers[0][0]) for record in records]
+def read(data: bytes, *, offset: int = 0) -> list[Any]:
+    """With a second look at what was damaged."""
+    try:
+        return list(fetch(data, offset=offset))
+    except CorruptRecordException:
+        return list(fetch(data, offset=offset))
 
 
-def test_good_batches_are_read_as_ever():
-    data = a_batch(b"a", b"b") + a_batch(b"c", base_offset=2)
-    assert read(data) == [(0, "a"), (1, "b"), (2, "c")]
-    assert read(data, offset=1) == [(1, "b"), (2, "c")]
+def detail_of(record: Any) -> str:
+    assert isinstance(record.value, UnreadableBatch), record
+    return record.value.detail
+
+
+@pytest.mark.parametrize("codec", [0, *COMPRESS], ids=lambda codec: NAMES.get(codec, "none"))
+def test_batches_of_every_codec_are_read(codec: int):
+    many = [{"value": b"%d" % number, "headers": [("a", None), ("b", b"\xff")]} for number in range(200)]
+    data = a_batch(many, codec=codec) + a_batch([{"key": None, "value": None}], base_offset=200, codec=codec)
+    records = read(data)
+    assert [record.offset for record in records] == list(range(201))
+    assert [record.value for record in records] == [*(each["value"] for each in many), None]
+    assert records[0].headers == (("a", None), ("b", b"\xff"))
+    assert (records[0].key, records[0].timestamp) == (b"k", 1)
+    assert [record.offset for record in read(data, offset=150)] == list(range(150, 201))
+
+
+def test_gzip_in_several_members_is_read():
+    raw = a_batch([{"value": b"1"}, {"value": b"2"}], codec=1)
+    plain = a_batch([{"value": b"1"}, {"value": b"2"}])[RECORDS_AT:]
+    halves = COMPRESS[1](plain[:5]) + COMPRESS[1](plain[5:])
+    assert [record.value for record in read(resealed(raw[:RECORDS_AT] + halves))] == [b"1", b"2"]
+
+
+def test_one_raw_block_of_snappy_is_read():
+    raw = a_batch([{"value": b"1"}], codec=2)
+    block = bytes(cramjam.snappy.compress_raw(a_batch([{"value": b"1"}])[RECORDS_AT:]))
+    assert [record.value for record in read(resealed(raw[:RECORDS_AT] + block))] == [b"1"]
+
+
+def test_the_rest_of_a_batch_that_was_cut_off_is_left_for_the_next_fetch():
+    response = fetch(a_batch([{}, {}]) + a_batch([{}], base_offset=2)[:-3])
+    assert ([record.offset for record in response], response.next_fetch_offset) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize("codec", COMPRESS, ids=NAMES.get)
+def test_a_bomb_becomes_unreadable_records_without_its_memory(codec: int):
+    num_bytes = 64 * 1024 * 1024
+    bomb = a_batch([{}, {"value": bytes(num_bytes)}], codec=codec)
+    after = a_batch([{"value": b"after"}], base_offset=2)
+    tracemalloc.start()
+    records = read(bomb + after)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [record.offset for record in records] == [0, 1, 2]
+    assert detail_of(records[0]).startswith("Undecodable: ")
+    assert (bytes(records[0].value), bytes(records[1].value)) == (bomb, b"")
+    assert (records[2].value, detail_of(records[1])) == (b"after", detail_of(records[0]))
+    assert peak < 4 * MAX_BATCH_BYTES
+
+
+@pytest.mark.parametrize("codec", range(1, 8))
+def test_bytes_of_no_codec_become_unreadable_records(codec: int):
+    raw = bytearray(a_batch([{}, {}, {}]) + b"garbage" * 9)
+    raw[22] = codec
+    response = fetch(resealed(bytes(raw)) + a_batch([{}], base_offset=3))
+    records = list(response)
+    assert [record.offset for record in records] == [0, 1, 2, 3]
+    assert response.next_fetch_offset == 4
+    assert detail_of(records[2])
+    assert records[3].value == b"v"
+
+
+def test_a_damaged_batch_is_fetched_again_and_is_unreadable_when_it_stays_so():
+    good, bad = a_batch([{}]), bytearray(a_batch([{"value": b"x"}, {}], base_offset=1))
+    bad[-1] ^= 1
+    data = good + bytes(bad) + a_batch([{}], base_offset=3)
+    first = fetch(data)
+    with pytest.raises(CorruptRecordException):
+        list(first)
+    records = list(fetch(data))
+    assert [record.offset for record in records] == [0, 1, 2, 3]
+    assert detail_of(records[1]).startswith("found checksum 0x")
+    assert (records[0].value, bytes(records[1].value), records[3].value) == (b"v", bytes(bad), b"v")
+
+
+def test_records_before_the_one_that_is_malformed_are_read():
+    raw = a_batch([{"value": b"aaa"}, {"value": b"bbb"}, {"value": b"ccc"}])
+    place = raw.index(b"bbb") - 1
+    spoilt = resealed(raw[:place] + b"\x7f" + raw[place + 1 :])
+    records = read(spoilt)
+    assert [record.offset for record in records] == [0, 1, 2]
+    assert records[0].value == b"aaa"
+    assert detail_of(records[1]).startswith("Malformed: ")
+    assert bytes(records[1].value) == spoilt
+
+
+def test_a_batch_of_another_version_is_passed():
+    raw = bytearray(a_batch([{}]))
+    raw[16] = 1
+    records = read(bytes(raw) + a_batch([{}], base_offset=1))
+    assert [record.offset for record in records] == [0, 1]
+    assert "expected a record batch of version 2" in detail_of(records[0])
+
+
+def test_endless_offsets_become_a_bounded_number_of_records():
+    raw = bytearray(a_batch([{}]))
+    raw[LAST_OFFSET_DELTA] = struct.pack(">i", 2**31 - 1)
+    raw[22] = 1
+    response = fetch(resealed(bytes(raw)))
+    records = list(response)
+    assert len(records) == MAX_STAND_INS
+    assert (records[-1].offset, response.next_fetch_offset) == (2**31 - 1, 2**31)
+    assert detail_of(records[-1]).endswith(f"stands for the offsets {MAX_STAND_INS - 1} to {2**31 - 1}")
+
+
+def test_records_are_made_as_they_are_asked_for():
+    """Millions of small ones fit into the bound on bytes, and none on their number is needed."""
+    batch = a_batch([{"key": None, "value": None}] * 200_000, codec=1)
+    tracemalloc.start()
+    assert [record.offset for record in islice(fetch(batch), 100)] == list(range(100))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * 1024 * 1024
+
+
+def test_headers_are_kept_up_to_a_number_and_the_rest_as_a_digest():
+    names = [(f"x-{number}", b"1") for number in range(MAX_READ_HEADERS + 1)]
+    (whole,) = read(a_batch([{"headers": names[:-1]}]))
+    assert whole.headers == tuple(names[:-1])
+    (cut,) = read(a_batch([{"headers": names}]))
+    rest = b"\x0cx-1000\x021"
+    digest = f"1 more, sha256 {hashlib.sha256(rest).hexdigest()}".encode()
+    assert cut.headers == (*names[:-1], (batches.MORE_HEADERS, digest))
+
+
+def test_a_time_beyond_every_column_is_malformed():
+    raw = bytearray(a_batch([{}]))
+    raw[27:35] = struct.pack(">q", 2**63 - 1)
+    plain = a_batch([{}])[RECORDS_AT:]
+    assert plain[2] == 0  # the time of the first record is that of its batch
+    (record,) = read(resealed(bytes(raw[:RECORDS_AT]) + plain[:2] + b"\x02" + plain[3:]))
+    assert detail_of(record).startswith("Malformed: found a time of")
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_name_that_is_no_text_stops_nobody(place: int):
-    names = [b"a", b"b", b"c"]
-    names[place] = b"XXXX"
-    found = read(a_batch(*names) + a_batch(b"d", base_offset=3))
-    expected = [(offset, name.decode()) for offset, name in enumerate([*names, b"d"])]
+def test_a_header_whose_name_is_no_text_stops_nobody(place: int):
+    records = [{"headers": [(name, b"1")]} for name in "abc"]
+    records[place] = {"headers": [("XXXX", b"1")]}
+    spoilt = resealed(a_batch(records).replace(b"XXXX", b"\xff\xfeA\xff"))
+    found = [(record.offset, record.headers[0][0]) for record in read(spoilt)]
+    expected = list(enumerate("abc"))
     expected[place] = (place, r"\xff\xfeA\xff")
     assert found == expected
 
 
-def test_the_rest_of_a_batch_that_was_cut_off_is_left_for_the_next_fetch():
-    whole = a_batch(b"a", b"XXXX")
-    assert read(whole + a_batch(b"c", base_offset=2)[:-3]) == [(0, "a"), (1, r"\xff\xfeA\xff")]
+@pytest.mark.parametrize("codec", [0, *COMPRESS], ids=lambda codec: NAMES.get(codec, "none"))
+def test_no_change_of_bytes_raises_or_loses_an_offset(codec: int):
+    """A thousand batches with random bytes changed, half of them with a checksum that is right."""
+    random = Random(codec)
+    clean = a_batch([{"value": b"x" * number, "headers": [("h", b"1")]} for number in range(20)], codec=codec)
+    for number in islice(count(), 1_000):
+        raw = bytearray(clean)
+        for _ in range(random.choice((1, 3, 30))):
+            raw[random.randrange(27, len(raw))] = random.randrange(256)
+        data = resealed(bytes(raw)) if number % 2 else bytes(raw)
+        records = read(data)
+        assert [record.offset for record in records] == list(range(20)), data.hex()

@@ -6,10 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schemas.envelope import MAX_NAME_BYTES, Envelope, to_headers
+from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, MAX_NAME_BYTES, Envelope, to_headers
 from schemas.job import CancelJob
-from shared.messaging.delivery import Delivery, Record, Unreadable, read, storable
+from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TENANT_EVENTS
+from shared.errors import Refused, TooLarge
+from shared.messaging.batches import UnreadableBatch
+from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of
+from shared.messaging.parking import KEPT_HEADER_BYTES, KEPT_KEY_BYTES, KEPT_VALUE_BYTES, cut
+from shared.messaging.unit import require_size
 from shared.messaging.waiting import headers_to_json, record_of
+from shared.text import storable
 
 ENVELOPE = Envelope(
     id="c-1", type="CancelJob", version=1, source="/retune/gateway", time=datetime.now(UTC), key="ftjob-1"
@@ -39,33 +45,109 @@ NUL_INSIDE = {
 
 @pytest.mark.parametrize("changed", NUL_INSIDE.values(), ids=NUL_INSIDE)
 def test_what_postgres_cannot_store_is_unreadable_and_can_be_stored_as_such(changed):
-    found = read(a_record(**changed))
-    assert isinstance(found, Unreadable)
-    assert "\0" not in f"{found.aggregate_id}{found.event_id}{found.detail}"
-    assert "\0" not in json.dumps(headers_to_json(found.record), ensure_ascii=False)
+    result = read(a_record(**changed))
+    assert isinstance(result, Unreadable)
+    assert "\0" not in f"{result.aggregate_id}{result.event_id}{result.detail}"
+    assert "\0" not in json.dumps(headers_to_json(result.record), ensure_ascii=False)
 
 
 def test_the_reason_of_an_unreadable_record_can_be_stored():
-    found = read(a_record(payload={"job_id": "\ud800" * 5000, "tenant": "acme"}))
-    assert isinstance(found, Unreadable)
-    assert found.detail.encode()
+    result = read(a_record(payload={"job_id": "\ud800" * 5000, "tenant": "acme"}))
+    assert isinstance(result, Unreadable)
+    assert result.detail.encode()
     assert storable("\ud800\0" * 5000) == "?\ufffd" * 500
+
+
+@pytest.mark.parametrize("payload", [{"job_id": "\ud800"}, {"x": ["\udfff"]}, {"\ud800": 1}])
+def test_half_a_surrogate_pair_is_unreadable_wherever_it_is(payload):
+    result = read(a_record(payload={"job_id": "ftjob-1", "tenant": "acme"} | payload))
+    assert isinstance(result, Unreadable)
+    assert (result.reason, result.detail) == (
+        "bad_payload",
+        "found U+0000 or half a surrogate pair in a text",
+    )
+
+
+def test_text_of_any_language_is_read():
+    assert isinstance(
+        read(a_record(payload={"job_id": "ftjob-1", "tenant": "acme", "x": "😀 ü 漢"})), Delivery
+    )
+
+
+@pytest.mark.parametrize("name", ["correlation_id", "causation_id", "traceparent", "source"])
+def test_no_attribute_is_endless(name):
+    assert isinstance(read(a_record(**{name: "x" * MAX_NAME_BYTES})), Delivery)
+    result = read(a_record(**{name: "x" * (MAX_NAME_BYTES + 1)}))
+    assert isinstance(result, Unreadable)
+    assert f"found {MAX_NAME_BYTES + 1} bytes, expected at most {MAX_NAME_BYTES}" in result.detail
+
+
+def test_a_large_command_is_refused_and_its_payload_is_not_read():
+    record = replace(a_record(), value=b"{" * (MAX_COMMAND_BYTES + 1))
+    result = read(record)
+    assert isinstance(result, Delivery)
+    assert isinstance(result.refused, TooLarge)
+    refusal = refusal_of(result, result.refused)
+    assert (refusal.code, refusal.command, refusal.command_id) == ("too_large", "CancelJob", "c-1")
+    assert refusal.message == "CancelJob: found 65537 bytes, expected at most 65536"
+
+
+def test_a_refusal_repeats_no_more_than_a_sentence_of_what_was_sent():
+    refused = Refused("unknown_file", repr("\x7f" * 240_000), param="p" * 240_000)
+    refusal = refusal_of(read(a_record()), refused)
+    require_size(TENANT_EVENTS, refusal.type, {}, refusal.model_dump_json().encode())
+    assert len(refusal.model_dump_json()) < 3_000
+
+
+@pytest.mark.parametrize(
+    ("topic", "limit"), [(JOB_COMMANDS, MAX_COMMAND_BYTES), (JOB_EVENTS, MAX_FACT_BYTES)]
+)
+def test_what_is_written_is_bounded_with_its_headers(topic, limit):
+    require_size(topic, "X", {"ab": "ä"}, b"x" * (limit - 4))
+    with pytest.raises(
+        TooLarge, match=f"X on {topic.name}: found {limit + 1} bytes, expected at most {limit}"
+    ):
+        require_size(topic, "X", {"ab": "ä"}, b"x" * (limit - 3))
+
+
+def test_a_batch_that_cannot_be_read_is_parked_as_such():
+    record = replace(a_record(), key=None, headers=(), value=UnreadableBatch(b"raw", "no such codec"))
+    result = read(record)
+    assert isinstance(result, Unreadable)
+    assert (result.reason, result.detail, result.event_id) == (
+        "unreadable_batch",
+        "no such codec",
+        record.place,
+    )
+
+
+def test_of_what_cannot_be_read_a_bounded_part_is_kept():
+    large = replace(
+        a_record(),
+        key=b"k" * 1_000_000,
+        headers=(("a", b"x" * KEPT_HEADER_BYTES), ("b", b"x" * 1_000_000), ("c", None)),
+        value=UnreadableBatch(b"v" * 1_000_000, ""),
+    )
+    kept = cut(large)
+    assert (len(kept.key), len(kept.value), type(kept.value)) == (KEPT_KEY_BYTES, KEPT_VALUE_BYTES, bytes)
+    assert kept.headers == ()
+    assert cut(a_record()) == a_record()
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_a_constant_that_json_does_not_know_is_unreadable(number):
-    found = read(a_record(payload={"job_id": "ftjob-1", "tenant": "acme", "x": number}))
-    assert isinstance(found, Unreadable)
-    assert found.reason == "bad_json"
+    result = read(a_record(payload={"job_id": "ftjob-1", "tenant": "acme", "x": number}))
+    assert isinstance(result, Unreadable)
+    assert result.reason == "bad_json"
 
 
 @pytest.mark.parametrize("name", ["id", "key"])
 def test_a_name_that_no_index_takes_is_unreadable(name):
     assert isinstance(read(a_record(**{name: "é" * (MAX_NAME_BYTES // 2)})), Delivery)
-    found = read(a_record(**{name: "é" * MAX_NAME_BYTES}))
-    assert isinstance(found, Unreadable)
-    assert f"found {2 * MAX_NAME_BYTES} bytes, expected at most {MAX_NAME_BYTES}" in found.detail
-    assert len(found.aggregate_id.encode()) <= MAX_NAME_BYTES
+    result = read(a_record(**{name: "é" * MAX_NAME_BYTES}))
+    assert isinstance(result, Unreadable)
+    assert f"found {2 * MAX_NAME_BYTES} bytes, expected at most {MAX_NAME_BYTES}" in result.detail
+    assert len(result.aggregate_id.encode()) <= MAX_NAME_BYTES
 
 
 def test_a_payload_too_deep_to_look_through_is_unreadable():

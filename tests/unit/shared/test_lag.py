@@ -3,7 +3,8 @@
 import pytest
 from aiokafka import TopicPartition
 
-from shared.messaging.lag import STALLED_AFTER_SECONDS, UNSEEN_SECONDS, Progress
+from schemas.topics import JOB_EVENTS, NODE_EVENTS, PARKED_COMMANDS
+from shared.messaging.lag import STALLED_AFTER_SECONDS, UNSEEN_SECONDS, Progress, differences
 
 PARTITION, OTHER = TopicPartition("job.events", 0), TopicPartition("job.events", 1)
 LATE = STALLED_AFTER_SECONDS + 5
@@ -66,3 +67,16 @@ def test_while_nobody_looked_nothing_stood_still(progress):
         begin=back + STALLED_AFTER_SECONDS,
         until=back + STALLED_AFTER_SECONDS + 5,
     )
+
+
+class Metadata:
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return {"job.events": {0, 1, 2}, "node.events": {0}}.get(topic)
+
+
+def test_topics_that_are_missing_or_of_another_width_are_named():
+    found = list(differences([JOB_EVENTS, NODE_EVENTS, PARKED_COMMANDS], Metadata()))
+    assert [each.split(";")[0] for each in found] == [
+        "topic node.events: found 1 partitions, expected 3",
+        "topic parked.commands: it is missing",
+    ]

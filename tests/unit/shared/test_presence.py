@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
+from pydantic import SecretStr
 
 from shared.messaging import presence
 from shared.messaging.presence import Stuck, however_long_away, started, until_there
@@ -122,3 +124,32 @@ async def test_a_client_that_never_stops_is_given_up(monkeypatch):
     async with asyncio.timeout(10):
         async with started(Busy()):
             pass
+
+
+async def test_who_is_cancelled_while_asking_leaves_no_connection_open(monkeypatch):
+    class Silent:
+        is_asked = asyncio.Event()
+        is_closed = False
+
+        async def send(self, _request: object) -> None:
+            self.is_asked.set()
+            await asyncio.Event().wait()
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    async def connect(*_: object, **__: object) -> Silent:
+        return connection
+
+    connection = Silent()
+    monkeypatch.setattr(presence, "create_conn", connect)
+    monkeypatch.setattr(presence, "ANSWER_SECONDS", WINDOW_SECONDS)
+    settings = SimpleNamespace(
+        kafka_bootstrap="127.0.0.1:1",
+        kafka_username="admin",
+        kafka_password=SecretStr("x"),
+        kafka_security_protocol="SASL_PLAINTEXT",
+    )
+    assert await presence.kafka_answers(settings) is False
+    assert connection.is_asked.is_set()
+    assert connection.is_closed

@@ -1,6 +1,7 @@
-"""Every service runs on the same loop, and Kafka's client sees there that a connection is gone (decision 0013)."""
+"""How every service runs: on one loop, where Kafka's client sees that a connection is gone (decision 0013)."""
 
 import asyncio
+import ctypes
 import socket
 from types import SimpleNamespace
 
@@ -13,18 +14,31 @@ from aiokafka.protocol.metadata import MetadataRequest
 import shared.messaging.kafka  # noqa: F401  mends the client
 from shared.service import serve
 
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
-def test_every_service_runs_on_uvloop():
-    loops = []
+
+@pytest.fixture
+def prctl():
+    """The kernel's; afterwards this process is what it was."""
+    prctl = ctypes.CDLL(None).prctl
+    before = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0)
+    yield prctl
+    prctl(PR_SET_DUMPABLE, before, 0, 0, 0)
+
+
+def test_every_service_runs_on_uvloop_and_keeps_its_memory_private(prctl):
+    loops, dumpable = [], []
 
     async def app(scope, receive, send) -> None:
         loops.append(asyncio.get_running_loop())
+        dumpable.append(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "seen enough"})
 
     with pytest.raises(SystemExit):
         serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=0))
     assert [type(loop) for loop in loops] == [uvloop.Loop]
+    assert dumpable == [0]
 
 
 @pytest.mark.parametrize("ask", [lambda c: c.send(MetadataRequest([])), lambda c: c._send_sasl_token(b"")])

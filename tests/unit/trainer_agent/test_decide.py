@@ -1,141 +1,58 @@
 """The control side's decisions: each test is a row of the specification."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import permutations
 
 import pytest
 
 from schemas.artefacts import ResumeCertificate
-from schemas.base import BundleRef, DatasetRef, FailureClass, FileRef, PriceClass
-from schemas.job import JobScheduled, JobStopping, StopReason
-from schemas.specification import JobSpec
+from schemas.base import FailureClass
+from schemas.job import StopReason
 from schemas.training import (
     BundleKind,
-    BundleUploaded,
     CheckpointWritten,
-    RunnerStarted,
-    RunnerStopped,
     StartTraining,
-    StepReached,
     StopTraining,
     TrainingCompleted,
     TrainingFailed,
+    TrainingPrepared,
     TrainingResumed,
     TrainingStarted,
     TrainingStopped,
 )
 from services.trainer_agent import decide
 from services.trainer_agent.decide import SILENCE, Decision, Purpose
-from services.trainer_agent.model import Attempt, AttemptState, IllegalTransition, Runner, Stop
+from services.trainer_agent.model import Attempt, AttemptState, IllegalTransition, Stop
 from tests.moves import moves_of
-
-NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
-LONG_AGO = NOON - timedelta(days=1)
-SHA = "a" * 64
-SECOND = timedelta(seconds=1)
-WHO = {"job_id": "ftjob-1", "tenant": "acme"}
-
-
-def a_schedule(*, attempt: int = 1, nodes: int = 2) -> JobScheduled:
-    return JobScheduled(
-        **WHO,
-        attempt=attempt,
-        spec=JobSpec(
-            base_model="tiny", base_sha=SHA, training_file=FileRef(file_id="file-1", sha256=SHA, size_bytes=1)
-        ),
-        base_sha=SHA,
-        dataset=DatasetRef(version=SHA, manifest_sha256=SHA),
-        config_hash=SHA,
-        resume=None,
-        pool="spot",
-        price_class=PriceClass.SPOT,
-        nodes=nodes,
-        devices_per_node=1,
-        grace_seconds=30,
-        start_deadline=NOON + timedelta(minutes=5),
-    )
-
-
-def a_runner(index: int = 0, *, seen_at: datetime = NOON, has_stopped: bool = False) -> Runner:
-    return Runner(
-        index,
-        f"node-{index}",
-        "127.0.0.1",
-        4000 + index,
-        f"started-{index}",
-        seen_at,
-        has_stopped=has_stopped,
-    )
-
-
-def an_attempt(*, nodes: int = 2, started: int = 0, **changes: object) -> Attempt:
-    runners = tuple(a_runner(index) for index in range(started))
-    fields = {"order": a_schedule(nodes=nodes), "runners": runners} | changes
-    return Attempt("ftjob-1", 1, "acme", **fields)
-
-
-def in_training(**changes: object) -> Attempt:
-    return an_attempt(started=2, **({"state": AttemptState.TRAINING} | changes))
-
-
-def started(index: int = 0, *, attempt: int = 1) -> RunnerStarted:
-    return RunnerStarted(
-        **WHO,
-        attempt=attempt,
-        node_index=index,
-        host="127.0.0.1",
-        port=4000 + index,
-        node_id=f"node-{index}",
-    )
-
-
-def on_started(attempt: Attempt, claim: RunnerStarted, *, newest: int = 1, report_id: str = "") -> Decision:
-    return decide.on_runner_started(
-        attempt, claim, report_id=report_id or f"started-{claim.node_index}", now=NOON, newest=newest
-    )
-
-
-def stopped(index: int = 0, *, outcome: str = "stopped", **changes: object) -> RunnerStopped:
-    fields = WHO | {"attempt": 1, "node_index": index, "outcome": outcome, "last_step": 7} | changes
-    return RunnerStopped(**fields)
-
-
-def on_stopped(attempt: Attempt, claim: RunnerStopped, *, newest: int = 1) -> Decision:
-    return decide.on_runner_stopped(attempt, claim, newest=newest)
-
-
-def stopping(*, reason: StopReason = StopReason.CANCEL, seconds: float = 30) -> JobStopping:
-    return JobStopping(**WHO, attempt=1, reason=reason, deadline=NOON + timedelta(seconds=seconds))
-
-
-def a_bundle(*, attempt: int = 1, step: int = 7) -> BundleRef:
-    return BundleRef(attempt=attempt, step=step, manifest_sha256=SHA)
-
-
-def uploaded(*, attempt: int = 1, **changes: object) -> BundleUploaded:
-    fields = {"bundle": a_bundle(), "kind": BundleKind.PERIODIC, "metrics": {"loss": 1.0}} | changes
-    return BundleUploaded(**WHO, attempt=attempt, node_index=0, **fields)
-
-
-def types(decision: Decision) -> list[type]:
-    return [type(message) for message in decision.messages]
-
-
-def only(decision: Decision, wanted: type) -> object:
-    found = [message for message in decision.messages if isinstance(message, wanted)]
-    assert len(found) == 1, f"expected one {wanted.__name__}, got {types(decision)}"
-    return found[0]
+from tests.unit.trainer_agent.attempts import (
+    LONG_AGO,
+    NOON,
+    SECOND,
+    a_bundle,
+    a_runner,
+    a_schedule,
+    an_attempt,
+    in_training,
+    on_started,
+    on_stopped,
+    only,
+    prepared,
+    reached,
+    released,
+    started,
+    stopped,
+    stopping,
+    types,
+    uploaded,
+)
 
 
 class TestGangBarrier:
-    @pytest.mark.parametrize("order", list(permutations(["schedule", 0, 1, 2])))
-    def test_starts_once_and_only_when_all_runners_and_the_order_are_here(self, order):
-        attempt, sent = Attempt("ftjob-1", 1, "acme"), []
-        for number, piece in enumerate(order, start=1):
-            if piece == "schedule":
-                decision = decide.on_job_scheduled(attempt, a_schedule(nodes=3))
-            else:
-                decision = on_started(attempt, started(piece))
+    @pytest.mark.parametrize("order", list(permutations([0, 1, 2])))
+    def test_starts_once_and_only_when_all_runners_are_here(self, order):
+        attempt, sent = an_attempt(nodes=3), []
+        for number, index in enumerate(order, start=1):
+            decision = on_started(attempt, started(index))
             attempt = decision.attempt
             sent += decision.messages
             assert bool(sent) == (number == len(order))
@@ -164,15 +81,6 @@ class TestGangBarrier:
     def test_a_stopped_runner_does_not_count(self):
         attempt = an_attempt(runners=(a_runner(0, has_stopped=True),), failure=None)
         assert types(on_started(attempt, started(1))) == []
-
-    def test_a_node_beyond_the_gang_is_dropped(self):
-        decision = on_started(an_attempt(nodes=1), started(1))
-        assert decision.dropped == "node index 1 of an attempt of 1 nodes"
-        assert decision.attempt.runners == ()
-
-    def test_nothing_starts_after_a_stop(self):
-        attempt = an_attempt(started=2, order=None, stop=Stop(StopReason.CANCEL, NOON))
-        assert types(decide.on_job_scheduled(attempt, a_schedule())) == []
 
     def test_nothing_starts_after_a_failure(self):
         assert types(on_started(an_attempt(started=1, failure=FailureClass.INFRA), started(1))) == []
@@ -234,19 +142,25 @@ class TestStop:
 class TestClaims:
     def test_an_uploaded_bundle_is_a_written_checkpoint(self):
         fact = only(decide.on_bundle_uploaded(in_training(), uploaded(), newest=1), CheckpointWritten)
-        assert (fact.bundle, fact.kind, fact.metrics) == (a_bundle(), BundleKind.PERIODIC, {"loss": 1.0})
+        assert (fact.bundle, fact.kind, fact.metrics) == (
+            a_bundle(),
+            BundleKind.PERIODIC,
+            {"train_loss": 1.0},
+        )
+
+    def test_what_a_runner_prepared_is_a_fact(self):
+        claim = prepared()
+        fact = only(decide.on_runner_prepared(in_training(), claim, newest=1), TrainingPrepared)
+        assert fact.preparation == claim.preparation
 
     def test_a_certificate_is_a_resumed_training(self):
         certificate = ResumeCertificate(exact=True, step=4, reason="equal")
-        claim = StepReached(
-            **WHO, attempt=1, node_index=0, step=5, num_steps=9, certificate=certificate, packing="proved"
-        )
+        claim = reached(step=5, certificate=certificate, packing="proved")
         fact = only(decide.on_step_reached(in_training(), claim, newest=1), TrainingResumed)
         assert fact.certificate == certificate
 
     def test_a_first_step_without_a_certificate_is_no_fact(self):
-        claim = StepReached(**WHO, attempt=1, node_index=0, step=1, num_steps=9)
-        decision = decide.on_step_reached(in_training(), claim, newest=1)
+        decision = decide.on_step_reached(in_training(), reached(), newest=1)
         assert (decision.messages, decision.attempt.last_step) == ((), 1)
 
     @pytest.mark.parametrize("void", ["older", "closed"])
@@ -255,9 +169,10 @@ class TestClaims:
         [
             (decide.on_bundle_uploaded, uploaded()),
             (decide.on_runner_stopped, stopped(outcome="completed", bundle=a_bundle())),
-            (decide.on_step_reached, StepReached(**WHO, attempt=1, node_index=0, step=1, num_steps=9)),
+            (decide.on_step_reached, reached()),
+            (decide.on_runner_prepared, prepared()),
         ],
-        ids=["BundleUploaded", "RunnerStopped", "StepReached"],
+        ids=["BundleUploaded", "RunnerStopped", "StepReached", "RunnerPrepared"],
     )
     def test_of_an_old_or_ended_attempt_are_dropped_with_a_reason(self, decision_of, claim, void):
         attempt = in_training(state=AttemptState.CLOSED) if void == "closed" else in_training()
@@ -297,6 +212,14 @@ class TestEndOfAnAttempt:
         assert (failed.failure_class, failed.message) == (FailureClass.OOM, "no room")
         assert only(decision, TrainingStopped).reason == "failure"
 
+    @pytest.mark.parametrize("node_index", [0, 1])
+    def test_what_a_machine_did_names_its_node(self, node_index):
+        claim = stopped(node_index, outcome="failed", failure_class=FailureClass.INFRA, message="no device")
+        attempt = in_training()
+        failed = only(on_stopped(attempt, claim), TrainingFailed)
+        node_id = attempt.runner(node_index).node_id
+        assert (failed.node_id, failed.message) == (node_id, f"node {node_id}: no device")
+
     def test_a_failure_is_told_once(self):
         decision = on_stopped(
             in_training(failure=FailureClass.INFRA), stopped(outcome="failed", failure_class=FailureClass.OOM)
@@ -318,11 +241,11 @@ class TestEndOfAnAttempt:
         assert only(decision, TrainingFailed).failure_class is FailureClass.PREEMPTED
 
     def test_released_nodes_are_read_out_before_the_end(self):
-        decision = decide.on_nodes_released(in_training())
+        decision = decide.on_nodes_released(in_training(), released(0, 1))
         assert (decision.messages, decision.read_reports) == ((), Purpose.RELEASE)
 
     def test_released_nodes_of_an_ended_attempt_need_nothing(self):
-        decision = decide.on_nodes_released(in_training(state=AttemptState.CLOSED))
+        decision = decide.on_nodes_released(in_training(state=AttemptState.CLOSED), released(0, 1))
         assert decision.read_reports is None
 
     @pytest.mark.parametrize(
@@ -416,10 +339,6 @@ class TestSilence:
         gone = a_runner(1, seen_at=LONG_AGO, has_stopped=True)
         decision = self.due(in_training(runners=(a_runner(0), gone)))
         assert decision.listen_until == NOON + SILENCE
-
-    def test_keeps_its_timer_armed_while_the_attempt_is_not_known(self):
-        unknown = Attempt("ftjob-1", 1, "acme", runners=(a_runner(0, seen_at=LONG_AGO),))
-        assert self.due(unknown).listen_until == NOON + SILENCE
 
 
 def test_an_attempt_moves_so_and_no_other_way():

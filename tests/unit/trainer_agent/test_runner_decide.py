@@ -12,8 +12,8 @@ from services.trainer_agent.protocol import (
     BundleKind,
     Ended,
     Outcome,
-    PackingVerdict,
     PreflightDone,
+    Progressed,
     Saved,
     Started,
     Stepped,
@@ -27,6 +27,7 @@ from services.trainer_agent.runner.decide import (
     conclude,
     next_move,
 )
+from tests.builders import a_preparation
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -138,8 +139,9 @@ class TestProgress:
         [
             STARTED,
             a_step(5),
-            PreflightDone(packing=PackingVerdict.PROVED),
+            PreflightDone(preparation=a_preparation()),
             Saved(step=5, bundle=BundleKind.PERIODIC, directory="b", parts=()),
+            Progressed(done=3, total=9),
         ],
         ids=lambda report: report.kind,
     )

@@ -124,7 +124,7 @@ class TestTheDay:
     )
     def test_a_template_is_told_the_same_one_for_ever(self, text: str, expected: str) -> None:
         given = conversation(say("user", "a"), say("assistant", "b"))
-        assert renderer(text).render(given).text == expected
+        assert renderer(text).render(given, add_generation_prompt=True).text == expected
 
     @pytest.mark.parametrize(
         ("name", "expected"),

@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shared.chat.conversation import BadMessage, Conversation
+from shared.chat.encoding import EndTokens, Marked
+from shared.chat.tokenizer import ChatTokenizer
 from tests.tiny_model import CHAT_TEMPLATE
 
 TEXT = (
@@ -15,7 +18,9 @@ TEXT = (
     'def f(x):\n    return {"city": x}  # <b>bold</b> 1 2 3\n'
 ) * 3
 SPECIAL = ("<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>")
-MARK = re.compile(r"<\|[a-z_]+\|>|<[a-z_]+\|>|<\|[a-z_]+>|<｜[^｜]+｜>|<(?:start|end)_of_turn>")
+MARK = re.compile(
+    r"<\|[A-Za-z_]+\|>|<[a-z_]+\|>|<\|[a-z_]+>|<｜[^｜]+｜>|<(?:start|end)_of_turn>|<end_of_utterance>"
+)
 
 
 def byte_level(special: Sequence[str] = SPECIAL, **flags: bool) -> Any:
@@ -115,6 +120,12 @@ def template_names() -> list[str]:
     return sorted(path.name for path in _templates().glob("*_training.jinja"))
 
 
+def released_names() -> list[str]:
+    """Templates as models are released with them, by file name without its suffix."""
+    names = {path.stem for path in _templates().glob("*.jinja")}
+    return sorted(name for name in names if not name.endswith("_training"))
+
+
 def template(name: str) -> str:
     return (_templates() / name).read_text()
 
@@ -148,6 +159,18 @@ def with_template(text: str) -> Any:
     tokenizer = byte_level((*SPECIAL, *written))
     tokenizer.chat_template = text
     return tokenizer
+
+
+def trained(tokenizer: Any, conversation: Conversation, ends: frozenset[int]) -> Marked:
+    """A row as ingest makes tokens of it. Raises BadMessage where the model could not learn to answer so."""
+    chat = ChatTokenizer(tokenizer)
+    rendering = chat.renderer.with_boundary(conversation, chat.renderer.render(conversation))
+    (marked,) = chat.encoder.conversations([rendering])
+    if isinstance(marked, BadMessage):
+        raise marked
+    if problem := EndTokens(tokenizer, ends).problem(marked, conversation.messages[-1].field):
+        raise problem
+    return marked
 
 
 def _templates() -> Path:

@@ -14,6 +14,10 @@ class DistNetworkError(RuntimeError):
     """Named as torch names its own."""
 
 
+class AcceleratorError(RuntimeError):
+    """Named as torch names its own, which is a RuntimeError too."""
+
+
 class SafetensorError(Exception):
     """Named as safetensors names its own."""
 
@@ -40,6 +44,40 @@ class SafetensorError(Exception):
 )
 def test_every_error_has_one_class(error, failure_class):
     assert classify(error) is failure_class
+
+
+@pytest.mark.parametrize(
+    ("text", "failure_class"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", FailureClass.INFRA),
+        ("CUDA error: unspecified launch failure", FailureClass.INFRA),
+        ("CUDA error: the launch timed out and was terminated", FailureClass.INFRA),
+        ("CUDA error: an illegal memory access was encountered", FailureClass.INFRA),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", FailureClass.INFRA),
+        ("CUDA error: invalid device ordinal", FailureClass.INFRA),
+        ("No CUDA GPUs are available", FailureClass.INFRA),
+        ("CUDA driver initialization failed, you might not have a CUDA gpu.", FailureClass.INFRA),
+        ("Found no NVIDIA driver on your system.", FailureClass.INFRA),
+        ("CUDA driver version is insufficient for CUDA runtime version", FailureClass.INFRA),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", FailureClass.INFRA),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", FailureClass.INFRA),
+        ("CUDA error: no kernel image is available for execution on the device", FailureClass.INFRA),
+        ("CUDA error: a text of the next release", FailureClass.INFRA),
+        ("CUDA error: out of memory", FailureClass.OOM),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", FailureClass.OOM),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", FailureClass.OOM),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", FailureClass.OOM),
+        ("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(...)`", FailureClass.USER),
+        ("CUDA error: device-side assert triggered", FailureClass.INTERNAL),
+    ],
+)
+@pytest.mark.parametrize("kind", [RuntimeError, AcceleratorError])
+def test_what_a_device_says_has_the_class_of_its_cause(kind, text, failure_class):
+    assert classify(kind(text)) is failure_class
+
+
+def test_words_of_devices_in_errors_of_programs_mean_nothing():
+    assert classify(KeyError("cuda error")) is FailureClass.INTERNAL
 
 
 def test_a_description_is_one_line_that_names_an_unknown_error():

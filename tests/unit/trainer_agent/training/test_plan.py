@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from services.trainer_agent.training.dataset import Example, Window
-from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan, chain
+from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan, chain, chain_of
 
 
 def an_example(number: int, length: int, *, mask: list[int] | None = None) -> Example:
@@ -69,3 +69,13 @@ class TestDigests:
     def test_the_chain_depends_on_what_came_before(self):
         assert chain(chain("", "a"), "b") != chain("", "b")
         assert chain(chain("", "a"), "b") != chain(chain("", "b"), "a")
+
+
+def test_the_chain_of_batches_is_that_of_the_steps_that_consumed_them():
+    batches = [(0, 1), (4,), (2, 3), (1, 0)]
+    digest = ""
+    for batch in batches:
+        digest = chain(digest, StepPlan(tuple(FIVE.windows[index] for index in batch)).batch_sha256)
+    assert chain_of(batches, FIVE.windows) == digest
+    assert chain_of(batches[:-1], FIVE.windows) != digest
+    assert chain_of([], FIVE.windows) == ""

@@ -1,10 +1,14 @@
-"""Administration that aiokafka's client does not offer, spoken with aiokafka's own protocol classes.
+"""Users and rights of a broker that allows nothing by default.
 
-Reaches into a private method of the pinned aiokafka; tests/integration/local holds it to the broker.
+What aiokafka's client does not offer is spoken with its own protocol classes. Reaches into a private method of the
+pinned aiokafka; tests/integration/local holds it to the broker.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,12 +27,17 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from deploy.provision.rights import Right
+from schemas.rights import Right
+from shared.messaging.kafka import sasl
 
+SCRAM_ITERATIONS = 4096
 # Codes of the Kafka protocol.
 SCRAM_SHA_512 = 2
-OPERATIONS = {"read": 3, "write": 4, "describe": 8}
-RESOURCES = {"topic": 2, "group": 3}
+OPERATIONS = {"read": 3, "write": 4, "create": 5, "alter": 7, "describe": 8, "alter_configs": 11}
+RESOURCES = {"topic": 2, "group": 3, "cluster": 4}
+CLUSTER = "kafka-cluster"
+NO_SUCH_CREDENTIAL = 91
+PRINCIPAL = "User:"
 LITERAL, PREFIXED = 3, 4
 ALLOW = 3
 ANY = 1
@@ -48,23 +57,49 @@ class ScramUser:
     salted_password: bytes
 
 
-async def replace_rights(admin: AIOKafkaAdminClient, rights: Iterable[Right]) -> None:
-    """Make these rights all there are; returns when the broker applies them, not when it has said yes."""
+@asynccontextmanager
+async def administrator(bootstrap: str, user: str, password: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client with this user's rights."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **sasl(user, password))
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
+
+
+def scram_user(name: str, password: str) -> ScramUser:
+    salt = secrets.token_bytes(24)
+    salted = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, SCRAM_ITERATIONS)
+    return ScramUser(name, SCRAM_ITERATIONS, salt, salted)
+
+
+async def replace_rights(
+    admin: AIOKafkaAdminClient, rights: Iterable[Right], *, owns: Callable[[str, str], bool]
+) -> None:
+    """Make these rights all there are of those that the caller owns, by user and name of the resource.
+
+    Returns when the broker applies them, not when it has said yes.
+    """
     wanted = {_acl(right) for right in rights}
-    found = await _known(admin)
-    if missing := wanted - found:
+
+    async def owned() -> set[Acl]:
+        return {acl for acl in await _known(admin) if owns(acl[3].removeprefix(PRINCIPAL), acl[1])}
+
+    present = await owned()
+    if missing := wanted - present:
         await _create(admin, missing)
-    if stale := found - wanted:
+    if stale := present - wanted:
         await _delete(admin, stale)
     async with asyncio.timeout(APPLIED_SECONDS):
-        while await _known(admin) != wanted:  # noqa: ASYNC110 - the broker announces nothing
+        while await owned() != wanted:  # noqa: ASYNC110 - the broker announces nothing
             await asyncio.sleep(POLL_SECONDS)
 
 
 def _acl(right: Right) -> Acl:
     pattern = PREFIXED if right.prefixed else LITERAL
     what = (RESOURCES[right.resource], right.name, pattern)
-    return (*what, f"User:{right.user}", "*", OPERATIONS[right.operation], ALLOW)
+    return (*what, f"{PRINCIPAL}{right.user}", "*", OPERATIONS[right.operation], ALLOW)
 
 
 async def _known(admin: AIOKafkaAdminClient) -> set[Acl]:
@@ -109,8 +144,15 @@ class DeleteAcls(Request[DeleteAclsRequest_v1]):
 
 async def set_passwords(admin: AIOKafkaAdminClient, users: Iterable[ScramUser]) -> None:
     """Create these users or change their passwords."""
-    response = await _send(admin, AlterScramUsers(users))
+    response = await _send(admin, AlterScramUsers(users, ()))
     _check("users", [(code, f"{user}: {text}") for user, code, text, _ in response.results])
+
+
+async def delete_user(admin: AIOKafkaAdminClient, name: str) -> None:
+    """Nothing happens where there is none."""
+    response = await _send(admin, AlterScramUsers((), (name,)))
+    results = [(code, f"{user}: {text}") for user, code, text, _ in response.results]
+    _check("deletions of users", [each for each in results if each[0] != NO_SUCH_CREDENTIAL])
 
 
 class AlterScramUsersResponse_v0(Response):  # noqa: N801 - aiokafka's way to name versions
@@ -159,15 +201,17 @@ class AlterScramUsersRequest_v0(RequestStruct):  # noqa: N801 - aiokafka's way t
 class AlterScramUsers(Request[AlterScramUsersRequest_v0]):
     API_KEY = 51
 
-    def __init__(self, users: Iterable[ScramUser]) -> None:
+    def __init__(self, users: Iterable[ScramUser], deleted: Iterable[str]) -> None:
         self._users = tuple(users)
+        self._deleted = tuple(deleted)
 
     def build(self, request_struct_class: type[AlterScramUsersRequest_v0]) -> AlterScramUsersRequest_v0:
         upsertions: list[tuple[Any, ...]] = [
             (user.name, SCRAM_SHA_512, user.iterations, user.salt, user.salted_password, {})
             for user in self._users
         ]
-        return request_struct_class([], upsertions, {})
+        deletions: list[tuple[Any, ...]] = [(name, SCRAM_SHA_512, {}) for name in self._deleted]
+        return request_struct_class(deletions, upsertions, {})
 
 
 async def _send(admin: AIOKafkaAdminClient, request: Request[Any]) -> Any:

@@ -1,0 +1,36 @@
+"""The serving controller with a replica that needs no model, and has what `loaded` beside its base model names.
+
+python -m bench.growth.stand_in controller
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.integration import engines, stand_in_engine
+
+
+def loaded_names(model_dir: Path) -> Path:
+    """One name a line."""
+    return model_dir.with_name("loaded")
+
+
+class Loaded(engines.Engine):
+    def __post_init__(self) -> None:
+        names = loaded_names(self.spec.model_dir)
+        if names.exists():
+            self.adapters |= dict.fromkeys(names.read_text().split(), 1.0)
+
+
+def serve() -> None:
+    engines.Engine = Loaded  # type: ignore[misc]
+    stand_in_engine.serve(dict(option.partition("=")[::2] for option in sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["controller"]:
+        stand_in_engine.__file__ = __file__
+        stand_in_engine.control()
+    else:
+        serve()

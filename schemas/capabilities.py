@@ -1,0 +1,56 @@
+"""What a base model can do, as its registration finds it: read by admission, training, serving and people."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Count, Value
+from schemas.specification import Method
+
+
+class LossForm(Value):
+    """How a model makes logits of hidden states: cap * tanh(head(hidden) * scale / cap), or without a cap."""
+
+    scale: float = 1.0
+    """What logits are multiplied by before the loss."""
+    soft_cap: Annotated[float, Field(gt=0)] | None = None
+    """Bound that logits are squashed to by tanh; None: they are not."""
+
+
+class BaseCapabilities(Value):
+    """Found without weights: from the configuration, the headers of the files and the chat template."""
+
+    family: str
+    """`model_type` of the configuration."""
+    architecture: str
+    """The class that trains it."""
+    num_layers: Count
+    """Layers of the network."""
+    hidden_size: Count
+    """Width of the network."""
+    intermediate_size: Count = 0
+    """Of a layer's feed-forward part, of one expert where it has experts; 0: the configuration has none."""
+    num_experts: Count = 0
+    """Experts of a layer; 0: none."""
+    vocab_size: Count
+    """Rows of the output matrix."""
+    weights_dtype: str = ""
+    """Of most values in the files, as safetensors names it."""
+    attention: Literal["sdpa", "eager"]
+    """The fastest of PyTorch's attentions that the family works with."""
+    loss: LossForm | None = None
+    """None: its logits are made in a way that the loss does not know."""
+    lora_targets: tuple[str, ...] = ()
+    """Last parts of the names of the matrices that `all-linear` adapts."""
+    lora_values_per_rank: Count = 0
+    """Values that each unit of rank adds on all of them."""
+    converts_names: bool = False
+    """Whether tensors have other names in memory than in the files, as experts do."""
+    cache_values_per_token: Count = 0
+    """Numbers that attention keeps for each token of a request; times 2 in bytes where they are 16 bits wide."""
+    refused_methods: Mapping[Method, str] = Field(default={})
+    """Methods that it cannot be trained with, and why."""
+    rows: Mapping[str, str] = Field(default={})
+    """Kinds of conversations as training rows, each with why its chat template cannot show or teach it; empty where
+    it can. Rows of prompt and completion need no template."""

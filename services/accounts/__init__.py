@@ -1,0 +1,1 @@
+"""Users of Kafka that are made while the platform runs: tenants' programs and internal teams."""

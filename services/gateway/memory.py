@@ -1,0 +1,136 @@
+"""What a job needs of a device's memory, held against what pools have, and told with its base model. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.base import DeviceKind
+from schemas.capabilities import BaseCapabilities
+from schemas.memory import MemoryEstimate, Setting, Shape, estimate
+from schemas.node import PoolCapacityChanged
+from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe
+
+DEFAULT_WINDOW_TOKENS = 4096
+LEAST_WINDOW_TOKENS = 512
+DOUBT = 1.1
+"""A job is refused where its estimate is more than so many times what a device has."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the gateway knows of a base model's size."""
+
+    capabilities: BaseCapabilities
+    num_parameters: int
+    context_tokens: int
+
+    @classmethod
+    def of(cls, detail: Mapping[str, Any] | None) -> "Base | None":
+        """None for a base that was registered before its shape was looked at."""
+        if not detail or not detail.get("capabilities"):
+            return None
+        capabilities = BaseCapabilities.model_validate(detail["capabilities"])
+        return cls(capabilities, detail["num_parameters"], detail["context_tokens"])
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.of(self.capabilities, num_parameters=self.num_parameters)
+
+    @property
+    def window_tokens(self) -> int:
+        """Of `auto`."""
+        return min(DEFAULT_WINDOW_TOKENS, self.context_tokens)
+
+
+def of_job(spec: JobSpec, base: Base, *, window_tokens: int, is_gpu: bool) -> MemoryEstimate:
+    """The least that the recipe allows."""
+    setting = Setting.of(
+        spec.recipe, num_devices=spec.resources.num_devices, window_tokens=window_tokens, is_gpu=is_gpu
+    )
+    recomputed = spec.recipe.gradient_checkpointing or spec.recipe.gradient_checkpointing_auto
+    return estimate(base.shape, spec.recipe, setting, gradient_checkpointing=recomputed)
+
+
+def of_base(base: Base) -> dict[str, Any]:
+    """By method, on one GPU with the default recipe: with all activations kept, and with them computed again."""
+    return {
+        method.value: {
+            "kept_bytes": _of_method(base, method, recomputed=False),
+            "recomputed_bytes": _of_method(base, method, recomputed=True),
+            "window_tokens": base.window_tokens,
+        }
+        for method in sorted(AVAILABLE_METHODS)
+    }
+
+
+def why_too_large(spec: JobSpec, base: Base, pools: tuple[PoolCapacityChanged, ...], window: int) -> str:
+    """Empty where the job fits into one of the pools, or one of them does not say what it has."""
+    sizes = [pool.device_memory_bytes for pool in pools]
+    known = [size for size in sizes if size is not None]
+    if not known or len(known) < len(sizes):
+        return ""
+    if any(_share(spec, base, pool, window) <= DOUBT for pool in pools):
+        return ""
+    largest = max(pools, key=lambda pool: pool.device_memory_bytes or 0)
+    needed = of_job(spec, base, window_tokens=window, is_gpu=_is_gpu(largest))
+    nearest = next(
+        (words for words, fits in _nearer(spec, base, largest, window) if fits), "a smaller base model"
+    )
+    return (
+        f"{spec.recipe.method} of {spec.base_model} needs about {_gib(needed.total_bytes)} of each device, pool "
+        f"{largest.pool} has {_gib(largest.device_memory_bytes or 0)}. Nearest that works: {nearest}"
+    )
+
+
+def _nearer(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -> Iterator[tuple[str, bool]]:
+    """Step by step to what needs less, each with all before it, and whether it fits."""
+    changes: dict[str, Any] = {}
+    for param, value, smaller, tokens in _smaller(spec, pool, window):
+        changes[param] = value
+        words = ", ".join(f"{name} {changed}" for name, changed in changes.items())
+        yield words, _share(smaller, base, pool, tokens) <= 1.0
+
+
+def _smaller(
+    spec: JobSpec, pool: PoolCapacityChanged, window: int
+) -> Iterator[tuple[str, Any, JobSpec, int]]:
+    if not spec.recipe.gradient_checkpointing and not spec.recipe.gradient_checkpointing_auto:
+        spec = _with_recipe(spec, gradient_checkpointing=True)
+        yield "recipe.gradient_checkpointing", "true", spec, window
+    if spec.recipe.micro_batch_size > 1:
+        spec = _with_recipe(spec, micro_batch_size=1)
+        yield "recipe.micro_batch_size", 1, spec, window
+    if spec.resources.devices_per_node < pool.devices_per_node:
+        resources = spec.resources.model_copy(update={"devices_per_node": pool.devices_per_node})
+        spec = spec.model_copy(update={"resources": resources})
+        yield "resources.devices_per_node", pool.devices_per_node, spec, window
+    if spec.recipe.method is Method.SFT:
+        spec = _with_recipe(spec, method=Method.LORA)
+        yield "recipe.method", "lora", spec, window
+    while window > LEAST_WINDOW_TOKENS:
+        window //= 2
+        yield "policy.window_tokens", window, spec, window
+
+
+def _with_recipe(spec: JobSpec, **changes: Any) -> JobSpec:
+    return spec.model_copy(update={"recipe": spec.recipe.model_copy(update=changes)})
+
+
+def _share(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -> float:
+    """Of what the pool's devices have, which is known."""
+    needed = of_job(spec, base, window_tokens=window, is_gpu=_is_gpu(pool))
+    return needed.total_bytes / (pool.device_memory_bytes or 1)
+
+
+def _is_gpu(pool: PoolCapacityChanged) -> bool:
+    return pool.device is not DeviceKind.CPU
+
+
+def _of_method(base: Base, method: Method, *, recomputed: bool) -> int:
+    recipe = Recipe(method=method)
+    setting = Setting.of(recipe, num_devices=1, window_tokens=base.window_tokens, is_gpu=True)
+    return estimate(base.shape, recipe, setting, gradient_checkpointing=recomputed).total_bytes
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

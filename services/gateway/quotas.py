@@ -1,0 +1,51 @@
+"""What a tenant may have at once and ask for in a time: by default, or as the operator decided for it."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.errors import Refused
+
+GIB = 1024**3
+
+Limit = Annotated[int, Field(ge=0, lt=2**53)] | None
+"""None: as much as there is."""
+
+
+class Quotas(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_minute: Limit = 6_000
+    """Of each API key, over HTTP, in each process of the gateway."""
+    commands_per_day: Limit = 10_000
+    """Over HTTP and Kafka together, in a day of UTC."""
+    open_jobs: Limit = 1_000
+    """Jobs that have not ended."""
+    open_datasets: Limit = 1_000
+    """Datasets that are not validated yet, those of jobs among them."""
+    stored_bytes: Limit = 200 * GIB
+    """Of files, each counted for itself."""
+    streams: Limit = 50
+    """Timelines that are followed at once, in each process of the gateway."""
+    transfers: Limit = 8
+    """Files that are sent or fetched at once, in each process of the gateway."""
+
+    @classmethod
+    def none(cls) -> Self:
+        return cls(**dict.fromkeys(cls.model_fields))
+
+    def changed_by(self, changes: Mapping[str, Any]) -> Self:
+        """`changes`: what the operator decided for a tenant; a name that an older release had is left out."""
+        known = changes.keys() & type(self).model_fields.keys()
+        return self.model_copy(update={name: changes[name] for name in known})
+
+
+class QuotaExceeded(Refused):
+    """429 over HTTP."""
+
+    def __init__(self, name: str, message: str, *, limit: int, again_in: timedelta) -> None:
+        super().__init__("quota_exceeded", f"{name}: {message}, expected at most {limit}", param=name)
+        self.again_in = again_in
+        """When it is worth to ask again."""

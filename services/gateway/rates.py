@@ -1,0 +1,84 @@
+"""What one process bounds in its memory: requests of a key in a time, and what of a tenant is under way."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from services.gateway.quotas import QuotaExceeded
+
+BURST_SECONDS = 10.0
+"""A key that was still for so long may send this much of its rate at once."""
+MAX_KEYS = 100_000
+"""Keys whose last requests are remembered."""
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+@dataclass
+class Rates:
+    """A token bucket for each key."""
+
+    _buckets: OrderedDict[str, _Bucket] = field(default_factory=OrderedDict)
+
+    def take(self, key_id: str, per_minute: int | None, *, now: float) -> None:
+        """`now`: in seconds, by a clock that only goes on. Raises QuotaExceeded."""
+        if per_minute is None:
+            return
+        size, per_second = max(1.0, per_minute * BURST_SECONDS / 60), per_minute / 60
+        bucket = self._buckets.setdefault(key_id, _Bucket(size, now))
+        self._buckets.move_to_end(key_id)
+        if len(self._buckets) > MAX_KEYS:
+            self._buckets.popitem(last=False)
+        bucket.tokens = min(size, bucket.tokens + (now - bucket.filled_at) * per_second)
+        bucket.filled_at = now
+        if bucket.tokens < 1:
+            again_in = (
+                timedelta(seconds=(1 - bucket.tokens) / per_second) if per_second else timedelta(days=1)
+            )
+            message = "this API key sent more requests"
+            raise QuotaExceeded("requests_per_minute", message, limit=per_minute, again_in=again_in)
+        bucket.tokens -= 1
+
+
+@dataclass
+class InFlight:
+    """How many of one kind each tenant has under way; `name` is the quota's."""
+
+    name: str
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def place(self, tenant: str, limit: int | None) -> Iterator[None]:
+        """Raises QuotaExceeded."""
+        if limit is not None and self._counts[tenant] >= limit:
+            message = f"found {self._counts[tenant]} under way"
+            raise QuotaExceeded(self.name, message, limit=limit, again_in=timedelta(seconds=5))
+        self._counts[tenant] += 1
+        try:
+            yield
+        finally:
+            self._counts[tenant] -= 1
+            if not self._counts[tenant]:
+                del self._counts[tenant]
+
+
+class HeldResponse(StreamingResponse):
+    """Holds what it was given until its last byte is sent, or the client has gone."""
+
+    def __init__(self, content: Any, held: ExitStack, **options: Any) -> None:
+        super().__init__(content, **options)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._held:
+            await super().__call__(scope, receive, send)

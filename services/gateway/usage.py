@@ -1,0 +1,97 @@
+"""What a tenant has and asks for, held against its quotas."""
+
+from datetime import datetime, timedelta
+
+from schemas.base import Message
+from schemas.dataset import SubmitDataset
+from schemas.job import CancelJob, RetryJob, SubmitJob
+from schemas.model import UndeployModel
+from services.gateway import store
+from services.gateway.quotas import QuotaExceeded, Quotas
+from shared.messaging.unit import Unit
+from shared.postgres.database import Connection, Database
+
+A_MINUTE = timedelta(minutes=1)
+A_DAY = timedelta(days=1)
+ANSWERED_WITHIN = timedelta(hours=1)
+"""A job that was asked for longer ago, and that nobody answered, does not count any more."""
+
+RELEASES = (CancelJob, UndeployModel)
+"""They free what others wait for, so they are counted and never refused."""
+
+
+async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) -> list[str]:
+    """Emit what a tenant asks for; the ids of the commands. Raises QuotaExceeded, and then nothing is sent."""
+    quotas = defaults.changed_by(await unit.conn.fetchval(store.FIND_QUOTAS, tenant) or {})
+    is_release = all(isinstance(command, RELEASES) for command in commands)
+    await _count_commands(unit, tenant, None if is_release else quotas.commands_per_day, len(commands))
+    jobs = {each: _new_job(command) for each, command in enumerate(commands) if _new_job(command)}
+    if jobs:
+        await _require_open_jobs(unit, tenant, quotas.open_jobs)
+    if any(isinstance(command, SubmitDataset) for command in commands):
+        await _require_open_datasets(unit.conn, tenant, quotas.open_datasets)
+    command_ids = await unit.emit(*commands)
+    for each, job_id in jobs.items():
+        await unit.conn.execute(store.ASK_JOB, command_ids[each], job_id, tenant, unit.now)
+    return command_ids
+
+
+async def note_answer(unit: Unit, tenant: str, job_id: str) -> None:
+    """The job is known to the scheduler, or the command that asked for it was refused."""
+    command_id = unit.envelope.causation_id if unit.envelope else None
+    await unit.conn.execute(store.ANSWER_JOB, tenant, job_id, command_id)
+
+
+async def require_bytes(database: Database, tenant: str, limit: int | None, more: int) -> None:
+    """Raises QuotaExceeded. Files that are sent at the same time may pass together."""
+    if limit is None:
+        return
+    stored = await database.fetchval(store.COUNT_BYTES, tenant)
+    if stored + more > limit:
+        message = f"found {stored} bytes of files and {more} more"
+        raise QuotaExceeded("stored_bytes", message, limit=limit, again_in=A_DAY)
+
+
+async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[str, int]:
+    """Of the quotas that are counted in tables."""
+    return {
+        "commands_per_day": await database.fetchval(store.COUNT_COMMANDS, tenant, now.date()),
+        "open_jobs": await database.fetchval(store.COUNT_OPEN_JOBS, tenant, now - ANSWERED_WITHIN),
+        "open_datasets": await database.fetchval(store.COUNT_OPEN_DATASETS, tenant),
+        "stored_bytes": await database.fetchval(store.COUNT_BYTES, tenant),
+    }
+
+
+async def _count_commands(unit: Unit, tenant: str, limit: int | None, more: int) -> None:
+    today = unit.now.date()
+    asked = await unit.conn.fetchval(store.ADD_COMMANDS, tenant, today, more)
+    if limit is not None and asked > limit:
+        tomorrow = unit.now.replace(hour=0, minute=0, second=0, microsecond=0) + A_DAY
+        message = f"found {asked - more} commands of today and {more} more"
+        raise QuotaExceeded("commands_per_day", message, limit=limit, again_in=tomorrow - unit.now)
+    await unit.conn.execute(store.FORGET_DAYS, tenant, today)
+
+
+async def _require_open_jobs(unit: Unit, tenant: str, limit: int | None) -> None:
+    await unit.conn.execute(store.FORGET_ASKED, tenant, unit.now - ANSWERED_WITHIN)
+    if limit is None:
+        return
+    is_open = await unit.conn.fetchval(store.COUNT_OPEN_JOBS, tenant, unit.now - ANSWERED_WITHIN)
+    if is_open >= limit:
+        message = f"found {is_open} jobs that have not ended"
+        raise QuotaExceeded("open_jobs", message, limit=limit, again_in=A_MINUTE)
+
+
+async def _require_open_datasets(conn: Connection, tenant: str, limit: int | None) -> None:
+    if limit is None:
+        return
+    is_open = await conn.fetchval(store.COUNT_OPEN_DATASETS, tenant)
+    if is_open >= limit:
+        message = f"found {is_open} datasets that are not validated yet"
+        raise QuotaExceeded("open_datasets", message, limit=limit, again_in=A_MINUTE)
+
+
+def _new_job(command: Message) -> str | None:
+    if isinstance(command, SubmitJob):
+        return command.job_id
+    return command.new_job_id if isinstance(command, RetryJob) else None

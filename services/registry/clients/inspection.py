@@ -1,0 +1,26 @@
+"""What transformers makes of a base model's files: asked in a process of its own, which imports torch."""
+
+from pathlib import Path
+from typing import Protocol
+
+from services.registry.clients.child import answer_of
+from services.registry.decide.base_models import BadBaseModel
+from services.registry.model import Inspection
+
+
+class Inspector(Protocol):
+    async def __call__(self, directory: Path) -> Inspection:
+        """What transformers makes of the files. Raises BadBaseModel."""
+
+
+LIMIT_SECONDS = 300.0
+"""Imports of some seconds, a model of thousands of layers without its weights, and a few short conversations."""
+
+
+async def inspect(directory: Path, *, seconds: float = LIMIT_SECONDS) -> Inspection:
+    """Raises BadBaseModel where it takes too long; NoVerdict."""
+    try:
+        answer = await answer_of("services.registry.inspection", directory, seconds=seconds)
+    except TimeoutError:
+        raise BadBaseModel(f"building the model without its weights took more than {seconds:.0f} s") from None
+    return Inspection.model_validate(answer)

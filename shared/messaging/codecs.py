@@ -1,0 +1,108 @@
+"""Decompression of record batches with a limit that holds before memory is taken, for every codec of Kafka."""
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import cramjam
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+FIRST_RATIO = 16
+"""The first buffer of lz4 and zstd, in bytes for each compressed byte; few batches need the second, of the limit."""
+LEAST_BUFFER_BYTES = 64 * 1024
+
+XERIAL = b"\x82SNAPPY\x00"
+"""Begins a stream of snappy blocks, as Java's clients write them; others write one block."""
+XERIAL_HEADER_BYTES = 16
+GZIP_MEMBERS = 16 + zlib.MAX_WBITS
+
+
+class Undecodable(ValueError):
+    """Bytes that cannot be decompressed, or not within the limit."""
+
+
+def decompress(codec: int, data: bytes, *, limit: int) -> bytes:
+    """At most `limit` bytes. Raises Undecodable, and nothing else."""
+    decode = CODECS.get(codec)
+    if decode is None:
+        raise Undecodable(f"found compression codec {codec}, expected one of {sorted(CODECS)}")
+    try:
+        return decode(data, limit)
+    except Undecodable:
+        raise
+    # cramjam's own errors have no common class but this one, and a fault of its Rust code is a BaseException.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise Undecodable(f"codec {codec}: {type(error).__name__}: {error}") from error
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    """One or more members, one behind the other."""
+    parts, left = [], limit
+    while data:
+        member = zlib.decompressobj(GZIP_MEMBERS)
+        parts.append(member.decompress(data, left + 1))
+        left -= len(parts[-1])
+        if left < 0:
+            raise _too_large(limit)
+        if not member.eof:
+            raise Undecodable("gzip: the data ends within a member")
+        data = member.unused_data
+    return b"".join(parts)
+
+
+def _unsnap(data: bytes, limit: int) -> bytes:
+    if not data.startswith(XERIAL):
+        return _unsnap_block(data, limit)
+    parts, place, left = [], XERIAL_HEADER_BYTES, limit
+    while place < len(data):
+        size = struct.unpack_from(">i", data, place)[0]
+        block = data[place + 4 : place + 4 + size]
+        if size < 0 or len(block) != size:
+            raise Undecodable(f"snappy: found a block of {size} bytes, {len(data) - place - 4} are left")
+        parts.append(_unsnap_block(block, left))
+        left -= len(parts[-1])
+        place += 4 + size
+    return b"".join(parts)
+
+
+def _unsnap_block(block: bytes, limit: int) -> bytes:
+    """The block says in its first bytes how large it becomes, and cramjam takes no more memory than that."""
+    if cramjam.snappy.decompress_raw_len(block) > limit:
+        raise _too_large(limit)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _into_buffer(codec: Any) -> Callable[[bytes, int], bytes]:
+    """lz4 and zstd: cramjam stops at the end of the buffer that it is given."""
+
+    def decode(data: bytes, limit: int) -> bytes:
+        first = min(limit, max(LEAST_BUFFER_BYTES, FIRST_RATIO * len(data)))
+        try:
+            return _filled(codec, data, first)
+        except cramjam.DecompressionError:
+            if first == limit:
+                raise
+        return _filled(codec, data, limit)
+
+    return decode
+
+
+def _filled(codec: Any, data: bytes, size: int) -> bytes:
+    buffer = bytearray(size)
+    written = codec.decompress_into(data, buffer)
+    return bytes(memoryview(buffer)[:written])
+
+
+def _too_large(limit: int) -> Undecodable:
+    return Undecodable(f"becomes more than {limit} bytes")
+
+
+CODECS: dict[int, Callable[[bytes, int], bytes]] = {
+    GZIP: _gunzip,
+    SNAPPY: _unsnap,
+    LZ4: _into_buffer(cramjam.lz4),
+    ZSTD: _into_buffer(cramjam.zstd),
+}

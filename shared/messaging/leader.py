@@ -1,0 +1,94 @@
+"""The one process of a service that runs its singleton loops, under one lease for all of them."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+
+from shared.log import get_logger
+from shared.messaging.lease import Lease, LeaseLost, under_lease
+from shared.messaging.tasks import absent_dependency
+from shared.postgres.database import Connection, unless_away
+
+log = get_logger(__name__)
+
+RELEASE_SECONDS = 1.0
+"""A lease that Postgres does not take back in that time runs out by itself."""
+
+Loop = Callable[[], Awaitable[None]]
+
+_lease: ContextVar[Lease | None] = ContextVar("lease", default=None)
+"""Of the loop that runs, and of what it started."""
+
+
+async def require_lead(conn: Connection) -> None:
+    """In a singleton loop: raises LeaseLost unless this process still leads, and does until the commit."""
+    if lease := _lease.get():
+        await lease.require(conn)
+
+
+class Leader:
+    def __init__(self, lease: Lease, *, ttl: timedelta, renew: timedelta) -> None:
+        self._lease = lease
+        self._ttl = ttl
+        self._renew = renew
+        self.loops: list[Loop] = []
+        """Each goes on until it is cancelled."""
+        self.begin_hooks: list[Loop] = []
+        self.end_hooks: list[Loop] = []
+
+    async def run(self) -> None:
+        """Lead again and again, until cancelled."""
+        while self.loops:
+            asked_at = time.monotonic()
+            if await unless_away(self._lease.hold()):
+                await self._lead(asked_at)
+            await asyncio.sleep(self._renew.total_seconds())
+
+    async def _lead(self, asked_at: float) -> None:
+        """Until the lease is lost, or what the loops begin with is away."""
+        log.info("process leads", epoch=self._lease.epoch)
+        try:
+            await under_lease(
+                self._term(), self._lease.renew, granted_at=asked_at, ttl=self._ttl, pause=self._renew
+            )
+        except LeaseLost:
+            log.warning("process leads no more", epoch=self._lease.epoch)
+        except asyncio.CancelledError:
+            await self._release()
+            raise
+        except Exception as error:
+            if absent_dependency(error) is None:
+                raise
+            log.warning("process cannot lead yet", error=f"{type(error).__name__}: {error}")
+
+    async def _term(self) -> None:
+        _lease.set(self._lease)
+        try:
+            await _call(self.begin_hooks)
+            await _until_one_ends(self.loops)
+        finally:
+            await _call(self.end_hooks)
+
+    async def _release(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await unless_away(self._lease.release())
+
+
+async def _call(hooks: Sequence[Loop]) -> None:
+    for hook in hooks:
+        await hook()
+
+
+async def _until_one_ends(loops: Sequence[Loop]) -> None:
+    """By an error, which is raised; the others are cancelled."""
+    tasks = [asyncio.ensure_future(loop()) for loop in loops]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,121 @@
+"""Topics of the broker: made, changed and checked by the contract and the operator's settings."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
+
+from schemas.envelope import MAX_BATCH_BYTES
+from schemas.topics import Topic
+
+TOPIC_EXISTS = 36
+DAY_MS = 24 * 3600 * 1000
+MIN_RETENTION_DAYS = 7
+
+
+@dataclass(frozen=True)
+class KafkaTopics:
+    """What every topic of the platform is made with, and is checked against."""
+
+    replication_factor: int = 1
+    """Brokers that have a copy."""
+    min_insync_replicas: int = 1
+    """Copies that a record is in before it is acknowledged."""
+    max_message_bytes: int = MAX_BATCH_BYTES
+    """Of a batch as it is sent."""
+    tenant_retention_days: int = 30
+    """How long `tenant.<t>.events` keeps a fact."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_insync_replicas <= self.replication_factor:
+            raise ValueError(
+                f"KAFKA_MIN_INSYNC_REPLICAS: found {self.min_insync_replicas}, expected 1 to "
+                f"KAFKA_REPLICATION_FACTOR ({self.replication_factor})"
+            )
+        if self.max_message_bytes < MAX_BATCH_BYTES:
+            raise ValueError(
+                f"KAFKA_MAX_MESSAGE_BYTES: found {self.max_message_bytes}, expected at least {MAX_BATCH_BYTES}, "
+                "which producers of the platform may send"
+            )
+        if self.tenant_retention_days < MIN_RETENTION_DAYS:
+            raise ValueError(
+                f"KAFKA_TENANT_RETENTION_DAYS: found {self.tenant_retention_days}, expected at least "
+                f"{MIN_RETENTION_DAYS}, for which outboxes keep what they sent"
+            )
+
+
+async def create_topics(admin: AIOKafkaAdminClient, topics: Sequence[Topic], settings: KafkaTopics) -> None:
+    """Make these topics what contract and settings say."""
+    wanted = [
+        NewTopic(
+            topic.name,
+            topic.partitions,
+            replication_factor=settings.replication_factor,
+            topic_configs=topic_configs(topic, settings),
+        )
+        for topic in topics
+    ]
+    response = await admin.create_topics(wanted)
+    existing = set()
+    for name, code, *message in response.topic_errors:
+        if code == TOPIC_EXISTS:
+            existing.add(name)
+        elif code != 0:
+            raise KafkaError(f"topic {name} was not created: error {code} {message}")
+    await _update_topics(admin, [topic for topic in topics if topic.name in existing], settings)
+
+
+def topic_configs(topic: Topic, settings: KafkaTopics) -> dict[str, str]:
+    days = settings.tenant_retention_days if topic.is_copy else topic.retention_days
+    return {
+        "retention.ms": str(days * DAY_MS),
+        "min.insync.replicas": str(settings.min_insync_replicas),
+        "max.message.bytes": str(settings.max_message_bytes),
+    }
+
+
+async def _update_topics(admin: AIOKafkaAdminClient, topics: list[Topic], settings: KafkaTopics) -> None:
+    """Of topics that are there: more partitions and other settings; what cannot be changed here is an error."""
+    if not topics:
+        return
+    found = {each["topic"]: each for each in await admin.describe_topics([topic.name for topic in topics])}
+    copies = {name: [len(each["replicas"]) for each in topic["partitions"]] for name, topic in found.items()}
+    if problems := list(differences(topics, copies, settings)):
+        raise WrongTopics("; ".join(problems))
+    narrow = [topic for topic in topics if len(copies[topic.name]) < topic.partitions]
+    if narrow:
+        await admin.create_partitions({topic.name: NewPartitions(topic.partitions) for topic in narrow})
+    configs = {topic.name: topic_configs(topic, settings) for topic in topics}
+    await _alter_configs(admin, configs)
+
+
+class WrongTopics(RuntimeError):
+    """A topic is not what the contract or the settings say, and it takes a person to change it."""
+
+
+def differences(
+    topics: Iterable[Topic], copies: Mapping[str, Sequence[int]], settings: KafkaTopics
+) -> Iterator[str]:
+    """`copies`: of each topic the number of replicas of each of its partitions."""
+    for topic in topics:
+        replicas = copies[topic.name]
+        if len(replicas) > topic.partitions:
+            yield (
+                f"topic {topic.name}: found {len(replicas)} partitions, expected {topic.partitions}; "
+                "Kafka cannot take partitions away"
+            )
+        if min(replicas) < settings.replication_factor:
+            yield (
+                f"topic {topic.name}: found {min(replicas)} copies of a partition, expected "
+                f"{settings.replication_factor}; move it with kafka-reassign-partitions"
+            )
+
+
+async def _alter_configs(admin: AIOKafkaAdminClient, configs: Mapping[str, Mapping[str, str]]) -> None:
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name, config) for name, config in configs.items()]
+    for response in await admin.alter_configs(resources):
+        for code, message, _, name in response.resources:
+            if code != 0:
+                raise KafkaError(f"topic {name} was not changed: error {code} {message}")

@@ -1,0 +1,164 @@
+"""S3 is away, and Postgres is started anew meanwhile: nobody fails, nobody is blamed, and all goes on by itself."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from deploy.local.stack import Stack
+from schemas.base import Delayed, FailureClass
+from schemas.dataset import DatasetReady
+from schemas.evaluation import EvalInconclusive
+from schemas.specification import DatasetSpec
+from schemas.training import RunnerHeartbeat, TrainingCompleted, TrainingFailed
+from services.registry.model import model_id
+from shared.storage.objects import S3ObjectStore
+from tests.chaos import pipeline
+from tests.chaos.proxies import LOOPBACK, TcpProxy
+from tests.chaos.scale import note, scaled
+from tests.integration.evaluator_world import World as Gates
+from tests.integration.evaluator_world import a_job, its_version
+from tests.integration.kernel.conftest import until
+from tests.integration.nodes import attempts, nodes
+from tests.integration.registry_world import World as Registry
+from tests.integration.test_ingest import Requests, chat_file
+from tests.integration.voices import ear, voices
+
+__all__ = ["attempts", "nodes"]
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 3600))]
+
+AWAY = timedelta(seconds=scaled(20, 600))
+DIGEST = "c" * 64
+
+
+@pytest.fixture
+async def s3_line(stack: Stack) -> AsyncIterator[TcpProxy]:
+    async with TcpProxy(stack.state.port("s3")) as line:
+        yield line
+
+
+@pytest.fixture
+async def service(request, stack: Stack, s3_line: TcpProxy) -> AsyncIterator[str]:
+    """The service that a test names, with S3 behind the line."""
+    name, env = request.param
+    endpoint = {f"{name.upper()}_S3_ENDPOINT": f"http://{LOOPBACK}:{s3_line.port}"}
+    await pipeline.migrated(stack, name)
+    await stack.start(name, env=endpoint | env)
+    await stack.wait_healthy(name)
+    yield name
+    await stack.stop(name)
+
+
+def of(name: str, env: Mapping[str, str] | None = None) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("service", [(name, env or {})], ids=[name], indirect=True)
+
+
+async def outage(stack: Stack, db: asyncpg.Pool, s3_line: TcpProxy, service: str) -> None:
+    """From the first task that waits; Postgres dies in the middle of it."""
+
+    async def waits_for(seconds: float) -> bool:
+        query = (
+            f"SELECT EXISTS (SELECT FROM {service}.task WHERE away_since < clock_timestamp() - $1::interval)"
+        )
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return await db.fetchval(query, timedelta(seconds=seconds))
+        return False
+
+    await until(lambda: waits_for(0), f"a task of {service} that waits")
+    await stack.kill("postgres")
+    stack._supervisor.child("postgres").restarts = 0
+    await stack.wait_healthy("postgres")
+    seconds = AWAY.total_seconds()
+    await until(lambda: waits_for(seconds), "the end of the outage", patience_seconds=2 * seconds + 60)
+    s3_line.heal()
+    note("store away", seconds=seconds)
+
+
+@of("ingest")
+async def test_a_dataset_is_validated_once_the_store_is_back(stack, db, s3_line, service, tmp_path):
+    async with Requests.on(stack, tmp_path) as requests:
+        base = await requests.base_model()
+        await requests.write("registry", base)
+        training = await requests.file(chat_file(seed=1))
+        s3_line.refuse()
+        spec = DatasetSpec(base_model=base.name, base_sha=base.base_sha, training_file=training)
+        dataset_id = await requests.submit(spec)
+        delayed = await requests.until(dataset_id, Delayed)
+        assert delayed.waiting_for == "the object store, which is away"
+        await outage(stack, db, s3_line, service)
+        await requests.until(dataset_id, DatasetReady)
+        assert requests.story(dataset_id)[-1] == "DatasetReady"
+
+
+@of("registry", {"REGISTRY_COPY_ATTEMPTS": "2"})
+async def test_what_was_trained_becomes_a_version_once_the_store_is_back(
+    stack, db, s3_line, service, tmp_path
+):
+    key = stack.s3_credentials("root")
+    objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
+    async with voices(stack) as speaking, ear(stack, "model.events") as heard:
+        registry = Registry(speaking, heard, objects, tmp_path)
+        registry.base_sha = (await registry.register_base("tiny")).base_sha
+        job = await registry.train()
+        s3_line.refuse()
+        await speaking.say("scheduler", job)
+        await heard.until(job.job_id, "Delayed")
+        await outage(stack, db, s3_line, service)
+        await heard.until(model_id(job.job_id, registry.digest(job)), "ModelRegistered")
+        assert "PromotionRefused" not in heard.types(job.job_id)
+
+
+@of("evaluator", {"EVALUATOR_SCORING_ATTEMPTS": "1"})
+async def test_a_gate_says_what_it_finds_once_the_store_is_back(stack, db, s3_line, service):
+    """Its suite was never registered, which it finds without a model."""
+    async with Gates.on(stack) as gates:
+        job = a_job(base_sha=DIGEST, template_sha256=DIGEST, suites={"refusals": DIGEST})
+        s3_line.refuse()
+        await gates.send("scheduler", job)
+        await gates.send("registry", its_version(job, DIGEST))
+        await gates.until(
+            lambda fact: isinstance(fact, Delayed) and fact.subject_id == job.job_id, "that the gate waits"
+        )
+        await outage(stack, db, s3_line, service)
+        verdict = await gates.until(
+            lambda fact: isinstance(fact, EvalInconclusive) and fact.job_id == job.job_id, "a verdict"
+        )
+        assert "did not end" not in verdict.reason
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def migrated(stack: Stack) -> None:
+    await pipeline.migrated(stack, "trainer_agent")
+
+
+async def test_a_runner_trains_once_the_store_is_back(stack, db, s3_line, attempts, nodes):
+    scheduled = await attempts.schedule()
+    s3_line.refuse()
+    endpoint = f"http://{LOOPBACK}:{s3_line.port}"
+    limit = f"PT{10 * AWAY.total_seconds():g}S"
+    script = {"steps": 3, "every": 1}
+    await nodes.start(scheduled, script=script, RUNNER_S3_ENDPOINT=endpoint, RUNNER_INPUTS_LIMIT=limit)
+    # Two heartbeats a second.
+    beats = int(2 * AWAY.total_seconds())
+    await attempts.until(
+        scheduled.job_id,
+        RunnerHeartbeat,
+        state="fetching",
+        times=beats,
+        seconds=3 * AWAY.total_seconds() + 60,
+    )
+    s3_line.heal()
+    await attempts.until(scheduled.job_id, TrainingCompleted)
+    assert attempts.heard(scheduled.job_id, TrainingFailed) == []
+
+
+async def test_a_runner_that_cannot_wait_any_longer_blames_the_platform(stack, s3_line, attempts, nodes):
+    scheduled = await attempts.schedule()
+    s3_line.refuse()
+    endpoint = f"http://{LOOPBACK}:{s3_line.port}"
+    await nodes.start(scheduled, RUNNER_S3_ENDPOINT=endpoint, RUNNER_INPUTS_LIMIT="PT1S")
+    failed = await attempts.until(scheduled.job_id, TrainingFailed)
+    assert failed.failure_class is FailureClass.PLATFORM

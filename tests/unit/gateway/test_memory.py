@@ -1,0 +1,88 @@
+"""Jobs that no device of a pool could hold are refused at submit, with the nearest that works."""
+
+import pytest
+
+from schemas.capabilities import BaseCapabilities
+from services.gateway.memory import Base, of_base
+from services.gateway.obstacles import Known, obstacles
+from services.gateway.shapes import base_model
+from tests.builders import NOON, a_sha
+from tests.unit.gateway.test_obstacles import a_pool, a_spec
+
+GIB = 2**30
+CAPABILITIES = BaseCapabilities(
+    family="llama",
+    architecture="LlamaForCausalLM",
+    num_layers=32,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    vocab_size=128_256,
+    attention="sdpa",
+    lora_values_per_rank=1_310_720,
+)
+BASE = Base(CAPABILITIES, num_parameters=8_030_261_248, context_tokens=131_072)
+
+
+def a_gpu_pool(gib: int | None, *, devices: int = 1, name: str = "gpu"):
+    memory = None if gib is None else gib * GIB
+    return a_pool(name, devices_per_node=devices, device="cuda", device_memory_bytes=memory)
+
+
+def found(*pools, window=4096, base=BASE, recipe=None):
+    known = Known(pools=pools, base=base, window_tokens=window)
+    return list(obstacles(a_spec(recipe=recipe or {}), known))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "window", "pool", "nearest"),
+    [
+        ({"method": "sft"}, 4096, a_gpu_pool(80), "recipe.method lora"),
+        ({"method": "sft"}, 4096, a_gpu_pool(80, devices=8), "resources.devices_per_node 8"),
+        ({"gradient_checkpointing": False}, 4096, a_gpu_pool(40), "recipe.gradient_checkpointing true"),
+        ({"micro_batch_size": 64}, 4096, a_gpu_pool(80), "recipe.micro_batch_size 1"),
+        ({}, 32_768, a_gpu_pool(24), "policy.window_tokens 8192"),
+        ({}, 4096, a_gpu_pool(8), "a smaller base model"),
+    ],
+)
+def test_a_job_that_no_device_holds_is_refused_with_the_nearest_that_works(recipe, window, pool, nearest):
+    [obstacle] = found(pool, recipe=recipe, window=window)
+    assert (obstacle.code, obstacle.is_final) == ("does_not_fit", True)
+    assert f"pool gpu has {pool.device_memory_bytes / GIB:.1f} GiB" in obstacle.message
+    assert obstacle.message.endswith(f"Nearest that works: {nearest}")
+
+
+def test_a_job_that_fits_once_activations_are_computed_again_is_admitted():
+    assert found(a_gpu_pool(40)) == []
+
+
+@pytest.mark.parametrize(
+    ("pools", "changes"),
+    [
+        ((a_gpu_pool(None),), {}),
+        ((a_gpu_pool(8), a_gpu_pool(None, name="other")), {}),
+        ((a_gpu_pool(8), a_gpu_pool(80, name="other")), {}),
+        ((a_gpu_pool(8),), {"base": None}),
+        ((a_gpu_pool(8),), {"window": None}),
+    ],
+)
+def test_nothing_is_held_against_a_job_for_want_of_news(pools, changes):
+    assert found(*pools, **changes) == []
+
+
+def test_a_base_model_shows_what_each_method_needs():
+    row = {
+        "name": "llama",
+        "base_sha": a_sha("llama"),
+        "registered_at": NOON,
+        "detail": {
+            "capabilities": CAPABILITIES.model_dump(mode="json"),
+            "num_parameters": BASE.num_parameters,
+            "context_tokens": 2048,
+        },
+    }
+    shown = base_model(row)["retune"]["memory"]
+    assert shown == of_base(Base(CAPABILITIES, BASE.num_parameters, context_tokens=2048))
+    assert shown["lora"]["recomputed_bytes"] < shown["lora"]["kept_bytes"] < shown["sft"]["kept_bytes"]
+    assert shown["lora"]["window_tokens"] == 2048
+    unknown = row | {"detail": {"num_parameters": 1, "context_tokens": 1}}
+    assert base_model(unknown)["retune"]["memory"] is None

@@ -1,0 +1,39 @@
+"""The table of a job's steps as lines of a CSV file."""
+
+from schemas.training import BundleMetrics
+from services.gateway.results import COLUMNS, lines
+
+
+def a_row(step: int, measured: BundleMetrics | None = None) -> dict[str, object]:
+    metrics = {"loss": 2.0 / step, "learning_rate": 0.1, "grad_norm": 1.5, "num_tokens": 96}
+    metrics |= {"tokens_per_second": 10.0, "epoch": 0.5, "time": "2027-03-01T12:00:00Z", "memory_bytes": 1}
+    return {"step": step, "attempt": 2, "metrics": metrics, "measured": measured and measured.by_name}
+
+
+def test_begin_with_openais_columns():
+    assert COLUMNS[:5] == ("step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy")
+
+
+def test_have_a_steps_numbers_and_its_bundles_validation():
+    measured = BundleMetrics(train_loss=9.0, valid_loss=2.5, full_valid_loss=2.4)
+    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_row(2, measured)])]
+    assert line == {
+        "step": 2,
+        "train_loss": 1.0,
+        "train_accuracy": None,
+        "valid_loss": 2.5,
+        "valid_mean_token_accuracy": None,
+        "full_valid_loss": 2.4,
+        "learning_rate": 0.1,
+        "grad_norm": 1.5,
+        "num_tokens": 96,
+        "tokens_per_second": 10.0,
+        "epoch": 0.5,
+        "attempt": 2,
+        "time": "2027-03-01T12:00:00Z",
+    }
+
+
+def test_leave_empty_what_no_bundle_measured():
+    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_row(2)])]
+    assert (line["valid_loss"], line["full_valid_loss"]) == (None, None)

@@ -1,0 +1,81 @@
+import pytest
+
+from schemas.capabilities import LossForm
+from schemas.specification import Method
+from services.registry.decide.base_models import BadBaseModel
+from services.registry.decide.capabilities import capabilities
+from services.registry.decide.weights import Tensor
+from tests.unit.registry.builders import BASE_SHAPES, an_inspection
+
+LORA, SFT = Method.LORA, Method.SFT
+
+
+def tensors(shapes=BASE_SHAPES, dtype="BF16"):
+    return tuple(Tensor(name, dtype, shape, 0, 0) for name, shape in shapes.items())
+
+
+def found_of(shapes=BASE_SHAPES, **changes):
+    return capabilities(an_inspection(**changes), tensors(shapes))
+
+
+def test_a_plain_model_can_be_trained_with_every_method():
+    found = found_of()
+    assert found.refused_methods == {}
+    assert (found.lora_targets, found.lora_values_per_rank) == (("q_proj",), 32 + 64)
+    assert (found.family, found.attention, found.weights_dtype) == ("llama", "sdpa", "BF16")
+    assert found.rows == {"one turn": "", "tools": "template.tools: it leaves the calls out"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"quantization": "mxfp4"}, "quantised (mxfp4)"),
+        ({"is_of_text": False}, "images or sounds"),
+        ({"loss": None}, "logits are not its head's output"),
+        ({"architectures": ("BambaForCausalLM",), "takes_attention": True}, "vLLM does not serve Bamba"),
+        ({"architectures": ("Olmo2ForCausalLM",), "takes_attention": False}, "vLLM does not serve Olmo2"),
+    ],
+)
+def test_what_no_method_can_train_is_said_of_each(changes, reason):
+    refused = found_of(**changes).refused_methods
+    assert refused.keys() == {LORA, SFT}
+    assert all(reason in sentence for sentence in refused.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"architectures": ("GPT2LMHeadModel",)}, "without adapters"),
+        ({"linears": {}}, "no plain linear layers"),
+        ({"linears": {"h.0.attn": (32, 64)}}, "no matrix for the layers h.0.attn"),
+        ({"linears": {"model.layers.0.self_attn.q_proj": (64, 32)}}, "no matrix for the layers"),
+    ],
+)
+def test_adapters_are_refused_where_nothing_could_load_them(changes, reason):
+    refused = found_of(**changes).refused_methods
+    assert refused.keys() == {LORA}
+    assert reason in refused[LORA]
+
+
+@pytest.mark.parametrize("written", [{"model.experts": (4, 8)}, {"model.norm.weight": (32,)}])
+def test_all_weights_are_refused_where_their_file_would_not_be_the_bases(written):
+    refused = found_of(written=written).refused_methods
+    assert refused.keys() == {SFT}
+    assert "other tensors than its weights in memory" in refused[SFT]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"problem": "transformers has none"}, "llama: transformers has none"),
+        ({"missing": ("lm_head.weight",)}, "missing from the files: lm_head.weight"),
+    ],
+)
+def test_files_that_make_no_model_are_refused(changes, reason):
+    with pytest.raises(BadBaseModel, match=reason):
+        found_of(**changes)
+
+
+def test_a_loss_form_is_kept():
+    form = LossForm(scale=0.25, soft_cap=30.0)
+    assert found_of(loss=form).loss == form

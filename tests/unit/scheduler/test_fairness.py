@@ -1,0 +1,170 @@
+"""By outcome: who starts when, over hours of a cluster that has less than all want. Time goes by in minutes."""
+
+import heapq
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from schemas.specification import Tier
+from services.scheduler.decide.queue import Candidate, Ledger, Pool, Round
+from tests.builders import NOON, a_ledger, a_pool
+
+HOUR = 60
+
+
+@dataclass(frozen=True)
+class Wish:
+    tenant: str
+    at: int
+    minutes: int
+    nodes: int = 1
+    tier: Tier = Tier.STANDARD
+
+
+@dataclass
+class Outcome:
+    started_at: dict[int, int] = field(default_factory=dict)
+    """By place in the list of wishes."""
+    idle: int = 0
+    """Nodes times minutes, while somebody waited."""
+    busy: int = 0
+
+    @property
+    def utilisation(self) -> float:
+        return self.busy / (self.busy + self.idle)
+
+
+@dataclass
+class Cluster:
+    """As the scheduler reads its queue: the oldest of each kind, and the one behind it once that has its nodes."""
+
+    nodes: int
+    held: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    booked: int = 0
+    queues: dict[tuple[str, int], deque[Candidate]] = field(default_factory=lambda: defaultdict(deque))
+
+    @property
+    def ledger(self) -> Ledger:
+        pool: Pool = a_pool(nodes=self.nodes, booked=self.booked)
+        return a_ledger(pool, **self.held)
+
+    def add(self, number: int, wish: Wish) -> None:
+        candidate = Candidate(
+            job_id=f"{number:06}",
+            tenant=wish.tenant,
+            tier=wish.tier,
+            queued_at=NOON + timedelta(minutes=wish.at),
+            nodes=wish.nodes,
+            devices_per_node=1,
+            price_class="spot-first",
+        )
+        self.queues[wish.tenant, wish.nodes].append(candidate)
+
+    def start(self, minute: int) -> Iterable[Candidate]:
+        heads = [queue[0] for queue in self.queues.values() if queue]
+        grants = Round(heads, self.ledger, now=NOON + timedelta(minutes=minute))
+        while self.booked < self.nodes and (grant := grants.next()):
+            candidate = grant.candidate
+            queue = self.queues[candidate.tenant, candidate.nodes]
+            queue.popleft()
+            if queue:
+                grants.add(queue[0])
+            self._hold(candidate, candidate.nodes)
+            yield candidate
+
+    def end(self, candidate: Candidate) -> None:
+        self._hold(candidate, -candidate.nodes)
+
+    def _hold(self, candidate: Candidate, nodes: int) -> None:
+        self.booked += nodes
+        self.held[candidate.tenant] += nodes
+
+    @property
+    def is_waited_for(self) -> bool:
+        return any(self.queues.values())
+
+
+def run(wishes: list[Wish], *, nodes: int) -> Outcome:
+    """Until the last has started."""
+    cluster, outcome = Cluster(nodes), Outcome()
+    coming = deque(sorted(range(len(wishes)), key=lambda number: wishes[number].at))
+    ends: list[tuple[int, str, Candidate]] = []
+    minute = 0
+    while coming or cluster.is_waited_for:
+        while ends and ends[0][0] <= minute:
+            cluster.end(heapq.heappop(ends)[2])
+        while coming and wishes[coming[0]].at <= minute:
+            number = coming.popleft()
+            cluster.add(number, wishes[number])
+        for candidate in cluster.start(minute):
+            number = int(candidate.job_id)
+            outcome.started_at[number] = minute
+            heapq.heappush(ends, (minute + wishes[number].minutes, candidate.job_id, candidate))
+        if cluster.is_waited_for:
+            outcome.busy += cluster.booked
+            outcome.idle += nodes - cluster.booked
+        minute += 1
+        assert minute < 1_000 * HOUR, "somebody waits for ever"
+    return outcome
+
+
+@pytest.mark.parametrize("arrives", [5, 15, 25, 59])
+@pytest.mark.parametrize("queued", [50, 200, 1_000])
+def test_a_tenants_first_job_starts_at_the_next_free_node_whatever_another_has_queued(queued, arrives):
+    greedy = [Wish("greedy", 0, HOUR) for _ in range(queued)]
+    outcome = run([*greedy, Wish("other", arrives, HOUR)], nodes=4)
+    assert outcome.started_at[queued] == HOUR
+
+
+def test_two_tenants_share_what_both_want_whoever_came_first():
+    wishes = [Wish("first", 0, 10) for _ in range(400)] + [Wish("second", 30, 10) for _ in range(200)]
+    outcome = run(wishes, nodes=20)
+    both = [outcome.started_at[number] for number in range(400, 600)]
+    assert sum(40 <= outcome.started_at[number] <= max(both) for number in range(400)) == pytest.approx(
+        200, abs=20
+    )
+
+
+def test_a_premium_tenant_gets_two_thirds_beside_a_standard_one():
+    wishes = [Wish("standard", 0, 10) for _ in range(300)]
+    wishes += [Wish("premium", 0, 10, tier=Tier.PREMIUM) for _ in range(300)]
+    outcome = run(wishes, nodes=30)
+    of_premium = sum(outcome.started_at[number] < 2 * HOUR for number in range(300, 600))
+    assert of_premium / sum(at < 2 * HOUR for at in outcome.started_at.values()) == pytest.approx(
+        2 / 3, abs=0.02
+    )
+
+
+def test_a_gang_beside_many_small_jobs_of_others_gets_its_nodes():
+    small = [Wish(f"t{number % 20}", number // 4, 30) for number in range(2_000)]
+    outcome = run([*small, Wish("gang", 100, HOUR, nodes=30)], nodes=60)
+    assert outcome.started_at[len(small)] - 100 < HOUR
+
+
+def test_five_hundred_tenants_and_a_greedy_one(record_property):
+    chance = random.Random(7)
+    wishes = [Wish("greedy", 0, chance.randint(20, 180)) for _ in range(1_000)]
+    firsts: dict[str, int] = {}
+    for number in range(500):
+        tenant, at = f"t{number}", chance.randint(0, 24 * HOUR)
+        firsts[tenant] = len(wishes)
+        wishes += [
+            Wish(
+                tenant,
+                at + chance.randint(0, HOUR) * later,
+                chance.randint(20, 180),
+                chance.choice((1, 1, 1, 2, 4)),
+            )
+            for later in range(chance.randint(1, 6))
+        ]
+    outcome = run(wishes, nodes=250)
+    assert len(outcome.started_at) == len(wishes)
+    waits = sorted(outcome.started_at[number] - wishes[number].at for number in firsts.values())
+    record_property("first jobs of tenants wait, minutes at p50, p99", (waits[250], waits[495]))
+    record_property("utilisation while somebody waits", round(outcome.utilisation, 4))
+    assert outcome.utilisation >= 0.95
+    assert waits[-1] <= HOUR

@@ -1,0 +1,38 @@
+"""A device that was too small is tried once more with less to keep, where the recipe leaves that open."""
+
+from dataclasses import replace
+
+import pytest
+
+from schemas.base import FailureClass
+from schemas.job import JobFailed, JobRequeued, JobScheduled, StopReason
+from schemas.specification import Recipe
+from services.scheduler.model import JobState
+from tests.builders import a_job, a_job_spec, a_stop
+from tests.unit.scheduler import news
+from tests.unit.scheduler.story import Story
+
+STOPPING, FAILED = JobState.STOPPING, JobState.FAILED
+
+
+def test_out_of_memory_is_tried_once_more_with_activations_computed_again():
+    out_of_memory = a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM)
+    before = a_job(STOPPING, stop=out_of_memory)
+    story = Story(before).tell(news.released(), news.stopped())
+    message = f"{out_of_memory.message}; activations are computed again from now on"
+    assert story.last(JobRequeued).message == message
+    story.schedule()
+    fact = story.last(JobScheduled)
+    assert fact.spec.recipe.gradient_checkpointing is True
+    assert fact.config_hash == before.plan.config_hash
+    again = replace(story.job, state=STOPPING, run=replace(story.job.run, stop=out_of_memory))
+    ended = Story(again).tell(news.released(attempt=2), news.stopped(attempt=2))
+    assert (ended.job.state, ended.last(JobFailed).failure_class) == (FAILED, FailureClass.OOM)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_out_of_memory_is_final_where_the_recipe_says_whether_activations_are_kept(said):
+    out_of_memory = a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM)
+    spec = a_job_spec(recipe=Recipe(gradient_checkpointing=said))
+    story = Story(a_job(STOPPING, stop=out_of_memory, spec=spec)).tell(news.released(), news.stopped())
+    assert (story.job.state, story.types) == (FAILED, ["JobFailed"])

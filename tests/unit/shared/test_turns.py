@@ -1,0 +1,151 @@
+"""What the client takes from a partition is handed over, and every partition has its turn."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka.consumer.consumer import AIOKafkaConsumer
+from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
+from aiokafka.structs import TopicPartition
+
+from shared.messaging.batches import Batches
+from shared.messaging.delivery import Record
+from shared.messaging.reader import _by_time
+from shared.messaging.turns import Turns
+from tests.unit.shared.record_batches import a_batch
+
+GOOD, BAD, OTHER = (TopicPartition(f"tenant.{name}.commands", 0) for name in ("good", "bad", "other"))
+
+
+class Position:
+    """aiokafka's, of one partition."""
+
+    paused = False
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def consumed_to(self, position: int) -> None:
+        self.position = position
+
+
+class Log:
+    """A consumer of aiokafka with its own fetcher, whose responses are these bytes; no broker is asked.
+
+    `broken` are partitions whose records raise an error of the decoder's own.
+    """
+
+    active = True
+    reassignment_in_progress = False
+
+    def __init__(self, batches: dict[TopicPartition, bytes], *, broken: tuple[TopicPartition, ...] = ()):
+        self.positions = {partition: Position() for partition in batches}
+        self._batches = batches
+        self._broken = broken
+        self._fetcher = Fetcher.__new__(Fetcher)
+        self._fetcher._subscriptions = self
+        self._fetcher._closed = False
+        self._fetcher._wait_consume_future = None
+        self._fetcher._notify = lambda _: None
+        self._fetcher._create_fetch_waiter = asyncio.get_running_loop().create_future
+        self._fetcher._records = {}
+        self.refetch()
+
+    def refetch(self) -> None:
+        for partition, data in self._batches.items():
+            position = self.positions[partition].position
+            records: Any = PartitionRecords(
+                partition, Batches(data), [], position, None, None, True, "read_committed"
+            )
+            if partition in self._broken:
+                records._records_iterator = self._break()
+            self._fetcher._records.setdefault(
+                partition, FetchResult(partition, assignment=self, backoff=0, partition_records=records)
+            )
+
+    def _break(self):
+        raise MemoryError("a decoder's own")
+        yield
+
+    def state_value(self, partition: TopicPartition) -> Position:
+        return self.positions[partition]
+
+    def is_assigned(self, partition: TopicPartition) -> bool:
+        return partition in self.positions
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self.positions)
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> Any:
+        self.refetch()
+        return await self._fetcher.fetched_records(partitions, timeout_ms / 1000, max_records)
+
+
+def test_the_stand_in_asks_as_the_client_does():
+    assert {"timeout_ms", "max_records"} <= set(AIOKafkaConsumer.getmany.__annotations__) | set(
+        AIOKafkaConsumer.getmany.__kwdefaults__
+    )
+
+
+def test_records_of_a_partition_keep_their_order_whatever_time_they_have():
+    times = [("a", 5), ("a", -1), ("b", 3), ("a", 7), ("b", 4)]
+    records = [Record(topic, 0, offset, None, (), None, time) for offset, (topic, time) in enumerate(times)]
+    assert [record.offset for record in _by_time(records)] == [2, 4, 0, 1, 3]
+
+
+def values(records: list[Any]) -> list[tuple[str, int]]:
+    return [(record.topic, record.offset) for record in records]
+
+
+async def take_all(log: Log, *, max_records: int) -> list[Any]:
+    turns, taken = Turns(log), []
+    while more := await turns.take(wait_ms=1, max_records=max_records):
+        taken += more
+    return taken
+
+
+@pytest.mark.parametrize("max_records", [1, 2, 7, 100])
+@pytest.mark.parametrize("codec", [0, 3])
+async def test_a_bad_batch_beside_good_ones_costs_no_record(max_records: int, codec: int):
+    bad = bytearray(a_batch([{}] * 3, codec=codec))
+    bad[-1] ^= 1  # fetched again once, then unreadable
+    log = Log({GOOD: a_batch([{}] * 5), BAD: bytes(bad), OTHER: a_batch([{}] * 5)})
+    taken = values(await take_all(log, max_records=max_records))
+    expected = {GOOD: 5, BAD: 3, OTHER: 5}
+    for partition, number in expected.items():
+        assert [offset for topic, offset in taken if topic == partition.topic] == list(range(number))
+        assert log.positions[partition].position == number
+
+
+async def test_an_error_of_the_client_moves_no_position_that_was_not_handed_over():
+    log = Log({GOOD: a_batch([{}] * 5), BAD: a_batch([{}])}, broken=(BAD,))
+    turns, taken = Turns(log), []
+
+    async def take_on() -> None:
+        while True:
+            taken.extend(await turns.take(wait_ms=0, max_records=1))
+
+    with pytest.raises(MemoryError):
+        await take_on()
+    assert len(taken) == log.positions[GOOD].position
+    assert log.positions[BAD].position == 0
+
+
+async def test_a_partition_with_many_records_waits_for_those_with_few():
+    log = Log({BAD: a_batch([{}] * 10_000), GOOD: a_batch([{}] * 3), OTHER: a_batch([{}] * 3)})
+    turns = Turns(log)
+    first = [values(await turns.take(wait_ms=0, max_records=100)) for _ in range(3)]
+    assert {topic for turn in first for topic, _ in turn} == {GOOD.topic, BAD.topic, OTHER.topic}
+    assert [len(turn) for turn in first] == [100, 100, 100]
+
+
+async def test_a_partition_that_is_lost_between_turns_is_not_asked_for():
+    log = Log({GOOD: a_batch([{}] * 5), BAD: a_batch([{}] * 5)})
+    turns = Turns(log)
+    await turns.take(wait_ms=0, max_records=1)
+    lost = next(iter(turns._left))
+    del log.positions[lost]
+    log._batches.pop(lost)
+    log._fetcher._records.pop(lost, None)
+    taken = values(await turns.take(wait_ms=0, max_records=100))
+    assert lost.topic not in {topic for topic, _ in taken}
