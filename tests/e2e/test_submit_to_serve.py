@@ -208,8 +208,8 @@ class TestBadInput:
 
     async def test_a_file_of_another_tenant_does_not_exist(self, platform):
         file_id = await platform.upload("mine", material.training_rows())
-        tenant = json.loads(platform.retune("--json", "tenants", "create", "stranger"))
-        async with openai.AsyncOpenAI(base_url=platform.client.base_url, api_key=tenant["api_key"]) as stranger:
+        key = json.loads(platform.retune("--json", "tenants", "create", "stranger"))["api_key"]
+        async with openai.AsyncOpenAI(base_url=platform.client.base_url, api_key=key) as stranger:
             with pytest.raises(openai.BadRequestError, match="does not exist") as caught:
                 await stranger.fine_tuning.jobs.create(model=BASE, training_file=file_id)
             assert caught.value.param == "training_file"
