@@ -33,13 +33,14 @@ class KafkaBroker:
 
     async def apply(self, user: KafkaUser) -> None:
         async with administrator(*self._login) as admin:
+            if not user.rights:
+                await delete_user(admin, user.name)
+            await replace_rights(admin, user.rights, owns=lambda name, _: name == user.name)
             if user.rights:
+                # After the rights: a login that works has all of them.
                 secret = self._settings.password_secret.get_secret_value()
                 password = derived_password(secret, user.name, user.nonce)
                 await set_passwords(admin, [scram_user(user.name, password)])
-            else:
-                await delete_user(admin, user.name)
-            await replace_rights(admin, user.rights, owns=lambda name, _: name == user.name)
 
     async def open_tenant(self, tenant: str) -> None:
         rights: list[Right] = copying_rights(tenant)

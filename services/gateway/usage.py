@@ -64,10 +64,10 @@ async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[st
 
 async def _count_commands(unit: Unit, tenant: str, limit: int | None, more: int) -> None:
     today = unit.now.date()
-    asked = await unit.conn.fetchval(store.ADD_COMMANDS, tenant, today, more)
-    if limit is not None and asked > limit:
+    count = await unit.conn.fetchval(store.ADD_COMMANDS, tenant, today, more)
+    if limit is not None and count > limit:
         tomorrow = unit.now.replace(hour=0, minute=0, second=0, microsecond=0) + A_DAY
-        message = f"found {asked - more} commands of today and {more} more"
+        message = f"found {count - more} commands of today and {more} more"
         raise QuotaExceeded("commands_per_day", message, limit=limit, again_in=tomorrow - unit.now)
     await unit.conn.execute(store.FORGET_DAYS, tenant, today)
 

@@ -80,8 +80,8 @@ async def _update_topics(admin: AIOKafkaAdminClient, topics: list[Topic], settin
     """Of topics that are there: more partitions and other settings; what cannot be changed here is an error."""
     if not topics:
         return
-    found = {each["topic"]: each for each in await admin.describe_topics([topic.name for topic in topics])}
-    copies = {name: [len(each["replicas"]) for each in topic["partitions"]] for name, topic in found.items()}
+    described = await admin.describe_topics([topic.name for topic in topics])
+    copies = {each["topic"]: [len(part["replicas"]) for part in each["partitions"]] for each in described}
     if problems := list(differences(topics, copies, settings)):
         raise WrongTopics("; ".join(problems))
     narrow = [topic for topic in topics if len(copies[topic.name]) < topic.partitions]

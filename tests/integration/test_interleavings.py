@@ -98,7 +98,7 @@ class Race:
             )
         )
 
-    def said(self, outcomes: tuple[str, str]) -> str:
+    def describe(self, outcomes: tuple[str, str]) -> str:
         """For the message of a failed assertion."""
         return f"CHAOS_SEED={seed()}: {outcomes} at a lead of {self.lead * 1000:.2f} ms"
 
@@ -122,7 +122,7 @@ def a_record(message: Message, writer: str, *, sequence: int = 1) -> Record:
     return Record(topic.name, 0, 0, message.key.encode(), headers, message.model_dump_json().encode())
 
 
-async def told(database: Database, key: str, topic: str) -> list[str]:
+async def event_types(database: Database, key: str, topic: str) -> list[str]:
     return [row["type"] for row in await database.fetch(OUTBOX, key, topic)]
 
 
@@ -206,15 +206,15 @@ class TestCancelAndCompletion:
         cancel = a_record(about(job_id, news.cancel()), "gateway")
         complete = a_record(about(job_id, news.completed()), "trainer_agent")
         outcomes = await race.run(cancel, complete)
-        assert outcomes == ("applied", "applied"), race.said(outcomes)
+        assert outcomes == ("applied", "applied"), race.describe(outcomes)
         if (await job_of(race, job_id)).state is JobState.CANCELLED:
-            assert await told(race.database, job_id, "job.events") == ["JobEvaluating", "JobCancelled"]
+            assert await event_types(race.database, job_id, "job.events") == ["JobEvaluating", "JobCancelled"]
             return "evaluated"
         assert (
             await race.edges[0].consume(a_record(about(job_id, news.released()), "provisioner")) == "applied"
         )
-        assert (await job_of(race, job_id)).state is JobState.CANCELLED, race.said(outcomes)
-        assert await told(race.database, job_id, "job.events") == ["JobStopping", "JobCancelled"]
+        assert (await job_of(race, job_id)).state is JobState.CANCELLED, race.describe(outcomes)
+        assert await event_types(race.database, job_id, "job.events") == ["JobStopping", "JobCancelled"]
         return "cancelled"
 
 
@@ -236,14 +236,14 @@ class TestPreemptionAndCheckpoint:
             ("applied", "applied"),
             JobState.STOPPING,
             newer,
-        ), race.said(outcomes)
-        assert await told(race.database, job_id, "job.events") == ["JobStopping"]
+        ), race.describe(outcomes)
+        assert await event_types(race.database, job_id, "job.events") == ["JobStopping"]
         await race.run(
             a_record(about(job_id, news.released()), "provisioner", sequence=2),
             a_record(about(job_id, news.stopped(newer, last_step=20)), "trainer_agent"),
         )
         assert (await job_of(race, job_id)).state is JobState.QUEUED
-        assert await told(race.database, job_id, "job.events") == ["JobStopping", "JobRequeued"]
+        assert await event_types(race.database, job_id, "job.events") == ["JobStopping", "JobRequeued"]
 
 
 class TestPromotionAndRollback:
@@ -262,10 +262,10 @@ class TestPromotionAndRollback:
         deploy = DeployModel(model_id=versions[2].model_id, tenant=tenant, slot=alias)
         roll_back = RollbackDeployment(slot=alias, tenant=tenant)
         outcomes = await race.run(a_record(deploy, "gateway"), a_record(roll_back, "gateway"))
-        assert outcomes == ("applied", "applied"), race.said(outcomes)
+        assert outcomes == ("applied", "applied"), race.describe(outcomes)
         async with race.database.transaction() as conn:
             slot = await registry_store.get_slot(conn, tenant, alias)
-        assert [known.number for known in slot.generations] == [1, 2, 3, 4], race.said(outcomes)
+        assert [known.number for known in slot.generations] == [1, 2, 3, 4], race.describe(outcomes)
         rows = await race.database.fetch(APPROVALS, tenant)
         approved = [(row["generation"], row["model_id"]) for row in rows]
         assert approved == [(known.number, known.model_id) for known in slot.generations[2:]]
@@ -306,8 +306,8 @@ class TestSubmissionAndDataset:
             job_id=f"ftjob-{mark}", tenant=TENANT, dataset_id=dataset.dataset_id, spec=a_job_spec()
         )
         outcomes = await race.run(a_record(submit, "gateway"), a_record(ready(dataset), "ingest"))
-        assert outcomes == ("applied", "applied"), race.said(outcomes)
-        assert (await job_of(race, submit.job_id)).state is JobState.QUEUED, race.said(outcomes)
+        assert outcomes == ("applied", "applied"), race.describe(outcomes)
+        assert (await job_of(race, submit.job_id)).state is JobState.QUEUED, race.describe(outcomes)
 
 
 def ready(dataset: Dataset) -> DatasetReady:
@@ -348,8 +348,8 @@ class TestApprovalAndReadiness:
             replicas=(),
         )
         outcomes = await race.run(a_record(approved, "registry"), a_record(served, "serving_controller"))
-        assert outcomes == ("applied", "applied"), race.said(outcomes)
-        assert (await job_of(race, job_id)).state is JobState.SUCCEEDED, race.said(outcomes)
+        assert outcomes == ("applied", "applied"), race.describe(outcomes)
+        assert (await job_of(race, job_id)).state is JobState.SUCCEEDED, race.describe(outcomes)
 
 
 class TestApprovalAndStaleBase:
@@ -366,7 +366,7 @@ class TestApprovalAndStaleBase:
             a_record(serving.approved(version, slot=f"slot-{mark}"), "registry"),
             a_record(serving.stale(version.base_model), "registry"),
         )
-        assert outcomes == ("applied", "applied"), race.said(outcomes)
+        assert outcomes == ("applied", "applied"), race.describe(outcomes)
         async with race.database.transaction() as conn:
             slot = await serving_store.get_slot(conn, "acme", f"slot-{mark}")
-        assert slot.state is SlotState.FAILED, race.said(outcomes)
+        assert slot.state is SlotState.FAILED, race.describe(outcomes)

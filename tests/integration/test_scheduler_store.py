@@ -58,6 +58,7 @@ async def database(stack: Stack) -> AsyncIterator[Database]:
     database = Database(dsn, application=APPLICATION)
     await database.open()
     yield database
+    await database.execute("TRUNCATE job, attempt")  # they would take nodes of a scheduler that starts later
     await database.close()
 
 

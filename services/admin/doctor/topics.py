@@ -25,19 +25,19 @@ SOURCE = "/retune/"
 
 async def read_topics(login: Login, topics: Iterable[str]) -> tuple[Entry, ...]:
     async with TopicReader(login, topics) as reader:
-        entries = [entry_of(found) async for found in reader.to_the_end()]
+        entries = [entry_of(delivery) async for delivery in reader.to_the_end()]
     return tuple(sorted(entries, key=lambda entry: (entry.topic, entry.partition, entry.offset)))
 
 
-def entry_of(found: Delivery | Unreadable) -> Entry:
-    return _readable(found) if isinstance(found, Delivery) else _unreadable(found)
+def entry_of(delivery: Delivery | Unreadable) -> Entry:
+    return _readable(delivery) if isinstance(delivery, Delivery) else _unreadable(delivery)
 
 
-def _readable(found: Delivery) -> Entry:
+def _readable(delivery: Delivery) -> Entry:
     """Of a copy nothing is judged that its original is judged by."""
-    record, envelope, is_copy = found.record, found.envelope, found.topic.is_copy
-    source = found.topic.writers[0] if is_copy else envelope.source.removeprefix(SOURCE).partition("/")[0]
-    job_id = "" if is_copy else str(getattr(found.message, "job_id", None) or "")
+    record, envelope, is_copy = delivery.record, delivery.envelope, delivery.topic.is_copy
+    source = delivery.topic.writers[0] if is_copy else envelope.source.removeprefix(SOURCE).partition("/")[0]
+    job_id = "" if is_copy else str(getattr(delivery.message, "job_id", None) or "")
     return Entry(
         topic=sys.intern(record.topic),
         partition=record.partition,
@@ -45,25 +45,25 @@ def _readable(found: Delivery) -> Entry:
         key=sys.intern(envelope.key),
         event_id=envelope.id,
         type=sys.intern(envelope.type),
-        sequence=envelope.sequence if found.topic.is_story else None,
+        sequence=envelope.sequence if delivery.topic.is_story else None,
         sha256=hashlib.sha256(record.value or b"").digest(),
         writer=sys.intern(source),
         time=envelope.time,
         job_id=sys.intern(job_id),
-        message=found.message if isinstance(found.message, KEPT) and not is_copy else None,
+        message=delivery.message if isinstance(delivery.message, KEPT) and not is_copy else None,
     )
 
 
-def _unreadable(found: Unreadable) -> Entry:
-    record = found.record
+def _unreadable(delivery: Unreadable) -> Entry:
+    record = delivery.record
     return Entry(
         topic=sys.intern(record.topic),
         partition=record.partition,
         offset=record.offset,
-        key=found.aggregate_id,
-        event_id=found.event_id,
+        key=delivery.aggregate_id,
+        event_id=delivery.event_id,
         type="",
-        sequence=found.sequence,
+        sequence=delivery.sequence,
         sha256=hashlib.sha256(record.value or b"").digest(),
         writer="",
         time=None,

@@ -86,10 +86,10 @@ async def copy_waits(task: CopyArtefact, waiting_for: str, unit: Unit) -> None:
 
 
 async def not_copied(task: CopyArtefact, error: Exception, unit: Unit) -> None:
-    said = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
+    reason = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
     about = task.artefact
     await store.save_refused_artefact(unit.conn, about.job_id, about.tenant, task.model_dump(mode="json"))
-    await unit.emit(versions.refuse_artefact(task.artefact, reason=f"{type(error).__name__}: {said}"))
+    await unit.emit(versions.refuse_artefact(task.artefact, reason=f"{type(error).__name__}: {reason}"))
 
 
 async def passed(event: EvalPassed, unit: Unit) -> None:
