@@ -375,10 +375,10 @@ TENANT_FACT_TYPES: tuple[type[Message], ...] = tuple(
         for topic in LISTENS["gateway"]
         if topic.is_story
         for message in topic.messages
-        if "tenant" in message.model_fields
+        if "tenant" in message.model_fields or message is model.AdaptersStale
     )
 )
-"""Facts that name the tenant whom they are about."""
+"""Facts that name the tenant whom they are about, and that a base model's files changed."""
 
 
 def tenant_commands(tenant: str) -> Topic:

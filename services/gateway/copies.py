@@ -2,17 +2,27 @@
 
 from schemas.access import KafkaUserReady, KafkaUserRemoved, TenantOpened
 from schemas.base import Message
+from schemas.model import AdaptersStale
 from schemas.topics import tenant_events
 from services.gateway import readmodels, store
 from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
+from shared.postgres.database import Connection
 
 
-async def copy_for_tenant(event: Message, unit: Unit) -> None:
-    """Facts alone: measurements may be lost, and have their own way."""
+async def copy_for_tenants(event: Message, unit: Unit) -> None:
+    """Copy a fact to each tenant that it is about. Measurements may be lost, so they are not copied."""
+    if topic_named(unit.topic).is_story:
+        for tenant in await _tenants_of(event, unit.conn):
+            await unit.copy_to(tenant_events(tenant))
+
+
+async def _tenants_of(event: Message, conn: Connection) -> list[str]:
+    """Those that have topics."""
+    if isinstance(event, AdaptersStale):
+        return await store.tenants_on_base(conn, event.stale_sha)
     tenant = getattr(event, "tenant", None)
-    if tenant and topic_named(unit.topic).is_story and await store.has_topics(unit.conn, tenant):
-        await unit.copy_to(tenant_events(tenant))
+    return [tenant] if tenant and await store.has_topics(conn, tenant) else []
 
 
 async def tenant_opened(event: TenantOpened, unit: Unit) -> None:

@@ -43,7 +43,7 @@ async def project(event: Message, unit: Unit) -> None:
     if isinstance(event, AWAITED) and (command_id := _command_of(unit)):
         payload = event.model_dump(mode="json")
         await unit.conn.execute(readmodels.SAVE_OUTCOME, command_id, event.type, payload)
-    await copies.copy_for_tenant(event, unit)
+    await copies.copy_for_tenants(event, unit)
 
 
 def _command_of(unit: Unit) -> str:

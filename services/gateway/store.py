@@ -24,6 +24,13 @@ REVOKE_KEYS = """
     UPDATE api_key SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL RETURNING id"""
 SET_TOPICS = "UPDATE tenant SET has_topics = true WHERE name = $1"
 HAS_TOPICS = "SELECT has_topics FROM tenant WHERE name = $1"
+TENANTS_ON_BASE = """
+    SELECT name FROM tenant
+     WHERE has_topics
+       AND (EXISTS (SELECT FROM model WHERE tenant = name AND base_sha = $1 AND stage <> 'archived')
+            OR EXISTS (SELECT FROM job WHERE tenant = name AND spec ->> 'base_sha' = $1
+                                         AND phase NOT IN ('succeeded', 'failed', 'cancelled')))
+     ORDER BY name"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
 SET_QUOTAS = "UPDATE tenant SET quotas = $2 WHERE name = $1 RETURNING true"
@@ -139,6 +146,11 @@ async def set_topics(conn: Connection, tenant: str) -> None:
 
 async def has_topics(conn: Connection, tenant: str) -> bool:
     return bool(await conn.fetchval(HAS_TOPICS, tenant))
+
+
+async def tenants_on_base(conn: Connection, base_sha: str) -> list[str]:
+    """Tenants with topics that have a model or an open job on these files of a base model."""
+    return [row["name"] for row in await conn.fetch(TENANTS_ON_BASE, base_sha)]
 
 
 async def reserve_file(

@@ -17,6 +17,4 @@ CREATE TABLE commands_of_day (
     PRIMARY KEY (tenant, day)
 );
 
-CREATE INDEX open_job ON job (tenant) WHERE phase NOT IN ('succeeded', 'failed', 'cancelled');
-CREATE INDEX open_dataset ON dataset (tenant) WHERE state = 'validating';
 CREATE INDEX bytes_of_tenant ON file (tenant) INCLUDE (size_bytes) WHERE state <> 'deleted';

@@ -29,6 +29,7 @@ from schemas.base import Message
 from schemas.cost import CostAccrued
 from schemas.envelope import Envelope, to_headers
 from schemas.job import CancelJob, JobRunning, JobSubmitted
+from schemas.model import AdaptersStale
 from schemas.topics import (
     ACCESS_COMMANDS,
     DATASET_EVENTS,
@@ -43,7 +44,7 @@ from schemas.topics import (
 from shared.clock import utc_now
 from shared.messaging.kafka import sasl
 from shared.messaging.topics import KafkaTopics
-from tests.builders import a_job_spec
+from tests.builders import a_job_spec, a_sha
 from tests.integration.gateway_world import ENV, mark, until
 from tests.integration.voices import Voices, voices
 
@@ -88,12 +89,12 @@ class Operator:
     def login(self, user: dict[str, Any]) -> "Login":
         return Login(self.stack.kafka_bootstrap, user["username"], user["password"], user["group_prefix"])
 
-    async def a_job(self, tenant: str) -> str:
-        """With facts of two services."""
+    async def a_job(self, tenant: str, **spec: Any) -> str:
+        """With three facts, of two services."""
         job_id = f"ftjob-{mark()}"
         of_job = {"job_id": job_id, "tenant": tenant}
         submitted = JobSubmitted(
-            **of_job, dataset_id=f"ds-{mark()}", spec=a_job_spec(), submitted_at=utc_now()
+            **of_job, dataset_id=f"ds-{mark()}", spec=a_job_spec(**spec), submitted_at=utc_now()
         )
         await self.voices.say("scheduler", submitted, JobRunning(**of_job, attempt=1))
         cost = {"node_seconds": 1, "cost": "0.1", "total": "0.1", "price_class": "spot", "until": utc_now()}
@@ -247,6 +248,21 @@ class TestTenants:
         (refusal,) = story(records, command.job_id)
         assert headers(refusal)["ce_type"] == "retune.CommandRefused.v1"
         assert json.loads(refusal.value)["code"] == "unknown_job"
+
+    async def test_read_that_the_files_of_their_base_model_changed(self, operator):
+        (ours, login), (theirs, other) = await operator.open_tenant(), await operator.open_tenant()
+        stale = AdaptersStale(base_model=f"base-{mark()}", stale_sha=a_sha(mark()), new_sha=a_sha(mark()))
+        await operator.a_job(ours, base_sha=stale.stale_sha)
+        await operator.a_job(theirs)
+        await login.read(tenant_events(ours).name, expected=OPENING + 3)
+        await operator.voices.say("registry", stale)
+        records = await login.read(tenant_events(ours).name, expected=OPENING + 4)
+        (copy,) = story(records, stale.base_model)
+        assert headers(copy)["ce_type"] == "retune.AdaptersStale.v2"
+        assert AdaptersStale.model_validate_json(copy.value) == stale
+        await operator.a_job(theirs)
+        records = await other.read(tenant_events(theirs).name, expected=OPENING + 6)
+        assert story(records, stale.base_model) == []
 
     async def test_have_several_users_that_come_and_go_alone(self, operator):
         tenant, first = await operator.open_tenant()
