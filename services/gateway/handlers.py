@@ -14,7 +14,7 @@ from services.gateway.quotas import Quotas
 from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from services.gateway.usage import note_answer, send
-from shared.errors import Refused
+from shared.errors import ParentUnknown, Refused
 from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
 from shared.postgres.database import lock_name
@@ -116,6 +116,8 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
                 raise Refused(each.code, each.message, param=f"spec.{each.param}")
     elif isinstance(command, job.JobMessage):
         row = await readmodels.find_job(unit.conn, command.job_id, tenant)
+        if row is None and await store.is_asked(unit.conn, command.job_id, tenant):
+            raise ParentUnknown(f"job:{command.job_id}")
         if row is None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
         if isinstance(command, job.RetryJob):
@@ -171,6 +173,7 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
     if event.tenant is None:
         return
     await note_answer(unit, event.tenant, event.subject_id)
+    await unit.release(f"job:{event.subject_id}")
     told = (event.command_id, event.command, event.subject_id, event.code, event.message, event.param)
     await unit.conn.execute(readmodels.ADD_REFUSAL, event.tenant, *told, unit.now)
     # Elsewhere the request stands for another dataset, which goes on.
@@ -191,6 +194,7 @@ async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
         created_at=event.submitted_at,
     )
     await note_answer(unit, event.tenant, event.job_id)
+    await unit.release(f"job:{event.job_id}")
     await submission.warn(unit, event)
 
 

@@ -48,6 +48,7 @@ ADD_COMMANDS = """
 FORGET_DAYS = "DELETE FROM commands_of_day WHERE tenant = $1 AND day < $2"
 ASK_JOB = "INSERT INTO asked_job (command_id, job_id, tenant, asked_at) VALUES ($1, $2, $3, $4)"
 ANSWER_JOB = "DELETE FROM asked_job WHERE tenant = $1 AND (job_id = $2 OR command_id = $3)"
+IS_ASKED = "SELECT EXISTS (SELECT FROM asked_job WHERE tenant = $2 AND job_id = $1)"
 FORGET_ASKED = "DELETE FROM asked_job WHERE tenant = $1 AND asked_at <= $2"
 # A file is `uploading`, `uploaded`, `deleting` while something needs its bytes, `removing`, and `deleted`.
 IS_BEING_REMOVED = "SELECT EXISTS (SELECT FROM file WHERE sha256 = $1 AND state = 'removing')"
@@ -151,6 +152,11 @@ async def has_topics(conn: Connection, tenant: str) -> bool:
 async def tenants_on_base(conn: Connection, base_sha: str) -> list[str]:
     """Tenants with topics that have a model or an open job on these files of a base model."""
     return [row["name"] for row in await conn.fetch(TENANTS_ON_BASE, base_sha)]
+
+
+async def is_asked(conn: Connection, job_id: str, tenant: str) -> bool:
+    """The tenant asked for the job, and the scheduler has not answered yet."""
+    return bool(await conn.fetchval(IS_ASKED, job_id, tenant))
 
 
 async def reserve_file(

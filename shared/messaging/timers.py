@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+from asyncpg import Record
 from pydantic import BaseModel
 
 from shared.log import get_logger
 from shared.messaging.unit import Unit
-from shared.postgres.database import Database, is_unavailable, unless_away
+from shared.postgres.database import Connection, Database, unless_away
 from shared.telemetry.tracing import span
 
 log = get_logger(__name__)
@@ -30,8 +31,7 @@ TAKE = """
 POSTPONE = """
     UPDATE timer SET attempts = least(attempts + 1, 20),
                      fires_at = clock_timestamp() + least($2, interval '1 second' * power(2, attempts))
-     WHERE id = (SELECT id FROM timer WHERE fires_at <= now() AND type = ANY($1)
-                  ORDER BY fires_at LIMIT 1)
+     WHERE id = $1
     RETURNING type, attempts"""
 
 
@@ -47,38 +47,38 @@ class Timers:
 
     async def run(self) -> None:
         while self.handlers:
-            if not await unless_away(self._fired()):
+            if not await unless_away(self._fire_next()):
                 await asyncio.sleep(POLL_SECONDS)
-
-    async def _fired(self) -> bool:
-        try:
-            return await self._fire_next()
-        except Exception as error:
-            if is_unavailable(error):
-                raise
-            log.exception("timer failed")
-            await self._postpone_next()
-            return False
 
     async def _fire_next(self) -> bool:
         """Fire the earliest due timer in one transaction with its handler; whether there was one."""
         if not await self._database.fetchval(IS_ANY_DUE, list(self.handlers)):
             return False
-        async with self._database.transaction() as conn:
-            row = await conn.fetchrow(TAKE, list(self.handlers))
+        row = None
+        try:
+            async with self._database.transaction() as conn:
+                row = await conn.fetchrow(TAKE, list(self.handlers))
+                if row is None:
+                    return False
+                await self._fire(row, conn)
+            self._poke()
+        except Exception:
             if row is None:
-                return False
-            payload_type, handler = self.handlers[row["type"]]
-            # A handler that is told an earlier time than its own would find that nothing is due, and wait for ever.
-            now = max(self._database.now(), row["fires_at"])
-            unit = Unit(conn, self._service, now, correlation_id=row["correlation_id"])
-            with span(f"timer {row['type']}", traceparent=row["traceparent"]):
-                await handler(payload_type.model_validate(row["payload"]), unit)
-        self._poke()
+                raise
+            log.exception("timer failed", type=row["type"])
+            await self._postpone(row["id"])
         return True
 
-    async def _postpone_next(self) -> None:
-        """A failed timer is never dropped: it comes again, after a back-off."""
-        row = await self._database.fetchrow(POSTPONE, list(self.handlers), MAX_BACKOFF)
+    async def _fire(self, row: Record, conn: Connection) -> None:
+        payload_type, handler = self.handlers[row["type"]]
+        # A handler that is given an earlier time than its timer's would not be due, and wait for ever.
+        now = max(self._database.now(), row["fires_at"])
+        unit = Unit(conn, self._service, now, correlation_id=row["correlation_id"])
+        with span(f"timer {row['type']}", traceparent=row["traceparent"]):
+            await handler(payload_type.model_validate(row["payload"]), unit)
+
+    async def _postpone(self, timer_id: int) -> None:
+        """A failed timer comes again after a back-off; until then those behind it have their turn."""
+        row = await self._database.fetchrow(POSTPONE, timer_id, MAX_BACKOFF)
         if row is not None:
             log.error("timer postponed", type=row["type"], attempts=row["attempts"])

@@ -20,6 +20,8 @@ from tests.integration.gateway_world import World, mark, until, world
 
 __all__ = ["world"]
 
+IS_WAITING = "SELECT EXISTS (SELECT FROM waiting WHERE aggregate_id = $1)"
+
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 
@@ -69,6 +71,16 @@ class TestCommandsOfATenant:
             assert (found.topic.name, found.message) == (topic, command)
         answer = await world.ask("GET", f"/datasets/{dataset.dataset_id}")
         assert answer.json()["status"] == "validating"
+
+    async def test_about_a_job_that_was_asked_for_wait_for_the_schedulers_answer(self, world):
+        ids = {"job_id": f"ftjob-{mark()}", "tenant": "demo", "dataset_id": f"ds-{mark()}"}
+        spec = world.spec(training_file=await a_file(world))
+        await world.command("demo", SubmitJob(**ids, spec=spec))
+        await world.heard(ids["job_id"], "SubmitJob")
+        await world.command("demo", CancelJob(job_id=ids["job_id"], tenant="demo"))
+        await until(lambda: world.db.fetchval(IS_WAITING, ids["job_id"]), "the command that waits")
+        await world.voices.say("scheduler", JobSubmitted(**ids, spec=spec, submitted_at=NOON))
+        assert (await world.heard(ids["job_id"], "CancelJob")).topic.name == "job.commands"
 
     async def test_in_another_tenants_name_are_refused_to_the_sender(self, world):
         job = await world.a_running_job("other")

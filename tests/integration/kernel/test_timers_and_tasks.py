@@ -3,6 +3,7 @@
 import asyncio
 from datetime import datetime, timedelta
 
+import asyncpg
 import pytest
 from pydantic import BaseModel
 
@@ -37,6 +38,7 @@ class Diary:
         self.done: list[str] = []
         self.failed: list[str] = []
         self.failures_left = 0
+        self.unlucky = ""
         self.go_on = asyncio.Event()
         self.go_on.set()
 
@@ -47,6 +49,8 @@ class Diary:
 
     async def remind(self, reminder: Reminder, unit: Unit) -> None:
         self.times.append(unit.now)
+        if reminder.name == self.unlucky:
+            raise asyncpg.LockNotAvailableError("another one has it")
         self._maybe_fail()
         self.reminded.append(reminder.name)
 
@@ -81,6 +85,8 @@ async def service(tracker_env, monkeypatch, diary):
         yield service
 
 
+TAKE = "SELECT FROM timer WHERE payload ->> 'name' = $1 FOR UPDATE"
+IS_POSTPONED = "SELECT attempts > 0 FROM timer WHERE payload ->> 'name' = $1"
 IS_GONE = "SELECT NOT EXISTS (SELECT FROM timer WHERE payload ->> 'name' = $1)"
 
 
@@ -122,6 +128,28 @@ async def test_a_timer_whose_handler_fails_comes_again(service, diary):
     await until(lambda: truth(diary.reminded), "the timer after its failure")
     await until(lambda: service.database.fetchval(IS_GONE, name), "the commit of its handler")
     assert diary.reminded == [name]
+
+
+async def test_a_timer_whose_handler_never_gets_its_lock_holds_up_no_other(service, diary):
+    diary.unlucky, name = new_key(), new_key()
+    async with service.unit() as unit:
+        await unit.set_timer(Reminder(name=diary.unlucky), at=unit.now - timedelta(seconds=1))
+        await unit.set_timer(Reminder(name=name), at=unit.now)
+    await until(lambda: truth(diary.reminded), "the timer behind it")
+    assert diary.reminded == [name]
+
+
+async def test_a_timer_that_fails_postpones_no_timer_of_another_process(service, diary):
+    others, name = new_key(), new_key()
+    async with service.unit() as unit:
+        await unit.set_timer(Reminder(name=others), at=unit.now + timedelta(seconds=1))
+    async with service.database.transaction() as other_process:
+        await other_process.execute(TAKE, others)
+        diary.failures_left = 1
+        async with service.unit() as unit:
+            await unit.set_timer(Reminder(name=name), at=unit.now + timedelta(seconds=1))
+        await until(lambda: service.database.fetchval(IS_POSTPONED, name), "the timer that failed")
+        assert not await service.database.fetchval(IS_POSTPONED, others)
 
 
 async def test_a_task_is_retried_then_done_once(service, diary):

@@ -8,22 +8,33 @@ from pydantic import BaseModel
 
 from shared.messaging import timers
 from shared.messaging.timers import Timers
+from tests.builders import NOON
 
 
 class Ring(BaseModel): ...
 
 
+class Transaction:
+    async def fetchrow(self, query, *args):
+        return {"id": 1, "type": "Ring", "payload": {}, "fires_at": NOON}
+
+
 class Going:
-    """The handler fails by itself, and Postgres is gone when its timer is to be postponed."""
+    """Postgres is gone when the timer of a handler that failed is to be postponed."""
 
     def __init__(self):
         self.postponed = 0
         self.often = asyncio.Event()
 
+    def now(self):
+        return NOON
+
+    async def fetchval(self, query, *args):
+        return True
+
     @asynccontextmanager
     async def transaction(self):
-        raise ValueError("a handler's fault")
-        yield
+        yield Transaction()
 
     async def fetchrow(self, query, *args):
         self.postponed += 1
@@ -32,11 +43,15 @@ class Going:
         raise asyncpg.AdminShutdownError("terminating connection due to administrator command")
 
 
+async def fail(payload, unit):
+    raise ValueError("a fault of the handler")
+
+
 async def test_a_loop_outlives_a_postgres_that_goes_between_two_statements(monkeypatch):
     monkeypatch.setattr(timers, "POLL_SECONDS", 0.0)
     database = Going()
     loop = Timers(database, service="tracker", poke=lambda: None)
-    loop.on(Ring, lambda payload, unit: None)
+    loop.on(Ring, fail)
     running = asyncio.create_task(loop.run())
     often = asyncio.create_task(database.often.wait())
     await asyncio.wait({running, often}, return_when=asyncio.FIRST_COMPLETED)
