@@ -13,6 +13,7 @@ from services.auditor import decide, store
 from services.auditor.settings import Settings
 from shared.audit.chain import Chain, extend
 from shared.audit.signing import SigningKey
+from shared.errors import Conflict
 from shared.log import get_logger
 from shared.messaging.delivery import Record
 from shared.messaging.lag import Progress
@@ -139,7 +140,12 @@ class Signing:
         async with self.service.unit() as unit:
             waiting = await store.statements_to_put(unit.conn)
         for number, document in waiting:
-            await self.service.objects.put_bytes(layout.audit_statement(number), document)
+            try:
+                await self.service.objects.put_bytes(layout.audit_statement(number), document)
+            except Conflict:
+                log.exception("S3 has another statement", number=number)
+                await self._adopt_newest()
+                break
             async with self.service.unit() as unit:
                 await store.mark_put(unit.conn, number)
         return bool(waiting)
@@ -151,8 +157,10 @@ class Signing:
         """
         async with self.service.unit() as unit:
             last = await store.last_statement(unit.conn)
-        if not await self._is_behind(last):
-            return
+        if await self._is_behind(last):
+            await self._adopt_newest()
+
+    async def _adopt_newest(self) -> None:
         document, statement = await self._newest()
         async with self.service.unit() as unit:
             await store.replace_chains(unit.conn, decide.chains_of(statement))

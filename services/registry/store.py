@@ -79,7 +79,8 @@ SAVE_SLOT = """
 SAVE_GENERATION = """
     INSERT INTO slot_generation (tenant, slot, number, model_id, digest, outcome)
     VALUES ($1, $2, $3, $4, $5, $6)
-    ON CONFLICT (tenant, slot, number) DO UPDATE SET outcome = excluded.outcome"""
+    ON CONFLICT (tenant, slot, number) DO UPDATE SET outcome = excluded.outcome
+        WHERE slot_generation.outcome IS DISTINCT FROM excluded.outcome"""
 
 SAVE_REFUSED = """
     INSERT INTO refused_artefact (job_id, tenant, task) VALUES ($1, $2, $3)

@@ -342,7 +342,10 @@ class Edge:
             return
         last = past["last"]
         if last is not None and envelope.sequence is not None and envelope.sequence <= last:
-            raise _Duplicate
+            if self.find_handler(delivery) is None:
+                raise _Duplicate
+            detail = f"sequence {envelope.sequence} was read before, as another event than {envelope.id}"
+            raise _ParkThis("other_event", detail, blocks=False)
         if past["is_held"]:
             await self._require_turn(conn, delivery, came_from)
         if last is not None and envelope.sequence != last + 1:

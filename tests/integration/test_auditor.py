@@ -74,13 +74,18 @@ async def test_batches_that_cannot_be_read_are_part_of_the_chain(audited: Audite
     assert await verified(audited, topic) == end
 
 
-async def test_it_goes_on_from_the_newest_statement_where_postgres_was_set_back(audited: Audited):
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_it_goes_on_from_the_newest_statement_where_postgres_was_set_back(
+    audited: Audited, is_running: bool
+):
     topic = await audited.new_topic()
     await audited.write(topic, map(record, range(10)))
     number = await audited.signed({topic: 10})
-    await audited.stack.stop("auditor")
+    if not is_running:
+        await audited.stack.stop("auditor")
     await audited.postgres("DELETE FROM chain", "DELETE FROM statement")
-    await audited.start()
+    if not is_running:
+        await audited.start()
     await audited.write(topic, map(record, range(10, 15)))
     assert await audited.signed({topic: 15}) > number
     assert await verified(audited, topic) == 15

@@ -16,6 +16,8 @@ from shared.service import Service
 RESYNC = timedelta(seconds=1)
 SWEEP = timedelta(seconds=15)
 PARALLEL = 2
+PARALLEL_ENDS = 8
+"""An end waits for the grace of its processes and needs no core."""
 
 
 def register(service: Service, backend: Backend, *, pools_file: Path) -> None:
@@ -48,9 +50,13 @@ def _register_engine(service: Service, engine: Engine) -> None:
         concurrency=PARALLEL,
     )
     service.on_task(
-        ReleaseNodes, work=engine.release, done=engine.released, failed=engine.again, concurrency=PARALLEL
+        ReleaseNodes,
+        work=engine.release,
+        done=engine.released,
+        failed=engine.again,
+        concurrency=PARALLEL_ENDS,
     )
     service.on_task(NotifyNode, work=engine.notify, done=nothing, failed=engine.again, concurrency=PARALLEL)
-    service.on_task(EndNode, work=engine.end, done=nothing, failed=engine.again, concurrency=PARALLEL)
+    service.on_task(EndNode, work=engine.end, done=nothing, failed=engine.again, concurrency=PARALLEL_ENDS)
     service.every(RESYNC, engine.follow)
     service.every(SWEEP, engine.sweep, singleton=True)

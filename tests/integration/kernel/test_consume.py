@@ -16,7 +16,7 @@ async def effects(db, key: str) -> int:
 
 async def parked(db, key: str) -> list:
     return await db.fetch(
-        "SELECT id, reason, state, event_id FROM parked WHERE aggregate_id = $1 ORDER BY id", key
+        "SELECT id, reason, state, event_id, blocks FROM parked WHERE aggregate_id = $1 ORDER BY id", key
     )
 
 
@@ -35,6 +35,18 @@ async def test_redelivery_changes_nothing(service, writer, db, login):
     await until(lambda: costs_of(login, key), "the emitted fact in Kafka")
     assert len(await costs_of(login, key)) == 1
     assert await parked(db, key) == []
+
+
+async def test_another_event_with_a_number_that_was_read_is_parked_and_holds_nothing_back(
+    service, writer, db
+):
+    key = new_key()
+    await writer.good(key, sequence=1)
+    other = await writer.good(key, sequence=1)
+    after = await writer.good(key, sequence=2)
+    await until(lambda: applied(db, after), "the event behind it")
+    rows = [(row["reason"], row["event_id"], row["blocks"]) for row in await parked(db, key)]
+    assert rows == [("other_event", other, False)]
 
 
 async def test_the_same_id_with_another_payload_is_parked_and_holds_nothing_back(service, writer, db):
