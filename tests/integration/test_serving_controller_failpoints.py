@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(4
 
 PATIENCE_SECONDS = 120.0
 PROGRAM = Path(__file__).with_name("stand_in_engine.py")
-PLACES = ("serving.load.one", "serving.load.kept", "serving.route.switched")
+COMMITTED = "serving.route.switched"
+"""The relay may have sent DeploymentReady by then."""
+PLACES = ("serving.load.one", "serving.load.kept", COMMITTED)
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ async def test_a_deployment_comes_about_once(world, env):
                 await world.approve(version, "support", 1)
             assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL, place
         incarnations.add((await replicas(env).see(world.replica)).incarnation)
-        assert world.facts("DeploymentReady") == []
+        assert place == COMMITTED or world.facts("DeploymentReady") == []
     async with controller(env):
         ready = await world.heard("DeploymentReady", generation=1)
     assert world.ear.types(world.pool) == ["ReplicaReady", "AdapterLoaded", "DeploymentReady"]
