@@ -13,7 +13,7 @@ TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract t
 	tests/training tests/scoring tests/demo tests/integration
 # What has a full size: all that `CHAOS_SCALE` means something to.
 CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py \
-	tests/integration/test_interleavings.py tests/serving/test_families.py tests/unit/admin/test_audit.py
+	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/admin/test_audit.py
 MINUTES ?= 60
 TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(TESTS))
 
