@@ -211,6 +211,7 @@ class Rounds:
         failures |= self._judge(group, outcome)
         if outcome.forgotten:
             del seen[outcome.replica.replica_id]
+            self._heard.pop(outcome.replica.address.incarnation, None)
         else:
             seen[outcome.replica.replica_id] = outcome.replica
         if isinstance(action, pools.Load):
