@@ -49,6 +49,7 @@ ALLOWED = {
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
     "gateway.store.START_REMOVING": RUNNING,
+    "gateway.store.TENANTS_ON_BASE": BY_HAND,
     "ingest.store.DELETABLE": QUEUE,
     "ingest.store.FIND_ANSWER_TOKENS": ONE,
     "ingest.store.LIST_SOURCES": FEW,

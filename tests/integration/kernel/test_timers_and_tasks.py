@@ -83,7 +83,9 @@ async def service(tracker_env, monkeypatch, diary):
     _register(service, diary)
     async with service.running():
         yield service
-        await service.database.execute("DELETE FROM timer")  # the next test's handler would be asked to run them
+        await service.database.execute(
+            "DELETE FROM timer"
+        )  # the next test's handler would be asked to run them
 
 
 TAKE = "SELECT FROM timer WHERE payload ->> 'name' = $1 FOR UPDATE"
