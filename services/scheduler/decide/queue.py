@@ -36,6 +36,14 @@ PREFERENCE: Mapping[str, tuple[PriceClass, ...]] = {
 
 
 @dataclass(frozen=True)
+class Booking:
+    """Nodes of an attempt that has not given them back."""
+
+    nodes: int
+    since: datetime
+
+
+@dataclass(frozen=True)
 class Pool:
     name: str
     price_class: PriceClass
@@ -48,7 +56,8 @@ class Pool:
     device_memory_bytes: int | None = None
     """Of each device."""
     booked: int = 0
-    """Nodes of attempts that have not given them back."""
+    """Nodes, in all."""
+    bookings: tuple[Booking, ...] = ()
 
     @property
     def free(self) -> int:
@@ -163,20 +172,20 @@ class Round:
             self.add(candidate)
 
     def add(self, candidate: Candidate) -> None:
-        if not _is_backing_off(candidate, self._now):
+        if not is_backing_off(candidate, self._now):
             heapq.heappush(self._waiting, (rank(candidate, self._ledger), candidate))
 
     def next(self) -> Grant | None:
         ledger, passed, grant = self._ledger, list[Candidate](), None
         while grant is None and ledger.free and self._waiting:
             candidate = self._pop_best()
-            suited = _suited_pools(candidate, ledger)
-            pool = next((pool for pool in suited if _takes(pool, candidate, self._now)), None)
+            suited = suited_pools(candidate, ledger)
+            pool = next((pool for pool in suited if can_start(candidate, pool, self._now)), None)
             if pool is not None:
                 grant = self._book(candidate, pool)
             elif self._matters(candidate):
                 passed.append(candidate)
-                if self._holds(candidate):
+                if holds_pool(candidate, self._now):
                     ledger = ledger.with_pool_held(suited[0])
         for candidate in passed:
             self.add(candidate)
@@ -196,12 +205,13 @@ class Round:
 
     def _matters(self, candidate: Candidate) -> bool:
         """Whether it may still get nodes in this round, or keep others from nodes that are free."""
-        suited = _suited_pools(candidate, self._ledger)
-        keeps_others_out = self._holds(candidate) and bool(suited) and suited[0].free > 0
-        return keeps_others_out or any(_takes(pool, candidate, self._now) for pool in suited)
+        suited = suited_pools(candidate, self._ledger)
+        keeps_others_out = holds_pool(candidate, self._now) and bool(suited) and suited[0].free > 0
+        return keeps_others_out or any(can_start(candidate, pool, self._now) for pool in suited)
 
-    def _holds(self, candidate: Candidate) -> bool:
-        return self._now - candidate.queued_at >= HOLDS_POOL_AFTER
+
+def holds_pool(candidate: Candidate, now: datetime) -> bool:
+    return now - candidate.queued_at >= HOLDS_POOL_AFTER
 
 
 def rank(candidate: Candidate, ledger: Ledger) -> Rank:
@@ -212,9 +222,9 @@ def rank(candidate: Candidate, ledger: Ledger) -> Rank:
 def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     """One sentence for the person who asks."""
     wanted = f"{candidate.nodes} node(s) with {candidate.devices_per_node} device(s) each ({candidate.price_class})"
-    if candidate.not_before is not None and _is_backing_off(candidate, now):
+    if candidate.not_before is not None and is_backing_off(candidate, now):
         return f"backs off until {candidate.not_before:%H:%M:%S} UTC"
-    suited = _suited_pools(candidate, ledger)
+    suited = suited_pools(candidate, ledger)
     if not suited:
         return f"no pool can hold {wanted}; known: {_names(ledger.pools) or 'none'}"
     if all(_is_turned_away(candidate, pool, now) for pool in suited):
@@ -225,7 +235,7 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     return f"its turn for {wanted}"
 
 
-def _suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
+def suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
     """Pools that could hold the whole gang were they empty: the preferred class first, then the cheapest."""
     classes = PREFERENCE[candidate.price_class]
     suited = [
@@ -239,7 +249,7 @@ def _suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
     return sorted(suited, key=lambda pool: (classes.index(pool.price_class), pool.price_per_hour, pool.name))
 
 
-def _takes(pool: Pool, candidate: Candidate, now: datetime) -> bool:
+def can_start(candidate: Candidate, pool: Pool, now: datetime) -> bool:
     return pool.free >= candidate.nodes and not _is_turned_away(candidate, pool, now)
 
 
@@ -251,7 +261,7 @@ def _is_turned_away(candidate: Candidate, pool: Pool, now: datetime) -> bool:
     return now - at < (TURNED_AWAY_AT_LEAST if pool.changed_at > at else TURNED_AWAY_AT_MOST)
 
 
-def _is_backing_off(candidate: Candidate, now: datetime) -> bool:
+def is_backing_off(candidate: Candidate, now: datetime) -> bool:
     return candidate.not_before is not None and now < candidate.not_before
 
 

@@ -25,10 +25,10 @@ def grants_one_by_one(waiting: Sequence[Candidate], ledger: Ledger, *, now: date
 
 def _best(waiting: Sequence[Candidate], ledger: Ledger, now: datetime) -> tuple[Candidate, Pool] | None:
     for candidate in sorted(waiting, key=lambda each: queue.rank(each, ledger)):
-        suited = queue._suited_pools(candidate, ledger)
+        suited = queue.suited_pools(candidate, ledger)
         for pool in suited:
-            if queue._takes(pool, candidate, now):
+            if queue.can_start(candidate, pool, now):
                 return candidate, pool
-        if suited and now - candidate.queued_at >= queue.HOLDS_POOL_AFTER:
+        if suited and queue.holds_pool(candidate, now):
             ledger = ledger.with_pool_held(suited[0])
     return None
