@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from schemas.base import BundleRef, DeviceKind, FailureClass, PriceClass
 from schemas.capabilities import BaseCapabilities
 from schemas.envelope import Envelope
-from schemas.specification import JobSpec, Tier
-from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool
+from schemas.specification import JobSpec, Resources, Tier
+from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool, longest_hold
 from services.scheduler.model import (
     Attempt,
     Base,
@@ -49,8 +49,8 @@ FIND_JOB = """
 LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
 
 FIND_ATTEMPT = """
-    SELECT number, pool, price_class, nodes, devices_per_node, device, resume, scheduled_at, start_deadline, facts,
-           stop
+    SELECT number, pool, price_class, nodes, devices_per_node, device, resume, scheduled_at, start_deadline, ends_by,
+           facts, stop
       FROM attempt WHERE job_id = $1 AND number = $2"""
 
 ADD_JOB = """
@@ -66,8 +66,8 @@ SAVE_JOB = """
 
 SAVE_ATTEMPT = """
     INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, resume, scheduled_at,
-                         start_deadline, facts, stop, tenant, device)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                         start_deadline, facts, stop, tenant, device, ends_by)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
 
 FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
@@ -102,7 +102,7 @@ LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
 POOLS = """
     SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
       FROM pool"""
-NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at FROM attempt WHERE freed_at IS NULL"
+NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at, ends_by FROM attempt WHERE freed_at IS NULL"
 SAVE_POOL = """
     INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device,
                       device_memory_bytes)
@@ -133,7 +133,7 @@ CANDIDATES = f"""
 FIND_FOLLOWER = f"""
     SELECT {WAITING} AND {IS_DUE} AND kind = (SELECT kind FROM job WHERE id = $2) AND (queued_at, id) > ($3, $2)
      ORDER BY queued_at, id LIMIT 1"""
-# Those of one kind want the same: what they want is read once.
+# Those of one kind want the same, but for run times within a factor of two: what they want is read once.
 WISHES = f"""
     WITH {KINDS_WAITING}
     SELECT waiting.kind, oldest.* FROM waiting CROSS JOIN LATERAL (
@@ -234,6 +234,7 @@ async def _save_attempt(conn: Connection, job: Job, run: Attempt) -> None:
         STOP.dump_python(run.stop, mode="json"),
         job.tenant,
         run.placement.device,
+        run.ends_by,
     )
 
 
@@ -311,7 +312,7 @@ async def get_ledger(conn: Connection) -> Ledger:
     bookings, devices_held = defaultdict[str, list[Booking]](list), Counter[str]()
     rows = {row["name"]: row for row in await conn.fetch(POOLS)}
     for held in await conn.fetch(NODES_HELD):
-        bookings[held["pool"]].append(Booking(held["nodes"], held["scheduled_at"]))
+        bookings[held["pool"]].append(Booking(held["nodes"], held["scheduled_at"], held["ends_by"]))
         if pool := rows.get(held["pool"]):
             devices_held[held["tenant"]] += held["nodes"] * pool["devices_per_node"]
     return Ledger(tuple(_pool(row, bookings[name]) for name, row in rows.items()), devices_held)
@@ -427,6 +428,7 @@ def _attempt(row: Record) -> Attempt:
         resume=BUNDLE.validate_python(row["resume"]),
         scheduled_at=row["scheduled_at"],
         start_deadline=row["start_deadline"],
+        ends_by=row["ends_by"],
         facts=FACTS.validate_python(row["facts"]),
         stop=STOP.validate_python(row["stop"]),
     )
@@ -452,18 +454,19 @@ def _device(row: Record) -> DeviceKind | None:
 
 
 def _candidate(row: Record) -> Candidate:
-    wanted = row["resources"]
+    wanted = Resources.model_construct(**row["resources"])
     return Candidate(
         job_id=row["id"],
         tenant=row["tenant"],
         tier=Tier(row["tier"]),
         queued_at=row["queued_at"],
-        nodes=wanted["nodes"],
-        devices_per_node=wanted["devices_per_node"],
-        price_class=wanted["price_class"],
-        pool=wanted["pool"],
+        nodes=wanted.nodes,
+        devices_per_node=wanted.devices_per_node,
+        price_class=wanted.price_class,
+        pool=wanted.pool,
         not_before=row["not_before"],
         turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
+        longest=longest_hold(wanted),
     )
 
 
@@ -479,4 +482,5 @@ def _alike(other: Candidate, row: Record) -> Candidate:
         pool=other.pool,
         not_before=row["not_before"],
         turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]) if row["turned_away"] else {},
+        longest=other.longest,
     )

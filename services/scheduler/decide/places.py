@@ -19,10 +19,11 @@ from services.scheduler.decide.queue import (
     Ledger,
     Pool,
     Rank,
+    Reservation,
     can_start,
-    holds_pool,
     is_backing_off,
     rank,
+    reserves_nodes,
     suited_pools,
     why_waiting,
 )
@@ -134,6 +135,14 @@ def _differs(place: Place, before: QueuePositionChanged | None, now: datetime) -
     return abs(estimated - expected) > max(A_MINUTE, (estimated - now) / 2)
 
 
+def _why_kept(pool: Pool, reserved: Reservation, candidate: Candidate) -> str:
+    kept = f"{pool.name} keeps its free nodes for a job of {reserved.nodes} node(s) in front"
+    if reserved.start is None:
+        return kept
+    stated = "" if candidate.longest else ", and this one states no resources.max_run_seconds"
+    return f"{kept}, which has them by {reserved.start:%H:%M} UTC{stated}"
+
+
 class _Walk:
     """Along the order, with what those in front leave."""
 
@@ -142,8 +151,6 @@ class _Walk:
         self._now = now
         self._run_time = run_time
         self._free_at = {pool.name: self._times(pool) for pool in ledger.pools}
-        self._kept: dict[str, Candidate] = {}
-        """Pools whose free nodes are kept, for whom."""
         self._last_start = now
         self._latest_in_front = datetime.min.replace(tzinfo=UTC)
 
@@ -154,9 +161,9 @@ class _Walk:
         self._latest_in_front = max(self._latest_in_front, since)
         if reason is WaitReason.ITS_TURN:
             pool = next(pool for pool in suited if can_start(candidate, pool, self._now))
-            self._ledger = self._ledger.with_booking(pool, candidate)
-        elif holds_pool(candidate, self._now):
-            self._kept.setdefault(suited[0].name, candidate)
+            self._ledger = self._ledger.with_booking(pool, candidate, self._now)
+        elif reserves_nodes(candidate, self._now):
+            self._ledger = self._ledger.with_reservation(suited[0], candidate, self._now)
         starts_at = self._take_first_free(candidate, suited)
         self._last_start = max(self._last_start, starts_at)
         return Place(candidate, position, reason, waiting_for, None if starts_at == NEVER else starts_at)
@@ -169,13 +176,11 @@ class _Walk:
 
     def _why(self, candidate: Candidate, suited: Sequence[Pool]) -> tuple[WaitReason, str]:
         sentence = why_waiting(candidate, self._ledger, now=self._now)
-        roomy = [pool for pool in suited if pool.free >= candidate.nodes]
-        if roomy and all(pool.name in self._kept for pool in roomy):
-            keeper = self._kept[roomy[0].name]
-            kept = f"{roomy[0].name} keeps its free nodes for a job of {keeper.nodes} node(s) in front"
-            return WaitReason.KEPT_NODES, kept
         if any(can_start(candidate, pool, self._now) for pool in suited):
             return WaitReason.ITS_TURN, sentence
+        roomy = [pool for pool in suited if pool.free >= candidate.nodes]
+        if roomy and (reserved := roomy[0].reserved):
+            return WaitReason.KEPT_NODES, _why_kept(roomy[0], reserved, candidate)
         if len(roomy) > 0:
             return WaitReason.NO_CAPACITY, sentence
         if self._latest_in_front > candidate.queued_at - HEAD_STARTS[candidate.tier]:
@@ -188,15 +193,16 @@ class _Walk:
 
     def _times(self, pool: Pool) -> list[datetime]:
         """When each node is free, the earliest first."""
-        ends = [self._end(booking.since) for booking in pool.bookings for _ in range(booking.nodes)]
+        ends = [self._end(each.since, each.longest) for each in pool.bookings for _ in range(each.nodes)]
         unknown = [NEVER] * max(0, pool.booked - len(ends))
         return sorted([*ends, *unknown, *[self._now] * pool.free])[: pool.nodes]
 
-    def _end(self, start: datetime) -> datetime:
+    def _end(self, start: datetime, longest: timedelta | None) -> datetime:
         """Whatever runs for longer than usual may end at any moment."""
-        if self._run_time is None or start == NEVER:
+        known = [each for each in (self._run_time, longest) if each is not None]
+        if not known or start == NEVER:
             return NEVER
-        return max(self._now, start + self._run_time)
+        return max(self._now, start + min(known))
 
     def _take_first_free(self, candidate: Candidate, suited: Sequence[Pool]) -> datetime:
         heaps = [self._free_at[pool.name] for pool in suited]
@@ -204,5 +210,5 @@ class _Walk:
             ((heapq.nsmallest(candidate.nodes, heap)[-1], heap) for heap in heaps), key=lambda each: each[0]
         )
         for _ in range(candidate.nodes):
-            heapq.heapreplace(heap, self._end(start))
+            heapq.heapreplace(heap, self._end(start, candidate.longest))
         return start

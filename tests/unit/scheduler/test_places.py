@@ -92,6 +92,17 @@ class TestReason:
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.KEPT_NODES)
         assert second.waiting_for == f"{SPOT} keeps its free nodes for a job of 2 node(s) in front"
 
+    def test_who_could_pass_the_gang_if_it_said_how_long_it_runs_is_told_so(self):
+        gang = waiting("gang", tenant="other", nodes=2, minutes=30)
+        booking = Booking(1, NOON, NOON + timedelta(minutes=10))
+        _, small = standing(
+            [gang, waiting("small")], a_ledger(a_pool(nodes=2, booked=1, bookings=(booking,)))
+        )
+        assert small.waiting_for == (
+            f"{SPOT} keeps its free nodes for a job of 2 node(s) in front, which has them by 12:10 UTC, "
+            "and this one states no resources.max_run_seconds"
+        )
+
     def test_a_free_node_is_the_firsts_turn_alone(self):
         first, second = standing([waiting("a", minutes=1), waiting("b")], a_ledger(a_pool(nodes=1)))
         assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.NO_NODES)
@@ -116,6 +127,13 @@ class TestEstimate:
     def test_what_runs_for_longer_than_usual_may_end_at_any_moment(self):
         [place] = standing([waiting()], full(minutes=500))
         assert place.starts_at == NOON
+
+    def test_who_states_less_than_is_usual_ends_sooner(self):
+        booking = Booking(1, NOON, NOON + timedelta(minutes=10))
+        candidates = [waiting("a", minutes=1, longest=timedelta(minutes=5)), waiting("b")]
+        first, second = standing(candidates, a_ledger(a_pool(nodes=1, booked=1, bookings=(booking,))))
+        assert first.starts_at == NOON + timedelta(minutes=10)
+        assert second.starts_at == NOON + timedelta(minutes=15)
 
     def test_where_nothing_has_ended_nothing_is_estimated(self):
         [place] = standing([waiting()], full(), run_time=None)
