@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -111,6 +111,32 @@ class JobQueued(JobFact):
     """Why it is not running yet, for people."""
     duplicate_of: JobId | None = None
     """An earlier job of the tenant with the same configuration hash."""
+
+
+class WaitReason(StrEnum):
+    """Why a queued job has not started."""
+
+    ITS_TURN = "its_turn"  # it starts at the scheduler's next look
+    NO_NODES = "no_nodes"  # too few nodes are free in every pool that suits it
+    FAR_BEHIND = "far_behind"  # so many are in front of it that nothing else matters yet
+    SHARE = "share"  # tenants that have less go first
+    KEPT_NODES = "kept_nodes"  # the free nodes are kept for a larger job in front of it
+    NO_CAPACITY = "no_capacity"  # the cluster refused it a moment ago
+    NOT_BEFORE = "not_before"  # it backs off
+    NO_POOL = "no_pool"  # no pool could ever hold it
+
+
+class QueuePositionChanged(JobFact):
+    """Where a queued job stands now. For people: nothing follows, and not every step forward is told."""
+
+    position: Annotated[int, Field(ge=1)] | None
+    """In the order in which nodes are handed out: exact up to 10, else rounded up to one digit. None: it is not in
+    that order, for it backs off or no pool could hold it."""
+    reason: WaitReason
+    waiting_for: str
+    """Why it has not started, for people."""
+    estimated_start: datetime | None
+    """From how long jobs ran lately; None where nothing tells."""
 
 
 class JobScheduled(JobFact):

@@ -205,6 +205,9 @@ class Resources(Spec):
     """A pool by name; None lets the scheduler choose among the pools of the price class."""
     grace_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
     """Time between a notice and the end of a node in which a bundle is written."""
+    max_run_seconds: Annotated[float, Field(gt=0, le=30 * 24 * 3600)] | None = None
+    """Longest time that an attempt may take from the moment it has its nodes; then it is stopped and the job fails.
+    A job that states it may start before larger ones that wait for nodes, where it ends in time. None: no limit."""
 
     @property
     def num_devices(self) -> int:

@@ -146,6 +146,7 @@ JOB_EVENTS = Topic(
         CommandRefused,
     ),
 )
+QUEUE_EVENTS = Topic("queue.events", ("scheduler",), (job.QueuePositionChanged,), retention_days=7)
 NODE_EVENTS = Topic(
     "node.events",
     ("provisioner",),
@@ -282,6 +283,7 @@ TOPICS: tuple[Topic, ...] = (
     PARKED_COMMANDS,
     DATASET_EVENTS,
     JOB_EVENTS,
+    QUEUE_EVENTS,
     NODE_EVENTS,
     AGENT_DIRECTIVES,
     AGENT_REPORTS,
@@ -301,6 +303,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
     "gateway": (
         DATASET_EVENTS,
         JOB_EVENTS,
+        QUEUE_EVENTS,
         NODE_EVENTS,
         TRAINING_EVENTS,
         CHECKPOINT_EVENTS,

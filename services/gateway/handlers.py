@@ -8,7 +8,7 @@ from typing import Any
 from schemas import access, checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.topics import ACCESS_EVENTS, LISTENS, TENANT_COMMAND_TYPES
-from services.gateway import copies, gate, measurements, readmodels, results, store, submission
+from services.gateway import copies, gate, measurements, places, readmodels, results, store, submission
 from services.gateway.decide import operators_only
 from services.gateway.quotas import Quotas
 from services.gateway.requests import NOT_AVAILABLE
@@ -220,6 +220,7 @@ async def _scheduled(event: job.JobScheduled, unit: Unit) -> None:
         phase="provisioning",
         attempt=event.attempt,
         waiting_for="",
+        place=None,
         spec=event.spec.model_dump(mode="json"),
     )
     await unit.release(readmodels.attempt_name(event.job_id, event.attempt))
@@ -409,7 +410,7 @@ async def _pool(event: node.PoolCapacityChanged, unit: Unit) -> None:
     await unit.conn.execute(readmodels.SAVE_POOL, event.pool, event.model_dump(mode="json"))
 
 
-NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed)
+NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed, job.QueuePositionChanged)
 """Facts about a job that are no part of its timeline: there are too many of them."""
 
 ANSWERS = {message.type: message for message in (dataset.DatasetReady, dataset.DatasetRejected)}
@@ -437,10 +438,11 @@ PROJECTIONS: dict[type[Message], Projection] = {
     dataset.DatasetDeleted: _dataset_deleted,
     job.JobSubmitted: _submitted,
     job.JobQueued: _queued,
+    job.QueuePositionChanged: places.changed,
     job.JobScheduled: _scheduled,
     job.JobRunning: _phase("running"),
     job.JobStopping: _phase("checkpointing"),
-    job.JobPaused: _phase("paused"),
+    job.JobPaused: places.paused,
     job.JobRequeued: _requeued,
     job.JobEvaluating: _evaluating,
     job.JobSucceeded: _succeeded,

@@ -18,9 +18,8 @@ JOB_COLUMNS = """
     job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
     (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
-        AS trained_tokens, waiting_for, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings, error,
-    estimated_memory, preparation,
-    certificate, cost, uncharged_cost, created_at, finished_at,
+        AS trained_tokens, waiting_for, place, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
+    error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
                                'progress', progress)

@@ -135,11 +135,23 @@ def _why_no_verdict(row: Row, ending: Ending) -> str:
     return "the gate is running" if ending.verdict == "running" else "the gate runs after training"
 
 
+def _queue(place: Shape) -> Shape:
+    estimate = place["estimated_start"]
+    return {
+        "position": place["position"],
+        "reason": place["reason"],
+        "estimated_start": unix(datetime.fromisoformat(estimate)) if estimate else None,
+        "as_of": unix(datetime.fromisoformat(place["as_of"])),
+    }
+
+
 def _job_extensions(row: Row, recipe: Shape) -> Shape:
+    place = row["place"] if row["phase"] == "queued" else None
     return {
         "phase": row["phase"],
         "attempt": row["attempt"],
-        "waiting_for": row["waiting_for"],
+        "waiting_for": place["waiting_for"] if place else row["waiting_for"],
+        "queue": place and _queue(place),
         "warnings": row["warnings"],
         "num_steps": row["num_steps"],
         "last_step": row["last_step"],

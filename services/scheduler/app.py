@@ -14,7 +14,12 @@ KEEP_IGNORED = timedelta(days=60)
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("scheduler", settings)
-    handlers.register(service, Policy(start_within=settings.start_within), look_every=settings.look_every)
+    handlers.register(
+        service,
+        Policy(start_within=settings.start_within),
+        look_every=settings.look_every,
+        announce_every=settings.announce_every,
+    )
     service.prune(store.PRUNE_IGNORED, older_than=KEEP_IGNORED)
     return service
 

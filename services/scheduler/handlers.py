@@ -1,6 +1,6 @@
 """One handler per message: load, decide, save, emit; in the same transaction whoever is next gets free nodes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -8,11 +8,11 @@ from typing import Any
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentFailed, DeploymentReady
-from schemas.job import CancelJob, PauseJob, ResumeJob, RetryJob, SubmitJob
+from schemas.job import CancelJob, PauseJob, QueuePositionChanged, ResumeJob, RetryJob, SubmitJob
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from services.scheduler import store
-from services.scheduler.decide import admission, attempt, commands, dataset, facts, queue
+from services.scheduler.decide import admission, attempt, commands, dataset, facts, places, queue
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.model import Base, Job, JobState
 from shared.log import get_logger
@@ -22,6 +22,8 @@ from shared.service import Service
 log = get_logger(__name__)
 
 Handler = Callable[[Any, Unit], Awaitable[None]]
+Announced = Mapping[str, QueuePositionChanged]
+"""By job: what was last told of where it stands."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,19 @@ class Handlers:
                 grants.add(follower)
         return True
 
+    async def announce_positions(self, unit: Unit, announced: Announced) -> Announced:
+        """Tell of those who wait where they stand, where that changed; what is announced of them then."""
+        if not await store.is_anyone_queued(unit.conn):
+            return {}
+        waiting = await store.everyone_queued(unit.conn)
+        ledger = await store.get_ledger(unit.conn)
+        run_time = await store.typical_run_time(unit.conn, now=unit.now)
+        latest = places.places(waiting, ledger, now=unit.now, run_time=run_time)
+        changes = places.changes(latest, announced, now=unit.now)
+        await unit.emit(*changes)
+        before = {each.job_id: announced[each.job_id] for each in waiting if each.job_id in announced}
+        return before | {change.job_id: change for change in changes}
+
     async def _begin(self, unit: Unit, grant: queue.Grant) -> None:
         if job := await store.find_queued_job(unit.conn, grant.candidate.job_id):
             await self._apply(unit, attempt.begin(job, grant.placement, self._view(unit)))
@@ -167,7 +182,13 @@ class Handlers:
         return View(unit.now, self.policy, await store.get_ledger(unit.conn), duplicate)
 
 
-def register(service: Service, policy: Policy, *, look_every: timedelta) -> None:
+def register(
+    service: Service,
+    policy: Policy,
+    *,
+    look_every: timedelta,
+    announce_every: timedelta,
+) -> None:
     handlers = Handlers(policy)
     service.on(SubmitJob, handlers.submit)
     service.on(RetryJob, handlers.retry)
@@ -197,3 +218,19 @@ def register(service: Service, policy: Policy, *, look_every: timedelta) -> None
                 is_full = await handlers.start_waiting(unit)
 
     service.every(look_every, look_at_queue, singleton=True)
+
+    announced: Announced = {}
+
+    async def forget_announced() -> None:
+        """Another process may have led in between."""
+        nonlocal announced
+        announced = {}
+
+    async def announce_positions() -> None:
+        nonlocal announced
+        async with service.unit() as unit:
+            latest = await handlers.announce_positions(unit, announced)
+        announced = latest
+
+    service.on_lead(forget_announced)
+    service.every(announce_every, announce_positions, singleton=True)

@@ -215,6 +215,8 @@ class Attempt:
     resume: BundleRef | None
     scheduled_at: datetime
     start_deadline: datetime
+    ends_by: datetime | None = None
+    """When it has given its nodes back at the latest; None: its job states no longest run time."""
     facts: Facts = Facts()
     stop: Stop | None = None
 

@@ -14,3 +14,5 @@ class Settings(ServiceSettings):
     """How long an attempt may take until its whole gang is there."""
     look_every: timedelta = timedelta(seconds=1)
     """How often the queue is looked at without news, for back-offs that end."""
+    announce_every: timedelta = timedelta(seconds=30)
+    """How often those who wait are told where they stand, where that changed."""

@@ -1,8 +1,8 @@
 """The scheduler's SQL: one function per question. Only this file knows column names."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from asyncpg import Record
 from pydantic import TypeAdapter
@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from schemas.base import BundleRef, DeviceKind, FailureClass, PriceClass
 from schemas.capabilities import BaseCapabilities
 from schemas.envelope import Envelope
-from schemas.specification import JobSpec, Tier
-from services.scheduler.decide.queue import Candidate, Ledger, Pool
+from schemas.specification import JobSpec, Resources, Tier
+from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool, longest_hold
 from services.scheduler.model import (
     Attempt,
     Base,
@@ -49,8 +49,8 @@ FIND_JOB = """
 LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
 
 FIND_ATTEMPT = """
-    SELECT number, pool, price_class, nodes, devices_per_node, device, resume, scheduled_at, start_deadline, facts,
-           stop
+    SELECT number, pool, price_class, nodes, devices_per_node, device, resume, scheduled_at, start_deadline, ends_by,
+           facts, stop
       FROM attempt WHERE job_id = $1 AND number = $2"""
 
 ADD_JOB = """
@@ -66,8 +66,8 @@ SAVE_JOB = """
 
 SAVE_ATTEMPT = """
     INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, resume, scheduled_at,
-                         start_deadline, facts, stop, tenant, device)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                         start_deadline, facts, stop, tenant, device, ends_by)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
 
 FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
@@ -102,8 +102,7 @@ LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
 POOLS = """
     SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
       FROM pool"""
-NODES_HELD = """
-    SELECT pool, tenant, sum(nodes) AS nodes FROM attempt WHERE freed_at IS NULL GROUP BY pool, tenant"""
+NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at, ends_by FROM attempt WHERE freed_at IS NULL"
 SAVE_POOL = """
     INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device,
                       device_memory_bytes)
@@ -119,19 +118,32 @@ IS_DUE = "(not_before IS NULL OR not_before <= $1)"
 
 # From kind to kind by the index: a queue of any length costs as much as it has kinds. Those that were turned away
 # differ in more than age, though they are one kind.
-CANDIDATES = f"""
-    WITH RECURSIVE waiting AS (
-        (SELECT kind, turned_away <> '{{}}' AS differ FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
+KINDS_WAITING = """
+    RECURSIVE waiting AS (
+        (SELECT kind, turned_away <> '{}' AS differ FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
         UNION ALL
         SELECT following.kind, following.differ FROM waiting CROSS JOIN LATERAL (
-            SELECT kind, turned_away <> '{{}}' AS differ FROM job
-             WHERE state = 'queued' AND kind > waiting.kind ORDER BY kind LIMIT 1) AS following)
+            SELECT kind, turned_away <> '{}' AS differ FROM job
+             WHERE state = 'queued' AND kind > waiting.kind ORDER BY kind LIMIT 1) AS following)"""
+CANDIDATES = f"""
+    WITH {KINDS_WAITING}
     SELECT oldest.* FROM waiting CROSS JOIN LATERAL (
         SELECT {WAITING} AND job.kind = waiting.kind AND {IS_DUE}
          ORDER BY queued_at, id LIMIT CASE WHEN waiting.differ THEN $2::bigint ELSE 1 END) AS oldest"""
 FIND_FOLLOWER = f"""
     SELECT {WAITING} AND {IS_DUE} AND kind = (SELECT kind FROM job WHERE id = $2) AND (queued_at, id) > ($3, $2)
      ORDER BY queued_at, id LIMIT 1"""
+# Those of one kind want the same, but for run times within a factor of two: what they want is read once.
+WISHES = f"""
+    WITH {KINDS_WAITING}
+    SELECT waiting.kind, oldest.* FROM waiting CROSS JOIN LATERAL (
+        SELECT {WAITING} AND job.kind = waiting.kind ORDER BY queued_at, id LIMIT 1) AS oldest"""
+EVERYONE_QUEUED = "SELECT id, kind, queued_at, not_before, turned_away FROM job WHERE state = 'queued'"
+# What ended within a day, and of that the last, says how long jobs run now.
+RUN_TIME = """
+    SELECT avg(freed_at - scheduled_at) FROM (
+        SELECT freed_at, scheduled_at FROM attempt WHERE freed_at > $1::timestamptz - interval '1 day'
+         ORDER BY freed_at DESC LIMIT 100) AS ended"""
 IS_ANYONE_QUEUED = "SELECT EXISTS (SELECT FROM job WHERE state = 'queued')"
 
 FIND_DEPLOYMENT = """
@@ -222,6 +234,7 @@ async def _save_attempt(conn: Connection, job: Job, run: Attempt) -> None:
         STOP.dump_python(run.stop, mode="json"),
         job.tenant,
         run.placement.device,
+        run.ends_by,
     )
 
 
@@ -296,13 +309,13 @@ async def lock_ledger(conn: Connection) -> None:
 
 
 async def get_ledger(conn: Connection) -> Ledger:
-    booked, devices_held = Counter[str](), Counter[str]()
+    bookings, devices_held = defaultdict[str, list[Booking]](list), Counter[str]()
     rows = {row["name"]: row for row in await conn.fetch(POOLS)}
     for held in await conn.fetch(NODES_HELD):
-        booked[held["pool"]] += held["nodes"]
+        bookings[held["pool"]].append(Booking(held["nodes"], held["scheduled_at"], held["ends_by"]))
         if pool := rows.get(held["pool"]):
             devices_held[held["tenant"]] += held["nodes"] * pool["devices_per_node"]
-    return Ledger(tuple(_pool(row, booked[name]) for name, row in rows.items()), devices_held)
+    return Ledger(tuple(_pool(row, bookings[name]) for name, row in rows.items()), devices_held)
 
 
 async def save_pool(conn: Connection, pool: Pool) -> None:
@@ -326,6 +339,19 @@ async def is_anyone_queued(conn: Connection) -> bool:
 async def candidates(conn: Connection, *, now: datetime, at_most: int) -> list[Candidate]:
     """The oldest job of each kind that does not back off, and up to `at_most` of a kind that was turned away."""
     return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, at_most)]
+
+
+async def everyone_queued(conn: Connection) -> list[Candidate]:
+    """But those whose kind came up between two statements."""
+    wishes = {row["kind"]: _candidate(row) for row in await conn.fetch(WISHES)}
+    rows = await conn.fetch(EVERYONE_QUEUED)
+    return [_alike(wishes[row["kind"]], row) for row in rows if row["kind"] in wishes]
+
+
+async def typical_run_time(conn: Connection, *, now: datetime) -> timedelta | None:
+    """How long an attempt holds its nodes, of late; None where none has ended lately."""
+    average: timedelta | None = await conn.fetchval(RUN_TIME, now)
+    return average
 
 
 async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime) -> Candidate | None:
@@ -402,12 +428,13 @@ def _attempt(row: Record) -> Attempt:
         resume=BUNDLE.validate_python(row["resume"]),
         scheduled_at=row["scheduled_at"],
         start_deadline=row["start_deadline"],
+        ends_by=row["ends_by"],
         facts=FACTS.validate_python(row["facts"]),
         stop=STOP.validate_python(row["stop"]),
     )
 
 
-def _pool(row: Record, booked: int) -> Pool:
+def _pool(row: Record, bookings: Sequence[Booking]) -> Pool:
     return Pool(
         name=row["name"],
         price_class=PriceClass(row["price_class"]),
@@ -417,7 +444,8 @@ def _pool(row: Record, booked: int) -> Pool:
         changed_at=row["changed_at"],
         device=_device(row),
         device_memory_bytes=row["device_memory_bytes"],
-        booked=booked,
+        booked=sum(booking.nodes for booking in bookings),
+        bookings=tuple(bookings),
     )
 
 
@@ -426,16 +454,33 @@ def _device(row: Record) -> DeviceKind | None:
 
 
 def _candidate(row: Record) -> Candidate:
-    wanted = row["resources"]
+    wanted = Resources.model_construct(**row["resources"])
     return Candidate(
         job_id=row["id"],
         tenant=row["tenant"],
         tier=Tier(row["tier"]),
         queued_at=row["queued_at"],
-        nodes=wanted["nodes"],
-        devices_per_node=wanted["devices_per_node"],
-        price_class=wanted["price_class"],
-        pool=wanted["pool"],
+        nodes=wanted.nodes,
+        devices_per_node=wanted.devices_per_node,
+        price_class=wanted.price_class,
+        pool=wanted.pool,
         not_before=row["not_before"],
         turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
+        longest=longest_hold(wanted),
+    )
+
+
+def _alike(other: Candidate, row: Record) -> Candidate:
+    return Candidate(
+        job_id=row["id"],
+        tenant=other.tenant,
+        tier=other.tier,
+        queued_at=row["queued_at"],
+        nodes=other.nodes,
+        devices_per_node=other.devices_per_node,
+        price_class=other.price_class,
+        pool=other.pool,
+        not_before=row["not_before"],
+        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]) if row["turned_away"] else {},
+        longest=other.longest,
     )

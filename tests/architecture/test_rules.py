@@ -49,6 +49,7 @@ OWN_ROOMS = {
         "memory",
         "middleware",
         "obstacles",
+        "places",
         "quotas",
         "rates",
         "readmodels",

@@ -4,10 +4,10 @@ import pytest
 
 from schemas.base import Delayed
 from schemas.evaluation import Check, EvalFailed, EvalPassed, EvalProgressed, EvalStarted, StageResult
-from schemas.job import JobSubmitted, JobSucceeded
+from schemas.job import JobPaused, JobQueued, JobSubmitted, JobSucceeded, QueuePositionChanged, WaitReason
 from services.gateway.decide import GateStatus
 from shared.clock import utc_now
-from tests.builders import a_file_ref, a_sha
+from tests.builders import NOON, a_dataset_ref, a_file_ref, a_sha
 from tests.integration.evaluator_world import a_job
 from tests.integration.gateway_world import World, mark, until, world
 
@@ -124,6 +124,56 @@ class TestWhatAJobWaitsFor:
                 await until(lambda: waits_for(""), "that it was validated")
         await world.voices.say("evaluator", evaluated.started, evaluated.progressed(30))
         await until(lambda: waits_for(""), "that it went on")
+
+
+class TestAQueuedJob:
+    async def test_shows_where_it_stands_until_it_has_nodes(self, world: World):
+        of_job = {"job_id": f"ftjob-{mark()}", "tenant": "demo"}
+        submitted = JobSubmitted(
+            **of_job, dataset_id=f"ds-{of_job['job_id']}", spec=world.spec(), submitted_at=utc_now()
+        )
+        queued = JobQueued(
+            **of_job,
+            dataset=a_dataset_ref(),
+            config_hash=a_sha("config"),
+            num_steps=40,
+            waiting_for="as it was queued",
+        )
+        moved = QueuePositionChanged(
+            **of_job,
+            position=3,
+            reason=WaitReason.NO_NODES,
+            waiting_for="0 of 1 nodes free",
+            estimated_start=NOON,
+        )
+
+        async def shown() -> dict:
+            return (await world.ask("GET", f"/fine_tuning/jobs/{of_job['job_id']}")).json()["retune"]
+
+        async def is_consumed(topic: str, sequence: int) -> None:
+            await until(
+                lambda: world.is_consumed(topic, of_job["job_id"], sequence), f"{sequence} of {topic}"
+            )
+
+        await world.voices.say("scheduler", moved)
+        await is_consumed("queue.events", 1)
+        await world.voices.say("scheduler", submitted, queued)
+        await is_consumed("job.events", 2)
+        job = await shown()
+        assert job["waiting_for"] == "0 of 1 nodes free"
+        assert job["queue"].pop("as_of") > 0
+        assert job["queue"] == {
+            "position": 3,
+            "reason": "no_nodes",
+            "estimated_start": int(NOON.timestamp()),
+        }
+        events = (await world.ask("GET", f"/fine_tuning/jobs/{of_job['job_id']}/events?limit=100")).json()
+        assert "QueuePositionChanged" not in [each["data"]["type"] for each in events["data"]]
+        await world.voices.say("scheduler", JobPaused(**of_job, attempt=0, reason="user", resume=None))
+        await world.voices.say("scheduler", queued)
+        await is_consumed("job.events", 4)
+        job = await shown()
+        assert (job["waiting_for"], job["queue"]) == ("as it was queued", None)
 
 
 class TestABlockedJob:

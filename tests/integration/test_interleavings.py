@@ -78,6 +78,9 @@ class Wiring:
     def every(self, period: timedelta, function: Any, *, singleton: bool = False) -> None:
         """No loop runs here."""
 
+    def on_lead(self, function: Any) -> None:
+        """Nobody leads here."""
+
 
 class Race:
     """Two processes of one service."""
@@ -142,7 +145,11 @@ async def scheduler(stack: Stack) -> AsyncIterator[Race]:
     database = Database(dsn, application="interleavings")
     await database.open()
     yield Race(
-        "scheduler", database, lambda wiring: register_scheduler(wiring, Policy(), look_every=timedelta(1))
+        "scheduler",
+        database,
+        lambda wiring: register_scheduler(
+            wiring, Policy(), look_every=timedelta(1), announce_every=timedelta(1)
+        ),
     )
     await database.close()
 

@@ -25,7 +25,7 @@ SUBMITTED = ("JobSubmitted", "JobQueued", "JobScheduled")
 
 @pytest.fixture(scope="module")
 async def scheduler(stack: Stack) -> AsyncIterator[Stack]:
-    await stack.start("scheduler")
+    await stack.start("scheduler", env={"SCHEDULER_ANNOUNCE_EVERY": "PT0.5S"})
     await stack.wait_healthy("scheduler")
     yield stack
     await stack.stop("scheduler")
@@ -211,6 +211,22 @@ async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Conn
     await play.heard.until(jobs[0], *SUBMITTED, "JobRequeued", "JobScheduled")
     assert [play.heard.types(job) for job in jobs[2:]] == [["JobSubmitted", "JobQueued"]] * 2
     assert await db.fetchval(held, play.pool) == 2
+
+
+async def test_who_waits_is_told_where_it_stands(play: Play, stack: Stack):
+    async with ear(stack, "queue.events") as places:
+        await play.scheduled()
+        first, second = f"{play.job}-1", f"{play.job}-2"
+        for job_id in (first, second):
+            await play.voice.say("gateway", play.submission(job_id=job_id))
+            await play.heard.until(job_id, "JobSubmitted", "JobQueued")
+            await places.until(job_id, "QueuePositionChanged")
+        place = places.last(first).position
+        assert places.last(second).position == place + 1
+        assert "0 of 1 nodes free" in places.last(second).waiting_for
+        await play.voice.say("gateway", CancelJob(job_id=first, tenant=TENANT))
+        moved = await places.until(second, "QueuePositionChanged", "QueuePositionChanged")
+        assert moved.position == place
 
 
 async def test_a_second_job_of_the_same_configuration_names_the_first(play: Play):

@@ -17,7 +17,7 @@ from services.scheduler import store
 from services.scheduler.app import KEEP_IGNORED
 from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
-from services.scheduler.decide.queue import Candidate, Grant, Ledger, Round
+from services.scheduler.decide.queue import Booking, Candidate, Grant, Ledger, Round
 from services.scheduler.handlers import Handlers
 from services.scheduler.model import TERMINAL, Base, Dataset, DatasetState, Deployment, Job, JobState
 from shared.clock import utc_now
@@ -196,11 +196,15 @@ async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database,
 async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, mark: str):
     tenant = f"tenant-{mark}"
     run = an_attempt(stop=a_stop(StopReason.CANCEL))
-    run = replace(run, placement=replace(run.placement, pool=f"pool-{mark}", nodes=3))
+    placement = replace(run.placement, pool=f"pool-{mark}", nodes=3)
+    run = replace(run, placement=placement, ends_by=NOON + timedelta(hours=9))
     await add(database, a_job_of(mark, JobState.STOPPING, run=run, tenant=tenant))
     async with database.transaction() as conn:
         await store.save_pool(conn, a_pool(f"pool-{mark}", nodes=4, devices_per_node=8))
-        assert (await store.get_ledger(conn)).devices_held[tenant] == 24
+        ledger = await store.get_ledger(conn)
+        assert ledger.devices_held[tenant] == 24
+        [pool] = [pool for pool in ledger.pools if pool.name == placement.pool]
+        assert (pool.booked, pool.bookings) == (3, (Booking(3, run.scheduled_at, run.ends_by),))
         await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON)
         await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON + timedelta(hours=1))
         ledger = await store.get_ledger(conn)
@@ -224,14 +228,33 @@ async def test_a_duplicate_is_an_earlier_job_of_the_tenant_that_came_to_somethin
 
 
 async def test_the_queue_is_read_as_its_jobs_say(database: Database, mark: str):
-    resources = Resources(nodes=2, devices_per_node=4, price_class=PriceClass.SPOT, pool=f"pool-{mark}")
+    resources = Resources(
+        nodes=2, devices_per_node=4, price_class=PriceClass.SPOT, pool=f"pool-{mark}", max_run_seconds=3_600
+    )
     job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, turned_away={"a": NOON})
     await add(database, job)
     async with database.transaction() as conn:
         waiting = await store.candidates(conn, now=NOON, at_most=MANY)
         backing_off = await store.candidates(conn, now=NOON - timedelta(seconds=1), at_most=MANY)
+        everyone = await store.everyone_queued(conn)
+    assert [each for each in everyone if each.job_id == job.id] == [
+        Candidate.of(job, queued_at=job.queued_at)
+    ]
     assert [each for each in waiting if each.job_id == job.id] == [Candidate.of(job, queued_at=job.queued_at)]
     assert job.id not in {each.job_id for each in backing_off}
+
+
+async def test_run_times_within_a_factor_of_two_are_one_kind(database: Database, mark: str):
+    seconds = {"hour": 3_600, "less": 3_599, "minute": 60, "none": None}
+    for name, longest in seconds.items():
+        spec = a_job_spec(resources=Resources(pool=f"pool-{mark}", max_run_seconds=longest))
+        await add(database, a_job_of(f"{mark}-{name}", spec=spec))
+    query = "SELECT id, kind FROM job WHERE id LIKE $1"
+    kinds = {
+        row["id"].rpartition("-")[2]: row["kind"] for row in await database.fetch(query, f"ftjob-{mark}-%")
+    }
+    assert kinds["hour"] == kinds["less"]
+    assert len({kinds["hour"], kinds["minute"], kinds["none"]}) == 3
 
 
 async def test_the_oldest_of_each_kind_decide_like_the_whole_queue(database: Database, mark: str):

@@ -135,7 +135,12 @@ def enter(world: "World") -> None:
 
 
 def wire_scheduler(kernel: "Kernel") -> None:
-    services.scheduler.handlers.register(kernel, Policy(), look_every=timedelta(seconds=5))  # type: ignore[arg-type]
+    services.scheduler.handlers.register(
+        kernel,  # type: ignore[arg-type]
+        Policy(),
+        look_every=timedelta(seconds=5),
+        announce_every=MINUTE,
+    )
 
 
 def wire_provisioner(kernel: "Kernel") -> None:

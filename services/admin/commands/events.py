@@ -7,7 +7,7 @@ import typer
 
 from schemas.dataset import DatasetFact, DatasetReady
 from schemas.evaluation import EvalProgressed
-from schemas.job import JobSubmitted
+from schemas.job import JobSubmitted, QueuePositionChanged
 from schemas.topics import TOPICS
 from schemas.training import TrainingPrepared
 from services.admin.commands.context import connection
@@ -69,7 +69,8 @@ def _is_about(message: Any, job_id: str, datasets: set[str]) -> bool:
     """Facts of the job, and those of the dataset that it names."""
     if isinstance(message, DatasetFact):
         return message.dataset_id in datasets
-    return getattr(message, "job_id", None) == job_id and not isinstance(message, EvalProgressed)
+    is_progress = isinstance(message, EvalProgressed | QueuePositionChanged)
+    return getattr(message, "job_id", None) == job_id and not is_progress
 
 
 def _known(topics: list[str] | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.base_models import described, from_model
 from services.admin.commands.context import api
-from services.admin.commands.watch import TERMINAL, doing, ending, is_over, line, mark, state_of
+from services.admin.commands.watch import TERMINAL, doing, ending, is_over, line, mark, place, state_of
 from services.admin.output import legible, note, show, show_table, stderr, write
 
 app = typer.Typer(help="Fine-tuning jobs.", no_args_is_help=True)
@@ -66,7 +66,7 @@ def list_jobs() -> None:
     rows = [
         (
             j["id"],
-            j["retune"]["phase"],
+            _phase_and_place(j),
             j["retune"]["gate"]["status"],
             j["model"],
             j["fine_tuned_model"],
@@ -75,6 +75,10 @@ def list_jobs() -> None:
         for j in jobs
     ]
     show_table(jobs, ("id", "phase", "gate", "base model", "fine-tuned model", "cost USD"), rows)
+
+
+def _phase_and_place(job: dict[str, Any]) -> str:
+    return ", ".join(filter(None, (str(job["retune"]["phase"]), place(job))))
 
 
 @app.command("show")

@@ -1,5 +1,6 @@
 """What people read of a job while it goes on, and at its end. Pure: from the job's resource to sentences."""
 
+import time
 from typing import Any
 
 Job = dict[str, Any]
@@ -27,11 +28,21 @@ def doing(job: Job) -> str:
     """What the job waits for or how far it is; empty where neither is known."""
     ours = job["retune"]
     if ours["waiting_for"]:
-        return str(ours["waiting_for"])
+        return ", ".join(filter(None, (place(job), str(ours["waiting_for"]))))
     progress = ours["progress"]
     if not progress:
         return ""
     return f"step {_counted(progress)}" if progress["stage"] == "training" else how_far(progress)
+
+
+def place(job: Job) -> str:
+    """Of a queued job, as far as it is known: `place 3 in the queue, start expected at 14:05`."""
+    queue = job["retune"]["queue"]
+    if not queue or queue["position"] is None:
+        return ""
+    start = queue["estimated_start"]
+    expected = start and time.strftime("start expected at %H:%M", time.localtime(start))
+    return ", ".join(filter(None, (f"place {queue['position']} in the queue", expected)))
 
 
 def how_far(progress: dict[str, Any]) -> str:
@@ -54,7 +65,7 @@ def mark(job: Job) -> tuple[object, ...]:
     progress = ours["progress"] or {}
     tenth = progress["done"] * LINES_OF_A_STAGE // progress["total"] if progress.get("total") else 0
     where = tuple(progress.get(name) for name in ("stage", "part", "side"))
-    return state_of(job), ours["waiting_for"], where, tenth
+    return state_of(job), place(job), ours["waiting_for"], where, tenth
 
 
 def ending(job: Job) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from schemas.topics import LISTENS, TOPICS, Topic
+from schemas.topics import LISTENS, QUEUE_EVENTS, TOPICS, Topic
 from services.admin.connection import Connection, postgres
 from services.admin.rebuild.difference import Difference, compare
 from services.admin.rebuild.live import Live, read_live, read_tables, read_timers
@@ -119,9 +119,11 @@ async def _heard(login: Login, service: Service) -> list[Delivery]:
 
 
 async def _own_events(login: Login, name: str, live: Live) -> Own:
-    """What it had emitted at that moment, each once."""
+    """What it had emitted at that moment, each once; but what follows from no state that is kept."""
     mine = tuple(
-        topic for topic in TOPICS if topic.writers == (name,) and not topic.name.startswith("parked.")
+        topic
+        for topic in TOPICS
+        if topic.writers == (name,) and not topic.name.startswith("parked.") and topic is not QUEUE_EVENTS
     )
     found = [*(await _read(login, mine)), *_unsent(live)]
     return {

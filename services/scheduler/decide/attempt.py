@@ -1,10 +1,13 @@
 """Rows of the table about an attempt under way: what follows from its facts in provisioning and running."""
 
+from datetime import timedelta
+
 from schemas.base import FailureClass
 from schemas.job import JobEvaluating, JobRunning, JobScheduled, StopReason
 from services.scheduler.decide.admission import job_queued
-from services.scheduler.decide.decision import Decision, StartOverdue, Timer, View
+from services.scheduler.decide.decision import Decision, RunOverdue, StartOverdue, Timer, View
 from services.scheduler.decide.ending import artefact_fields, requeue_or_fail
+from services.scheduler.decide.queue import longest_hold
 from services.scheduler.decide.stop import ask_to_stop, settle_by, settle_timer
 from services.scheduler.model import Attempt, Evaluation, Job, JobState, Placement, Stop
 
@@ -14,12 +17,14 @@ NO_CAPACITY = "no_capacity"
 def begin(job: Job, placement: Placement, view: View) -> Decision:
     """queued -> provisioning: the only place where the attempt number rises."""
     assert job.plan is not None, f"job {job.id} is scheduled without a plan"
+    longest = longest_hold(job.spec.resources)
     run = Attempt(
         number=job.attempt + 1,
         placement=placement,
         resume=job.resume,
         scheduled_at=view.now,
         start_deadline=view.now + view.policy.start_within,
+        ends_by=None if longest is None else view.now + longest,
     )
     begun = job.to(
         JobState.PROVISIONING,
@@ -47,7 +52,15 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         device=placement.device,
     )
     overdue = StartOverdue(job_id=job.id, attempt=run.number)
-    return Decision(begun, (fact,), (Timer(overdue, run.start_deadline + view.policy.start_slack),))
+    timers = (Timer(overdue, run.start_deadline + view.policy.start_slack), *_run_timer(begun, view))
+    return Decision(begun, (fact,), timers)
+
+
+def _run_timer(job: Job, view: View) -> tuple[Timer, ...]:
+    longest = job.spec.resources.max_run_seconds
+    if longest is None:
+        return ()
+    return (Timer(RunOverdue(job_id=job.id, attempt=job.attempt), view.now + timedelta(seconds=longest)),)
 
 
 def not_provisioned(job: Job, view: View) -> Decision | None:
@@ -129,6 +142,15 @@ def completed(job: Job, view: View) -> Decision | None:
         return None
     fact = JobEvaluating(**artefact_fields(job, ending.bundle))
     return Decision(job.to(JobState.EVALUATING), (fact,))
+
+
+def overrun_stop(job: Job, view: View) -> Stop:
+    """With the time to save a bundle."""
+    message = (
+        f"the attempt ran longer than resources.max_run_seconds, {job.spec.resources.max_run_seconds:g} s"
+    )
+    deadline = view.now + timedelta(seconds=job.grace_seconds)
+    return Stop(StopReason.FAILURE, view.now, deadline, message, failure_class=FailureClass.USER)
 
 
 def infra_stop(message: str, view: View) -> Stop:

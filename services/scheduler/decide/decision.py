@@ -51,6 +51,12 @@ class StartOverdue(JobTimer):
     attempt: int
 
 
+class RunOverdue(JobTimer):
+    """The attempt has had its nodes for as long as its job stated at most."""
+
+    attempt: int
+
+
 class StopOverdue(JobTimer):
     """Whatever is missing about the stopped attempt is not waited for any longer."""
 

@@ -26,11 +26,12 @@ from schemas.training import (
     TrainingStarted,
     TrainingStopped,
 )
-from services.scheduler.decide.attempt import infra_stop
+from services.scheduler.decide.attempt import infra_stop, overrun_stop
 from services.scheduler.decide.decision import (
     Decision,
     DeploymentOverdue,
     JobTimer,
+    RunOverdue,
     StartOverdue,
     StopOverdue,
     View,
@@ -199,6 +200,13 @@ def on_start_overdue(job: Job, timer: StartOverdue, view: View) -> Decision:
     return follow(ask_to_stop(job, infra_stop(message, view), view), view)
 
 
+def on_run_overdue(job: Job, timer: RunOverdue, view: View) -> Decision:
+    """provisioning, running -> stopping(failure user)."""
+    if job.state not in (JobState.PROVISIONING, JobState.RUNNING) or timer.attempt != job.attempt:
+        return Decision(job)
+    return follow(ask_to_stop(job, overrun_stop(job, view), view), view)
+
+
 def on_overdue(job: Job, timer: StopOverdue | DeploymentOverdue, view: View) -> Decision:
     """Enough was waited for: the rows look at the time themselves."""
     return follow(Decision(job), view)
@@ -256,6 +264,7 @@ ABOUT_JOB: Mapping[type[Message], Callable[[Job, Any, View], Decision]] = {
 
 ABOUT_TIME: Mapping[type[JobTimer], Callable[[Job, Any, View], Decision]] = {
     StartOverdue: on_start_overdue,
+    RunOverdue: on_run_overdue,
     StopOverdue: on_overdue,
     DeploymentOverdue: on_overdue,
 }

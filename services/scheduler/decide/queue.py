@@ -3,8 +3,9 @@
 The tenant with the smallest share goes first: its devices / all devices / its tier's weight. Between equal shares,
 and so within a tenant, the job that waits longest; a premium job counts as ten minutes older than it is.
 
-A job that has waited for 20 minutes holds the first pool that is large enough for it against all that come after it
-in this order: what becomes free there is kept until its whole gang fits.
+A job that has waited for 20 minutes reserves nodes of the first pool that is large enough for it, from when enough
+are free at the latest. Those after it in this order start there only where they leave room: they end before by what
+they state, or take nodes that are spare then.
 """
 
 import heapq
@@ -16,13 +17,13 @@ from typing import Self
 
 from schemas.base import DeviceKind, PriceClass
 from schemas.node import PoolCapacityChanged
-from schemas.specification import Tier
+from schemas.specification import Resources, Tier
 from services.scheduler.model import Job, Placement
 
 WEIGHTS: Mapping[Tier, float] = {Tier.STANDARD: 1.0, Tier.PREMIUM: 2.0}
 HEAD_STARTS: Mapping[Tier, timedelta] = {Tier.STANDARD: timedelta(0), Tier.PREMIUM: timedelta(minutes=10)}
 """Between equal shares."""
-HOLDS_POOL_AFTER = timedelta(minutes=20)
+RESERVES_AFTER = timedelta(minutes=20)
 GRANTS_OF_A_ROUND = 20
 """In one transaction: whoever waits for the ledger meanwhile is held up no longer."""
 TURNED_AWAY_AT_LEAST = timedelta(seconds=1)
@@ -33,6 +34,43 @@ PREFERENCE: Mapping[str, tuple[PriceClass, ...]] = {
     PriceClass.ON_DEMAND: (PriceClass.ON_DEMAND,),
     "spot-first": (PriceClass.SPOT, PriceClass.ON_DEMAND),
 }
+
+
+@dataclass(frozen=True)
+class Booking:
+    """Nodes of an attempt that has not given them back."""
+
+    nodes: int
+    since: datetime
+    ends_by: datetime | None = None
+    """None: it may run for as long as it takes."""
+
+    @property
+    def longest(self) -> timedelta | None:
+        return None if self.ends_by is None else self.ends_by - self.since
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Of a pool, for the first job in the order that has waited long for nodes of it."""
+
+    nodes: int
+    start: datetime | None
+    """When so many are free at the latest; None where too many are booked without a limit."""
+    spare: int
+    """Nodes that are free then beyond these."""
+
+    def leaves_room(self, candidate: "Candidate", now: datetime) -> bool:
+        return candidate.nodes <= self.spare or self._is_over_before(candidate, now)
+
+    def with_booking(self, candidate: "Candidate", now: datetime) -> Self:
+        if self._is_over_before(candidate, now):
+            return self
+        return replace(self, spare=self.spare - candidate.nodes)
+
+    def _is_over_before(self, candidate: "Candidate", now: datetime) -> bool:
+        ends_by = candidate.ends_by(now)
+        return ends_by is not None and self.start is not None and ends_by <= self.start
 
 
 @dataclass(frozen=True)
@@ -48,12 +86,36 @@ class Pool:
     device_memory_bytes: int | None = None
     """Of each device."""
     booked: int = 0
-    """Nodes of attempts that have not given them back."""
+    """Nodes, in all."""
+    bookings: tuple[Booking, ...] = ()
+    reserved: Reservation | None = None
 
     @property
     def free(self) -> int:
         """A pool that shrank under its attempts has none, not less than none."""
         return max(0, self.nodes - self.booked)
+
+    def with_booking(self, candidate: "Candidate", now: datetime) -> Self:
+        booking = Booking(candidate.nodes, now, candidate.ends_by(now))
+        return replace(
+            self,
+            booked=self.booked + candidate.nodes,
+            bookings=(*self.bookings, booking),
+            reserved=self.reserved and self.reserved.with_booking(candidate, now),
+        )
+
+    def with_reservation(self, nodes: int, now: datetime) -> Self:
+        """The first one stays: whoever comes later in the order may start where it leaves room."""
+        return self if self.reserved else replace(self, reserved=self._reservation(nodes, now))
+
+    def _reservation(self, nodes: int, now: datetime) -> Reservation:
+        free, start = self.nodes - self.booked, now
+        limited = [(each.ends_by, each.nodes) for each in self.bookings if each.ends_by is not None]
+        for ends_by, released in sorted(limited):
+            if free >= nodes and ends_by > start:
+                break
+            free, start = free + released, max(start, ends_by)
+        return Reservation(nodes, start, free - nodes) if free >= nodes else Reservation(nodes, None, 0)
 
 
 @dataclass(frozen=True)
@@ -76,15 +138,15 @@ class Ledger:
     def share_of(self, tenant: str) -> float:
         return self.devices_held.get(tenant, 0) / self.devices if self.devices else 0.0
 
-    def with_booking(self, pool: Pool, candidate: "Candidate") -> Self:
+    def with_booking(self, pool: Pool, candidate: "Candidate", now: datetime) -> Self:
         held = self.devices_held.get(candidate.tenant, 0) + candidate.nodes * pool.devices_per_node
         return replace(
-            self._with_pool(replace(pool, booked=pool.booked + candidate.nodes)),
+            self._with_pool(pool.with_booking(candidate, now)),
             devices_held={**self.devices_held, candidate.tenant: held},
         )
 
-    def with_pool_held(self, pool: Pool) -> Self:
-        return self._with_pool(replace(pool, booked=max(pool.booked, pool.nodes)))
+    def with_reservation(self, pool: Pool, candidate: "Candidate", now: datetime) -> Self:
+        return self._with_pool(pool.with_reservation(candidate.nodes, now))
 
     def _with_pool(self, changed: Pool) -> Self:
         pools = tuple(changed if pool.name == changed.name else pool for pool in self.pools)
@@ -121,6 +183,11 @@ class Candidate:
     pool: str | None = None
     not_before: datetime | None = None
     turned_away: Mapping[str, datetime] = field(default_factory=dict)
+    longest: timedelta | None = None
+    """How long it holds its nodes at most; None: for as long as it takes."""
+
+    def ends_by(self, start: datetime) -> datetime | None:
+        return None if self.longest is None else start + self.longest
 
     @classmethod
     def of(cls, job: Job, *, queued_at: datetime) -> Self:
@@ -136,7 +203,15 @@ class Candidate:
             pool=wanted.pool,
             not_before=job.not_before,
             turned_away=job.turned_away,
+            longest=longest_hold(wanted),
         )
+
+
+def longest_hold(resources: Resources) -> timedelta | None:
+    """Its run time, and what it then gets to save a bundle."""
+    if resources.max_run_seconds is None:
+        return None
+    return timedelta(seconds=resources.max_run_seconds + resources.grace_seconds)
 
 
 @dataclass(frozen=True)
@@ -163,24 +238,20 @@ class Round:
             self.add(candidate)
 
     def add(self, candidate: Candidate) -> None:
-        if not _is_backing_off(candidate, self._now):
+        if not is_backing_off(candidate, self._now):
             heapq.heappush(self._waiting, (rank(candidate, self._ledger), candidate))
 
     def next(self) -> Grant | None:
-        ledger, passed, grant = self._ledger, list[Candidate](), None
-        while grant is None and ledger.free and self._waiting:
+        """Nodes only become fewer in a round, so that who cannot start is not looked at again."""
+        while self._ledger.free and self._waiting:
             candidate = self._pop_best()
-            suited = _suited_pools(candidate, ledger)
-            pool = next((pool for pool in suited if _takes(pool, candidate, self._now)), None)
+            suited = suited_pools(candidate, self._ledger)
+            pool = next((pool for pool in suited if can_start(candidate, pool, self._now)), None)
             if pool is not None:
-                grant = self._book(candidate, pool)
-            elif self._matters(candidate):
-                passed.append(candidate)
-                if self._holds(candidate):
-                    ledger = ledger.with_pool_held(suited[0])
-        for candidate in passed:
-            self.add(candidate)
-        return grant
+                return self._book(candidate, pool)
+            if suited and reserves_nodes(candidate, self._now):
+                self._ledger = self._ledger.with_reservation(suited[0], candidate, self._now)
+        return None
 
     def _pop_best(self) -> Candidate:
         """What a tenant got puts back the others that it has in the queue, and moves nobody forward."""
@@ -191,17 +262,12 @@ class Round:
             self.add(candidate)
 
     def _book(self, candidate: Candidate, pool: Pool) -> Grant:
-        self._ledger = self._ledger.with_booking(pool, candidate)
+        self._ledger = self._ledger.with_booking(pool, candidate, self._now)
         return Grant(candidate, _placement(candidate, pool))
 
-    def _matters(self, candidate: Candidate) -> bool:
-        """Whether it may still get nodes in this round, or keep others from nodes that are free."""
-        suited = _suited_pools(candidate, self._ledger)
-        keeps_others_out = self._holds(candidate) and bool(suited) and suited[0].free > 0
-        return keeps_others_out or any(_takes(pool, candidate, self._now) for pool in suited)
 
-    def _holds(self, candidate: Candidate) -> bool:
-        return self._now - candidate.queued_at >= HOLDS_POOL_AFTER
+def reserves_nodes(candidate: Candidate, now: datetime) -> bool:
+    return now - candidate.queued_at >= RESERVES_AFTER
 
 
 def rank(candidate: Candidate, ledger: Ledger) -> Rank:
@@ -212,9 +278,9 @@ def rank(candidate: Candidate, ledger: Ledger) -> Rank:
 def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     """One sentence for the person who asks."""
     wanted = f"{candidate.nodes} node(s) with {candidate.devices_per_node} device(s) each ({candidate.price_class})"
-    if candidate.not_before is not None and _is_backing_off(candidate, now):
+    if candidate.not_before is not None and is_backing_off(candidate, now):
         return f"backs off until {candidate.not_before:%H:%M:%S} UTC"
-    suited = _suited_pools(candidate, ledger)
+    suited = suited_pools(candidate, ledger)
     if not suited:
         return f"no pool can hold {wanted}; known: {_names(ledger.pools) or 'none'}"
     if all(_is_turned_away(candidate, pool, now) for pool in suited):
@@ -225,7 +291,7 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     return f"its turn for {wanted}"
 
 
-def _suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
+def suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
     """Pools that could hold the whole gang were they empty: the preferred class first, then the cheapest."""
     classes = PREFERENCE[candidate.price_class]
     suited = [
@@ -239,8 +305,9 @@ def _suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
     return sorted(suited, key=lambda pool: (classes.index(pool.price_class), pool.price_per_hour, pool.name))
 
 
-def _takes(pool: Pool, candidate: Candidate, now: datetime) -> bool:
-    return pool.free >= candidate.nodes and not _is_turned_away(candidate, pool, now)
+def can_start(candidate: Candidate, pool: Pool, now: datetime) -> bool:
+    has_room = pool.reserved is None or pool.reserved.leaves_room(candidate, now)
+    return has_room and pool.free >= candidate.nodes and not _is_turned_away(candidate, pool, now)
 
 
 def _is_turned_away(candidate: Candidate, pool: Pool, now: datetime) -> bool:
@@ -251,7 +318,7 @@ def _is_turned_away(candidate: Candidate, pool: Pool, now: datetime) -> bool:
     return now - at < (TURNED_AWAY_AT_LEAST if pool.changed_at > at else TURNED_AWAY_AT_MOST)
 
 
-def _is_backing_off(candidate: Candidate, now: datetime) -> bool:
+def is_backing_off(candidate: Candidate, now: datetime) -> bool:
     return candidate.not_before is not None and now < candidate.not_before
 
 

@@ -1,7 +1,7 @@
 """`services/scheduler/store.py` in memory."""
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from services.scheduler.decide.queue import Candidate, Ledger, Pool
@@ -146,6 +146,15 @@ async def candidates(conn: Tables, *, now: datetime, at_most: int) -> list[Candi
         if number[_kind(job)] <= (at_most if job.turned_away else 1):
             rows.append(Candidate.of(job, queued_at=job.queued_at))
     return rows
+
+
+async def everyone_queued(conn: Tables) -> list[Candidate]:
+    queued = [conn.get("job", job_id) for job_id in conn.rows("queued")]
+    return [Candidate.of(job, queued_at=job.queued_at) for job in queued]
+
+
+async def typical_run_time(conn: Tables, *, now: datetime) -> timedelta | None:
+    return None
 
 
 async def find_follower(conn: Tables, candidate: Candidate, *, now: datetime) -> Candidate | None:

@@ -13,7 +13,13 @@ JOB = {
     "model": "tiny",
     "fine_tuned_model": None,
     "error": {},
-    "retune": {"phase": "running", "gate": {"status": "pending"}, "warnings": [], "cost_usd": "0.25"},
+    "retune": {
+        "phase": "running",
+        "queue": None,
+        "gate": {"status": "pending"},
+        "warnings": [],
+        "cost_usd": "0.25",
+    },
 }
 BASE = {
     "base_sha": "5e" * 32,

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ def a_job(phase: str, step: int = 0, of: int | None = None, waiting_for: str = "
         "is_deployed": changes.pop("is_deployed", False),
         "progress": changes.pop("progress", training | {"seconds_left": None} if of and step else None),
         "waiting_for": waiting_for,
+        "queue": changes.pop("queue", None),
     }
     return {"id": "ftjob-1", "fine_tuned_model": None, "error": {}, "retune": ours, **changes}
 
@@ -223,3 +225,22 @@ def test_where_output_is_no_terminal_changes_alone_are_printed(retune, monkeypat
 )
 def test_the_gate_says_what_it_measures(changes, expected):
     assert doing(a_job("evaluating", progress=GATE | changes)) == expected
+
+
+SHOWN_TIME = time.strftime("%H:%M", time.localtime(1_800_000_000))
+
+
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [
+        (None, "0 of 1 nodes free"),
+        ({"position": None, "estimated_start": None}, "0 of 1 nodes free"),
+        ({"position": 3, "estimated_start": None}, "place 3 in the queue, 0 of 1 nodes free"),
+        (
+            {"position": 3, "estimated_start": 1_800_000_000},
+            f"place 3 in the queue, start expected at {SHOWN_TIME}, 0 of 1 nodes free",
+        ),
+    ],
+)
+def test_a_queued_job_says_where_it_stands(queue, expected):
+    assert doing(a_job("queued", waiting_for="0 of 1 nodes free", queue=queue)) == expected

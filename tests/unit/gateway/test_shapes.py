@@ -64,6 +64,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "last_step": 0,
         "trained_tokens": None,
         "waiting_for": "",
+        "place": None,
         "warnings": [],
         "fine_tuned_model": None,
         "model_id": None,
@@ -207,3 +208,22 @@ def test_events_with_numbers_are_openais_metrics(kind, openais):
     found = shapes.job_event(row | {"data": {"step": 3, "train_loss": 1.5}, "created_at": NOON})
     assert FineTuningJobEvent.model_validate(found).type == openais
     assert found["data"]["train_loss"] == 1.5
+
+
+def test_a_job_that_is_queued_no_more_stands_nowhere():
+    place = {
+        "position": 3,
+        "reason": "no_nodes",
+        "waiting_for": "0 of 1 nodes free",
+        "estimated_start": None,
+        "as_of": NOON.isoformat(),
+    }
+    queued, running = (the_job(phase=phase, place=place)["retune"] for phase in ("queued", "running"))
+    assert queued["waiting_for"] == "0 of 1 nodes free"
+    assert queued["queue"] == {
+        "position": 3,
+        "reason": "no_nodes",
+        "estimated_start": None,
+        "as_of": int(NOON.timestamp()),
+    }
+    assert (running["waiting_for"], running["queue"]) == ("", None)

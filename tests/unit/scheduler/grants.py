@@ -15,20 +15,25 @@ def grants_one_by_one(waiting: Sequence[Candidate], ledger: Ledger, *, now: date
     """The order as one would write it down, at the cost of a sort for each grant."""
     left = [each for each in waiting if each.not_before is None or each.not_before <= now]
     made = []
-    while best := _best(left, ledger, now):
+    while True:
+        best, ledger = _best(left, ledger, now)
+        if best is None:
+            return made
         candidate, pool = best
         made.append(Grant(candidate, queue._placement(candidate, pool)))
-        ledger = ledger.with_booking(pool, candidate)
+        ledger = ledger.with_booking(pool, candidate, now)
         left.remove(candidate)
-    return made
 
 
-def _best(waiting: Sequence[Candidate], ledger: Ledger, now: datetime) -> tuple[Candidate, Pool] | None:
+def _best(
+    waiting: Sequence[Candidate], ledger: Ledger, now: datetime
+) -> tuple[tuple[Candidate, Pool] | None, Ledger]:
+    """And the ledger with what those in front of it have reserved, which stays reserved."""
     for candidate in sorted(waiting, key=lambda each: queue.rank(each, ledger)):
-        suited = queue._suited_pools(candidate, ledger)
+        suited = queue.suited_pools(candidate, ledger)
         for pool in suited:
-            if queue._takes(pool, candidate, now):
-                return candidate, pool
-        if suited and now - candidate.queued_at >= queue.HOLDS_POOL_AFTER:
-            ledger = ledger.with_pool_held(suited[0])
-    return None
+            if queue.can_start(candidate, pool, now):
+                return (candidate, pool), ledger
+        if suited and queue.reserves_nodes(candidate, now):
+            ledger = ledger.with_reservation(suited[0], candidate, now)
+    return None, ledger

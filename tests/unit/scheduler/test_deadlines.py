@@ -5,10 +5,11 @@ from datetime import timedelta
 import pytest
 
 from schemas.base import FailureClass
-from schemas.job import JobStopping
-from services.scheduler.decide.decision import StopOverdue
+from schemas.job import JobFailed, JobStopping
+from schemas.specification import Resources
+from services.scheduler.decide.decision import RunOverdue, StopOverdue, Timer
 from services.scheduler.model import JobState
-from tests.builders import NOON, a_job
+from tests.builders import NOON, a_bundle, a_job, a_job_spec
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story
 
@@ -62,3 +63,59 @@ class TestTenMinutes:
     def test_a_second_release_does_not_put_the_end_off(self):
         story = Story(a_job(STOPPING)).tell(news.released()).later(minutes=9).tell(news.released())
         assert story.job.facts.released_at == NOON
+
+
+class TestLongestRunTime:
+    RESOURCES = Resources(max_run_seconds=3_600, grace_seconds=30)
+
+    def begun(self) -> Story:
+        story = Story(a_job(QUEUED, spec=a_job_spec(resources=self.RESOURCES)))
+        return story.schedule()
+
+    def overdue(self, story: Story) -> Timer:
+        return next(timer for timer in story.timers if isinstance(timer.payload, RunOverdue))
+
+    def test_an_attempt_has_given_its_nodes_back_once_it_had_time_to_save_a_bundle(self):
+        story = self.begun()
+        assert story.job.present.ends_by == story.now + timedelta(seconds=3_630)
+        assert self.overdue(story).at == story.now + timedelta(hours=1)
+
+    def test_without_one_it_may_take_as_long_as_it_takes(self):
+        story = Story(a_job(QUEUED)).schedule()
+        assert story.job.present.ends_by is None
+        assert not any(isinstance(timer.payload, RunOverdue) for timer in story.timers)
+
+    @pytest.mark.parametrize("has_started", [True, False])
+    def test_an_attempt_that_runs_longer_is_stopped_and_its_job_fails_with_the_reason(self, has_started):
+        story = self.begun()
+        attempt = story.job.attempt
+        if has_started:
+            story.tell(news.started(attempt=attempt))
+        timer = self.overdue(story)
+        story.now = timer.at
+        story.tell(timer.payload)
+        stopping = story.last(JobStopping)
+        assert (stopping.failure_class, stopping.deadline) == (
+            FailureClass.USER,
+            timer.at + timedelta(seconds=30),
+        )
+        last = a_bundle(step=90, attempt=attempt)
+        story.tell(news.stopped(last, attempt=attempt), news.verified(last), news.released(attempt=attempt))
+        failed = story.last(JobFailed)
+        assert failed.failure_class is FailureClass.USER
+        assert failed.message == "the attempt ran longer than resources.max_run_seconds, 3600 s"
+
+    def test_the_time_of_an_earlier_attempt_stops_nobody(self):
+        story = self.begun()
+        attempt = story.job.attempt
+        story.tell(news.started(attempt=attempt))
+        assert story.tell(RunOverdue(job_id="ftjob-1", attempt=attempt - 1)).job.state is RUNNING
+
+    def test_what_ends_while_it_is_stopped_has_ended_well(self):
+        story = self.begun()
+        attempt = story.job.attempt
+        story.tell(news.started(attempt=attempt), RunOverdue(job_id="ftjob-1", attempt=attempt))
+        assert story.job.state is STOPPING
+        final = a_bundle(step=600, attempt=attempt)
+        story.tell(news.completed(final, attempt=attempt), news.verified(final))
+        assert story.job.state is EVALUATING

@@ -1,6 +1,7 @@
 """By outcome: who starts when, over hours of a cluster that has less than all want. Time goes by in minutes."""
 
 import heapq
+import math
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from schemas.specification import Tier
-from services.scheduler.decide.queue import Candidate, Ledger, Pool, Round
+from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool, Round
 from tests.builders import NOON, a_ledger, a_pool
 
 HOUR = 60
@@ -23,6 +24,8 @@ class Wish:
     minutes: int
     nodes: int = 1
     tier: Tier = Tier.STANDARD
+    states: int | None = None
+    """Minutes that it says it runs at most."""
 
 
 @dataclass
@@ -45,11 +48,12 @@ class Cluster:
     nodes: int
     held: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     booked: int = 0
-    queues: dict[tuple[str, int], deque[Candidate]] = field(default_factory=lambda: defaultdict(deque))
+    bookings: dict[str, Booking] = field(default_factory=dict)
+    queues: dict[object, deque[Candidate]] = field(default_factory=lambda: defaultdict(deque))
 
     @property
     def ledger(self) -> Ledger:
-        pool: Pool = a_pool(nodes=self.nodes, booked=self.booked)
+        pool: Pool = a_pool(nodes=self.nodes, booked=self.booked, bookings=tuple(self.bookings.values()))
         return a_ledger(pool, **self.held)
 
     def add(self, number: int, wish: Wish) -> None:
@@ -61,22 +65,32 @@ class Cluster:
             nodes=wish.nodes,
             devices_per_node=1,
             price_class="spot-first",
+            longest=None if wish.states is None else timedelta(minutes=wish.states),
         )
-        self.queues[wish.tenant, wish.nodes].append(candidate)
+        self.queues[self.kind(candidate)].append(candidate)
+
+    @staticmethod
+    def kind(candidate: Candidate) -> object:
+        """As the scheduler's table has it: run times within a factor of two are alike."""
+        longest = candidate.longest and math.ceil(math.log2(candidate.longest.total_seconds()))
+        return candidate.tenant, candidate.nodes, longest
 
     def start(self, minute: int) -> Iterable[Candidate]:
         heads = [queue[0] for queue in self.queues.values() if queue]
-        grants = Round(heads, self.ledger, now=NOON + timedelta(minutes=minute))
+        now = NOON + timedelta(minutes=minute)
+        grants = Round(heads, self.ledger, now=now)
         while self.booked < self.nodes and (grant := grants.next()):
             candidate = grant.candidate
-            queue = self.queues[candidate.tenant, candidate.nodes]
+            queue = self.queues[self.kind(candidate)]
             queue.popleft()
             if queue:
                 grants.add(queue[0])
             self._hold(candidate, candidate.nodes)
+            self.bookings[candidate.job_id] = Booking(candidate.nodes, now, candidate.ends_by(now))
             yield candidate
 
     def end(self, candidate: Candidate) -> None:
+        del self.bookings[candidate.job_id]
         self._hold(candidate, -candidate.nodes)
 
     def _hold(self, candidate: Candidate, nodes: int) -> None:
@@ -143,6 +157,40 @@ def test_a_gang_beside_many_small_jobs_of_others_gets_its_nodes():
     small = [Wish(f"t{number % 20}", number // 4, 30) for number in range(2_000)]
     outcome = run([*small, Wish("gang", 100, HOUR, nodes=30)], nodes=60)
     assert outcome.started_at[len(small)] - 100 < HOUR
+
+
+def a_day_with_gangs(*, stated: float | None) -> list[Wish]:
+    """Small jobs without end for 60 nodes, and every two hours one that wants 40 of them.
+
+    stated: by how much more they say they run than they do; None: they say nothing.
+    """
+    chance = random.Random(11)
+
+    def wish(tenant: str, at: int, minutes: int, nodes: int) -> Wish:
+        return Wish(tenant, at, minutes, nodes, states=stated and math.ceil(stated * minutes))
+
+    wishes = [
+        wish(f"t{number % 12}", number // 2, chance.randint(10, 120), chance.choice((1, 1, 1, 2)))
+        for number in range(1_800)
+    ]
+    return wishes + [wish(f"gang-{number}", 120 * number + 60, HOUR, 40) for number in range(12)]
+
+
+@pytest.mark.parametrize("stated", [1.0, 1.5])
+def test_gangs_wait_for_a_bounded_time_and_leave_no_node_idle_where_jobs_state_how_long_they_run(
+    stated, record_property
+):
+    wishes = a_day_with_gangs(stated=stated)
+    outcome = run(wishes, nodes=60)
+    waits = [outcome.started_at[number] - wishes[number].at for number in range(1_800, 1_812)]
+    record_property("gangs wait, minutes", waits)
+    record_property("utilisation while somebody waits", round(outcome.utilisation, 4))
+    assert max(waits) <= 20 + stated * 120
+    assert outcome.utilisation >= 0.95
+
+
+def test_where_nobody_states_it_the_nodes_kept_for_gangs_are_idle():
+    assert run(a_day_with_gangs(stated=None), nodes=60).utilisation < 0.95
 
 
 def test_five_hundred_tenants_and_a_greedy_one(record_property):

@@ -5,7 +5,7 @@ import pytest
 
 from schemas.base import DeviceKind, PriceClass
 from schemas.specification import Resources, Tier
-from services.scheduler.decide.queue import Candidate, Round, why_waiting
+from services.scheduler.decide.queue import Booking, Candidate, Pool, Round, why_waiting
 from services.scheduler.model import JobState
 from tests.builders import NOON, a_job, a_job_spec, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants, grants_one_by_one
@@ -132,6 +132,56 @@ class TestGang:
         assert started(candidates, a_ledger(a_pool(nodes=2))) == [("small", SPOT)]
 
 
+def busy(*minutes: float | None, nodes: int) -> Pool:
+    """Nodes that are held for so many minutes more at most; None: without a limit."""
+    ends = [None if each is None else NOON + timedelta(minutes=each) for each in minutes]
+    bookings = tuple(Booking(1, NOON - timedelta(hours=1), end) for end in ends)
+    return a_pool(nodes=nodes, booked=len(bookings), bookings=bookings)
+
+
+class TestBackfill:
+    """A gang of two that has waited for long, on pools that have one node free."""
+
+    def started_beside_the_gang(self, pool, *others, nodes=2):
+        gang = waiting("gang", tenant="first", nodes=nodes, minutes=20)
+        return [job_id for job_id, _ in started([gang, *others], a_ledger(pool))]
+
+    @pytest.mark.parametrize(("minutes", "is_started"), [(30, True), (31, False), (None, False)])
+    def test_who_ends_before_the_gang_has_its_nodes_starts(self, minutes, is_started):
+        small = waiting("small", longest=None if minutes is None else timedelta(minutes=minutes))
+        assert bool(self.started_beside_the_gang(busy(30, nodes=2), small)) is is_started
+
+    def test_the_gang_has_them_when_enough_have_ended_at_the_latest(self):
+        small = waiting("small", longest=timedelta(minutes=30))
+        assert self.started_beside_the_gang(busy(10, 30, 60, nodes=4), small, nodes=3) == ["small"]
+        assert self.started_beside_the_gang(busy(10, 20, 60, nodes=4), small, nodes=3) == []
+
+    def test_what_has_no_limit_is_not_waited_for_where_others_are_enough(self):
+        small = waiting("small", longest=timedelta(minutes=30))
+        assert self.started_beside_the_gang(busy(None, 30, nodes=3), small) == ["small"]
+
+    def test_where_nobody_can_tell_when_the_gang_has_its_nodes_nobody_passes_it(self):
+        small = waiting("small", longest=timedelta(minutes=1))
+        assert self.started_beside_the_gang(busy(None, nodes=2), small) == []
+
+    def test_a_node_that_the_gang_will_not_need_goes_to_whoever_is_next_for_as_long_as_it_takes(self):
+        pool = busy(30, 30, nodes=4)
+        others = [waiting(f"small-{number}", minutes=9 - number) for number in range(3)]
+        assert self.started_beside_the_gang(pool, *others, nodes=3) == ["small-0"]
+
+    def test_those_who_pass_the_gang_go_in_their_order(self):
+        others = [
+            waiting("long", minutes=9),
+            waiting("second", minutes=5, longest=timedelta(minutes=5)),
+            waiting("first", minutes=6, longest=timedelta(minutes=5)),
+        ]
+        assert self.started_beside_the_gang(busy(30, 30, nodes=4), *others, nodes=4) == ["first", "second"]
+
+    def test_what_should_have_ended_may_end_at_any_moment(self):
+        small = waiting("small", longest=timedelta(seconds=1))
+        assert self.started_beside_the_gang(busy(-5, nodes=2), small) == []
+
+
 class TestBackOff:
     def test_a_job_is_not_asked_for_before_its_time(self):
         early = waiting(not_before=NOON + timedelta(seconds=1))
@@ -241,12 +291,19 @@ def a_queue(draw):
             pool=draw.choice((None, None, SPOT)),
             turned_away=draw.choice(({}, {}, {SPOT: NOON - timedelta(seconds=5)})),
             not_before=draw.choice((None, None, NOON + timedelta(seconds=5))),
+            longest=draw.choice((None, timedelta(minutes=5), timedelta(minutes=40))),
         )
         for number in range(40)
     ]
 
 
+def a_random_pool(draw, name):
+    ends = (None, NOON + timedelta(minutes=10), NOON + timedelta(minutes=30))
+    bookings = tuple(Booking(1, NOON, draw.choice(ends)) for _ in range(draw.randrange(6)))
+    return a_pool(name, nodes=draw.randrange(1, 9), booked=len(bookings), bookings=bookings)
+
+
 def a_random_ledger(draw):
     names = (SPOT, ON_DEMAND, "other-spot")
-    pools = [a_pool(name, nodes=draw.randrange(1, 9), booked=draw.randrange(4)) for name in names]
+    pools = [a_random_pool(draw, name) for name in names]
     return a_ledger(*pools, **{tenant: draw.randrange(6) for tenant in "abc"})

@@ -1,0 +1,214 @@
+"""Where each queued job stands: its place in the order, why it has not started, and when it may.
+
+The order is the one in which nodes would be handed out if enough of them were free now. Starts are estimated by
+giving each job in that order the nodes that are free first; all run for as long as jobs ran lately. Behind the first
+1,000 the queue is taken to go on at their pace, so that a long one costs little more.
+"""
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from schemas.job import QueuePositionChanged, WaitReason
+from schemas.specification import Tier
+from services.scheduler.decide.queue import (
+    HEAD_STARTS,
+    Candidate,
+    Ledger,
+    Pool,
+    Rank,
+    Reservation,
+    can_start,
+    is_backing_off,
+    rank,
+    reserves_nodes,
+    suited_pools,
+    why_waiting,
+)
+
+MAX_CHANGES = 100
+"""Of one look, the front of the queue first: what is told costs a message each."""
+EXACT_UP_TO = 10
+LOOKED_AT = 1_000
+"""Jobs in front of which each is looked at by itself."""
+A_MINUTE = timedelta(minutes=1)
+FAR_BEHIND = f"more than {LOOKED_AT:,} jobs are in front of it"
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Place:
+    candidate: Candidate
+    position: int | None
+    reason: WaitReason
+    waiting_for: str
+    starts_at: datetime | None
+
+    @property
+    def shown_position(self) -> int | None:
+        return None if self.position is None else rounded(self.position)
+
+    def fact(self) -> QueuePositionChanged:
+        return QueuePositionChanged(
+            job_id=self.candidate.job_id,
+            tenant=self.candidate.tenant,
+            position=self.shown_position,
+            reason=self.reason,
+            waiting_for=self.waiting_for,
+            estimated_start=self.starts_at,
+        )
+
+
+def places(
+    waiting: Iterable[Candidate], ledger: Ledger, *, now: datetime, run_time: timedelta | None
+) -> Iterator[Place]:
+    """Of all that wait, first those in the order. `run_time`: how long jobs ran lately, where that is known."""
+    line, outside = list[Candidate](), list[Candidate]()
+    has_pool: dict[object, bool] = {}
+    for candidate in waiting:
+        wish = (candidate.nodes, candidate.devices_per_node, candidate.price_class, candidate.pool)
+        if wish not in has_pool:
+            has_pool[wish] = bool(suited_pools(candidate, ledger))
+        is_in_line = has_pool[wish] and not is_backing_off(candidate, now)
+        (line if is_in_line else outside).append(candidate)
+    walk = _Walk(ledger, now, run_time)
+    for position, candidate in enumerate(in_order(line, ledger), 1):
+        is_near = position <= LOOKED_AT
+        yield walk.place(candidate, position) if is_near else walk.far_behind(candidate, position)
+    for candidate in outside:
+        reason = WaitReason.NOT_BEFORE if is_backing_off(candidate, now) else WaitReason.NO_POOL
+        yield Place(candidate, None, reason, why_waiting(candidate, ledger, now=now), None)
+
+
+def in_order(waiting: Iterable[Candidate], ledger: Ledger) -> Iterator[Candidate]:
+    """As nodes are handed out: what a tenant gets counts for its share before the next."""
+    queues: dict[tuple[str, Tier], deque[Candidate]] = {}
+    for candidate in sorted(waiting, key=lambda each: (each.queued_at, each.job_id)):
+        queues.setdefault((candidate.tenant, candidate.tier), deque()).append(candidate)
+    held = Counter(ledger.devices_held)
+    ledger = replace(ledger, devices_held=held)
+    heads: list[tuple[Rank, Candidate]] = [(rank(queue[0], ledger), queue[0]) for queue in queues.values()]
+    heapq.heapify(heads)
+    while heads:
+        rank_then, candidate = heads[0]
+        if (rank_now := rank(candidate, ledger)) != rank_then:
+            heapq.heapreplace(heads, (rank_now, candidate))
+            continue
+        held[candidate.tenant] += candidate.nodes * candidate.devices_per_node
+        queue = queues[candidate.tenant, candidate.tier]
+        queue.popleft()
+        if queue:
+            heapq.heapreplace(heads, (rank(queue[0], ledger), queue[0]))
+        else:
+            heapq.heappop(heads)
+        yield candidate
+
+
+def rounded(position: int) -> int:
+    if position <= EXACT_UP_TO:
+        return position
+    step: int = 10 ** (len(str(position)) - 1)
+    return -(-position // step) * step
+
+
+def changes(
+    latest: Iterable[Place], announced: Mapping[str, QueuePositionChanged], *, now: datetime
+) -> list[QueuePositionChanged]:
+    """What is worth telling of where jobs stand, the front of the queue first."""
+    facts: list[QueuePositionChanged] = []
+    for place in latest:
+        if _differs(place, announced.get(place.candidate.job_id), now):
+            facts.append(place.fact())
+            if len(facts) == MAX_CHANGES:
+                break
+    return facts
+
+
+def _differs(place: Place, before: QueuePositionChanged | None, now: datetime) -> bool:
+    if before is None or (place.shown_position, place.reason) != (before.position, before.reason):
+        return True
+    expected, estimated = before.estimated_start, place.starts_at
+    if expected is None or estimated is None:
+        return expected != estimated
+    return abs(estimated - expected) > max(A_MINUTE, (estimated - now) / 2)
+
+
+def _why_kept(pool: Pool, reserved: Reservation, candidate: Candidate) -> str:
+    kept = f"{pool.name} keeps its free nodes for a job of {reserved.nodes} node(s) in front"
+    if reserved.start is None:
+        return kept
+    stated = "" if candidate.longest else ", and this one states no resources.max_run_seconds"
+    return f"{kept}, which has them by {reserved.start:%H:%M} UTC{stated}"
+
+
+class _Walk:
+    """Along the order, with what those in front leave."""
+
+    def __init__(self, ledger: Ledger, now: datetime, run_time: timedelta | None) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._run_time = run_time
+        self._free_at = {pool.name: self._times(pool) for pool in ledger.pools}
+        self._last_start = now
+        self._latest_in_front = datetime.min.replace(tzinfo=UTC)
+
+    def place(self, candidate: Candidate, position: int) -> Place:
+        suited = suited_pools(candidate, self._ledger)
+        reason, waiting_for = self._why(candidate, suited)
+        since = candidate.queued_at - HEAD_STARTS[candidate.tier]
+        self._latest_in_front = max(self._latest_in_front, since)
+        if reason is WaitReason.ITS_TURN:
+            pool = next(pool for pool in suited if can_start(candidate, pool, self._now))
+            self._ledger = self._ledger.with_booking(pool, candidate, self._now)
+        elif reserves_nodes(candidate, self._now):
+            self._ledger = self._ledger.with_reservation(suited[0], candidate, self._now)
+        starts_at = self._take_first_free(candidate, suited)
+        self._last_start = max(self._last_start, starts_at)
+        return Place(candidate, position, reason, waiting_for, None if starts_at == NEVER else starts_at)
+
+    def far_behind(self, candidate: Candidate, position: int) -> Place:
+        starts_at = None
+        if self._last_start != NEVER:
+            starts_at = self._now + (self._last_start - self._now) * (position / LOOKED_AT)
+        return Place(candidate, position, WaitReason.FAR_BEHIND, FAR_BEHIND, starts_at)
+
+    def _why(self, candidate: Candidate, suited: Sequence[Pool]) -> tuple[WaitReason, str]:
+        sentence = why_waiting(candidate, self._ledger, now=self._now)
+        if any(can_start(candidate, pool, self._now) for pool in suited):
+            return WaitReason.ITS_TURN, sentence
+        roomy = [pool for pool in suited if pool.free >= candidate.nodes]
+        if roomy and (reserved := roomy[0].reserved):
+            return WaitReason.KEPT_NODES, _why_kept(roomy[0], reserved, candidate)
+        if len(roomy) > 0:
+            return WaitReason.NO_CAPACITY, sentence
+        if self._latest_in_front > candidate.queued_at - HEAD_STARTS[candidate.tier]:
+            held = self._ledger.devices_held.get(candidate.tenant, 0)
+            share = (
+                f"its tenant has {held} of {self._ledger.devices} device(s), those that have less go first"
+            )
+            return WaitReason.SHARE, f"{sentence}; {share}"
+        return WaitReason.NO_NODES, sentence
+
+    def _times(self, pool: Pool) -> list[datetime]:
+        """When each node is free, the earliest first."""
+        ends = [self._end(each.since, each.longest) for each in pool.bookings for _ in range(each.nodes)]
+        unknown = [NEVER] * max(0, pool.booked - len(ends))
+        return sorted([*ends, *unknown, *[self._now] * pool.free])[: pool.nodes]
+
+    def _end(self, start: datetime, longest: timedelta | None) -> datetime:
+        """Whatever runs for longer than usual may end at any moment."""
+        known = [each for each in (self._run_time, longest) if each is not None]
+        if not known or start == NEVER:
+            return NEVER
+        return max(self._now, start + min(known))
+
+    def _take_first_free(self, candidate: Candidate, suited: Sequence[Pool]) -> datetime:
+        heaps = [self._free_at[pool.name] for pool in suited]
+        start, heap = min(
+            ((heapq.nsmallest(candidate.nodes, heap)[-1], heap) for heap in heaps), key=lambda each: each[0]
+        )
+        for _ in range(candidate.nodes):
+            heapq.heapreplace(heap, self._end(start, candidate.longest))
+        return start

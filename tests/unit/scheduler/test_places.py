@@ -1,0 +1,189 @@
+"""Where queued jobs stand, and what of it is told."""
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from schemas.job import QueuePositionChanged, WaitReason
+from schemas.specification import Tier
+from services.scheduler.decide import places
+from services.scheduler.decide.places import MAX_CHANGES, Place, changes, rounded
+from services.scheduler.decide.queue import Booking, Candidate, Ledger
+from tests.builders import NOON, a_ledger, a_pool
+from tests.unit.scheduler.grants import grants
+from tests.unit.scheduler.test_queue import SPOT, a_queue, waiting
+
+HOUR = timedelta(hours=1)
+
+
+def standing(
+    candidates: Sequence[Candidate], ledger: Ledger, *, run_time: timedelta | None = HOUR
+) -> list[Place]:
+    return list(places.places(candidates, ledger, now=NOON, run_time=run_time))
+
+
+def full(nodes: int = 1, *, minutes: int = 0, **held: int) -> Ledger:
+    """Each node since so many minutes."""
+    since = NOON - timedelta(minutes=minutes)
+    return a_ledger(a_pool(nodes=nodes, booked=nodes, bookings=(Booking(nodes, since),)), **held)
+
+
+class TestPosition:
+    @pytest.mark.parametrize("seed", range(100))
+    def test_the_order_is_that_of_the_grants_if_there_were_nodes_for_all(self, seed):
+        draw = random.Random(seed)
+        candidates = [
+            waiting(
+                f"job-{number}",
+                tenant=draw.choice("abcd"),
+                tier=draw.choice(tuple(Tier)),
+                minutes=draw.randrange(19),
+                nodes=draw.choice((1, 1, 2, 4)),
+            )
+            for number in range(40)
+        ]
+        held = {tenant: draw.randrange(6) for tenant in "abc"}
+        enough = a_ledger(a_pool(nodes=1_000), **held)
+        started = [grant.candidate.job_id for grant in grants(candidates, enough, now=NOON)]
+        shown = [place.candidate.job_id for place in standing(candidates, enough)]
+        assert shown == started
+
+    def test_who_backs_off_or_suits_no_pool_has_none_and_holds_up_nobody(self):
+        later = waiting("later", minutes=9, not_before=NOON + timedelta(minutes=1))
+        huge = waiting("huge", minutes=9, nodes=9)
+        first, *rest = standing([later, huge, waiting("job-1")], full())
+        assert (first.candidate.job_id, first.position) == ("job-1", 1)
+        assert {(place.candidate.job_id, place.position, place.reason) for place in rest} == {
+            ("later", None, WaitReason.NOT_BEFORE),
+            ("huge", None, WaitReason.NO_POOL),
+        }
+
+    @pytest.mark.parametrize(
+        ("position", "shown"), [(1, 1), (10, 10), (11, 20), (20, 20), (99, 100), (101, 200), (24_001, 30_000)]
+    )
+    def test_it_is_exact_in_front_and_coarse_behind(self, position, shown):
+        assert rounded(position) == shown
+
+
+class TestReason:
+    @pytest.mark.parametrize("seed", range(50))
+    def test_everyone_has_one_sentence(self, seed):
+        draw = random.Random(seed)
+        for place in standing(a_queue(draw), a_ledger(a_pool(nodes=4, booked=draw.randrange(5)))):
+            assert place.waiting_for
+
+    def test_all_nodes_are_taken(self):
+        [place] = standing([waiting()], full())
+        assert place.reason is WaitReason.NO_NODES
+        assert "cpu-spot has 0 of 1 nodes free" in place.waiting_for
+
+    def test_younger_jobs_of_tenants_with_less_go_first(self):
+        candidates = [waiting("old", minutes=30), waiting("young", tenant="other")]
+        first, second = standing(candidates, full(3, acme=3))
+        assert [first.candidate.job_id, second.candidate.job_id] == ["young", "old"]
+        assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.SHARE)
+        assert second.waiting_for.endswith("its tenant has 3 of 3 device(s), those that have less go first")
+
+    def test_the_free_nodes_are_kept_for_a_gang_in_front(self):
+        gang = waiting("gang", tenant="other", nodes=2, minutes=30)
+        first, second = standing([gang, waiting("small")], a_ledger(a_pool(nodes=2, booked=1)))
+        assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.KEPT_NODES)
+        assert second.waiting_for == f"{SPOT} keeps its free nodes for a job of 2 node(s) in front"
+
+    def test_who_could_pass_the_gang_if_it_said_how_long_it_runs_is_told_so(self):
+        gang = waiting("gang", tenant="other", nodes=2, minutes=30)
+        booking = Booking(1, NOON, NOON + timedelta(minutes=10))
+        _, small = standing(
+            [gang, waiting("small")], a_ledger(a_pool(nodes=2, booked=1, bookings=(booking,)))
+        )
+        assert small.waiting_for == (
+            f"{SPOT} keeps its free nodes for a job of 2 node(s) in front, which has them by 12:10 UTC, "
+            "and this one states no resources.max_run_seconds"
+        )
+
+    def test_a_free_node_is_the_firsts_turn_alone(self):
+        first, second = standing([waiting("a", minutes=1), waiting("b")], a_ledger(a_pool(nodes=1)))
+        assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.NO_NODES)
+
+    def test_the_cluster_refused_it(self):
+        [place] = standing([waiting(turned_away={SPOT: NOON})], a_ledger(a_pool()))
+        assert place.reason is WaitReason.NO_CAPACITY
+
+
+class TestEstimate:
+    def test_nodes_are_free_when_those_who_have_them_have_run_for_as_long_as_is_usual(self):
+        first, second = standing([waiting("a", minutes=1), waiting("b")], full(minutes=20))
+        assert first.starts_at == NOON + timedelta(minutes=40)
+        assert second.starts_at == NOON + timedelta(minutes=100)
+
+    def test_a_gang_waits_for_the_last_of_its_nodes(self):
+        bookings = tuple(Booking(1, NOON - timedelta(minutes=minutes)) for minutes in (10, 30, 50))
+        ledger = a_ledger(a_pool(nodes=3, booked=3, bookings=bookings))
+        [gang] = standing([waiting(nodes=2)], ledger)
+        assert gang.starts_at == NOON + timedelta(minutes=30)
+
+    def test_what_runs_for_longer_than_usual_may_end_at_any_moment(self):
+        [place] = standing([waiting()], full(minutes=500))
+        assert place.starts_at == NOON
+
+    def test_who_states_less_than_is_usual_ends_sooner(self):
+        booking = Booking(1, NOON, NOON + timedelta(minutes=10))
+        candidates = [waiting("a", minutes=1, longest=timedelta(minutes=5)), waiting("b")]
+        first, second = standing(candidates, a_ledger(a_pool(nodes=1, booked=1, bookings=(booking,))))
+        assert first.starts_at == NOON + timedelta(minutes=10)
+        assert second.starts_at == NOON + timedelta(minutes=15)
+
+    def test_where_nothing_has_ended_nothing_is_estimated(self):
+        [place] = standing([waiting()], full(), run_time=None)
+        assert place.starts_at is None
+
+    def test_a_pool_that_shrank_under_its_attempts_is_waited_for(self):
+        ledger = a_ledger(a_pool(nodes=1, booked=2, bookings=(Booking(2, NOON),)))
+        [place] = standing([waiting()], ledger)
+        assert place.starts_at == NOON + HOUR
+
+    def test_behind_a_thousand_the_queue_goes_on_at_their_pace(self):
+        candidates = [waiting(f"job-{number:04}", minutes=5_000 - number) for number in range(2_000)]
+        *_, last = standing(candidates, full())
+        assert (last.position, last.reason) == (2_000, WaitReason.FAR_BEHIND)
+        assert last.starts_at == NOON + 2_000 * HOUR
+
+
+class TestChanges:
+    def told(self, candidates: Sequence[Candidate], ledger: Ledger) -> dict[str, QueuePositionChanged]:
+        return {place.candidate.job_id: place.fact() for place in standing(candidates, ledger)}
+
+    def changed(
+        self, candidates: Sequence[Candidate], ledger: Ledger, announced: dict[str, QueuePositionChanged]
+    ) -> list[str]:
+        return [fact.job_id for fact in changes(standing(candidates, ledger), announced, now=NOON)]
+
+    def test_what_was_told_is_not_told_again(self):
+        candidates = [waiting("a", minutes=1), waiting("b")]
+        assert self.changed(candidates, full(), {}) == ["a", "b"]
+        assert self.changed(candidates, full(), self.told(candidates, full())) == []
+
+    def test_one_who_moves_forward_in_front_is_told(self):
+        candidates = [waiting("a", minutes=1), waiting("b")]
+        assert self.changed(candidates[1:], full(), self.told(candidates, full())) == ["b"]
+
+    def test_far_behind_one_step_forward_is_told_to_those_who_pass_a_round_number(self):
+        candidates = [waiting(f"job-{number:04}", minutes=500 - number / 4) for number in range(1_000)]
+        announced = self.told(candidates, full(1_000))
+        moved = self.changed(candidates[1:], full(1_000), announced)
+        assert moved == [
+            *(f"job-{number:04}" for number in range(1, 11)),
+            *(f"job-{number:04}" for number in (*range(20, 101, 10), *range(200, 1_000, 100))),
+        ]
+
+    @pytest.mark.parametrize(("minutes", "is_told"), [(40, False), (27, False), (26, True)])
+    def test_an_estimate_is_told_again_once_it_is_off_by_half(self, minutes, is_told):
+        announced = self.told([waiting()], full(minutes=20))
+        later = full(minutes=60 - minutes)
+        assert bool(self.changed([waiting()], later, announced)) is is_told
+
+    def test_of_a_long_queue_the_front_is_told_first(self):
+        candidates = [waiting(f"job-{number:04}", minutes=500 - number / 4) for number in range(1_000)]
+        assert self.changed(candidates, full(), {}) == [each.job_id for each in candidates[:MAX_CHANGES]]
