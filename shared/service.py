@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import uvicorn
@@ -36,7 +36,7 @@ from shared.messaging.kafka import (
     kafka_producer,
     record_of_kafka,
 )
-from shared.messaging.lag import STALLED_AFTER_SECONDS, Lag
+from shared.messaging.lag import STALLED_AFTER_SECONDS, Contact, Lag
 from shared.messaging.leader import Leader, require_lead
 from shared.messaging.lease import Lease, LeaseLost
 from shared.messaging.parking import Desk, ReplayTask
@@ -134,6 +134,7 @@ class Service:
             renew=timing.lease_renew,
         )
         self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
+        self._contact = Contact()
         self.probe = Probe()
         self._joined = asyncio.Event()
         self._stopping = False
@@ -232,6 +233,11 @@ class Service:
     async def caught_up(self, topic: str) -> None:
         """Return once the group has committed past the end that the topic has now."""
         await self._lag.caught_up(topic)
+        self._contact.answered(self.clock())
+
+    def listening_since(self) -> datetime:
+        """Since when this process could read what was written to Kafka, without a gap; now where it cannot."""
+        return self._contact.since(self.clock())
 
     async def in_time(self, work: Awaitable[Result], *, seconds: float) -> Result:
         """What `work` on Kafka gives. Stuck, which ends the process, where Kafka answers and it does not end."""
@@ -410,6 +416,7 @@ class Service:
     async def _measure(self) -> None:
         self.probe.outbox_age_seconds = await self._relay.measure()
         stalled = await self.in_time(self._lag.measure(), seconds=MEASURE_TIMEOUT_SECONDS)
+        self._contact.answered(self.clock())
         self.probe.stalled_topics = sorted({each.topic for each in stalled})
         self._insist_on_progress(stalled)
 

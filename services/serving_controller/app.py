@@ -22,6 +22,7 @@ def build(settings: Settings | None = None) -> Service:
         ModelFiles(service.objects, scratch=settings.scratch_dir),
         http,
         policy=settings.policy,
+        clock=service.clock,
     )
     rounds = Rounds(
         service, steps, policy=settings.policy, unanswered=timedelta(seconds=settings.unanswered_seconds)

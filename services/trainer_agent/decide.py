@@ -32,7 +32,7 @@ from schemas.training import (
 from services.trainer_agent.model import Attempt, AttemptState, Claim, Runner, Stop
 
 SILENCE = timedelta(seconds=30)
-"""A runner heard of less recently than this has gone. It kills itself after half of it."""
+"""A runner that was not heard for so long, by a control side that could hear it, has gone or is cut off."""
 
 
 class Purpose(StrEnum):
@@ -165,9 +165,9 @@ def on_runner_stopped(attempt: Attempt, claim: RunnerStopped, *, newest: int) ->
     return Decision(heard)
 
 
-def on_silence_due(attempt: Attempt, *, now: datetime, awake_since: datetime) -> Decision:
+def on_silence_due(attempt: Attempt, *, now: datetime, listening_since: datetime) -> Decision:
     """The listening timer fired. Nobody is called silent before the reports are read to their end."""
-    due = _silent_at(attempt, awake_since=awake_since)
+    due = _silent_at(attempt, listening_since=listening_since)
     if due is None:
         return Decision(attempt)
     if due > now:
@@ -175,13 +175,15 @@ def on_silence_due(attempt: Attempt, *, now: datetime, awake_since: datetime) ->
     return Decision(attempt, read_reports=Purpose.SILENCE)
 
 
-def on_reports_read(attempt: Attempt, purpose: Purpose, *, now: datetime, awake_since: datetime) -> Decision:
+def on_reports_read(
+    attempt: Attempt, purpose: Purpose, *, now: datetime, listening_since: datetime
+) -> Decision:
     """All reports that were in the log when it was asked for have been applied."""
     if not attempt.is_open:
         return Decision(attempt)
     if purpose is Purpose.RELEASE:
         return _close_without_word(attempt, "its nodes are gone and runner 0 said nothing of its end")
-    due = _silent_at(attempt, awake_since=awake_since)
+    due = _silent_at(attempt, listening_since=listening_since)
     if due is None or due > now:
         return Decision(attempt, listen_until=due)
     silent = sorted(runner.node_index for runner in attempt.runners if runner.seen_at + SILENCE <= now)
@@ -298,14 +300,14 @@ def _reason(attempt: Attempt) -> str:
     return "failure" if attempt.failure else "unasked"
 
 
-def _silent_at(attempt: Attempt, *, awake_since: datetime) -> datetime | None:
+def _silent_at(attempt: Attempt, *, listening_since: datetime) -> datetime | None:
     """When the first runner counts as silent; None where nobody is listened to.
 
-    `awake_since`: start of this process, before which it could hear nobody.
+    `listening_since`: since when this process can read what runners write; before, it could hear nobody.
     """
     if not attempt.is_open or attempt.stop or attempt.failure or attempt.nodes_released:
         return None
-    heard = [max(runner.seen_at, awake_since) for runner in attempt.runners if not runner.has_stopped]
+    heard = [max(runner.seen_at, listening_since) for runner in attempt.runners if not runner.has_stopped]
     return min(heard) + SILENCE if heard else None
 
 

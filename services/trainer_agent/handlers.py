@@ -1,7 +1,7 @@
 """One function per message: load, decide, save, emit."""
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 
 from pydantic import BaseModel
 
@@ -54,12 +54,6 @@ class ReadReports(Task):
 @dataclass
 class Handlers:
     service: Service
-    awake_since: datetime = field(init=False)
-    """Start of this process, on the clock by which runners are heard."""
-
-    async def start(self) -> None:
-        async with self.service.unit() as unit:
-            self.awake_since = unit.now
 
     async def job_scheduled(self, event: JobScheduled, unit: Unit) -> None:
         for number in await store.open_numbers_below(unit.conn, event.job_id, event.attempt):
@@ -106,7 +100,9 @@ class Handlers:
 
     async def listen(self, timer: Listen, unit: Unit) -> None:
         attempt = await store.lock_attempt(unit.conn, timer.job_id, timer.number, tenant=timer.tenant)
-        decision = decide.on_silence_due(attempt, now=unit.now, awake_since=self.awake_since)
+        decision = decide.on_silence_due(
+            attempt, now=unit.now, listening_since=self.service.listening_since()
+        )
         await _apply(unit, attempt, decision)
 
     async def read_reports(self, task: ReadReports) -> None:
@@ -114,7 +110,9 @@ class Handlers:
 
     async def reports_read(self, task: ReadReports, result: None, unit: Unit) -> None:
         attempt = await store.lock_attempt(unit.conn, task.job_id, task.number, tenant=task.tenant)
-        decision = decide.on_reports_read(attempt, task.purpose, now=unit.now, awake_since=self.awake_since)
+        decision = decide.on_reports_read(
+            attempt, task.purpose, now=unit.now, listening_since=self.service.listening_since()
+        )
         await _apply(unit, attempt, decision)
 
     async def reading_failed(self, task: ReadReports, error: Exception, unit: Unit) -> None:
@@ -125,7 +123,6 @@ class Handlers:
 
 def register(service: Service) -> None:
     handlers = Handlers(service)
-    service.on_start(handlers.start)
     service.on(JobScheduled, handlers.job_scheduled)
     service.on(JobStopping, handlers.job_stopping)
     service.on(NodesProvisioned, handlers.nodes_provisioned)

@@ -5,6 +5,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -18,6 +19,8 @@ from shared.telemetry.metrics import LAG
 STALLED_AFTER_SECONDS = 60.0
 UNSEEN_SECONDS = 30.0
 """Who did not look for so long, for Kafka was away or the process was stopped, saw no standstill."""
+LONGEST_GAP = timedelta(seconds=15)
+"""Between two answers of Kafka, which is asked every five seconds. Beyond it, it was away."""
 POLL_SECONDS = 0.2
 
 
@@ -35,6 +38,25 @@ class Progress:
             since = now
         self._stands[partition] = (position, since, now)
         return now - since > STALLED_AFTER_SECONDS
+
+
+class Contact:
+    """Since when Kafka has answered this process without a gap."""
+
+    def __init__(self) -> None:
+        self._since: datetime | None = None
+        self._last: datetime | None = None
+
+    def answered(self, now: datetime) -> None:
+        if self._last is None or now - self._last > LONGEST_GAP:
+            self._since = now
+        self._last = now
+
+    def since(self, now: datetime) -> datetime:
+        """`now` where it has not answered yet, or has not for too long."""
+        if self._since is None or self._last is None or now - self._last > LONGEST_GAP:
+            return now
+        return self._since
 
 
 class Lag:

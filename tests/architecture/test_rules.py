@@ -103,6 +103,13 @@ ENVIRONMENT_READERS = (
     "services/serving_controller/",
     "deploy/",
 )
+MACHINE_CLOCK_READERS = (
+    "services/admin/",
+    "services/trainer_agent/runner/",
+    "services/provisioner/backends/",
+    "services/serving_controller/clients/",
+)
+"""Their clock is compared with nothing but itself, and with files of the same machine, or it is an operator's or a node's."""
 UNPICKLING = re.compile(
     r"(c?pickle|dill|shelve|marshal|joblib)(\..*)?|torch\.(load|save)"
     r"|(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?",
@@ -167,6 +174,16 @@ def test_the_environment_is_read_in_settings_alone():
         if not module.name.startswith(ENVIRONMENT_READERS) and "os.environ" in module.path.read_text()
     ]
     assert not found
+
+
+def test_services_tell_the_time_by_postgres():
+    found = [
+        module.name
+        for module in modules()
+        if module.name.startswith("services/") and not module.name.startswith(MACHINE_CLOCK_READERS)
+        if "shared.clock.utc_now" in module.imports()
+    ]
+    assert not found, "a unit, a service and a database have the time of Postgres' clock (decision 0033)"
 
 
 def test_nothing_is_unpickled():

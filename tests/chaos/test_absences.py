@@ -1,5 +1,6 @@
-"""S3 is away, and Postgres is started anew meanwhile: nobody fails, nobody is blamed, and all goes on by itself."""
+"""S3 or Kafka is away, or Postgres starts again: nobody fails, nobody is blamed, and all goes on by itself."""
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -12,7 +13,14 @@ from schemas.base import Delayed, FailureClass
 from schemas.dataset import DatasetReady
 from schemas.evaluation import EvalInconclusive
 from schemas.specification import DatasetSpec
-from schemas.training import RunnerHeartbeat, TrainingCompleted, TrainingFailed
+from schemas.training import (
+    RunnerHeartbeat,
+    StepReached,
+    StepsRecorded,
+    TrainingCompleted,
+    TrainingFailed,
+    TrainingStopped,
+)
 from services.registry.model import model_id
 from shared.storage.objects import S3ObjectStore
 from tests.chaos import pipeline
@@ -31,6 +39,8 @@ __all__ = ["attempts", "nodes"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 3600))]
 
 AWAY = timedelta(seconds=scaled(20, 600))
+KAFKA_AWAY = timedelta(seconds=scaled(40, 600))
+"""Longer than a runner without a grant goes on, and than the control side waits for a silent one."""
 DIGEST = "c" * 64
 
 
@@ -162,3 +172,35 @@ async def test_a_runner_that_cannot_wait_any_longer_blames_the_platform(stack, s
     await nodes.start(scheduled, RUNNER_S3_ENDPOINT=endpoint, RUNNER_INPUTS_LIMIT="PT1S")
     failed = await attempts.until(scheduled.job_id, TrainingFailed)
     assert failed.failure_class is FailureClass.PLATFORM
+
+
+async def test_training_goes_on_while_kafka_is_away(stack, attempts, nodes):
+    scheduled = await attempts.schedule()
+    await nodes.start(scheduled, script={"steps": 10**6, "seconds": 0.05, "every": 100})
+    await attempts.until(scheduled.job_id, StepReached)
+
+    async def is_trained_to(step: int) -> bool:
+        return nodes.steps(scheduled) >= step
+
+    def recorded() -> set[int]:
+        batches = attempts.heard(scheduled.job_id, StepsRecorded)
+        return {step.step for batch in batches for step in batch.steps}
+
+    await stack.stop("kafka")
+    # Each step takes 50 ms at least.
+    last = nodes.steps(scheduled) + int(KAFKA_AWAY / timedelta(milliseconds=50))
+    limit = 4 * KAFKA_AWAY.total_seconds()
+    try:
+        await until(lambda: is_trained_to(last), "training during the outage", patience_seconds=limit)
+    finally:
+        await stack.start("kafka")
+        await stack.wait_healthy("kafka")
+    began = time.monotonic()
+    batches = len(attempts.heard(scheduled.job_id, StepsRecorded))
+    await attempts.until(scheduled.job_id, StepsRecorded, times=batches + 1)
+    note("kafka away during training", steps=last, seconds_until_heard=time.monotonic() - began)
+    await attempts.stop(scheduled)
+    stopped = await attempts.until(scheduled.job_id, TrainingStopped)
+    assert (stopped.attempt, stopped.reason, stopped.bundle.step) == (1, "cancel", stopped.last_step)
+    assert attempts.heard(scheduled.job_id, TrainingFailed) == []
+    assert recorded() == set(range(1, stopped.last_step + 1))

@@ -13,6 +13,7 @@ from schemas import layout
 from schemas.job import JobScheduled
 from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import AttemptSpec, Member, MemberState
+from services.trainer_agent.protocol import REPORTS, Stepped, parse_reports
 from shared.processes import marked
 from tests.integration.attempts import FAKE_CHILD, REPOSITORY, Attempts
 from tests.integration.backend_suite import until
@@ -96,6 +97,21 @@ class Nodes:
     def child_pids(self, scheduled: JobScheduled, node: int = 0) -> list[int]:
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
         return [process.pid for process in marked(f"RUNNER_CHILD_OF={name}-n{node}")]
+
+    def pids(self, scheduled: JobScheduled, node: int = 0) -> list[int]:
+        """Of all processes of the node."""
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+        return [process.pid for process in marked(f"RUNNER_NODE_ID={name}-n{node}")]
+
+    def grant_file(self, scheduled: JobScheduled, node: int = 0) -> Path:
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+        return self.folder / name / str(node) / "grant"
+
+    def steps(self, scheduled: JobScheduled, node: int = 0) -> int:
+        """How many the child has done, as its own file says."""
+        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
+        reports, _ = parse_reports((self.folder / name / str(node) / "work" / REPORTS).read_bytes())
+        return max((report.step for report in reports if isinstance(report, Stepped)), default=0)
 
     async def clean_up(self) -> None:
         for name in self._names:

@@ -2,15 +2,17 @@
 
 import os
 import signal
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from services.provisioner.backends import local
 from services.provisioner.backends.local import LocalBackend
-from services.provisioner.backends.protocol import SpecConflict
+from services.provisioner.backends.protocol import EngineFailed, SpecConflict
 from shared.clock import utc_now
-from shared.processes import marked, signal_marked
+from shared.processes import Identity, marked, signal_marked
 from tests.integration.backend_suite import BackendSuite, a_spec, until
 from tests.unit.shared.environments import SECRETS
 
@@ -123,6 +125,34 @@ class TestLocalBackend(BackendSuite):
         leader = int((tmp_path / "nodes" / spec.name / "0" / "pid").read_text().split()[0])
         assert leader not in [process.pid for process in outside]
         monkeypatch.undo()
+
+    async def test_a_node_has_its_grant_until_right_before_it_is_ended(
+        self, backend, spec, tmp_path, monkeypatch
+    ):
+        await self.started(backend, spec, tmp_path)
+        grants = [tmp_path / "nodes" / spec.name / str(index) / "grant" for index in range(2)]
+        assert [grant.read_text() for grant in grants] == [f"{spec.name}-n0", f"{spec.name}-n1"]
+        granted_at_the_end = []
+
+        def survive(identity: Identity, mark: str) -> list[int]:
+            granted_at_the_end.append([grant.exists() for grant in grants])
+            return [identity.pid]
+
+        monkeypatch.setattr(local, "_kill", survive)
+        for call in (backend.end(spec.name, 0), backend.stop(spec.name, 0.0)):
+            with pytest.raises(EngineFailed, match="survive SIGKILL"):
+                await call
+        monkeypatch.undo()
+        assert granted_at_the_end == [[False, True], [False, False]]
+
+    async def test_a_runner_that_is_asked_to_end_has_its_grant(self, backend, spec, tmp_path):
+        seen = tmp_path / "seen"
+        script = f"""trap 'cat "$RUNNER_GRANT_FILE" > {seen}; exit 143' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"""
+        spec = replace(spec, nodes=1, argv=("/bin/sh", "-c", script))
+        await backend.create(spec)
+        await until((tmp_path / "up").exists)
+        await backend.stop(spec.name, 30.0)
+        assert seen.read_text() == f"{spec.name}-n0"
 
 
 DAY = timedelta(days=1)

@@ -1,13 +1,16 @@
 """Runners and the control side together, with a scripted child, on real Kafka, Postgres and S3."""
 
-import asyncio
 import json
 import os
+import shutil
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 
+from deploy.local.stack import Stack
 from schemas import layout
 from schemas.base import FailureClass
 from schemas.job import JobScheduled, StopReason
@@ -38,6 +41,16 @@ __all__ = ["attempts", "nodes"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 SLOW = {"steps": 10_000, "seconds": 0.05}
+
+
+@asynccontextmanager
+async def kafka_away(stack: Stack) -> AsyncIterator[None]:
+    await stack.stop("kafka")
+    try:
+        yield
+    finally:
+        await stack.start("kafka")
+        await stack.wait_healthy("kafka")
 
 
 async def recorded_steps(attempts: Attempts, scheduled: JobScheduled, last: int) -> list[int]:
@@ -268,27 +281,40 @@ class TestDeathOfARunner:
         stopped = await attempts.until(scheduled.job_id, TrainingStopped)
         assert stopped.reason == "failure"
 
-    async def test_of_silence_kills_itself_and_its_child(self, attempts, nodes):
-        """Without acknowledged heartbeats the control side must take it for gone."""
+    async def test_of_an_outage_longer_than_any_kills_itself_and_its_child(self, attempts, nodes):
         scheduled = await attempts.schedule()
-        await nodes.start(scheduled, script=SLOW, RUNNER_FENCE_AFTER="PT4S")
+        limits = {"RUNNER_FENCE_AFTER": "PT2S", "RUNNER_OUTAGE_LIMIT": "PT4S"}
+        await nodes.start(scheduled, script=SLOW, **limits)
         await attempts.until(scheduled.job_id, StepReached)
-        await attempts.stack.stop("kafka")
-        try:
+        async with kafka_away(attempts.stack):
             assert (await nodes.until_ended(scheduled)).exit_code == 70
             assert nodes.child_pids(scheduled) == []
-        finally:
-            await attempts.stack.start("kafka")
-            await attempts.stack.wait_healthy("kafka")
 
-    async def test_stopped_by_a_signal_and_woken_up_it_fences_itself(self, attempts, nodes):
+    async def test_without_kafka_and_without_its_grant_kills_itself_and_its_child(self, attempts, nodes):
         scheduled = await attempts.schedule()
-        await nodes.start(scheduled, script=SLOW, RUNNER_FENCE_AFTER="PT3S")
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        async with kafka_away(attempts.stack):
+            nodes.grant_file(scheduled).unlink()
+            assert (await nodes.until_ended(scheduled)).exit_code == 70
+            assert nodes.child_pids(scheduled) == []
+
+    async def test_without_its_folder_kills_itself_and_its_child(self, attempts, nodes):
+        """Whoever removed the folder can end nobody in it any more."""
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
+        await attempts.until(scheduled.job_id, StepReached)
+        shutil.rmtree(nodes.folder / layout.attempt_name(scheduled.job_id, 1))
+        await until(lambda: not nodes.pids(scheduled))
+
+    async def test_stopped_by_a_signal_and_woken_up_without_its_grant_it_fences_itself(self, attempts, nodes):
+        scheduled = await attempts.schedule()
+        await nodes.start(scheduled, script=SLOW)
         await attempts.until(scheduled.job_id, RunnerHeartbeat, state="training")
         runner = nodes.runner_pid(scheduled)
         os.kill(runner, signal.SIGSTOP)
         before = len(attempts.heard(scheduled.job_id, RunnerHeartbeat))
-        await asyncio.sleep(4)  # the time of the fence itself is what is tested
+        nodes.grant_file(scheduled).unlink()
         os.kill(runner, signal.SIGCONT)
         assert (await nodes.until_ended(scheduled)).exit_code == 70
         assert len(attempts.heard(scheduled.job_id, RunnerHeartbeat)) <= before + 2

@@ -207,7 +207,8 @@ def rounds_of(service: Service, engines: Engines, http: httpx.AsyncClient, setti
     files = ModelFiles(service.objects, scratch=settings.scratch_dir)
     policy = replace(settings.policy, adapter_slots=engines.num_slots)
     unanswered = timedelta(seconds=settings.unanswered_seconds)
-    return Rounds(service, Steps(engines, files, http, policy=policy), policy=policy, unanswered=unanswered)
+    steps = Steps(engines, files, http, policy=policy, clock=service.clock)
+    return Rounds(service, steps, policy=policy, unanswered=unanswered)
 
 
 @pytest.fixture(scope="module")

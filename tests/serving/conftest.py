@@ -188,7 +188,7 @@ async def rig_of(root: Path, base_dir: Path) -> AsyncIterator[Rig]:
     async with httpx.AsyncClient(timeout=120) as http:
         files = ModelFiles(objects, scratch=root / "scratch")
         rig = Rig(
-            steps=Steps(backend, files, http, policy=policy),
+            steps=Steps(backend, files, http, policy=policy, clock=utc_now),
             backend=backend,
             objects=objects,
             http=http,

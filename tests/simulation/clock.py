@@ -37,6 +37,9 @@ class Clock:
             process.kill()
         self._queue.clear()
 
+    def __call__(self) -> datetime:
+        return self.utc
+
     @property
     def utc(self) -> datetime:
         return START + timedelta(seconds=self.now)

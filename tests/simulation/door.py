@@ -1,19 +1,23 @@
 """A runner's door to the log: reports until they are acknowledged, heartbeats, directives, and the fence."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from schemas.topics import AGENT_DIRECTIVES
 from schemas.training import RunnerHeartbeat, RunnerReport
-from services.trainer_agent.runner.decide import EXIT_FENCED, Progress
+from services.trainer_agent.runner.decide import EXIT_FENCED, Progress, why_fenced
 from tests.simulation.clock import Signal, pause, wait
 from tests.simulation.journal import Journal, Reported
 
 if TYPE_CHECKING:
+    from tests.simulation.engine import Node
     from tests.simulation.gang import Gang
     from tests.simulation.world import World
 
 HEARTBEAT_SECONDS = 5.0
-FENCE_SECONDS = 15.0
+FENCE_AFTER = timedelta(seconds=15)
+OUTAGE_LIMIT = timedelta(hours=24)
+GRANT_POLL_SECONDS = 1.0
 
 
 class Door:
@@ -24,6 +28,7 @@ class Door:
     attempt: int
     fields: dict[str, Any]
     alive: bool
+    node: "Node"
     progress: Progress
     gang: "Gang | None"
 
@@ -40,7 +45,7 @@ class Door:
 
     @property
     def is_cut_off(self) -> bool:
-        return self._world.clock.now < self.cut_until
+        return self._world.clock.now < max(self.cut_until, self._world.log.away_until)
 
     @property
     def has_read_all(self) -> bool:
@@ -109,8 +114,17 @@ class Door:
             await pause(HEARTBEAT_SECONDS)
 
     async def _fence(self) -> None:
-        while (left := self._acknowledged_at + FENCE_SECONDS - self._world.clock.now) > 0:
-            await pause(left + 0.01)
+        """The grant is read before each look, and its withdrawal is seen up to a poll later."""
+        while not why_fenced(
+            acknowledged_at=self._acknowledged_at,
+            grant=self.node.read_grant(self._world.clock.now),
+            fence_after=FENCE_AFTER,
+            outage_limit=OUTAGE_LIMIT,
+            now=self._world.clock.now,
+        ):
+            if self.node.is_granted and not self.node.is_cut_off:
+                await wait(self.node.grant_changed)
+            await pause(GRANT_POLL_SECONDS)
         self._exit(EXIT_FENCED)
 
     def _read_directives(self) -> None:

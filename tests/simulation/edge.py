@@ -55,13 +55,18 @@ class Edge:
             cursor.position += 1
         if record is not None:
             cursor.is_scheduled = True
-            at = max(self._kernel.clock.now + self._world.lag(), cursor.stalled_until)
+            at = max(
+                self._kernel.clock.now + self._world.lag(), cursor.stalled_until, self._world.log.away_until
+            )
             self._kernel.clock.at(at, self._consume, cursor)
 
     def _consume(self, cursor: Cursor) -> None:
         cursor.is_scheduled = False
         record = cursor.next
         if not self._kernel.up or record is None:
+            return
+        if self._kernel.clock.now < self._world.log.away_until:
+            self._schedule(cursor)
             return
         has_faults = self._world.faults.active
         if has_faults and self._kernel.crashes("before the commit"):

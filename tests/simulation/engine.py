@@ -15,7 +15,9 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from services.provisioner.model import node_id
+from services.trainer_agent.runner.decide import Grant
 from tests.simulation.clock import Signal, pause, wait
+from tests.simulation.door import FENCE_AFTER
 from tests.simulation.journal import Journal
 from tests.simulation.runner import Runner
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESYNC_SECONDS = 30.0
+SLACK_SECONDS = 2.0
 KILLED = 137
 
 
@@ -37,16 +40,31 @@ class Node:
     runner: Runner | None = None
     state: MemberState = MemberState.STARTING
     exit_code: int | None = None
-    is_cut_off: bool = False
-    """The engine takes it for lost, and reaches its process no more."""
+    cut_off_at: float | None = None
+    """Since when the engine takes it for lost, reaches its process no more, and its runner cannot read the grant."""
+    is_granted: bool = True
+    grant_changed: Signal = field(default_factory=Signal)
 
     @property
     def node_id(self) -> str:
         return node_id(self.name, self.index)
 
+    @property
+    def is_cut_off(self) -> bool:
+        return self.cut_off_at is not None
+
+    def read_grant(self, now: float) -> Grant:
+        if self.cut_off_at is not None:
+            return Grant(read_at=self.cut_off_at)
+        return Grant(read_at=now, is_withdrawn=not self.is_granted)
+
+    def withdraw(self) -> None:
+        self.is_granted = False
+        self.grant_changed.fire()
+
 
 class Engine:
-    caps = Caps(gang="barrier", notice="push")
+    caps = Caps(gang="barrier", notice="push", grants=True)
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -118,10 +136,17 @@ class Engine:
             if node.runner and not node.is_cut_off:
                 self._world.checker.nodes.ends(node.runner)
             self.kill(node)
+        await self._until_fenced(nodes)
 
     async def forget(self, name: str) -> None:
         await pause(self._world.hop())
         self.attempts.pop(name, None)
+
+    async def _until_fenced(self, nodes: list[Node]) -> None:
+        """A process that cannot be seen has ended when it has not read its grant for so long."""
+        last = max((node.cut_off_at for node in nodes if node.cut_off_at is not None), default=None)
+        if last is not None and self._world.switches.waits_for_the_fence:
+            await pause(max(0.0, last + FENCE_AFTER.total_seconds() + SLACK_SECONDS - self._world.clock.now))
 
     # What happens to nodes.
 
@@ -129,7 +154,8 @@ class Engine:
         """Has nodes from now on, even of a name that was stopped: that lie makes orphans."""
         if spec.name in self.attempts:
             return
-        nodes = [Node(spec.name, spec, index) for index in range(spec.nodes)]
+        is_granted = spec.name not in self._stopped
+        nodes = [Node(spec.name, spec, index, is_granted=is_granted) for index in range(spec.nodes)]
         self.attempts[spec.name] = nodes
         self._world.note(f"engine: {spec.name} has {spec.nodes} nodes")
         if self._world.faults.strikes("runner never starts"):
@@ -153,6 +179,7 @@ class Engine:
             self._tell(node)
 
     def kill(self, node: Node) -> None:
+        node.withdraw()
         if node.is_cut_off:
             return
         if node.runner:
@@ -163,7 +190,8 @@ class Engine:
 
     def lose(self, node: Node) -> None:
         """Take the node for lost, while its process lives on."""
-        node.is_cut_off = True
+        node.cut_off_at = node.cut_off_at or self._world.clock.now
+        node.grant_changed.fire()
         node.state = MemberState.ENDED
         self._tell(node)
 

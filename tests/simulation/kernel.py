@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from schemas.base import Message
 from schemas.topics import LISTENS
 from shared.messaging.tasks import tell_nobody
-from tests.simulation.clock import Process, pause, run_now
+from tests.simulation.clock import START, Process, pause, run_now
 from tests.simulation.edge import Edge, Handler
 from tests.simulation.outbox import Outbox
 from tests.simulation.tables import Tables
@@ -35,6 +35,9 @@ class Switches:
     commits_offset_after_effect: bool = True
     marks_after_publishing: bool = True
     limit_counts_outages: bool = False
+    waits_for_the_fence: bool = True
+    """Whether the engine calls an attempt gone only when its runners must have ended themselves."""
+    silence_counts_outages: bool = False
 
 
 class Kernel:
@@ -112,9 +115,18 @@ class Kernel:
         """What the process holds outside of this kernel ends with it."""
         self._crash_hooks.append(function)
 
+    def listening_since(self) -> datetime:
+        """Nobody hears anything while the process or the log is away."""
+        away_until = START + timedelta(seconds=self.world.log.away_until)
+        if self.switches.silence_counts_outages:
+            return self._started_at
+        return max(self._started_at, min(away_until, self.clock.utc))
+
     async def caught_up(self, topic_name: str) -> None:
         cursors = [cursor for cursor in self.edge.cursors if cursor.topic.name == topic_name]
         ends = [len(cursor.partition.records) for cursor in cursors]
+        while self.clock.now < self.world.log.away_until:
+            await pause(1.0)
         while any(cursor.position < end for cursor, end in zip(cursors, ends, strict=True)):
             await pause(0.5)
 
@@ -122,6 +134,7 @@ class Kernel:
 
     def start(self) -> None:
         self.up = True
+        self._started_at = self.clock.utc
         self._wire(self)
         hooks, self._start_hooks = self._start_hooks, []
         for hook in hooks:

@@ -35,6 +35,8 @@ class Log:
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._numbers: dict[tuple[str, str], int] = {}
+        self.away_until = 0.0
+        """Nobody can read or write until then."""
 
     def partition(self, topic: str, number: int) -> Partition:
         return self._partitions.setdefault((topic, number), Partition())

@@ -61,6 +61,10 @@ def no_reaper(patch: Patch) -> None:
     patch.setattr(Engine, "sweep", sweep)
 
 
+def nodes_called_gone_before_the_fence(patch: Patch) -> Switches:
+    return Switches(waits_for_the_fence=False)
+
+
 def no_start_deadline(patch: Patch) -> None:
     is_over = provisioning._is_over
     patch.setitem(facts.ABOUT_TIME, StartOverdue, lambda job, timer, view: Decision(job))  # type: ignore[arg-type]
@@ -70,7 +74,7 @@ def no_start_deadline(patch: Patch) -> None:
 
 
 def no_silence_timer(patch: Patch) -> None:
-    def silence_due(one: Any, *, now: Any, awake_since: Any) -> control.Decision:
+    def silence_due(one: Any, *, now: Any, listening_since: Any) -> control.Decision:
         return control.Decision(one)
 
     patch.setattr(control, "on_silence_due", silence_due)
@@ -136,6 +140,7 @@ MUTANTS: dict[Mutant, set[str]] = {
     epochs_ignored_by_the_scheduler: {"old epoch"},
     epochs_ignored_by_the_control_side: {"parked", "closed attempt", "old epoch"},
     no_reaper: {"not at rest"},
+    nodes_called_gone_before_the_fence: {"runner left", "two attempts train"},
     no_start_deadline: {"not at rest"},
     no_silence_timer: {"not at rest"},
     double_verdict: {"two verdicts"},

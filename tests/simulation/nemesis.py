@@ -27,6 +27,7 @@ ACTS = (
     "SIGTERM unannounced",
     "cut off for a moment",
     "cut off for long",
+    "log away",
     "child hangs",
     "child fails",
     "runner restarts",
@@ -48,6 +49,7 @@ class Nemesis:
                     self.sigterm,
                     self.cut_off,
                     self.cut_off_long,
+                    self.log_away,
                     self.child_hangs,
                     self.child_fails,
                     self.restarts,
@@ -106,6 +108,9 @@ class Nemesis:
 
     def cut_off_long(self, runner: Runner) -> None:
         runner.cut_until = self._world.clock.now + self._rng.uniform(16, 200)
+
+    def log_away(self, runner: Runner) -> None:
+        self._world.log.away_until = self._world.clock.now + self._rng.uniform(16, 900)
 
     def child_hangs(self, runner: Runner) -> None:
         if runner.gang:

@@ -42,6 +42,10 @@ class Outbox:
         kernel = self._kernel
         if not kernel.up or not self.rows:
             return
+        if kernel.clock.now < kernel.world.log.away_until:
+            self._is_poked = True
+            kernel.clock.at(kernel.world.log.away_until, self._drain)
+            return
         if kernel.world.faults.active and kernel.crashes("before publishing"):
             if not kernel.switches.marks_after_publishing:
                 self.rows = []

@@ -132,7 +132,7 @@ class SimSteps(Steps):
         backend: Any = kernel.world.replicas
         nothing: Any = None
         files: Any = _Files()
-        super().__init__(backend, files, nothing, policy=policy)
+        super().__init__(backend, files, nothing, policy=policy, clock=kernel.clock)
         self._world = kernel.world
 
     def _client(self, replica: Replica) -> Any:

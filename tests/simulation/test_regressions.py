@@ -79,3 +79,28 @@ def test_a_wait_for_a_peer_that_has_no_end_is_seen(build, monkeypatch):
     world, users = build(Setting(max_lag=0.05, num_steps=160))
     with pytest.raises(Violation, match=r"^not at rest: .* job-1 is after JobRunning"):
         a_peer_leaves_without_its_part(world, users)
+
+
+def the_log_is_away_during_training(world: World, users: Users) -> None:
+    users.submit(nodes=2, dataset="ready", after=1.0)
+    while world.checker.jobs.last.get("job-1") != "JobRunning":
+        world.run(0.5)
+    while not any(each.progress.has_stepped for each in world.engine.live_runners()):
+        world.run(0.5)
+    world.log.away_until = world.clock.now + 600.0
+    settle(world)
+
+
+def test_an_outage_of_the_log_ends_no_training(build):
+    world, users = build(Setting(max_lag=0.05, num_steps=2000))
+    the_log_is_away_during_training(world, users)
+    assert world.checker.jobs.last == {"job-1": "JobSucceeded"}
+    assert world.checker.jobs.epochs == {"job-1": 1}
+
+
+def test_silence_that_counts_an_outage_ends_one(build):
+    world, users = build(
+        Setting(max_lag=0.05, num_steps=2000, switches=Switches(silence_counts_outages=True))
+    )
+    the_log_is_away_during_training(world, users)
+    assert world.checker.jobs.epochs["job-1"] > 1

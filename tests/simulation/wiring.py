@@ -117,7 +117,6 @@ def in_memory() -> Iterator[None]:
                 patch.setattr(module, "store", store)
                 patch.setattr(module, "log", _Silence(), raising=False)
         for module in TIMED:
-            patch.setattr(module, "utc_now", lambda: _Now.world.clock.utc)
             patch.setattr(module, "time", _MachineClock, raising=False)
         patch.setattr(services.serving_controller.handlers.steps, "log", _Silence())
         patch.setattr(services.serving_controller.handlers.steps, "uuid4", _next_uuid)

@@ -107,6 +107,8 @@ class Kernel:
     """Type and time of those that should have fired."""
     tasks_set_aside: tuple[tuple[str, str, str], ...] = ()
     """Kind, key and error."""
+    tasks_away: tuple[tuple[str, str, datetime, str], ...] = ()
+    """Kind, key, since when something that it needs is away, and the last error."""
 
     @cached_property
     def by_id(self) -> Mapping[Story, Row]:

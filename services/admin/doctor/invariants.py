@@ -8,6 +8,7 @@ from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import History, Limits
 from services.admin.doctor.jobs import fenced, legal, live, resumed_from_newest
 from services.admin.doctor.kernel import in_order, no_phantoms, once, published
+from services.admin.doctor.waits import answered
 
 Invariant = Callable[[History, Limits], Iterator[Finding]]
 
@@ -32,6 +33,7 @@ INVARIANTS: Mapping[str, Invariant] = {
     "I11 no orphans": no_orphans,
     "I12 audit chain": audit_chain,
     "I13 live": live,
+    "I14 answered": answered,
 }
 
 

@@ -45,6 +45,9 @@ PARKED = 'SELECT id, topic, partition, "offset", event_id, reason, detail, state
 TIMERS_DUE = "SELECT type, fires_at FROM {schema}.timer WHERE fires_at < clock_timestamp() ORDER BY fires_at"
 TASKS_SET_ASIDE = """
     SELECT kind, key, last_error FROM {schema}.task WHERE set_aside_at IS NOT NULL ORDER BY set_aside_at"""
+TASKS_AWAY = """
+    SELECT kind, key, away_since, last_error FROM {schema}.task
+     WHERE away_since IS NOT NULL AND set_aside_at IS NULL ORDER BY away_since"""
 TENANTS = "SELECT name FROM gateway.tenant ORDER BY name"
 
 JOBS = "SELECT id, tenant, state, attempt, config_hash FROM scheduler.job"
@@ -115,6 +118,7 @@ async def read_kernel(conn: Connection, schema: str) -> Kernel:
         parked=tuple([_parked(row) async for row in each(PARKED)]),
         timers_due=tuple([(row["type"], row["fires_at"]) async for row in each(TIMERS_DUE)]),
         tasks_set_aside=tuple([tuple(row) async for row in each(TASKS_SET_ASIDE)]),
+        tasks_away=tuple([tuple(row) async for row in each(TASKS_AWAY)]),
     )
 
 

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterable
 
 from schemas.base import Message
-from schemas.dataset import DatasetReady
-from schemas.model import BaseModelRegistered, ModelRegistered
+from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
+from schemas.deployment import DeploymentFailed, DeploymentReady, DeploymentStopped
+from schemas.model import BaseModelRegistered, DeploymentApproved, DeploymentWithdrawn, ModelRegistered
 from schemas.topics import CHECKPOINT_EVENTS, JOB_EVENTS, NODE_EVENTS, TRAINING_EVENTS
 from services.admin.doctor.history import Entry
 from shared.messaging.delivery import Delivery, Unreadable
@@ -15,7 +16,8 @@ from shared.messaging.reader import Login, TopicReader
 KEPT: tuple[type[Message], ...] = (
     *(message for topic in (JOB_EVENTS, NODE_EVENTS, TRAINING_EVENTS) for message in topic.messages),
     *CHECKPOINT_EVENTS.messages,
-    DatasetReady,
+    *(DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted),
+    *(DeploymentApproved, DeploymentWithdrawn, DeploymentReady, DeploymentFailed, DeploymentStopped),
     BaseModelRegistered,
     ModelRegistered,
 )

@@ -9,7 +9,6 @@ from services.gateway.deps import Admin, Caller, Context, Gateway
 from services.gateway.errors import not_found
 from services.gateway.quotas import Quotas
 from services.gateway.usage import usage_of
-from shared.clock import utc_now
 
 router = APIRouter()
 
@@ -43,5 +42,5 @@ async def _shown(context: Gateway, tenant: str) -> dict[str, Any]:
         "tenant": tenant,
         "limits": context.settings.quotas.changed_by(decided).model_dump(),
         "decided": decided,
-        "used": await usage_of(database, tenant, now=utc_now()),
+        "used": await usage_of(database, tenant, now=database.now()),
     }

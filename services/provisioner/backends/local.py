@@ -2,7 +2,8 @@
 
 <nodes>/<attempt name>/spec.json     what was asked for, written once
                        stopped       nothing may start here any more
-                       <index>/pid        "<pid> <start time>", written by the node itself, once
+                       <index>/grant      id of the node, for as long as it may go on without being heard
+                               pid        "<pid> <start time>", written by the node itself, once
                                exit       exit code of its runner
                                notice     when it will be ended
                                runner.log
@@ -61,7 +62,7 @@ echo $? > exit.draft && mv exit.draft exit
 class LocalBackend:
     """Backend of processes on this machine."""
 
-    caps = Caps(gang="barrier", notice="push")
+    caps = Caps(gang="barrier", notice="push", grants=True)
 
     def __init__(self, nodes_dir: Path, *, runner_env_file: Path, logs_retention: timedelta) -> None:
         self._nodes_dir = nodes_dir
@@ -94,7 +95,9 @@ class LocalBackend:
         await asyncio.to_thread(self._notify, self._folder(name) / str(index), deadline)
 
     async def end(self, name: str, index: int) -> None:
-        identity = _identity(self._folder(name) / str(index))
+        node = self._folder(name) / str(index)
+        _withdraw(node)
+        identity = _identity(node)
         if left := await asyncio.to_thread(_kill, identity, _mark(name, index)):
             raise EngineFailed(f"node {node_id(name, index)}: processes {left} survive SIGKILL")
 
@@ -106,6 +109,8 @@ class LocalBackend:
         (root / "stopped").touch()
         if grace_seconds > 0:
             await self._ask_to_end(root, grace_seconds)
+        for index in _indices(root):
+            _withdraw(root / str(index))
         for index in _indices(root):
             await self.end(name, index)
 
@@ -147,6 +152,7 @@ class LocalBackend:
             raise SpecConflict(f"{spec.name} was stopped; a new attempt needs a new name")
 
     def _spawn(self, node: Path, spec: AttemptSpec, index: int) -> None:
+        _write(node / "grant", node_id(spec.name, index))
         argv = ["/bin/sh", "-c", WRAPPER, "node", str(node), *spec.argv]
         null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
         # A session of its own: signals to the provisioner's group, and its end, do not reach the node.
@@ -165,6 +171,7 @@ class LocalBackend:
             **spec.node_env(index),
             "RUNNER_WORK_DIR": str(node / "work"),
             "RUNNER_NOTICE_FILE": str(node / "notice"),
+            "RUNNER_GRANT_FILE": str(node / "grant"),
         }
 
     async def _until_started(self, spec: AttemptSpec) -> None:
@@ -260,6 +267,11 @@ def _kill(identity: Identity | None, mark: str) -> list[int]:
 
 def _mark(name: str, index: int) -> str:
     return f"RUNNER_NODE_ID={node_id(name, index)}"
+
+
+def _withdraw(node: Path) -> None:
+    """A runner without its grant ends itself, also where nothing else reaches it."""
+    (node / "grant").unlink(missing_ok=True)
 
 
 def _indices(root: Path) -> range:

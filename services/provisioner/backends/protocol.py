@@ -21,6 +21,9 @@ class Caps:
     """`barrier`: members start one by one, and training waits until all have reported."""
     notice: Literal["push", "poll", "none"]
     """How the engine tells that a node will be taken back."""
+    grants: bool
+    """Whether runners can read that their node is still theirs, from RUNNER_GRANT_FILE. Where not, they end
+    themselves after RUNNER_FENCE_AFTER without an acknowledged heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,15 @@ class Backend(Protocol):
         """Tell the node's runner that it ends at `deadline`; nothing more happens here."""
 
     async def end(self, name: str, index: int) -> None:
-        """End one node at once, with all its processes."""
+        """Withdraw the node's grant, then end it at once, with all its processes."""
 
     async def stop(self, name: str, grace_seconds: float) -> None:
-        """Ask all nodes to end, wait, end them. Also of an unknown name, which can then not be created."""
+        """Ask all nodes to end, wait, withdraw all grants, end the nodes. Also of an unknown name, which can then
+        not be created.
+
+        Returns once none of their processes runs: only then may another attempt train. An engine that cannot see
+        that returns when a runner without its grant must have ended itself.
+        """
 
     async def forget(self, name: str) -> None:
         """Remove what is left of a stopped attempt, once its end is stored."""

@@ -16,7 +16,6 @@ from services.serving_controller.handlers.messages import apply
 from services.serving_controller.handlers.steps import Outcome, Steps
 from services.serving_controller.model import Failure, Group, Phase, Replica, WantedOfGroup
 from services.serving_controller.store import View
-from shared.clock import utc_now
 from shared.errors import StorageUnavailable
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -221,7 +220,7 @@ class Rounds:
 
     def _plan(self, group: Group, seen: Mapping[str, Replica]) -> Sequence[Action]:
         """Or the end of replicas that will not take what others serve."""
-        now, replicas = utc_now(), list(seen.values())
+        now, replicas = self._service.clock(), list(seen.values())
         refusals = loads.still_open(self._refusals.get(group.name, {}), replicas)
         self._refusals[group.name] = refusals
         if ends := loads.ends(refusals, replicas, now=now, policy=self._policy):
@@ -231,7 +230,11 @@ class Rounds:
 
     def _judge(self, group: Group, outcome: Outcome) -> Mapping[str, Failure]:
         self._refusals[group.name], failures = loads.after(
-            self._refusals[group.name], outcome.replica, outcome.failures, now=utc_now(), policy=self._policy
+            self._refusals[group.name],
+            outcome.replica,
+            outcome.failures,
+            now=self._service.clock(),
+            policy=self._policy,
         )
         return failures
 

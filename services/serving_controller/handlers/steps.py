@@ -4,8 +4,9 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,7 +32,6 @@ from services.serving_controller.model import (
     is_candidate,
     pool_of,
 )
-from shared.clock import utc_now
 from shared.errors import CorruptObject
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -58,11 +58,14 @@ class Steps:
         http: httpx.AsyncClient,
         *,
         policy: Policy,
+        clock: Callable[[], datetime],
     ) -> None:
         self._backend = backend
         self._files = files
         self._http = http
         self._policy = policy
+        self._clock = clock
+        """Postgres': what is noted of a replica is compared by whichever process leads then."""
         self._deaths: Counter[str] = Counter()
 
     async def end_unknown(self, known: set[str]) -> None:
@@ -123,7 +126,7 @@ class Steps:
             base_sha=group.base_sha,
             phase=Phase.STARTING,
             address=Address(start.replica_id, uuid4().hex, ""),
-            started_at=utc_now(),
+            started_at=self._clock(),
             max_rank=start.max_rank,
             failures=start.failures,
         )
@@ -163,7 +166,7 @@ class Steps:
         return Outcome(kept, (lost,))
 
     def _given_up(self, replica: Replica, reason: str) -> Replica:
-        return pools.end(replica, reason, now=utc_now(), policy=self._policy).replica
+        return pools.end(replica, reason, now=self._clock(), policy=self._policy).replica
 
     async def _admit(self, replica: Replica, group: Group) -> Outcome:
         try:
@@ -184,7 +187,7 @@ class Steps:
         await probe.prove_answers(self._client(replica), full.served_name)
         name = full.served_name
         ready = replace(replica, phase=Phase.READY, served_base=name, loaded=frozenset({name}))
-        seconds = (utc_now() - replica.started_at).total_seconds()
+        seconds = (self._clock() - replica.started_at).total_seconds()
         # Under its own name: whoever asks for the base model must not be sent here.
         announced = self._announce(ready, (full.full_name,))
         return replace(announced, events=(*announced.events, _loaded(ready, full, seconds)))

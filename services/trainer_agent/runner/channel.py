@@ -102,7 +102,11 @@ class Channel:
         async with self._creating:
             if self._producer is None:
                 producer = AIOKafkaProducer(enable_idempotence=True, linger_ms=2, **self._client)
-                await producer.start()
+                try:
+                    await producer.start()
+                except KafkaError:
+                    await producer.stop()
+                    raise
                 self._producer = producer
             return self._producer
 

@@ -1,4 +1,4 @@
-"""Step metrics in batches. They may be lost and gate nothing, so they never hold anything up."""
+"""Step metrics in batches. They gate nothing, so they never hold anything up, and the oldest are lost first."""
 
 import asyncio
 from datetime import timedelta
@@ -10,6 +10,8 @@ from shared.clock import utc_now
 
 MAX_STEPS = 400
 """Of one message, so that it stays small."""
+MAX_KEPT_STEPS = 20_000
+"""While Kafka is away."""
 
 
 class MetricsBatch:
@@ -21,6 +23,7 @@ class MetricsBatch:
 
     def add(self, step: StepMetrics) -> None:
         self._steps.append(step)
+        del self._steps[:-MAX_KEPT_STEPS]
 
     async def run(self, *, every: timedelta) -> None:
         """Until cancelled."""
@@ -35,4 +38,5 @@ class MetricsBatch:
             try:
                 await self._channel.send(message, event_id=uuid4().hex, time=utc_now())
             except NotAcknowledged:
+                self._steps = [*batch, *self._steps]
                 return

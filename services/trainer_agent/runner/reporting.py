@@ -1,4 +1,4 @@
-"""Reports in order, each sent until it is acknowledged; heartbeats; and the end of a runner nobody hears."""
+"""Reports in order, each sent until it is acknowledged; heartbeats; and the end of a runner that must not go on."""
 
 import asyncio
 import os
@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
 from schemas.base import Message
 from schemas.training import REPORTS, RunnerHeartbeat, RunnerReport
 from services.trainer_agent.runner.channel import Channel, NotAcknowledged
-from services.trainer_agent.runner.decide import EXIT_FENCED
+from services.trainer_agent.runner.decide import EXIT_FENCED, Grant
 from services.trainer_agent.runner.journal import Acknowledged, Journal, Reported
 from shared.clock import utc_now
 from shared.log import get_logger
@@ -20,6 +21,10 @@ from shared.log import get_logger
 log = get_logger(__name__)
 
 RETRY_SECONDS = 0.5
+GRANT_POLL_SECONDS = 0.5
+FENCE_POLL_SECONDS = 0.3
+MAX_BEATS = 3
+"""Under way at once: while Kafka is away, more of them would only say the same."""
 State = Literal["waiting", "fetching", "training", "stopping"]
 
 
@@ -77,9 +82,10 @@ class Pulse:
     async def run(self, beat: Callable[[], RunnerHeartbeat]) -> None:
         """Until cancelled. A beat does not wait for the one before it."""
         while True:
-            task = asyncio.create_task(self._send(beat()))
-            self._beats.add(task)
-            task.add_done_callback(self._beats.discard)
+            if len(self._beats) < MAX_BEATS:
+                task = asyncio.create_task(self._send(beat()))
+                self._beats.add(task)
+                task.add_done_callback(self._beats.discard)
             await asyncio.sleep(self._every_seconds)
 
     async def _send(self, message: Message) -> None:
@@ -91,21 +97,45 @@ class Pulse:
         self.acknowledged_at = max(self.acknowledged_at, sent_at)
 
 
+class GrantReader(threading.Thread):
+    """Reads the grant again and again: a thread of its own, since a read may hang."""
+
+    def __init__(self, file: Path, *, node_id: str) -> None:
+        super().__init__(name="grant", daemon=True)
+        self._file = file
+        self._node_id = node_id
+        self.grant = Grant(read_at=time.monotonic())
+
+    def run(self) -> None:
+        while not self.grant.is_withdrawn:
+            self.grant = self._read(time.monotonic())
+            time.sleep(GRANT_POLL_SECONDS)
+
+    def _read(self, began: float) -> Grant:
+        try:
+            holder = self._file.read_text().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            holder = ""
+        except (OSError, UnicodeError) as error:
+            log.warning("grant not readable", error=f"{type(error).__name__}: {error}")
+            return self.grant
+        return Grant(began, is_withdrawn=holder != self._node_id)
+
+
 class Fence(threading.Thread):
-    """Ends this process, and its child first, once the control side must take it for gone.
+    """Ends this process, and its child first, as soon as there is a reason.
 
     A thread, so that it also acts where the event loop hangs.
     """
 
-    def __init__(self, pulse: Pulse, *, after: timedelta, end_child: Callable[[], None]) -> None:
+    def __init__(self, reason: Callable[[], str], *, end_child: Callable[[], None]) -> None:
         super().__init__(name="fence", daemon=True)
-        self._pulse = pulse
-        self._after_seconds = after.total_seconds()
+        self._reason = reason
         self._end_child = end_child
 
     def run(self) -> None:
-        while (silence := time.monotonic() - self._pulse.acknowledged_at) < self._after_seconds:
-            time.sleep(min(1.0, self._after_seconds / 10))
-        log.error("no heartbeat was acknowledged; this runner ends itself", silent_seconds=round(silence, 1))
+        while not (reason := self._reason()):
+            time.sleep(FENCE_POLL_SECONDS)
+        log.error("this runner ends itself", reason=reason)
         self._end_child()
         os._exit(EXIT_FENCED)

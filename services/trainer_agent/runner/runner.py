@@ -4,7 +4,8 @@ import asyncio
 import math
 import signal
 import socket
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
@@ -15,12 +16,12 @@ from services.trainer_agent.protocol import Outcome, TrainingOrder
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
-from services.trainer_agent.runner.decide import Ending, Wish
+from services.trainer_agent.runner.decide import Ending, Wish, why_fenced
 from services.trainer_agent.runner.inputs import Inputs, is_storage_away
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
-from services.trainer_agent.runner.reporting import Fence, Pulse, Reporter, State
+from services.trainer_agent.runner.reporting import Fence, GrantReader, Pulse, Reporter, State
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
 from shared.absence import Patience
@@ -81,7 +82,7 @@ class Runner:
         if self._journal.listening_from is None:
             self._journal.add(Listening(offset=await self._channel.end_of_directives()))
         pulse = Pulse(self._channel, every=settings.heartbeat_every)
-        Fence(pulse, after=settings.fence_after, end_child=self._end_child).start()
+        Fence(self._fence_reason(pulse), end_child=self._end_child).start()
         return [
             self._listen(),
             self._reporter.run(),
@@ -89,6 +90,20 @@ class Runner:
             self._metrics.run(every=settings.metrics_every),
             self._shipper.run(every=settings.log_every),
         ]
+
+    def _fence_reason(self, pulse: Pulse) -> Callable[[], str]:
+        """Starts to read the grant, if there is one."""
+        settings, reader = self._settings, None
+        if settings.grant_file is not None:
+            reader = GrantReader(settings.grant_file, node_id=settings.node_id)
+            reader.start()
+        return lambda: why_fenced(
+            acknowledged_at=pulse.acknowledged_at,
+            grant=reader.grant if reader else None,
+            fence_after=settings.fence_after,
+            outage_limit=settings.outage_limit,
+            now=time.monotonic(),
+        )
 
     async def _attend(self) -> Ending | None:
         """How the attempt ended here; None where an earlier life has said so already."""

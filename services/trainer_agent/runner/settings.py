@@ -31,6 +31,9 @@ class Settings(BaseSettings):
     work_dir: Path
     notice_file: Path
     """Appears when the node will be taken back: an RFC 3339 time."""
+    grant_file: Path | None = None
+    """Holds the node's id for as long as the cluster backend lets this node have its place. None: the backend
+    grants nothing, and `fence_after` alone decides."""
     cache_dir: Path
     """Base models, shared by the nodes of one machine."""
     host: str = "127.0.0.1"
@@ -43,7 +46,10 @@ class Settings(BaseSettings):
 
     heartbeat_every: timedelta = timedelta(seconds=5)
     fence_after: timedelta = timedelta(seconds=15)
-    """Without an acknowledged heartbeat for so long, the runner ends itself and its child."""
+    """Without an acknowledged heartbeat for so long, or without reading its grant where it has one, the runner
+    ends itself and its child."""
+    outage_limit: timedelta = timedelta(hours=24)
+    """Without an acknowledged heartbeat for so long, a runner ends itself although its grant holds."""
     notice_wait: timedelta = timedelta(seconds=2)
     """How long a notice waits for the directive that should follow it, before the runner stops by itself."""
     default_grace: timedelta = timedelta(seconds=30)
@@ -65,4 +71,8 @@ class Settings(BaseSettings):
         if self.fence_after < 3 * self.heartbeat_every:
             raise ValueError(
                 f"fence_after ({self.fence_after}) must cover three heartbeats of {self.heartbeat_every}"
+            )
+        if self.outage_limit < self.fence_after:
+            raise ValueError(
+                f"outage_limit ({self.outage_limit}) must cover fence_after ({self.fence_after})"
             )

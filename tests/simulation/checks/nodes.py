@@ -81,3 +81,6 @@ class NodeChecks:
         at_engine = attempt_name(*name)
         if self._world.engine.has(at_engine) and at_engine not in self._world.engine.late:
             self._world.alarm("nodes left", f"{name} is called released, the engine still has it")
+        for runner in self._world.engine.live_runners():
+            if runner.gang is not None and (runner.job_id, runner.attempt) == name:
+                self._world.alarm("runner left", f"{runner.name} trains after its nodes are called released")

@@ -67,6 +67,10 @@ class TrainingChecks:
         if (job_id, attempt, index) in self._children:
             self._world.alarm("two children", f"node {index} of {job_id} e{attempt} started a second one")
         self._children.add((job_id, attempt, index))
+        for runner in self._world.engine.live_runners():
+            if runner.gang is not None and runner.job_id == job_id and runner.attempt < attempt:
+                detail = f"{runner.name} trains while e{attempt} begins"
+                self._world.alarm("two attempts train", detail)
 
     def resume_missing(self, job_id: str, attempt: int, bundle: BundleRef) -> None:
         """A runner could not fetch what it was told to begin from.

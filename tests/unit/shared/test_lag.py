@@ -1,10 +1,19 @@
 """Liveness is progress: a partition with records to read that does not move, by a clock that is never set."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from aiokafka import TopicPartition
 
 from schemas.topics import JOB_EVENTS, NODE_EVENTS, PARKED_COMMANDS
-from shared.messaging.lag import STALLED_AFTER_SECONDS, UNSEEN_SECONDS, Progress, differences
+from shared.messaging.lag import (
+    LONGEST_GAP,
+    STALLED_AFTER_SECONDS,
+    UNSEEN_SECONDS,
+    Contact,
+    Progress,
+    differences,
+)
 
 PARTITION, OTHER = TopicPartition("job.events", 0), TopicPartition("job.events", 1)
 LATE = STALLED_AFTER_SECONDS + 5
@@ -80,3 +89,27 @@ def test_topics_that_are_missing_or_of_another_width_are_named():
         "topic node.events: found 1 partitions, expected 3",
         "topic parked.commands: it is missing",
     ]
+
+
+class TestContact:
+    NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+
+    def answered(self, *seconds: float) -> Contact:
+        contact = Contact()
+        for each in seconds:
+            contact.answered(self.at(each))
+        return contact
+
+    def at(self, seconds: float) -> datetime:
+        return self.NOON + timedelta(seconds=seconds)
+
+    def test_lasts_since_the_first_of_answers_without_a_gap(self):
+        assert self.answered(0, 5, 18).since(self.at(20)) == self.at(0)
+
+    def test_begins_again_after_an_outage(self):
+        gap = LONGEST_GAP.total_seconds() + 1
+        assert self.answered(0, gap).since(self.at(gap)) == self.at(gap)
+
+    def test_is_none_before_the_first_answer_and_during_an_outage(self):
+        assert self.answered().since(self.at(7)) == self.at(7)
+        assert self.answered(0).since(self.at(16)) == self.at(16)

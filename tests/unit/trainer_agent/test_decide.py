@@ -260,7 +260,7 @@ class TestEndOfAnAttempt:
     )
     def test_without_a_word_of_runner_0(self, changes, facts):
         attempt = in_training(nodes_released=True, **changes)
-        decision = decide.on_reports_read(attempt, Purpose.RELEASE, now=NOON, awake_since=LONG_AGO)
+        decision = decide.on_reports_read(attempt, Purpose.RELEASE, now=NOON, listening_since=LONG_AGO)
         assert types(decision) == facts
         assert not decision.attempt.is_open
 
@@ -269,7 +269,7 @@ class TestEndOfAnAttempt:
         attempt, sent = in_training(nodes_released=True), []
         steps = [
             lambda a: on_stopped(a, stopped(outcome="completed", bundle=a_bundle())),
-            lambda a: decide.on_reports_read(a, Purpose.RELEASE, now=NOON, awake_since=LONG_AGO),
+            lambda a: decide.on_reports_read(a, Purpose.RELEASE, now=NOON, listening_since=LONG_AGO),
         ]
         for step in steps if word_first else reversed(steps):
             decision = step(attempt)
@@ -289,11 +289,11 @@ class TestSilence:
         seen = NOON - timedelta(seconds=seconds)
         return in_training(runners=(a_runner(0, seen_at=NOON), a_runner(1, seen_at=seen)), **changes)
 
-    def due(self, attempt: Attempt, *, awake_since: datetime = LONG_AGO) -> Decision:
-        return decide.on_silence_due(attempt, now=NOON, awake_since=awake_since)
+    def due(self, attempt: Attempt, *, listening_since: datetime = LONG_AGO) -> Decision:
+        return decide.on_silence_due(attempt, now=NOON, listening_since=listening_since)
 
-    def read(self, attempt: Attempt, *, awake_since: datetime = LONG_AGO) -> Decision:
-        return decide.on_reports_read(attempt, Purpose.SILENCE, now=NOON, awake_since=awake_since)
+    def read(self, attempt: Attempt, *, listening_since: datetime = LONG_AGO) -> Decision:
+        return decide.on_reports_read(attempt, Purpose.SILENCE, now=NOON, listening_since=listening_since)
 
     def test_is_believed_only_after_the_reports_are_read(self):
         decision = self.due(self.silent(31))
@@ -317,8 +317,8 @@ class TestSilence:
 
     def test_counts_from_our_own_start(self):
         started_at = NOON - 10 * SECOND
-        assert self.due(self.silent(300), awake_since=started_at).listen_until == started_at + SILENCE
-        assert self.read(self.silent(300), awake_since=started_at).messages == ()
+        assert self.due(self.silent(300), listening_since=started_at).listen_until == started_at + SILENCE
+        assert self.read(self.silent(300), listening_since=started_at).messages == ()
 
     @pytest.mark.parametrize(
         "changes",

@@ -20,12 +20,14 @@ from services.trainer_agent.protocol import (
 )
 from services.trainer_agent.runner.decide import (
     ChildEnd,
+    Grant,
     Move,
     Progress,
     Section,
     Wish,
     conclude,
     next_move,
+    why_fenced,
 )
 from tests.builders import a_preparation
 
@@ -280,3 +282,31 @@ class TestConclude:
     def test_its_own_word_counts_more_than_what_we_did_to_it(self):
         end = replace(ChildEnd(ended(Outcome.STOPPED), -9), move=Move.END_AT_DEADLINE)
         assert the_end(end).message == "why"
+
+
+class TestFence:
+    def why(self, *, silent: float, grant: Grant | None) -> str:
+        """At second 100,000 of the clock, with a fence after 15 s and an outage of at most a day."""
+        return why_fenced(
+            acknowledged_at=100_000 - silent,
+            grant=grant,
+            fence_after=15 * SECOND,
+            outage_limit=timedelta(days=1),
+            now=100_000,
+        )
+
+    @pytest.mark.parametrize(("silent", "is_fenced"), [(14, False), (15, True)])
+    def test_without_grants_fifteen_seconds_without_an_acknowledgment_are_the_end(self, silent, is_fenced):
+        assert bool(self.why(silent=silent, grant=None)) is is_fenced
+
+    @pytest.mark.parametrize(("silent", "is_fenced"), [(3600, False), (86_399, False), (86_400, True)])
+    def test_a_grant_lets_it_go_on_through_an_outage_for_a_day(self, silent, is_fenced):
+        assert bool(self.why(silent=silent, grant=Grant(read_at=99_999))) is is_fenced
+
+    @pytest.mark.parametrize("silent", [0, 3600])
+    def test_a_withdrawn_grant_is_the_end_at_once(self, silent):
+        assert "withdrew" in self.why(silent=silent, grant=Grant(read_at=100_000, is_withdrawn=True))
+
+    @pytest.mark.parametrize(("unread", "is_fenced"), [(14, False), (15, True)])
+    def test_a_grant_that_cannot_be_read_holds_for_fifteen_seconds(self, unread, is_fenced):
+        assert bool(self.why(silent=0, grant=Grant(read_at=100_000 - unread))) is is_fenced
