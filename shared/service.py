@@ -50,6 +50,7 @@ from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import Waiters
 from shared.postgres.database import Database, is_unavailable
 from shared.settings import ServiceSettings
+from shared.slow_clients import PacedConnection
 from shared.storage.objects import ObjectStore, S3ObjectStore
 from shared.telemetry.tracing import configure_tracing
 
@@ -439,6 +440,7 @@ def serve(app: Any, settings: ServiceSettings) -> None:
         port=settings.http_port,
         log_level="warning",
         lifespan="on",
+        http=PacedConnection,
         loop="uvloop",
     )
 

@@ -29,6 +29,8 @@ class Timing(BaseSettings):
     outbox_retention: timedelta = timedelta(days=7)
     settled_retention: timedelta = timedelta(days=90)
     """Of parked rows that a person has replayed or dropped, and of events that one has left out."""
+    turn_retention: timedelta = timedelta(days=1)
+    """Of when a tenant was served; one who was not for so long is next."""
 
     @model_validator(mode="after")
     def _stand_in_order(self) -> Self:

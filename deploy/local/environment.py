@@ -71,6 +71,7 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
         },
         "evaluator": {
             "SCORING_THREADS": str(threads_of_a_process()),
+            "GATES": "1",
             "REPLICA_KEYS_DIR": str(root / "replica-keys"),
         },
         "provisioner": {

@@ -65,7 +65,12 @@ def _administering() -> list[Right]:
     """Of the one service that makes users and tenants' topics; a right on the cluster is a right to every right."""
     operations: tuple[Operation, ...] = ("create", "describe", "alter_configs")
     topics = [Right(ACCOUNTS, each, "topic", "tenant.", prefixed=True) for each in operations]
-    return [Right(ACCOUNTS, "alter", "cluster", CLUSTER), *topics]
+    # Users and rights; quotas.
+    cluster = [
+        Right(ACCOUNTS, "alter", "cluster", CLUSTER),
+        Right(ACCOUNTS, "alter_configs", "cluster", CLUSTER),
+    ]
+    return [*cluster, *topics]
 
 
 def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:

@@ -1,5 +1,6 @@
-"""The broker, as the one who may change users, rights and tenants' topics."""
+"""The broker, as the one who may change users, rights, quotas and tenants' topics."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from schemas.rights import Right, copying_rights
@@ -7,11 +8,13 @@ from schemas.topics import tenant_topics
 from services.accounts.model import KafkaUser
 from services.accounts.settings import Settings
 from shared.messaging.administration import (
+    ClientQuotas,
     administrator,
     delete_user,
     replace_rights,
     scram_user,
     set_passwords,
+    set_quotas,
 )
 from shared.messaging.topics import create_topics
 from shared.passwords import derived_password
@@ -19,7 +22,12 @@ from shared.passwords import derived_password
 
 class Broker(Protocol):
     async def apply(self, user: KafkaUser) -> None:
-        """Give the user its password and its rights, no more; or take both away."""
+        """Give the user its password, rights and quotas, no more; or take all away."""
+
+    async def set_quotas(self, users: Iterable[str]) -> None:
+        """Those of the settings."""
+
+    async def remove_quotas(self, users: Iterable[str]) -> None: ...
 
     async def open_tenant(self, tenant: str) -> None:
         """Make the tenant's topics, or give them the settings of now."""
@@ -35,12 +43,21 @@ class KafkaBroker:
         async with administrator(*self._login) as admin:
             if not user.rights:
                 await delete_user(admin, user.name)
+            await set_quotas(admin, [user.name], self._settings.quotas if user.rights else ClientQuotas())
             await replace_rights(admin, user.rights, owns=lambda name, _: name == user.name)
             if user.rights:
-                # After the rights: a login that works has all of them.
+                # After the rest: a login that works has all of its rights, and is bounded.
                 secret = self._settings.password_secret.get_secret_value()
                 password = derived_password(secret, user.name, user.nonce)
                 await set_passwords(admin, [scram_user(user.name, password)])
+
+    async def set_quotas(self, users: Iterable[str]) -> None:
+        async with administrator(*self._login) as admin:
+            await set_quotas(admin, users, self._settings.quotas)
+
+    async def remove_quotas(self, users: Iterable[str]) -> None:
+        async with administrator(*self._login) as admin:
+            await set_quotas(admin, users, ClientQuotas())
 
     async def open_tenant(self, tenant: str) -> None:
         rights: list[Right] = copying_rights(tenant)

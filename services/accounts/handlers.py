@@ -1,5 +1,7 @@
 """Commands change rows; a task brings the broker to what the row says, and then the fact is written."""
 
+from datetime import timedelta
+
 from schemas.access import (
     AddSubscriber,
     AddTenantUser,
@@ -17,6 +19,8 @@ from shared.messaging.unit import Task, Unit
 from shared.service import Service
 
 log = get_logger(__name__)
+
+RENEW_QUOTAS_EVERY = timedelta(hours=1)
 
 
 class ApplyUser(Task, frozen=True):
@@ -95,6 +99,13 @@ class Accounts:
             )
         )
 
+    async def renew_quotas(self) -> None:
+        """Users that were made under other settings get those of now."""
+        users = await store.list_users(self._service.database)
+        await self._broker.set_quotas(users)
+        removed_meanwhile = users - await store.list_users(self._service.database)
+        await self._broker.remove_quotas(removed_meanwhile)
+
 
 def register(service: Service, broker: Broker) -> None:
     accounts = Accounts(service, broker)
@@ -102,4 +113,5 @@ def register(service: Service, broker: Broker) -> None:
     service.on(AddSubscriber, accounts.add_subscriber)
     service.on(RotateKafkaUser, accounts.rotate)
     service.on(RemoveKafkaUser, accounts.remove)
+    service.every(RENEW_QUOTAS_EVERY, accounts.renew_quotas, singleton=True)
     service.on_task(ApplyUser, work=accounts.apply, done=accounts.applied, failed=accounts.not_applied)

@@ -1,9 +1,10 @@
 """Typed environment of accounts."""
 
-from pydantic import SecretStr
+from pydantic import PositiveInt, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from schemas.envelope import MAX_BATCH_BYTES
+from shared.messaging.administration import ClientQuotas
 from shared.messaging.topics import KafkaTopics
 from shared.settings import ServiceSettings
 
@@ -18,6 +19,15 @@ class Settings(ServiceSettings):
     max_message_bytes: int = MAX_BATCH_BYTES
     tenant_retention_days: int = 30
     """As `python -m deploy.provision` is told: of topics of tenants that are opened here."""
+
+    producer_byte_rate: PositiveInt | None = 1024**2
+    consumer_byte_rate: PositiveInt | None = 16 * 1024**2
+    request_percentage: PositiveInt | None = 50
+    """Of each user that is made here, at each broker: bytes a second, and time of its threads (100 is one)."""
+
+    @property
+    def quotas(self) -> ClientQuotas:
+        return ClientQuotas(self.producer_byte_rate, self.consumer_byte_rate, self.request_percentage)
 
     @property
     def topics(self) -> KafkaTopics:

@@ -8,6 +8,7 @@ from shared.postgres.database import Connection, Database
 # A user that is not there yet has no row to lock.
 LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 FIND_USER = "SELECT name, tenant, reads, writes, nonce, state, revision FROM kafka_user WHERE name = $1"
+LIST_USERS = "SELECT name FROM kafka_user WHERE state NOT IN ('removing', 'removed')"
 SAVE_USER = """
     INSERT INTO kafka_user (name, tenant, reads, writes, nonce, state, revision)
     VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -25,6 +26,11 @@ async def get_user(database: Database, name: str) -> KafkaUser:
     user = _user(await database.fetchrow(FIND_USER, name))
     assert user is not None, f"a task names {name}, who has no row"
     return user
+
+
+async def list_users(database: Database) -> set[str]:
+    """Names of those that are there, or will be."""
+    return {row["name"] for row in await database.fetch(LIST_USERS)}
 
 
 async def save_user(conn: Connection, user: KafkaUser) -> None:

@@ -11,6 +11,7 @@ from schemas.evaluation import StageName
 from schemas.specification import MAX_ANSWER_TOKENS
 from services.evaluator.decide.engines import AnswersBy
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
+from shared.cores import usable_cores
 from shared.device import Device
 from shared.settings import ServiceSettings
 
@@ -27,6 +28,8 @@ class Settings(ServiceSettings):
     device: Device = "cpu"
     scoring_threads: PositiveInt | None = None
     """Threads of the scoring child; None leaves it to its libraries."""
+    gates: PositiveInt | None = None
+    """Run at once; None: as many as there are cores for `scoring_threads`, one where those are None or on a GPU."""
     scoring_attempts: PositiveInt = 3
     """Times that a crashed scoring is started before the evaluation is inconclusive."""
     scoring_silence: timedelta = timedelta(minutes=15)
@@ -86,6 +89,14 @@ class Settings(ServiceSettings):
                 f"judge_api_key is for one judge, found {len(judges)}: name theirs in judge_api_keys, by URL"
             )
         return self
+
+    @property
+    def gates_at_once(self) -> int:
+        if self.gates is not None:
+            return self.gates
+        if self.device != "cpu" or self.scoring_threads is None:
+            return 1
+        return max(1, usable_cores() // self.scoring_threads)
 
     def judge_key(self, url: str) -> str | None:
         key = self.judge_api_keys.get(url, self.judge_api_key)

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -32,8 +34,24 @@ class Gateway:
     settings: Settings
     http: httpx.AsyncClient
     rates: Rates = field(default_factory=Rates)
-    streams: InFlight = field(default_factory=lambda: InFlight("streams"))
-    transfers: InFlight = field(default_factory=lambda: InFlight("transfers"))
+    streams: InFlight = field(init=False)
+    transfers: InFlight = field(init=False)
+    transfer_bytes: InFlight = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.streams = InFlight("streams", self.settings.max_streams)
+        self.transfers = InFlight("transfers", self.settings.max_transfers)
+        self.transfer_bytes = InFlight("transfer_bytes", self.settings.max_transfer_bytes)
+
+    @contextmanager
+    def transfer(self, caller: Principal, size_bytes: int) -> Iterator[None]:
+        """A place for a file that is sent or fetched. Raises QuotaExceeded and ApiError."""
+        quotas = caller.quotas
+        with (
+            self.transfers.place(caller.tenant, quotas.transfers),
+            self.transfer_bytes.place(caller.tenant, quotas.transfer_bytes, amount=size_bytes),
+        ):
+            yield
 
     async def send(self, unit: Unit, tenant: str, *commands: Message) -> list[str]:
         """What a tenant asks for, within its quotas; the ids of the commands. Raises QuotaExceeded."""

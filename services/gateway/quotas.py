@@ -31,6 +31,8 @@ class Quotas(BaseModel):
     """Timelines that are followed at once, in each process of the gateway."""
     transfers: Limit = 8
     """Files that are sent or fetched at once, in each process of the gateway."""
+    transfer_bytes: Limit = 16 * GIB
+    """Of those files; an upload that does not announce its length counts as the longest that is taken."""
 
     @classmethod
     def none(cls) -> Self:

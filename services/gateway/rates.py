@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.errors import unavailable
 from services.gateway.quotas import QuotaExceeded
 
 BURST_SECONDS = 10.0
@@ -52,22 +53,30 @@ class Rates:
 
 @dataclass
 class InFlight:
-    """How many of one kind each tenant has under way; `name` is the quota's."""
+    """How much of one kind each tenant has under way; `name` is the quota's."""
 
     name: str
+    of_all: int
+    """As much as this process carries."""
     _counts: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
-    def place(self, tenant: str, limit: int | None) -> Iterator[None]:
-        """Raises QuotaExceeded."""
-        if limit is not None and self._counts[tenant] >= limit:
-            message = f"found {self._counts[tenant]} under way"
+    def place(self, tenant: str, limit: int | None, *, amount: int = 1) -> Iterator[None]:
+        """Raises QuotaExceeded, or ApiError where all tenants together have too much."""
+        present = self._counts[tenant]
+        if limit is not None and present + amount > limit:
+            message = f"found {present} under way and {amount} more"
             raise QuotaExceeded(self.name, message, limit=limit, again_in=timedelta(seconds=5))
-        self._counts[tenant] += 1
+        if self._counts.total() + amount > self.of_all:
+            message = (
+                f"{self.name}: as much as this gateway carries is under way, {self.of_all} of all tenants"
+            )
+            raise unavailable(message, code="busy")
+        self._counts[tenant] += amount
         try:
             yield
         finally:
-            self._counts[tenant] -= 1
+            self._counts[tenant] -= amount
             if not self._counts[tenant]:
                 del self._counts[tenant]
 

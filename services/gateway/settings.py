@@ -22,6 +22,10 @@ class Settings(ServiceSettings):
     replica_keys_dir: Path
     """One file per replica with the key of its API; never part of an event."""
     max_upload_bytes: int = 2 * 1024**3
+    max_transfers: int = 64
+    max_transfer_bytes: int = 64 * 1024**3
+    max_streams: int = 2_000
+    """Of all tenants together, in each process of the gateway; beyond it 503."""
     inference_timeout_seconds: float = 300.0
     command_wait_seconds: float = 10.0
     """How long a request waits for the service that decides to accept or refuse its command."""

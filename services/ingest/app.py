@@ -9,7 +9,8 @@ from shared.service import Service
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("ingest", settings)
-    handlers.register(service, Validator(service.objects, settings))
+    validator = Validator(service.objects, settings)
+    handlers.register(service, validator, validations_at_once=settings.validations_at_once)
     return service
 
 

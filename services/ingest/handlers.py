@@ -178,7 +178,7 @@ class Ingest:
             await unit.start_task(DeleteVersion(version=version_id))
 
 
-def register(service: Service, validator: Validator) -> None:
+def register(service: Service, validator: Validator, *, validations_at_once: int) -> None:
     ingest = Ingest(service, validator)
     service.on_start(validator.clear_scratch)
     service.on(BaseModelRegistered, ingest.base_model_registered)
@@ -196,6 +196,7 @@ def register(service: Service, validator: Validator) -> None:
         work=ingest.validate,
         done=ingest.validated,
         failed=ingest.not_validated,
+        concurrency=validations_at_once,
         waits=ingest.waits,
     )
     service.on_task(

@@ -4,9 +4,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from pydantic_settings import SettingsConfigDict
 
+from shared.cores import usable_cores
 from shared.settings import ServiceSettings
 
 
@@ -21,3 +22,9 @@ class Settings(ServiceSettings):
     """Of one validation, by the clock and by the processor."""
     workers: Annotated[int, Field(ge=1)] = 1
     """Processes that one validation examines rows in."""
+    validations: PositiveInt | None = None
+    """Done at once; None: as many as there are cores for their workers. Each may take `memory_bytes`."""
+
+    @property
+    def validations_at_once(self) -> int:
+        return self.validations or max(1, usable_cores() // self.workers)

@@ -1,4 +1,4 @@
-"""Users and rights of a broker that allows nothing by default.
+"""Users, rights and quotas of a broker that allows nothing by default.
 
 What aiokafka's client does not offer is spoken with its own protocol classes. Reaches into a private method of the
 pinned aiokafka; tests/integration/local holds it to the broker.
@@ -7,9 +7,9 @@ pinned aiokafka; tests/integration/local holds it to the broker.
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -17,9 +17,11 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
+    Boolean,
     CompactArray,
     CompactBytes,
     CompactString,
+    Float64,
     Int8,
     Int16,
     Int32,
@@ -41,6 +43,8 @@ PRINCIPAL = "User:"
 LITERAL, PREFIXED = 3, 4
 ALLOW = 3
 ANY = 1
+USER = "user"
+NAMED = 2
 
 APPLIED_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -55,6 +59,16 @@ class ScramUser:
     iterations: int
     salt: bytes
     salted_password: bytes
+
+
+@dataclass(frozen=True)
+class ClientQuotas:
+    """Of all connections of one user together, at each broker; None: no limit."""
+
+    producer_byte_rate: int | None = None
+    consumer_byte_rate: int | None = None
+    request_percentage: int | None = None
+    """Time of the broker's threads; 100 is one of them."""
 
 
 @asynccontextmanager
@@ -212,6 +226,146 @@ class AlterScramUsers(Request[AlterScramUsersRequest_v0]):
         ]
         deletions: list[tuple[Any, ...]] = [(name, SCRAM_SHA_512, {}) for name in self._deleted]
         return request_struct_class(deletions, upsertions, {})
+
+
+_ENTITY = CompactArray(
+    ("entity_type", CompactString("utf-8")), ("entity_name", CompactString("utf-8")), ("tags", TaggedFields)
+)
+
+
+async def set_quotas(admin: AIOKafkaAdminClient, users: Iterable[str], quotas: ClientQuotas) -> None:
+    """Make these all that each of the users has. Returns when the broker applies them."""
+    names = set(users)
+    if not names:
+        return
+    response = await _send(admin, AlterQuotas(names, asdict(quotas)))
+    _check("quotas", [(code, text) for code, text, *_ in response.entries])
+    async with asyncio.timeout(APPLIED_SECONDS):
+        while {*(await quotas_of(admin, names)).values()} != {quotas}:  # noqa: ASYNC110 - the broker announces nothing
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def quotas_of(admin: AIOKafkaAdminClient, users: Iterable[str]) -> dict[str, ClientQuotas]:
+    response = await _send(admin, DescribeQuotas())
+    _check("listing of quotas", [(response.error_code, response.error_message)])
+    known = {name: limits for ((_, name, _),), limits, _ in response.entries or ()}
+    return {user: _client_quotas(known.get(user, ())) for user in users}
+
+
+def _client_quotas(limits: Iterable[tuple[str, float, Any]]) -> ClientQuotas:
+    """What is bounded beside is another's."""
+    names = {each.name for each in fields(ClientQuotas)}
+    return ClientQuotas(**{name: int(limit) for name, limit, _ in limits if name in names})
+
+
+class AlterQuotasResponse_v1(Response):  # noqa: N801 - aiokafka's way to name versions
+    API_KEY = 49
+    API_VERSION = 1
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "entries",
+            CompactArray(
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("entity", _ENTITY),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class AlterQuotasRequest_v1(RequestStruct):  # noqa: N801 - aiokafka's way to name versions
+    FLEXIBLE_VERSION: ClassVar[bool] = True
+    API_KEY = 49
+    API_VERSION = 1
+    RESPONSE_TYPE = AlterQuotasResponse_v1
+    SCHEMA = Schema(
+        (
+            "entries",
+            CompactArray(
+                ("entity", _ENTITY),
+                (
+                    "ops",
+                    CompactArray(
+                        ("key", CompactString("utf-8")),
+                        ("value", Float64),
+                        ("remove", Boolean),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("validate_only", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class AlterQuotas(Request[AlterQuotasRequest_v1]):
+    API_KEY = 49
+
+    def __init__(self, users: Iterable[str], limits: Mapping[str, int | None]) -> None:
+        self._users = tuple(users)
+        self._limits = limits
+
+    def build(self, request_struct_class: type[AlterQuotasRequest_v1]) -> AlterQuotasRequest_v1:
+        ops: list[Any] = [
+            (name, float(limit or 0), limit is None, {}) for name, limit in self._limits.items()
+        ]
+        return request_struct_class([([(USER, user, {})], ops, {}) for user in self._users], False, {})
+
+
+class DescribeQuotasResponse_v1(Response):  # noqa: N801 - aiokafka's way to name versions
+    API_KEY = 48
+    API_VERSION = 1
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("error_message", CompactString("utf-8")),
+        (
+            "entries",
+            CompactArray(
+                ("entity", _ENTITY),
+                (
+                    "limits",
+                    CompactArray(("key", CompactString("utf-8")), ("value", Float64), ("tags", TaggedFields)),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeQuotasRequest_v1(RequestStruct):  # noqa: N801 - aiokafka's way to name versions
+    FLEXIBLE_VERSION: ClassVar[bool] = True
+    API_KEY = 48
+    API_VERSION = 1
+    RESPONSE_TYPE = DescribeQuotasResponse_v1
+    SCHEMA = Schema(
+        (
+            "components",
+            CompactArray(
+                ("entity_type", CompactString("utf-8")),
+                ("match_type", Int8),
+                ("match", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("strict", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeQuotas(Request[DescribeQuotasRequest_v1]):
+    """Of all users that have some of their own."""
+
+    API_KEY = 48
+
+    def build(self, request_struct_class: type[DescribeQuotasRequest_v1]) -> DescribeQuotasRequest_v1:
+        return request_struct_class([(USER, NAMED, None, {})], True, {})
 
 
 async def _send(admin: AIOKafkaAdminClient, request: Request[Any]) -> Any:

@@ -34,6 +34,9 @@ PRUNE_PARKED = """
 PRUNE_DROPPED = """
     DELETE FROM dropped_event WHERE id = ANY(ARRAY(
         SELECT id FROM dropped_event WHERE dropped_at < now() - $1::interval LIMIT $2))"""
+PRUNE_TURNS = """
+    DELETE FROM turn WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM turn WHERE served_at < now() - $1::interval LIMIT $2))"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ async def prune_kernel(database: Database, timing: Timing) -> None:
         await prune(database, Pruning(PRUNE_INBOX, inbox_kept(topic, timing)), topic)
     await prune(database, Pruning(PRUNE_PARKED, timing.settled_retention))
     await prune(database, Pruning(PRUNE_DROPPED, timing.settled_retention))
+    await prune(database, Pruning(PRUNE_TURNS, timing.turn_retention))
     failpoint("gc.deleted")
 
 

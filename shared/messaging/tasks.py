@@ -21,7 +21,7 @@ from shared.messaging.kafka import KafkaFailed
 from shared.messaging.lease import LeaseLost, under_lease
 from shared.messaging.poke import until_poked
 from shared.messaging.unit import Task, Unit
-from shared.postgres.database import Database, Silent, is_unavailable, unless_away
+from shared.postgres.database import Database, Silent, is_unavailable, lock_name, unless_away
 from shared.telemetry.metrics import TASK_SECONDS, TASKS, TASKS_SET_ASIDE, TASKS_WAITING
 from shared.telemetry.tracing import span
 from shared.text import storable
@@ -51,14 +51,37 @@ IS_ANY_DUE = """
         SELECT FROM task WHERE kind = ANY($1) AND not_before <= clock_timestamp() AND set_aside_at IS NULL
            AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp()))"""
 
+# Of the tenants with a task that is due: who has fewest running, then who was served longest ago, then whose task is
+# oldest. Reads as many rows as there are tenants, however many tasks each has.
 CLAIM = """
+    WITH RECURSIVE tenants AS (
+        (SELECT tenant FROM task WHERE kind = $2 AND set_aside_at IS NULL ORDER BY tenant LIMIT 1)
+        UNION ALL
+        SELECT following.tenant FROM tenants CROSS JOIN LATERAL (
+            SELECT tenant FROM task WHERE kind = $2 AND tenant > tenants.tenant AND set_aside_at IS NULL
+             ORDER BY tenant LIMIT 1) AS following),
+    busy AS (
+        SELECT tenant, count(*) AS running FROM task
+         WHERE kind = $2 AND lease_expires_at >= statement_timestamp() GROUP BY tenant),
+    chosen AS (
+        SELECT tenants.tenant, oldest.key
+          FROM tenants CROSS JOIN LATERAL (
+            SELECT key, not_before FROM task
+             WHERE kind = $2 AND tenant = tenants.tenant AND not_before <= statement_timestamp()
+               AND set_aside_at IS NULL
+               AND (lease_expires_at IS NULL OR lease_expires_at < statement_timestamp())
+             ORDER BY not_before LIMIT 1) AS oldest
+          LEFT JOIN busy ON busy.tenant = tenants.tenant
+          LEFT JOIN turn ON turn.kind = $2 AND turn.tenant = tenants.tenant
+         ORDER BY coalesce(busy.running, 0), turn.served_at NULLS FIRST, oldest.not_before LIMIT 1),
+    served AS (
+        INSERT INTO turn (kind, tenant, served_at) SELECT $2, tenant, clock_timestamp() FROM chosen
+        ON CONFLICT (kind, tenant) DO UPDATE SET served_at = excluded.served_at)
     UPDATE task SET lease_owner = $1, lease_epoch = lease_epoch + 1, lease_expires_at = clock_timestamp() + $3
-     WHERE (kind, key) = (
-        SELECT kind, key FROM task
-         WHERE kind = $2 AND not_before <= clock_timestamp() AND set_aside_at IS NULL
-           AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-         ORDER BY not_before FOR UPDATE SKIP LOCKED LIMIT 1)
-    RETURNING key, payload, failures, lease_epoch, traceparent, correlation_id,
+      FROM chosen
+     WHERE task.kind = $2 AND task.key = chosen.key
+       AND (task.lease_expires_at IS NULL OR task.lease_expires_at < statement_timestamp())
+    RETURNING task.key, payload, failures, lease_epoch, traceparent, correlation_id,
               clock_timestamp() - away_since AS away_for"""
 
 RENEW = """
@@ -186,7 +209,7 @@ class Tasks:
 
     async def _work_next(self, kind: TaskKind) -> bool:
         began = time.monotonic()
-        row = await self._database.fetchrow(CLAIM, self._owner, kind.name, self._ttl)
+        row = await self._claim(kind)
         if row is None:
             return False
         claim = _Claim(kind, row, began)
@@ -195,6 +218,12 @@ class Tasks:
         TASKS.labels(self._service, kind.name, outcome).inc()
         TASK_SECONDS.labels(self._service, kind.name).observe(time.monotonic() - claim.began)
         return True
+
+    async def _claim(self, kind: TaskKind) -> Any:
+        """One after another: two at once would not see each other's task, and both serve the same tenant."""
+        async with self._database.transaction() as conn:
+            await lock_name(conn, f"{self._service} {kind.name}")
+            return await conn.fetchrow(CLAIM, self._owner, kind.name, self._ttl)
 
     async def _outcome(self, claim: "_Claim") -> str:
         """Whatever a task does but to lose Postgres ends here: it must not end the process, nor hold up others."""

@@ -30,9 +30,9 @@ INSERT_TIMER = """
     INSERT INTO timer (type, payload, fires_at, traceparent, correlation_id) VALUES ($1, $2, $3, $4, $5)"""
 
 INSERT_TASK = """
-    INSERT INTO task (kind, key, payload, traceparent, correlation_id) VALUES ($1, $2, $3, $4, $5)
-    ON CONFLICT (kind, key) DO UPDATE SET payload = $3, traceparent = $4, correlation_id = $5, failures = 0,
-                                          away_since = NULL, set_aside_at = NULL
+    INSERT INTO task (kind, key, tenant, payload, traceparent, correlation_id) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (kind, key) DO UPDATE SET tenant = $3, payload = $4, traceparent = $5, correlation_id = $6,
+                                          failures = 0, away_since = NULL, set_aside_at = NULL
         WHERE task.set_aside_at IS NOT NULL"""
 
 RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1"
@@ -48,6 +48,9 @@ def require_size(topic: Topic, message_type: str, headers: Mapping[str, str], va
 
 class Task(BaseModel, frozen=True):
     """Base of a leased task's payload. Equal keys of one kind are one task."""
+
+    tenant: str = ""
+    """Tenants' tasks of one kind are done in turn; those of nobody take turns as one tenant's."""
 
     @property
     def key(self) -> str:
@@ -120,6 +123,7 @@ class Unit:
             INSERT_TASK,
             type(task).__name__,
             task.key,
+            task.tenant,
             task.model_dump(mode="json"),
             current_traceparent(),
             self.correlation_id,

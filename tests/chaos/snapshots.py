@@ -3,7 +3,7 @@
 import asyncpg
 
 KERNEL = frozenset(
-    "outbox unpublished set_aside dropped_event sequence inbox position waiting parked timer task lease migration".split()  # noqa: SIM905
+    "outbox unpublished set_aside dropped_event sequence inbox position waiting parked timer task turn lease migration".split()  # noqa: SIM905
 )
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY tablename"
 DIGEST = """SELECT count(*) || ' rows ' || md5(coalesce(string_agg(row::text, '|' ORDER BY row::text), ''))

@@ -11,7 +11,7 @@ import pytest
 from schemas.base import CommandRefused, FileRef
 from schemas.job import JobCancelled, JobSubmitted, SubmitJob
 from shared.clock import utc_now
-from tests.integration.gateway_world import ROW, World, mark, until, world
+from tests.integration.gateway_world import MAX_UPLOAD_BYTES, ROW, World, mark, until, world
 
 __all__ = ["world"]
 
@@ -199,6 +199,27 @@ async def test_files_that_are_sent_are_bounded(world, tenant):
     answer = await world.ask("POST", "/files", tenant=tenant, files=files, data={"purpose": "fine-tune"})
     assert refused(answer) == (429, "quota_exceeded", "transfers")
     assert answer.headers["retry-after"] == "5"
+
+
+async def test_bytes_of_files_that_are_sent_are_bounded_and_one_of_unknown_length_counts_as_the_longest(
+    world, tenant
+):
+    async def upload() -> httpx.Response:
+        files = {"file": ("rows.jsonl", ROW)}
+        return await world.ask("POST", "/files", tenant=tenant, files=files, data={"purpose": "fine-tune"})
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield ROW
+
+    await decide(world, tenant, transfer_bytes=len(ROW))
+    assert refused(await upload()) == (429, "quota_exceeded", "transfer_bytes")
+    await decide(world, tenant, transfer_bytes=MAX_UPLOAD_BYTES - 1)
+    file = (await upload()).json()
+    answer = await world.ask("POST", "/files", tenant=tenant, content=parts())
+    assert refused(answer) == (429, "quota_exceeded", "transfer_bytes")
+    await decide(world, tenant, transfer_bytes=len(ROW) - 1)
+    answer = await world.ask("GET", f"/files/{file['id']}/content", tenant=tenant)
+    assert refused(answer) == (429, "quota_exceeded", "transfer_bytes")
 
 
 async def test_the_operator_decides_and_gives_back(world, tenant):

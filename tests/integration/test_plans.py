@@ -37,6 +37,7 @@ BY_HAND = "a person asks for it, or the start of a process"
 ALLOWED = {
     "messaging.retention.PRUNE_OUTBOX": SET_ASIDE,
     "messaging.retention.TOPICS_OF_INBOX": "from topic to topic by its index",
+    "accounts.store.LIST_USERS": FEW,
     "gateway.readmodels.FIND_POLICY": ONE,
     "gateway.readmodels.LIST_BASES": FEW,
     "gateway.readmodels.LIST_KAFKA_USERS": "the operator lists them by hand",

@@ -20,7 +20,7 @@ KERNEL = frozenset(
             "waiting",
             "parked",
         ),
-        *("timer", "task", "lease", "migration"),
+        *("timer", "task", "turn", "lease", "migration"),
     }
 )
 

@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +17,8 @@ from services.evaluator.decide.items import Asked, asked_of
 from shared.errors import CorruptObject, Rejected
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest
 
+CLOCK_SECONDS = 1.0
+"""A file's times may be behind the clock by less."""
 KINDS = ("base-models", "models", "blobs", "drafts", "work")
 
 
@@ -25,6 +29,18 @@ class Cache:
         self._objects = objects
         self._root = root
         self._max_bytes = max_bytes
+        self._begun: list[float] = []
+        self._trimming = asyncio.Lock()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """What is taken or written within stays there until the end."""
+        begun = time.time() - CLOCK_SECONDS
+        self._begun.append(begun)
+        try:
+            yield
+        finally:
+            self._begun.remove(begun)
 
     async def base_model(self, sha: str) -> Path:
         """Directory with the files of a base model."""
@@ -55,9 +71,17 @@ class Cache:
             raise Rejected(message) from error
         return target
 
+    def work_dir(self, name: str) -> Path:
+        """As an earlier try left it."""
+        path = self._root / "work" / name
+        path.mkdir(parents=True, exist_ok=True)
+        os.utime(path)
+        return path
+
     async def trim(self) -> None:
         """Delete the longest unused entries until the rest fits."""
-        await asyncio.to_thread(self._trim)
+        async with self._trimming:
+            await asyncio.to_thread(self._trim, min(self._begun, default=float("inf")))
 
     async def _directory(
         self, kind: str, digest: str, files: Sequence[FileEntry], key_of: Callable[[str], str]
@@ -78,17 +102,17 @@ class Cache:
         try:
             await fetch_files(self._objects, key_of, files, draft)
             target.parent.mkdir(parents=True, exist_ok=True)
-            draft.replace(target)
+            if not target.exists():  # another evaluation may have fetched it meanwhile
+                draft.replace(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _trim(self) -> None:
+    def _trim(self, in_use_since: float) -> None:
         entries = [entry for kind in KINDS for entry in (self._root / kind).glob("*")]
-        newest_first = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
         total = 0
-        for entry in newest_first:
+        for changed_at, entry in sorted(((_changed_at(entry), entry) for entry in entries), reverse=True):
             total += _size(entry)
-            if total > self._max_bytes:
+            if total > self._max_bytes and changed_at < in_use_since:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
@@ -104,6 +128,17 @@ def asked_in(path: Path) -> dict[int, Asked]:
         return {line: asked_of(json.loads(raw)) for line, raw in enumerate(file, 1) if raw.strip()}
 
 
+def _changed_at(entry: Path) -> float:
+    """Now, for what an evaluation has just put in place or taken away."""
+    try:
+        return entry.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
 def _size(entry: Path) -> int:
-    files = entry.rglob("*") if entry.is_dir() else [entry]
-    return sum(path.stat().st_size for path in files if path.is_file())
+    try:
+        files = entry.rglob("*") if entry.is_dir() else [entry]
+        return sum(path.stat().st_size for path in files if path.is_file())
+    except FileNotFoundError:  # taken away by the evaluation that it belongs to
+        return 0

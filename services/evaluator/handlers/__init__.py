@@ -53,5 +53,6 @@ def register(service: Service, settings: Settings) -> None:
         done=gate.ended,
         failed=gate.given_up,
         attempts=settings.scoring_attempts,
+        concurrency=settings.gates_at_once,
         waits=gate.waits,
     )

@@ -102,4 +102,6 @@ async def _save(unit: Unit, decision: Decision) -> None:
 async def _tell(unit: Unit, decision: Decision) -> None:
     await unit.emit(*decision.events)
     if decision.starts:
-        await unit.start_task(RunGate(eval_id=decision.evaluation.eval_id))
+        evaluation = decision.evaluation
+        task = RunGate(eval_id=evaluation.eval_id, tenant=evaluation.artefact.tenant)
+        await unit.start_task(task)

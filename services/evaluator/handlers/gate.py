@@ -163,9 +163,13 @@ class Gate:
         return result_key(artefact, version, self._harness, required, engines=engines)
 
     async def _measure(self, plan: Plan) -> GateResult:
-        await self._cache.trim()
-        order = await self._order(plan)
-        work_dir = self._settings.scratch_dir / "work" / canonical_sha256(order.model_dump(mode="json"))
+        with self._cache.in_use():
+            await self._cache.trim()
+            return await self._measure_by(plan, await self._order(plan))
+
+    async def _measure_by(self, plan: Plan, order: Order) -> GateResult:
+        digest = canonical_sha256(order.model_dump(mode="json"))
+        work_dir = self._cache.work_dir(f"{plan.evaluation.eval_id}-{digest}")
         rows = await asyncio.to_thread(_rows, plan.files, order)
         async with publishing(partial(self._publish_progress, plan.evaluation), rows) as progress:
             scores = await self._score(plan, order, work_dir, progress.update)

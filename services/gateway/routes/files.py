@@ -18,6 +18,7 @@ from services.gateway.access import Principal
 from services.gateway.deps import Admin, Caller, Context, Gateway, page_size, unknown_place
 from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.rates import HeldResponse
+from services.gateway.settings import Settings
 from services.gateway.usage import require_bytes
 from shared.failpoints import failpoint
 
@@ -41,9 +42,15 @@ async def _upload(
     caller: Principal, context: Gateway, request: Request, purposes: Collection[str]
 ) -> dict[str, Any]:
     # Parsed here, so that nothing is spooled for a caller who is not known.
-    with context.transfers.place(caller.tenant, caller.quotas.transfers):
+    with context.transfer(caller, _announced_bytes(request, context.settings)):
         async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
             return await _accept(caller, context, form, purposes)
+
+
+def _announced_bytes(request: Request, settings: Settings) -> int:
+    """Of the whole body; as many as may come where it says nothing."""
+    announced = request.headers.get("content-length", "")
+    return int(announced) if announced.isdecimal() else settings.max_upload_bytes
 
 
 async def _accept(
@@ -119,7 +126,7 @@ async def content(caller: Caller, context: Context, file_id: str) -> StreamingRe
     row = await _row(caller, context, file_id)
     path = context.settings.scratch_dir / f"download-{uuid4().hex}"
     with ExitStack() as held:
-        held.enter_context(context.transfers.place(caller.tenant, caller.quotas.transfers))
+        held.enter_context(context.transfer(caller, row["size_bytes"]))
         await context.service.objects.get_file(
             layout.blob(row["sha256"]), path, sha256=row["sha256"], size_bytes=row["size_bytes"]
         )

@@ -46,14 +46,15 @@ def register(service: Service, copies: ArtefactCopies, *, attempts: int) -> None
 
 
 async def evaluating(event: JobEvaluating, unit: Unit) -> None:
-    await unit.start_task(CopyArtefact(artefact=event, cancelled=False))
+    await unit.start_task(CopyArtefact(tenant=event.tenant, artefact=event, cancelled=False))
 
 
 async def cancelled(event: JobCancelled, unit: Unit) -> None:
     """Also of a job whose model is copied, registered or in the gate already."""
     await store.stop_auto_deploy(unit.conn, event.job_id)
     if event.artefact is not None:
-        await unit.start_task(CopyArtefact(artefact=event.artefact, cancelled=True))
+        task = CopyArtefact(tenant=event.tenant, artefact=event.artefact, cancelled=True)
+        await unit.start_task(task)
 
 
 async def register_artefact(command: RegisterArtefact, unit: Unit) -> None:

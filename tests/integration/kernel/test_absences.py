@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError
 from shared.absence import Patience
 from shared.errors import StorageUnavailable
 from shared.messaging import lease
-from shared.messaging.tasks import CLAIM, FREE_OWN, RENEW, TaskKind, Tasks, absent_dependency
+from shared.messaging.tasks import FREE_OWN, RENEW, TaskKind, Tasks, absent_dependency
 from shared.messaging.unit import Task, Unit
 from shared.postgres.database import is_unavailable
 from shared.telemetry.metrics import TASKS_SET_ASIDE, TASKS_WAITING
@@ -47,10 +47,14 @@ class Chores:
         self.renews_seconds = 5.0
         self.seconds_of_work = 0.0
         self.cannot_fail = False
+        self.trouble_at_end = ""
+        """An attribute of the database that is set to 1 when the work is over."""
 
     async def _work(self, chore: Chore) -> str:
         self.worked.append(chore.name)
         await asyncio.sleep(self.seconds_of_work)
+        if self.trouble_at_end:
+            setattr(self._database, self.trouble_at_end, 1)
         if trouble := next(self._troubles, None):
             raise trouble
         return chore.name
@@ -100,7 +104,7 @@ async def no_chores(db) -> AsyncIterator[None]:
 async def test_a_task_is_worked_on_once_though_postgres_is_away_when_it_ends(database, db, trouble):
     chores = Chores(database)
     key, tasks, kind = await chores.start(), chores.tasks(), chores.kind()
-    setattr(database, trouble, 1)
+    chores.trouble_at_end = trouble
     assert await tasks._work_next(kind)
     assert (chores.worked, chores.done, chores.failed) == ([key], [key], [])
     assert not await tasks._work_next(kind)
@@ -151,7 +155,7 @@ class TestWhatATaskNeedsIsAway:
         key, kind = await chores.start(), chores.kind(attempts=2)
         for _ in range(5):
             crashed = chores.tasks()
-            await database.fetchrow(CLAIM, crashed._owner, kind.name, timedelta(seconds=15))
+            await crashed._claim(kind)
             await database.execute(FREE_OWN, crashed._owner)
         tasks = chores.tasks()
         assert await tasks._work_next(kind)

@@ -19,6 +19,7 @@ from deploy.local.stack import Stack
 from deploy.provision import rights
 from deploy.provision.rights import kafka_users
 from schemas.topics import SERVICES, TOPICS, tenant_topics
+from shared.messaging.administration import DescribeQuotas
 from shared.messaging.kafka import sasl
 from shared.postgres.migrate import migrate
 
@@ -74,6 +75,8 @@ async def kafka_rights_of(stack: Stack, user: str) -> set[Right]:
         found |= set(may(user, "delete", list(gone.topic_error_codes), "topic"))
         acls = await ask(DescribeAclsRequest(1, None, 1, None, None, 1, 1))
         found |= set(may(user, "see rights", [("cluster", acls.error_code)], "cluster"))
+        quotas = await ask(DescribeQuotas())
+        found |= set(may(user, "see quotas", [("cluster", quotas.error_code)], "cluster"))
     return found
 
 
@@ -93,7 +96,11 @@ def declared_of(user: str) -> set[Right]:
         if user in allowed or (operation == "read" and user in kafka["read_all"]):
             found.add((user, operation, topic))
     if user in kafka["administers"]:
-        found |= {(user, "create", "tenant.new.events"), (user, "see rights", "cluster")}
+        found |= {
+            (user, "create", "tenant.new.events"),
+            (user, "see rights", "cluster"),
+            (user, "see quotas", "cluster"),
+        }
     return found
 
 

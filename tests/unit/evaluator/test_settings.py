@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from services.evaluator import settings as module
 from services.evaluator.settings import Settings
 
 NEEDED = {
@@ -35,3 +36,20 @@ def test_a_key_without_a_name_goes_to_none_of_several_judges():
 def test_each_of_several_judges_has_its_own_key():
     settings = Settings(**NEEDED, judge_urls=(ONE, OTHER), judge_api_keys={ONE: "secret"})
     assert (settings.judge_key(ONE), settings.judge_key(OTHER)) == ("secret", None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "gates"),
+    [
+        ({}, 1),
+        ({"scoring_threads": 4}, 2),
+        ({"scoring_threads": 3}, 2),
+        ({"scoring_threads": 16}, 1),
+        ({"scoring_threads": 1, "device": "cuda"}, 1),
+        ({"scoring_threads": 1, "gates": 3}, 3),
+        ({"gates": 3, "device": "cuda"}, 3),
+    ],
+)
+def test_gates_share_the_cores_unless_the_operator_says_otherwise(changed, gates, monkeypatch):
+    monkeypatch.setattr(module, "usable_cores", lambda: 8)
+    assert Settings(**NEEDED, **changed).gates_at_once == gates

@@ -13,6 +13,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 import shared.messaging.kafka  # noqa: F401  mends the client
 from shared.service import serve
+from shared.slow_clients import PacedConnection
 
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
@@ -39,6 +40,13 @@ def test_every_service_runs_on_uvloop_and_keeps_its_memory_private(prctl):
         serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=0))
     assert [type(loop) for loop in loops] == [uvloop.Loop]
     assert dumpable == [0]
+
+
+def test_every_service_ends_connections_of_slow_clients(prctl, monkeypatch):
+    options = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **given: options.update(given))
+    serve(None, SimpleNamespace(http_host="127.0.0.1", http_port=0))
+    assert options["http"] is PacedConnection
 
 
 @pytest.mark.parametrize("ask", [lambda c: c.send(MetadataRequest([])), lambda c: c._send_sasl_token(b"")])

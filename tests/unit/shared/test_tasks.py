@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +55,10 @@ class Idle:
 
     async def execute(self, query: str, *_: object) -> str:
         return ""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["Idle"]:
+        yield self
 
     async def fetchrow(self, query: str, *_: object) -> None:
         self.asked[query] += 1
