@@ -221,6 +221,8 @@ class Tasks:
 
     async def _claim(self, kind: TaskKind) -> Any:
         """One after another: two at once would not see each other's task, and both serve the same tenant."""
+        if not await self._database.fetchval(IS_ANY_DUE, [kind.name]):
+            return None
         async with self._database.transaction() as conn:
             await lock_name(conn, f"{self._service} {kind.name}")
             return await conn.fetchrow(CLAIM, self._owner, kind.name, self._ttl)

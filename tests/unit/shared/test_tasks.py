@@ -1,9 +1,6 @@
 """Which errors of a task are its own, which say that something it needs is away, and what idle workers ask."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -50,22 +47,18 @@ class Idle:
     """A database without tasks that counts what it is asked."""
 
     def __init__(self) -> None:
-        self.asked = Counter[str]()
+        self.by_watch = 0
+        self.by_workers = 0
         self.polled = asyncio.Event()
 
     async def execute(self, query: str, *_: object) -> str:
         return ""
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator["Idle"]:
-        yield self
-
-    async def fetchrow(self, query: str, *_: object) -> None:
-        self.asked[query] += 1
-
-    async def fetchval(self, query: str, *_: object) -> bool:
-        self.asked[query] += 1
-        if self.asked[query] == 50:
+    async def fetchval(self, query: str, kinds: list[str]) -> bool:
+        """A worker asks for its own kind, the watch for both."""
+        self.by_workers += len(kinds) == 1
+        self.by_watch += len(kinds) == 2
+        if self.by_watch == 50:
             self.polled.set()
         return False
 
@@ -75,16 +68,21 @@ async def test_of_many_idle_workers_none_asks_by_itself(monkeypatch: pytest.Monk
     idle: Any = Idle()
     seconds = timedelta(seconds=1)
     working = Tasks(idle, service="a", owner="a-0", ttl=seconds, renew=seconds, poke=lambda: None)
-    working.on(TaskKind(Nothing, ignore, ignore, ignore, attempts=1, concurrency=8))
+    for kind in (Nothing, NothingElse):
+        working.on(TaskKind(kind, ignore, ignore, ignore, attempts=1, concurrency=4))
     running = asyncio.create_task(working.run())
     async with asyncio.timeout(30):
         await idle.polled.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert idle.asked[tasks.CLAIM] == 8
+    assert idle.by_workers == 8
 
 
 class Nothing(Task):
+    pass
+
+
+class NothingElse(Task):
     pass
 
 
