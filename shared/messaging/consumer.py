@@ -344,7 +344,9 @@ class Edge:
         if last is not None and envelope.sequence is not None and envelope.sequence <= last:
             if self.find_handler(delivery) is None:
                 raise _Duplicate
-            detail = f"sequence {envelope.sequence} was read before, as another event than {envelope.id}"
+            detail = (
+                f"sequence {envelope.sequence} was read before, and no event {envelope.id} is in the inbox"
+            )
             raise _ParkThis("other_event", detail, blocks=False)
         if past["is_held"]:
             await self._require_turn(conn, delivery, came_from)

@@ -94,9 +94,10 @@ async def fetch_files(
 ) -> None:
     """Fetch files below `into` under their own paths, a few at a time, each verified.
 
-    Raises CorruptObject where a path leaves `into`.
+    Nothing is written below `into` once it has raised. Raises CorruptObject where a path leaves `into`.
     """
     slots = asyncio.Semaphore(PARALLEL_FETCHES)
+    failed = asyncio.Event()
 
     async def fetch(entry: FileEntry) -> None:
         target = into / entry.path
@@ -104,11 +105,19 @@ async def fetch_files(
             raise CorruptObject(f"manifest names {entry.path!r}, expected a path below its folder")
         target.parent.mkdir(parents=True, exist_ok=True)
         async with slots:
-            await objects.get_file(
-                key_of(entry.path), target, sha256=entry.sha256, size_bytes=entry.size_bytes
-            )
+            if failed.is_set():
+                return
+            try:
+                await objects.get_file(
+                    key_of(entry.path), target, sha256=entry.sha256, size_bytes=entry.size_bytes
+                )
+            except BaseException:
+                failed.set()
+                raise
 
-    await asyncio.gather(*(fetch(entry) for entry in files))
+    outcomes = await asyncio.gather(*(fetch(entry) for entry in files), return_exceptions=True)
+    for error in filter(None, outcomes):
+        raise error
 
 
 def sha256_of(path: Path) -> str:

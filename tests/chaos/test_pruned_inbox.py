@@ -49,8 +49,9 @@ async def test_no_fact_has_a_second_effect(services: dict[str, Service], db: asy
         first, again, changed = await twice(services[service], topic, message, db)
         where = f"{service}: {message.type} on {topic.name} was {first}, then {again}"
         assert changed == [], where
+        # Without the inbox the same event cannot be told from another one with its number.
         if first in ("applied", "ignored"):
-            assert again == "duplicate", where
+            assert again == {"applied": "parked", "ignored": "duplicate"}[first], where
 
 
 async def test_no_command_or_report_changes_a_row_the_second_time(

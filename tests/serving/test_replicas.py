@@ -17,6 +17,7 @@ from services.serving_controller.clients.local import LocalBackend
 from services.serving_controller.clients.probe import PROMPTS
 from services.serving_controller.clients.vllm import Answer
 from services.serving_controller.model import Group, Phase, Servable
+from shared.clock import utc_now
 from tests.serving.conftest import CLOSE, SLOTS, Rig, far_from_the_reference
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -203,6 +204,7 @@ async def test_a_controller_that_starts_anew_finds_the_replica_as_it_is(rig: Rig
         ModelFiles(rig.objects, scratch=rig.scratch / "other"),
         rig.http,
         policy=rig.policy,
+        clock=utc_now,
     )
     assert await again.started() == [before.replica_id]
     assert await steps.look_at(before) == before

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import shutil
 from pathlib import Path
 from uuid import uuid4
 
@@ -101,6 +102,22 @@ async def test_a_manifest_cannot_name_a_path_outside_its_folder(objects, tmp_pat
     entry = FileEntry.model_construct(path="../escape", size_bytes=1, sha256=digest(b"1"))
     with pytest.raises(CorruptObject, match="below its folder"):
         await fetch_files(objects, lambda path: path, [entry], tmp_path / "inside")
+
+
+async def test_nothing_is_written_after_a_file_that_could_not_be_fetched(stack, tmp_path: Path):
+    store, size_bytes = s3_as(stack, "registry"), 2 * MULTIPART_BYTES
+    source = tmp_path / "large"
+    source.write_bytes(b"\0" * size_bytes)
+    key = new_key()
+    await store.put_file(key, source, sha256=sha256_of(source))
+    large = FileEntry(path="large", size_bytes=size_bytes, sha256=sha256_of(source))
+    missing = FileEntry(path="missing", size_bytes=1, sha256=digest(b"1"))
+    into = tmp_path / "into"
+    keys = {"large": key, "missing": new_key()}
+    with pytest.raises(KeyError, match=keys["missing"]):
+        await fetch_files(store, keys.__getitem__, [large, missing], into)
+    assert not [path for path in into.iterdir() if path.name.startswith(".")]
+    shutil.rmtree(into)
 
 
 async def test_a_large_file_goes_in_parts_and_is_write_once_too(stack, tmp_path: Path):
