@@ -10,7 +10,7 @@ from services.accounts.settings import Settings
 from shared.messaging.administration import (
     ClientQuotas,
     administrator,
-    delete_user,
+    lock_user,
     replace_rights,
     scram_user,
     set_passwords,
@@ -42,7 +42,7 @@ class KafkaBroker:
     async def apply(self, user: KafkaUser) -> None:
         async with administrator(*self._login) as admin:
             if not user.rights:
-                await delete_user(admin, user.name)
+                await lock_user(admin, user.name)
             await set_quotas(admin, [user.name], self._settings.quotas if user.rights else ClientQuotas())
             await replace_rights(admin, user.rights, owns=lambda name, _: name == user.name)
             if user.rights:
