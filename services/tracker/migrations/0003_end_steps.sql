@@ -1,2 +1,0 @@
-SET LOCAL lock_timeout = '4s';
-CREATE INDEX step_age ON step (time);
