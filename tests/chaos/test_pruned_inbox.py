@@ -49,7 +49,7 @@ async def test_no_fact_has_a_second_effect(services: dict[str, Service], db: asy
         first, again, changed = await twice(services[service], topic, message, db)
         where = f"{service}: {message.type} on {topic.name} was {first}, then {again}"
         assert changed == [], where
-        # Without the inbox the same event cannot be told from another one with its number.
+        # Without the inbox the same event cannot be distinguished from another one with its number.
         if first in ("applied", "ignored"):
             assert again == {"applied": "parked", "ignored": "duplicate"}[first], where
 
