@@ -81,9 +81,9 @@ async def _rebalanced(first: Service) -> AsyncIterator[None]:
 
 async def _some_work(members: Members, source: Source, keys: list[str]) -> None:
     """Half of these facts are handled, so that the others are under way when the members change."""
+    goal = members.handled + len(keys) // 2
     for key in keys:
         await source.good(key)
-    goal = members.handled + len(keys) // 2
 
     async def is_reached() -> bool:
         return members.handled >= goal
