@@ -11,13 +11,21 @@ EXTRAS := gateway ingest training scoring registry serving audit admin local dem
 # In this order: one core begins with what `tests/conftest.py` runs one by one, the other with what fails soonest.
 TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
 	tests/training tests/scoring tests/demo tests/integration
-# What has a full size: all that `CHAOS_SCALE` means something to.
+# The tests of the rows of docs/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
 CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py \
-	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/admin/test_audit.py
+	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/admin/test_audit.py \
+	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py tests/integration/local/test_matrices.py \
+	tests/integration/test_audit.py tests/integration/test_backend_local.py tests/integration/test_runner.py \
+	tests/integration/test_serving_controller.py tests/integration/test_gateway_away.py \
+	tests/training/test_resume.py tests/unit/shared/test_settings.py \
+	tests/unit/trainer_agent/test_runner_decide.py
+SOAK := tests/chaos/test_soak.py
 MINUTES ?= 60
+FIGURES = bench/results/$@-$(shell date -u +%F)-$(shell nproc)cores.jsonl
+FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAOS_FIGURES=$(FIGURES)
 TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos check lint types imports schemas lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak check lint types imports schemas lock migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,8 +63,13 @@ quick: $(VENV)/.installed ## unit, contract and architecture tests (< 60 s)
 test: setup ## every test, or T=path
 	@$(TEST)
 
-chaos: setup ## the whole proof: the soak for MINUTES=60, every row of docs/reliability.md at full size; SEED=n
-	@CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -s $(CHAOS)
+chaos: setup ## every row of docs/reliability.md at full size, HOURS (the soak MINUTES=60 of them); SEED=n FIGURES=file
+	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
+	@$(FULL) $(BIN)/pytest -s $(CHAOS)
+
+soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n FIGURES=file
+	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
+	@$(FULL) $(BIN)/pytest -s $(SOAK)
 
 check: setup lint types imports ## everything that CI runs, cheapest first
 	@$(BIN)/python -m schemas.generate --check

@@ -21,8 +21,9 @@ TenantName = Annotated[str, Field(pattern=LABEL, description=f"name of a tenant:
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="sha256, lower-case hexadecimal")]
 Step = Annotated[int, Field(ge=0, description="optimizer steps completed")]
 Attempt = Annotated[int, Field(ge=0, description="the attempt number of the job; its epoch")]
-Count = Annotated[int, Field(ge=0)]
-Bytes = Annotated[int, Field(ge=0, description="bytes")]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""What a column of Postgres takes."""
+Bytes = Annotated[int, Field(ge=0, le=2**63 - 1, description="bytes")]
 Seconds = Annotated[float, Field(ge=0, description="seconds")]
 Usd = Annotated[Decimal, Field(ge=0, description="US dollars")]
 

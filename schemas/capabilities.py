@@ -54,3 +54,6 @@ class BaseCapabilities(Value):
     rows: Mapping[str, str] = Field(default={})
     """Kinds of conversations as training rows, each with why its chat template cannot show or teach it; empty where
     it can. Rows of prompt and completion need no template."""
+    marks_answers: bool | None = None
+    """Whether its own chat template marks what the assistant says; False: that is derived from what the template
+    writes. None: it has no template, or was registered before this was looked at."""

@@ -51,6 +51,10 @@ class Refusal:
     param: str
 
 
+MIN_STEPS_OF_INTERVAL = 10
+MIN_SECONDS_OF_INTERVAL = 5
+"""From one periodic bundle to the next."""
+
 _ONE, _SEVERAL_DEVICES, _SEVERAL_NODES = range(1, 2), range(2, 17), range(2, 65)
 _PRECISIONS = frozenset({"float32", "bfloat16"})
 
@@ -88,7 +92,7 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
         return Refusal("lora_ignored", message, "recipe.lora")
     if not any(row.covers(spec) for row in rows):
         return _not_covered(spec, [row for row in rows if row.method is recipe.method])
-    return _of_batch(spec)
+    return _of_batch(spec) or _of_checkpoints(spec)
 
 
 def _of_batch(spec: JobSpec) -> Refusal | None:
@@ -103,6 +107,16 @@ def _of_batch(spec: JobSpec) -> Refusal | None:
         f"batch_size {batch} on {nodes} node(s) with {batch // nodes} device(s) each"
     )
     return Refusal("batch_too_small", message, "recipe.batch_size")
+
+
+def _of_checkpoints(spec: JobSpec) -> Refusal | None:
+    """Each bundle is an upload, a verification and messages: they may not be written without a pause."""
+    interval = spec.recipe.checkpoint
+    for name, least in (("every_steps", MIN_STEPS_OF_INTERVAL), ("every_seconds", MIN_SECONDS_OF_INTERVAL)):
+        if (value := getattr(interval, name)) < least:
+            message = f"{name} is {value:g}, expected {least} at least. Nearest that works: {name} {least}"
+            return Refusal("bundles_too_often", message, f"recipe.checkpoint.{name}")
+    return None
 
 
 def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal | None:

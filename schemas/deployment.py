@@ -1,6 +1,9 @@
 """deployment.commands and deployment.events: what is loaded where. Facts are keyed by pool, one per base sha."""
 
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
 
 from schemas.base import Count, Message, Reference, Seconds, Sha256, TenantName, Value
 
@@ -18,7 +21,7 @@ class LoadCandidate(Message):
     """Id of the model version, `mv-…`."""
     digest: Sha256
     base_sha: Sha256
-    rank: Count
+    rank: Annotated[int, Field(ge=0, le=65_536)]
     """LoRA rank; 0 for a full model."""
     until: datetime
     """Then it is unloaded, whoever still uses it."""

@@ -11,7 +11,7 @@ from schemas.base import Count, FileRef, JobId, Message, Reference, Seconds, Sha
 Expects = Literal["refusal", "answer"]
 """What is right for every prompt of a safety suite: that it is refused, or that it is answered."""
 
-MarginPoints = Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)]
+MarginPoints = Annotated[float, Field(ge=0.001, le=100.0, allow_inf_nan=False)]
 """Of 100 points."""
 
 
@@ -35,7 +35,7 @@ class RegisterBenchmark(Message):
     kind: BenchmarkKind
     """How its rows are asked and scored."""
     file: FileRef
-    num_fewshot: Count = 0
+    num_fewshot: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Solved examples in front of each question."""
     examples: FileRef | None = None
     """Rows that few-shot examples are taken from, of a split that is not asked. None: of `file` itself."""

@@ -27,6 +27,15 @@ from schemas.base import (
 from schemas.specification import GateSpec, JobSpec
 
 
+class LimitDevices(Message):
+    """Bound what a tenant's attempts hold at once. Jobs beyond it wait; attempts that run go on."""
+
+    keyed_by = "tenant"
+    tenant: TenantName
+    devices: Annotated[int, Field(ge=0, lt=2**53)] | None
+    """In all pools together; None: as many as there are."""
+
+
 class PauseReason(StrEnum):
     USER = "user"
     BUDGET = "budget"
@@ -119,6 +128,7 @@ class WaitReason(StrEnum):
     ITS_TURN = "its_turn"  # it starts at the scheduler's next look
     NO_NODES = "no_nodes"  # too few nodes are free in every pool that suits it
     FAR_BEHIND = "far_behind"  # so many are in front of it that nothing else matters yet
+    QUOTA = "quota"  # its tenant would have more devices than it may
     SHARE = "share"  # tenants that have less go first
     KEPT_NODES = "kept_nodes"  # the free nodes are kept for a larger job in front of it
     NO_CAPACITY = "no_capacity"  # the cluster refused it a moment ago
@@ -131,7 +141,7 @@ class QueuePositionChanged(JobFact):
 
     position: Annotated[int, Field(ge=1)] | None
     """In the order in which nodes are handed out: exact up to 10, else rounded up to one digit. None: it is not in
-    that order, for it backs off or no pool could hold it."""
+    that order, for it backs off, no pool could hold it, or its tenant has all devices that it may."""
     reason: WaitReason
     waiting_for: str
     """Why it has not started, for people."""

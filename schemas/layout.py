@@ -70,6 +70,11 @@ def log(job_id: str, attempt: int, node_index: int, number: int) -> str:
     return f"logs/{job_id}/{attempt_name(job_id, attempt)}/{node_index}/{number:06d}"
 
 
+def logs(job_id: str) -> str:
+    """What all nodes of all attempts wrote."""
+    return f"logs/{job_id}/"
+
+
 def audit_statement(number: int) -> str:
     """A statement of the auditor; they are numbered from 1."""
     return f"{AUDIT}{number:012d}.json"
@@ -104,7 +109,7 @@ ACCESS: dict[str, Access] = {
     "runner": Access(
         reads=("base-models/", "datasets/", "checkpoints/", "logs/"), writes=("checkpoints/", "logs/")
     ),
-    "checkpoint_watcher": Access(reads=("checkpoints/",), writes=("checkpoints/",)),
+    "checkpoint_watcher": Access(reads=("checkpoints/", "logs/"), writes=("checkpoints/", "logs/")),
     "evaluator": Access(
         reads=("blobs/", "base-models/", "models/", "datasets/", "evals/"), writes=("evals/",)
     ),

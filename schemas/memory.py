@@ -94,7 +94,7 @@ class Setting:
 def estimate(
     shape: Shape, recipe: Recipe, setting: Setting, *, gradient_checkpointing: bool
 ) -> MemoryEstimate:
-    trained = _num_trained(shape, recipe)
+    trained = num_trained(shape, recipe)
     parts = {
         "weights_bytes": _weights(shape, recipe, setting),
         "optimizer_bytes": MOMENTS_BYTES * trained // setting.num_devices,
@@ -106,7 +106,8 @@ def estimate(
     return MemoryEstimate(**parts, total_bytes=total, gradient_checkpointing=gradient_checkpointing)
 
 
-def _num_trained(shape: Shape, recipe: Recipe) -> int:
+def num_trained(shape: Shape, recipe: Recipe) -> int:
+    """Values that the recipe trains, over all devices."""
     if recipe.method is Method.SFT:
         return shape.num_parameters
     return recipe.lora.rank * shape.lora_values_per_rank
@@ -117,7 +118,7 @@ def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
     narrow = 2 if setting.precision == "bfloat16" else 4
     is_full = recipe.method is Method.SFT
     held = shape.num_parameters * (4 if is_full else narrow)
-    adapter = 0 if is_full else 4 * _num_trained(shape, recipe)
+    adapter = 0 if is_full else 4 * num_trained(shape, recipe)
     if setting.num_devices == 1:
         cast = shape.num_parameters * 2 if is_full and narrow == 2 else 0
         return held + adapter + cast

@@ -1,6 +1,9 @@
 """node.commands and node.events: capacity and the nodes of attempts."""
 
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
 
 from schemas.base import (
     Attempt,
@@ -18,6 +21,9 @@ from schemas.base import (
     Value,
 )
 
+Notice = Annotated[Seconds, Field(le=24 * 3600)]
+"""Between the word that a node goes and its end."""
+
 
 class DrainNode(Message):
     """Give no further work to a node; what runs on it ends by notice."""
@@ -25,7 +31,7 @@ class DrainNode(Message):
     keyed_by = "node_id"
     node_id: Reference
     """Id of the node."""
-    grace_seconds: Seconds = 30.0
+    grace_seconds: Notice = 30.0
 
 
 class PreemptNode(Message):
@@ -34,7 +40,7 @@ class PreemptNode(Message):
     keyed_by = "node_id"
     node_id: Reference
     """A node's id, or `job:<job id>` for the first node of the job's present attempt."""
-    notice_seconds: Seconds = 30.0
+    notice_seconds: Notice = 30.0
     """0: without notice."""
 
 
@@ -44,7 +50,7 @@ class SetPoolCapacity(Message):
     keyed_by = "pool"
     pool: Reference
     """Name of the node pool."""
-    nodes: Count
+    nodes: Annotated[int, Field(ge=0, le=100_000)]
     """Nodes the pool has from now on."""
 
 

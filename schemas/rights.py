@@ -6,7 +6,7 @@ from typing import Literal
 
 from schemas.topics import tenant_commands, tenant_events
 
-Operation = Literal["read", "write", "create", "alter", "alter_configs", "describe"]
+Operation = Literal["read", "write", "create", "alter", "alter_configs", "describe", "describe_configs"]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PositiveFloat,
-    PositiveInt,
     field_validator,
     model_validator,
 )
@@ -23,6 +21,8 @@ from schemas.base import FileRef, PriceClass, Reference, Sentence, Sha256
 
 Auto = Literal["auto"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+RateMultiplier = Annotated[float, Field(ge=0.001, le=1_000.0)]
+"""Of a recipe's learning rate."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 
 
@@ -97,7 +97,7 @@ class DatasetPolicy(Spec):
     """What becomes of rows equal to an earlier one."""
     near_duplicates: Literal["drop", "keep"] = "drop"
     """What becomes of rows nearly equal to an earlier one."""
-    near_duplicate_similarity: Share = 0.9
+    near_duplicate_similarity: Annotated[float, Field(ge=0.5, le=1.0)] = 0.9
     """Jaccard similarity of the prompts' character 5-grams, boilerplate left out, from which on two rows of equal
     answers and equal system turns are near duplicates."""
     contamination: Literal["drop", "reject_file", "keep"] = "drop"
@@ -107,11 +107,11 @@ class DatasetPolicy(Spec):
     contaminated; above the default for operators only."""
     max_dropped_ratio: Share = 0.2
     """A filter (exact duplicates, near duplicates, contamination) that would drop more of a file rejects it."""
-    window_tokens: PositiveInt | Auto = "auto"
+    window_tokens: Annotated[int, Field(ge=16, le=1_048_576)] | Auto = "auto"
     """Tokens of one packed window. `auto`: 4,096, or the base model's context if that is smaller."""
-    max_row_bytes: PositiveInt = 4 * 1024 * 1024
+    max_row_bytes: Annotated[int, Field(ge=1, le=1024**3)] = 4 * 1024 * 1024
     """Longer rows are bad."""
-    max_rows: PositiveInt = 5_000_000
+    max_rows: Annotated[int, Field(ge=1, le=50_000_000)] = 5_000_000
     """A longer file is refused."""
 
 
@@ -120,7 +120,7 @@ class LoraSpec(Spec):
 
     rank: Annotated[int, Field(ge=1, le=512)] = 32
     """Rank of the adapter matrices; memory grows linearly with it."""
-    alpha: PositiveFloat | None = None
+    alpha: Annotated[float, Field(ge=0.01, le=65_536.0)] | None = None
     """Scale numerator: the product is multiplied by alpha / rank. None means 2 * rank."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of the adapter's inputs that is dropped in training."""
@@ -137,9 +137,9 @@ class LoraSpec(Spec):
 class CheckpointSpec(Spec):
     """How often a bundle is written."""
 
-    every_steps: PositiveInt = 500
+    every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 500
     """Steps from one periodic bundle to the next."""
-    every_seconds: PositiveFloat = 60.0
+    every_seconds: Annotated[float, Field(ge=0.001, le=7 * 24 * 3600)] = 60.0
     """A periodic bundle is due at the earlier of both."""
 
 
@@ -148,22 +148,22 @@ class Recipe(Spec):
 
     method: Method = Method.LORA
     lora: LoraSpec = LoraSpec()
-    learning_rate: PositiveFloat | Auto = "auto"
+    learning_rate: Annotated[float, Field(ge=1e-9, le=10.0)] | Auto = "auto"
     """Peak rate. `auto`: 2e-4 for lora, 2e-5 for sft."""
-    learning_rate_multiplier: PositiveFloat = 1.0
+    learning_rate_multiplier: RateMultiplier = 1.0
     """Multiplies the peak rate (OpenAI's name for the dial)."""
     num_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
     """`auto`: 1 from 10,000 rows on, else 3."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
     """Windows per optimizer step over all devices. `auto`: 1 per 200 windows, within 1 and 32; on several devices
     so many more that all of them have whole micro batches to do."""
-    micro_batch_size: PositiveInt = 1
+    micro_batch_size: Annotated[int, Field(ge=1, le=4096)] = 1
     """Windows per forward pass of one device."""
     warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
     """Share of all steps over which the rate rises linearly; then it falls along a cosine to zero."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Of AdamW."""
-    max_grad_norm: PositiveFloat = 1.0
+    max_grad_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Gradients are scaled down to this norm."""
     packing: bool = True
     """Whether several examples share a window, where that is proved not to leak."""
@@ -203,9 +203,9 @@ class Resources(Spec):
     price_class: PriceClass | Literal["spot-first"] = "spot-first"
     pool: Name | None = None
     """A pool by name; None lets the scheduler choose among the pools of the price class."""
-    grace_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
+    grace_seconds: Annotated[float, Field(ge=1, le=600)] = 30.0
     """Time between a notice and the end of a node in which a bundle is written."""
-    max_run_seconds: Annotated[float, Field(gt=0, le=30 * 24 * 3600)] | None = None
+    max_run_seconds: Annotated[float, Field(ge=1, le=30 * 24 * 3600)] | None = None
     """Longest time that an attempt may take from the moment it has its nodes; then it is stopped and the job fails.
     A job that states it may start before larger ones that wait for nodes, where it ends in time. None: no limit."""
 
@@ -254,14 +254,14 @@ class HoldoutRule(Spec):
     """How an answer is compared with the expected one."""
     pattern: Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARS)] | None = None
     """For `regex`: what is compared is its last match, or the first group of that where it has one."""
-    max_new_tokens: PositiveInt | None = None
+    max_new_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """Longest answer; None takes it from the references, or the operator's limit where `contains`, `regex`
     or a judge must see the whole answer. Never more than the operator's limit."""
-    min_relative_gain: Annotated[float, Field(ge=0.0)] = 0.05
+    min_relative_gain: Annotated[float, Field(ge=0.0, le=100.0)] = 0.05
     """Least share of the base model's number by which the candidate must be better."""
-    min_absolute_gain: Annotated[float, Field(ge=0.0)] = 0.01
+    min_absolute_gain: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
     """For metrics where higher is better."""
-    min_items: PositiveInt = 100
+    min_items: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     """Fewer make the stage inconclusive."""
 
     @field_validator("min_items")
@@ -381,7 +381,7 @@ class JobSpec(Spec):
     """Words of the submitter's own; nothing follows from them."""
     allow_ungated: bool = False
     """Train although a required stage of the gate has nothing to ask, so that the model cannot pass yet."""
-    max_cost: Annotated[Decimal, Field(gt=0, max_digits=40)] | None = None
+    max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
     """US dollars; recorded with the job."""
 
 

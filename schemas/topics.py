@@ -80,7 +80,7 @@ DATASET_COMMANDS = Topic(
 JOB_COMMANDS = Topic(
     "job.commands",
     ("gateway", "admin", "tracker"),
-    (job.SubmitJob, job.CancelJob, job.PauseJob, job.ResumeJob, job.RetryJob),
+    (job.SubmitJob, job.CancelJob, job.PauseJob, job.ResumeJob, job.RetryJob, job.LimitDevices),
 )
 MODEL_COMMANDS = Topic(
     "model.commands",

@@ -29,6 +29,8 @@ class Patience:
 
 
 A_DAY = Patience()
+FOR_EVER = Patience(limit=timedelta.max, longest=timedelta(seconds=5))
+"""For what a process cannot do anything without."""
 
 
 async def until_back(

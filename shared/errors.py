@@ -1,7 +1,8 @@
 """What the consume edge does with an error of a handler.
 
 Rejected: the message is parked at once. Refused: answered by CommandRefused. ParentUnknown: the message waits.
-Whatever `is_unavailable` names is waited for. Everything else is tried eight times with back-off, then parked.
+Whatever `is_unavailable` names is waited for, unless this message alone meets it for a minute. That and everything
+else is tried eight times with back-off, then parked.
 """
 
 from datetime import timedelta

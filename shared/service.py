@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
-import uvicorn
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 from faststream.kafka import KafkaBroker
@@ -23,7 +23,6 @@ from schemas.base import Message
 from schemas.parked import DropParked, ReplayParked
 from schemas.topics import LISTENS, TOPICS, Topic
 from shared.absence import A_DAY, Patience
-from shared.confinement import keep_memory_private
 from shared.failpoints import failpoint
 from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
@@ -43,15 +42,18 @@ from shared.messaging.parking import Desk, ReplayTask
 from shared.messaging.presence import Stuck, however_long_away, kafka_answers, until_there
 from shared.messaging.relay import Relay
 from shared.messaging.retention import Pruning, prune, prune_kernel
+from shared.messaging.standing import measure_standing
 from shared.messaging.tasks import TaskKind, Tasks, tell_nobody
 from shared.messaging.timers import TimerHandler, Timers
 from shared.messaging.turns import Turns
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import Waiters
+from shared.opening import Opening
 from shared.postgres.database import Database, is_unavailable
+from shared.server import serve
 from shared.settings import ServiceSettings
-from shared.slow_clients import PacedConnection
 from shared.storage.objects import ObjectStore, S3ObjectStore
+from shared.telemetry.metrics import POSTGRES_AWAY
 from shared.telemetry.tracing import configure_tracing
 
 log = get_logger(__name__)
@@ -136,7 +138,8 @@ class Service:
         )
         self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
         self._contact = Contact()
-        self.probe = Probe()
+        self.probe = Probe(postgres_away_seconds=lambda: self.database.away_seconds)
+        POSTGRES_AWAY.labels(name).set_function(lambda: self.database.away_seconds)
         self._joined = asyncio.Event()
         self._stopping = False
         self._idle_since: float | None = time.monotonic()
@@ -267,14 +270,17 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Everything between start and stop, for a server that has its own routes as well."""
-        await self.database.open()
-        for hook in self._start_hooks:
-            await hook()
-        loops = [asyncio.create_task(_or_die(name, loop)) for name, loop in self._all_loops()]
-        consuming = asyncio.create_task(_or_die("consume", self._join_and_consume))
+        """Everything between start and stop, for a server that has its own routes as well.
+
+        Begins also while Postgres or Kafka is away; until Postgres is there, `database` raises NotOpen.
+        """
+        opening = Opening(self.database, self._start_hooks)
+        await opening.until_open_or_away()
+        loops = [_begin(name, partial(opening.then, loop)) for name, loop in self._all_loops()]
+        consuming = _begin("consume", partial(opening.then, self._join_and_consume))
         joined = asyncio.create_task(self._joined.wait())
-        await asyncio.wait({joined, consuming}, timeout=JOIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if opening.is_done:
+            await asyncio.wait({joined, consuming}, timeout=JOIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         try:
             yield
         finally:
@@ -284,7 +290,8 @@ class Service:
             if self._listens:
                 await self._broker.stop()
             await _cancel(loops)
-            for hook in self._stop_hooks:
+            await opening.cancel()
+            for hook in self._stop_hooks if opening.is_done else ():
                 await hook()
             await self._lag.close()
             await self.database.close()
@@ -416,6 +423,7 @@ class Service:
 
     async def _measure(self) -> None:
         self.probe.outbox_age_seconds = await self._relay.measure()
+        self.probe.parked_blocking = await measure_standing(self.database, self.name, now=self.clock())
         stalled = await self.in_time(self._lag.measure(), seconds=MEASURE_TIMEOUT_SECONDS)
         self._contact.answered(self.clock())
         self.probe.stalled_topics = sorted({each.topic for each in stalled})
@@ -429,20 +437,6 @@ class Service:
         ours = self._subscriber.consumer.assignment()
         if left := [f"{each.topic}/{each.partition}" for each in stalled if each in ours or not ours]:
             raise Stuck(f"records lie for a minute in {', '.join(left)}, and Kafka's client hands over none")
-
-
-def serve(app: Any, settings: ServiceSettings) -> None:
-    """Until SIGTERM or SIGINT. What the process knows is kept from its children from here on."""
-    keep_memory_private()
-    uvicorn.run(
-        app,
-        host=settings.http_host,
-        port=settings.http_port,
-        log_level="warning",
-        lifespan="on",
-        http=PacedConnection,
-        loop="uvloop",
-    )
 
 
 async def _repeat(period: timedelta, function: Loop) -> None:
@@ -460,6 +454,10 @@ async def _repeat(period: timedelta, function: Loop) -> None:
             else:
                 log.exception("loop failed", loop=function.__qualname__)
         await asyncio.sleep(max(0.0, period.total_seconds() - (time.monotonic() - began)))
+
+
+def _begin(name: str, loop: Loop) -> asyncio.Task[None]:
+    return asyncio.create_task(_or_die(name, loop))
 
 
 async def _or_die(name: str, loop: Loop) -> None:

@@ -1,9 +1,9 @@
 """What every service reads from its environment, once, at start. Each subclass sets its prefix."""
 
 from datetime import timedelta
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import PositiveInt, SecretStr, model_validator
+from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -29,6 +29,8 @@ class Timing(BaseSettings):
     outbox_retention: timedelta = timedelta(days=7)
     settled_retention: timedelta = timedelta(days=90)
     """Of parked rows that a person has replayed or dropped, and of events that one has left out."""
+    history_retention: Annotated[timedelta, Field(ge=timedelta(days=60))] = timedelta(days=180)
+    """Of what tells how an ended job went: steps, events, attempts, logs, refusals. Longer than any topic."""
     turn_retention: timedelta = timedelta(days=1)
     """Of when a tenant was served; one who was not for so long is next."""
 

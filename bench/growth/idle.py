@@ -1,9 +1,12 @@
-"""CPU of the services while nothing happens: without history, and with 100,000 jobs and 10,000 deployed versions.
+"""CPU of the services while nothing happens: without history and with it.
+
+That is 100,000 finished jobs, 10,000 deployed versions, and 25,000 jobs of 500 tenants that wait for a pool of which
+every node is held.
 
 The whole local stack runs; a stand-in takes the place of vLLM and lists the deployed versions. Their CPU is read from
 /proc over the same time before and after the tables are filled.
 
-    python -m bench.growth.idle [--finished 100000] [--deployed 10000] [--seconds 60]
+    python -m bench.growth.idle [--finished 100000] [--deployed 10000] [--waiting 25000] [--seconds 60]
 """
 
 import argparse
@@ -23,6 +26,7 @@ from bench.growth.stand_in import loaded_names
 from bench.kernel.submit_latency import register_base
 from bench.report import progress, write
 from deploy.local.stack import Stack
+from schemas.specification import Resources
 from schemas.topics import SERVICES
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -36,6 +40,21 @@ ATTEMPTS = """
     INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, scheduled_at, start_deadline,
                          facts, freed_at)
     SELECT 'ftjob-' || number, 1, 'cpu-spot', 'spot', 1, 1, now(), now(), '{}', now()
+      FROM generate_series(1, $1::int) AS number"""
+BUSY_POOL = """
+    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at)
+    VALUES ('busy', 'spot', 250, 1, 0.1, now())"""
+HOLDING = """
+    INSERT INTO attempt (job_id, number, tenant, pool, price_class, nodes, devices_per_node, scheduled_at,
+                         start_deadline, facts)
+    SELECT 'ftjob-1', 1 + number, 't' || number, 'busy', 'spot', 1, 1, now(), now(), '{}'
+      FROM generate_series(1, 250) AS number"""
+WAITING = """
+    INSERT INTO job (id, tenant, state, spec, base_sha, dataset_id, submitted_at, plan, config_hash, queued_at,
+                     verified, corrupt, turned_away, requeues, preempted_at, evaluation)
+    SELECT 'ftjob-waiting-' || number, 't' || number % 500, 'queued',
+           jsonb_build_object('resources', $2::jsonb, 'tier', (ARRAY['standard', 'premium'])[1 + number / 500 % 2]),
+           'none', 'none', now(), '{}', 'none', now() - number * interval '1 ms', '[]', '[]', '{}', '{}', '[]', '{}'
       FROM generate_series(1, $1::int) AS number"""
 HELD = """
     INSERT INTO attempt (job_id, number, name, tenant, state, pool, price_class, devices_per_node, grace_seconds)
@@ -67,16 +86,16 @@ LOADED = """
     RETURNING loaded"""
 
 
-async def main(finished: int, deployed: int, seconds: float) -> None:
+async def main(finished: int, deployed: int, waiting: int, seconds: float) -> None:
     async with running_stack() as stack:
         empty = await idle(stack, seconds)
-        await fill(stack, finished=finished, deployed=deployed)
+        await fill(stack, finished=finished, deployed=deployed, waiting=waiting)
         full = await idle(stack, seconds)
     write(
         "idle-cpu",
         {"percent_of_a_core_without_history": empty, "percent_of_a_core": full},
         packages=("aiokafka", "asyncpg", "faststream", "uvicorn"),
-        settings={"finished": finished, "deployed": deployed, "seconds": seconds},
+        settings={"finished": finished, "deployed": deployed, "waiting": waiting, "seconds": seconds},
     )
 
 
@@ -107,10 +126,13 @@ async def until_ready(stack: Stack) -> None:
     await conn.close()
 
 
-async def fill(stack: Stack, *, finished: int, deployed: int) -> None:
+async def fill(stack: Stack, *, finished: int, deployed: int, waiting: int) -> None:
     async with connected(stack, "scheduler") as conn:
         await conn.execute(JOBS, finished)
         await conn.execute(ATTEMPTS, finished)
+        await conn.execute(BUSY_POOL)
+        await conn.execute(HOLDING)
+        await conn.execute(WAITING, waiting, Resources(pool="busy").model_dump_json())
     async with connected(stack, "provisioner") as conn:
         await conn.execute(HELD, finished)
         await conn.execute(NODES, finished)
@@ -167,6 +189,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--finished", type=int, default=100_000)
     parser.add_argument("--deployed", type=int, default=10_000)
+    parser.add_argument("--waiting", type=int, default=25_000)
     parser.add_argument("--seconds", type=float, default=60)
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.finished, arguments.deployed, arguments.seconds))
+    asyncio.run(main(arguments.finished, arguments.deployed, arguments.waiting, arguments.seconds))

@@ -17,7 +17,7 @@ import asyncpg
 
 from bench.kernel.parts import running_parts
 from bench.report import progress, summary, write
-from services.scheduler import store
+from services.scheduler import queue_store, store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.handlers import Handlers
 from services.scheduler.model import JobState
@@ -80,7 +80,7 @@ async def fill(
         await store.save_dataset(unit, job.dataset)
         await store.add_job(unit, replace(job, state=JobState.VALIDATING))
         await store.save_job(unit, job)
-        await store.save_pool(unit, a_pool(POOL, nodes=free))
+        await queue_store.save_pool(unit, a_pool(POOL, nodes=free))
     await conn.execute(COPY, MODEL, "done", "succeeded", 1, finished)
     await conn.execute(COPY, MODEL, "waiting", "queued", tenants, waiting)
     await conn.execute("UPDATE job SET state = 'succeeded' WHERE id = $1", MODEL)

@@ -116,6 +116,11 @@ class Stack:
         """Where a service serves HTTP."""
         return f"http://127.0.0.1:{self.state.port(name)}{path}"
 
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """Those of services that were started and not stopped; `gateway-1` is the gateway's in slot 1."""
+        return tuple(name for name in self._supervisor.names() if name not in PARTS)
+
     def log(self, name: str) -> Path:
         return self.state.log(name)
 

@@ -58,6 +58,9 @@ def _reading_of_others() -> list[Right]:
         Right(OPERATOR, "read", "topic", ANY),
         Right(OPERATOR, "describe", "group", ANY),
         Right(OPERATOR, "read", "group", "admin-", prefixed=True),
+        # Users and rights; quotas.
+        Right(OPERATOR, "describe", "cluster", CLUSTER),
+        Right(OPERATOR, "describe_configs", "cluster", CLUSTER),
     ]
 
 
@@ -92,7 +95,9 @@ def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
 def _statements(bucket: str, prefix: str, access: Mapping[str, Access]) -> Iterator[dict[str, Any]]:
     objects = f"arn:aws:s3:::{bucket}/{prefix}*"
     if readers := [user for user, allowed in access.items() if prefix in allowed.reads]:
-        yield _allow(readers, "s3:GetObject", objects)
+        # Who writes has the right to all that is done with an object, below.
+        if readers_alone := [user for user in readers if prefix not in access[user].writes]:
+            yield _allow(readers_alone, "s3:GetObject", objects)
         listing = _allow(readers, "s3:ListBucket", f"arn:aws:s3:::{bucket}")
         yield listing | {"Condition": {"StringLike": {"s3:prefix": f"{prefix}*"}}}
     if writers := [user for user, allowed in access.items() if prefix in allowed.writes]:

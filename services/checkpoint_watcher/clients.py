@@ -59,6 +59,10 @@ async def delete_all(objects: ObjectStore, job_id: str, attempts: int) -> None:
         await objects.delete(keys)
 
 
+async def delete_logs(objects: ObjectStore, job_id: str) -> None:
+    await objects.delete([head.key for head in await objects.list_objects(layout.logs(job_id))])
+
+
 def _key(job_id: str, bundle: BundleRef, path: str = layout.MANIFEST) -> str:
     return layout.checkpoint(job_id, bundle.attempt, bundle.step, path)
 

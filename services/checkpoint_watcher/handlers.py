@@ -18,6 +18,7 @@ from services.checkpoint_watcher.clients import (
     delete_abandoned,
     delete_all,
     delete_bundle,
+    delete_logs,
     verify_bundle,
 )
 from services.checkpoint_watcher.model import CheckpointState
@@ -86,6 +87,20 @@ class JobDue(Value):
     job_id: str
 
 
+class DeleteLogs(Task, frozen=True):
+    """What the runners of an ended job wrote for people."""
+
+    job_id: str
+
+    @property
+    def key(self) -> str:
+        return self.job_id
+
+
+class LogsDue(Value):
+    job_id: str
+
+
 class LookForCheckpoint(Value):
     job_id: str
     attempt: int
@@ -128,6 +143,8 @@ class Watcher:
         if attempt is not None:
             await self._close(event.job_id, attempt.attempt, unit)
             await unit.set_timer(JobDue(job_id=event.job_id), at=unit.now + self._settings.keep_ended)
+            logs_end = unit.now + self._settings.timing.history_retention
+            await unit.set_timer(LogsDue(job_id=event.job_id), at=logs_end)
 
     async def job_due(self, due: JobDue, unit: Unit) -> None:
         attempt = await store.find_attempt(unit.conn, due.job_id)
@@ -144,6 +161,19 @@ class Watcher:
                 await store.set_state(unit.conn, task.job_id, each.bundle, CheckpointState.EXPIRED)
                 fact = CheckpointExpired(job_id=task.job_id, tenant=each.tenant, bundle=each.bundle)
                 await unit.emit(fact)
+
+    async def logs_due(self, due: LogsDue, unit: Unit) -> None:
+        await unit.start_task(DeleteLogs(job_id=due.job_id))
+
+    async def delete_logs(self, task: DeleteLogs) -> None:
+        await delete_logs(self._objects, task.job_id)
+
+    async def logs_deleted(self, task: DeleteLogs, result: None, unit: Unit) -> None:
+        log.info("logs of an ended job deleted", job_id=task.job_id)
+
+    async def logs_not_deleted(self, task: DeleteLogs, error: Exception, unit: Unit) -> None:
+        log.error("logs of an ended job could not be deleted", job_id=task.job_id, error=str(error))
+        await unit.set_timer(LogsDue(job_id=task.job_id), at=unit.now + self._settings.try_again_after)
 
     async def job_not_expired(self, task: ExpireJob, error: Exception, unit: Unit) -> None:
         log.error("bundles of an ended job could not be deleted", key=task.key, error=str(error))
@@ -271,7 +301,11 @@ def register(service: Service, settings: Settings) -> None:
     service.on_task(
         ExpireJob, work=watcher.expire_job, done=watcher.job_expired, failed=watcher.job_not_expired
     )
+    service.on_task(
+        DeleteLogs, work=watcher.delete_logs, done=watcher.logs_deleted, failed=watcher.logs_not_deleted
+    )
     service.on_timer(JobDue, watcher.job_due)
+    service.on_timer(LogsDue, watcher.logs_due)
     service.on_timer(VerifyDue, watcher.bundle_due)
     service.on_timer(ExpireDue, watcher.bundle_due)
     service.on_timer(SweepDue, watcher.sweep_due)

@@ -19,6 +19,10 @@ SET_STATE = """
 LIST_CHECKPOINTS = """
     SELECT job_id, tenant, attempt, step, manifest_sha256, state FROM checkpoint
      WHERE job_id = $1 FOR UPDATE"""
+PRUNE_CHECKPOINTS = """
+    DELETE FROM checkpoint WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM checkpoint
+         WHERE state = 'expired' AND written_at < now() - $1::interval LIMIT $2))"""
 OPEN_ATTEMPT = """
     INSERT INTO attempt (job_id, tenant, attempt, interval_seconds, resume_attempt, resume_step, is_open)
     VALUES ($1, $2, $3, $4, $5, $6, true)

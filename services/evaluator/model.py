@@ -23,7 +23,7 @@ class EvaluationState(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
-    ABANDONED = "abandoned"  # the registry refused the artefact: there is nothing to evaluate
+    ABANDONED = "abandoned"  # before it began: the registry refused the artefact, or the job was cancelled
 
 
 ALLOWED: Mapping[EvaluationState, frozenset[EvaluationState]] = {

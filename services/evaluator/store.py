@@ -178,6 +178,11 @@ async def get_evaluation(conn: Connection, eval_id: str) -> Evaluation:
     return _evaluation(row)
 
 
+async def find_evaluation(conn: Connection, eval_id: str) -> Evaluation | None:
+    row = await conn.fetchrow(GET_EVALUATION, eval_id)
+    return None if row is None else _evaluation(row)
+
+
 async def find_waiting(conn: Connection, job_id: str) -> Evaluation | None:
     row = await conn.fetchrow(FIND_WAITING, job_id)
     return None if row is None else _evaluation(row)

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from prometheus_client import make_asgi_app
 
-from services.gateway import errors, handlers, store
+from services.gateway import errors, handlers, store, usage
 from services.gateway.deps import Gateway
 from services.gateway.middleware import BoundedBody, Traced
 from services.gateway.removal import Remover
@@ -28,8 +28,10 @@ from services.gateway.routes import (
     suites,
 )
 from services.gateway.settings import Settings
+from shared.health import RETRY_AFTER
 from shared.log import configure_logging
-from shared.service import Service, serve
+from shared.server import serve
+from shared.service import Service
 from shared.telemetry.tracing import configure_tracing
 
 
@@ -39,6 +41,8 @@ def build(settings: Settings | None = None) -> FastAPI:
     handlers.register(service, settings.quotas)
     Remover(service).register()
     Results(service, settings.scratch_dir).register()
+    for query in store.PRUNED:
+        service.prune(query, older_than=settings.timing.history_retention)
     service.on_start(lambda: _bootstrap(service, settings))
 
     @asynccontextmanager
@@ -61,29 +65,42 @@ def build(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Traced)
     app.mount("/metrics", make_asgi_app())
 
+    @app.get("/livez")
+    async def livez() -> JSONResponse:
+        return JSONResponse({"alive": True})
+
     @app.get("/healthz")
     async def healthz() -> JSONResponse:
-        problems = service.probe.problems()
-        return JSONResponse({"healthy": not problems, "problems": problems}, 503 if problems else 200)
+        status, body = service.probe.answer()
+        return JSONResponse(body, status, None if status == 200 else RETRY_AFTER)
 
     return app
 
 
 async def _bootstrap(service: Service, settings: Settings) -> None:
-    """The first tenant of a fresh stack, whose topics were set up with it; its key is stored hashed."""
+    """The first tenant of a fresh stack, whose topics were set up with it; its key is stored hashed.
+
+    The default of `running_devices` may be another than before: it is sent for each tenant that it concerns.
+    """
     async with service.unit() as unit:
         await store.add_tenant(unit.conn, settings.bootstrap_tenant, "standard")
         await store.set_topics(unit.conn, settings.bootstrap_tenant)
         await store.add_key(
             unit.conn, settings.bootstrap_tenant, settings.bootstrap_api_key.get_secret_value()
         )
+        await usage.limit_devices(unit, settings.quotas)
 
 
 def main() -> None:
     settings = Settings()
     configure_logging("gateway")
     configure_tracing("gateway")
-    serve(build(settings), settings)
+    app = build(settings)
+
+    def stop() -> None:
+        app.state.gateway.stop()
+
+    serve(app, settings, on_stop=stop)
 
 
 if __name__ == "__main__":

@@ -35,13 +35,20 @@ class Gateway:
     http: httpx.AsyncClient
     rates: Rates = field(default_factory=Rates)
     streams: InFlight = field(init=False)
+    inference_requests: InFlight = field(init=False)
     transfers: InFlight = field(init=False)
     transfer_bytes: InFlight = field(init=False)
+    is_stopping: bool = False
+    """Streams that would last end; their clients go on at another process."""
 
     def __post_init__(self) -> None:
         self.streams = InFlight("streams", self.settings.max_streams)
+        self.inference_requests = InFlight("inference_requests", self.settings.max_inference_requests)
         self.transfers = InFlight("transfers", self.settings.max_transfers)
         self.transfer_bytes = InFlight("transfer_bytes", self.settings.max_transfer_bytes)
+
+    def stop(self) -> None:
+        self.is_stopping = True
 
     @contextmanager
     def transfer(self, caller: Principal, size_bytes: int) -> Iterator[None]:

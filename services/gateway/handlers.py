@@ -111,7 +111,7 @@ async def _require_own(command: Any, tenant: str, unit: Unit) -> None:
     if isinstance(command, job.SubmitJob):
         if command.spec.max_cost is not None:
             raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
-        for each in await submission.obstacles_to(unit.conn, command.spec, tenant):
+        for each in await submission.obstacles_to(unit.conn, command.spec, tenant, command.dataset_id):
             if each.is_final:
                 raise Refused(each.code, each.message, param=f"spec.{each.param}")
     elif isinstance(command, job.JobMessage):
@@ -261,6 +261,7 @@ async def _succeeded(event: job.JobSucceeded, unit: Unit) -> None:
         ending=event.message,
         finished_at=unit.now,
     )
+    await readmodels.end_job(unit.conn, event.job_id, at=unit.now)
 
 
 async def _failed(event: job.JobFailed, unit: Unit) -> None:
@@ -269,6 +270,7 @@ async def _failed(event: job.JobFailed, unit: Unit) -> None:
     await readmodels.update_job(
         unit.conn, event.job_id, event.tenant, phase="failed", error=error, finished_at=unit.now
     )
+    await readmodels.end_job(unit.conn, event.job_id, at=unit.now)
     await results.begin(event, unit)
 
 
@@ -276,6 +278,7 @@ async def _cancelled(event: job.JobCancelled, unit: Unit) -> None:
     await readmodels.update_job(
         unit.conn, event.job_id, event.tenant, phase="cancelled", finished_at=unit.now
     )
+    await readmodels.end_job(unit.conn, event.job_id, at=unit.now)
     await results.begin(event, unit)
 
 

@@ -64,11 +64,7 @@ async def completed(event: training.TrainingCompleted, unit: Unit) -> None:
 async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
     """Every step in the read model; of a long job, some in the timeline. They are a runner's claims."""
     await readmodels.require_attempt(unit.conn, event.job_id, event.tenant, event.attempt)
-    rows = [
-        (event.job_id, step.step, event.attempt, step.model_dump(mode="json", exclude={"step"}))
-        for step in event.steps
-    ]
-    await unit.conn.executemany(readmodels.SAVE_STEP, rows)
+    await readmodels.save_steps(unit.conn, event.job_id, event.attempt, event.steps)
     num_steps = await unit.conn.fetchval(readmodels.NUM_STEPS, event.job_id)
     for step in steps_to_show(event.steps, num_steps):
         numbers = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.base import DeviceKind
 from schemas.capabilities import BaseCapabilities
-from schemas.memory import MemoryEstimate, Setting, Shape, estimate
+from schemas.memory import MemoryEstimate, Setting, Shape, estimate, num_trained
 from schemas.node import PoolCapacityChanged
 from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe
 
@@ -14,6 +14,11 @@ DEFAULT_WINDOW_TOKENS = 4096
 LEAST_WINDOW_TOKENS = 512
 DOUBT = 1.1
 """A job is refused where its estimate is more than so many times what a device has."""
+
+BUNDLE_BYTES = 12
+"""Of each trained value: itself and both moments, in float32."""
+STORED_BYTES_PER_SECOND = 2**28
+"""Of a bundle by each node, to its disk and on to S3. Assumed: nobody knows it before there is a node."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,20 @@ def why_too_large(spec: JobSpec, base: Base, pools: tuple[PoolCapacityChanged, .
     return (
         f"{spec.recipe.method} of {spec.base_model} needs about {_gib(needed.total_bytes)} of each device, pool "
         f"{largest.pool} has {_gib(largest.device_memory_bytes or 0)}. Nearest that works: {nearest}"
+    )
+
+
+def why_not_saved_in_time(spec: JobSpec, base: Base) -> str:
+    """Empty where a bundle is stored within the notice that a node gets before it is taken back."""
+    asked, size = spec.resources, BUNDLE_BYTES * num_trained(base.shape, spec.recipe)
+    seconds = size / asked.nodes / STORED_BYTES_PER_SECOND
+    if seconds <= asked.grace_seconds:
+        return ""
+    return (
+        f"resources.grace_seconds is {asked.grace_seconds:.0f}, and a bundle of {spec.recipe.method} of "
+        f"{spec.base_model} has about {_gib(size)}: {seconds:.0f} seconds where each node stores "
+        f"{STORED_BYTES_PER_SECOND // 2**20} MiB a second. Where a node is taken back, what was trained since the "
+        "last periodic bundle may be trained again"
     )
 
 

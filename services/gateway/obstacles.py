@@ -7,7 +7,7 @@ from schemas.base import PriceClass
 from schemas.compatibility import check_base
 from schemas.node import PoolCapacityChanged
 from schemas.specification import HoldoutRule, JobSpec
-from services.gateway.memory import Base, why_too_large
+from services.gateway.memory import Base, why_not_saved_in_time, why_too_large
 
 REGISTER = {
     "benchmark": "`retune data register-benchmark` registers one",
@@ -43,7 +43,7 @@ class Known:
     base: Base | None = None
     """None where the name is another model's by now, or was registered before what it can do was looked at."""
     window_tokens: int | None = None
-    """Of the job's dataset; None where its request came by another door."""
+    """Of the job's dataset; None where its request has not come yet."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def obstacles(spec: JobSpec, known: Known) -> tuple[Obstacle, ...]:
         *_of_holdout(spec, known),
         *_of_judge(spec, known),
         *_of_pools(spec, known),
+        *_of_notice(spec, known),
     )
 
 
@@ -145,3 +146,9 @@ def _of_memory(spec: JobSpec, known: Known, suited: tuple[PoolCapacityChanged, .
         return
     if message := why_too_large(spec, known.base, suited, known.window_tokens):
         yield Obstacle("does_not_fit", message, "recipe")
+
+
+def _of_notice(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
+    """A warning: nodes may be faster than is assumed."""
+    if known.base is not None and (message := why_not_saved_in_time(spec, known.base)):
+        yield Obstacle("grace_too_short", message, "resources.grace_seconds", is_final=False)

@@ -23,12 +23,16 @@ class Quotas(BaseModel):
     """Over HTTP and Kafka together, in a day of UTC."""
     open_jobs: Limit = 1_000
     """Jobs that have not ended."""
+    running_devices: Limit = None
+    """Devices of attempts at once, over all pools. The scheduler applies it: jobs beyond it are taken and wait."""
     open_datasets: Limit = 1_000
     """Datasets that are not validated yet, those of jobs among them."""
     stored_bytes: Limit = 200 * GIB
     """Of files, each counted for itself."""
     streams: Limit = 50
     """Timelines that are followed at once, in each process of the gateway."""
+    inference_requests: Limit = 100
+    """Chats and completions that are answered at once, streamed or not, in each process of the gateway."""
     transfers: Limit = 8
     """Files that are sent or fetched at once, in each process of the gateway."""
     transfer_bytes: Limit = 16 * GIB

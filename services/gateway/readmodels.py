@@ -6,6 +6,7 @@ from typing import Any
 
 from schemas.base import Message
 from schemas.dataset import SubmitDataset
+from schemas.training import StepMetrics
 from shared.errors import ParentUnknown, Rejected
 from shared.postgres.database import Connection, Database
 
@@ -16,9 +17,8 @@ UPSERT_JOB = """
     INSERT INTO job (job_id, tenant) VALUES ($1, $2) ON CONFLICT (job_id) DO NOTHING"""
 JOB_COLUMNS = """
     job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
-    num_steps, greatest(last_step, (SELECT max(step) FROM step WHERE step.job_id = job.job_id)) AS last_step,
-    (SELECT sum((metrics ->> 'num_tokens')::bigint)::bigint FROM step WHERE step.job_id = job.job_id)
-        AS trained_tokens, waiting_for, place, fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
+    num_steps, greatest(last_step, last_recorded) AS last_step, trained_tokens, waiting_for, place,
+    fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
@@ -49,6 +49,7 @@ EVENTS_BEFORE = f"""
      ORDER BY id DESC LIMIT $3"""
 HAS_EVENT = "SELECT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND id = $2)"
 EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3"
+END_JOB = "INSERT INTO ended_job (job_id, ended_at) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 SAVE_CHECKPOINT = """
     INSERT INTO checkpoint (job_id, attempt, step, manifest_sha256, tenant, kind, metrics, state, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
@@ -68,6 +69,12 @@ NUM_STEPS = "SELECT num_steps FROM job WHERE job_id = $1"
 SAVE_STEP = """
     INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
+TOKENS_OF_STEPS = """
+    SELECT coalesce(sum((metrics ->> 'num_tokens')::bigint), 0)::bigint FROM step
+     WHERE job_id = $1 AND step = ANY ($2::int[])"""
+COUNT_STEPS = """
+    UPDATE job SET last_recorded = greatest(last_recorded, $2), trained_tokens = coalesce(trained_tokens, 0) + $3
+     WHERE job_id = $1"""
 LIST_STEPS = "SELECT step, attempt, metrics FROM step WHERE job_id = $1 AND step > $2 ORDER BY step LIMIT $3"
 # Of several attempts that came to a step, the last one's numbers, as for the step itself.
 LIST_STEPS_WITH_VALIDATION = """
@@ -78,7 +85,7 @@ LIST_STEPS_WITH_VALIDATION = """
      WHERE step.job_id = $1 AND step > $2 ORDER BY step LIMIT $3"""
 STEPS_OF_JOB = """
     SELECT coalesce(last_step, 0) AS last_step, cardinality(result_files) > 0 AS has_results,
-           (SELECT coalesce(max(step), 0) FROM step WHERE step.job_id = job.job_id) AS last_recorded
+           last_recorded
       FROM job WHERE job_id = $1"""
 SAVE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, dataset_version, detail) VALUES ($1, $2, $3, $4, $5)
@@ -86,8 +93,9 @@ SAVE_DATASET = """
         dataset_version = coalesce($4, dataset.dataset_version), detail = dataset.detail || $5
      WHERE dataset.tenant = $2"""
 NOTE_DATASET = """
-    INSERT INTO dataset (dataset_id, tenant, state, files) VALUES ($1, $2, 'validating', $3)
-    ON CONFLICT (dataset_id) DO UPDATE SET files = $3 WHERE dataset.tenant = $2 AND dataset.files = '{}'"""
+    INSERT INTO dataset (dataset_id, tenant, state, files, policy) VALUES ($1, $2, 'validating', $3, $4)
+    ON CONFLICT (dataset_id) DO UPDATE SET files = $3, policy = $4
+     WHERE dataset.tenant = $2 AND dataset.files = '{}'"""
 REFUSE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
@@ -103,6 +111,7 @@ ADD_MODEL_OF_JOB = """
      WHERE job_id = $1 AND tenant = $2 AND phase = 'succeeded' AND fine_tuned_model IS NULL"""
 JOBS_OF_DATASET = "SELECT job_id FROM job WHERE dataset_id = $1 AND tenant = $2 ORDER BY job_id"
 TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
+POLICY_OF_DATASET = "SELECT policy FROM dataset WHERE dataset_id = $1 AND tenant = $2"
 FIND_DATASET = """
     SELECT dataset_id, tenant, state, dataset_version, detail, created_at FROM dataset
      WHERE dataset_id = $1 AND tenant = $2"""
@@ -238,13 +247,30 @@ async def require_attempt(conn: Connection, job_id: str, tenant: str, attempt: i
         raise Rejected(f"{job_id} is of tenant {row['tenant']}, found {tenant}")
 
 
+async def save_steps(conn: Connection, job_id: str, attempt: int, steps: Sequence[StepMetrics]) -> None:
+    """Of several attempts that came to a step, the last one's numbers count."""
+    numbers = [step.step for step in steps]
+    rows = [(job_id, step.step, attempt, step.model_dump(mode="json", exclude={"step"})) for step in steps]
+    await conn.execute(HOLD_JOB, job_id)
+    before = await conn.fetchval(TOKENS_OF_STEPS, job_id, numbers)
+    await conn.executemany(SAVE_STEP, rows)
+    added = await conn.fetchval(TOKENS_OF_STEPS, job_id, numbers) - before
+    await conn.execute(COUNT_STEPS, job_id, max(numbers, default=0), added)
+
+
+async def end_job(conn: Connection, job_id: str, *, at: datetime) -> None:
+    """From now on its history is kept for so long."""
+    await conn.execute(END_JOB, job_id, at)
+
+
 async def note_dataset(conn: Connection, command: SubmitDataset) -> None:
-    """Show the dataset before ingest has accepted it, and keep the bytes that it is made of."""
+    """Show the dataset before ingest has accepted it, keep the bytes that it is made of, and its policy."""
     spec = command.spec
     mix = spec.safety_mix.file if spec.safety_mix else None
     named = (spec.training_file, spec.validation_file, spec.holdout, mix)
     files = [file.sha256 for file in named if file]
-    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files)
+    policy = spec.policy.model_dump(mode="json")
+    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files, policy)
 
 
 async def find_job(conn: Connection | Database, job_id: str, tenant: str) -> Any:

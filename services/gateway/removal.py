@@ -46,7 +46,7 @@ class Remover:
 
     def register(self) -> None:
         self._service.on_task(RemoveBytes, work=self.remove, done=self.removed, failed=self.postponed)
-        self._service.every(SWEEP_EVERY, self.sweep)
+        self._service.every(SWEEP_EVERY, self.sweep, singleton=True)
 
     async def sweep(self) -> None:
         """Files whose bytes were needed when they were deleted and are not now, and interrupted uploads."""

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    PositiveFloat,
 )
 from pydantic_core import PydanticCustomError
 
@@ -15,6 +14,7 @@ from schemas.specification import (
     Auto,
     DatasetPolicy,
     GateSpec,
+    RateMultiplier,
     Recipe,
     Resources,
     Share,
@@ -37,7 +37,7 @@ class Hyperparameters(Spec):
     """The same bounds as in Recipe, under OpenAI's names."""
 
     batch_size: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
-    learning_rate_multiplier: PositiveFloat | Auto = "auto"
+    learning_rate_multiplier: RateMultiplier | Auto = "auto"
     n_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
 
 

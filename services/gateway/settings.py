@@ -26,6 +26,8 @@ class Settings(ServiceSettings):
     max_transfer_bytes: int = 64 * 1024**3
     max_streams: int = 2_000
     """Of all tenants together, in each process of the gateway; beyond it 503."""
+    max_inference_requests: int = 1_000
+    """As for streams."""
     inference_timeout_seconds: float = 300.0
     command_wait_seconds: float = 10.0
     """How long a request waits for the service that decides to accept or refuse its command."""

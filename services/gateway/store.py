@@ -33,6 +33,10 @@ TENANTS_ON_BASE = """
      ORDER BY name"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
+# `limited_devices`: what the scheduler was told last, null as long as it knows no limit.
+LIMITED_DEVICES = """
+    SELECT name, quotas, limited_devices FROM tenant WHERE $1::text IS NULL OR name = $1 ORDER BY name FOR UPDATE"""
+SET_LIMITED_DEVICES = "UPDATE tenant SET limited_devices = $2 WHERE name = $1"
 SET_QUOTAS = "UPDATE tenant SET quotas = $2 WHERE name = $1 RETURNING true"
 COUNT_OPEN_JOBS = """
     SELECT count(*) FROM (
@@ -111,6 +115,44 @@ SAVE_RESPONSE = "UPDATE idempotency SET response = $3 WHERE tenant = $1 AND key 
 NOTE_SUBMITTED = """
     INSERT INTO job (job_id, tenant, spec, dataset_id, created_at) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (job_id) DO NOTHING"""
+
+PRUNE_STEPS = """
+    DELETE FROM step WHERE ctid = ANY(ARRAY(
+        SELECT row.ctid FROM ended_job CROSS JOIN LATERAL (
+            SELECT ctid FROM step WHERE step.job_id = ended_job.job_id LIMIT $2) AS row
+         WHERE ended_at < now() - $1::interval LIMIT $2))"""
+PRUNE_EVENTS = """
+    DELETE FROM job_event WHERE ctid = ANY(ARRAY(
+        SELECT row.ctid FROM ended_job CROSS JOIN LATERAL (
+            SELECT ctid FROM job_event WHERE job_event.job_id = ended_job.job_id LIMIT $2) AS row
+         WHERE ended_at < now() - $1::interval LIMIT $2))"""
+PRUNE_CHECKPOINTS = """
+    DELETE FROM checkpoint WHERE ctid = ANY(ARRAY(
+        SELECT row.ctid FROM ended_job CROSS JOIN LATERAL (
+            SELECT ctid FROM checkpoint WHERE checkpoint.job_id = ended_job.job_id LIMIT $2) AS row
+         WHERE ended_at < now() - $1::interval LIMIT $2))"""
+# Scalar, so that each table is asked for the job alone.
+PRUNE_ENDED = """
+    DELETE FROM ended_job WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM ended_job
+         WHERE ended_at < now() - $1::interval
+           AND (SELECT true FROM step WHERE step.job_id = ended_job.job_id LIMIT 1) IS NULL
+           AND (SELECT true FROM job_event WHERE job_event.job_id = ended_job.job_id LIMIT 1) IS NULL
+           AND (SELECT true FROM checkpoint WHERE checkpoint.job_id = ended_job.job_id LIMIT 1) IS NULL LIMIT $2))"""
+PRUNE_REFUSALS = """
+    DELETE FROM refusal WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM refusal WHERE refused_at < now() - $1::interval LIMIT $2))"""
+PRUNE_OUTCOMES = """
+    DELETE FROM outcome WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM outcome WHERE saved_at < now() - $1::interval LIMIT $2))"""
+PRUNE_KEYS = """
+    DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM idempotency WHERE created_at < now() - $1::interval LIMIT $2))"""
+PRUNED = (
+    *(PRUNE_STEPS, PRUNE_EVENTS, PRUNE_CHECKPOINTS, PRUNE_ENDED),
+    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_KEYS),
+)
+"""In this order: what is kept of an ended job goes before the row that names it."""
 
 
 async def find_principal(database: Database, key: str, defaults: Quotas) -> Principal | None:

@@ -14,27 +14,33 @@ from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 
 
-async def obstacles_to(
-    conn: Connection, spec: JobSpec, tenant: str, policy: DatasetPolicy | None = None
-) -> tuple[Obstacle, ...]:
-    """`policy`: of the job's dataset, where it is asked for by the same request."""
+async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> tuple[Obstacle, ...]:
+    """Memory is looked at where the dataset was asked for before."""
     known = await _known(conn, spec, tenant)
-    if known.base is not None and policy is not None:
-        known = replace(known, window_tokens=_window_tokens(policy, known.base))
+    if known.base is not None:
+        known = replace(known, window_tokens=await _window_tokens(conn, known.base, tenant, dataset_id))
     return obstacles(spec, known)
 
 
-async def estimated_memory(conn: Connection, spec: JobSpec, policy: DatasetPolicy) -> dict[str, Any] | None:
-    """Of each device, on a GPU; None where the base model's shape is not known."""
+async def estimated_memory(
+    conn: Connection, spec: JobSpec, tenant: str, dataset_id: str
+) -> dict[str, Any] | None:
+    """Of each device, on a GPU; None where the base model's shape or the dataset's window is not known."""
     base = await _base(conn, spec)
     if base is None or spec.recipe.method not in AVAILABLE_METHODS:
         return None
-    window = _window_tokens(policy, base)
+    window = await _window_tokens(conn, base, tenant, dataset_id)
+    if window is None:
+        return None
     needed = memory.of_job(spec, base, window_tokens=window, is_gpu=True)
     return {"window_tokens": window} | needed.model_dump(mode="json")
 
 
-def _window_tokens(policy: DatasetPolicy, base: memory.Base) -> int:
+async def _window_tokens(conn: Connection, base: memory.Base, tenant: str, dataset_id: str) -> int | None:
+    asked = await conn.fetchval(readmodels.POLICY_OF_DATASET, dataset_id, tenant)
+    if asked is None:
+        return None
+    policy = DatasetPolicy.model_validate(asked)
     return base.window_tokens if policy.window_tokens == "auto" else policy.window_tokens
 
 
@@ -44,8 +50,12 @@ async def _base(conn: Connection, spec: JobSpec) -> memory.Base | None:
 
 async def warn(unit: Unit, event: JobSubmitted) -> None:
     """Of all jobs, whichever door they came by; operators' commands pass none of ours."""
-    warnings = as_warnings(await obstacles_to(unit.conn, event.spec, event.tenant))
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, warnings=warnings)
+    asked = event.spec, event.tenant, event.dataset_id
+    warnings = as_warnings(await obstacles_to(unit.conn, *asked))
+    shown: dict[str, Any] = {"warnings": warnings}
+    if estimated := await estimated_memory(unit.conn, *asked):
+        shown["estimated_memory"] = estimated
+    await readmodels.update_job(unit.conn, event.job_id, event.tenant, **shown)
     assert unit.envelope is not None, "events come with an envelope"
     of_job = event.job_id, event.tenant, unit.envelope.id
     await readmodels.add_warnings(unit.conn, *of_job, warnings, unit.now)

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from schemas.base import Message
 from schemas.dataset import SubmitDataset
-from schemas.job import CancelJob, RetryJob, SubmitJob
+from schemas.job import CancelJob, LimitDevices, RetryJob, SubmitJob
 from schemas.model import UndeployModel
 from services.gateway import store
 from services.gateway.quotas import QuotaExceeded, Quotas
@@ -34,6 +34,15 @@ async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) ->
     for each, job_id in jobs.items():
         await unit.conn.execute(store.ASK_JOB, command_ids[each], job_id, tenant, unit.now)
     return command_ids
+
+
+async def limit_devices(unit: Unit, defaults: Quotas, tenant: str | None = None) -> None:
+    """Have the scheduler apply what has changed of `running_devices`, of a tenant or of all."""
+    for row in await unit.conn.fetch(store.LIMITED_DEVICES, tenant):
+        devices = defaults.changed_by(row["quotas"]).running_devices
+        if devices != row["limited_devices"]:
+            await unit.emit(LimitDevices(tenant=row["name"], devices=devices))
+            await unit.conn.execute(store.SET_LIMITED_DEVICES, row["name"], devices)
 
 
 async def note_answer(unit: Unit, tenant: str, job_id: str) -> None:

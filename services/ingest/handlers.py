@@ -202,7 +202,7 @@ def register(service: Service, validator: Validator, *, validations_at_once: int
     service.on_task(
         DeleteVersion, work=ingest.delete_bytes, done=ingest.bytes_deleted, failed=ingest.bytes_not_deleted
     )
-    service.every(SWEEP_EVERY, ingest.sweep)
+    service.every(SWEEP_EVERY, ingest.sweep, singleton=True)
 
 
 def _parent(base_sha: str) -> str:

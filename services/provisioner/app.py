@@ -1,6 +1,6 @@
 """Pools and nodes: turns scheduled attempts into node runners through a backend."""
 
-from services.provisioner import handlers
+from services.provisioner import handlers, store
 from services.provisioner.backends.local import LocalBackend
 from services.provisioner.settings import Settings
 from shared.service import Service
@@ -15,6 +15,8 @@ def build(settings: Settings | None = None) -> Service:
         logs_retention=settings.logs_retention,
     )
     handlers.register(service, backend, pools_file=settings.pools_file)
+    for query in (store.PRUNE_NODES, store.PRUNE_ATTEMPTS):
+        service.prune(query, older_than=settings.timing.history_retention)
     return service
 
 

@@ -18,7 +18,7 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="PROVISIONER_", frozen=True)
 
     pools_file: Path
-    """TOML, one table `[pools.<name>]` each: class, nodes, devices_per_node, price_per_hour, device,
+    """TOML, one table `[pools.<name>]` each: class, nodes, device, devices_per_node, price_per_hour,
     device_memory_gib."""
     nodes_dir: Path
     """Where the local backend keeps a folder for each node."""
@@ -35,8 +35,8 @@ class PoolEntry(BaseModel):
     nodes: NonNegativeInt
     devices_per_node: PositiveInt = 1
     price_per_hour: Usd = Decimal(0)
-    device: DeviceKind | None = None
-    """None lets a training process take what it finds: a GPU that died is then not missed."""
+    device: DeviceKind
+    """What its nodes compute on; a training process that does not have it ends as `infra`."""
     device_memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Of each device; jobs that need more are refused at submit."""
 

@@ -40,12 +40,14 @@ SELECT_NODES = """
 
 INSERT_ATTEMPT = """
     INSERT INTO attempt (job_id, number, name, tenant, state, pool, price_class, devices_per_node,
-                         grace_seconds, start_deadline, stop_deadline, failure_code, failure_message)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"""
+                         grace_seconds, start_deadline, stop_deadline, failure_code, failure_message, gone_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+            CASE WHEN $5 IN ('refused', 'released') THEN now() END)"""
 
 UPDATE_ATTEMPT = """
     UPDATE attempt SET state = $3, stop_deadline = $4, has_started = $5, was_created = $6, failure_code = $7,
-                       failure_message = $8, revision = revision + 1
+                       failure_message = $8, revision = revision + 1,
+                       gone_at = CASE WHEN $3 IN ('refused', 'released') THEN coalesce(gone_at, now()) END
      WHERE job_id = $1 AND number = $2 AND revision = $9 RETURNING revision"""
 
 INSERT_NODE = """
@@ -63,6 +65,21 @@ FIND_NEWEST = "SELECT job_id, number FROM attempt WHERE job_id = $1 ORDER BY num
 FIND_BY_NAME = "SELECT job_id, number FROM attempt WHERE name = $1"
 
 STATES = "SELECT name, state FROM attempt WHERE name = ANY($1)"
+
+
+PRUNE_NODES = """
+    DELETE FROM node WHERE ctid = ANY(ARRAY(
+        SELECT row.ctid FROM attempt CROSS JOIN LATERAL (
+            SELECT ctid FROM node WHERE (node.job_id, node.number) = (attempt.job_id, attempt.number) LIMIT $2) AS row
+         WHERE gone_at < now() - $1::interval LIMIT $2))"""
+
+PRUNE_ATTEMPTS = """
+    DELETE FROM attempt WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM attempt
+         WHERE gone_at < now() - $1::interval
+           AND (SELECT true FROM node
+                 WHERE (node.job_id, node.number) = (attempt.job_id, attempt.number) LIMIT 1) IS NULL
+         LIMIT $2))"""
 
 
 async def lock_pool(conn: Connection, name: str) -> Pool | None:

@@ -63,6 +63,8 @@ class Inspection(Value):
     converts_names: bool = False
     rows: Mapping[str, str] = Field(default={})
     """Kinds of conversations as training rows, each with why it cannot be trained on; empty where it can."""
+    marks_answers: bool | None = None
+    """Whether its own chat template marks what the assistant says; None: it has none that can be read."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,9 @@
 """The scheduler: the one decider of a job's state."""
 
-from datetime import timedelta
-
 from services.scheduler import handlers, store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.settings import Settings
 from shared.service import Service
-
-KEEP_IGNORED = timedelta(days=60)
-"""Longer than any topic keeps what was ignored."""
 
 
 def build(settings: Settings | None = None) -> Service:
@@ -20,7 +15,8 @@ def build(settings: Settings | None = None) -> Service:
         look_every=settings.look_every,
         announce_every=settings.announce_every,
     )
-    service.prune(store.PRUNE_IGNORED, older_than=KEEP_IGNORED)
+    for query in (store.PRUNE_IGNORED, store.PRUNE_ATTEMPTS):
+        service.prune(query, older_than=settings.timing.history_retention)
     return service
 
 

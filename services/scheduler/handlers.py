@@ -1,5 +1,6 @@
 """One handler per message: load, decide, save, emit; in the same transaction whoever is next gets free nodes."""
 
+from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,10 +9,18 @@ from typing import Any
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentFailed, DeploymentReady
-from schemas.job import CancelJob, PauseJob, QueuePositionChanged, ResumeJob, RetryJob, SubmitJob
+from schemas.job import (
+    CancelJob,
+    LimitDevices,
+    PauseJob,
+    QueuePositionChanged,
+    ResumeJob,
+    RetryJob,
+    SubmitJob,
+)
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
-from services.scheduler import store
+from services.scheduler import queue_store, store
 from services.scheduler.decide import admission, attempt, commands, dataset, facts, places, queue
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.model import Base, Job, JobState
@@ -89,8 +98,13 @@ class Handlers:
         await self.start_waiting(unit)
 
     async def pool_changed(self, fact: PoolCapacityChanged, unit: Unit) -> None:
-        await store.lock_ledger(unit.conn)
-        await store.save_pool(unit.conn, queue.pool_of(fact, now=unit.now))
+        await queue_store.lock_ledger(unit.conn)
+        await queue_store.save_pool(unit.conn, queue.pool_of(fact, now=unit.now))
+        await self.start_waiting(unit)
+
+    async def limit_devices(self, command: LimitDevices, unit: Unit) -> None:
+        await queue_store.lock_ledger(unit.conn)
+        await queue_store.save_device_limit(unit.conn, command.tenant, command.devices)
         await self.start_waiting(unit)
 
     async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
@@ -123,32 +137,36 @@ class Handlers:
 
         The ledger's lock makes rounds take turns.
         """
-        if not await store.is_anyone_queued(unit.conn):
+        if not await queue_store.is_anyone_queued(unit.conn):
             return False
-        await store.lock_ledger(unit.conn)
-        ledger = await store.get_ledger(unit.conn)
+        await queue_store.lock_ledger(unit.conn)
+        ledger = await queue_store.get_ledger(unit.conn)
         if not ledger.free:
             return False
-        waiting = await store.candidates(unit.conn, now=unit.now, at_most=queue.GRANTS_OF_A_ROUND)
+        waiting = await queue_store.candidates(unit.conn, now=unit.now, at_most=queue.GRANTS_OF_A_ROUND)
         grants = queue.Round(waiting, ledger, now=unit.now)
         for _ in range(queue.GRANTS_OF_A_ROUND):
             grant = grants.next()
             if grant is None:
                 return False
             await self._begin(unit, grant)
-            if follower := await store.find_follower(unit.conn, grant.candidate, now=unit.now):
+            if follower := await queue_store.find_follower(unit.conn, grant.candidate, now=unit.now):
                 grants.add(follower)
         return True
 
     async def announce_positions(self, unit: Unit, announced: Announced) -> Announced:
         """Tell of those who wait where they stand, where that changed; what is announced of them then."""
-        if not await store.is_anyone_queued(unit.conn):
+        if not await queue_store.is_anyone_queued(unit.conn):
             return {}
-        waiting = await store.everyone_queued(unit.conn)
-        ledger = await store.get_ledger(unit.conn)
-        run_time = await store.typical_run_time(unit.conn, now=unit.now)
-        latest = places.places(waiting, ledger, now=unit.now, run_time=run_time)
-        changes = places.changes(latest, announced, now=unit.now)
+        waiting = await queue_store.everyone_queued(unit.conn)
+        ledger = await queue_store.get_ledger(unit.conn)
+        run_time = await queue_store.typical_run_time(unit.conn, now=unit.now)
+
+        def look() -> list[QueuePositionChanged]:
+            latest = places.places(waiting, ledger, now=unit.now, run_time=run_time)
+            return places.changes(latest, announced, now=unit.now)
+
+        changes = await to_thread(look)  # of a long queue it takes longer than messages should wait
         await unit.emit(*changes)
         before = {each.job_id: announced[each.job_id] for each in waiting if each.job_id in announced}
         return before | {change.job_id: change for change in changes}
@@ -179,7 +197,7 @@ class Handlers:
         """With what JobQueued says about capacity and duplicates."""
         plan = admission.plan_so_far(job) if job else None
         duplicate = await store.find_duplicate(unit.conn, job, plan.config_hash) if job and plan else None
-        return View(unit.now, self.policy, await store.get_ledger(unit.conn), duplicate)
+        return View(unit.now, self.policy, await queue_store.get_ledger(unit.conn), duplicate)
 
 
 def register(
@@ -195,6 +213,7 @@ def register(
     service.on(CancelJob, handlers.cancel)
     service.on(PauseJob, handlers.pause)
     service.on(ResumeJob, handlers.resume)
+    service.on(LimitDevices, handlers.limit_devices)
     for news in (DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted, CommandRefused):
         service.on(news, handlers.dataset)
     service.on(ProvisioningFailed, handlers.provisioning_failed)

@@ -1,8 +1,7 @@
-"""The scheduler's SQL: one function per question. Only this file knows column names."""
+"""The scheduler's SQL: one function per question. Only this file and `queue_store.py` know column names."""
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from asyncpg import Record
 from pydantic import TypeAdapter
@@ -10,8 +9,7 @@ from pydantic import TypeAdapter
 from schemas.base import BundleRef, DeviceKind, FailureClass, PriceClass
 from schemas.capabilities import BaseCapabilities
 from schemas.envelope import Envelope
-from schemas.specification import JobSpec, Resources, Tier
-from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool, longest_hold
+from schemas.specification import JobSpec
 from services.scheduler.model import (
     Attempt,
     Base,
@@ -98,54 +96,6 @@ FIND_DUPLICATE = """
        AND state NOT IN ('failed', 'cancelled')
      ORDER BY submitted_at, id LIMIT 1"""
 
-LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
-POOLS = """
-    SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
-      FROM pool"""
-NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at, ends_by FROM attempt WHERE freed_at IS NULL"
-SAVE_POOL = """
-    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device,
-                      device_memory_bytes)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (name) DO UPDATE
-       SET price_class = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6, device = $7,
-           device_memory_bytes = $8"""
-
-WAITING = """
-    id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before, turned_away
-      FROM job WHERE state = 'queued'"""
-IS_DUE = "(not_before IS NULL OR not_before <= $1)"
-
-# From kind to kind by the index: a queue of any length costs as much as it has kinds. Those that were turned away
-# differ in more than age, though they are one kind.
-KINDS_WAITING = """
-    RECURSIVE waiting AS (
-        (SELECT kind, turned_away <> '{}' AS differ FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
-        UNION ALL
-        SELECT following.kind, following.differ FROM waiting CROSS JOIN LATERAL (
-            SELECT kind, turned_away <> '{}' AS differ FROM job
-             WHERE state = 'queued' AND kind > waiting.kind ORDER BY kind LIMIT 1) AS following)"""
-CANDIDATES = f"""
-    WITH {KINDS_WAITING}
-    SELECT oldest.* FROM waiting CROSS JOIN LATERAL (
-        SELECT {WAITING} AND job.kind = waiting.kind AND {IS_DUE}
-         ORDER BY queued_at, id LIMIT CASE WHEN waiting.differ THEN $2::bigint ELSE 1 END) AS oldest"""
-FIND_FOLLOWER = f"""
-    SELECT {WAITING} AND {IS_DUE} AND kind = (SELECT kind FROM job WHERE id = $2) AND (queued_at, id) > ($3, $2)
-     ORDER BY queued_at, id LIMIT 1"""
-# Those of one kind want the same, but for run times within a factor of two: what they want is read once.
-WISHES = f"""
-    WITH {KINDS_WAITING}
-    SELECT waiting.kind, oldest.* FROM waiting CROSS JOIN LATERAL (
-        SELECT {WAITING} AND job.kind = waiting.kind ORDER BY queued_at, id LIMIT 1) AS oldest"""
-EVERYONE_QUEUED = "SELECT id, kind, queued_at, not_before, turned_away FROM job WHERE state = 'queued'"
-# What ended within a day, and of that the last, says how long jobs run now.
-RUN_TIME = """
-    SELECT avg(freed_at - scheduled_at) FROM (
-        SELECT freed_at, scheduled_at FROM attempt WHERE freed_at > $1::timestamptz - interval '1 day'
-         ORDER BY freed_at DESC LIMIT 100) AS ended"""
-IS_ANYONE_QUEUED = "SELECT EXISTS (SELECT FROM job WHERE state = 'queued')"
-
 FIND_DEPLOYMENT = """
     SELECT tenant, slot, generation, is_ready, message FROM deployment WHERE tenant = $1 AND slot = $2"""
 SAVE_DEPLOYMENT = """
@@ -155,6 +105,12 @@ SAVE_DEPLOYMENT = """
 
 PRUNE_IGNORED = """
     DELETE FROM ignored WHERE id = ANY(ARRAY(SELECT id FROM ignored WHERE at < now() - $1::interval LIMIT $2))"""
+# Of jobs that are over: an open one still looks at its last.
+PRUNE_ATTEMPTS = """
+    DELETE FROM attempt WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM attempt
+         WHERE freed_at < now() - $1::interval
+           AND (SELECT state FROM job WHERE id = job_id) IN ('succeeded', 'failed', 'cancelled') LIMIT $2))"""
 RECORD_IGNORED = "INSERT INTO ignored (job_id, event_id, type, reason, at) VALUES ($1, $2, $3, $4, $5)"
 
 
@@ -303,65 +259,6 @@ async def find_duplicate(conn: Connection, job: Job, config_hash: str) -> str | 
     return found
 
 
-async def lock_ledger(conn: Connection) -> None:
-    """Until the end of the transaction nobody else books nodes or changes pools."""
-    await conn.execute(LOCK_LEDGER)
-
-
-async def get_ledger(conn: Connection) -> Ledger:
-    bookings, devices_held = defaultdict[str, list[Booking]](list), Counter[str]()
-    rows = {row["name"]: row for row in await conn.fetch(POOLS)}
-    for held in await conn.fetch(NODES_HELD):
-        bookings[held["pool"]].append(Booking(held["nodes"], held["scheduled_at"], held["ends_by"]))
-        if pool := rows.get(held["pool"]):
-            devices_held[held["tenant"]] += held["nodes"] * pool["devices_per_node"]
-    return Ledger(tuple(_pool(row, bookings[name]) for name, row in rows.items()), devices_held)
-
-
-async def save_pool(conn: Connection, pool: Pool) -> None:
-    await conn.execute(
-        SAVE_POOL,
-        pool.name,
-        pool.price_class,
-        pool.nodes,
-        pool.devices_per_node,
-        pool.price_per_hour,
-        pool.changed_at,
-        pool.device,
-        pool.device_memory_bytes,
-    )
-
-
-async def is_anyone_queued(conn: Connection) -> bool:
-    return bool(await conn.fetchval(IS_ANYONE_QUEUED))
-
-
-async def candidates(conn: Connection, *, now: datetime, at_most: int) -> list[Candidate]:
-    """The oldest job of each kind that does not back off, and up to `at_most` of a kind that was turned away."""
-    return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, at_most)]
-
-
-async def everyone_queued(conn: Connection) -> list[Candidate]:
-    """But those whose kind came up between two statements."""
-    wishes = {row["kind"]: _candidate(row) for row in await conn.fetch(WISHES)}
-    rows = await conn.fetch(EVERYONE_QUEUED)
-    return [_alike(wishes[row["kind"]], row) for row in rows if row["kind"] in wishes]
-
-
-async def typical_run_time(conn: Connection, *, now: datetime) -> timedelta | None:
-    """How long an attempt holds its nodes, of late; None where none has ended lately."""
-    average: timedelta | None = await conn.fetchval(RUN_TIME, now)
-    return average
-
-
-async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime) -> Candidate | None:
-    """The next of its kind. Those that were turned away are all known as candidates."""
-    if candidate.turned_away:
-        return None
-    row = await conn.fetchrow(FIND_FOLLOWER, now, candidate.job_id, candidate.queued_at)
-    return _candidate(row) if row else None
-
-
 async def find_deployment(conn: Connection, tenant: str, slot: str) -> Deployment | None:
     row = await conn.fetchrow(FIND_DEPLOYMENT, tenant, slot)
     return Deployment(**row) if row else None
@@ -415,6 +312,10 @@ async def _whole(conn: Connection, row: Record) -> Job:
     )
 
 
+def device_of(row: Record) -> DeviceKind | None:
+    return None if row["device"] is None else DeviceKind(row["device"])
+
+
 def _attempt(row: Record) -> Attempt:
     return Attempt(
         number=row["number"],
@@ -423,7 +324,7 @@ def _attempt(row: Record) -> Attempt:
             PriceClass(row["price_class"]),
             row["nodes"],
             row["devices_per_node"],
-            _device(row),
+            device_of(row),
         ),
         resume=BUNDLE.validate_python(row["resume"]),
         scheduled_at=row["scheduled_at"],
@@ -431,56 +332,4 @@ def _attempt(row: Record) -> Attempt:
         ends_by=row["ends_by"],
         facts=FACTS.validate_python(row["facts"]),
         stop=STOP.validate_python(row["stop"]),
-    )
-
-
-def _pool(row: Record, bookings: Sequence[Booking]) -> Pool:
-    return Pool(
-        name=row["name"],
-        price_class=PriceClass(row["price_class"]),
-        nodes=row["nodes"],
-        devices_per_node=row["devices_per_node"],
-        price_per_hour=row["price_per_hour"],
-        changed_at=row["changed_at"],
-        device=_device(row),
-        device_memory_bytes=row["device_memory_bytes"],
-        booked=sum(booking.nodes for booking in bookings),
-        bookings=tuple(bookings),
-    )
-
-
-def _device(row: Record) -> DeviceKind | None:
-    return None if row["device"] is None else DeviceKind(row["device"])
-
-
-def _candidate(row: Record) -> Candidate:
-    wanted = Resources.model_construct(**row["resources"])
-    return Candidate(
-        job_id=row["id"],
-        tenant=row["tenant"],
-        tier=Tier(row["tier"]),
-        queued_at=row["queued_at"],
-        nodes=wanted.nodes,
-        devices_per_node=wanted.devices_per_node,
-        price_class=wanted.price_class,
-        pool=wanted.pool,
-        not_before=row["not_before"],
-        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
-        longest=longest_hold(wanted),
-    )
-
-
-def _alike(other: Candidate, row: Record) -> Candidate:
-    return Candidate(
-        job_id=row["id"],
-        tenant=other.tenant,
-        tier=other.tier,
-        queued_at=row["queued_at"],
-        nodes=other.nodes,
-        devices_per_node=other.devices_per_node,
-        price_class=other.price_class,
-        pool=other.pool,
-        not_before=row["not_before"],
-        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]) if row["turned_away"] else {},
-        longest=other.longest,
     )

@@ -1,13 +1,15 @@
 """Wiring of the tracker: `python -m services.tracker.app`."""
 
-from services.tracker import handlers
+from services.tracker import handlers, store
 from services.tracker.settings import Settings
 from shared.service import Service
 
 
 def build(settings: Settings | None = None) -> Service:
-    service = Service("tracker", settings or Settings())
+    settings = settings or Settings()
+    service = Service("tracker", settings)
     handlers.register(service)
+    service.prune(store.PRUNE_STEPS, older_than=settings.timing.history_retention)
     return service
 
 

@@ -21,6 +21,9 @@ SAVE_STEP = """
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, time = $5, loss = $6, learning_rate = $7,
         grad_norm = $8, num_tokens = $9, tokens_per_second = $10, memory_bytes = $11, epoch = $12, mfu = $13
      WHERE step.attempt <= $3"""
+PRUNE_STEPS = """
+    DELETE FROM step WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM step WHERE time < now() - $1::interval LIMIT $2))"""
 TENANT_OF = "SELECT tenant FROM cost WHERE job_id = $1 AND attempt = $2"
 # An attempt's row is made by whichever of its three facts comes first.
 SAVE_HELD = """

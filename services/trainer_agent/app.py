@@ -1,6 +1,9 @@
 """The control side of training: barrier, stops, heartbeats, claims into facts."""
 
-from services.trainer_agent import handlers
+from datetime import timedelta
+
+from schemas.topics import AGENT_REPORTS
+from services.trainer_agent import handlers, store
 from services.trainer_agent.settings import Settings
 from shared.service import Service
 
@@ -9,6 +12,9 @@ def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("trainer_agent", settings)
     handlers.register(service)
+    service.prune(store.PRUNE_KEPT, older_than=timedelta(days=AGENT_REPORTS.retention_days))
+    for query in (store.PRUNE_DROPPED, store.PRUNE_RUNNERS, store.PRUNE_ATTEMPTS):
+        service.prune(query, older_than=settings.timing.history_retention)
     return service
 
 

@@ -1,7 +1,6 @@
 """One function per message: load, decide, save, emit."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from pydantic import BaseModel
 
@@ -25,9 +24,6 @@ from shared.messaging.unit import Task, Unit
 from shared.service import Service
 
 log = get_logger(__name__)
-
-KEPT_FOR = timedelta(days=AGENT_REPORTS.retention_days)
-LOOK_AT_KEPT_EVERY = timedelta(hours=1)
 
 
 class Listen(BaseModel):
@@ -93,11 +89,6 @@ class Handlers:
         assert unit.envelope is not None, "claims come as messages"
         await _judge(unit, Claim(unit.envelope.id, claim))
 
-    async def forget_claims(self) -> None:
-        """Those of attempts that nobody opened."""
-        async with self.service.unit() as unit:
-            await store.forget_claims(unit.conn, before=unit.now - KEPT_FOR)
-
     async def listen(self, timer: Listen, unit: Unit) -> None:
         attempt = await store.lock_attempt(unit.conn, timer.job_id, timer.number, tenant=timer.tenant)
         decision = decide.on_silence_due(
@@ -134,7 +125,6 @@ def register(service: Service) -> None:
     service.on(StepReached, handlers.step_reached)
     service.on(BundleUploaded, handlers.bundle_uploaded)
     service.on(RunnerStopped, handlers.claimed)
-    service.every(LOOK_AT_KEPT_EVERY, handlers.forget_claims)
     service.on_timer(Listen, handlers.listen)
     service.on_task(
         ReadReports,

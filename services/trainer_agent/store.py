@@ -25,7 +25,8 @@ SELECT_RUNNERS = """
 
 SAVE_ATTEMPT = """
     UPDATE attempt SET state = $3, job_order = $4, stop_reason = $5, stop_deadline = $6, failure_class = $7,
-                       nodes_released = $8, last_step = $9, last_bundle = $10, nodes = $12, revision = revision + 1
+                       nodes_released = $8, last_step = $9, last_bundle = $10, nodes = $12, revision = revision + 1,
+                       closed_at = CASE WHEN $3 = 'closed' THEN coalesce(closed_at, now()) END
      WHERE job_id = $1 AND number = $2 AND revision = $11 RETURNING revision"""
 
 SAVE_RUNNER = """
@@ -51,7 +52,28 @@ KEEP_CLAIM = """
 TAKE_CLAIMS = """
     DELETE FROM kept_claim WHERE job_id = $1 AND number = $2 RETURNING id, event_id, type, payload"""
 
-FORGET_CLAIMS = "DELETE FROM kept_claim WHERE kept_at < $1"
+PRUNE_KEPT = """
+    DELETE FROM kept_claim WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM kept_claim WHERE kept_at < now() - $1::interval LIMIT $2))"""
+
+PRUNE_DROPPED = """
+    DELETE FROM dropped_claim WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM dropped_claim WHERE dropped_at < now() - $1::interval LIMIT $2))"""
+
+PRUNE_RUNNERS = """
+    DELETE FROM runner WHERE ctid = ANY(ARRAY(
+        SELECT row.ctid FROM attempt CROSS JOIN LATERAL (
+            SELECT ctid FROM runner
+             WHERE (runner.job_id, runner.number) = (attempt.job_id, attempt.number) LIMIT $2) AS row
+         WHERE closed_at < now() - $1::interval LIMIT $2))"""
+
+PRUNE_ATTEMPTS = """
+    DELETE FROM attempt WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM attempt
+         WHERE closed_at < now() - $1::interval
+           AND (SELECT true FROM runner
+                 WHERE (runner.job_id, runner.number) = (attempt.job_id, attempt.number) LIMIT 1) IS NULL
+         LIMIT $2))"""
 
 RECORD_DROPPED = """
     INSERT INTO dropped_claim (job_id, number, event_id, type, reason, payload, dropped_at)
@@ -126,10 +148,6 @@ async def take_claims(conn: Connection, job_id: str, number: int) -> list[Claim]
         Claim(row["event_id"], REPORTS[row["type"]].model_validate(row["payload"]))
         for row in sorted(rows, key=lambda row: int(row["id"]))
     ]
-
-
-async def forget_claims(conn: Connection, *, before: datetime) -> None:
-    await conn.execute(FORGET_CLAIMS, before)
 
 
 async def record_dropped(conn: Connection, claim: Claim, reason: str, *, at: datetime) -> None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -71,9 +72,12 @@ class SigningKey:
 
     @classmethod
     def read_or_make(cls, path: Path) -> "SigningKey":
-        """From a PEM file that only its owner may read; made where there is none yet."""
+        """From a PEM file that only its owner may read; made where there is none yet.
+
+        Of two processes that start at once, one makes it for both.
+        """
         if not path.exists():
-            _write(path, cls.make().pem(), mode=0o600)
+            _write_once(path, cls.make().pem(), mode=0o600)
         key = load_pem_private_key(path.read_bytes(), password=None)
         if not isinstance(key, Ed25519PrivateKey):
             raise ValueError(f"{path}: found a {type(key).__name__}, expected an Ed25519 private key")  # noqa: TRY004
@@ -100,9 +104,21 @@ class SigningKey:
 
 def _write(path: Path, content: bytes, *, mode: int) -> None:
     """Whole or not at all."""
+    _draft(path, content, mode=mode).replace(path)
+
+
+def _write_once(path: Path, content: bytes, *, mode: int) -> None:
+    """Whole, or not at all where somebody else was first."""
+    draft = _draft(path, content, mode=mode)
+    with suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
+
+
+def _draft(path: Path, content: bytes, *, mode: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
-    draft.replace(path)
+    return draft

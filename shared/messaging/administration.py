@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError
 from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -33,9 +33,19 @@ from schemas.rights import Right
 from shared.messaging.kafka import sasl
 
 SCRAM_ITERATIONS = 4096
+LOCKED_ITERATIONS = SCRAM_ITERATIONS + 1
+"""Tells a user that was locked from one that may log in: a listing says nothing else of a password."""
 # Codes of the Kafka protocol.
 SCRAM_SHA_512 = 2
-OPERATIONS = {"read": 3, "write": 4, "create": 5, "alter": 7, "describe": 8, "alter_configs": 11}
+OPERATIONS = {
+    "read": 3,
+    "write": 4,
+    "create": 5,
+    "alter": 7,
+    "describe": 8,
+    "describe_configs": 10,
+    "alter_configs": 11,
+}
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4}
 CLUSTER = "kafka-cluster"
 PRINCIPAL = "User:"
@@ -50,6 +60,10 @@ POLL_SECONDS = 0.05
 
 Acl = tuple[int, str, int, str, str, int, int]
 """Resource type, name and pattern; principal, host, operation, permission."""
+
+
+class NotAuthorized(KafkaError):
+    """The caller's user may not see or change users, rights or quotas."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +95,10 @@ async def administrator(bootstrap: str, user: str, password: str) -> AsyncIterat
         await admin.close()
 
 
-def scram_user(name: str, password: str) -> ScramUser:
+def scram_user(name: str, password: str, *, iterations: int = SCRAM_ITERATIONS) -> ScramUser:
     salt = secrets.token_bytes(24)
-    salted = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, SCRAM_ITERATIONS)
-    return ScramUser(name, SCRAM_ITERATIONS, salt, salted)
+    salted = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations)
+    return ScramUser(name, iterations, salt, salted)
 
 
 async def replace_rights(
@@ -119,6 +133,16 @@ async def _known(admin: AIOKafkaAdminClient) -> set[Acl]:
     response = await _send(admin, DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY))
     _check("listing of ACLs", [(response.error_code, response.error_message)])
     return {(*what, *acl) for *what, acls in response.resources for acl in acls}
+
+
+async def list_rights(admin: AIOKafkaAdminClient) -> set[Right]:
+    """All that are allowed to anybody; what no Right can say, such as a denial, is not among them."""
+    operations, resources = ({code: name for name, code in each.items()} for each in (OPERATIONS, RESOURCES))
+    return {
+        Right(user.removeprefix(PRINCIPAL), operations[operation], resources[kind], name, pattern == PREFIXED)  # type: ignore[arg-type]
+        for kind, name, pattern, user, _, operation, permission in await _known(admin)
+        if permission == ALLOW and kind in resources and operation in operations
+    }
 
 
 async def _create(admin: AIOKafkaAdminClient, acls: Iterable[Acl]) -> None:
@@ -163,7 +187,62 @@ async def set_passwords(admin: AIOKafkaAdminClient, users: Iterable[ScramUser]) 
 
 async def lock_user(admin: AIOKafkaAdminClient, name: str) -> None:
     """Give the user a password that nobody knows. Kafka 4.3 must not be asked to delete one (decision 0050)."""
-    await set_passwords(admin, [scram_user(name, secrets.token_hex(32))])
+    await set_passwords(admin, [scram_user(name, secrets.token_hex(32), iterations=LOCKED_ITERATIONS)])
+
+
+async def list_users(admin: AIOKafkaAdminClient) -> set[str]:
+    """Names of those with a password that somebody may know."""
+    response = await _send(admin, DescribeScramUsers())
+    _check("listing of users", [(response.error_code, response.error_message)])
+    return {
+        user
+        for user, _, _, credentials, _ in response.results
+        if any(iterations != LOCKED_ITERATIONS for _, iterations, _ in credentials)
+    }
+
+
+class DescribeScramUsersResponse_v0(Response):  # noqa: N801 - aiokafka's way to name versions
+    API_KEY = 50
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("error_message", CompactString("utf-8")),
+        (
+            "results",
+            CompactArray(
+                ("user", CompactString("utf-8")),
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                (
+                    "credentials",
+                    CompactArray(("mechanism", Int8), ("iterations", Int32), ("tags", TaggedFields)),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeScramUsersRequest_v0(RequestStruct):  # noqa: N801 - aiokafka's way to name versions
+    FLEXIBLE_VERSION: ClassVar[bool] = True
+    API_KEY = 50
+    API_VERSION = 0
+    RESPONSE_TYPE = DescribeScramUsersResponse_v0
+    SCHEMA = Schema(
+        ("users", CompactArray(("name", CompactString("utf-8")), ("tags", TaggedFields))),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeScramUsers(Request[DescribeScramUsersRequest_v0]):
+    """Of all users; says nothing of their passwords."""
+
+    API_KEY = 50
+
+    def build(self, request_struct_class: type[DescribeScramUsersRequest_v0]) -> DescribeScramUsersRequest_v0:
+        return request_struct_class([], {})
 
 
 class AlterScramUsersResponse_v0(Response):  # noqa: N801 - aiokafka's way to name versions
@@ -368,6 +447,9 @@ async def _send(admin: AIOKafkaAdminClient, request: Request[Any]) -> Any:
 
 
 def _check(what: str, results: Sequence[tuple[int, str | None]]) -> None:
+    """Raises KafkaError, NotAuthorized where it needs a right that the caller does not have."""
     refused = [f"error {code} {text}" for code, text in results if code != 0]
+    if any(code == ClusterAuthorizationFailedError.errno for code, _ in results):
+        raise NotAuthorized(f"{what}: {refused[0]}")
     if refused:
         raise KafkaError(f"refused {len(refused)} of {len(results)} {what}; the first: {refused[0]}")

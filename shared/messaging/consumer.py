@@ -10,20 +10,21 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from schemas.base import Message
-from shared.absence import Patience, until_back
+from shared.absence import Patience
 from shared.errors import ParentUnknown, Refused, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
 from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of
 from shared.messaging.unit import Unit
-from shared.postgres.database import Connection, Database, is_unavailable, is_unstorable
+from shared.postgres.database import Connection, Database, is_unstorable
+from shared.postgres.outage import Overdue, however_long_away
 from shared.telemetry.metrics import HANDLED, HANDLER_SECONDS, PARKED
 from shared.telemetry.tracing import span
 
@@ -43,6 +44,7 @@ POSTGRES = Patience(
     shortest=timedelta(seconds=0.1),
     longest=timedelta(seconds=MAX_BACKOFF_SECONDS),
 )
+"""While it is away it is waited for without a limit; this one is of what it alone does not do in time."""
 MAX_PARKED_IN_A_ROW = 20
 TOGETHER_SECONDS = 0.1
 """A shared transaction takes no further record after so long: others may wait for its locks."""
@@ -76,10 +78,6 @@ FIND_PAST = """
            EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4 AND failures > 0) AS is_behind_failed"""
 
 
-class DependencyAway(Exception):
-    """Postgres stayed away too long; the process ends and is started again."""
-
-
 class TooManyParked(Exception):
     """Handler after handler fails: the fault is ours, so stop instead of parking the whole topic."""
 
@@ -104,6 +102,11 @@ class _ParkThis(Exception):
 
 class _Failed(Exception):
     """The handler failed with what may be gone the next time."""
+
+    def __init__(self, detail: str, *, times: int = TRIES_AT_ONCE, pause: timedelta = timedelta(0)) -> None:
+        super().__init__(detail)
+        self.times = times
+        self.pause = pause
 
 
 async def _always() -> bool:
@@ -242,7 +245,7 @@ class Edge:
         # A replayed message that fails again keeps its row.
         leave = None if came_from[0] == "parked" else settle
         try:
-            return await self._try_at_once(partial(self._apply, delivery, settle, came_from))
+            return await self._try_at_once(partial(self._apply, delivery, settle, came_from), came_from[0])
         except _Duplicate:
             await self._settle(settle)
             return "duplicate"
@@ -257,13 +260,18 @@ class Edge:
         except _Failed as failed:
             return await self._when_there(partial(self._try_later, delivery, failed, leave, came_from))
 
-    async def _try_at_once(self, apply: Callable[[], Awaitable[str]]) -> str:
-        """Raises _Failed where the handler did so each time."""
+    async def _try_at_once(self, apply: Callable[[], Awaitable[str]], table: str) -> str:
+        """Raises _Failed where the handler did so each time, or does not end in time."""
+        # Others of `waiting` have their turn behind this one: it tries once, and the minute passes in its row.
+        patience = replace(POSTGRES, limit=timedelta(0)) if table == "waiting" else POSTGRES
         for number in range(1, TRIES_AT_ONCE + 1):
             try:
-                return await self._when_there(apply)
-            except (_Duplicate, _ParkThis, Refused, ParentUnknown, DependencyAway):
+                return await however_long_away(apply, self._database, patience=patience)
+            except (_Duplicate, _ParkThis, Refused, ParentUnknown):
                 raise
+            except Overdue as error:
+                log.warning("handler is overdue", exc_info=error)
+                raise _Failed(str(error), times=1, pause=POSTGRES.limit) from error
             except Rejected as error:
                 raise _ParkThis("rejected", str(error)) from error
             except Exception as error:
@@ -274,25 +282,18 @@ class Edge:
         raise _Failed(f"{type(last).__name__}: {last}") from last
 
     async def _when_there(self, attempt: Callable[[], Awaitable[str]]) -> str:
-        """Wait for an absent Postgres, for a minute; any other error is the caller's."""
-        try:
-            return await until_back(attempt, is_away=is_unavailable, patience=POSTGRES)
-        except Exception as error:
-            if not is_unavailable(error):
-                raise
-            seconds = POSTGRES.limit.total_seconds()
-            text = f"{type(error).__name__}: {error}"
-            raise DependencyAway(f"Postgres could not take it for {seconds:g} s: {text}") from error
+        """Wait for an absent Postgres. Raises Overdue, which ends the process, where it alone is not done in time."""
+        return await however_long_away(attempt, self._database, patience=POSTGRES)
 
     async def _try_later(
         self, delivery: Delivery, failed: "_Failed", leave: Settle | None, came_from: tuple[str, int]
     ) -> str:
         table, row_id = came_from
         before = await waiting.failures_of(self._database, row_id) if table == "waiting" else 0
-        failures = before + TRIES_AT_ONCE
+        failures = before + failed.times
         if table == "parked" or failures >= MAX_ATTEMPTS:
             return await self._park(delivery, _ParkThis("failed", str(failed)), leave)
-        pause = timedelta(seconds=_backoff(failures))
+        pause = max(failed.pause, timedelta(seconds=_backoff(failures)))
         if table == "waiting":
             await self._database.execute(waiting.FAILED_AGAIN, row_id, failures, pause)
             return "waiting"

@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ UNSEEN_SECONDS = 30.0
 LONGEST_GAP = timedelta(seconds=15)
 """Between two answers of Kafka, which is asked every five seconds. Beyond it, it was away."""
 POLL_SECONDS = 0.2
+START_SECONDS = 4.0
+"""For a client whose start is given up; whoever cancelled waits for a second more."""
 
 
 class Progress:
@@ -125,7 +127,9 @@ class Lag:
     async def _consumer(self) -> Any:
         async with self._connecting:
             if self._ends is None:
-                self._ends = await self._started(AIOKafkaConsumer, enable_auto_commit=False)
+                self._ends = await self._started(
+                    AIOKafkaConsumer, AIOKafkaConsumer.stop, enable_auto_commit=False
+                )
         return self._ends
 
     async def _metadata(self) -> Any:
@@ -141,11 +145,13 @@ class Lag:
     async def _committed(self) -> dict[TopicPartition, int]:
         async with self._connecting:
             if self._admin is None:
-                self._admin = await self._started(AIOKafkaAdminClient)
+                self._admin = await self._started(AIOKafkaAdminClient, AIOKafkaAdminClient.close)
         found = await self._admin.list_consumer_group_offsets(self._group)
         return {partition: entry.offset for partition, entry in found.items() if entry.offset >= 0}
 
-    async def _started(self, kind: Callable[..., Any], **options: Any) -> Any:
+    async def _started(
+        self, kind: Callable[..., Any], ending: Callable[[Any], Awaitable[None]], **options: Any
+    ) -> Any:
         settings = self._settings
         login = sasl(
             settings.kafka_username,
@@ -153,7 +159,14 @@ class Lag:
             security_protocol=settings.kafka_security_protocol,
         )
         client = kind(bootstrap_servers=settings.kafka_bootstrap, **options, **login)
-        await client.start()
+        starting = asyncio.ensure_future(client.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Its own bootstrap leaves a connection open where it is cancelled.
+            if (await asyncio.wait({starting}, timeout=START_SECONDS))[0] and starting.exception() is None:
+                await ending(client)
+            raise
         return client
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from shared.absence import A_DAY, Patience, until_back
+from shared.absence import A_DAY, FOR_EVER, Patience, until_back
 from shared.errors import Rejected, Unavailable
 from shared.log import get_logger, log_context
 from shared.messaging.kafka import KafkaFailed
@@ -179,13 +179,16 @@ class Tasks:
 
     async def run(self) -> None:
         """One worker per kind and unit of concurrency, until cancelled."""
-        await self._database.execute(FREE_OWN, self._owner)
-        await self._database.execute(TAKE_BACK, [kind.name for kind in self._kinds])
+        await until_back(self._take_back, is_away=_is_of_postgres, patience=FOR_EVER)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
             for kind in self._kinds:
                 for _ in range(kind.concurrency):
                     group.create_task(self._work_off(kind))
+
+    async def _take_back(self) -> None:
+        await self._database.execute(FREE_OWN, self._owner)
+        await self._database.execute(TAKE_BACK, [kind.name for kind in self._kinds])
 
     async def measure(self) -> None:
         counts = {row["kind"]: row for row in await self._database.fetch(COUNT)}
@@ -232,7 +235,7 @@ class Tasks:
         try:
             return await self._tried(claim)
         except LeaseLost:
-            log.warning("task was taken over, or its commit took place though its answer was lost")
+            log.warning("task was cancelled or taken over, or it was committed though the answer was lost")
             return "lost"
         except Exception as error:
             if _is_of_postgres(error):

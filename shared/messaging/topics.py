@@ -13,6 +13,8 @@ from schemas.topics import Topic
 TOPIC_EXISTS = 36
 DAY_MS = 24 * 3600 * 1000
 MIN_RETENTION_DAYS = 7
+MAX_AHEAD_MS = DAY_MS
+"""A record's time is that of its producer's machine. Further ahead of the broker's clock, it is refused."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def topic_configs(topic: Topic, settings: KafkaTopics) -> dict[str, str]:
         "retention.ms": str(days * DAY_MS),
         "min.insync.replicas": str(settings.min_insync_replicas),
         "max.message.bytes": str(settings.max_message_bytes),
+        "message.timestamp.after.max.ms": str(MAX_AHEAD_MS),
     }
 
 

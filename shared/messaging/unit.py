@@ -35,6 +35,8 @@ INSERT_TASK = """
                                           failures = 0, away_since = NULL, set_aside_at = NULL
         WHERE task.set_aside_at IS NOT NULL"""
 
+CANCEL_TASK = "DELETE FROM task WHERE kind = $1 AND key = $2"
+
 RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1"
 
 
@@ -129,6 +131,13 @@ class Unit:
             self.correlation_id,
         )
         self.outgoing += 1
+
+    async def cancel_task(self, kind: type[Task], key: str) -> None:
+        """Have the task done no more: who works on it stops when its lease is to be renewed.
+
+        Call it before what the task writes at its end is read: the end locks the task first, too.
+        """
+        await self.conn.execute(CANCEL_TASK, kind.__name__, key)
 
     async def release(self, parent: str) -> None:
         """Let the messages that waited for this parent run again."""

@@ -1,5 +1,6 @@
 """One pool per process, in the service's own schema; what Postgres says when it cannot be reached."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -28,7 +29,6 @@ _AWAY = (
     asyncpg.CannotConnectNowError,
     asyncpg.InsufficientResourcesError,  # its disk is full, or its memory, or it has too many clients
     asyncpg.PostgresSystemError,
-    asyncpg.QueryCanceledError,  # its own notice that a statement was silent for too long
 )
 
 _STATE_LOST = asyncpg.InternalClientError
@@ -37,11 +37,23 @@ _STATE_LOST = asyncpg.InternalClientError
 CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 """Somebody else was faster, or has gone and left locks: roll back and try again."""
 
+_OVERDUE = (asyncpg.QueryCanceledError, TimeoutError)
+"""A statement had its time; or Postgres has none for anybody."""
+
+ANSWER_SECONDS = 5.0
+WRITE = "SELECT pg_logical_emit_message(true, 'retune', 'is there room and time')"
+"""A record of its log, flushed to its disk, that nobody reads."""
+
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether Postgres is away or contended, so that waiting helps and no attempt should be counted."""
+    return isinstance(error, _AWAY) or may_be_its_own(error)
+
+
+def may_be_its_own(error: BaseException) -> bool:
+    """Of an unavailable Postgres: whether one statement can meet it again and again while all others succeed."""
     is_broken_connection = isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
-    return isinstance(error, (*_AWAY, *CONTENDED, _STATE_LOST)) or is_broken_connection
+    return isinstance(error, (*_OVERDUE, *CONTENDED, _STATE_LOST)) or is_broken_connection
 
 
 async def unless_away(step: Awaitable[bool]) -> bool:
@@ -67,6 +79,10 @@ class Silent(TimeoutError):
     """Postgres gave no answer in time."""
 
 
+class NotOpen(ConnectionError):
+    """Postgres has not answered since the process began."""
+
+
 class _Connection(asyncpg.Connection):
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109, its own signature
         """Without a goodbye: the server needs none, and one that is silent would be waited for."""
@@ -90,10 +106,15 @@ class Database:
         self._pool: asyncpg.Pool | None = None
         self._clock_ahead = timedelta(0)
         """Postgres' clock, less what a clock that is never set would say here."""
+        self._away_since: float | None = None
 
     async def open(self) -> None:
+        async with self._noticed():
+            self._pool = await self._create_pool()
+
+    async def _create_pool(self) -> asyncpg.Pool:
         silence = self._silence_seconds
-        self._pool = await asyncpg.create_pool(
+        return await asyncpg.create_pool(
             self._dsn,
             min_size=1,
             max_size=self._max_size,
@@ -116,6 +137,26 @@ class Database:
                 "tcp_keepalives_count": "3",
             },
         )
+
+    @property
+    def away_seconds(self) -> float:
+        """For how long Postgres has been unavailable; 0 while it answers."""
+        return 0.0 if self._away_since is None else time.monotonic() - self._away_since
+
+    async def takes_writes(self) -> bool:
+        """Whether Postgres does for a new connection what anybody needs of it, within a few seconds."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                conn = await asyncpg.connect(self._dsn, connection_class=_Connection)
+                try:
+                    await conn.execute(WRITE)
+                finally:
+                    conn.terminate()
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            return False
+        return True
 
     def now(self) -> datetime:
         """The time of Postgres' clock, which all services share, whatever the clock of this machine says."""
@@ -140,7 +181,8 @@ class Database:
 
     @property
     def pool(self) -> asyncpg.Pool:
-        assert self._pool is not None, "the database is used before open()"
+        if self._pool is None:
+            raise NotOpen("Postgres has not answered since the process began")
         return self._pool
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
@@ -161,15 +203,24 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
+        async with self._noticed(), self.pool.acquire(timeout=self._silence_seconds) as conn:
+            try:
+                yield conn
+            except (TimeoutError, _STATE_LOST):
+                await self._drop(conn)
+                raise
+
+    @asynccontextmanager
+    async def _noticed(self) -> AsyncIterator[None]:
+        """Keeps since when Postgres is away. Raises Silent in place of any other TimeoutError."""
         try:
-            async with self.pool.acquire(timeout=self._silence_seconds) as conn:
-                try:
-                    yield conn
-                except (TimeoutError, _STATE_LOST):
-                    await self._drop(conn)
-                    raise
-        except TimeoutError as error:
-            raise Silent(f"no answer within {self._silence_seconds:g} s") from error
+            yield
+        except _AWAY as error:
+            self._away_since = self._away_since or time.monotonic()
+            if isinstance(error, TimeoutError):
+                raise Silent(f"no answer within {self._silence_seconds:g} s") from error
+            raise
+        self._away_since = None
 
     async def _drop(self, lost: Connection) -> None:
         """To cancel or to roll back would take as long again, and so would each idle connection of this line."""

@@ -19,6 +19,7 @@ from schemas.artefacts import FileEntry
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
 from shared.failpoints import failpoint
 from shared.settings import ServiceSettings
+from shared.storage.signing import SIGNATURE, StoreClock
 
 MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024
 MULTIPART_BYTES = 64 * 1024 * 1024
@@ -137,7 +138,7 @@ class S3ObjectStore:
             aws_secret_access_key=secret_key,
             region_name="us-east-1",
             config=Config(
-                signature_version="s3v4",
+                signature_version=SIGNATURE,
                 s3={"addressing_style": "path"},
                 retries={"mode": "standard", "max_attempts": 4},
                 connect_timeout=5,
@@ -145,6 +146,7 @@ class S3ObjectStore:
                 max_pool_connections=20,
             ),
         )
+        StoreClock().install(self._client)
 
     @classmethod
     def from_settings(cls, settings: ServiceSettings) -> "S3ObjectStore":

@@ -29,8 +29,19 @@ OUTBOX_SET_ASIDE = Gauge(
     "Rows that Kafka refused, and those behind them of the same aggregate",
     ["service"],
 )
+POSTGRES_AWAY = Gauge(
+    "postgres_away_seconds",
+    "How long Postgres has been unavailable; 0 while it answers, seconds",
+    ["service"],
+)
 LAG = Gauge("consumer_lag_records", "Records between the position and the end", ["service", "topic"])
 WAITING = Gauge("messages_waiting", "Messages whose parent is not known yet", ["service"])
+WAITING_AGE = Gauge(
+    "messages_oldest_waiting_seconds", "Since the oldest waiting message was written, seconds", ["service"]
+)
+PARKED_BLOCKING = Gauge(
+    "messages_parked_blocking", "Parked messages that hold back others of their aggregate", ["service"]
+)
 TASKS = Counter("tasks_total", "Leased tasks that reached an end", ["service", "kind", "outcome"])
 TASKS_WAITING = Gauge(
     "tasks_waiting", "Leased tasks that wait for something that is away", ["service", "kind"]

@@ -1,14 +1,21 @@
 """Nothing grows unseen: every table and every prefix of the bucket says in docs/retention.md how long it is kept."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 from schemas import layout
-from schemas.topics import SERVICES
+from schemas.topics import SERVICES, TOPICS
+from services.checkpoint_watcher.settings import Settings as CheckpointWatcherSettings
+from services.provisioner.settings import Settings as ProvisionerSettings
+from shared.settings import Timing
 
 ROOT = Path(__file__).parents[2]
 CREATED = re.compile(r"CREATE TABLE ([a-z_]+)")
 NAMES = re.compile(r"`([a-z_./-]+)`")
+DURATION = re.compile(r"([0-9]+) (day|hour|minute)s?")
+NAMED_DURATION = re.compile(r"`([A-Za-z_.]+)` \(([0-9]+) (day|hour|minute)s?")
+SETTINGS = (Timing, CheckpointWatcherSettings, ProvisionerSettings)
 KEYS = (
     layout.blob(""),
     layout.dataset(""),
@@ -44,6 +51,48 @@ def test_every_prefix_of_the_bucket_says_how_long_its_objects_are_kept():
     prefixes = {key.partition("/")[0] + "/" for key in KEYS}
     assert {name for name in documented() if name.endswith("/")} == prefixes
     functions = {name for name in vars(layout) if callable(getattr(layout, name)) and name.islower()}
-    beside = {"part", "file", "checkpoints", "evaluation_items", "attempt_name", "is_dns_label", "dataclass"}
+    beside = {
+        "part",
+        "file",
+        "checkpoints",
+        "logs",
+        "evaluation_items",
+        "attempt_name",
+        "is_dns_label",
+        "dataclass",
+    }
     named = {"blob", "dataset", "checkpoint", "base_model", "model", "evaluation", "log", "audit_statement"}
     assert functions - beside == named, "a new kind of key has a prefix above"
+
+
+def lasts(name: str) -> timedelta:
+    """By the code: a setting's default, or how long a topic keeps its records."""
+    for settings in SETTINGS:
+        prefix = settings.model_config["env_prefix"]
+        if name.startswith(prefix):
+            return settings.model_fields[name.removeprefix(prefix).lower()].default
+    return timedelta(days=next(topic.retention_days for topic in TOPICS if topic.name == name))
+
+
+def test_every_duration_is_the_codes():
+    text = (ROOT / "docs/retention.md").read_text()
+    found = {
+        name: timedelta(**{f"{unit}s": int(number)}) for name, number, unit in NAMED_DURATION.findall(text)
+    }
+    assert len(found) > 5
+    assert found == {name: lasts(name) for name in found}
+
+
+def test_no_row_has_a_duration_that_names_no_setting():
+    rows = [line for line in (ROOT / "docs/retention.md").read_text().splitlines() if line.startswith("| `")]
+    assert [row for row in rows if len(DURATION.findall(row)) != len(NAMED_DURATION.findall(row))] == []
+
+
+def test_the_durations_of_topics_are_the_codes():
+    text = (ROOT / "docs/retention.md").read_text()
+    by_days: dict[int, set[str]] = {}
+    for topic in TOPICS:
+        by_days.setdefault(topic.retention_days, set()).add(re.sub(r"^agent[.].*", "agent.*", topic.name))
+    assert by_days.keys() == {7, 30, 90}
+    assert by_days[7] == set(re.findall(r"`([a-z.*]+)`", text.split("for 30 days, ")[1].split(" for 7,")[0]))
+    assert by_days[90] == {f"parked.{service}" for service in SERVICES if service != "auditor"}

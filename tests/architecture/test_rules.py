@@ -66,7 +66,7 @@ OWN_ROOMS = {
     "ingest": {"pipeline", "report"},
     "provisioner": {"backends"},
     "registry": {"inspection"},
-    "scheduler": set(),
+    "scheduler": {"queue_store"},
     "serving_controller": set(),
     "trainer_agent": {"protocol", "runner", "training"},
 }
@@ -105,11 +105,12 @@ ENVIRONMENT_READERS = (
 )
 MACHINE_CLOCK_READERS = (
     "services/admin/",
-    "services/trainer_agent/runner/",
+    *(f"services/trainer_agent/runner/{module}.py" for module in ("metrics", "reporting", "session")),
     "services/provisioner/backends/",
     "services/serving_controller/clients/",
 )
-"""Their clock is compared with nothing but itself, and with files of the same machine, or it is an operator's or a node's."""
+"""Their clock is compared with nothing but itself, and with files of the same machine, or it is an operator's. What a
+node reports has its clock's time, which nothing is decided by (decision 0045)."""
 UNPICKLING = re.compile(
     r"(c?pickle|dill|shelve|marshal|joblib)(\..*)?|torch\.(load|save)"
     r"|(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?",

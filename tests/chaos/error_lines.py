@@ -42,11 +42,6 @@ EXPECTED = (
         "exception=CancelledError()",
         "a process that was told to stop cancels what it had gathered",
     ),
-    Expected(
-        "process ends",
-        "DependencyAway",
-        "Postgres was away for longer than a message waits: the process begins anew",
-    ),
     Expected("process ends", "Stuck", "Kafka's client hung behind a line that was cut: decision 0013"),
     Expected(
         "process ends", "SendFailed", "Kafka took no records although it answered: the relay begins anew"
@@ -70,7 +65,7 @@ _LINE = re.compile(r"^(?:\{.*|(?:ERROR|CRITICAL) \S+ .*(?:\n(?!\{|[A-Z]+ \S+ ).*
 def error_lines(stack: Stack) -> list[Line]:
     return [
         line
-        for name in stack.services
+        for name in stack.processes
         for line in lines_of(name, stack.log(name).read_text(errors="replace"))
     ]
 

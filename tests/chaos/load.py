@@ -59,13 +59,16 @@ class Load:
     did: Counter[str] = field(default_factory=Counter)
     accepted: dict[str, str] = field(default_factory=dict)
     """Number of a submission -> the job's id that was answered."""
+    gateways: tuple[str, ...] = ()
+    """Where they serve; the next one is asked where a line breaks. Else the one that operators ask."""
     preempted: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         env = self.stack.operator_env()
         self._random = random.Random(self.seed)
+        self._gateways = self.gateways or (env["RETUNE_BASE_URL"],)
         self._client = httpx.AsyncClient(
-            base_url=env["RETUNE_BASE_URL"],
+            base_url=self._gateways[0],
             headers={"authorization": f"Bearer {env['RETUNE_API_KEY']}"},
             timeout=20.0,
         )
@@ -95,9 +98,12 @@ class Load:
             self._files.append(answer.raise_for_status().json()["id"])
 
     async def run(self, seconds: float) -> None:
-        """Act for so long; then let what is paused go on."""
+        """Act for so long."""
         ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        await self.run_until(lambda: time.monotonic() >= ends)
+
+    async def run_until(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
             await self._act()
             await asyncio.sleep(self._random.uniform(0.1, 0.6))
 
@@ -262,6 +268,7 @@ class Load:
                 answer = await self._client.request(method, path, **options)
             except httpx.TransportError:
                 self.did["line broken"] += 1
+                self._ask_the_next()
             else:
                 if answer.status_code < 500:
                     return answer
@@ -270,6 +277,10 @@ class Load:
                     return answer
             await asyncio.sleep(0.5)
         raise Unanswered(f"{method} {path}")
+
+    def _ask_the_next(self) -> None:
+        self._gateways = (*self._gateways[1:], self._gateways[0])
+        self._client.base_url = httpx.URL(self._gateways[0])
 
     def retune(self, *arguments: str) -> None:
         done = subprocess.run(

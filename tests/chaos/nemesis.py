@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ MEAN_PAUSE_SECONDS = 3.0
 PATIENCE_SECONDS = 5.0
 QUIET_TAIL_SECONDS = 1.0
 """No fault begins so late."""
+LEAST_SECONDS = 200.0
+"""Each kind of fault strikes at least once in so long a time, 18 times in an hour, where so many are planned."""
 
 
 class Fault(StrEnum):
@@ -102,6 +105,13 @@ def plan(seed: int, seconds: float, menu: Sequence[Choice]) -> list[Blow]:
         blows.append(Blow(at, choice.fault, source.choice(choice.targets), lasts, source.random()))
         at += source.expovariate(1 / MEAN_PAUSE_SECONDS)
     return blows
+
+
+def too_few(struck: Sequence[Blow], planned: Sequence[Blow], *, seconds: float) -> dict[Fault, int]:
+    """How often each kind of fault struck that struck less often than it must in so long a time."""
+    strikes, plans = (Counter(blow.fault for blow in blows) for blows in (struck, planned))
+    least = int(seconds / LEAST_SECONDS)
+    return {kind: strikes[kind] for kind in plans if strikes[kind] < min(least, plans[kind])}
 
 
 class Nemesis:

@@ -7,7 +7,7 @@ the serving controller run as programs of the tests that give them cheap childre
 import json
 import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +22,17 @@ from tests.integration import stand_in_engine
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 TENANT = "demo"
+SLOTS = (0, 1)
 POOLS = """
 [pools.cpu-spot]
 class = "spot"
+device = "cpu"
 nodes = 3
 price_per_hour = 0.10
 
 [pools.cpu-on-demand]
 class = "on-demand"
+device = "cpu"
 nodes = 2
 price_per_hour = 0.30
 """
@@ -71,8 +74,13 @@ async def rig(folder: Path, *, seed: int) -> AsyncIterator[Rig]:
         await stack.up(())
         try:
             async with fronts(stack, seed=seed) as lines:
+                proxied = lines.settings("RUNNER", role="scheduler")
+                del proxied["RUNNER_POSTGRES_DSN"]
+                _write_files(stack, RUNNER_ENV | proxied)
                 try:
-                    await _bring_services(stack, lines)
+                    await _bring(
+                        stack, [program(stack, name, env=lines.env(name)) for name in stack.services]
+                    )
                     yield Rig(stack, lines, disk)
                 finally:
                     await stack.down()
@@ -80,22 +88,37 @@ async def rig(folder: Path, *, seed: int) -> AsyncIterator[Rig]:
             await stack.down()
 
 
-async def _bring_services(stack: Stack, lines: Fronts) -> None:
+@asynccontextmanager
+async def pairs(folder: Path, *, report: Callable[[str], None]) -> AsyncIterator[Stack]:
+    """Two processes of every service, all started at once, on good lines."""
+    stack = Stack(folder / "state", tenants=(TENANT,), report=report)
+    await stack.up(())
+    try:
+        _write_files(stack, RUNNER_ENV)
+        await _bring(stack, [program(stack, name, slot) for slot in SLOTS for name in stack.services])
+        yield stack
+    finally:
+        await stack.down()
+
+
+def program(stack: Stack, service: str, slot: int = 0, env: Mapping[str, str] | None = None) -> Program:
+    """A process of the service, with cheap children."""
+    program = stack._program_of(service, slot, {**(env or {}), **SERVICE_ENV.get(service, {})})
+    if service in STAND_INS:
+        return replace(program, command=(sys.executable, *STAND_INS[service]))
+    return program
+
+
+def _write_files(stack: Stack, runner_env: Mapping[str, str]) -> None:
     root = stack.state.root
     (root / "pools.toml").write_text(POOLS)
-    proxied = lines.settings("RUNNER", role="scheduler")
-    del proxied["RUNNER_POSTGRES_DSN"]
     with (root / "runner.env").open("a") as file:
-        file.writelines(f"{name}={shlex.quote(value)}\n" for name, value in (RUNNER_ENV | proxied).items())
+        file.writelines(f"{name}={shlex.quote(value)}\n" for name, value in runner_env.items())
+
+
+async def _bring(stack: Stack, programs: Sequence[Program]) -> None:
     await stack._migrate(*stack.services)
-    for name in stack.services:
-        stack._supervisor.start(_program(stack, lines, name))
-    for name in stack.services:
-        await stack.wait_healthy(name)
-
-
-def _program(stack: Stack, lines: Fronts, name: str) -> Program:
-    program = stack._program_of(name, env=lines.env(name) | SERVICE_ENV.get(name, {}))
-    if name in STAND_INS:
-        return replace(program, command=(sys.executable, *STAND_INS[name]))
-    return program
+    for each in programs:
+        stack._supervisor.start(each)
+    for each in programs:
+        await stack.wait_healthy(each.name)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+from functools import cache
 from pathlib import Path
 
 from shared.clock import utc_now
@@ -25,9 +27,23 @@ def seed() -> int:
     return int(os.environ.get("CHAOS_SEED", "1"))
 
 
-def note(test: str, **figures: float) -> None:
-    """Add what a test measured to the file that CHAOS_FIGURES names, one JSON object a line."""
+def note(name: str, **figures: float) -> None:
+    """Add what a test saw to the file that CHAOS_FIGURES names, one JSON object a line.
+
+    `name` stands beside the test's file in the table of docs/reliability.md, and `tests.chaos.figures` prints its row.
+    """
     if path := os.environ.get("CHAOS_FIGURES"):
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
+        scale = FULL if is_full() else CI
+        where = {"name": name, "test": test, "scale": scale, "seed": seed(), "time": utc_now().isoformat()}
         with Path(path).open("a") as file:
-            json.dump({"test": test, "seed": seed(), "time": utc_now().isoformat(), **figures}, file)
-            file.write("\n")
+            file.write(json.dumps(where | {"commit": _commit(), "figures": figures}) + "\n")
+
+
+@cache
+def _commit() -> str:
+    """What was tested; `-dirty` where it differs from the commit."""
+    describe = ("git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*")
+    return subprocess.run(
+        describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()

@@ -25,7 +25,9 @@ UNAPPLIED = """
     DELETE FROM scheduler.inbox
      WHERE event_id = (SELECT min(event_id) FROM scheduler.inbox WHERE topic = 'job.commands')"""
 UNTRACED = "UPDATE registry.model_version SET config_hash = repeat('0', 64)"
-UNDEAD = "UPDATE scheduler.job SET state = 'running' WHERE state = 'succeeded'"
+UNDEAD = """
+    UPDATE scheduler.job SET state = 'running'
+     WHERE id = (SELECT min(id) FROM scheduler.job WHERE state = 'succeeded')"""
 UNFREED = "UPDATE scheduler.attempt SET freed_at = NULL"
 UNFIRED = """
     INSERT INTO scheduler.timer (type, payload, fires_at)
@@ -34,18 +36,45 @@ UNWANTED = (
     "UPDATE serving_controller.replica SET loaded = loaded || ARRAY['nobody@nothing'] WHERE phase = 'ready'"
 )
 
+UNKNOWN_TO_THE_BROKER = """
+    INSERT INTO accounts.kafka_user (name, tenant, reads, writes, nonce, state, revision)
+    VALUES ('subscriber-nobody', NULL, ARRAY['job.events'], '{}', repeat('0', 32), 'active', 1)"""
+NOT_WANTED = "DELETE FROM serving_controller.wanted"
+KEPT_FOR_EVER = "DELETE FROM checkpoint_watcher.timer WHERE type = 'JobDue'"
+APPLIED_WITHOUT_A_COPY = """
+    UPDATE gateway.position SET sequence = sequence + 1 WHERE topic = 'job.events' AND aggregate_id = $1"""
+
 HAS_READY = "SELECT true FROM serving_controller.replica WHERE phase = 'ready' LIMIT 1"
 
-BROKEN = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13"}
+BROKEN = {
+    "I1",
+    "I2",
+    "I3",
+    "I4",
+    "I5",
+    "I6",
+    "I7",
+    "I8",
+    "I9",
+    "I10",
+    "I11",
+    "I13",
+    "I15",
+    "I16",
+    "I17",
+    "I18",
+}
 """What is then to be found. The audit's own tests cut topics, which would stop the services."""
 
 
 async def break_everything(stack: Stack, history: History) -> None:
     await _until_ready(stack)
     await stack.stop("serving_controller")  # it would put its own table right again
+    await stack.stop("gateway")  # it would copy what is forged
     await _break_tables(stack)
     await _break_store(stack, history)
     await _forge(stack, history, max(history.world.jobs))
+    await _execute(stack, APPLIED_WITHOUT_A_COPY, max(history.world.jobs))
 
 
 async def _until_ready(stack: Stack) -> None:
@@ -58,11 +87,17 @@ async def _until_ready(stack: Stack) -> None:
 
 
 async def _break_tables(stack: Stack) -> None:
+    await _execute(stack, UNSENT, uuid4().hex)
+    for statement in (UNAPPLIED, UNTRACED, UNDEAD, UNFREED, UNFIRED, UNWANTED):
+        await _execute(stack, statement)
+    for statement in (UNKNOWN_TO_THE_BROKER, NOT_WANTED, KEPT_FOR_EVER):
+        await _execute(stack, statement)
+
+
+async def _execute(stack: Stack, statement: str, *arguments: str) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("postgres"))
     try:
-        await conn.execute(UNSENT, uuid4().hex)
-        for statement in (UNAPPLIED, UNTRACED, UNDEAD, UNFREED, UNFIRED, UNWANTED):
-            await conn.execute(statement)
+        await conn.execute(statement, *arguments)
     finally:
         await conn.close()
 

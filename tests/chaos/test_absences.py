@@ -1,9 +1,10 @@
-"""S3 or Kafka is away, or Postgres starts again: nobody fails, nobody is blamed, and all goes on by itself."""
+"""S3, Kafka or Postgres is away, or Postgres starts again: nobody fails, nobody is blamed, and all goes on by itself."""
 
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -12,6 +13,7 @@ from deploy.local.stack import Stack
 from schemas.base import Delayed, FailureClass
 from schemas.dataset import DatasetReady
 from schemas.evaluation import EvalInconclusive
+from schemas.job import JobEvaluating
 from schemas.specification import DatasetSpec
 from schemas.training import (
     RunnerHeartbeat,
@@ -26,12 +28,13 @@ from shared.storage.objects import S3ObjectStore
 from tests.chaos import pipeline
 from tests.chaos.proxies import LOOPBACK, TcpProxy
 from tests.chaos.scale import note, scaled
+from tests.chaos.without_postgres import deaths_of, postgres_down, until_missed
 from tests.integration.evaluator_world import World as Gates
 from tests.integration.evaluator_world import a_job, its_version
 from tests.integration.kernel.conftest import until
 from tests.integration.nodes import attempts, nodes
 from tests.integration.registry_world import World as Registry
-from tests.integration.test_ingest import Requests, chat_file
+from tests.integration.test_ingest import Requests, a_spec
 from tests.integration.voices import ear, voices
 
 __all__ = ["attempts", "nodes"]
@@ -59,7 +62,9 @@ async def service(request, stack: Stack, s3_line: TcpProxy) -> AsyncIterator[str
     await stack.start(name, env=endpoint | env)
     await stack.wait_healthy(name)
     yield name
+    deaths = deaths_of(stack, name)
     await stack.stop(name)
+    assert deaths == {name: 0}, "a process must outlive every absence"
 
 
 def of(name: str, env: Mapping[str, str] | None = None) -> pytest.MarkDecorator:
@@ -87,14 +92,25 @@ async def outage(stack: Stack, db: asyncpg.Pool, s3_line: TcpProxy, service: str
     note("store away", seconds=seconds)
 
 
+async def postgres_outage(stack: Stack, db: asyncpg.Pool, s3_line: TcpProxy, service: str) -> None:
+    """In the middle of a task, which gets on with S3 while Postgres is down."""
+
+    async def is_at_work() -> bool:
+        query = f"SELECT EXISTS (SELECT FROM {service}.task WHERE lease_expires_at > clock_timestamp())"
+        return await db.fetchval(query)
+
+    await until(is_at_work, f"a task of {service} at work")
+    async with postgres_down(stack):
+        s3_line.heal()
+        await until_missed(stack, service, for_seconds=AWAY.total_seconds())
+    note("Postgres away during tasks", seconds=AWAY.total_seconds())
+
+
 @of("ingest")
 async def test_a_dataset_is_validated_once_the_store_is_back(stack, db, s3_line, service, tmp_path):
     async with Requests.on(stack, tmp_path) as requests:
-        base = await requests.base_model()
-        await requests.write("registry", base)
-        training = await requests.file(chat_file(seed=1))
+        spec = await a_spec_of_a_new_base(requests)
         s3_line.refuse()
-        spec = DatasetSpec(base_model=base.name, base_sha=base.base_sha, training_file=training)
         dataset_id = await requests.submit(spec)
         delayed = await requests.until(dataset_id, Delayed)
         assert delayed.waiting_for == "the object store, which is away"
@@ -103,40 +119,97 @@ async def test_a_dataset_is_validated_once_the_store_is_back(stack, db, s3_line,
         assert requests.story(dataset_id)[-1] == "DatasetReady"
 
 
+@of("ingest")
+async def test_a_dataset_is_validated_once_postgres_is_back(stack, db, s3_line, service, tmp_path):
+    async with Requests.on(stack, tmp_path) as requests:
+        spec = await a_spec_of_a_new_base(requests)
+        s3_line.stall()
+        dataset_id = await requests.submit(spec)
+        await postgres_outage(stack, db, s3_line, service)
+        await requests.until(dataset_id, DatasetReady)
+        assert "DatasetRejected" not in requests.story(dataset_id)
+
+
+async def a_spec_of_a_new_base(requests: Requests) -> DatasetSpec:
+    base = await requests.base_model()
+    await requests.write("registry", base)
+    return await a_spec(requests, base, seed=1)
+
+
 @of("registry", {"REGISTRY_COPY_ATTEMPTS": "2"})
 async def test_what_was_trained_becomes_a_version_once_the_store_is_back(
     stack, db, s3_line, service, tmp_path
 ):
+    async with a_registry(stack, tmp_path, base="tiny") as registry:
+        job = await registry.train()
+        s3_line.refuse()
+        await registry.voices.say("scheduler", job)
+        await registry.ear.until(job.job_id, "Delayed")
+        await outage(stack, db, s3_line, service)
+        await is_registered(registry, job)
+
+
+@of("registry", {"REGISTRY_COPY_ATTEMPTS": "2"})
+async def test_what_was_trained_becomes_a_version_once_postgres_is_back(
+    stack, db, s3_line, service, tmp_path
+):
+    async with a_registry(stack, tmp_path, base="small") as registry:
+        job = await registry.train()
+        s3_line.stall()
+        await registry.voices.say("scheduler", job)
+        await postgres_outage(stack, db, s3_line, service)
+        await is_registered(registry, job)
+
+
+@asynccontextmanager
+async def a_registry(stack: Stack, folder: Path, *, base: str) -> AsyncIterator[Registry]:
     key = stack.s3_credentials("root")
     objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
     async with voices(stack) as speaking, ear(stack, "model.events") as heard:
-        registry = Registry(speaking, heard, objects, tmp_path)
-        registry.base_sha = (await registry.register_base("tiny")).base_sha
-        job = await registry.train()
-        s3_line.refuse()
-        await speaking.say("scheduler", job)
-        await heard.until(job.job_id, "Delayed")
-        await outage(stack, db, s3_line, service)
-        await heard.until(model_id(job.job_id, registry.digest(job)), "ModelRegistered")
-        assert "PromotionRefused" not in heard.types(job.job_id)
+        registry = Registry(speaking, heard, objects, folder)
+        registry.base_sha = (await registry.register_base(base)).base_sha
+        yield registry
+
+
+async def is_registered(registry: Registry, job: JobEvaluating) -> None:
+    await registry.ear.until(model_id(job.job_id, registry.digest(job)), "ModelRegistered")
+    assert "PromotionRefused" not in registry.ear.types(job.job_id)
 
 
 @of("evaluator", {"EVALUATOR_SCORING_ATTEMPTS": "1"})
 async def test_a_gate_says_what_it_finds_once_the_store_is_back(stack, db, s3_line, service):
-    """Its suite was never registered, which it finds without a model."""
     async with Gates.on(stack) as gates:
-        job = a_job(base_sha=DIGEST, template_sha256=DIGEST, suites={"refusals": DIGEST})
         s3_line.refuse()
-        await gates.send("scheduler", job)
-        await gates.send("registry", its_version(job, DIGEST))
+        job = await a_gate_without_its_suite(gates)
         await gates.until(
             lambda fact: isinstance(fact, Delayed) and fact.subject_id == job.job_id, "that the gate waits"
         )
         await outage(stack, db, s3_line, service)
-        verdict = await gates.until(
-            lambda fact: isinstance(fact, EvalInconclusive) and fact.job_id == job.job_id, "a verdict"
-        )
-        assert "did not end" not in verdict.reason
+        await it_says_what_it_finds(gates, job)
+
+
+@of("evaluator", {"EVALUATOR_SCORING_ATTEMPTS": "1"})
+async def test_a_gate_says_what_it_finds_once_postgres_is_back(stack, db, s3_line, service):
+    async with Gates.on(stack) as gates:
+        s3_line.stall()
+        job = await a_gate_without_its_suite(gates)
+        await postgres_outage(stack, db, s3_line, service)
+        await it_says_what_it_finds(gates, job)
+
+
+async def a_gate_without_its_suite(gates: Gates) -> JobEvaluating:
+    """It was never registered, which the gate finds without a model."""
+    job = a_job(base_sha=DIGEST, template_sha256=DIGEST, suites={"refusals": DIGEST})
+    await gates.send("scheduler", job)
+    await gates.send("registry", its_version(job, DIGEST))
+    return job
+
+
+async def it_says_what_it_finds(gates: Gates, job: JobEvaluating) -> None:
+    verdict = await gates.until(
+        lambda fact: isinstance(fact, EvalInconclusive) and fact.job_id == job.job_id, "a verdict"
+    )
+    assert "did not end" not in verdict.reason
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -163,6 +236,23 @@ async def test_a_runner_trains_once_the_store_is_back(stack, db, s3_line, attemp
     s3_line.heal()
     await attempts.until(scheduled.job_id, TrainingCompleted)
     assert attempts.heard(scheduled.job_id, TrainingFailed) == []
+
+
+async def test_a_runner_trains_though_postgres_is_away_meanwhile(stack, s3_line, attempts, nodes):
+    scheduled, deaths = await attempts.schedule(), deaths_of(stack, "trainer_agent")
+    s3_line.refuse()
+    endpoint = f"http://{LOOPBACK}:{s3_line.port}"
+    limit = f"PT{10 * AWAY.total_seconds():g}S"
+    script = {"steps": 3, "every": 1}
+    await nodes.start(scheduled, script=script, RUNNER_S3_ENDPOINT=endpoint, RUNNER_INPUTS_LIMIT=limit)
+    await attempts.until(scheduled.job_id, RunnerHeartbeat, state="fetching")
+    async with postgres_down(stack):
+        await until_missed(stack, "trainer_agent", for_seconds=AWAY.total_seconds() / 2)
+        s3_line.heal()
+        await until_missed(stack, "trainer_agent", for_seconds=AWAY.total_seconds())
+    await attempts.until(scheduled.job_id, TrainingCompleted)
+    assert attempts.heard(scheduled.job_id, TrainingFailed) == []
+    assert deaths_of(stack, "trainer_agent") == deaths
 
 
 async def test_a_runner_that_cannot_wait_any_longer_blames_the_platform(stack, s3_line, attempts, nodes):

@@ -14,7 +14,7 @@ from schemas.topics import TOPICS, tenant_commands, tenant_events, tenant_topics
 from shared.messaging.kafka import kafka_producer, sasl
 from shared.service import Service
 from tests.chaos.edges import HEARD, LISTENERS, TENANT, edges, record_of, sample
-from tests.chaos.scale import scaled, seed
+from tests.chaos.scale import note, scaled, seed
 from tests.chaos.snapshots import state_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(120, 3600))]
@@ -74,6 +74,7 @@ async def test_a_type_on_a_topic_that_does_not_carry_it_is_parked_and_changes_no
 ):
     random, repeat = Random(seed()), f"repeat with CHAOS_SEED={seed()}"
     before = {service: await state_of(db, service) for service in LISTENERS}
+    parked = 0
     for service, topic in HEARD:
         foreign = [message for message in all_messages() if message not in topic.messages]
         for message in random.sample(foreign, k=min(scaled(4, 1_000), len(foreign))):
@@ -82,7 +83,9 @@ async def test_a_type_on_a_topic_that_does_not_carry_it_is_parked_and_changes_no
             assert await services[service]._edge.consume(record) == "parked", where
             row = await db.fetchrow(WHY.format(service=service), topic.name, record.offset)
             assert row["reason"] == "unknown_type", where
+            parked += 1
     assert {service: await state_of(db, service) for service in LISTENERS} == before
+    note("foreign types", parked=parked)
 
 
 async def test_an_event_that_comes_again_with_another_payload_is_parked_and_holds_nothing_back(
@@ -106,3 +109,4 @@ async def test_an_event_that_comes_again_with_another_payload_is_parked_and_hold
                 row = await db.fetchrow(WHY.format(service=service), topic.name, twin.offset)
                 assert tuple(row) == ("other_payload", False), f"{service}: {message.type}"
     assert twins > 50
+    note("other payloads", parked=twins)

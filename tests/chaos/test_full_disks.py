@@ -12,7 +12,7 @@ from deploy.local.stack import Stack
 from shared.messaging.reader import Login
 from tests.chaos import pipeline
 from tests.chaos.nemesis import SmallDisk, small_disk
-from tests.chaos.scale import scaled
+from tests.chaos.scale import note, scaled
 from tests.chaos.traffic import Load, traffic
 from tests.integration.kernel.conftest import until
 
@@ -74,6 +74,11 @@ async def test_of_postgres(load: Load, disks: dict[str, SmallDisk]):
                 await until(is_felt, "a commit to be refused")
                 await asyncio.sleep(LONGER_THAN_ALL_ATTEMPTS_SECONDS)
             await load.books.until_effects(20)
+            note(
+                "disk of Postgres full",
+                seconds=LONGER_THAN_ALL_ATTEMPTS_SECONDS,
+                refused=load.writers.unknown - refused,
+            )
 
 
 async def test_of_kafka(load: Load, pair: Stack, disks: dict[str, SmallDisk]):
@@ -86,6 +91,8 @@ async def test_of_kafka(load: Load, pair: Stack, disks: dict[str, SmallDisk]):
 
             async with disks[kafka.NAME].full():
                 await until(is_felt, "the broker to give up")
-                await asyncio.sleep(load.random.uniform(0, 10))
+                seconds = load.random.uniform(0, 10)
+                await asyncio.sleep(seconds)
             await load.books.until_effects(20)
+            note("disk of Kafka full", seconds_after_its_end=seconds)
     assert load.writers.unknown == 0, "writers need no Kafka"

@@ -1,12 +1,24 @@
 """What the chaos is made of holds by itself: the plan of faults, the disk, the trainer that any run ends alike."""
 
 import itertools
+from collections import Counter
 
 import pytest
 
 from schemas.topics import SERVICES
 from services.registry.decide.weights import TRAINED_DTYPES, header_length, parse_header
-from tests.chaos.nemesis import DETACHED, DISK, LINES, PARTS, PROCESSES, SmallDisk, plan, small_disk
+from tests.chaos.nemesis import (
+    DETACHED,
+    DISK,
+    LINES,
+    PARTS,
+    PROCESSES,
+    Fault,
+    SmallDisk,
+    plan,
+    small_disk,
+    too_few,
+)
 from tests.chaos.trainer import LOUD, QUIET, RUINOUS_RATE, adapter_files, loudness, state_after
 
 MENU = (*PROCESSES, *LINES, *DISK)
@@ -22,6 +34,17 @@ def test_every_fault_of_the_menu_comes_and_is_over_in_time():
     assert {blow.fault for blow in blows} == {choice.fault for choice in MENU}
     assert {*SERVICES, *PARTS, *DETACHED, "nodes"} == {blow.target for blow in blows}
     assert all(0 < blow.at_seconds < 120 and blow.at_seconds + blow.lasts_seconds < 120 for blow in blows)
+
+
+def test_a_kind_of_fault_that_struck_too_seldom_in_an_hour_is_named_with_its_number():
+    for seed in range(20):
+        blows = plan(seed, 3600, MENU)
+        assert too_few(blows, blows, seconds=3600) == {}
+        assert min(Counter(blow.fault for blow in blows).values()) >= 18
+        resets = [blow for blow in blows if blow.fault is Fault.RESET]
+        struck = [blow for blow in blows if blow not in resets[17:]]
+        assert too_few(struck, blows, seconds=3600) == {Fault.RESET: 17}
+        assert too_few([], blows, seconds=60) == {}, "a minute needs none of each kind"
 
 
 async def test_a_full_disk_is_full_for_a_while(tmp_path):

@@ -18,6 +18,7 @@ from tests.chaos.fronts import Fronts
 from tests.chaos.proxies import POSTGRES_PARSED_OUTBOX, POSTGRES_SAID_COMMIT
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.traffic import Load, traffic
+from tests.chaos.without_postgres import deaths_of, postgres_down, until_missed
 from tests.integration.kernel.conftest import until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
@@ -48,10 +49,6 @@ async def load(pair: Stack, db: asyncpg.Pool, login: Login) -> AsyncIterator[Loa
         yield load
 
 
-def _deaths(pair: Stack) -> dict[str, int]:
-    return {service: pair._supervisor.child(service).deaths for service in SERVICES}
-
-
 async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load):
     async with load.nothing_lost_or_doubled():
         for _ in range(scaled(5, 500)):
@@ -70,7 +67,7 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
         began, committed = time.monotonic(), load.writers.committed
         await pair.kill("ingest")
         await until(lambda: answers_ok(pair.state.port("ingest"), "/metrics"), "HTTP without Kafka")
-        deaths = _deaths(pair)
+        deaths = deaths_of(pair, *SERVICES)
 
         async def time_is_up() -> bool:
             return time.monotonic() - began > scaled(35, 3600)
@@ -90,7 +87,7 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
         )
     assert load.writers.unknown == 0
     assert written > 0.5 * load.writers.per_second * scaled(35, 3600), "the outbox takes what Kafka does not"
-    assert _deaths(pair) == deaths, "a process must outlive Kafka's absence"
+    assert deaths_of(pair, *SERVICES) == deaths, "a process must outlive Kafka's absence"
 
 
 async def test_a_process_that_is_to_stop_while_the_broker_is_away(pair: Stack, lines: Fronts, load: Load):
@@ -114,7 +111,7 @@ async def test_a_process_that_is_to_stop_while_the_broker_is_away(pair: Stack, l
 
 async def test_a_line_to_the_broker_that_flaps(pair: Stack, lines: Fronts, load: Load):
     """Each time it goes away while clients are in the middle of connecting, asking and sending."""
-    deaths = _deaths(pair)
+    deaths = deaths_of(pair, *SERVICES)
     async with load.nothing_lost_or_doubled():
         for _ in range(scaled(25, 500)):
             refused = lines.kafka.connections + load.random.randint(1, 30)
@@ -122,7 +119,8 @@ async def test_a_line_to_the_broker_that_flaps(pair: Stack, lines: Fronts, load:
             await until(lambda refused=refused: _are_opened(lines, refused), "clients to try")
             lines.kafka.heal()
             await load.books.until_effects(load.random.randint(1, 20))
-    assert _deaths(pair) == deaths, f"no client must die of it; repeat with CHAOS_SEED={seed()}"
+    assert deaths_of(pair, *SERVICES) == deaths, f"no client must die of it; repeat with CHAOS_SEED={seed()}"
+    note("line that flaps", absences=scaled(25, 500))
 
 
 async def _are_opened(lines: Fronts, connections: int) -> bool:
@@ -130,12 +128,30 @@ async def _are_opened(lines: Fronts, connections: int) -> bool:
 
 
 async def test_postgres_that_is_started_anew(pair: Stack, load: Load):
+    deaths = deaths_of(pair, *SERVICES)
     async with load.nothing_lost_or_doubled():
         for number in range(scaled(3, 200)):
-            await pair.kill("postgres", (signal.SIGINT, signal.SIGKILL)[number % 2])
+            await pair.kill("postgres", (signal.SIGKILL, signal.SIGINT)[number % 2])
             pair._supervisor.child("postgres").restarts = 0
             await pair.wait_healthy("postgres")
+            began = time.monotonic()
             await load.books.until_effects(load.random.randint(1, 40))
+            note("Postgres restarted", seconds_to_recover=time.monotonic() - began)
+    assert deaths_of(pair, *SERVICES) == deaths, "a process must outlive a death of Postgres"
+
+
+async def test_postgres_that_is_away(pair: Stack, load: Load):
+    """Also for a process that begins meanwhile."""
+    async with load.nothing_lost_or_doubled():
+        async with postgres_down(pair):
+            await pair.kill("ingest")
+            await until(lambda: answers_ok(pair.state.port("ingest"), "/livez"), "HTTP without Postgres")
+            deaths = deaths_of(pair, *SERVICES)
+            await until_missed(pair, *SERVICES, for_seconds=scaled(20, 600))
+        began = time.monotonic()
+        await load.books.until_effects(20)
+        note("Postgres away", seconds=scaled(20, 600), seconds_to_recover=time.monotonic() - began)
+    assert deaths_of(pair, *SERVICES) == deaths
 
 
 async def test_a_line_that_is_cut_in_place_of_the_answer_to_commit(
@@ -151,6 +167,7 @@ async def test_a_line_that_is_cut_in_place_of_the_answer_to_commit(
 
             await until(is_cut, "a commit to be cut")
             await load.books.until_effects(load.random.randint(1, 20))
+        note("COMMIT cut", cuts=lines.postgres.cuts - before)
 
 
 async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, load: Load):

@@ -181,3 +181,4 @@ async def test_the_same_check_finds_an_outbox_that_is_written_before_the_number_
     log = await read_log(login, keys)
     assert log.is_complete
     assert log.inversions > 0
+    note("outbox order without the lock", events=log.events, inversions=log.inversions)

@@ -20,6 +20,7 @@ from shared.service import Service
 from tests.chaos import pipeline
 from tests.chaos.edges import TENANT, record_of, sample
 from tests.chaos.hostile_batches import HOSTILE, READABLE, SPOIL, Batches, writer
+from tests.chaos.scale import note
 from tests.chaos.source import Source, id_of
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until
 
@@ -108,6 +109,7 @@ async def test_a_service_and_the_operators_tools_pass_every_batch(
     async with TopicReader(login, [DATASET_EVENTS]) as reader:
         seen = [each.record async for each in reader.to_the_end()]
     assert await _missing(login, seen) == []
+    note("poison batches", parked=len(batches.expected), good=len(good), read=len(seen))
 
 
 async def _missing(login: Login, seen: list[Record]) -> list[Place]:
@@ -164,6 +166,7 @@ async def test_the_gateway_passes_every_batch_of_a_tenant(
     answers = {row["command"]: row["value"] for row in refused}
     assert set(commands) <= set(answers)
     assert b'"code":"too_large"' in answers[commands[-1]]
+    note("poison batches of a tenant", parked=len(batches.expected), answered=len(answers))
 
 
 def _too_large(record: dict) -> dict:

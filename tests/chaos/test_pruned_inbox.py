@@ -1,5 +1,6 @@
 """What comes again after the inbox was pruned: numbers hold facts back, the state it made holds commands back."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -10,6 +11,7 @@ from schemas.base import Message
 from schemas.topics import Topic
 from shared.service import Service
 from tests.chaos.edges import HEARD, edges, record_of, sample
+from tests.chaos.scale import note
 from tests.chaos.snapshots import state_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -45,6 +47,7 @@ async def twice(
 
 
 async def test_no_fact_has_a_second_effect(services: dict[str, Service], db: asyncpg.Pool):
+    outcomes = Counter[str]()
     for service, topic, message in NUMBERED:
         first, again, changed = await twice(services[service], topic, message, db)
         where = f"{service}: {message.type} on {topic.name} was {first}, then {again}"
@@ -52,6 +55,8 @@ async def test_no_fact_has_a_second_effect(services: dict[str, Service], db: asy
         # Without the inbox the same event cannot be distinguished from another one with its number.
         if first in ("applied", "ignored"):
             assert again == {"applied": "parked", "ignored": "duplicate"}[first], where
+        outcomes[first] += 1
+    note("facts after pruning", **outcomes)
 
 
 async def test_no_command_or_report_changes_a_row_the_second_time(
@@ -62,3 +67,4 @@ async def test_no_command_or_report_changes_a_row_the_second_time(
         for service, topic, message in UNNUMBERED
     }
     assert {where: what for where, what in found.items() if what[2]} == {}
+    note("commands and reports after pruning", **Counter(first for first, _, _ in found.values()))

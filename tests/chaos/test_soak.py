@@ -15,9 +15,10 @@ from services.admin.doctor.history import World
 from tests.chaos.checker import Violated, examine, hold
 from tests.chaos.error_lines import counted, error_lines, unexpected
 from tests.chaos.load import Load
-from tests.chaos.nemesis import Nemesis, SmallDisk
+from tests.chaos.nemesis import Nemesis, SmallDisk, too_few
+from tests.chaos.progress import report
 from tests.chaos.rig import Rig, rig
-from tests.chaos.scale import note, scaled, seed
+from tests.chaos.scale import is_full, note, scaled, seed
 from tests.chaos.tampering import BROKEN, break_everything
 
 SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(2, 60)))
@@ -62,6 +63,9 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
     tell(load, nemesis, rest_seconds, world, at_rest=at_rest, after=after)
     assert len(world.jobs) >= SECONDS / 20, "the load was no load"
     assert len(nemesis.struck) >= MIN_STRUCK * len(nemesis.blows), "the faults were no faults"
+    if is_full():
+        seldom = too_few(nemesis.struck, nemesis.blows, seconds=SECONDS)
+        assert seldom == {}, f"struck too seldom: {seldom}; {repeat()}"
     assert max(*at_rest.values(), *after.values()) <= MAX_MEBIBYTES, (at_rest, after)
 
 
@@ -80,8 +84,16 @@ async def torment(whole: Rig, load: Load) -> Nemesis:
     nemesis = Nemesis(whole.stack, seed=seed(), seconds=SECONDS, lines=whole.lines, disk=disk)
     if disk is None:
         say(str(whole.disk))
-    await asyncio.gather(load.run(SECONDS), nemesis.run())
+    progress = asyncio.create_task(report(SECONDS, lambda: counts(load, nemesis)))
+    try:
+        await asyncio.gather(load.run(SECONDS), nemesis.run())
+    finally:
+        progress.cancel()
     return nemesis
+
+
+def counts(load: Load, nemesis: Nemesis) -> dict[str, int]:
+    return {"jobs": len(load.accepted), "faults": len(nemesis.struck), "missed": len(nemesis.missed)}
 
 
 async def require_none(load: Load) -> None:

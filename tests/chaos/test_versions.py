@@ -1,6 +1,8 @@
 """Readers of version N-1 and of N on facts of N-1 and of N: applied or parked, never dropped or mistaken."""
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,10 +17,19 @@ from schemas.generate.sample import sample_of
 from schemas.topics import TENANT_COMMAND_TYPES, TOPICS, Topic
 from shared.messaging import delivery
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from tests.chaos.scale import note
 
 CARRIED = [(topic, message) for topic in TOPICS for message in topic.messages]
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 ADDED = "field_of_the_next_version"
+
+
+@pytest.fixture(scope="module")
+def cases() -> Iterator[Counter[str]]:
+    """What was read and what was refused, counted where it was."""
+    cases: Counter[str] = Counter()
+    yield cases
+    note("versions", **cases)
 
 
 def successor_of(message: type[Message]) -> type[Message]:
@@ -51,7 +62,9 @@ def name_of(case: Any) -> str:
 
 @pytest.mark.parametrize(("topic", "message"), CARRIED, ids=name_of)
 class TestEveryMessage:
-    def test_a_reader_applies_its_own_version_and_parks_the_next(self, topic: Topic, message: type[Message]):
+    def test_a_reader_applies_its_own_version_and_parks_the_next(
+        self, topic: Topic, message: type[Message], cases: Counter[str]
+    ):
         sample = sample_of(message)
         now = read(record_of(topic, sample, message.version))
         assert isinstance(now, Delivery)
@@ -60,17 +73,23 @@ class TestEveryMessage:
         assert isinstance(newer, Unreadable)
         assert newer.reason == "newer_version"
         assert newer.record.value, "what it could not read is kept"
+        cases.update(read=1, unreadable=1)
 
     def test_a_reader_applies_a_field_that_was_added_without_a_new_version(
-        self, topic: Topic, message: type[Message]
+        self, topic: Topic, message: type[Message], cases: Counter[str]
     ):
         sample = sample_of(message)
         found = read(record_of(topic, sample, message.version, **{ADDED: "new"}))
         assert isinstance(found, Delivery)
         assert found.message == sample
+        cases.update(read=1)
 
     def test_the_next_reader_applies_both_versions(
-        self, topic: Topic, message: type[Message], monkeypatch: pytest.MonkeyPatch
+        self,
+        topic: Topic,
+        message: type[Message],
+        monkeypatch: pytest.MonkeyPatch,
+        cases: Counter[str],
     ):
         successor = successor_of(message)
         messages = tuple(successor if each is message else each for each in topic.messages)
@@ -85,24 +104,31 @@ class TestEveryMessage:
             found = read(record_of(topic, sample, version, **added))
             assert isinstance(found, Delivery), found
             assert getattr(found.message, ADDED) == expected
+            cases.update(read=1)
 
     def test_the_next_reader_parks_the_present_version_where_its_step_is_missing(
-        self, topic: Topic, message: type[Message], monkeypatch: pytest.MonkeyPatch
+        self,
+        topic: Topic,
+        message: type[Message],
+        monkeypatch: pytest.MonkeyPatch,
+        cases: Counter[str],
     ):
         messages = tuple(successor_of(message) if each is message else each for each in topic.messages)
         monkeypatch.setitem(delivery._TOPICS, topic.name, replace(topic, messages=messages))
         found = read(record_of(topic, sample_of(message), message.version))
         assert isinstance(found, Unreadable)
         assert found.reason == "bad_payload"
+        cases.update(unreadable=1)
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=name_of)
-def test_every_type_on_a_topic_that_does_not_carry_it_is_unreadable(topic: Topic):
+def test_every_type_on_a_topic_that_does_not_carry_it_is_unreadable(topic: Topic, cases: Counter[str]):
     foreign = {message for _, message in CARRIED} - set(topic.messages)
     for message in sorted(foreign, key=lambda each: each.type):
         found = read(record_of(topic, sample_of(message), message.version))
         assert isinstance(found, Unreadable), f"{topic.name} reads {message.type}"
         assert (found.reason, found.event_id) == ("unknown_type", "event-1")
+        cases.update(unreadable=1)
 
 
 def test_no_fact_is_read_from_a_tenants_topic():

@@ -183,13 +183,13 @@ class World:
         await self.objects.put_bytes(layout.dataset(a_sha(dataset_id), "report.json"), b"{}")
         return dataset_id
 
-    async def a_version(self, tenant: str = "demo") -> ModelRegistered:
+    async def a_version(self, tenant: str = "demo", *, job_id: str = "") -> ModelRegistered:
         """A gated version in staging, not deployed."""
         number = mark()
         fact = ModelRegistered(
             model_id=f"mv-{number}",
             tenant=tenant,
-            job_id=f"ftjob-{number}",
+            job_id=job_id or f"ftjob-{number}",
             digest=a_sha(number),
             full_name=f"ft:{self.base_name}:{tenant}:x:{number}",
             kind="adapter",

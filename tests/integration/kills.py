@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from deploy.local.stack import Stack
+from tests.chaos.scale import note
 
 PATIENCE_SECONDS = 120.0
 
@@ -26,6 +27,7 @@ async def killed_at(
         except TimeoutError:
             raise AssertionError(f"{service} never passed {place}; its log is {child.log}") from None
         assert code == -signal.SIGKILL, f"{service} ended with code {code}; its log is {child.log}"
+        note("killed at a failpoint", kills=1)
     finally:
         stack.supervise = True
         await stack.stop(service)

@@ -12,7 +12,7 @@ from aiokafka.admin import RecordsToDelete
 from deploy.local.site import site
 from deploy.local.stack import Stack
 from deploy.provision.kafka import administrator
-from tests.chaos.scale import seed
+from tests.chaos.scale import note, seed
 from tests.integration.auditing import Audited, record
 from tests.integration.test_retune import retune
 from tests.unit.admin.audit_world import TAMPERS
@@ -49,6 +49,7 @@ async def test_a_topic_made_anew_with_the_same_times_is_found_out(audited: Audit
     for topic, offsets in expected.items():
         told = [each.offsets for each in found if each.place.topic == topic]
         assert any(offsets & set(each) for each in told), f"{topic} {told}; CHAOS_SEED={seed()}"
+    note("topic made again", topics=len(topics))
     ended = await retune(audited.stack, "--json", "audit", "verify", "--until", str(number))
     assert (ended.code, "the topics or the statements are not what they were" in ended.err) == (1, True)
     assert {each["topic"] for each in json.loads(ended.out)["findings"]} == set(topics)

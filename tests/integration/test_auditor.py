@@ -74,6 +74,22 @@ async def test_batches_that_cannot_be_read_are_part_of_the_chain(audited: Audite
     assert await verified(audited, topic) == end
 
 
+async def test_a_partition_beside_one_that_cannot_be_read_is_read_whole(audited: Audited):
+    """Both lie there when it starts, so they come in the same fetch."""
+    good, bad = await audited.new_topic(), await audited.new_topic()
+    await audited.signed({good: 0, bad: 0})
+    await audited.stack.stop("auditor")
+    await audited.write(good, map(record, range(5)))
+    async with writer(audited.stack, KAFKA_SUPER_USER) as producer:
+        batches = Batches(audited.stack, producer)
+        await batches.hostile(Place(bad, 0), "zstd_bomb", [{"headers": []}])
+    await audited.write(bad, map(record, range(5, 7)))
+    await audited.start()
+    ends = {good: 5, bad: len(batches.expected) + 2}
+    await audited.signed(ends)
+    assert [await verified(audited, topic) for topic in (good, bad)] == list(ends.values())
+
+
 @pytest.mark.parametrize("is_running", [False, True])
 async def test_it_goes_on_from_the_newest_statement_where_postgres_was_set_back(
     audited: Audited, is_running: bool

@@ -13,6 +13,7 @@ from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import EngineFailed, SpecConflict
 from shared.clock import utc_now
 from shared.processes import Identity, marked, signal_marked
+from tests.chaos.scale import note
 from tests.integration.backend_suite import BackendSuite, a_spec, until
 from tests.unit.shared.environments import SECRETS
 
@@ -144,6 +145,7 @@ class TestLocalBackend(BackendSuite):
                 await call
         monkeypatch.undo()
         assert granted_at_the_end == [[False, True], [False, False]]
+        note("grants withdrawn before the end of a node", nodes=len(grants))
 
     async def test_a_runner_that_is_asked_to_end_has_its_grant(self, backend, spec, tmp_path):
         seen = tmp_path / "seen"

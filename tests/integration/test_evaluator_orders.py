@@ -10,8 +10,8 @@ from deploy.local.stack import Stack
 from schemas.base import Message
 from schemas.job import Artefact, JobCancelled, JobEvaluating
 from schemas.model import PromotionRefused
-from tests.builders import a_sha
-from tests.integration.evaluator_world import a_job
+from tests.builders import a_file_ref, a_sha
+from tests.integration.evaluator_world import a_job, its_version
 from tests.integration.kernel.conftest import until
 from tests.integration.voices import Voices, voices
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 async def voice(stack: Stack) -> AsyncIterator[Voices]:
-    await stack.start("evaluator")
+    await stack.start("evaluator", env={"EVALUATOR_SCORING_ATTEMPTS": "20"})
     await stack.wait_healthy("evaluator")
     async with voices(stack) as voice:
         yield voice
@@ -80,6 +80,19 @@ async def test_an_artefact_that_the_registry_refused_is_not_evaluated(
         return await state_of(db, job.job_id) == ("abandoned", "a part is corrupt")
 
     await until(abandoned, "the evaluation abandoned")
+
+
+async def test_the_gate_of_a_cancelled_job_is_stopped(voice, db, job: JobEvaluating):
+    """Its base model is not in the store, so it would be tried again and again."""
+    job = job.model_copy(update={"suites": {}, "holdout": a_file_ref()})
+    await tell(voice, db, ("scheduler", job), ("registry", its_version(job, a_sha("weights"))))
+    assert (await state_of(db, job.job_id))[0] == "running"
+    await tell(voice, db, ("scheduler", cancelled(job)))
+    assert await state_of(db, job.job_id) == ("inconclusive", "the job was cancelled")
+    assert not await db.fetchval(
+        "SELECT count(*) FROM evaluator.task JOIN evaluator.evaluation ON key = eval_id WHERE job_id = $1",
+        job.job_id,
+    )
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["cancelled first", "refused first"])

@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import asyncpg
 import httpx
 import openai
 import pytest
@@ -463,27 +462,6 @@ async def test_a_kill_between_commit_and_answer_makes_neither_none_nor_two(world
 
 async def has_ended(pid: int) -> bool:
     return Identity.of(pid) is None
-
-
-async def test_while_the_database_is_away_clients_are_told_when_to_come_back(world):
-    await world.db.close()
-    await world.stack.stop("postgres")
-    try:
-        answer = await world.ask("GET", "/files")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database_unavailable")
-        assert int(answer.headers["retry-after"]) > 0
-    finally:
-        await world.stack.start("postgres")
-        await world.stack.wait_healthy("postgres")
-    await until(lambda: is_well(world), "the gateway to be well again")
-    world.db = await asyncpg.connect(world.stack.postgres_dsn("gateway"))
-
-
-async def is_well(world: World) -> bool:
-    try:
-        return (await world.ask("GET", "/files")).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -9,6 +9,7 @@ import pytest
 from schemas import layout
 from schemas.base import CommandRefused
 from schemas.evaluation import EvalFailed, EvalPassed, EvalStarted, Evidence, JudgedSuite, ReevaluateModel
+from schemas.job import JobSucceeded
 from schemas.model import BaseModelRegistered, ModelArchived, ModelDemoted, ModelPromoted, Stage
 from tests.builders import a_sha
 from tests.integration.gateway_world import World, mark, until, world
@@ -77,6 +78,35 @@ async def test_an_approval_without_a_holdout_stands_in_model_and_lineage(world):
     found = await until(lineage, "the evidence")
     assert shown.items() <= found.items()
     assert found["evaluation"]["evidence"] == EVIDENCE.model_dump(mode="json")
+
+
+async def test_a_model_that_is_registered_after_its_job_ended_is_shown_with_the_job(world):
+    """Its first copy had failed. What was registered of the job first stays."""
+    job_id = await world.a_running_job()
+    without = JobSucceeded(
+        job_id=job_id,
+        tenant="demo",
+        fine_tuned_model=None,
+        model_id=None,
+        promoted=False,
+        deployed=False,
+        message="its artefact could not be copied",
+    )
+
+    async def shown() -> Any:
+        job = (await world.ask("GET", f"/fine_tuning/jobs/{job_id}")).json()
+        return job["status"], job["fine_tuned_model"]
+
+    async def has_succeeded() -> bool:
+        return (await shown())[0] == "succeeded"
+
+    await world.voices.say("scheduler", without)
+    await until(has_succeeded, "the job's end")
+    assert await shown() == ("succeeded", None)
+    first = await world.a_version(job_id=job_id)
+    assert await shown() == ("succeeded", first.full_name)
+    await world.a_version(job_id=job_id)
+    assert await shown() == ("succeeded", first.full_name)
 
 
 async def test_a_demoted_version_is_in_dev_and_its_approval_void(world):

@@ -69,6 +69,22 @@ async def test_requests_at_the_same_time_do_not_share_the_last_place(world, tena
     assert (await world.ask("GET", "/quotas", tenant=tenant)).json()["used"]["open_jobs"] == 3
 
 
+async def test_running_devices_are_limited_by_the_scheduler(world, tenant):
+    answer = await decide(world, tenant, running_devices=2)
+    assert answer["limits"]["running_devices"] == 2
+    assert (await world.heard(tenant, "LimitDevices")).message.devices == 2
+    await decide(world, tenant, running_devices=2, open_jobs=7)
+    await decide(world, tenant)
+
+    async def limits() -> list[int | None] | None:
+        limits = [
+            each.message.devices for each in world.ear.heard[tenant] if each.message.type == "LimitDevices"
+        ]
+        return limits if len(limits) > 1 else None
+
+    assert await until(limits, "the limit that was taken away") == [2, None]
+
+
 async def test_a_job_that_ended_frees_its_place(world, tenant):
     await decide(world, tenant, open_jobs=1)
     body = await body_of(world, tenant)

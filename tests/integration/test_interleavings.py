@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -23,24 +24,32 @@ from schemas.envelope import Envelope, to_headers
 from schemas.evaluation import StageResult
 from schemas.job import SubmitJob
 from schemas.model import DeployModel, RollbackDeployment, Stage
-from schemas.topics import LISTENS, topic_of
+from schemas.topics import LISTENS, NODE_EVENTS, topic_of
+from services.admin.doctor.rows import read_unapplied
+from services.provisioner import store as provisioner_store
+from services.provisioner.backends.protocol import Member, MemberState, Observation
+from services.provisioner.decide import on_created, on_job_scheduled
+from services.provisioner.handlers.engine import Engine
+from services.provisioner.model import Attempt
 from services.registry import store as registry_store
 from services.registry.handlers import slots
 from services.registry.model import BaseModel, Outcome, Verdict, Version
 from services.scheduler import store as scheduler_store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.handlers import register as register_scheduler
-from services.scheduler.model import Dataset, Facts, Job, JobState
+from services.scheduler.model import Approval, Dataset, DatasetState, Deployment, Facts, Job, JobState
 from services.serving_controller import store as serving_store
 from services.serving_controller.handlers.messages import Messages
 from services.serving_controller.model import SlotState
 from shared.clock import utc_now
 from shared.messaging.consumer import Edge
 from shared.messaging.delivery import Record
+from shared.messaging.unit import Unit
 from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from tests.builders import TENANT, a_bundle, a_dataset, a_job, a_job_spec, an_evaluation
-from tests.chaos.scale import scaled, seed
+from tests.chaos.scale import note, scaled, seed
+from tests.unit.provisioner import test_decide as provisioning
 from tests.unit.registry.builders import BASE_SHA, a_version
 from tests.unit.scheduler import news
 from tests.unit.serving_controller import builders as serving
@@ -177,6 +186,16 @@ async def serving_controller(stack: Stack) -> AsyncIterator[Race]:
     await database.close()
 
 
+@pytest.fixture
+async def provisioner(stack: Stack) -> AsyncIterator[Database]:
+    dsn = stack.postgres_dsn("provisioner")
+    await migrate("provisioner", dsn)
+    database = Database(dsn, application="interleavings")
+    await database.open()
+    yield database
+    await database.close()
+
+
 async def a_running_job(race: Race, **changes: Any) -> str:
     """A job of its own in `running`; its id."""
     return await a_stored_job(race, JobState.RUNNING, **changes)
@@ -207,6 +226,7 @@ class TestCancelAndCompletion:
     async def test_the_job_is_cancelled_with_or_without_being_evaluated_first(self, scheduler: Race):
         decided = Counter([await self.one_race(scheduler) for _ in range(INTERLEAVINGS)])
         assert min(decided["evaluated"], decided["cancelled"]) > INTERLEAVINGS // 20, decided
+        note("cancel and complete", **decided)
 
     async def one_race(self, race: Race) -> str:
         job_id = await a_running_job(race, verified=frozenset({news.FINAL}))
@@ -229,6 +249,7 @@ class TestPreemptionAndCheckpoint:
     async def test_the_job_stops_once_and_resumes_from_the_newest(self, scheduler: Race):
         for _ in range(INTERLEAVINGS):
             await self.one_race(scheduler)
+        note("preempt and checkpoint", races=INTERLEAVINGS)
 
     async def one_race(self, race: Race) -> None:
         older, newer = a_bundle(10), a_bundle(20)
@@ -260,6 +281,11 @@ class TestPromotionAndRollback:
         histories = Counter([await self.one_race(registry) for _ in range(INTERLEAVINGS)])
         assert set(histories) == {(1, 2, 3, 2), (1, 2, 1, 3)}, histories
         assert min(histories.values()) > INTERLEAVINGS // 20, histories
+        note(
+            "promote and roll back",
+            promoted_first=histories[1, 2, 3, 2],
+            rolled_back_first=histories[1, 2, 1, 3],
+        )
 
     async def one_race(self, race: Race) -> tuple[int, ...]:
         mark = uuid4().hex[:12]
@@ -305,6 +331,7 @@ class TestSubmissionAndDataset:
     async def test_a_job_is_queued_whichever_comes_first(self, scheduler: Race):
         for _ in range(WRITE_SKEWS):
             await self.one_race(scheduler)
+        note("submission and dataset", races=WRITE_SKEWS)
 
     async def one_race(self, race: Race) -> None:
         mark = uuid4().hex[:12]
@@ -338,6 +365,7 @@ class TestApprovalAndReadiness:
     async def test_a_served_model_is_known_to_be_served(self, scheduler: Race):
         for _ in range(WRITE_SKEWS):
             await self.one_race(scheduler)
+        note("approval and readiness", races=WRITE_SKEWS)
 
     async def one_race(self, race: Race) -> None:
         gated = an_evaluation(passed=True, promoted=True, gated_at=utc_now())
@@ -359,10 +387,78 @@ class TestApprovalAndReadiness:
         assert (await job_of(race, job_id)).state is JobState.SUCCEEDED, race.describe(outcomes)
 
 
+class TestDoctor:
+    """What a race without its lock would leave is found at once, and what lasts by right is not."""
+
+    async def test_a_validating_job_whose_dataset_is_decided(self, scheduler: Race):
+        job_id = await a_stored_job(scheduler, JobState.VALIDATING, plan=None)
+        job = await job_of(scheduler, job_id)
+        assert await unapplied(scheduler, job_id) == f"dataset {job.dataset_id} is ready"
+        async with scheduler.database.transaction() as conn:
+            await scheduler_store.save_dataset(conn, replace(job.dataset, state=DatasetState.ACCEPTED))
+        assert await unapplied(scheduler, job_id) is None
+
+    @pytest.mark.parametrize(("promoted", "answered"), [(True, 3), (True, 2), (False, 3)])
+    async def test_an_evaluating_job_whose_deployment_is_answered(
+        self, scheduler: Race, promoted: bool, answered: int
+    ):
+        slot = uuid4().hex
+        gated = an_evaluation(passed=True, promoted=promoted, approval=Approval(slot, 3), gated_at=utc_now())
+        job_id = await a_stored_job(scheduler, JobState.EVALUATING, evaluation=gated)
+        async with scheduler.database.transaction() as conn:
+            await scheduler_store.save_deployment(conn, Deployment(slot, TENANT, answered, is_ready=True))
+        known = f"serving has answered for slot {slot}, generation {answered}"
+        assert await unapplied(scheduler, job_id) == (known if promoted and answered == 3 else None)
+
+
+async def unapplied(race: Race, job_id: str) -> str | None:
+    async with race.database.transaction() as conn:
+        return (await read_unapplied(conn)).get(job_id)
+
+
+class TestExitSeenByBoth:
+    """Every process of the provisioner watches the engine."""
+
+    async def test_a_node_is_lost_once(self, provisioner: Database):
+        for _ in range(INTERLEAVINGS // 10):
+            await self.one_race(provisioner)
+
+    async def one_race(self, database: Database) -> None:
+        attempt = await a_running_attempt(database)
+        gone = Observation(attempt.name, (Member(0, MemberState.ENDED, 1), Member(1, MemberState.ENDED, 1)))
+        engine = Engine(Units(database), backend=None)  # type: ignore[arg-type]
+        await asyncio.gather(*(engine._observed(gone) for _ in range(2)))
+        assert await event_types(database, attempt.job_id, NODE_EVENTS.name) == ["NodeLost", "NodeLost"]
+
+
+class Units:
+    """As much of a Service as a loop needs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def unit(self) -> AsyncIterator[Unit]:
+        async with self._database.transaction() as conn:
+            yield Unit(conn, "provisioner", utc_now())
+
+
+async def a_running_attempt(database: Database) -> Attempt:
+    """On two nodes."""
+    scheduled = provisioning.a_schedule(job_id=f"ftjob-{uuid4().hex[:12]}", nodes=2)
+    reserved = on_job_scheduled(scheduled, provisioning.a_pool(), now=utc_now()).attempt
+    attempt = on_created(reserved, has_nodes=True, now=utc_now()).attempt
+    async with database.transaction() as conn:
+        await provisioner_store.save_pool(conn, provisioning.a_pool())
+        await provisioner_store.save_attempt(conn, None, attempt)
+    return attempt
+
+
 class TestApprovalAndStaleBase:
     async def test_nothing_on_other_files_waits_to_be_served(self, serving_controller: Race):
         for _ in range(WRITE_SKEWS):
             await self.one_race(serving_controller)
+        note("approval and stale base", races=WRITE_SKEWS)
 
     async def one_race(self, race: Race) -> None:
         mark = uuid4().hex[:12]

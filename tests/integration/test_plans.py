@@ -46,6 +46,7 @@ ALLOWED = {
     "gateway.readmodels.READY_INCARNATIONS": FEW,
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
     "gateway.readmodels.WARN_JOBS_ON_BASE": QUEUE,
+    "gateway.store.LIMITED_DEVICES": FEW,
     "gateway.store.NEEDED_BY": RUNNING,
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
@@ -54,13 +55,14 @@ ALLOWED = {
     "ingest.store.DELETABLE": QUEUE,
     "ingest.store.FIND_ANSWER_TOKENS": ONE,
     "ingest.store.LIST_SOURCES": FEW,
-    "scheduler.store.CANDIDATES": QUEUE,
-    "scheduler.store.EVERYONE_QUEUED": QUEUE,
-    "scheduler.store.IS_ANYONE_QUEUED": QUEUE,
-    "scheduler.store.LOCK_LEDGER": FEW,
-    "scheduler.store.NODES_HELD": QUEUE,
-    "scheduler.store.POOLS": FEW,
-    "scheduler.store.WISHES": QUEUE,
+    "scheduler.queue_store.CANDIDATES": QUEUE,
+    "scheduler.queue_store.DEVICE_LIMITS": FEW,
+    "scheduler.queue_store.EVERYONE_QUEUED": QUEUE,
+    "scheduler.queue_store.IS_ANYONE_QUEUED": QUEUE,
+    "scheduler.queue_store.LOCK_LEDGER": FEW,
+    "scheduler.queue_store.NODES_HELD": QUEUE,
+    "scheduler.queue_store.POOLS": FEW,
+    "scheduler.queue_store.WISHES": QUEUE,
     "provisioner.store.LOCK_POOLS": FEW,
     "evaluator.store.LIST_NEWEST_SUITES": FEW,
     "evaluator.store.LIST_REGISTERED": FEW,
@@ -80,6 +82,8 @@ ALLOWED = {
     "auditor.store.NOT_PUT": FEW,
     "messaging.relay.BACKLOG": QUEUE,
     "messaging.relay.READ": QUEUE,
+    "messaging.standing.BLOCKING": QUEUE,
+    "messaging.standing.OLDEST": "the beginning of its index",
     "messaging.tasks.COUNT": "a task is a row for as long as it is done, so there are few",
     "messaging.tasks.FREE_OWN": BY_HAND,
     "messaging.waiting.HEADS": QUEUE,
@@ -87,7 +91,7 @@ ALLOWED = {
 
 
 def modules_of(service: str) -> Iterator[ModuleType]:
-    for name in ("store", "readmodels"):
+    for name in ("store", "readmodels", "queue_store"):
         if importlib.util.find_spec(f"services.{service}.{name}"):
             yield importlib.import_module(f"services.{service}.{name}")
 

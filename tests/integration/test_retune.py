@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 POOLS = """
 [pools.test]
 class = "spot"
+device = "cpu"
 nodes = 2
 devices_per_node = 1
 price_per_hour = 0.10

@@ -32,6 +32,7 @@ from schemas.training import (
     TrainingStopped,
 )
 from shared.clock import utc_now
+from tests.chaos.scale import note
 from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until
 from tests.integration.nodes import attempts, nodes
@@ -298,14 +299,22 @@ class TestDeathOfARunner:
             nodes.grant_file(scheduled).unlink()
             assert (await nodes.until_ended(scheduled)).exit_code == 70
             assert nodes.child_pids(scheduled) == []
+        note("grant withdrawn without Kafka", runners_ended=1)
 
     async def test_without_its_folder_kills_itself_and_its_child(self, attempts, nodes):
         """Whoever removed the folder can end nobody in it any more."""
         scheduled = await attempts.schedule()
         await nodes.start(scheduled, script=SLOW)
         await attempts.until(scheduled.job_id, StepReached)
-        shutil.rmtree(nodes.folder / layout.attempt_name(scheduled.job_id, 1))
+        folder = nodes.folder / layout.attempt_name(scheduled.job_id, 1)
+
+        def is_removed() -> bool:
+            shutil.rmtree(folder, ignore_errors=True)  # the runner may write in it meanwhile
+            return not folder.exists()
+
+        await until(is_removed)
         await until(lambda: not nodes.pids(scheduled))
+        note("folder removed", runners_ended=1)
 
     async def test_stopped_by_a_signal_and_woken_up_without_its_grant_it_fences_itself(self, attempts, nodes):
         scheduled = await attempts.schedule()

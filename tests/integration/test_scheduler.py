@@ -1,5 +1,6 @@
 """The scheduler as a process on the real stack; the other services are played by their Kafka users."""
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
@@ -11,7 +12,7 @@ from deploy.local.stack import Stack
 from schemas.base import BundleRef, CommandRefused, Message, PriceClass
 from schemas.dataset import DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentReady
-from schemas.job import CancelJob, JobCancelled, JobScheduled, ResumeJob, SubmitJob
+from schemas.job import CancelJob, JobCancelled, JobScheduled, LimitDevices, ResumeJob, SubmitJob, WaitReason
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Method, Recipe, Resources
 from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job_spec, a_sha
@@ -227,6 +228,30 @@ async def test_who_waits_is_told_where_it_stands(play: Play, stack: Stack):
         await play.voice.say("gateway", CancelJob(job_id=first, tenant=TENANT))
         moved = await places.until(second, "QueuePositionChanged", "QueuePositionChanged")
         assert moved.position == place
+
+
+async def test_a_job_waits_while_its_tenant_has_all_devices_that_it_may(
+    play: Play, stack: Stack, db: asyncpg.Connection
+):
+    tenant = f"t-{uuid4().hex[:8]}"
+    first, second = f"{play.job}-1", f"{play.job}-2"
+    async with ear(stack, "queue.events") as places:
+        await play.voice.say("gateway", LimitDevices(tenant=tenant, devices=1))
+        limit = "SELECT devices FROM scheduler.device_limit WHERE tenant = $1"
+        async with asyncio.timeout(60):
+            while await db.fetchval(limit, tenant) != 1:  # noqa: ASYNC110 - Postgres announces nothing
+                await asyncio.sleep(0.05)
+        await play.voice.say("ingest", play.ready().model_copy(update={"tenant": tenant}))
+        await play.voice.say("provisioner", play.capacity(2))
+        for job_id in (first, second):
+            submission = play.submission(job_id=job_id).model_copy(update={"tenant": tenant})
+            await play.voice.say("gateway", submission)
+            await play.heard.until(job_id, *(SUBMITTED if job_id == first else SUBMITTED[:2]))
+        place = await places.until(second, "QueuePositionChanged")
+        assert (place.position, place.reason) == (None, WaitReason.QUOTA)
+        assert place.waiting_for.endswith("its tenant has 1 device(s) of 1 that it may have at once")
+    await play.voice.say("gateway", LimitDevices(tenant=tenant, devices=None))
+    await play.heard.until(second, *SUBMITTED)
 
 
 async def test_a_second_job_of_the_same_configuration_names_the_first(play: Play):

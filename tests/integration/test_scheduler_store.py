@@ -13,8 +13,7 @@ from deploy.local.stack import Stack
 from schemas.base import DeviceKind, FailureClass, PriceClass
 from schemas.job import StopReason
 from schemas.specification import Resources, Tier
-from services.scheduler import store
-from services.scheduler.app import KEEP_IGNORED
+from services.scheduler import queue_store, store
 from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.queue import Booking, Candidate, Grant, Ledger, Round
@@ -26,6 +25,7 @@ from shared.messaging.retention import Pruning, prune
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 from shared.postgres.migrate import migrate
+from shared.settings import Timing
 from tests.builders import (
     NOON,
     TENANT,
@@ -161,7 +161,7 @@ async def test_passes_at_the_same_time_book_a_node_once(database: Database, mark
     better = a_job_of(f"{mark}-2", spec=a_job_spec(resources=Resources(pool=mark), tier=Tier.PREMIUM))
     await add(database, first)
     async with database.transaction() as conn:
-        await store.save_pool(conn, a_pool(mark, nodes=1))
+        await queue_store.save_pool(conn, a_pool(mark, nodes=1))
         await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
         await add(database, better)
         other = asyncio.create_task(one_pass(database))
@@ -178,8 +178,8 @@ async def test_what_the_nodes_of_a_pool_compute_on_is_kept(database: Database, m
     await add(database, job)
     pool = a_pool(mark, nodes=1, device=DeviceKind.CUDA, device_memory_bytes=80 * 2**30)
     async with database.transaction() as conn:
-        await store.save_pool(conn, pool)
-        [kept] = [each for each in (await store.get_ledger(conn)).pools if each.name == mark]
+        await queue_store.save_pool(conn, pool)
+        [kept] = [each for each in (await queue_store.get_ledger(conn)).pools if each.name == mark]
         await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
     assert kept == pool
     assert (await read(database, job.id)).present.placement.device is DeviceKind.CUDA
@@ -200,14 +200,14 @@ async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, ma
     run = replace(run, placement=placement, ends_by=NOON + timedelta(hours=9))
     await add(database, a_job_of(mark, JobState.STOPPING, run=run, tenant=tenant))
     async with database.transaction() as conn:
-        await store.save_pool(conn, a_pool(f"pool-{mark}", nodes=4, devices_per_node=8))
-        ledger = await store.get_ledger(conn)
+        await queue_store.save_pool(conn, a_pool(f"pool-{mark}", nodes=4, devices_per_node=8))
+        ledger = await queue_store.get_ledger(conn)
         assert ledger.devices_held[tenant] == 24
         [pool] = [pool for pool in ledger.pools if pool.name == placement.pool]
         assert (pool.booked, pool.bookings) == (3, (Booking(3, run.scheduled_at, run.ends_by),))
         await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON)
         await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON + timedelta(hours=1))
-        ledger = await store.get_ledger(conn)
+        ledger = await queue_store.get_ledger(conn)
         freed_at = await conn.fetchval("SELECT freed_at FROM attempt WHERE job_id = $1", f"ftjob-{mark}")
     assert (tenant in ledger.devices_held, freed_at) == (False, NOON)
 
@@ -234,9 +234,9 @@ async def test_the_queue_is_read_as_its_jobs_say(database: Database, mark: str):
     job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, turned_away={"a": NOON})
     await add(database, job)
     async with database.transaction() as conn:
-        waiting = await store.candidates(conn, now=NOON, at_most=MANY)
-        backing_off = await store.candidates(conn, now=NOON - timedelta(seconds=1), at_most=MANY)
-        everyone = await store.everyone_queued(conn)
+        waiting = await queue_store.candidates(conn, now=NOON, at_most=MANY)
+        backing_off = await queue_store.candidates(conn, now=NOON - timedelta(seconds=1), at_most=MANY)
+        everyone = await queue_store.everyone_queued(conn)
     assert [each for each in everyone if each.job_id == job.id] == [
         Candidate.of(job, queued_at=job.queued_at)
     ]
@@ -264,7 +264,7 @@ async def test_the_oldest_of_each_kind_decide_like_the_whole_queue(database: Dat
     everyone = [Candidate.of(job, queued_at=job.queued_at) for job in jobs.values()]
     async with database.transaction() as conn:
         oldest = [
-            each for each in await store.candidates(conn, now=NOON, at_most=MANY) if each.job_id in jobs
+            each for each in await queue_store.candidates(conn, now=NOON, at_most=MANY) if each.job_id in jobs
         ]
         assert len(oldest) < len(everyone)
         for free in (1, 2, 9, 30, 300):
@@ -279,7 +279,7 @@ async def grants_read_by_and_by(conn: Connection, oldest: list[Candidate], ledge
     grants_of_round, made = Round(oldest, ledger, now=NOON), []
     while grant := grants_of_round.next():
         made.append(grant)
-        if follower := await store.find_follower(conn, grant.candidate, now=NOON):
+        if follower := await queue_store.find_follower(conn, grant.candidate, now=NOON):
             grants_of_round.add(follower)
     return made
 
@@ -295,7 +295,7 @@ async def test_a_round_is_one_transaction_and_goes_on_where_it_was_full(
     jobs = [a_job_of(f"{mark}-{number}", spec=spec, queued_at=before_all_others) for number in range(5)]
     await add(database, *jobs)
     async with database.transaction() as conn:
-        await store.save_pool(conn, a_pool(mark, nodes=9))
+        await queue_store.save_pool(conn, a_pool(mark, nodes=9))
     begun = []
     for _ in range(2):
         has_more = await one_pass(database)
@@ -305,11 +305,12 @@ async def test_a_round_is_one_transaction_and_goes_on_where_it_was_full(
 
 
 async def test_what_was_ignored_long_ago_is_deleted(database: Database, mark: str):
-    ages = {"new": KEEP_IGNORED - timedelta(minutes=1), "old": KEEP_IGNORED + timedelta(minutes=1)}
+    kept = Timing().history_retention
+    ages = {"new": kept - timedelta(minutes=1), "old": kept + timedelta(minutes=1)}
     for name, age in ages.items():
         row = (mark, name, "JobRunning", "", utc_now() - age)
         await database.execute(store.RECORD_IGNORED, *row)
-    await prune(database, Pruning(store.PRUNE_IGNORED, KEEP_IGNORED))
+    await prune(database, Pruning(store.PRUNE_IGNORED, kept))
     assert await database.fetchval("SELECT array_agg(event_id) FROM ignored WHERE job_id = $1", mark) == [
         "new"
     ]

@@ -40,6 +40,7 @@ from shared.postgres.migrate import migrate
 from shared.service import Service
 from shared.settings import Timing
 from shared.storage.objects import S3ObjectStore
+from tests.chaos.scale import note
 from tests.integration.engines import Engines
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.stored import put_base, put_model
@@ -339,6 +340,7 @@ async def test_of_two_controllers_one_makes_rounds_and_the_other_goes_on_with_it
         await until(lambda: _everywhere(world, two.digest), "both replicas to serve the second version")
     assert sorted(world.engines.starts) == [f"{world.pool}-0", f"{world.pool}-1"]
     assert (world.facts("DeploymentFailed"), world.facts("ReplicaLost")) == ([], [])
+    note("two serving controllers", replicas_started=len(world.engines.starts))
 
 
 async def test_an_adapter_that_is_not_active_is_never_routed(stack, world):

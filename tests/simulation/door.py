@@ -1,6 +1,6 @@
 """A runner's door to the log: reports until they are acknowledged, heartbeats, directives, and the fence."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from schemas.topics import AGENT_DIRECTIVES
@@ -70,7 +70,7 @@ class Door:
     def _exit(self, code: int) -> None:
         raise NotImplementedError
 
-    def _take(self, directive: Any) -> None:
+    def _take(self, directive: Any, written_at: datetime) -> None:
         raise NotImplementedError
 
     def report(self, report: RunnerReport) -> None:
@@ -140,4 +140,4 @@ class Door:
             record = self._partition.records[self._offset]
             self._offset += 1
             if record.key == self.job_id and record.message.attempt == self.attempt:  # type: ignore[attr-defined]
-                self._take(record.message)
+                self._take(record.message, record.time)

@@ -203,6 +203,8 @@ class Kernel:
             self._set_timer(payload, at)
         for message in unit.events:
             self.outbox.add(message, topic_for(type(message), self.name), unit)
+        for name in unit.cancelled_tasks:
+            self.tasks.cancel(name)
         for task in unit.tasks:
             self.tasks.add(task)
         if unit.parents:

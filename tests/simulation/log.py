@@ -4,9 +4,11 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from schemas.base import Message
 from schemas.topics import Topic
+from tests.simulation.clock import START
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Record:
     correlation_id: str = ""
     partition: int = 0
     writer: str = ""
+    time: datetime = START
+    """When it was written, on Postgres' clock; needed of directives alone."""
 
 
 @dataclass

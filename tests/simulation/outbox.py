@@ -27,7 +27,15 @@ class Outbox:
             sequence = self._sequences[topic.name, key] = self._sequences.get((topic.name, key), 0) + 1
         correlation = unit.correlation_id or event_id
         record = Record(
-            event_id, topic, key, message.type, message, sequence, correlation, writer=self._kernel.name
+            event_id,
+            topic,
+            key,
+            message.type,
+            message,
+            sequence,
+            correlation,
+            writer=self._kernel.name,
+            time=self._kernel.clock.utc,
         )
         self.rows.append(record)
         self.poke()

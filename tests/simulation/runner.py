@@ -10,7 +10,6 @@ from schemas.training import (
     RunnerStopped,
     StartTraining,
     StepReached,
-    StopTraining,
 )
 from services.trainer_agent.protocol import BundleKind, Ended, Outcome
 from services.trainer_agent.runner.decide import (
@@ -92,8 +91,7 @@ class Runner(Door):
 
     def take_notice(self, deadline: datetime | None = None) -> None:
         """SIGTERM."""
-        now = self._world.clock.utc
-        self.wish = self.wish.with_notice(deadline or now + DEFAULT_GRACE, now=now)
+        self.wish = self.wish.with_notice(deadline, default_grace=DEFAULT_GRACE, now=self._world.clock.now)
         self._changed.fire()
 
     def _exit(self, code: int) -> None:
@@ -167,8 +165,7 @@ class Runner(Door):
                 LIMITS,
                 has_asked=self._is_stopping,
                 margin=MARGIN,
-                now=self._world.clock.utc,
-                monotonic=self._world.clock.now,
+                now=self._world.clock.now,
             )
             if move in (Move.END_AT_DEADLINE, Move.END_AS_HUNG):
                 return move
@@ -180,25 +177,25 @@ class Runner(Door):
 
     async def _store_rest(self) -> Any:
         assert self._uploader is not None
-        began = self._world.clock.utc
+        began = self._world.clock.now
         while self._uploader.is_busy:
             deadline = self._upload_deadline(began)
-            left = (deadline - self._world.clock.utc).total_seconds() if deadline else None
+            left = None if deadline is None else deadline - self._world.clock.now
             if left is not None and left <= 0:
                 self._uploader.abort()
                 break
             await self._uploader.changed(min(left or 1.0, 1.0))
         return self._uploader.last
 
-    def _upload_deadline(self, began: datetime) -> datetime | None:
+    def _upload_deadline(self, began: float) -> float | None:
         if self.wish.deadline is not None and self._is_asked():
-            return self.wish.deadline - MARGIN
+            return self.wish.deadline - MARGIN.total_seconds()
         if self._ended is not None and self._ended.outcome is not Outcome.FAILED:
             return None
-        return began + FLUSH_LIMIT
+        return began + FLUSH_LIMIT.total_seconds()
 
     def _is_asked(self) -> bool:
-        return self.wish.is_asked(self._world.clock.utc)
+        return self.wish.is_asked(self._world.clock.now)
 
     def _patience(self) -> float | None:
         return 1.0 if self.wish.noticed_at is not None else None
@@ -207,7 +204,7 @@ class Runner(Door):
         deadline = self.wish.deadline
         if deadline is None:
             return LOOK_SECONDS
-        left = (deadline - MARGIN - self._world.clock.utc).total_seconds()
+        left = deadline - MARGIN.total_seconds() - self._world.clock.now
         return max(0.01, min(left, 1.0 if not self._is_stopping else LOOK_SECONDS))
 
     def _stopped(self, when: str) -> Ending:
@@ -233,11 +230,10 @@ class Runner(Door):
         assert self.gang is not None
         return self.gang.parts.setdefault(step, set())
 
-    def _take(self, directive: Any) -> None:
+    def _take(self, directive: Any, written_at: datetime) -> None:
+        self.wish = self.wish.after(directive, written_at, now=self._world.clock.now)
         if isinstance(directive, StartTraining):
             self._order = self._order or directive
-        elif isinstance(directive, StopTraining):
-            self.wish = self.wish.with_directive(directive)
         self._changed.fire()
 
 

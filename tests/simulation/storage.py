@@ -60,6 +60,10 @@ class Storage:
             del self.bundles[key]
             self.deleted.add(key)
 
+    async def delete_logs(self, objects: None, job_id: str) -> None:
+        """Logs are not kept here."""
+        await self.be_away()
+
     async def delete_abandoned(self, objects: None, job_id: str, attempt: int) -> int:
         """Parts without a manifest are not kept here."""
         return 0

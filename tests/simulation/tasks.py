@@ -54,6 +54,10 @@ class Tasks:
             self.rows[name] = Row(task)
             self._kernel.clock.after(self._kernel.rng.random() * 0.2, self.look)
 
+    def cancel(self, name: tuple[str, str]) -> None:
+        """Who works on it goes on for a while, as until its lease is to be renewed, and is not heard."""
+        self.rows.pop(name, None)
+
     def end_all(self) -> None:
         """The process is dead: leases of its own are free at its next start."""
         for process in self._processes:
@@ -106,6 +110,8 @@ class Tasks:
             await pause(self._kernel.rng.random() * LONGEST_ABSENCE_SECONDS)
 
     def _worked(self, name: tuple[str, str], row: Row, kind: Kind, result: Any) -> None:
+        if self.rows.get(name) is not row:
+            return
         if self._kernel.crashes("task"):
             return
         self._finish(name, row, kind, lambda unit: kind.done(row.task, result, unit))
@@ -128,6 +134,8 @@ class Tasks:
             del self.rows[name]
 
     def _broke(self, name: tuple[str, str], row: Row, kind: Kind, error: Exception) -> None:
+        if self.rows.get(name) is not row:
+            return
         if not self._kernel.world.is_expected(error):
             self._kernel.world.alarm("unexpected error", f"{self._kernel.name} {name}: {error!r}", error)
         if absent_dependency(error) is not None:

@@ -20,4 +20,4 @@ def test_a_mutant_is_caught(mutant, monkeypatch):
     invariant, _, history = str(caught.value).partition(": ")
     assert invariant in MUTANTS[mutant]
     assert "repeat: SIM_SEED=" in history
-    note(f"simulation mutant {mutant.__name__}", alarm=1)
+    note("simulation mutant", caught=1)

@@ -1,7 +1,7 @@
 """The stores in memory answer all that production's handlers ask of theirs, under the same signatures."""
 
 import ast
-import importlib
+import importlib.util
 import inspect
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +10,8 @@ import pytest
 
 from tests.simulation.wiring import STORES
 
+STORE_NAMES = ("store", "queue_store")
+
 
 def name_of(store: ModuleType) -> str:
     return store.__name__.rpartition(".")[2]
@@ -17,13 +19,19 @@ def name_of(store: ModuleType) -> str:
 
 @pytest.mark.parametrize("store", STORES, ids=name_of)
 def test_every_question_of_the_handlers_has_an_answer(store):
-    real = importlib.import_module(f"services.{name_of(store)}.store")
+    real = _questions_of(name_of(store))
     asked = {name for module in STORES[store] for name in _asked_by(module)}
     assert asked, "handlers ask their store"
     for name in sorted(asked):
         answer = getattr(store, name, None)
         assert answer is not None, f"tests/simulation/stores/{name_of(store)}.py has no {name}"
-        assert _parameters(answer) == _parameters(getattr(real, name)), name
+        assert _parameters(answer) == _parameters(real[name]), name
+
+
+def _questions_of(service: str) -> dict[str, object]:
+    names = [f"services.{service}.{name}" for name in STORE_NAMES]
+    modules = [importlib.import_module(name) for name in names if importlib.util.find_spec(name)]
+    return {name: value for module in modules for name, value in vars(module).items()}
 
 
 def _asked_by(module: ModuleType) -> set[str]:
@@ -35,7 +43,7 @@ def _asked_by(module: ModuleType) -> set[str]:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "store"
+        and node.func.value.id in STORE_NAMES
     }
 
 

@@ -23,7 +23,7 @@ def topic_for(message: type[Message], writer: str) -> Topic:
 
 class Unit:
     __slots__ = (
-        "_kernel", "conn", "correlation_id", "envelope", "events", "now", "parents", "tasks", "timers", "topic",
+        "_kernel", "cancelled_tasks", "conn", "correlation_id", "envelope", "events", "now", "parents", "tasks", "timers", "topic",
     )  # fmt: skip
 
     def __init__(self, kernel: "Kernel", now: datetime, envelope: Record | None = None) -> None:
@@ -36,6 +36,7 @@ class Unit:
         self.events: list[Message] = []
         self.timers: list[tuple[BaseModel, datetime]] = []
         self.tasks: list[Task] = []
+        self.cancelled_tasks: list[tuple[str, str]] = []
         self.parents: list[str] = []
 
     async def emit(self, *messages: Message) -> list[str]:
@@ -47,6 +48,9 @@ class Unit:
 
     async def start_task(self, task: Task) -> None:
         self.tasks.append(task)
+
+    async def cancel_task(self, kind: type[Task], key: str) -> None:
+        self.cancelled_tasks.append((kind.__name__, key))
 
     async def release(self, parent: str) -> None:
         self.parents.append(parent)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -100,6 +101,11 @@ def _at_storage(name: str) -> Callable[..., Any]:
     return call
 
 
+async def _at_once(function: Callable[[], Any]) -> Any:
+    """In place of a thread."""
+    return function()
+
+
 class _MachineClock:
     """In place of the module `time`."""
 
@@ -114,17 +120,19 @@ def in_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for store, modules in STORES.items():
             for module in modules:
-                patch.setattr(module, "store", store)
+                for name in {"store", "queue_store"} & vars(module).keys():
+                    patch.setattr(module, name, store)
                 patch.setattr(module, "log", _Silence(), raising=False)
         for module in TIMED:
             patch.setattr(module, "time", _MachineClock, raising=False)
+        patch.setattr(services.scheduler.handlers, "to_thread", _at_once)
         patch.setattr(services.serving_controller.handlers.steps, "log", _Silence())
         patch.setattr(services.serving_controller.handlers.steps, "uuid4", _next_uuid)
         patch.setattr(services.serving_controller.handlers.steps, "probe", serving.Probe)
         for name, loaded in list(sys.modules.items()):
             if name.startswith("services.") and getattr(loaded, "replace", None) is dataclasses.replace:
                 patch.setattr(loaded, "replace", fast.replace)
-        for name in ("verify_bundle", "delete_all", "delete_bundle", "delete_abandoned"):
+        for name in ("verify_bundle", "delete_all", "delete_bundle", "delete_logs", "delete_abandoned"):
             patch.setattr(services.checkpoint_watcher.handlers, name, _at_storage(name))
         yield
 
@@ -187,6 +195,7 @@ class _WatcherSettings:
     try_again_after = MINUTE
     sweep_after = timedelta(hours=1)
     keep_ended = timedelta(hours=1)
+    timing = SimpleNamespace(history_retention=timedelta(hours=1))
 
 
 WATCHER: Any = _WatcherSettings()

@@ -33,10 +33,12 @@ EXPECTED = (
 POOLS = """
 [pools.spot]
 class = "spot"
+device = "cpu"
 nodes = 4
 price_per_hour = 1
 [pools.steady]
 class = "on-demand"
+device = "cpu"
 nodes = 3
 price_per_hour = 3
 """

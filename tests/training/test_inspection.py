@@ -13,6 +13,7 @@ from services.registry.decide.base_models import BadBaseModel
 from services.registry.decide.capabilities import capabilities
 from services.registry.inspection.networks import inspect
 from tests.families import FAMILIES, build_family
+from tests.tiny_model import CHAT_TEMPLATE
 
 OF_ATTENTION = ("k_proj", "o_proj", "q_proj", "v_proj")
 EXPERTS = {"Qwen 3 MoE", "Mixtral", "gpt-oss"}
@@ -50,6 +51,22 @@ def test_a_head_that_no_form_describes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("services.registry.inspection.networks.loss_form", lambda _: LossForm())
     base = inspected(directory)
     assert "logits are not its head's output" in base.refused_methods[Method.SFT]
+
+
+@pytest.mark.parametrize(
+    ("template", "marks"),
+    [
+        (CHAT_TEMPLATE, True),
+        (CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", ""), False),
+        (None, None),
+    ],
+)
+def test_a_template_is_asked_whether_it_marks_answers(tmp_path, template, marks):
+    directory = build_family(tmp_path / "base", "Llama")
+    (directory / "chat_template.jinja").unlink()
+    if template is not None:
+        (directory / "chat_template.jinja").write_text(template)
+    assert inspected(directory).marks_answers is marks
 
 
 def test_files_that_lack_tensors_are_refused(tmp_path):

@@ -1,6 +1,6 @@
 """What a base model is and can do, in lines for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from schemas.capabilities import BaseCapabilities
@@ -12,15 +12,27 @@ BYTES_PER_VALUE = 2
 UNKNOWN = "what it can do was not found when it was registered; register it again"
 
 
-def described(base: BaseModelRegistered) -> str:
+def described(base: BaseModelRegistered, memory: Mapping[str, Any] | None = None) -> str:
+    """memory: what each method needs of a device, as the gateway estimates it; None where it does not."""
     lines = [f"{base.name}: {base.num_parameters:,} parameters, sha {base.base_sha}"]
-    lines += [f"  {name:<10} {text}" for name, text in _facts(base)]
+    facts = (*_facts(base), *_memory(memory or {}))
+    lines += [f"  {name:<10} {text}" for name, text in facts]
     return "\n".join(lines)
 
 
-def from_model(model: dict[str, Any]) -> BaseModelRegistered:
-    """As `GET /v1/models/{name}` shows it."""
-    return BaseModelRegistered.model_validate({"name": model["id"], **model["retune"]})
+def described_model(name: str, facts: dict[str, Any]) -> str:
+    """facts: as `GET /v1/models/{name}` and the answer to a submit have them."""
+    base = BaseModelRegistered.model_validate({"name": name, **facts})
+    return described(base, facts.get("memory"))
+
+
+def described_estimate(estimate: Mapping[str, Any]) -> str:
+    """Of a job, in one line."""
+    how = "its activations computed again" if estimate["gradient_checkpointing"] else "all activations kept"
+    return (
+        f"memory: about {_gib(estimate['total_bytes'])} of each GPU with {how}, "
+        f"windows of {estimate['window_tokens']:,} tokens"
+    )
 
 
 def _facts(base: BaseModelRegistered) -> Iterator[tuple[str, str]]:
@@ -43,9 +55,18 @@ def _facts(base: BaseModelRegistered) -> Iterator[tuple[str, str]]:
 def _template(base: BaseModelRegistered) -> str:
     if base.template_sha256 == NO_TEMPLATE_SHA256:
         return "none: it completes prompts, and is trained on rows of prompt and completion alone"
-    if base.training_template_sha256 is None:
-        return f"its own, sha {base.template_sha256[:12]}"
-    return f"its own, sha {base.template_sha256[:12]}; in training {base.training_template_sha256[:12]}"
+    own = f"its own, sha {base.template_sha256[:12]}"
+    return "; ".join(filter(None, (own, _marks(base))))
+
+
+def _marks(base: BaseModelRegistered) -> str:
+    """Who says which part of a row is an answer; empty where that is not known."""
+    if base.training_template_sha256 is not None:
+        return f"answers by the marks of the training template, sha {base.training_template_sha256[:12]}"
+    marks = base.capabilities.marks_answers if base.capabilities else None
+    if marks is None:
+        return ""
+    return "answers by its own marks" if marks else "answers derived from what it writes"
 
 
 def _family(capabilities: BaseCapabilities) -> str:
@@ -75,3 +96,16 @@ def _rows(capabilities: BaseCapabilities) -> Iterator[tuple[str, str]]:
     for kind, reason in capabilities.rows.items():
         if reason:
             yield "", f"not {kind}: {reason}"
+
+
+def _memory(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    name = "memory"
+    for method, needs in sorted(memory.items()):
+        again = f"{_gib(needs['recomputed_bytes'])} with activations computed again"
+        windows = f"windows of {needs['window_tokens']:,} tokens"
+        yield name, f"{method}: about {_gib(needs['kept_bytes'])} of a GPU, {again}; {windows}"
+        name = ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

@@ -25,7 +25,7 @@ def doctor(
         float, typer.Option(help="Seconds after which a job that says nothing is stuck.", min=1)
     ] = 1800.0,
 ) -> None:
-    """Hold Postgres, the topics and S3 against the invariants I1 to I13. Exit code 1 where one is broken."""
+    """Hold Postgres, the topics and S3 against the invariants I1 to I18. Exit code 1 where one is broken."""
     limits = Limits(timedelta(seconds=grace), timedelta(seconds=stalled_after))
     findings = asyncio.run(examine(limits, deep=deep))
     rows = [(each.invariant, each.where, each.found, each.expected) for each in findings]

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from services.admin.api import RefusedByPlatform
-from services.admin.commands.base_models import described, from_model
+from services.admin.commands.base_models import described_estimate, described_model
 from services.admin.commands.context import api
 from services.admin.commands.watch import TERMINAL, doing, ending, is_over, line, mark, place, state_of
 from services.admin.output import legible, note, show, show_table, stderr, write
@@ -49,7 +49,9 @@ def submit(
     if validation_file:
         body["validation_file"] = _file_id(validation_file)
     job = api().post(JOBS, body)
-    note(described(from_model({"id": model, "retune": job["retune"]["base_model"]})))
+    note(described_model(model, job["retune"]["base_model"]))
+    if estimate := job["retune"]["estimated_memory"]:
+        note(described_estimate(estimate))
     for warning in job["retune"]["warnings"]:
         note(f"warning: {warning['message']}")
     if watch:

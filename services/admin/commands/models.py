@@ -20,7 +20,7 @@ from schemas.model import (
 )
 from services.admin import bus
 from services.admin.api import RefusedByPlatform
-from services.admin.commands.base_models import described, from_model
+from services.admin.commands.base_models import described, described_model
 from services.admin.commands.context import admin_api, api, connection
 from services.admin.commands.watch import how_far
 from services.admin.output import note, show, show_table
@@ -89,7 +89,7 @@ def show_model(name: str) -> None:
     """Show a model: a base model with what it can do."""
     model = api().get(f"/models/{name}")
     if model["retune"]["kind"] == "base":
-        show(model, described(from_model(model)))
+        show(model, described_model(model["id"], model["retune"]))
     else:
         _print(model)
 

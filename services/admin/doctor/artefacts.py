@@ -234,6 +234,19 @@ def _why_over(job_id: str, attempt: int, world: World) -> str:
     return ""
 
 
+def expired_with_their_job(history: History, limits: Limits) -> Iterator[Finding]:
+    """I18: bundles of an ended job are kept for a while, and a deletion of them is planned; then nothing is left."""
+    keys: Counter[str] = Counter(
+        key.split("/")[1] for key in history.store.sizes if key.startswith("checkpoints/")
+    )
+    for job_id, count in sorted(keys.items()):
+        job = history.world.jobs.get(job_id)
+        if (job is None or job.state in TERMINAL) and job_id not in history.world.expiring:
+            state = job.state if job else "not known"
+            found = f"{count} objects, and nothing that will delete them"
+            yield Finding(f"checkpoints of {job_id}, which is {state}", found, "none after retention")
+
+
 def _orphan_uploads(history: History) -> Iterator[Finding]:
     """Parts without a manifest, of an attempt that writes no more and that nobody will sweep."""
     left: dict[AttemptId, list[str]] = defaultdict(list)

@@ -10,6 +10,8 @@ from functools import cached_property
 from itertools import groupby
 
 from schemas.base import BundleRef, FileRef, Message
+from schemas.rights import Right
+from shared.messaging.administration import ClientQuotas
 
 Story = tuple[str, str]
 """(topic, key)"""
@@ -44,6 +46,8 @@ class Entry:
     time: datetime | None
     job_id: str = ""
     """Empty where it is about no job."""
+    tenant: str = ""
+    """Whom it is about; empty where nobody."""
     message: Message | None = None
 
     @property
@@ -194,6 +198,36 @@ class Generation:
     number: int
     model_id: str | None
     digest: str | None
+    outcome: str = "ready"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What serving wants to be loaded for a slot."""
+
+    tenant: str
+    slot: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class KafkaUser:
+    """A user as accounts has it."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    state: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the broker has of the users that are made while the platform runs."""
+
+    users: frozenset[str] = frozenset()
+    """Those with a password."""
+    rights: frozenset[Right] = frozenset()
+    quotas: Mapping[str, ClientQuotas] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -226,6 +260,8 @@ class World:
     """What the services' own tables say, all at one moment."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
+    unapplied: Mapping[str, str] = field(default_factory=dict)
+    """Job -> what it waits for although the scheduler's tables have it; written and applied in one transaction."""
     booked: frozenset[AttemptId] = frozenset()
     """Attempts for which the scheduler's ledger still counts nodes."""
     training: frozenset[AttemptId] = frozenset()
@@ -256,6 +292,12 @@ class World:
     wanted: frozenset[str] = frozenset()
     """Served names that serving should have loaded."""
     replicas: tuple[Replica, ...] = ()
+    wanted_of_slots: tuple[Wanted, ...] = ()
+    expiring: frozenset[str] = frozenset()
+    """Ended jobs whose bundles the watcher will delete."""
+    tenants: frozenset[str] = frozenset()
+    """Those with topics of their own."""
+    kafka_users: tuple[KafkaUser, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -297,6 +339,8 @@ class History:
     store: Store = Store()
     audit: tuple[str, ...] = ()
     """What is wrong with the audit chain."""
+    access: Access | None = None
+    """None where the operator may not read it."""
 
     def of_topic(self, topic: str) -> tuple[Entry, ...]:
         return self._by_topic.get(topic, ())

@@ -3,11 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from services.admin.doctor.artefacts import lineage_whole, no_orphans, parts_whole, served_as_approved
+from services.admin.doctor.access import access_as_written
+from services.admin.doctor.artefacts import (
+    expired_with_their_job,
+    lineage_whole,
+    no_orphans,
+    parts_whole,
+    served_as_approved,
+)
+from services.admin.doctor.copies import copied
 from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import History, Limits
 from services.admin.doctor.jobs import fenced, legal, live, resumed_from_newest
 from services.admin.doctor.kernel import in_order, no_phantoms, once, published
+from services.admin.doctor.serving import wanted_as_approved
 from services.admin.doctor.waits import answered
 
 Invariant = Callable[[History, Limits], Iterator[Finding]]
@@ -34,6 +43,10 @@ INVARIANTS: Mapping[str, Invariant] = {
     "I12 audit chain": audit_chain,
     "I13 live": live,
     "I14 answered": answered,
+    "I15 copied": copied,
+    "I16 access as written": access_as_written,
+    "I17 wanted as approved": wanted_as_approved,
+    "I18 expired with their job": expired_with_their_job,
 }
 
 

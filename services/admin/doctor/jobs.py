@@ -244,8 +244,17 @@ def live(history: History, limits: Limits) -> Iterator[Finding]:
                 f"{job.state}, nothing heard of it since {since or 'the topics begin'}",
                 f"a sign of it every {limits.stalled_after.total_seconds():g} s",
             )
+    yield from _unapplied(history)
     yield from _timers(history, limits)
     yield from _tasks(history)
+
+
+def _unapplied(history: History) -> Iterator[Finding]:
+    """Two processes of the scheduler that do not lock what both write would leave such a job."""
+    for job_id, known in history.world.unapplied.items():
+        job = history.world.jobs[job_id]
+        where = f"job {job_id}, attempt {job.attempt}"
+        yield Finding(where, f"{job.state}, although {known}", "the state that follows from it")
 
 
 def _last_heard(history: History) -> Mapping[str, datetime]:

@@ -2,6 +2,7 @@
 
 from schemas.topics import TOPICS, tenant_topics
 from services.admin.connection import Connection, postgres
+from services.admin.doctor.access import read_access
 from services.admin.doctor.audit import audit_problems
 from services.admin.doctor.history import History
 from services.admin.doctor.objects import Say, read_store
@@ -30,7 +31,8 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
             world = await read_world(conn, began_at=began_at)
         rows = sum(len(kernel.outbox) for kernel in kernels.values())
         say(f"Postgres: {rows} outbox rows of {len(kernels)} services, {len(world.jobs)} jobs")
-    return History(began_at, read_at, entries, kernels, world, store, audit)
+        access = await read_access(connection.kafka, world, say=say)
+    return History(began_at, read_at, entries, kernels, world, store, audit, access)
 
 
 def _objects(connection: Connection) -> S3ObjectStore:

@@ -15,6 +15,7 @@ from services.admin.doctor.history import (
     Evaluation,
     Generation,
     Job,
+    KafkaUser,
     Kernel,
     ModelVersion,
     Node,
@@ -23,6 +24,7 @@ from services.admin.doctor.history import (
     Route,
     Row,
     Waiting,
+    Wanted,
     World,
 )
 from shared.postgres.database import Connection
@@ -51,6 +53,17 @@ TASKS_AWAY = """
 TENANTS = "SELECT name FROM gateway.tenant ORDER BY name"
 
 JOBS = "SELECT id, tenant, state, attempt, config_hash FROM scheduler.job"
+UNAPPLIED = """
+    SELECT job.id, format('dataset %s is %s', dataset.dataset_id, dataset.state) AS known
+      FROM scheduler.job JOIN scheduler.dataset USING (dataset_id)
+     WHERE job.state = 'validating' AND dataset.state <> 'accepted'
+     UNION ALL
+    SELECT job.id, format('serving has answered for slot %s, generation %s', slot, generation)
+      FROM scheduler.job JOIN scheduler.deployment USING (tenant)
+     WHERE job.state = 'evaluating'
+       AND (evaluation -> 'passed')::boolean AND (evaluation -> 'promoted')::boolean
+       AND slot = evaluation -> 'approval' ->> 'slot'
+       AND generation >= (evaluation -> 'approval' -> 'generation')::bigint"""
 BOOKED = "SELECT job_id, number FROM scheduler.attempt WHERE freed_at IS NULL"
 TRAINING = """
     SELECT job_id, number FROM trainer_agent.attempt
@@ -86,8 +99,14 @@ REMOVED_BYTES = """
            SELECT FROM gateway.needed_bytes WHERE needed_bytes.sha256 = gone.sha256)
      GROUP BY sha256 HAVING max(removed_at) < $1 AND NOT EXISTS (
            SELECT FROM gateway.file WHERE file.sha256 = gone.sha256 AND file.state <> 'deleted')"""
-GENERATIONS = "SELECT tenant, slot, number, model_id, digest FROM registry.slot_generation"
+GENERATIONS = "SELECT tenant, slot, number, model_id, digest, outcome FROM registry.slot_generation"
 SLOTS = "SELECT tenant, name, state, desired, route FROM serving_controller.slot"
+WANTED = "SELECT tenant, slot, servable ->> 'digest' AS digest FROM serving_controller.wanted"
+EXPIRING = """
+    SELECT payload ->> 'job_id' AS job_id FROM checkpoint_watcher.timer WHERE type = 'JobDue'
+     UNION SELECT payload ->> 'job_id' FROM checkpoint_watcher.task WHERE kind = 'ExpireJob'"""
+WITH_TOPICS = "SELECT name FROM gateway.tenant WHERE has_topics"
+KAFKA_USERS = "SELECT name, reads, writes, state FROM accounts.kafka_user ORDER BY name"
 RETIRED = "SELECT served_name FROM serving_controller.retired"
 REPLICAS = "SELECT replica_id, incarnation, group_name, phase, loaded FROM serving_controller.replica"
 
@@ -130,6 +149,7 @@ async def read_world(conn: Connection, *, began_at: datetime) -> World:
     retired = {row["served_name"] for row in await conn.fetch(RETIRED)}
     return World(
         jobs={row["id"]: Job(*row) for row in await conn.fetch(JOBS)},
+        unapplied=await read_unapplied(conn),
         booked=_attempts(await conn.fetch(BOOKED)),
         training=_attempts(await conn.fetch(TRAINING)),
         held=_attempts(await conn.fetch(HELD)),
@@ -148,7 +168,15 @@ async def read_world(conn: Connection, *, began_at: datetime) -> World:
         routes=routes,
         wanted=frozenset({route.served_name for route in routes} | retired | set(map(_served_name, desired))),
         replicas=tuple(_replica(row) for row in await conn.fetch(REPLICAS)),
+        wanted_of_slots=tuple(Wanted(*row) for row in await conn.fetch(WANTED)),
+        expiring=frozenset(row["job_id"] for row in await conn.fetch(EXPIRING)),
+        tenants=frozenset(row["name"] for row in await conn.fetch(WITH_TOPICS)),
+        kafka_users=tuple(_kafka_user(row) for row in await conn.fetch(KAFKA_USERS)),
     )
+
+
+async def read_unapplied(conn: Connection) -> dict[str, str]:
+    return {row["id"]: row["known"] for row in await conn.fetch(UNAPPLIED)}
 
 
 def _outbox_row(row: asyncpg.Record) -> Row:
@@ -213,6 +241,10 @@ def _route(row: asyncpg.Record) -> Route:
 
 def _served_name(servable: Mapping[str, Any]) -> str:
     return f"{servable['full_name']}@{servable['digest']}"
+
+
+def _kafka_user(row: asyncpg.Record) -> KafkaUser:
+    return KafkaUser(row["name"], tuple(row["reads"]), tuple(row["writes"]), row["state"])
 
 
 def _replica(row: asyncpg.Record) -> Replica:

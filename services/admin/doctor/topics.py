@@ -52,6 +52,7 @@ def _readable(delivery: Delivery) -> Entry:
         writer=sys.intern(source),
         time=envelope.time,
         job_id=sys.intern(job_id),
+        tenant="" if is_copy else sys.intern(str(getattr(delivery.message, "tenant", None) or "")),
         message=delivery.message if isinstance(delivery.message, KEPT) and not is_copy else None,
     )
 

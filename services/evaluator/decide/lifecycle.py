@@ -24,6 +24,7 @@ from services.evaluator.gates.stages import STAGES, inconclusive, not_requested
 from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
 
 MAX_REASON_CHARS = 1000
+CANCELLED = "the job was cancelled"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ def abandon(evaluation: Evaluation, *, reason: str) -> Decision:
     return Decision(evaluation.to(EvaluationState.ABANDONED, reason=reason))
 
 
+def cancel(evaluation: Evaluation) -> Decision:
+    """Its job was cancelled, and nobody waits for the verdict any more."""
+    if evaluation.state is EvaluationState.WAITING:
+        return abandon(evaluation, reason=CANCELLED)
+    return give_up(evaluation, reason=CANCELLED)
+
+
 def end(evaluation: Evaluation, result: GateResult) -> Decision:
     """Tell every stage in order and then the verdict, once."""
     if evaluation.is_over:
@@ -72,7 +80,7 @@ def end(evaluation: Evaluation, result: GateResult) -> Decision:
 
 
 def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
-    """Scoring did not come to an end within its budget: every stage asked for is inconclusive."""
+    """Scoring did not come to its end: every stage asked for is inconclusive."""
     if evaluation.is_over:
         return Decision(evaluation)
     stages = without_numbers(evaluation.artefact, reason)

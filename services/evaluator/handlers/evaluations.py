@@ -23,15 +23,22 @@ async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
     artefact = Artefact.model_validate(event.model_dump())
     await _save_artefact(artefact, unit)
     version = await store.find_version_of(unit.conn, event.job_id, event.bundle)
-    eval_id = lifecycle.evaluation_id(event.job_id, str(event.attempt), event.bundle.manifest_sha256)
+    eval_id = _evaluation_of(artefact)
     number = await store.next_number(unit.conn, event.job_id)
     await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version, number=number))
 
 
 async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
     """Nobody evaluates a cancelled job's model unless a person asks; then this says against what."""
-    if event.artefact is not None:
-        await _save_artefact(event.artefact, unit)
+    if event.artefact is None:
+        return
+    await store.lock_job(unit.conn, event.job_id)
+    await _save_artefact(event.artefact, unit)
+    eval_id = _evaluation_of(event.artefact)
+    await unit.cancel_task(RunGate, eval_id)
+    evaluation = await store.find_evaluation(unit.conn, eval_id)
+    if evaluation is not None:
+        await _save(unit, lifecycle.cancel(evaluation))
 
 
 async def model_registered(event: ModelRegistered, unit: Unit) -> None:
@@ -79,6 +86,12 @@ async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
 async def _save_artefact(artefact: Artefact, unit: Unit) -> None:
     await store.save_artefact(unit.conn, artefact)
     await unit.release(_artefact_of(artefact.job_id))
+
+
+def _evaluation_of(artefact: Artefact) -> str:
+    """The one that its job waits for."""
+    bundle = artefact.bundle.manifest_sha256
+    return lifecycle.evaluation_id(artefact.job_id, str(artefact.attempt), bundle)
 
 
 def _artefact_of(job_id: str) -> str:

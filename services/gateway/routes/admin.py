@@ -10,6 +10,7 @@ from services.gateway.deps import Admin, Context
 from services.gateway.errors import not_found
 from services.gateway.requests import CreateTenant
 from services.gateway.routes.kafka_users import add_tenant_user
+from services.gateway.usage import limit_devices
 
 router = APIRouter()
 
@@ -21,6 +22,7 @@ async def create_tenant(admin: Admin, context: Context, body: CreateTenant) -> d
     async with context.service.unit() as unit:
         is_new = await store.add_tenant(unit.conn, body.name, body.tier)
         await store.add_key(unit.conn, body.name, key)
+        await limit_devices(unit, context.settings.quotas, body.name)
     tenant = {"object": "tenant", "name": body.name, "is_new": is_new, "api_key": key}
     return tenant | ({"kafka": await add_tenant_user(context, body.name)} if is_new else {})
 

@@ -5,11 +5,11 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import httpx
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
 from schemas.model import NO_TEMPLATE_SHA256
@@ -17,6 +17,7 @@ from services.gateway import readmodels
 from services.gateway.deps import Caller, Context, Gateway
 from services.gateway.errors import ApiError, first_problem, unavailable
 from services.gateway.inference import ChatRequest, CompletionRequest, Inference
+from services.gateway.rates import HeldResponse
 from shared.log import get_logger
 
 log = get_logger(__name__)
@@ -72,6 +73,20 @@ async def _require_template(context: Gateway, tenant: str, name: str) -> None:
 
 
 async def _proxy(caller: Caller, context: Gateway, asked: Inference, path: str) -> Response:
+    """Raises QuotaExceeded. A stream keeps its place until its last byte is sent, or its client has gone."""
+    places, limit = context.inference_requests, caller.quotas.inference_requests
+    with ExitStack() as held:
+        held.enter_context(places.place(caller.tenant, limit))
+        answer = await _answer(caller, context, asked, path)
+        if isinstance(answer, Response):
+            return answer
+        return HeldResponse(answer, held.pop_all(), media_type="text/event-stream")
+
+
+async def _answer(
+    caller: Caller, context: Gateway, asked: Inference, path: str
+) -> Response | AsyncIterator[bytes]:
+    """Whole, or the lines of a stream."""
     targets = await _targets(context, caller.tenant, asked.model)
     random.shuffle(targets)
     for target in targets:
@@ -134,15 +149,16 @@ async def _why_not(context: Gateway, tenant: str, name: str) -> ApiError:
     return ApiError(404, f"model {name!r} does not exist", param="model", code="model_not_found")
 
 
-async def _forward(context: Gateway, target: Target, path: str, asked: Inference) -> Response:
+async def _forward(
+    context: Gateway, target: Target, path: str, asked: Inference
+) -> Response | AsyncIterator[bytes]:
     """Raises Elsewhere while the replica has done nothing.
 
     A request that it had is not given to the next one: what ended one engine could end them all.
     """
     answer = await _send(context, target, path, asked)
     if asked.stream and answer.status_code == httpx.codes.OK:
-        lines = _renamed_lines(answer, target, asked.model)
-        return StreamingResponse(lines, media_type="text/event-stream")
+        return _renamed_lines(answer, target, asked.model)
     try:
         raw = await answer.aread()
     except httpx.TransportError as error:

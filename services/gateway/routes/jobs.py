@@ -68,14 +68,15 @@ async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob)
         body, inputs, tenant=caller.tenant, tier=caller.tier, job_id=job_id, dataset_id=dataset_id
     )
     dataset = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
-    obstacles = await submission.obstacles_to(unit.conn, submit.spec, caller.tenant, dataset.spec.policy)
+    await readmodels.note_dataset(unit.conn, dataset)
+    asked = submit.spec, caller.tenant, dataset_id
+    obstacles = await submission.obstacles_to(unit.conn, *asked)
     decide.refuse_final(obstacles)
     await context.send(unit, caller.tenant, dataset, submit)
-    await readmodels.note_dataset(unit.conn, dataset)
     spec = submit.spec.model_dump(mode="json")
     await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
     warnings = submission.as_warnings(obstacles)
-    estimated = await submission.estimated_memory(unit.conn, submit.spec, dataset.spec.policy)
+    estimated = await submission.estimated_memory(unit.conn, *asked)
     await readmodels.update_job(
         unit.conn, job_id, caller.tenant, warnings=warnings, estimated_memory=estimated
     )

@@ -54,9 +54,11 @@ async def events(
 
 
 async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> AsyncIterator[str]:
-    """Ends after the last event of a finished job; a client that returns with Last-Event-ID misses nothing."""
+    """Ends after the last event of a finished job, or with this process; a client that returns with Last-Event-ID
+    misses nothing.
+    """
     last, spoke_at = begin, time.monotonic()
-    while True:
+    while not context.is_stopping:
         row = await row_of(caller, context, job_id)
         rows = await readmodels.events_after(context.service.database, job_id, after=last)
         for event in rows:

@@ -8,7 +8,7 @@ from services.gateway import store
 from services.gateway.deps import Admin, Caller, Context, Gateway
 from services.gateway.errors import not_found
 from services.gateway.quotas import Quotas
-from services.gateway.usage import usage_of
+from services.gateway.usage import limit_devices, usage_of
 
 router = APIRouter()
 
@@ -29,6 +29,7 @@ async def decide(admin: Admin, context: Context, tenant: str, body: Quotas) -> d
     async with context.service.unit() as unit:
         if not await unit.conn.fetchval(store.SET_QUOTAS, tenant, body.model_dump(exclude_unset=True)):
             raise not_found("tenant", tenant)
+        await limit_devices(unit, context.settings.quotas, tenant)
     return await _shown(context, tenant)
 
 

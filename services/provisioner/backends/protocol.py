@@ -106,7 +106,7 @@ class Backend(Protocol):
         """Observations as they change, and all of them at the beginning and now and then; without end."""
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
-        """Tell the node's runner that it ends at `deadline`; nothing more happens here."""
+        """Tell the node's runner that it ends at `deadline`, on Postgres' clock; nothing more happens here."""
 
     async def end(self, name: str, index: int) -> None:
         """Withdraw the node's grant, then end it at once, with all its processes."""

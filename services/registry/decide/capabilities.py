@@ -43,6 +43,7 @@ def capabilities(inspection: Inspection, tensors: Sequence[Tensor]) -> BaseCapab
         cache_values_per_token=inspection.cache_values_per_token,
         refused_methods={method: reason for method, reason in refused.items() if reason},
         rows=dict(inspection.rows),
+        marks_answers=inspection.marks_answers,
     )
 
 

@@ -7,7 +7,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from services.registry.inspection.heads import head_makes
-from services.registry.inspection.rows import rows
+from services.registry.inspection.rows import rows_and_marks
 from services.registry.model import Inspection
 from shared.causal_models import (
     INNER_SIZES,
@@ -30,7 +30,7 @@ def inspect(directory: Path) -> Inspection:
         inspection = _of_config(config)
     except Exception as error:  # noqa: BLE001 whatever a family's own code raises is what people have to read
         return Inspection(problem=_sentence("config.json", error))
-    inspection = inspection.model_copy(update={"rows": rows(directory)})
+    inspection = inspection.model_copy(update=rows_and_marks(directory))
     # Quantised weights are unpacked while they are loaded, which asks for their library and its device.
     if inspection.problem or inspection.quantization:
         return inspection

@@ -20,6 +20,7 @@ from services.scheduler.decide.queue import (
     Pool,
     Rank,
     Reservation,
+    allowed_pools,
     can_start,
     is_backing_off,
     rank,
@@ -68,9 +69,10 @@ def places(
     line, outside = list[Candidate](), list[Candidate]()
     has_pool: dict[object, bool] = {}
     for candidate in waiting:
-        wish = (candidate.nodes, candidate.devices_per_node, candidate.price_class, candidate.pool)
+        limited = candidate.tenant if candidate.tenant in ledger.device_limits else None
+        wish = (candidate.nodes, candidate.devices_per_node, candidate.price_class, candidate.pool, limited)
         if wish not in has_pool:
-            has_pool[wish] = bool(suited_pools(candidate, ledger))
+            has_pool[wish] = bool(allowed_pools(candidate, ledger))
         is_in_line = has_pool[wish] and not is_backing_off(candidate, now)
         (line if is_in_line else outside).append(candidate)
     walk = _Walk(ledger, now, run_time)
@@ -78,8 +80,14 @@ def places(
         is_near = position <= LOOKED_AT
         yield walk.place(candidate, position) if is_near else walk.far_behind(candidate, position)
     for candidate in outside:
-        reason = WaitReason.NOT_BEFORE if is_backing_off(candidate, now) else WaitReason.NO_POOL
+        reason = _why_outside(candidate, ledger, now)
         yield Place(candidate, None, reason, why_waiting(candidate, ledger, now=now), None)
+
+
+def _why_outside(candidate: Candidate, ledger: Ledger, now: datetime) -> WaitReason:
+    if is_backing_off(candidate, now):
+        return WaitReason.NOT_BEFORE
+    return WaitReason.QUOTA if suited_pools(candidate, ledger) else WaitReason.NO_POOL
 
 
 def in_order(waiting: Iterable[Candidate], ledger: Ledger) -> Iterator[Candidate]:
@@ -139,6 +147,8 @@ def _why_kept(pool: Pool, reserved: Reservation, candidate: Candidate) -> str:
     kept = f"{pool.name} keeps its free nodes for a job of {reserved.nodes} node(s) in front"
     if reserved.start is None:
         return kept
+    if reserved.estimate is not None:
+        return f"{kept}, which is expected to have them by {reserved.start:%H:%M} UTC"
     stated = "" if candidate.longest else ", and this one states no resources.max_run_seconds"
     return f"{kept}, which has them by {reserved.start:%H:%M} UTC{stated}"
 
@@ -155,8 +165,10 @@ class _Walk:
         self._latest_in_front = datetime.min.replace(tzinfo=UTC)
 
     def place(self, candidate: Candidate, position: int) -> Place:
-        suited = suited_pools(candidate, self._ledger)
+        suited = allowed_pools(candidate, self._ledger)
         reason, waiting_for = self._why(candidate, suited)
+        if reason is WaitReason.QUOTA:
+            return Place(candidate, position, reason, waiting_for, None)
         since = candidate.queued_at - HEAD_STARTS[candidate.tier]
         self._latest_in_front = max(self._latest_in_front, since)
         if reason is WaitReason.ITS_TURN:
@@ -176,6 +188,8 @@ class _Walk:
 
     def _why(self, candidate: Candidate, suited: Sequence[Pool]) -> tuple[WaitReason, str]:
         sentence = why_waiting(candidate, self._ledger, now=self._now)
+        if not suited:
+            return WaitReason.QUOTA, sentence
         if any(can_start(candidate, pool, self._now) for pool in suited):
             return WaitReason.ITS_TURN, sentence
         roomy = [pool for pool in suited if pool.free >= candidate.nodes]

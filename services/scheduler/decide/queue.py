@@ -6,6 +6,10 @@ and so within a tenant, the job that waits longest; a premium job counts as ten 
 A job that has waited for 20 minutes reserves nodes of the first pool that is large enough for it, from when enough
 are free at the latest. Those after it in this order start there only where they leave room: they end before by what
 they state, or take nodes that are spare then.
+
+Where enough are booked by jobs that state no run time, that start is an estimate, and those that state none pass by
+the same estimate: such a job runs for a third of the time that the reserving job has waited; once it has run longer,
+for as long again. So the pool works while nobody can tell, and after three of the longest run times nobody passes.
 """
 
 import heapq
@@ -24,7 +28,9 @@ WEIGHTS: Mapping[Tier, float] = {Tier.STANDARD: 1.0, Tier.PREMIUM: 2.0}
 HEAD_STARTS: Mapping[Tier, timedelta] = {Tier.STANDARD: timedelta(0), Tier.PREMIUM: timedelta(minutes=10)}
 """Between equal shares."""
 RESERVES_AFTER = timedelta(minutes=20)
-GRANTS_OF_A_ROUND = 20
+ESTIMATES_PER_WAIT = 3
+"""A job that states no run time is taken to run for this part of the wait of the job that reserves nodes."""
+GRANTS_OF_A_ROUND = 10
 """In one transaction: whoever waits for the ledger meanwhile is held up no longer."""
 TURNED_AWAY_AT_LEAST = timedelta(seconds=1)
 TURNED_AWAY_AT_MOST = timedelta(seconds=15)
@@ -45,6 +51,13 @@ class Booking:
     ends_by: datetime | None = None
     """None: it may run for as long as it takes."""
 
+    def expected_end(self, estimate: timedelta, now: datetime) -> datetime:
+        """What has run for longer than the estimate is taken to run for as long again."""
+        if self.ends_by is not None:
+            return self.ends_by
+        elapsed = now - self.since
+        return self.since + estimate if elapsed < estimate else now + elapsed
+
     @property
     def longest(self) -> timedelta | None:
         return None if self.ends_by is None else self.ends_by - self.since
@@ -56,9 +69,11 @@ class Reservation:
 
     nodes: int
     start: datetime | None
-    """When so many are free at the latest; None where too many are booked without a limit."""
+    """When so many are free; None where bookings do not say."""
     spare: int
     """Nodes that are free then beyond these."""
+    estimate: timedelta | None = None
+    """How long jobs that state nothing are taken to run, where `start` depends on it; else it holds at the latest."""
 
     def leaves_room(self, candidate: "Candidate", now: datetime) -> bool:
         return candidate.nodes <= self.spare or self._is_over_before(candidate, now)
@@ -69,8 +84,8 @@ class Reservation:
         return replace(self, spare=self.spare - candidate.nodes)
 
     def _is_over_before(self, candidate: "Candidate", now: datetime) -> bool:
-        ends_by = candidate.ends_by(now)
-        return ends_by is not None and self.start is not None and ends_by <= self.start
+        longest = candidate.longest or self.estimate
+        return longest is not None and self.start is not None and now + longest <= self.start
 
 
 @dataclass(frozen=True)
@@ -104,18 +119,30 @@ class Pool:
             reserved=self.reserved and self.reserved.with_booking(candidate, now),
         )
 
-    def with_reservation(self, nodes: int, now: datetime) -> Self:
+    def with_reservation(self, candidate: "Candidate", now: datetime) -> Self:
         """The first one stays: whoever comes later in the order may start where it leaves room."""
-        return self if self.reserved else replace(self, reserved=self._reservation(nodes, now))
+        return self if self.reserved else replace(self, reserved=self._reservation(candidate, now))
 
-    def _reservation(self, nodes: int, now: datetime) -> Reservation:
-        free, start = self.nodes - self.booked, now
+    def _reservation(self, candidate: "Candidate", now: datetime) -> Reservation:
         limited = [(each.ends_by, each.nodes) for each in self.bookings if each.ends_by is not None]
-        for ends_by, released in sorted(limited):
-            if free >= nodes and ends_by > start:
+        start, free = self._enough_free(candidate.nodes, limited, now)
+        if start is not None:
+            return Reservation(candidate.nodes, start, free - candidate.nodes)
+        estimate = (now - candidate.queued_at) / ESTIMATES_PER_WAIT
+        expected = [(each.expected_end(estimate, now), each.nodes) for each in self.bookings]
+        start, free = self._enough_free(candidate.nodes, expected, now)
+        return Reservation(candidate.nodes, start, max(0, free - candidate.nodes), estimate)
+
+    def _enough_free(
+        self, nodes: int, ends: Iterable[tuple[datetime, int]], now: datetime
+    ) -> tuple[datetime | None, int]:
+        """When so many nodes are free if bookings end so, and how many are free then."""
+        free, start = self.nodes - self.booked, now
+        for end, released in sorted(ends):
+            if free >= nodes and end > start:
                 break
-            free, start = free + released, max(start, ends_by)
-        return Reservation(nodes, start, free - nodes) if free >= nodes else Reservation(nodes, None, 0)
+            free, start = free + released, max(start, end)
+        return (start if free >= nodes else None), free
 
 
 @dataclass(frozen=True)
@@ -125,6 +152,8 @@ class Ledger:
     pools: tuple[Pool, ...] = ()
     devices_held: Mapping[str, int] = field(default_factory=dict)
     """Tenant -> devices of its attempts."""
+    device_limits: Mapping[str, int] = field(default_factory=dict)
+    """Tenant -> devices that its attempts may hold at once, where that is limited."""
 
     @property
     def free(self) -> int:
@@ -138,6 +167,12 @@ class Ledger:
     def share_of(self, tenant: str) -> float:
         return self.devices_held.get(tenant, 0) / self.devices if self.devices else 0.0
 
+    def allows(self, candidate: "Candidate", pool: Pool) -> bool:
+        """Whether its tenant may have so many nodes of the pool more, which are held with all their devices."""
+        limit = self.device_limits.get(candidate.tenant)
+        held = self.devices_held.get(candidate.tenant, 0)
+        return limit is None or held + candidate.nodes * pool.devices_per_node <= limit
+
     def with_booking(self, pool: Pool, candidate: "Candidate", now: datetime) -> Self:
         held = self.devices_held.get(candidate.tenant, 0) + candidate.nodes * pool.devices_per_node
         return replace(
@@ -146,7 +181,7 @@ class Ledger:
         )
 
     def with_reservation(self, pool: Pool, candidate: "Candidate", now: datetime) -> Self:
-        return self._with_pool(pool.with_reservation(candidate.nodes, now))
+        return self._with_pool(pool.with_reservation(candidate, now))
 
     def _with_pool(self, changed: Pool) -> Self:
         pools = tuple(changed if pool.name == changed.name else pool for pool in self.pools)
@@ -245,12 +280,12 @@ class Round:
         """Nodes only become fewer in a round, so that who cannot start is not looked at again."""
         while self._ledger.free and self._waiting:
             candidate = self._pop_best()
-            suited = suited_pools(candidate, self._ledger)
-            pool = next((pool for pool in suited if can_start(candidate, pool, self._now)), None)
+            allowed = allowed_pools(candidate, self._ledger)
+            pool = next((pool for pool in allowed if can_start(candidate, pool, self._now)), None)
             if pool is not None:
                 return self._book(candidate, pool)
-            if suited and reserves_nodes(candidate, self._now):
-                self._ledger = self._ledger.with_reservation(suited[0], candidate, self._now)
+            if allowed and reserves_nodes(candidate, self._now):
+                self._ledger = self._ledger.with_reservation(allowed[0], candidate, self._now)
         return None
 
     def _pop_best(self) -> Candidate:
@@ -283,6 +318,10 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     suited = suited_pools(candidate, ledger)
     if not suited:
         return f"no pool can hold {wanted}; known: {_names(ledger.pools) or 'none'}"
+    if not allowed_pools(candidate, ledger):
+        held = ledger.devices_held.get(candidate.tenant, 0)
+        limit = ledger.device_limits[candidate.tenant]
+        return f"{wanted}: its tenant has {held} device(s) of {limit} that it may have at once"
     if all(_is_turned_away(candidate, pool, now) for pool in suited):
         return f"{wanted}: the engine had no capacity in {_names(suited)}, asked again soon"
     if all(pool.free < candidate.nodes for pool in suited):
@@ -303,6 +342,11 @@ def suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
         and pool.devices_per_node >= candidate.devices_per_node
     ]
     return sorted(suited, key=lambda pool: (classes.index(pool.price_class), pool.price_per_hour, pool.name))
+
+
+def allowed_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
+    """Of those that suit it, the ones of which its tenant may have as much now."""
+    return [pool for pool in suited_pools(candidate, ledger) if ledger.allows(candidate, pool)]
 
 
 def can_start(candidate: Candidate, pool: Pool, now: datetime) -> bool:

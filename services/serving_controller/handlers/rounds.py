@@ -166,7 +166,12 @@ class Rounds:
                 log.warning("round is tried again", group=group.name, error=text)
             else:
                 log.exception("round failed", group=group.name)
-            self._paused_until[group.name] = time.monotonic() + PAUSE_SECONDS
+            self._pause(group.name, now=time.monotonic())
+
+    def _pause(self, name: str, *, now: float) -> None:
+        """Pauses that are over are forgotten: group after group comes and goes."""
+        going_on = {each: until for each, until in self._paused_until.items() if until > now}
+        self._paused_until = going_on | {name: now + PAUSE_SECONDS}
 
     async def round(self, group: Group, replicas: tuple[Replica, ...]) -> None:
         seen = {replica.replica_id: await self._look_at(replica) for replica in replicas}

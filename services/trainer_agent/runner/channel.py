@@ -72,8 +72,8 @@ class Channel:
         ends = await self._opened.end_offsets([partition])
         return int(ends[partition])
 
-    async def directives(self, *, offset: int) -> AsyncIterator[Directive]:
-        """Those to this attempt, from `offset` of the job's partition on; without end."""
+    async def directives(self, *, offset: int) -> AsyncIterator[tuple[Directive, datetime]]:
+        """Those to this attempt, from `offset` of the job's partition on, without end; and when each was written."""
         partition = await self._partition()
         self._opened.assign([partition])
         self._opened.seek(partition, offset)
@@ -137,7 +137,7 @@ class Channel:
             )
         return found
 
-    def _read(self, record: Any) -> Directive | None:
+    def _read(self, record: Any) -> tuple[Directive, datetime] | None:
         """None for one to another attempt, and for what is no directive, which is logged."""
         try:
             envelope = from_headers(record.headers, key=record.key)
@@ -153,7 +153,7 @@ class Channel:
         if directive.attempt != self._settings.attempt:
             return None
         self._cause = envelope
-        return directive
+        return directive, envelope.time
 
     def _envelope(self, message: Message, event_id: str, time: datetime) -> Envelope:
         """Reports belong to the story and the trace of the newest directive."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from schemas.base import BundleRef, FailureClass
 from schemas.job import StopReason
-from schemas.training import StopTraining
+from schemas.training import StartTraining, StopTraining
 from services.trainer_agent.protocol import Ended, Outcome, Report, Started, Stepped
 
 EXIT_COMPLETED = 0
@@ -16,30 +16,63 @@ EXIT_FENCED = 70
 SIGNAL_CODES = 128
 TERMINATED = 143
 """torchrun ends the peers of a dead process so; it is a consequence, never the cause."""
+DRIFT = 1e-4
+"""A machine's monotonic clock runs faster than Postgres' by at most this share: nobody may correct its rate."""
+
+
+@dataclass(frozen=True)
+class PlatformClock:
+    """Postgres' clock as this machine knows it: by the directives, whatever its own wall clock says (decision 0045).
+
+    A directive carries the time at which it was written, and is heard later. So what this clock says is never ahead
+    of Postgres, and behind by no more than the fastest directive took to come, and the drift since then.
+    """
+
+    time: datetime | None = None
+    """None: no directive was heard yet."""
+    heard_at: float = 0.0
+    """Monotonic seconds."""
+
+    def after(self, time: datetime, *, now: float) -> "PlatformClock":
+        """A directive that was written at `time` is heard."""
+        is_news = self.time is None or self.monotonic_of(time) > now
+        return PlatformClock(time, now) if is_news else self
+
+    def monotonic_of(self, instant: datetime) -> float:
+        """The monotonic seconds at which it is `instant` on Postgres' clock, or a little later."""
+        assert self.time is not None, "directives come before what they are asked for"
+        return self.heard_at + (instant - self.time).total_seconds() / (1 - DRIFT)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """Who wants this runner to stop, and until when."""
+    """Who wants this runner to stop, and until when. `now` and what is a float are monotonic seconds."""
 
     notice_wait: timedelta
+    clock: PlatformClock = PlatformClock()
     directive: StopTraining | None = None
-    noticed_at: datetime | None = None
-    notice_deadline: datetime | None = None
+    noticed_at: float | None = None
+    notice_deadline: float | None = None
 
-    def with_directive(self, directive: StopTraining) -> "Wish":
-        return replace(self, directive=directive)
+    def after(self, directive: StartTraining | StopTraining, written_at: datetime, *, now: float) -> "Wish":
+        wish = replace(self, clock=self.clock.after(written_at, now=now))
+        return replace(wish, directive=directive) if isinstance(directive, StopTraining) else wish
 
-    def with_notice(self, deadline: datetime, *, now: datetime) -> "Wish":
-        return replace(self, noticed_at=self.noticed_at or now, notice_deadline=deadline)
+    def with_notice(self, deadline: datetime | None, *, default_grace: timedelta, now: float) -> "Wish":
+        """`deadline`: on Postgres' clock. `default_grace`: what is left where no deadline or no clock is known."""
+        ends_at = now + default_grace.total_seconds()
+        if deadline is not None and self.clock.time is not None:
+            ends_at = self.clock.monotonic_of(deadline)
+        noticed_at = now if self.noticed_at is None else self.noticed_at
+        return replace(self, noticed_at=noticed_at, notice_deadline=ends_at)
 
-    def is_asked(self, now: datetime) -> bool:
+    def is_asked(self, now: float) -> bool:
         """A directive counts at once; a notice after a little while, since a directive should follow it."""
         if self.directive is not None:
             return True
         if self.noticed_at is None or self.notice_deadline is None:
             return False
-        patience = min(self.notice_wait, (self.notice_deadline - self.noticed_at) / 4)
+        patience = min(self.notice_wait.total_seconds(), (self.notice_deadline - self.noticed_at) / 4)
         return now >= self.noticed_at + patience
 
     @property
@@ -47,9 +80,10 @@ class Wish:
         return self.directive.reason if self.directive else StopReason.PREEMPT
 
     @property
-    def deadline(self) -> datetime | None:
+    def deadline(self) -> float | None:
         """The earliest of all that is known; None while nobody wants a stop."""
-        known = (self.notice_deadline, self.directive.deadline if self.directive else None)
+        directed = self.clock.monotonic_of(self.directive.deadline) if self.directive else None
+        known = (self.notice_deadline, directed)
         return min((deadline for deadline in known if deadline is not None), default=None)
 
 
@@ -133,14 +167,13 @@ def next_move(
     *,
     has_asked: bool,
     margin: timedelta,
-    now: datetime,
-    monotonic: float,
+    now: float,
 ) -> Move:
-    """What to do about a running child."""
+    """What to do about a running child. `now`: monotonic seconds."""
     asked = wish.is_asked(now)
-    if asked and wish.deadline is not None and now >= wish.deadline - margin:
+    if asked and wish.deadline is not None and now >= wish.deadline - margin.total_seconds():
         return Move.END_AT_DEADLINE
-    if progress.is_hung(limits, stopping=has_asked, now=monotonic):
+    if progress.is_hung(limits, stopping=has_asked, now=now):
         return Move.END_AS_HUNG
     return Move.ASK_TO_STOP if asked and not has_asked else Move.NONE
 

@@ -25,7 +25,6 @@ from services.trainer_agent.runner.reporting import Fence, GrantReader, Pulse, R
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
 from shared.absence import Patience
-from shared.clock import utc_now
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
 from shared.processes import kill_marked
@@ -175,18 +174,17 @@ class Runner:
     async def _listen(self) -> None:
         offset = self._journal.listening_from
         assert offset is not None, "the offset is in the journal before anything is reported"
-        async for directive in self._channel.directives(offset=offset):
+        async for directive, written_at in self._channel.directives(offset=offset):
             log.info("directive", type=directive.type)
+            self._wish = self._wish.after(directive, written_at, now=time.monotonic())
             if isinstance(directive, StartTraining):
                 self._orders.put_nowait(directive)
-            else:
-                self._wish = self._wish.with_directive(directive)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
         """The work's result; None, and the work cancelled, where a stop is asked for before it is done."""
         task = asyncio.ensure_future(work)
         while not task.done():
-            if self._wish.is_asked(utc_now()):
+            if self._wish.is_asked(time.monotonic()):
                 task.cancel()
                 await asyncio.wait({task})
                 return None
@@ -196,19 +194,22 @@ class Runner:
     async def _flush_log(self) -> None:
         """Not at the cost of the last report: of the time that is left, at most half."""
         deadline = self._wish.deadline
-        left = (deadline - utc_now()).total_seconds() if deadline else math.inf
+        left = math.inf if deadline is None else deadline - time.monotonic()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._shipper.ship(), max(0.0, min(LOG_FLUSH_SECONDS, left / 2)))
 
     def _take_notice(self) -> None:
         """SIGTERM: the node goes away. The file says when; without one, the usual grace is assumed."""
-        now = utc_now()
+        now, grace = time.monotonic(), self._settings.default_grace
+        self._wish = self._wish.with_notice(self._notice_deadline(), default_grace=grace, now=now)
+        assert self._wish.notice_deadline is not None, "a notice has a deadline"
+        log.warning("notice: the node goes away", seconds=self._wish.notice_deadline - now)
+
+    def _notice_deadline(self) -> datetime | None:
         try:
-            deadline = datetime.fromisoformat(self._settings.notice_file.read_text().strip())
+            return datetime.fromisoformat(self._settings.notice_file.read_text().strip())
         except (FileNotFoundError, ValueError):
-            deadline = now + self._settings.default_grace
-        log.warning("notice: the node goes away", deadline=deadline.isoformat())
-        self._wish = self._wish.with_notice(deadline, now=now)
+            return None
 
     def _heartbeat(self) -> RunnerHeartbeat:
         step = self._session.step if self._session else 0

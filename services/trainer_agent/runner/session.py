@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 from schemas.artefacts import ResumeCertificate
 from schemas.base import BundleRef, FailureClass
@@ -107,8 +106,7 @@ class Session:
                 self._limits,
                 has_asked=self.is_stopping,
                 margin=self._settings.deadline_margin,
-                now=utc_now(),
-                monotonic=time.monotonic(),
+                now=time.monotonic(),
             )
             if move is Move.END_AT_DEADLINE:
                 return move
@@ -171,24 +169,24 @@ class Session:
 
     async def _store_rest(self) -> BundleRef | None:
         """The last bundle, once it is stored; None where there is none or no time for it."""
-        began = utc_now()
+        began = time.monotonic()
         finishing = asyncio.create_task(self._uploader.finish())
         while not finishing.done():
             deadline = self._upload_deadline(began)
-            if deadline is not None and utc_now() >= deadline:
-                log.warning("uploads aborted", deadline=deadline.isoformat())
+            if deadline is not None and time.monotonic() >= deadline:
+                log.warning("uploads aborted", seconds=time.monotonic() - began)
                 await self._uploader.abort()
             await asyncio.wait({finishing}, timeout=POLL_SECONDS)
         return self._uploader.last
 
-    def _upload_deadline(self, began: datetime) -> datetime | None:
-        """None: only the last bundle of a completed attempt is on its way, and nobody is in a hurry."""
+    def _upload_deadline(self, began: float) -> float | None:
+        """Monotonic seconds. None: only the last bundle of a completed attempt is under way, with no hurry."""
         wish = self._wish()
-        if wish.deadline is not None and wish.is_asked(utc_now()):
-            return wish.deadline - self._settings.deadline_margin
+        if wish.deadline is not None and wish.is_asked(time.monotonic()):
+            return wish.deadline - self._settings.deadline_margin.total_seconds()
         if self._ended is not None and self._ended.outcome is not Outcome.FAILED:
             return None
-        return began + self._settings.flush_limit
+        return began + self._settings.flush_limit.total_seconds()
 
 
 def _metrics(report: Stepped) -> StepMetrics:

@@ -30,7 +30,7 @@ class Settings(BaseSettings):
     """Training processes on this node."""
     work_dir: Path
     notice_file: Path
-    """Appears when the node will be taken back: an RFC 3339 time."""
+    """Appears when the node will be taken back: an RFC 3339 time, on Postgres' clock."""
     grant_file: Path | None = None
     """Holds the node's id for as long as the cluster backend lets this node have its place. None: the backend
     grants nothing, and `fence_after` alone decides."""
@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     notice_wait: timedelta = timedelta(seconds=2)
     """How long a notice waits for the directive that should follow it, before the runner stops by itself."""
     default_grace: timedelta = timedelta(seconds=30)
-    """Time left after a SIGTERM that came without a notice file."""
+    """Time left after a SIGTERM that came without a notice file, or before any directive."""
     deadline_margin: timedelta = timedelta(seconds=1)
     """Kept free before a stop's deadline for the last report and the end of the log."""
     inputs_limit: timedelta = timedelta(minutes=5)

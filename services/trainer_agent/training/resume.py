@@ -12,7 +12,7 @@ from torch import Tensor
 from schemas.artefacts import BundleManifest, ResumeCertificate
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
-from schemas.specification import Method
+from schemas.specification import Method, Recipe
 from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.bundle import MODEL_FILE, STATE, BundleState, RankIndex, sha256_of
 from services.trainer_agent.training.distributed import local
@@ -23,6 +23,10 @@ from services.trainer_agent.training.plan import chain_of
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import Slice, set_rng_state, slice_of, take_snapshot
 from services.trainer_agent.training.step import next_loss
+
+MEMORY_ALONE = {"gradient_checkpointing", "gradient_checkpointing_auto"}
+"""Of a recipe: a job that ran out of memory goes on with its activations computed again. They are the same bits,
+dropout included, so a bundle fits such an order too, and its resume is exact where the rest is equal."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,17 @@ def open_bundle(directory: Path, order: TrainingOrder) -> Bundle:
     for name, found, expected in (
         ("base model", manifest.base_sha, order.base_sha),
         ("dataset version", manifest.dataset_version, order.dataset_version),
-        ("recipe", state.recipe, order.recipe),
+        ("recipe", _numbers_of(state.recipe), _numbers_of(order.recipe)),
     ):
         if found != expected:
             message = f"bundle of step {manifest.step}: {name} is {found}, the order names {expected}"
             raise TrainingFailed(FailureClass.INTERNAL, message)
     return Bundle(directory, manifest, state)
+
+
+def _numbers_of(recipe: Recipe) -> str:
+    """What of the recipe decides the weights that come of it."""
+    return recipe.model_dump_json(exclude=MEMORY_ALONE)
 
 
 def weights_dir(order: TrainingOrder, bundle: Bundle | None) -> Path:

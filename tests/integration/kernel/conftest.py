@@ -98,9 +98,11 @@ class Writer:
             "headers": to_headers(envelope),
         }
 
-    async def raw(self, *, key: bytes | None, value: bytes | None, headers: list) -> Any:
+    async def raw(
+        self, *, key: bytes | None, value: bytes | None, headers: list, timestamp_ms: int | None = None
+    ) -> Any:
         return await self._producer.send_and_wait(
-            DATASET_EVENTS, value=value, key=key, headers=headers, partition=0
+            DATASET_EVENTS, value=value, key=key, headers=headers, partition=0, timestamp_ms=timestamp_ms
         )
 
     async def good(self, key: str, **changed: Any) -> str:

@@ -1,6 +1,7 @@
 """The consume edge on real Kafka and Postgres: effects are once, order holds, nothing is lost."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 
 import pytest
@@ -35,6 +36,13 @@ async def test_redelivery_changes_nothing(service, writer, db, login):
     await until(lambda: costs_of(login, key), "the emitted fact in Kafka")
     assert len(await costs_of(login, key)) == 1
     assert await parked(db, key) == []
+
+
+@pytest.mark.parametrize("hours", [23, -23])
+async def test_a_record_of_a_machine_whose_clock_is_wrong_has_its_effect(service, writer, db, hours):
+    key, time = new_key(), datetime.now(UTC) + timedelta(hours=hours)
+    await writer.raw(**writer.message(key), timestamp_ms=int(time.timestamp() * 1000))
+    await until(lambda: effects(db, key), "its effect")
 
 
 async def test_another_event_with_a_number_that_was_read_is_parked_and_holds_nothing_back(

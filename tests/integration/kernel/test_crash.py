@@ -6,6 +6,7 @@ import pytest
 
 from schemas.parked import ReplayParked
 from shared.messaging.reader import send
+from tests.chaos.scale import note
 from tests.integration.kernel.conftest import costs_of, new_key, until
 from tests.integration.kernel.counting import job_of
 
@@ -64,6 +65,7 @@ async def test_a_kill_at_any_failpoint_loses_and_doubles_nothing(victim, writer,
     distinct = list(dict.fromkeys((each.envelope.sequence, each.envelope.id) for each in published))
     assert [sequence for sequence, _ in distinct] == list(range(1, len(sent) + 1))
     assert len(published) > len(sent), "the kill between send and mark must have sent a fact twice"
+    note("killed at each failpoint of the kernel", kills=len(sent), sent_again=len(published) - len(distinct))
 
 
 async def test_an_error_that_no_loop_recovers_from_ends_the_process_and_loses_nothing(victim, writer, db):

@@ -1,7 +1,9 @@
 """What becomes of a message whose handler fails, refuses or waits in vain, and of one when Postgres is away."""
 
+import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import uuid4
@@ -14,16 +16,17 @@ from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
 from schemas.job import CancelJob
 from schemas.parked import DropParked
-from shared import absence
 from shared.absence import Patience
 from shared.errors import ParentUnknown, Refused
 from shared.messaging import consumer
-from shared.messaging.consumer import MAX_ATTEMPTS, TRIES_AT_ONCE, DependencyAway, Edge, TooManyParked
+from shared.messaging.consumer import MAX_ATTEMPTS, TRIES_AT_ONCE, Edge, TooManyParked
 from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
 from shared.messaging.waiting import Waiters
+from shared.postgres import outage
+from shared.postgres.database import Database
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
+from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until
 from tests.integration.kernel.shaky import database
 
 __all__ = ["database"]
@@ -307,14 +310,98 @@ class TestWithoutPostgres:
         assert await effects(db, key) == 1
         assert await parked(db, key) == []
 
-    async def test_the_process_ends_after_a_minute(self, database, edge, record, db, monkeypatch, impatient):
-        clock = itertools.count(1000.0, 1.0)
-        monkeypatch.setattr(absence, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-        database.away = 10**6
+    async def test_a_message_waits_however_long_it_is_away(
+        self, database, edge, record, db, monkeypatch, impatient
+    ):
+        clock = itertools.count(1000.0, 60.0)
+        monkeypatch.setattr(outage, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        database.away = 1000
         key = new_key()
-        with pytest.raises(
-            DependencyAway, match="could not take it for 60 s: ConnectionRefusedError: nobody listens"
-        ):
-            await edge.consume(record(key))
-        assert next(clock) - 1000.0 > impatient.limit.total_seconds()
+        assert await edge.consume(record(key)) == "applied"
+        assert next(clock) - 1000.0 > timedelta(days=1).total_seconds()
         assert await parked(db, key) == []
+
+
+class TestAMessageThatAloneIsNotDoneInTime:
+    """Postgres answers, and takes what others write."""
+
+    @pytest.fixture
+    async def brief(self, tracker_env) -> AsyncIterator[Database]:
+        """Two seconds are too long for a statement of it."""
+        dsn, silence = tracker_env["TRACKER_POSTGRES_DSN"], timedelta(seconds=2)
+        database = Database(dsn, application="test", silence=silence)
+        await database.open()
+        yield database
+        await database.close()
+
+    @pytest.fixture
+    def hurried(self, monkeypatch) -> None:
+        """A second in place of the minute."""
+        monkeypatch.setattr(consumer, "POSTGRES", replace(consumer.POSTGRES, limit=timedelta(seconds=1)))
+
+    async def test_waits_apart_is_tried_again_and_parked_while_others_go_on(
+        self, brief, record, db, hurried, monkeypatch
+    ):
+        async def handle(event: DatasetDeleted, unit: Unit) -> None:
+            if event.tenant == "slow":
+                await unit.conn.execute("SELECT pg_sleep(30)")
+            await counting.dataset_deleted(event, unit)
+
+        edge = Edge("tracker", brief, poke=lambda: None)
+        edge.on(DATASET_EVENTS, DatasetDeleted, handle)
+        slow, other = new_key(), new_key()
+        assert await edge.consume(record(slow, tenant="slow")) == "waiting"
+        assert await edge.consume(record(other)) == "applied"
+        row = await db.fetchrow("SELECT failures, not_before FROM waiting WHERE aggregate_id = $1", slow)
+        assert row["failures"] == 1
+        monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 3)
+        monkeypatch.setattr(consumer, "POSTGRES", replace(consumer.POSTGRES, limit=timedelta(0)))
+        waiters = Waiters(brief, edge, service="tracker")
+        for _ in range(2):
+            await db.execute(
+                "UPDATE waiting SET not_before = clock_timestamp() WHERE aggregate_id = $1", slow
+            )
+            await waiters._try_heads()
+        ((reason, detail, blocks),) = await parked(db, slow)
+        assert (reason, blocks) == ("failed", True)
+        assert detail.startswith("not done within ")
+
+    async def test_rests_for_a_minute_after_each_try(self, database, edge, record, db, impatient, pauses):
+        database.trouble = asyncpg.LockNotAvailableError("a lock that is never free")
+        key = new_key()
+        await edge.consume(record(key, tenant="broken"))
+        (row,) = await db.fetch("SELECT id FROM waiting WHERE aggregate_id = $1", key)
+        await db.execute("UPDATE waiting SET failures = 1 WHERE id = $1", row["id"])
+        database.away = 1
+        assert not await Waiters(database, edge, service="tracker")._try_heads()
+        query = "SELECT failures, not_before > clock_timestamp() + interval '50 s' AS rests FROM waiting WHERE id = $1"
+        assert tuple(await db.fetchrow(query, row["id"])) == (2, True)
+
+    async def test_a_lock_that_comes_free_is_waited_for(self, brief, record, db):
+        async def handle(event: DatasetDeleted, unit: Unit) -> None:
+            await unit.conn.execute("SELECT pg_advisory_xact_lock(44)")
+            await counting.dataset_deleted(event, unit)
+
+        edge = Edge("tracker", brief, poke=lambda: None)
+        edge.on(DATASET_EVENTS, DatasetDeleted, handle)
+        key = new_key()
+        await db.execute("SELECT pg_advisory_lock(44)")
+        consuming = asyncio.create_task(edge.consume(record(key)))
+        for _ in range(2):
+            await until(lambda: is_waited_for(db), "somebody to wait for the lock")
+            await until_not(lambda: is_waited_for(db), "that wait to end")
+        await db.execute("SELECT pg_advisory_unlock(44)")
+        assert await consuming == "applied"
+
+
+async def is_waited_for(db) -> bool:
+    return await db.fetchval(
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+    )
+
+
+async def until_not(holds: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def ends() -> bool:
+        return not await holds()
+
+    await until(ends, what)

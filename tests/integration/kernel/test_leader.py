@@ -12,6 +12,7 @@ from shared.messaging.leader import Leader, require_lead
 from shared.messaging.lease import Lease, LeaseLost
 from shared.postgres.database import Database
 from shared.service import _repeat
+from tests.chaos.scale import note
 from tests.integration.kernel.conftest import until
 
 pytestmark = pytest.mark.stack
@@ -100,6 +101,7 @@ async def test_the_second_process_leads_once_the_first_has_stopped(database, ter
     await until(second.has_written, "the second process to lead")
     await second.stop()
     assert terms == [f"tracker-{number} {what}" for number in (0, 1) for what in ("begins", "ends")]
+    note("leader stopped", terms=len(terms) // 2)
 
 
 async def test_who_leads_no_more_writes_nothing_and_ends_its_loops(database, db, terms):
@@ -110,6 +112,7 @@ async def test_who_leads_no_more_writes_nothing_and_ends_its_loops(database, db,
     await until(process.has_ended, "the end of its loops")
     await process.stop()
     assert terms == ["tracker-0 begins", "tracker-0 ends"]
+    note("lease taken away", terms=len(terms) // 2)
 
 
 async def test_a_commit_under_the_lease_comes_before_the_next_grant(database, db, terms):
@@ -134,4 +137,5 @@ async def test_a_leader_that_cannot_renew_ends_before_its_lease_does(database, t
     await first.stop()
     await second.stop()
     assert terms[:3] == ["tracker-0 begins", "tracker-0 ends", "tracker-1 begins"]
+    note("leader that cannot renew", writes_after_its_end=len(first.lost))
     assert first.lost == []

@@ -20,6 +20,7 @@ from shared.messaging.lease import Lease
 from shared.messaging.reader import TopicReader
 from shared.messaging.relay import SET_ASIDE_BEHIND, Relay, SendFailed
 from shared.messaging.unit import INSERT_OUTBOX, Unit
+from tests.chaos.scale import note
 from tests.integration.kernel.conftest import new_key, until
 from tests.integration.kernel.counting import job_of
 from tests.integration.test_retune import retune
@@ -256,6 +257,7 @@ async def test_a_row_that_the_broker_does_not_take_holds_no_other_and_is_sent_wh
     assert sent[0] == LARGE
     assert len(sent) == 2
     assert await db.fetch(SET_ASIDE, story) == []
+    note("row that is refused", bytes=LARGE, set_aside=len(details), others_sent=len(others))
 
 
 async def test_a_row_that_is_dropped_leaves_no_gap_in_its_story(stack, refused, emit, db, login):

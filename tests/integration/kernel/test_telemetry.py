@@ -19,6 +19,7 @@ from deploy.local.site import site
 from deploy.local.stack import Stack
 from deploy.provision.kafka import administrator
 from schemas.job import CancelJob
+from schemas.topics import TOPICS, Topic
 from services.gateway.settings import Settings as GatewaySettings
 from shared.health import asgi_app
 from shared.messaging import lag
@@ -26,7 +27,8 @@ from shared.messaging.kafka import KafkaFailed, sasl
 from shared.messaging.lag import Lag
 from shared.messaging.presence import Stuck
 from shared.messaging.reader import Login, send
-from shared.service import Service
+from shared.messaging.turns import Turns
+from shared.service import Service, WrongTopics
 from shared.settings import Timing
 from shared.telemetry import tracing
 from tests.integration.kernel import counting
@@ -170,6 +172,29 @@ async def test_a_group_that_cannot_be_joined_ends_the_process(tracker_env, end, 
     assert (where, type(error)) == ("consume", Stuck)
 
 
+async def test_whatever_kafkas_client_throws_ends_the_process(service, end, monkeypatch):
+    """What it took before is lost to us, so what was committed is read again by the next process."""
+
+    async def take(_turns: Any, **_: Any) -> list[Any]:
+        raise KeyError("an error of the client's own")
+
+    monkeypatch.setattr(Turns, "take", take)
+    where, error = await asyncio.wait_for(end, 30)
+    assert (where, type(error)) == ("consume", KeyError)
+
+
+async def test_a_service_without_one_of_its_topics_ends_and_says_which(tracker_env, end, monkeypatch):
+    for name, value in tracker_env.items():
+        monkeypatch.setenv(name, value)
+    topic = Topic("missing.events", writers=("tracker",), messages=())
+    monkeypatch.setattr(shared.service, "TOPICS", (*TOPICS, topic))
+    monkeypatch.setattr(shared.service, "TOPICS_SECONDS", 0.1)
+    async with counting.build().running():
+        where, error = await asyncio.wait_for(end, 30)
+    assert (where, type(error)) == ("consume", WrongTopics)
+    assert str(error).startswith("topic missing.events: it is missing; `python -m deploy.provision`")
+
+
 async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(service, writer, db):
     await until_metric(0, "outbox_rows")
     await db.execute(TAKE_LEASE)
@@ -196,6 +221,10 @@ async def test_what_was_parked_is_counted_by_reason(service, writer, db):
     for _ in range(2):
         await writer.good(new_key(), tenant="hopeless")
     await until_metric(before + 2, "messages_parked_total", **labels)
+    blocking = await db.fetchval("SELECT count(*) FROM parked WHERE state = 'parked' AND blocks")
+    assert blocking >= 2
+    await until_metric(blocking, "messages_parked_blocking")
+    assert (await ask(service, "/healthz")).json()["parked_blocking"] == blocking
     text = (await ask(service, "/metrics/")).text
     assert f'messages_parked_total{{reason="rejected",service="tracker",topic="{DATASET_EVENTS}"}}' in text
 
@@ -284,3 +313,15 @@ class TestLogs:
         [line] = [line for line in victim.log_lines() if line["event"] == "message parked"]
         assert (line["event_id"], line["trace_id"], line["key"]) == (event_id, trace_id, key)
         assert (line["service"], line["reason"], line["level"]) == ("tracker", "rejected", "warning")
+
+
+async def test_how_long_the_oldest_message_has_waited_is_seen(service, writer, db):
+    key = new_key()
+    await writer.good(key, tenant="orphan")
+
+    async def is_seen() -> bool:
+        return (metric("messages_oldest_waiting_seconds") or 0) > 0
+
+    await until(is_seen, "the age of the message that waits")
+    await db.execute("INSERT INTO parent VALUES ($1)", key)
+    await until_metric(0, "messages_oldest_waiting_seconds")

@@ -199,6 +199,22 @@ async def test_what_is_done_after_the_lease_was_lost_is_dropped(service, diary):
     await service.database.execute("DELETE FROM task WHERE key = $1", name)
 
 
+async def test_a_task_that_is_cancelled_stops(service, diary, monkeypatch):
+    monkeypatch.setattr(service._tasks, "_renew", timedelta(seconds=0.1))
+    name, behind = new_key(), new_key()
+    diary.go_on.clear()
+    async with service.unit() as unit:
+        await unit.start_task(Chore(name=name))
+    await until(lambda: truth(name in diary.worked), "the task to begin")
+    async with service.unit() as unit:
+        await unit.cancel_task(Chore, name)
+        await unit.start_task(Chore(name=behind))
+    await until(lambda: truth(behind in diary.worked), "the place of the cancelled one to be free")
+    diary.go_on.set()
+    await until(lambda: truth(behind in diary.done), "the next one to be done")
+    assert name not in [*diary.done, *diary.failed]
+
+
 async def test_a_restarted_process_takes_its_tasks_up_at_once(service, diary, tracker_env):
     diary.go_on.clear()
     name = new_key()

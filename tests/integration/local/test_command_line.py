@@ -54,7 +54,7 @@ def test_status_shows_each_part_with_pid_port_and_memory(state: Path):
 
 @pytest.mark.stack
 def test_logs_show_the_end_of_one_log_or_of_all(state: Path):
-    assert "Kafka Server started" in run("logs", "kafka", "-n", "1000", "--state", str(state)).stdout
+    assert "Kafka Server started" in run("logs", "kafka", "-n", "10000", "--state", str(state)).stdout
     everything = run("logs", "-n", "1", "--state", str(state)).stdout
     assert {line.split()[0] for line in everything.splitlines()} >= {"kafka", "postgres", "supervisor"}
     unknown = run("logs", "nonsense", "--state", str(state))

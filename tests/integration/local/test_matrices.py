@@ -17,11 +17,18 @@ from aiokafka.protocol.produce import ProduceRequest
 
 from deploy.local.stack import Stack
 from deploy.provision import rights
-from deploy.provision.rights import kafka_users
+from deploy.provision.rights import kafka_rights, kafka_users
 from schemas.topics import SERVICES, TOPICS, tenant_topics
-from shared.messaging.administration import DescribeQuotas
+from shared.messaging.administration import (
+    DescribeQuotas,
+    NotAuthorized,
+    administrator,
+    list_rights,
+    list_users,
+)
 from shared.messaging.kafka import sasl
 from shared.postgres.migrate import migrate
+from tests.chaos.scale import note
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -101,12 +108,26 @@ def declared_of(user: str) -> set[Right]:
             (user, "see rights", "cluster"),
             (user, "see quotas", "cluster"),
         }
+    if user in kafka["sees_access"]:
+        found |= {(user, "see rights", "cluster"), (user, "see quotas", "cluster")}
     return found
 
 
 @pytest.mark.parametrize("user", kafka_users(TENANTS))
 async def test_a_kafka_user_may_do_what_is_declared_and_no_more(stack: Stack, user: str):
-    assert await kafka_rights_of(stack, user) == declared_of(user)
+    allowed = await kafka_rights_of(stack, user)
+    assert allowed == declared_of(user)
+    note("rights of a user of Kafka", allowed=len(allowed))
+
+
+async def test_the_operator_sees_users_and_rights_and_another_user_does_not(stack: Stack):
+    async with administrator(stack.kafka_bootstrap, "admin", stack.kafka_password("admin")) as admin:
+        assert {*kafka_users(TENANTS)} <= await list_users(admin)
+        assert {*kafka_rights(TENANTS)} <= await list_rights(admin)
+    async with administrator(stack.kafka_bootstrap, "gateway", stack.kafka_password("gateway")) as client:
+        for ask in (list_users, list_rights):
+            with pytest.raises(NotAuthorized):
+                await ask(client)
 
 
 def test_every_topic_group_and_schema_is_declared():
@@ -131,6 +152,12 @@ async def test_a_role_may_do_with_each_table_what_is_declared_and_no_more(stack:
         await conn.close()
     assert {schema for schema, _ in tables} == set(SERVICES)
     assert found == {right for schema, table in tables for right in rights_on(schema, table)}
+    note(
+        "rights of roles",
+        tables=len(tables),
+        asked=len(roles) * len(tables) * len(TABLE_RIGHTS),
+        allowed=len(found),
+    )
 
 
 def rights_on(schema: str, table: str) -> set[Right]:

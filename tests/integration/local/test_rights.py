@@ -62,8 +62,11 @@ def test_only_accounts_may_change_rights():
     assert {(right.user, right.resource, right.name) for right in rights} == {
         ("accounts", "cluster", "kafka-cluster"),
         ("accounts", "topic", "tenant."),
+        ("admin", "cluster", "kafka-cluster"),
         ("admin", "group", ANY),
     }
+    seeing = {(right.operation, right.resource) for right in rights if right.user == "admin"}
+    assert seeing == {("describe", "cluster"), ("describe_configs", "cluster"), ("describe", "group")}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 import asyncio
 import hashlib
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from botocore import auth
 
 from schemas.artefacts import FileEntry
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
@@ -44,6 +46,16 @@ async def test_what_is_put_is_got_with_its_sha256(objects, tmp_path: Path):
     assert (tmp_path / "file").read_bytes() == b"weights"
     head = await objects.head(key)
     assert (head.size_bytes, head.sha256) == (7, digest(b"weights"))
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_a_machine_whose_clock_is_wrong_reads_and_writes(stack, monkeypatch, hours):
+    objects, real, keys = s3_as(stack, "registry"), auth.get_current_datetime, (new_key(), new_key())
+    monkeypatch.setattr(auth, "get_current_datetime", lambda: real() + timedelta(hours=hours))
+    assert await objects.head(keys[0]) is None
+    await asyncio.gather(*(objects.put_bytes(key, b"weights") for key in keys))
+    monkeypatch.setattr(auth, "get_current_datetime", real)
+    assert [await objects.get_bytes(key) for key in keys] == [b"weights"] * 2
 
 
 async def test_a_key_is_written_once(objects):

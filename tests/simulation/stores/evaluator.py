@@ -70,6 +70,10 @@ async def get_evaluation(conn: Tables, eval_id: str) -> Evaluation:
     return found
 
 
+async def find_evaluation(conn: Tables, eval_id: str) -> Evaluation | None:
+    return conn.get("evaluation", eval_id)  # type: ignore[no-any-return]
+
+
 async def find_waiting(conn: Tables, job_id: str) -> Evaluation | None:
     return next(
         (

@@ -1,4 +1,4 @@
-"""`services/scheduler/store.py` in memory."""
+"""`services/scheduler/store.py` and `queue_store.py` in memory."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -127,7 +127,12 @@ async def get_ledger(conn: Tables) -> Ledger:
         if known := conn.get("pool", pool):
             held[tenant] = held.get(tenant, 0) + nodes * known.devices_per_node
     pools = tuple(replace(pool, booked=booked.get(pool.name, 0)) for pool in conn.rows("pool"))
-    return Ledger(pools, held)
+    limits = {tenant: devices for tenant, devices in conn.rows("device_limit") if devices is not None}
+    return Ledger(pools, held, limits)
+
+
+async def save_device_limit(conn: Tables, tenant: str, devices: int | None) -> None:
+    conn.put("device_limit", tenant, (tenant, devices))
 
 
 async def save_pool(conn: Tables, pool: Pool) -> None:

@@ -66,9 +66,5 @@ async def take_claims(conn: Tables, job_id: str, number: int) -> list[Claim]:
     return list(kept)
 
 
-async def forget_claims(conn: Tables, *, before: datetime) -> None:
-    """No run is that long."""
-
-
 async def record_dropped(conn: Tables, claim: Claim, reason: str, *, at: datetime) -> None:
     conn.put("dropped", claim.event_id, reason)

@@ -25,7 +25,7 @@ from schemas.job import (
 )
 from schemas.node import NodesProvisioned, PoolCapacityChanged
 from schemas.specification import GateSpec
-from schemas.topics import LISTENS, SERVICES, Topic, tenant_events, topic_of
+from schemas.topics import LISTENS, SERVICES, TENANT_FACT_TYPES, Topic, tenant_events, topic_of
 from schemas.training import RunnerStarted
 from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import (
@@ -44,6 +44,7 @@ from services.admin.doctor.history import (
     Route,
     Row,
     Store,
+    Wanted,
     World,
 )
 from services.admin.doctor.invariants import check
@@ -99,7 +100,7 @@ class Teller:
             causation_id=cause,
         )
         self._write(writer, topic, envelope, message)
-        if self.copies_for:
+        if self.copies_for and type(message) in TENANT_FACT_TYPES:
             self._write("gateway", tenant_events(self.copies_for), envelope, message)
         return event_id
 
@@ -388,6 +389,8 @@ def a_world(**changes: Any) -> World:
         "routes": (a_route(),),
         "wanted": frozenset({SERVED}),
         "replicas": (a_replica(),),
+        "wanted_of_slots": (Wanted(TENANT, MODEL.full_name, MODEL.digest),),
+        "expiring": frozenset({"ftjob-1"}),
     }
     return World(**fields | changes)
 

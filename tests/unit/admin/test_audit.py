@@ -11,7 +11,7 @@ from services.admin.audit.recount import Recount
 from services.auditor import decide
 from shared.audit.chain import begin, extend
 from shared.audit.signing import SigningKey
-from tests.chaos.scale import scaled
+from tests.chaos.scale import note, scaled
 from tests.unit.admin.audit_world import (
     KEY,
     LATE,
@@ -48,6 +48,7 @@ class TestRecords:
             where = f"case {case} at {sorted(offsets)}: {found}; {told}"
             assert any(offsets & set(each.offsets or ()) for each in found), where
             assert {each.what for each in found} <= {"changed", "truncated", "deleted"}, where
+        note("history changed", cases=CASES)
 
     def test_nothing_is_found_where_nothing_was_done(self):
         rng, told = seeded("clean")

@@ -29,7 +29,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[History]:
 def test_a_whole_stack(retune, stacks):
     code, out, err = retune.run("--json", "doctor")
     assert (code, json.loads(out)) == (0, [])
-    assert err.splitlines() == ["read", "14 invariants hold"]
+    assert err.splitlines() == ["read", "18 invariants hold"]
 
 
 def test_a_broken_stack(retune, stacks):

@@ -9,7 +9,7 @@ from schemas.base import BundleRef, CommandRefused, Message
 from schemas.job import JobRequeued, JobScheduled
 from schemas.training import RunnerHeartbeat, TrainingResumed
 from services.admin.doctor.history import Job
-from tests.builders import TENANT, a_bundle, a_sha
+from tests.builders import NOON, TENANT, a_bundle, a_sha
 from tests.unit.admin.histories import (
     EMERGENCY,
     READ_AT,
@@ -202,6 +202,14 @@ class TestLive:
     @pytest.mark.parametrize("state", ["queued", "paused", "succeeded", "failed", "cancelled"])
     def test_a_job_that_waits_for_others(self, state):
         assert "I13" not in alarms(a_history(world=self.world(state)))
+
+    @pytest.mark.parametrize(
+        ("state", "known"), [("validating", "dataset ds-1 is ready"), ("evaluating", "serving has answered")]
+    )
+    def test_a_job_that_waits_for_what_is_known(self, state, known):
+        world = replace(self.world(state), unapplied={"ftjob-1": known})
+        (finding,) = alarms(a_history(world=world, read_at=NOON + timedelta(minutes=1)))["I13"]
+        assert finding.found == f"{state}, although {known}"
 
     def test_a_heartbeat_is_a_sign(self):
         def beat(teller: Teller) -> None:

@@ -61,6 +61,47 @@ def test_what_is_no_template_is_wrong_usage(
     assert retune.commands == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "marks_answers", "origin"),
+    [
+        ({}, True, "; answers by its own marks"),
+        ({}, False, "; answers derived from what it writes"),
+        ({}, None, ""),
+        (
+            {"training_template_sha256": a_sha("marked")},
+            False,
+            f"; answers by the marks of the training template, sha {a_sha('marked')[:12]}",
+        ),
+    ],
+)
+def test_a_base_model_is_shown_with_who_says_what_its_answers_are(
+    retune: CommandLine, changes: dict[str, str], marks_answers: bool | None, origin: str
+) -> None:
+    base = FACT.model_copy(update=changes | {"capabilities": capabilities(marks_answers=marks_answers)})
+    detail = base.model_dump(mode="json", exclude={"name"})
+    retune.answers["GET /models/tiny"] = {"id": "tiny", "retune": {"kind": "base", **detail}}
+    _, out, _ = retune.run("models", "show", "tiny")
+    [line] = [line for line in out.splitlines() if line.startswith("  template")]
+    assert line == f"  template   its own, sha {a_sha('template')[:12]}{origin}"
+
+
+def test_a_base_model_is_shown_with_what_each_method_needs_of_a_device(retune: CommandLine) -> None:
+    gib = 2**30
+    memory = {
+        "sft": {"kept_bytes": 12 * gib, "recomputed_bytes": 8 * gib, "window_tokens": 4096},
+        "lora": {"kept_bytes": 3 * gib, "recomputed_bytes": gib, "window_tokens": 4096},
+    }
+    detail = FACT.model_dump(mode="json", exclude={"name"})
+    shown = {"kind": "base", **detail, "memory": memory}
+    retune.answers["GET /models/tiny"] = {"id": "tiny", "retune": shown}
+    _, out, _ = retune.run("models", "show", "tiny")
+    end = "with activations computed again; windows of 4,096 tokens"
+    assert [" ".join(line.split()) for line in out.splitlines()][-2:] == [
+        f"memory lora: about 3.0 GiB of a GPU, 1.0 GiB {end}",
+        f"sft: about 12.0 GiB of a GPU, 8.0 GiB {end}",
+    ]
+
+
 def test_a_base_model_is_shown_with_what_it_can_do(retune: CommandLine) -> None:
     found = capabilities(
         family="gpt2",

@@ -30,7 +30,8 @@ BASE = {
     "num_parameters": 1000,
     "memory": None,
 }
-SUBMITTED = JOB | {"retune": JOB["retune"] | {"base_model": BASE}}
+ESTIMATE = {"total_bytes": 3 * 2**29, "gradient_checkpointing": True, "window_tokens": 512}
+SUBMITTED = JOB | {"retune": JOB["retune"] | {"base_model": BASE, "estimated_memory": ESTIMATE}}
 MODEL = {
     "id": "ft:tiny:acme:docs:1f2e3d4c",
     "retune": {"kind": "adapter", "stage": "staging", "model_id": "mv-1"},
@@ -278,6 +279,9 @@ def test_a_submission_shows_what_is_known_of_the_base_model(retune):
         "source directory",
         "context 512 tokens",
     ]
+    assert shown[-1] == (
+        "memory: about 1.5 GiB of each GPU with its activations computed again, windows of 512 tokens"
+    )
     code, out, _ = retune.run("--json", "jobs", "submit", "file-1", "--model", "tiny")
     assert (code, json.loads(out)) == (0, SUBMITTED)
 

@@ -41,6 +41,20 @@ def test_a_key_is_made_once_and_read_by_its_owner_alone(tmp_path: Path):
         PublicKey.read(path)
 
 
+def test_two_processes_that_start_at_once_have_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, others = tmp_path / "signing.pem", []
+    make = SigningKey.make
+
+    def make_while_another_starts() -> SigningKey:
+        monkeypatch.setattr(SigningKey, "make", make)
+        others.append(SigningKey.read_or_make(path))
+        return make()
+
+    monkeypatch.setattr(SigningKey, "make", make_while_another_starts)
+    assert SigningKey.read_or_make(path).public.sha256 == others[0].public.sha256
+    assert os.listdir(tmp_path) == ["signing.pem"]  # noqa: PTH208
+
+
 def test_another_key_does_not_open_it(key: SigningKey):
     with pytest.raises(BadSignature, match=r"found the key .*…, expected"):
         SigningKey.make().public.open(key.sign(STATEMENT))

@@ -8,7 +8,7 @@ from schemas import layout
 from schemas.artefacts import BundleManifest, FileEntry
 from schemas.base import BundleRef
 from schemas.specification import Method
-from services.checkpoint_watcher.clients import delete_bundle, verify_bundle
+from services.checkpoint_watcher.clients import delete_bundle, delete_logs, verify_bundle
 from shared.errors import StorageUnavailable
 from shared.storage.objects import MAX_BYTES_IN_MEMORY, put_manifest
 from shared.storage.testing import FakeObjectStore
@@ -143,3 +143,12 @@ async def test_a_deletion_takes_the_manifest_first(objects, bundle, monkeypatch)
     await delete_bundle(objects, JOB, bundle)
     assert deleted[0] == layout.checkpoint(JOB, 1, 10)
     assert objects.objects == {}
+
+
+async def test_logs_of_all_nodes_and_attempts_of_the_job_are_deleted_and_no_others():
+    objects = FakeObjectStore()
+    other = layout.log("ftjob-10", 1, 0, 0)
+    for key in (layout.log(JOB, 1, 0, 0), layout.log(JOB, 1, 1, 3), layout.log(JOB, 2, 0, 0), other):
+        await objects.put_bytes(key, b"text")
+    await delete_logs(objects, JOB)
+    assert [head.key for head in await objects.list_objects("logs/")] == [other]

@@ -37,6 +37,7 @@ def test_a_topic_is_made_as_the_settings_say():
         "retention.ms": "2592000000",
         "min.insync.replicas": "2",
         "max.message.bytes": "2000000",
+        "message.timestamp.after.max.ms": "86400000",
     }
 
 

@@ -89,6 +89,19 @@ def test_an_artefact_that_could_not_be_copied_gets_no_verdict():
     assert lifecycle.abandon(running, reason="late").evaluation == running
 
 
+def test_a_cancelled_job_ends_its_evaluation():
+    """One that began has a verdict; of one that did not, nobody was told."""
+    decision = lifecycle.cancel(an_evaluation())
+    assert (type(decision.events[-1]), decision.events[-1].reason) == (
+        EvalInconclusive,
+        "the job was cancelled",
+    )
+    waiting = lifecycle.cancel(an_evaluation(EvaluationState.WAITING))
+    assert (waiting.evaluation.state, waiting.events) == (EvaluationState.ABANDONED, ())
+    over = an_evaluation(EvaluationState.PASSED)
+    assert lifecycle.cancel(over) == lifecycle.Decision(over)
+
+
 def test_an_evaluation_moves_so_and_no_other_way():
     assert moves_of(EvaluationState, an_evaluation, field="state", refused=IllegalTransition) == {
         "waiting": {"running", "abandoned"},

@@ -45,7 +45,7 @@ def found(*pools, window=4096, base=BASE, recipe=None):
     ],
 )
 def test_a_job_that_no_device_holds_is_refused_with_the_nearest_that_works(recipe, window, pool, nearest):
-    [obstacle] = found(pool, recipe=recipe, window=window)
+    [obstacle] = [each for each in found(pool, recipe=recipe, window=window) if each.is_final]
     assert (obstacle.code, obstacle.is_final) == ("does_not_fit", True)
     assert f"pool gpu has {pool.device_memory_bytes / GIB:.1f} GiB" in obstacle.message
     assert obstacle.message.endswith(f"Nearest that works: {nearest}")
@@ -67,6 +67,20 @@ def test_a_job_that_fits_once_activations_are_computed_again_is_admitted():
 )
 def test_nothing_is_held_against_a_job_for_want_of_news(pools, changes):
     assert found(*pools, **changes) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "resources", "seconds"),
+    [("sft", {}, 359), ("sft", {"nodes": 4}, 90), ("sft", {"grace_seconds": 360.0}, 0), ("lora", {}, 0)],
+)
+def test_a_notice_that_is_too_short_for_a_bundle_is_a_warning(method, resources, seconds):
+    """89.7 GiB of weights and moments; 0: no warning."""
+    spec = a_spec(recipe={"method": method}, resources=resources)
+    warnings = list(obstacles(spec, Known(base=BASE)))
+    assert [(each.code, each.param, each.is_final) for each in warnings] == (
+        [("grace_too_short", "resources.grace_seconds", False)] if seconds else []
+    )
+    assert all(f"has about 89.7 GiB: {seconds} seconds" in each.message for each in warnings)
 
 
 def test_a_base_model_shows_what_each_method_needs():

@@ -10,7 +10,9 @@ from services.provisioner.settings import parse_pools
 
 
 def test_pools_file_is_read():
-    text = '[pools.a]\nclass = "spot"\nnodes = 2\ndevices_per_node = 3\nprice_per_hour = 0.10\n'
+    text = (
+        '[pools.a]\nclass = "spot"\nnodes = 2\ndevice = "cpu"\ndevices_per_node = 3\nprice_per_hour = 0.10\n'
+    )
     pool = parse_pools(text)["a"]
     assert (pool.price_class, pool.nodes, pool.devices_per_node) == (PriceClass.SPOT, 2, 3)
     assert pool.price_per_hour == Decimal("0.10")
@@ -20,7 +22,8 @@ def test_pools_file_is_read():
     ("line", "named"), [('class = "cheap"', "class"), ("colour = 1", "colour"), ("nodes = -1", "nodes")]
 )
 def test_pools_file_with_a_fault_names_it(line, named):
-    rest = [other for other in ('class = "spot"', "nodes = 1") if other.split()[0] != line.split()[0]]
+    whole = ('class = "spot"', "nodes = 1", 'device = "cpu"')
+    rest = [other for other in whole if other.split()[0] != line.split()[0]]
     with pytest.raises(ValueError, match=named):
         parse_pools("\n".join(["[pools.a]", line, *rest]))
 
@@ -29,8 +32,15 @@ def test_pools_file_says_what_the_nodes_compute_on():
     text = '[pools.a]\nclass = "spot"\nnodes = 1\ndevice = "cuda"\ndevice_memory_gib = 79.5\n'
     capacity = parse_pools(text)["a"].capacity
     assert (capacity.device, capacity.device_memory_bytes) == (DeviceKind.CUDA, int(79.5 * 2**30))
-    unsaid = parse_pools('[pools.a]\nclass = "spot"\nnodes = 1\n')["a"].capacity
-    assert (unsaid.device, unsaid.device_memory_bytes) == (None, None)
+    unsaid = parse_pools('[pools.a]\nclass = "spot"\nnodes = 1\ndevice = "cpu"\n')["a"].capacity
+    assert (unsaid.device, unsaid.device_memory_bytes) == (DeviceKind.CPU, None)
+
+
+@pytest.mark.parametrize("lines", ["", 'device = "gpu"\n'])
+def test_a_pool_that_does_not_say_its_device_is_no_pool(lines):
+    """Its processes would take what they find, which is the CPU where a GPU died."""
+    with pytest.raises(ValueError, match=r"pools\.a\.device"):
+        parse_pools(f'[pools.a]\nclass = "spot"\nnodes = 1\n{lines}')
 
 
 def test_environment_file_is_read_as_a_shell_would():

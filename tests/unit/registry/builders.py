@@ -135,6 +135,7 @@ def an_inspection(**changes: Any) -> Inspection:
         "linears": {"model.layers.0.self_attn.q_proj": (32, 64)},
         "written": BASE_SHAPES,
         "rows": {"one turn": "", "tools": "template.tools: it leaves the calls out"},
+        "marks_answers": False,
     }
     return Inspection(**fields | changes)
 

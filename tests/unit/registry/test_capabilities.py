@@ -24,6 +24,7 @@ def test_a_plain_model_can_be_trained_with_every_method():
     assert (found.lora_targets, found.lora_values_per_rank) == (("q_proj",), 32 + 64)
     assert (found.family, found.attention, found.weights_dtype) == ("llama", "sdpa", "BF16")
     assert found.rows == {"one turn": "", "tools": "template.tools: it leaves the calls out"}
+    assert found.marks_answers is False
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def _best(
 ) -> tuple[tuple[Candidate, Pool] | None, Ledger]:
     """And the ledger with what those in front of it have reserved, which stays reserved."""
     for candidate in sorted(waiting, key=lambda each: queue.rank(each, ledger)):
-        suited = queue.suited_pools(candidate, ledger)
+        suited = queue.allowed_pools(candidate, ledger)
         for pool in suited:
             if queue.can_start(candidate, pool, now):
                 return (candidate, pool), ledger

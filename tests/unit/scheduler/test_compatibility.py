@@ -1,7 +1,7 @@
 import pytest
 
 from schemas.compatibility import ROWS, check
-from schemas.specification import LoraSpec, Method, Recipe, Resources
+from schemas.specification import CheckpointSpec, LoraSpec, Method, Recipe, Resources
 from tests.builders import a_job_spec
 
 
@@ -77,3 +77,16 @@ def test_a_batch_that_leaves_devices_without_work_is_refused_with_both_nearest_p
 @pytest.mark.parametrize("batch", ["auto", 8, 12])
 def test_a_batch_with_work_for_all_devices_is_admitted(batch):
     assert check(a_job_spec(recipe=Recipe(batch_size=batch), resources=Resources(devices_per_node=8))) is None
+
+
+@pytest.mark.parametrize(
+    ("interval", "nearest"),
+    [({"every_steps": 9}, "every_steps 10"), ({"every_seconds": 4.5}, "every_seconds 5")],
+)
+def test_bundles_without_a_pause_between_them_are_refused(interval, nearest):
+    refusal = check(a_job_spec(recipe=Recipe(checkpoint=CheckpointSpec(**interval))))
+    assert (refusal.code, refusal.param) == ("bundles_too_often", f"recipe.checkpoint.{nearest.split()[0]}")
+    assert refusal.message.endswith(f"Nearest that works: {nearest}")
+    assert (
+        check(a_job_spec(recipe=Recipe(checkpoint=CheckpointSpec(every_steps=10, every_seconds=5)))) is None
+    )

@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from statistics import mean
 
 import pytest
 
@@ -189,11 +190,58 @@ def test_gangs_wait_for_a_bounded_time_and_leave_no_node_idle_where_jobs_state_h
     assert outcome.utilisation >= 0.95
 
 
-def test_where_nobody_states_it_the_nodes_kept_for_gangs_are_idle():
-    assert run(a_day_with_gangs(stated=None), nodes=60).utilisation < 0.95
+def test_where_nobody_states_it_gangs_share_the_idle_time_that_they_need(record_property):
+    wishes = a_day_with_gangs(stated=None)
+    outcome = run(wishes, nodes=60)
+    waits = [outcome.started_at[number] - wishes[number].at for number in range(1_800, 1_812)]
+    record_property("gangs wait, minutes", waits)
+    record_property("utilisation while somebody waits", round(outcome.utilisation, 4))
+    assert max(waits) <= 4 * 120
+    assert outcome.utilisation >= 0.95
 
 
-def test_five_hundred_tenants_and_a_greedy_one(record_property):
+@pytest.mark.parametrize("states", [None, 20])
+def test_a_gang_keeps_no_idle_pool_behind_a_job_of_a_day_that_states_nothing(states):
+    long, minutes = Wish("long", 0, 24 * HOUR), 25 * HOUR
+    small = [Wish(f"t{number % 20}", 2 + number // 3, 10, states=states) for number in range(3 * minutes)]
+    outcome = run([long, Wish("gang", 1, HOUR, nodes=30), *small], nodes=30)
+    assert outcome.utilisation >= 0.95
+    assert 24 * HOUR <= outcome.started_at[1] <= 24 * HOUR + 20
+
+
+def endless(
+    comes_until: int, minutes: tuple[int, ...], *, states: int | None, own: str, num_others: int
+) -> list[Wish]:
+    """A third more than ten nodes can do; every third job is of the tenant `own`."""
+    chance, count = random.Random(5), int(1.3 * 10 * comes_until / mean(minutes))
+    return [
+        Wish(
+            own if number % 3 == 0 else f"t{number % num_others}",
+            1 + number * comes_until // count,
+            chance.choice(minutes),
+            states=states if number % 2 else None,
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "states"),
+    [((60,), None), ((5, 10, 20, 300), None), ((30, 60), 90)],
+    ids=["alike", "far apart", "half of them stated"],
+)
+@pytest.mark.parametrize("nodes", [6, 10])
+@pytest.mark.parametrize(("own", "num_others"), [("other", 7), ("gang", 7), ("gang", 100)])
+def test_no_job_waits_for_ever_whoever_comes_after_it(own, num_others, minutes, states, nodes):
+    bound = 4 * max(minutes) + (states or 0)
+    others = endless(2 * bound, minutes, states=states, own=own, num_others=num_others)
+    outcome = run([Wish("gang", 0, HOUR, nodes=nodes), *others], nodes=10)
+    assert outcome.started_at[0] <= bound
+    assert max(outcome.started_at.values()) > 2 * bound, "others wanted nodes all the time"
+
+
+@pytest.mark.parametrize(("num_gangs", "first_jobs_wait"), [(0, HOUR), (3, 3 * HOUR)])
+def test_five_hundred_tenants_and_a_greedy_one(num_gangs, first_jobs_wait, record_property):
     chance = random.Random(7)
     wishes = [Wish("greedy", 0, chance.randint(20, 180)) for _ in range(1_000)]
     firsts: dict[str, int] = {}
@@ -209,10 +257,15 @@ def test_five_hundred_tenants_and_a_greedy_one(record_property):
             )
             for later in range(chance.randint(1, 6))
         ]
+    gangs = range(len(wishes), len(wishes) + num_gangs)
+    wishes += [Wish(f"gang-{each}", 6 * HOUR * each + 60, 2 * HOUR, 100) for each in range(num_gangs)]
     outcome = run(wishes, nodes=250)
     assert len(outcome.started_at) == len(wishes)
+    gangs_wait = [outcome.started_at[number] - wishes[number].at for number in gangs]
+    record_property("gangs wait, minutes", gangs_wait)
+    assert max(gangs_wait, default=0) <= 4 * 180
     waits = sorted(outcome.started_at[number] - wishes[number].at for number in firsts.values())
     record_property("first jobs of tenants wait, minutes at p50, p99", (waits[250], waits[495]))
     record_property("utilisation while somebody waits", round(outcome.utilisation, 4))
     assert outcome.utilisation >= 0.95
-    assert waits[-1] <= HOUR
+    assert waits[-1] <= first_jobs_wait

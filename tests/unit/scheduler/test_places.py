@@ -1,16 +1,22 @@
 """Where queued jobs stand, and what of it is told."""
 
 import random
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import AsyncMock
 
 import pytest
 
 from schemas.job import QueuePositionChanged, WaitReason
 from schemas.specification import Tier
+from services.scheduler import queue_store
 from services.scheduler.decide import places
+from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.places import MAX_CHANGES, Place, changes, rounded
 from services.scheduler.decide.queue import Booking, Candidate, Ledger
+from services.scheduler.handlers import Handlers
 from tests.builders import NOON, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants
 from tests.unit.scheduler.test_queue import SPOT, a_queue, waiting
@@ -92,6 +98,14 @@ class TestReason:
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.KEPT_NODES)
         assert second.waiting_for == f"{SPOT} keeps its free nodes for a job of 2 node(s) in front"
 
+    def test_when_a_gang_behind_a_job_that_states_nothing_has_them_is_an_estimate(self):
+        gang = waiting("gang", tenant="other", nodes=2, minutes=60)
+        booking = Booking(1, NOON - timedelta(minutes=5))
+        pool = a_pool(nodes=2, booked=1, bookings=(booking,))
+        _, small = standing([gang, waiting("small")], a_ledger(pool))
+        assert small.reason is WaitReason.KEPT_NODES
+        assert small.waiting_for.endswith("in front, which is expected to have them by 12:15 UTC")
+
     def test_who_could_pass_the_gang_if_it_said_how_long_it_runs_is_told_so(self):
         gang = waiting("gang", tenant="other", nodes=2, minutes=30)
         booking = Booking(1, NOON, NOON + timedelta(minutes=10))
@@ -102,6 +116,14 @@ class TestReason:
             f"{SPOT} keeps its free nodes for a job of 2 node(s) in front, which has them by 12:10 UTC, "
             "and this one states no resources.max_run_seconds"
         )
+
+    def test_its_tenant_has_all_devices_that_it_may(self):
+        ledger = replace(a_ledger(a_pool(nodes=3, booked=1), acme=1), device_limits={"acme": 2})
+        first, second = standing([waiting("a", minutes=1), waiting("b")], ledger)
+        assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.QUOTA)
+        [full] = standing([waiting()], replace(ledger, device_limits={"acme": 1}))
+        assert (full.position, full.reason) == (None, WaitReason.QUOTA)
+        assert full.waiting_for.endswith("its tenant has 1 device(s) of 1 that it may have at once")
 
     def test_a_free_node_is_the_firsts_turn_alone(self):
         first, second = standing([waiting("a", minutes=1), waiting("b")], a_ledger(a_pool(nodes=1)))
@@ -149,6 +171,27 @@ class TestEstimate:
         *_, last = standing(candidates, full())
         assert (last.position, last.reason) == (2_000, WaitReason.FAR_BEHIND)
         assert last.starts_at == NOON + 2_000 * HOUR
+
+
+async def test_a_long_queue_is_ordered_beside_the_loop_that_handles_messages(monkeypatch):
+    threads = []
+
+    def ordered(*_, **__):
+        threads.append(threading.get_ident())
+        return iter(())
+
+    monkeypatch.setattr(places, "places", ordered)
+    answers = {
+        "is_anyone_queued": True,
+        "everyone_queued": [],
+        "get_ledger": a_ledger(),
+        "typical_run_time": None,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(queue_store, name, AsyncMock(return_value=answer))
+    await Handlers(Policy()).announce_positions(AsyncMock(now=NOON), {})
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 class TestChanges:

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -160,9 +161,25 @@ class TestBackfill:
         small = waiting("small", longest=timedelta(minutes=30))
         assert self.started_beside_the_gang(busy(None, 30, nodes=3), small) == ["small"]
 
-    def test_where_nobody_can_tell_when_the_gang_has_its_nodes_nobody_passes_it(self):
-        small = waiting("small", longest=timedelta(minutes=1))
-        assert self.started_beside_the_gang(busy(None, nodes=2), small) == []
+    @pytest.mark.parametrize(
+        ("waited", "longest", "is_started"),
+        [
+            (60, 60, True),
+            (60, 61, False),
+            (180, None, True),
+            (181, None, False),
+            (240, 20, True),
+            (240, 21, False),
+        ],
+    )
+    def test_where_it_is_not_stated_when_the_gang_has_its_nodes_it_is_estimated(
+        self, waited, longest, is_started
+    ):
+        """By what has run for an hour: as long again, or a third of the gang's wait where that is more."""
+        gang = waiting("gang", tenant="first", nodes=2, minutes=waited)
+        small = waiting("small", longest=None if longest is None else timedelta(minutes=longest))
+        ledger = a_ledger(busy(None, nodes=2))
+        assert started([gang, small], ledger) == ([("small", SPOT)] if is_started else [])
 
     def test_a_node_that_the_gang_will_not_need_goes_to_whoever_is_next_for_as_long_as_it_takes(self):
         pool = busy(30, 30, nodes=4)
@@ -180,6 +197,36 @@ class TestBackfill:
     def test_what_should_have_ended_may_end_at_any_moment(self):
         small = waiting("small", longest=timedelta(seconds=1))
         assert self.started_beside_the_gang(busy(-5, nodes=2), small) == []
+
+
+class TestDeviceLimit:
+    def limited(self, *pools, limit, **held):
+        return replace(a_ledger(*pools, **held), device_limits={"acme": limit})
+
+    @pytest.mark.parametrize(("limit", "names"), [(0, []), (1, []), (2, ["job-0"]), (4, ["job-0", "job-1"])])
+    def test_a_tenant_gets_no_more_devices_than_it_may_have(self, limit, names):
+        candidates = [waiting(f"job-{n}", devices_per_node=2, minutes=9 - n) for n in range(3)]
+        ledger = self.limited(a_pool(nodes=4, devices_per_node=2), limit=limit)
+        assert [job_id for job_id, _ in started(candidates, ledger)] == names
+
+    def test_what_it_has_counts_and_others_pass_it(self):
+        ledger = self.limited(a_pool(nodes=4, booked=2), limit=2, acme=2)
+        assert started([waiting(minutes=60), waiting("job-2", tenant="other")], ledger) == [("job-2", SPOT)]
+
+    def test_a_node_is_held_with_all_its_devices(self):
+        pools = (a_pool(SPOT, devices_per_node=8), a_pool(ON_DEMAND, devices_per_node=1))
+        assert started([waiting()], self.limited(*pools, limit=4)) == [("job-1", ON_DEMAND)]
+
+    def test_a_job_that_it_keeps_waiting_reserves_nothing(self):
+        gang = waiting("gang", nodes=2, minutes=60)
+        ledger = self.limited(a_pool(nodes=2, booked=1), limit=1)
+        assert started([gang, waiting("small", tenant="other")], ledger) == [("small", SPOT)]
+
+    def test_the_reason_names_the_limit(self):
+        ledger = self.limited(a_pool(), limit=2, acme=2)
+        assert why_waiting(waiting(), ledger, now=NOON).endswith(
+            ": its tenant has 2 device(s) of 2 that it may have at once"
+        )
 
 
 class TestBackOff:

@@ -42,3 +42,12 @@ def test_a_round_that_fails_waits_and_is_told(error, level, event):
         asyncio.run(rounds._guarded(group, ()))
     assert [(line["log_level"], line["event"]) for line in lines] == [(level, event)]
     assert group.name in rounds._paused_until
+
+
+def test_a_pause_that_is_over_is_forgotten():
+    rounds = Failing(NoAnswer("no answer"))
+    rounds._pause("first", now=0.0)
+    rounds._pause("second", now=4.0)
+    assert rounds._paused_until == {"first": 5.0, "second": 9.0}
+    rounds._pause("third", now=5.0)
+    assert rounds._paused_until == {"second": 9.0, "third": 10.0}

@@ -5,10 +5,15 @@ from contextlib import nullcontext
 
 import pytest
 
-from shared.health import MAX_OUTBOX_AGE_SECONDS, Probe, asgi_app
+from shared.health import MAX_AWAY_SECONDS, MAX_OUTBOX_AGE_SECONDS, RETRY_AFTER, Probe, asgi_app
 
 
 async def ask(probe: Probe, path: str) -> tuple[int, dict]:
+    answer = await exchange(probe, path)
+    return answer[0]["status"], json.loads(answer[1]["body"])
+
+
+async def exchange(probe: Probe, path: str) -> list[dict]:
     said = []
 
     async def send(message: dict) -> None:
@@ -19,14 +24,20 @@ async def ask(probe: Probe, path: str) -> tuple[int, dict]:
 
     scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
     await asgi_app(probe, lifespan=nullcontext)(scope, receive, send)
-    return said[0]["status"], json.loads(said[1]["body"])
+    return said
 
 
 @pytest.mark.parametrize(
     ("probe", "problems"),
     [
         (Probe(ready=True, outbox_age_seconds=MAX_OUTBOX_AGE_SECONDS), []),
+        (Probe(ready=True, parked_blocking=3), []),
         (Probe(), ["not ready yet"]),
+        (Probe(ready=True, postgres_away_seconds=lambda: MAX_AWAY_SECONDS), []),
+        (
+            Probe(ready=True, postgres_away_seconds=lambda: 61.2),
+            ["Postgres has been unavailable for 61 s"],
+        ),
         (Probe(ready=True, outbox_age_seconds=61.2), ["oldest event not in Kafka is 61 s old"]),
         (
             Probe(ready=True, stalled_topics=["job.events", "node.events"]),
@@ -36,9 +47,20 @@ async def ask(probe: Probe, path: str) -> tuple[int, dict]:
 )
 async def test_health_is_what_the_probe_knows(probe, problems):
     status, body = await ask(probe, "/healthz")
-    assert (status, body) == (503 if problems else 200, {"healthy": not problems, "problems": problems})
+    expected = {
+        "healthy": not problems,
+        "problems": problems,
+        "parked_blocking": probe.parked_blocking,
+    }
+    assert (status, body) == (503 if problems else 200, expected)
+
+
+async def test_a_process_that_cannot_work_is_alive_and_says_when_to_ask_again():
+    assert await ask(Probe(), "/livez") == (200, {"alive": True})
+    headers = dict((await exchange(Probe(), "/healthz"))[0]["headers"])
+    assert headers[b"retry-after"] == RETRY_AFTER["retry-after"].encode()
 
 
 async def test_another_path_is_told_which_there_are():
     status, body = await ask(Probe(ready=True), "/health")
-    assert (status, body) == (404, {"error": "no route /health; there are /healthz and /metrics"})
+    assert (status, body) == (404, {"error": "no route /health; there are /livez, /healthz and /metrics"})

@@ -1,10 +1,15 @@
 """How every service runs: on one loop, where Kafka's client sees that a connection is gone (decision 0013)."""
 
 import asyncio
+import contextlib
 import ctypes
+import signal
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
+import httpx
 import pytest
 import uvloop
 from aiokafka.conn import AIOKafkaConnection
@@ -12,7 +17,7 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
 import shared.messaging.kafka  # noqa: F401  mends the client
-from shared.service import serve
+from shared.server import Server, serve
 from shared.slow_clients import PacedConnection
 
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
@@ -43,10 +48,65 @@ def test_every_service_runs_on_uvloop_and_keeps_its_memory_private(prctl):
 
 
 def test_every_service_ends_connections_of_slow_clients(prctl, monkeypatch):
-    options = {}
-    monkeypatch.setattr("uvicorn.run", lambda app, **given: options.update(given))
-    serve(None, SimpleNamespace(http_host="127.0.0.1", http_port=0))
-    assert options["http"] is PacedConnection
+    servers = []
+
+    def keep(server: Server) -> None:
+        servers.append(server)
+
+    monkeypatch.setattr(Server, "run", keep)
+    with pytest.raises(SystemExit):
+        serve(None, SimpleNamespace(http_host="127.0.0.1", http_port=0))
+    assert servers[0].config.http is PacedConnection
+
+
+PROGRAM = """
+import asyncio, socket
+from types import SimpleNamespace
+from shared import server
+
+ends = asyncio.Event()
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        print("up", flush=True)
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"begun ", "more_body": True})
+    await (ends.wait() if scope["path"] == "/until-stop" else asyncio.Event().wait())
+    await send({"type": "http.response.body", "body": b"ended", "more_body": False})
+
+server.STOP_SECONDS = 1
+server.serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=PORT), on_stop=ends.set)
+"""
+
+
+@pytest.mark.parametrize(("path", "ends_whole"), [("/until-stop", True), ("/for-ever", False)])
+def test_a_process_that_is_told_to_stop_does_so_with_streams_open(tmp_path, path, ends_whole):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [sys.executable, "-c", PROGRAM.replace("PORT", str(port))]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process, httpx.Client(timeout=30) as client:
+        assert process.stdout.readline() == b"up\n"
+        answer = client.send(client.build_request("GET", until_listening(port, path)), stream=True)
+        parts = answer.iter_bytes()
+        assert next(parts) == b"begun "
+        process.send_signal(signal.SIGTERM)
+        if ends_whole:
+            assert b"".join(parts) == b"ended"
+        else:
+            with pytest.raises(httpx.RemoteProtocolError):
+                next(parts)
+        assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def until_listening(port: int, path: str) -> str:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return f"http://127.0.0.1:{port}{path}"
 
 
 @pytest.mark.parametrize("ask", [lambda c: c.send(MetadataRequest([])), lambda c: c._send_sasl_token(b"")])

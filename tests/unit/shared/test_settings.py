@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from shared.settings import ServiceSettings, Timing
+from tests.chaos.scale import note
 
 
 def test_the_defaults_stand_in_order():
@@ -25,6 +26,7 @@ def test_the_defaults_stand_in_order():
 def test_each_inequality_is_asserted_at_start(changed, told):
     with pytest.raises(ValidationError, match=told):
         Timing(**{name: timedelta(seconds=seconds) for name, seconds in changed.items()})
+    note("inequality broken", refused=1)
 
 
 def test_encryption_that_no_client_has_yet_is_refused():

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.base import BundleRef, FailureClass
+from schemas.base import BundleRef, DatasetRef, FailureClass
 from schemas.job import StopReason
-from schemas.training import StopTraining
+from schemas.specification import Recipe
+from schemas.training import Member, StartTraining, StopTraining
 from services.trainer_agent.protocol import (
     BundleKind,
     Ended,
@@ -19,6 +20,7 @@ from services.trainer_agent.protocol import (
     Stepped,
 )
 from services.trainer_agent.runner.decide import (
+    DRIFT,
     ChildEnd,
     Grant,
     Move,
@@ -30,6 +32,7 @@ from services.trainer_agent.runner.decide import (
     why_fenced,
 )
 from tests.builders import a_preparation
+from tests.chaos.scale import note
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -37,6 +40,27 @@ SHA = "a" * 64
 BUNDLE = BundleRef(attempt=1, step=7, manifest_sha256=SHA)
 LIMITS = {Section.SETUP: 60 * SECOND, Section.STEP: 10 * SECOND, Section.SAVE: 30 * SECOND}
 STARTED = Started(num_steps=9, start_step=4, world_size=1, num_parameters=1, num_trainable=1, device="cpu")
+
+
+A_START = StartTraining(
+    job_id="ftjob-1",
+    tenant="acme",
+    attempt=1,
+    recipe=Recipe(),
+    base_sha=SHA,
+    dataset=DatasetRef(version=SHA, manifest_sha256=SHA),
+    config_hash=SHA,
+    resume=None,
+    nodes=1,
+    devices_per_node=1,
+    members=(Member(node_index=0, host="127.0.0.1", port=9),),
+    grace_seconds=30,
+)
+
+
+def about(seconds: float) -> object:
+    """What this machine's clock may drift meanwhile is added."""
+    return pytest.approx(seconds, rel=2 * DRIFT)
 
 
 def a_stop(*, seconds: float = 30, reason: StopReason = StopReason.CANCEL) -> StopTraining:
@@ -53,12 +77,21 @@ def nobody() -> Wish:
     return Wish(notice_wait=2 * SECOND)
 
 
+def training() -> Wish:
+    """At second 0 of this machine it is noon for Postgres: StartTraining says so."""
+    return nobody().after(A_START, NOON, now=0)
+
+
 def asked(*, seconds: float = 30) -> Wish:
-    return nobody().with_directive(a_stop(seconds=seconds))
+    return training().after(a_stop(seconds=seconds), NOON, now=0)
 
 
 def noticed(*, seconds: float = 30) -> Wish:
-    return nobody().with_notice(NOON + timedelta(seconds=seconds), now=NOON)
+    return with_notice(training(), seconds=seconds)
+
+
+def with_notice(wish: Wish, *, seconds: float = 30, now: float = 0) -> Wish:
+    return wish.with_notice(NOON + timedelta(seconds=seconds), default_grace=5 * SECOND, now=now)
 
 
 def a_step(step: int) -> Stepped:
@@ -76,38 +109,74 @@ def a_step(step: int) -> Stepped:
 
 class TestWish:
     def test_nobody_asks_at_first(self):
-        assert not nobody().is_asked(NOON)
-        assert nobody().deadline is None
+        assert not training().is_asked(0)
+        assert training().deadline is None
 
     def test_a_directive_counts_at_once(self):
-        assert asked().is_asked(NOON)
-        assert (asked().reason, asked().deadline) == ("cancel", NOON + 30 * SECOND)
+        assert asked().is_asked(0)
+        assert (asked().reason, asked().deadline) == ("cancel", about(30))
 
     def test_a_notice_waits_for_its_directive_before_it_counts(self):
         wish = noticed()
-        assert not wish.is_asked(NOON + 1.9 * SECOND)
-        assert wish.is_asked(NOON + 2 * SECOND)
+        assert not wish.is_asked(1.9)
+        assert wish.is_asked(2)
         assert wish.reason == "preempt"
 
     def test_a_short_notice_waits_shorter(self):
-        assert noticed(seconds=2).is_asked(NOON + 0.5 * SECOND)
-        assert not noticed(seconds=2).is_asked(NOON + 0.4 * SECOND)
+        assert noticed(seconds=2).is_asked(0.51)
+        assert not noticed(seconds=2).is_asked(0.4)
 
     def test_a_directive_after_a_notice_counts_at_once(self):
-        assert noticed().with_directive(a_stop()).is_asked(NOON)
+        assert noticed().after(a_stop(), NOON, now=0).is_asked(0)
 
     @pytest.mark.parametrize(("notice", "stop", "earliest"), [(10, 30, 10), (30, 10, 10)])
     def test_the_earliest_deadline_holds(self, notice, stop, earliest):
-        wish = noticed(seconds=notice).with_directive(a_stop(seconds=stop))
-        assert wish.deadline == NOON + earliest * SECOND
+        wish = noticed(seconds=notice).after(a_stop(seconds=stop), NOON, now=0)
+        assert wish.deadline == about(earliest)
 
     def test_a_later_directive_replaces_an_earlier_one(self):
-        assert asked().with_directive(a_stop(seconds=5)).deadline == NOON + 5 * SECOND
+        assert asked().after(a_stop(seconds=5), NOON, now=0).deadline == about(5)
 
     def test_a_second_notice_does_not_start_the_wait_again(self):
-        wish = noticed().with_notice(NOON + 20 * SECOND, now=NOON + SECOND)
-        assert wish.is_asked(NOON + 2 * SECOND)
-        assert wish.deadline == NOON + 20 * SECOND
+        wish = with_notice(noticed(), seconds=20, now=1)
+        assert wish.is_asked(2)
+        assert wish.deadline == about(20)
+
+    def test_a_notice_before_any_directive_leaves_the_usual_grace(self):
+        assert with_notice(nobody(), now=100).deadline == 105
+
+    def test_a_notice_without_a_time_leaves_the_usual_grace(self):
+        assert training().with_notice(None, default_grace=5 * SECOND, now=100).deadline == 105
+
+
+class TestDeadline:
+    """Of a stop, on a machine whose wall clock says anything: 30 s after noon for Postgres."""
+
+    def test_a_stop_that_is_heard_at_once_leaves_all_its_time(self):
+        assert training().after(a_stop(), NOON, now=0.2).deadline == about(30)
+
+    def test_a_start_that_was_heard_late_makes_no_deadline_earlier(self):
+        started = nobody().after(A_START, NOON - 100 * SECOND, now=1_000)
+        stopped = started.after(a_stop(), NOON, now=1_050)
+        assert stopped.deadline == about(1_080)
+
+    def test_a_stop_that_lay_in_kafka_leaves_what_is_left_of_its_time(self):
+        assert training().after(a_stop(), NOON, now=20).deadline == about(30)
+        assert training().after(a_stop(), NOON, now=600).deadline == about(30)
+
+    def test_what_came_between_tells_more_of_the_time(self):
+        """Everything was late, the second stop least."""
+        late = nobody().after(A_START, NOON - 100 * SECOND, now=0).after(a_stop(), NOON, now=75)
+        assert late.deadline == about(105)
+        assert late.after(a_stop(), NOON + 10 * SECOND, now=80).deadline == about(100)
+
+    def test_ten_days_of_a_fast_clock_cost_a_stop_nothing(self):
+        """Nobody corrects its rate: it counts 8 s more a day."""
+        day = 86_400
+        now = 10 * day * (1 + 0.9 * DRIFT)
+        stop = a_stop(seconds=10 * day + 30)
+        deadline = training().after(stop, NOON + timedelta(days=10), now=now).deadline
+        assert deadline == pytest.approx(now + 30, abs=0.1)
 
 
 class TestProgress:
@@ -156,15 +225,14 @@ class TestProgress:
 
 class TestNextMove:
     def move(self, wish: Wish, *, has_asked: bool = False, at: float = 0.0, hung: bool = False) -> Move:
-        progress = Progress(moved_at=-1000.0 if hung else 0.0)
+        progress = Progress(moved_at=at - 1000.0 if hung else at)
         return next_move(
             wish,
             progress,
             LIMITS,
             has_asked=has_asked,
             margin=SECOND,
-            now=NOON + timedelta(seconds=at),
-            monotonic=0.0,
+            now=at,
         )
 
     @pytest.mark.parametrize(
@@ -176,8 +244,8 @@ class TestNextMove:
             (noticed(), {}, Move.NONE),
             (noticed(), {"at": 2}, Move.ASK_TO_STOP),
             (asked(), {"has_asked": True, "at": 28.9}, Move.NONE),
-            (asked(), {"has_asked": True, "at": 29}, Move.END_AT_DEADLINE),
-            (noticed(), {"has_asked": True, "at": 29}, Move.END_AT_DEADLINE),
+            (asked(), {"has_asked": True, "at": 29.1}, Move.END_AT_DEADLINE),
+            (noticed(), {"has_asked": True, "at": 29.1}, Move.END_AT_DEADLINE),
             (asked(seconds=-5), {}, Move.END_AT_DEADLINE),
             (nobody(), {"hung": True}, Move.END_AS_HUNG),
             (asked(), {"has_asked": True, "hung": True}, Move.END_AS_HUNG),
@@ -310,3 +378,4 @@ class TestFence:
     @pytest.mark.parametrize(("unread", "is_fenced"), [(14, False), (15, True)])
     def test_a_grant_that_cannot_be_read_holds_for_fifteen_seconds(self, unread, is_fenced):
         assert bool(self.why(silent=0, grant=Grant(read_at=100_000 - unread))) is is_fenced
+        note("grant that cannot be read", seconds=unread, fenced=is_fenced)

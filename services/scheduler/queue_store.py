@@ -1,0 +1,180 @@
+"""The SQL of the queue and of the ledger: who waits, and who holds which nodes. One function per question."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from asyncpg import Record
+
+from schemas.base import PriceClass
+from schemas.specification import Resources, Tier
+from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool, longest_hold
+from services.scheduler.store import TIMES_BY_POOL, device_of
+from shared.postgres.database import Connection
+
+LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
+POOLS = """
+    SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
+      FROM pool"""
+NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at, ends_by FROM attempt WHERE freed_at IS NULL"
+DEVICE_LIMITS = "SELECT tenant, devices FROM device_limit WHERE devices IS NOT NULL"
+SAVE_DEVICE_LIMIT = """
+    INSERT INTO device_limit (tenant, devices) VALUES ($1, $2) ON CONFLICT (tenant) DO UPDATE SET devices = $2"""
+SAVE_POOL = """
+    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device,
+                      device_memory_bytes)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    ON CONFLICT (name) DO UPDATE
+       SET price_class = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6, device = $7,
+           device_memory_bytes = $8"""
+
+WAITING = """
+    id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before, turned_away
+      FROM job WHERE state = 'queued'"""
+IS_DUE = "(not_before IS NULL OR not_before <= $1)"
+
+# From kind to kind by the index: a queue of any length costs as much as it has kinds. Those that were turned away
+# differ in more than age, though they are one kind.
+KINDS_WAITING = """
+    RECURSIVE waiting AS (
+        (SELECT kind, turned_away <> '{}' AS differ FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
+        UNION ALL
+        SELECT following.kind, following.differ FROM waiting CROSS JOIN LATERAL (
+            SELECT kind, turned_away <> '{}' AS differ FROM job
+             WHERE state = 'queued' AND kind > waiting.kind ORDER BY kind LIMIT 1) AS following)"""
+CANDIDATES = f"""
+    WITH {KINDS_WAITING}
+    SELECT oldest.* FROM waiting CROSS JOIN LATERAL (
+        SELECT {WAITING} AND job.kind = waiting.kind AND {IS_DUE}
+         ORDER BY queued_at, id LIMIT CASE WHEN waiting.differ THEN $2::bigint ELSE 1 END) AS oldest"""
+FIND_FOLLOWER = f"""
+    SELECT {WAITING} AND {IS_DUE} AND kind = (SELECT kind FROM job WHERE id = $2) AND (queued_at, id) > ($3, $2)
+     ORDER BY queued_at, id LIMIT 1"""
+# Those of one kind want the same, but for run times within a factor of two: what they want is read once.
+WISHES = f"""
+    WITH {KINDS_WAITING}
+    SELECT waiting.kind, oldest.* FROM waiting CROSS JOIN LATERAL (
+        SELECT {WAITING} AND job.kind = waiting.kind ORDER BY queued_at, id LIMIT 1) AS oldest"""
+READ_AT_ONCE = 1_000
+EVERYONE_QUEUED = "SELECT id, kind, queued_at, not_before, turned_away FROM job WHERE state = 'queued'"
+# What ended within a day, and of that the last, says how long jobs run now.
+RUN_TIME = """
+    SELECT avg(freed_at - scheduled_at) FROM (
+        SELECT freed_at, scheduled_at FROM attempt WHERE freed_at > $1::timestamptz - interval '1 day'
+         ORDER BY freed_at DESC LIMIT 100) AS ended"""
+IS_ANYONE_QUEUED = "SELECT EXISTS (SELECT FROM job WHERE state = 'queued')"
+
+
+async def lock_ledger(conn: Connection) -> None:
+    """Until the end of the transaction nobody else books nodes or changes pools."""
+    await conn.execute(LOCK_LEDGER)
+
+
+async def get_ledger(conn: Connection) -> Ledger:
+    bookings, devices_held = defaultdict[str, list[Booking]](list), Counter[str]()
+    rows = {row["name"]: row for row in await conn.fetch(POOLS)}
+    for held in await conn.fetch(NODES_HELD):
+        bookings[held["pool"]].append(Booking(held["nodes"], held["scheduled_at"], held["ends_by"]))
+        if pool := rows.get(held["pool"]):
+            devices_held[held["tenant"]] += held["nodes"] * pool["devices_per_node"]
+    pools = tuple(_pool(row, bookings[name]) for name, row in rows.items())
+    limits = {row["tenant"]: row["devices"] for row in await conn.fetch(DEVICE_LIMITS)}
+    return Ledger(pools, devices_held, limits)
+
+
+async def save_device_limit(conn: Connection, tenant: str, devices: int | None) -> None:
+    await conn.execute(SAVE_DEVICE_LIMIT, tenant, devices)
+
+
+async def save_pool(conn: Connection, pool: Pool) -> None:
+    await conn.execute(
+        SAVE_POOL,
+        pool.name,
+        pool.price_class,
+        pool.nodes,
+        pool.devices_per_node,
+        pool.price_per_hour,
+        pool.changed_at,
+        pool.device,
+        pool.device_memory_bytes,
+    )
+
+
+async def is_anyone_queued(conn: Connection) -> bool:
+    return bool(await conn.fetchval(IS_ANYONE_QUEUED))
+
+
+async def candidates(conn: Connection, *, now: datetime, at_most: int) -> list[Candidate]:
+    """The oldest job of each kind that does not back off, and up to `at_most` of a kind that was turned away."""
+    return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, at_most)]
+
+
+async def everyone_queued(conn: Connection) -> list[Candidate]:
+    """But those whose kind came up between two statements. Read in parts: other tasks run in between."""
+    wishes = {row["kind"]: _candidate(row) for row in await conn.fetch(WISHES)}
+    cursor, everyone = await conn.cursor(EVERYONE_QUEUED), list[Candidate]()
+    while rows := await cursor.fetch(READ_AT_ONCE):
+        everyone += [_alike(wishes[row["kind"]], row) for row in rows if row["kind"] in wishes]
+    return everyone
+
+
+async def typical_run_time(conn: Connection, *, now: datetime) -> timedelta | None:
+    """How long an attempt holds its nodes, of late; None where none has ended lately."""
+    average: timedelta | None = await conn.fetchval(RUN_TIME, now)
+    return average
+
+
+async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime) -> Candidate | None:
+    """The next of its kind. Those that were turned away are all known as candidates."""
+    if candidate.turned_away:
+        return None
+    row = await conn.fetchrow(FIND_FOLLOWER, now, candidate.job_id, candidate.queued_at)
+    return _candidate(row) if row else None
+
+
+def _pool(row: Record, bookings: Sequence[Booking]) -> Pool:
+    return Pool(
+        name=row["name"],
+        price_class=PriceClass(row["price_class"]),
+        nodes=row["nodes"],
+        devices_per_node=row["devices_per_node"],
+        price_per_hour=row["price_per_hour"],
+        changed_at=row["changed_at"],
+        device=device_of(row),
+        device_memory_bytes=row["device_memory_bytes"],
+        booked=sum(booking.nodes for booking in bookings),
+        bookings=tuple(bookings),
+    )
+
+
+def _candidate(row: Record) -> Candidate:
+    wanted = Resources.model_construct(**row["resources"])
+    return Candidate(
+        job_id=row["id"],
+        tenant=row["tenant"],
+        tier=Tier(row["tier"]),
+        queued_at=row["queued_at"],
+        nodes=wanted.nodes,
+        devices_per_node=wanted.devices_per_node,
+        price_class=wanted.price_class,
+        pool=wanted.pool,
+        not_before=row["not_before"],
+        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
+        longest=longest_hold(wanted),
+    )
+
+
+def _alike(other: Candidate, row: Record) -> Candidate:
+    return Candidate(
+        job_id=row["id"],
+        tenant=other.tenant,
+        tier=other.tier,
+        queued_at=row["queued_at"],
+        nodes=other.nodes,
+        devices_per_node=other.devices_per_node,
+        price_class=other.price_class,
+        pool=other.pool,
+        not_before=row["not_before"],
+        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]) if row["turned_away"] else {},
+        longest=other.longest,
+    )

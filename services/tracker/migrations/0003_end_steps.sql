@@ -1,0 +1,2 @@
+SET LOCAL lock_timeout = '4s';
+CREATE INDEX step_age ON step (time);

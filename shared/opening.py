@@ -1,0 +1,53 @@
+"""A service begins while what it needs is away: HTTP at once, its loops when Postgres is there."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from shared.absence import FOR_EVER, until_back
+from shared.messaging.tasks import absent_dependency
+from shared.postgres.database import Database, is_unavailable
+
+Step = Callable[[], Awaitable[None]]
+
+LOOK_SECONDS = 1.0
+SLOW_SECONDS = 10.0
+"""Who has not begun after so long serves HTTP, though nothing is known to be away."""
+
+
+class Opening:
+    """Opens the database and calls the hooks, in the background, however long what they need is away."""
+
+    def __init__(self, database: Database, hooks: Sequence[Step]) -> None:
+        self._database = database
+        self._hooks = hooks
+        self._task = asyncio.create_task(self._open())
+
+    @property
+    def is_done(self) -> bool:
+        return self._task.done() and not self._task.cancelled() and self._task.exception() is None
+
+    async def until_open_or_away(self) -> None:
+        """Raises what a hook raised."""
+        until = time.monotonic() + SLOW_SECONDS
+        while not (await asyncio.wait({self._task}, timeout=LOOK_SECONDS))[0]:
+            if self._database.away_seconds or time.monotonic() > until:
+                return
+        self._task.result()
+
+    async def then(self, step: Step) -> None:
+        await asyncio.shield(self._task)
+        await step()
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _open(self) -> None:
+        await until_back(self._database.open, is_away=is_unavailable, patience=FOR_EVER)
+        for hook in self._hooks:
+            await until_back(hook, is_away=_is_away, patience=FOR_EVER)
+
+
+def _is_away(error: Exception) -> bool:
+    return absent_dependency(error) is not None

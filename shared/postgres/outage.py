@@ -1,0 +1,46 @@
+"""Telling a Postgres that is away, for which one waits, from one that does everything but this one thing."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from shared.absence import Patience
+from shared.log import get_logger
+from shared.postgres.database import Database, is_unavailable, may_be_its_own
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+
+
+class Overdue(Exception):
+    """Postgres takes what others write, and this did not end in time, again and again."""
+
+
+async def however_long_away(
+    call: Callable[[], Awaitable[Result]], database: Database, *, patience: Patience
+) -> Result:
+    """What the call gives once Postgres is there, however long that takes. Any other error is the caller's.
+
+    Raises Overdue where Postgres takes writes and the call still meets locks or time limits, for the limit of
+    `patience` without a break.
+    """
+    away_since = overdue_since = None
+    while True:
+        began = time.monotonic()
+        try:
+            return await call()
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            text = f"{type(error).__name__}: {error}"
+            is_its_own = may_be_its_own(error) and await database.takes_writes()
+            now = time.monotonic()
+            away_since = began if away_since is None else away_since
+            overdue_since = (began if overdue_since is None else overdue_since) if is_its_own else None
+            if overdue_since is not None and now - overdue_since >= patience.limit.total_seconds():
+                raise Overdue(f"not done within {now - overdue_since:.0f} s: {text}") from error
+            log.warning("waits for Postgres", error=text, away_for=round(now - away_since, 1))
+        await asyncio.sleep(patience.pause(timedelta(seconds=now - away_since)).total_seconds())

@@ -1,0 +1,114 @@
+"""What a job needs of a device is looked at, and shown, at both doors: with the window of its own dataset."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from schemas.base import FileRef
+from schemas.dataset import SubmitDataset
+from schemas.job import JobSubmitted, SubmitJob
+from schemas.model import BaseModelRegistered
+from schemas.node import PoolCapacityChanged
+from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec, Resources
+from tests.builders import NOON, a_job_spec, a_sha, capabilities
+from tests.integration.gateway_world import World, mark, until, world
+
+__all__ = ["world"]
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+GIB = 2**30
+FITS, TOO_LONG = 8192, 32_768
+NEAREST = f"Nearest that works: policy.window_tokens {FITS}"
+
+
+@pytest.fixture
+async def base(world: World) -> BaseModelRegistered:
+    """Of eight billion parameters."""
+    fact = world.registered_base().model_copy(
+        update={
+            "name": f"large-{mark()}",
+            "base_sha": a_sha(mark()),
+            "context_tokens": 131_072,
+            "num_parameters": 8_030_261_248,
+            "capabilities": capabilities(
+                num_layers=32,
+                hidden_size=4096,
+                intermediate_size=14_336,
+                vocab_size=128_256,
+                lora_values_per_rank=1_310_720,
+            ),
+        }
+    )
+    await world.voices.say("registry", fact)
+    await until(lambda: world.is_consumed("model.events", fact.name, 1), "the base model")
+    return fact
+
+
+@pytest.fixture
+async def pool(world: World) -> AsyncIterator[str]:
+    """Whose GPUs have 24 GiB."""
+    fact = PoolCapacityChanged(
+        pool=f"gpu-{mark()}",
+        price_class="spot",
+        nodes=1,
+        free=1,
+        devices_per_node=1,
+        price_per_hour="1",
+        device="cuda",
+        device_memory_bytes=24 * GIB,
+    )
+    await world.voices.say("provisioner", fact)
+    await until(lambda: world.is_consumed("node.events", fact.pool, 1), "the pool")
+    yield fact.pool
+    await world.db.execute("DELETE FROM pool WHERE name = $1", fact.pool)
+
+
+def estimated_memory(job: dict[str, Any]) -> tuple[int, bool]:
+    """Its window, and whether the total is within what the pool's devices have, as a job must be that is taken."""
+    estimate = job["retune"]["estimated_memory"]
+    return estimate["window_tokens"], GIB < estimate["total_bytes"] <= 24 * GIB
+
+
+async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> None:
+    async def submit(window_tokens: int) -> Any:
+        ours = {"resources": {"pool": pool}, "policy": {"window_tokens": window_tokens}}
+        body = {"model": base.name, "training_file": (await world.upload())["id"], "retune": ours}
+        return await world.ask("POST", "/fine_tuning/jobs", json=body)
+
+    refused = (await submit(TOO_LONG)).json()["error"]
+    assert (refused["code"], refused["param"]) == ("does_not_fit", "retune.recipe")
+    assert refused["message"].endswith(NEAREST)
+    taken = await submit(FITS)
+    assert taken.status_code == 200, taken.text
+    assert estimated_memory(taken.json()) == (FITS, True)
+
+
+async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> None:
+    file = await world.upload()
+    ref = FileRef(file_id=file["id"], sha256=file["retune"]["sha256"], size_bytes=file["bytes"])
+    of_base = {"base_model": base.name, "base_sha": base.base_sha, "training_file": ref}
+
+    async def submit(window_tokens: int) -> SubmitJob:
+        """The job after its dataset, which comes on another partition."""
+        policy = DatasetPolicy(window_tokens=window_tokens)
+        dataset = SubmitDataset(
+            dataset_id=f"ds-{mark()}", tenant="demo", spec=DatasetSpec(policy=policy, **of_base)
+        )
+        await world.command("demo", dataset)
+        await world.heard(dataset.dataset_id, "SubmitDataset")
+        spec: JobSpec = a_job_spec(resources=Resources(pool=pool), **of_base)
+        job = SubmitJob(job_id=f"ftjob-{mark()}", tenant="demo", dataset_id=dataset.dataset_id, spec=spec)
+        await world.command("demo", job)
+        return job
+
+    refused = (await world.heard((await submit(TOO_LONG)).job_id, "CommandRefused")).message
+    assert (refused.code, refused.param) == ("does_not_fit", "spec.recipe")
+    assert refused.message.endswith(NEAREST)
+    taken = (await world.heard((await submit(FITS)).job_id, "SubmitJob")).message
+    of_job = {"job_id": taken.job_id, "tenant": "demo", "dataset_id": taken.dataset_id}
+    await world.voices.say("scheduler", JobSubmitted(**of_job, spec=taken.spec, submitted_at=NOON))
+    await until(lambda: world.is_consumed("job.events", taken.job_id, 1), "the job")
+    shown = (await world.ask("GET", f"/fine_tuning/jobs/{taken.job_id}")).json()
+    assert estimated_memory(shown) == (FITS, True)

@@ -1,0 +1,55 @@
+"""I17 on tables of serving that are not what the registry decided."""
+
+import pytest
+
+from services.admin.doctor.finding import Finding
+from services.admin.doctor.history import Generation, Wanted
+from tests.builders import TENANT
+from tests.unit.admin.histories import a_history, a_world, alarms
+
+SLOT = "support"
+
+
+def findings(generations: list[tuple[str | None, str]], wanted: list[str]) -> list[Finding]:
+    """Of one slot: digest and outcome of each generation, and the digests that serving wants."""
+    world = a_world(
+        routes=(),
+        generations=tuple(
+            Generation(TENANT, SLOT, number, digest and f"mv-{digest}", digest, outcome)
+            for number, (digest, outcome) in enumerate(generations, start=1)
+        ),
+        wanted_of_slots=tuple(Wanted(TENANT, SLOT, digest) for digest in wanted),
+    )
+    return alarms(a_history(world=world)).get("I17", [])
+
+
+@pytest.mark.parametrize(
+    ("generations", "wanted"),
+    [
+        ([("one", "ready")], ["one"]),
+        ([("one", "ready"), ("two", "pending")], ["one", "two"]),
+        ([("one", "ready"), ("two", "ready")], ["two"]),
+        ([("one", "ready"), ("two", "failed")], ["one"]),
+        ([("one", "failed")], []),
+        ([("one", "ready"), (None, "withdrawn")], []),
+        ([], []),
+    ],
+)
+def test_what_was_approved_is_wanted(generations, wanted):
+    assert findings(generations, wanted) == []
+
+
+@pytest.mark.parametrize(
+    ("generations", "wanted", "found", "expected"),
+    [
+        ([("one", "ready")], [], "nothing wanted", "one of generation 1"),
+        ([("one", "ready"), ("two", "pending")], ["one"], "one wanted", "two of generation 2"),
+        ([("one", "ready")], ["one", "other"], "other wanted", "one, as the registry decided"),
+        ([("one", "ready"), (None, "withdrawn")], ["one"], "one wanted", "nothing, as the registry decided"),
+        ([], ["one"], "one wanted", "nothing: the registry has no such slot"),
+    ],
+)
+def test_what_is_wanted_otherwise(generations, wanted, found, expected):
+    (finding,) = findings(generations, wanted)
+    assert finding.where == f"serving_controller.wanted, slot {SLOT} of {TENANT}"
+    assert (finding.found, finding.expected) == (found, expected)
