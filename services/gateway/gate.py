@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas import evaluation
 from schemas.base import FileRef
-from services.gateway import readmodels
+from services.gateway import readmodels, store
 from shared.messaging.unit import Unit
 
 Projection = Callable[[Any, Unit], Awaitable[None]]
@@ -58,6 +58,8 @@ def evaluated(outcome: str) -> Projection:
             evidence and evidence.model_dump(mode="json"),
             unit.now,
         )
+        assert unit.envelope is not None, "events come with an envelope"
+        await unit.conn.execute(store.ANSWER_EVALUATION, unit.envelope.causation_id)
 
     return update
 

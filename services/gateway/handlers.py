@@ -173,6 +173,7 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
     if event.tenant is None:
         return
     await note_answer(unit, event.tenant, event.subject_id)
+    await unit.conn.execute(store.ANSWER_EVALUATION, event.command_id)
     await unit.release(f"job:{event.subject_id}")
     told = (event.command_id, event.command, event.subject_id, event.code, event.message, event.param)
     await unit.conn.execute(readmodels.ADD_REFUSAL, event.tenant, *told, unit.now)

@@ -54,6 +54,14 @@ ASK_JOB = "INSERT INTO asked_job (command_id, job_id, tenant, asked_at) VALUES (
 ANSWER_JOB = "DELETE FROM asked_job WHERE tenant = $1 AND (job_id = $2 OR command_id = $3)"
 IS_ASKED = "SELECT EXISTS (SELECT FROM asked_job WHERE tenant = $2 AND job_id = $1)"
 FORGET_ASKED = "DELETE FROM asked_job WHERE tenant = $1 AND asked_at <= $2"
+# As HOLD_FILE: a deletion of the holdout waits, and sees that the evaluation needs it.
+HOLD_HOLDOUT = """
+    SELECT FROM file WHERE file_id = (SELECT spec -> 'holdout' ->> 'file_id' FROM job
+                                       WHERE job_id = (SELECT job_id FROM model WHERE model_id = $1)) FOR SHARE"""
+ASK_EVALUATION = """
+    INSERT INTO asked_evaluation (command_id, model_id, job_id, asked_at)
+    SELECT $1, model_id, job_id, $3 FROM model WHERE model_id = $2"""
+ANSWER_EVALUATION = "DELETE FROM asked_evaluation WHERE command_id = $1"
 # A file is `uploading`, `uploaded`, `deleting` while something needs its bytes, `removing`, and `deleted`.
 IS_BEING_REMOVED = "SELECT EXISTS (SELECT FROM file WHERE sha256 = $1 AND state = 'removing')"
 INSERT_FILE = """
@@ -145,12 +153,15 @@ PRUNE_REFUSALS = """
 PRUNE_OUTCOMES = """
     DELETE FROM outcome WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM outcome WHERE saved_at < now() - $1::interval LIMIT $2))"""
+PRUNE_ASKED_EVALUATIONS = """
+    DELETE FROM asked_evaluation WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM asked_evaluation WHERE asked_at < now() - $1::interval LIMIT $2))"""
 PRUNE_KEYS = """
     DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM idempotency WHERE created_at < now() - $1::interval LIMIT $2))"""
 PRUNED = (
     *(PRUNE_STEPS, PRUNE_EVENTS, PRUNE_CHECKPOINTS, PRUNE_ENDED),
-    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_KEYS),
+    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_KEYS),
 )
 """In this order: what is kept of an ended job goes before the row that names it."""
 

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from schemas.base import Message
 from schemas.dataset import SubmitDataset
+from schemas.evaluation import ReevaluateModel
 from schemas.job import CancelJob, LimitDevices, RetryJob, SubmitJob
 from schemas.model import UndeployModel
 from services.gateway import store
@@ -33,6 +34,10 @@ async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) ->
     command_ids = await unit.emit(*commands)
     for each, job_id in jobs.items():
         await unit.conn.execute(store.ASK_JOB, command_ids[each], job_id, tenant, unit.now)
+    for command_id, command in zip(command_ids, commands, strict=True):
+        if isinstance(command, ReevaluateModel):
+            await unit.conn.execute(store.HOLD_HOLDOUT, command.model_id)
+            await unit.conn.execute(store.ASK_EVALUATION, command_id, command.model_id, unit.now)
     return command_ids
 
 

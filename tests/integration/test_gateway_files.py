@@ -9,9 +9,15 @@ import asyncpg
 import pytest
 
 from schemas import layout
-from schemas.base import FileRef
+from schemas.base import CommandRefused, FileRef
 from schemas.dataset import DatasetRejected
-from schemas.evaluation import BenchmarkKind, BenchmarkRegistered, EvalInconclusive, EvalStarted
+from schemas.evaluation import (
+    BenchmarkKind,
+    BenchmarkRegistered,
+    EvalInconclusive,
+    EvalStarted,
+    ReevaluateModel,
+)
 from schemas.job import JobFailed, JobSubmitted, RetryJob
 from services import gateway
 from services.gateway import store
@@ -69,6 +75,23 @@ async def a_job_with(world: World, holdout: dict[str, Any], training: dict[str, 
     await world.voices.say("scheduler", submitted)
     await until(lambda: world.is_consumed("job.events", job_id, 1), "the job")
     return job_id
+
+
+async def a_model_with(world: World) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """Its holdout, its id, and what the facts of a later evaluation say of it; its job has ended."""
+    holdout = await world.upload(content=rows())
+    job_id = await a_job_with(world, holdout, await world.upload(content=rows()))
+    await fail(world, job_id)
+    await until(lambda: world.is_consumed("job.events", job_id, 2), "the failure")
+    version = await world.a_version(job_id=job_id)
+    about = version.model_dump(include={"model_id", "tenant", "job_id", "digest", "base_sha"})
+    return holdout, version.model_id, about | {"eval_id": f"eval-{mark()}", "number": 2}
+
+
+async def ask_for_evaluation(world: World, model_id: str) -> str:
+    """The command's id."""
+    await world.command("demo", ReevaluateModel(model_id=model_id, tenant="demo"))
+    return (await world.heard(model_id, "ReevaluateModel")).envelope.id
 
 
 async def fail(world: World, job_id: str) -> None:
@@ -171,19 +194,31 @@ class TestAFileThatIsNeeded:
         await until_gone(world, file)
         await until_gone(world, mix)
 
-    async def test_stays_while_a_model_is_evaluated_again_on_it(self, world):
-        holdout, training = await world.upload(content=rows()), await world.upload(content=rows())
-        job_id = await a_job_with(world, holdout, training)
-        await fail(world, job_id)
-        about = {"job_id": job_id, "tenant": "demo", "eval_id": f"eval-{mark()}", "number": 2}
-        about |= {"model_id": f"mv-{job_id}", "digest": a_sha(job_id), "base_sha": world.base_sha}
-        await until(lambda: world.is_consumed("job.events", job_id, 2), "the failure")
+    async def test_stays_from_the_request_for_an_evaluation_until_it_has_ended(self, world):
+        holdout, model_id, about = await a_model_with(world)
+        asked = await ask_for_evaluation(world, model_id)
+        needed_by = (await delete(world, holdout))["retune"]["needed_by"]
+        assert needed_by == [f"evaluation of {model_id}"]
         started = EvalStarted(**about)
-        await world.voices.say("evaluator", started)
+        await world.voices.say("evaluator", started, causation_id=asked)
         await until(lambda: world.is_consumed("eval.events", started.key, 1), "the evaluation")
         assert (await delete(world, holdout))["retune"]["needed_by"] == [f"evaluation {about['eval_id']}"]
-        assert await is_stored(world, holdout)
         await world.voices.say("evaluator", EvalInconclusive(**about, stages=(), reason="the judge is away"))
+        await until_gone(world, holdout)
+
+    async def test_goes_once_the_evaluation_is_refused(self, world):
+        holdout, model_id, _about = await a_model_with(world)
+        asked = await ask_for_evaluation(world, model_id)
+        assert not (await delete(world, holdout))["deleted"]
+        refused = CommandRefused(
+            subject_id=model_id,
+            command="ReevaluateModel",
+            command_id=asked,
+            code="already_running",
+            message="it is being evaluated",
+            tenant="demo",
+        )
+        await world.voices.say("evaluator", refused, causation_id=asked)
         await until_gone(world, holdout)
 
     async def test_stays_while_a_benchmark_is_read_from_it(self, world):
