@@ -34,7 +34,7 @@ setup: $(VENV)/.installed ## install everything: Python packages, Kafka, Postgre
 	@$(BIN)/python -u -m deploy.local setup
 
 $(VENV)/.installed: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "retune needs Python 3.11 or newer; set PYTHON=")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "retune needs Python 3.11, the one it is tested with; set PYTHON=")'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@echo "installing Python packages"

@@ -38,7 +38,7 @@ TASKS = {
 
 def read_docs(path: Path | None, *, seed: int) -> list[Doc]:
     """Those with four choices, in an order drawn by the seed; without a file made-up ones."""
-    docs = list(_made(seed)) if path is None else [_of_arc(row) for row in _rows(path)]
+    docs = list(_made(seed)) if path is None else [_of_arc(json.loads(line)) for line in read_lines(path)]
     docs = [doc for doc in docs if len(doc["choices"]) == 4]
     random.Random(seed).shuffle(docs)
     return docs
@@ -78,9 +78,9 @@ def row_of(kind: BenchmarkKind, doc: Doc) -> dict[str, Any]:
     return doc | ({"subject": SUBJECT} if kind is BenchmarkKind.MMLU else {})
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> list[str]:
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, filter(str.strip, file))
+        return [line.strip() for line in file if line.strip()]
 
 
 def _of_arc(row: dict[str, Any]) -> Doc:

@@ -248,6 +248,7 @@ class TestVersions:
         }
         assert len(bases) == 1
         assert bases.pop().startswith("python:3.11.")
+        assert provided.project()["requires-python"] == "==3.11.*"
 
 
 def pinned(distribution: str) -> str:
