@@ -1,4 +1,4 @@
-"""`audit/<number>.json`: what the auditor has read of every partition, signed, each naming the one before."""
+"""`audit/<number>.json`: how far the auditor has read which partitions, signed, each naming the one before."""
 
 from datetime import datetime
 from typing import Annotated
@@ -31,6 +31,10 @@ class Statement(Value):
     """Of the whole object that holds the statement before."""
     signed_at: datetime
     partitions: tuple[PartitionRead, ...]
+    is_full: bool = True
+    """Whether all partitions are named, or only those that moved since the statement before."""
+    heads_sha256: Sha256 | None = None
+    """Of where every partition stands, named here or not (see shared/audit/heads.py); older statements have none."""
 
 
 class SignedStatement(Value):

@@ -1,12 +1,16 @@
 """Where to read on, and what a statement says."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from schemas.audit import NOTHING_BEFORE, PartitionRead, Statement
+from shared.audit import heads
 from shared.audit.chain import Chain, begin
 from shared.place import Place
+
+FULL_EVERY = 60
+"""Statements from one that names every partition to the next."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,22 @@ class Last:
     sha256: str = NOTHING_BEFORE
 
 
-def state(last: Last, chains: Iterable[Chain], *, now: datetime) -> Statement:
+def is_full_due(last: Last) -> bool:
+    """Whether the next statement names every partition, as the first does."""
+    return last.number % FULL_EVERY == 0
+
+
+def state(last: Last, chains: Iterable[Chain], moved: Container[Place] | None, *, now: datetime) -> Statement:
+    """Names the chains that moved since the last statement, or all where `moved` is None."""
+    chains = sorted(chains, key=lambda chain: chain.place)
+    named = [chain for chain in chains if moved is None or chain.place in moved]
     return Statement(
         number=last.number + 1,
         previous_sha256=last.sha256,
         signed_at=now,
-        partitions=tuple(_said(chain) for chain in sorted(chains, key=lambda chain: chain.place)),
+        partitions=tuple(map(_said, named)),
+        is_full=len(named) == len(chains),
+        heads_sha256=heads.sha256_of(chains),
     )
 
 
@@ -58,13 +72,3 @@ def _said(chain: Chain) -> PartitionRead:
         oldest_ms=chain.oldest_ms,
         newest_ms=chain.newest_ms,
     )
-
-
-def chains_of(statement: Statement) -> list[Chain]:
-    """As they were when it was signed."""
-    return [
-        Chain(
-            Place(said.topic, said.partition), said.start_offset, said.next_offset, bytes.fromhex(said.link)
-        )
-        for said in statement.partitions
-    ]

@@ -11,8 +11,9 @@ from schemas.audit import Statement
 from schemas.topics import is_audited
 from services.auditor import decide, store
 from services.auditor.settings import Settings
+from shared.audit import heads
 from shared.audit.chain import Chain, extend
-from shared.audit.signing import SigningKey
+from shared.audit.signing import BadSignature, SigningKey
 from shared.errors import Conflict
 from shared.log import get_logger
 from shared.messaging.delivery import Record
@@ -128,11 +129,12 @@ class Signing:
         if await self._put_all():
             return  # S3 was away: how far was read then is said now, how far now in a minute
         async with self.service.unit() as unit:
-            chains = await store.lock_chains(unit.conn)
-            statement = decide.state(await store.last_statement(unit.conn), chains, now=unit.now)
+            chains, last = await store.lock_chains(unit.conn), await store.last_statement(unit.conn)
+            moved = None if decide.is_full_due(last) else await store.moved_places(unit.conn)
+            statement = decide.state(last, chains, moved, now=unit.now)
             document = self.key.sign(statement)
             await store.add_statement(unit.conn, _last(statement.number, document), document)
-            await store.forget_times(unit.conn)
+            await store.mark_signed(unit.conn)
         await self._put_all()
 
     async def _put_all(self) -> bool:
@@ -162,8 +164,9 @@ class Signing:
 
     async def _adopt_newest(self) -> None:
         document, statement = await self._newest()
+        known = await self._heads_at(statement)
         async with self.service.unit() as unit:
-            await store.replace_chains(unit.conn, decide.chains_of(statement))
+            await store.replace_chains(unit.conn, known.values())
             await store.replace_statements(unit.conn, _last(statement.number, document), document)
         log.warning("went on from a statement that Postgres did not know", number=statement.number)
 
@@ -175,7 +178,21 @@ class Signing:
 
     async def _newest(self) -> tuple[bytes, Statement]:
         keys = sorted(head.key for head in await self.service.objects.list_objects(layout.AUDIT))
-        document = await self.service.objects.get_bytes(keys[-1])
+        return await self._get(keys[-1])
+
+    async def _heads_at(self, statement: Statement) -> heads.Heads:
+        """Where every chain ended when it was signed."""
+        statements = [statement]
+        while not statements[-1].is_full:
+            _, before = await self._get(layout.audit_statement(statements[-1].number - 1))
+            statements.append(before)
+        known = heads.after(reversed(statements))
+        if not heads.agrees(known, statement):
+            raise BadSignature(f"statement {statement.number} is of other heads than those before it say")
+        return known
+
+    async def _get(self, key: str) -> tuple[bytes, Statement]:
+        document = await self.service.objects.get_bytes(key)
         return document, self.key.public.open(document)
 
 

@@ -19,7 +19,9 @@ ADVANCE = """
     UPDATE chain SET next_offset = $4, link = $5,
                      oldest_ms = least(oldest_ms, $6), newest_ms = greatest(newest_ms, $7)
      WHERE topic = $1 AND partition = $2 AND next_offset = $3 RETURNING true"""
-FORGET_TIMES = "UPDATE chain SET oldest_ms = NULL, newest_ms = NULL WHERE newest_ms IS NOT NULL"
+MOVED = "SELECT topic, partition FROM chain WHERE signed_link IS DISTINCT FROM link"
+MARK_SIGNED = """
+    UPDATE chain SET signed_link = link, oldest_ms = NULL, newest_ms = NULL WHERE signed_link IS DISTINCT FROM link"""
 FORGET_CHAINS = "DELETE FROM chain"
 
 LAST_STATEMENT = "SELECT number, sha256 FROM statement ORDER BY number DESC LIMIT 1"
@@ -63,9 +65,14 @@ async def advance(conn: Connection, before: Chain, after: Chain) -> None:
         raise StaleWrite(f"{place} was read on from {before.next_offset} by another process")
 
 
-async def forget_times(conn: Connection) -> None:
-    """The next statement begins to collect anew."""
-    await conn.execute(FORGET_TIMES)
+async def moved_places(conn: Connection) -> set[Place]:
+    """Whose chains are not where the last statement left them."""
+    return {Place(row["topic"], row["partition"]) for row in await conn.fetch(MOVED)}
+
+
+async def mark_signed(conn: Connection) -> None:
+    """All chains are as the statement says, and the next one collects times from here on."""
+    await conn.execute(MARK_SIGNED)
 
 
 async def replace_chains(conn: Connection, chains: Iterable[Chain]) -> None:

@@ -54,6 +54,15 @@ def next_link(link: bytes, record: Record) -> bytes:
     return hashlib.sha256(link + b"".join(_fields(record))).digest()
 
 
+def encoded_head(chain: Chain) -> bytes:
+    """Which partition, where its chain begins and ends, and the link there."""
+    topic, numbers = (
+        _field(chain.place.topic.encode()),
+        (chain.place.partition, chain.start_offset, chain.next_offset),
+    )
+    return topic + b"".join(map(_number, numbers)) + chain.link
+
+
 def _fields(record: Record) -> Iterator[bytes]:
     yield _number(record.offset)
     yield _number(record.timestamp_ms)

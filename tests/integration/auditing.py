@@ -126,21 +126,23 @@ class Audited:
     async def statements(self) -> list[tuple[str, Statement]]:
         keys = sorted(head.key for head in await self.objects.list_objects(layout.AUDIT))
         documents = await asyncio.gather(*(self.objects.get_bytes(key) for key in keys))
-        signed = [SignedStatement.model_validate_json(document).statement for document in documents]
-        return [(key, Statement.model_validate_json(text)) for key, text in zip(keys, signed, strict=True)]
+        return list(zip(keys, map(_statement, documents), strict=True))
 
     async def signed(self, ends: dict[str, int]) -> int:
         """Wait for a statement that covers these topics up to these offsets; its number."""
 
+        known: dict[str, int] = {}
+        read: list[str] = []
+
         async def covered() -> int:
-            keys = sorted(head.key for head in await self.objects.list_objects(layout.AUDIT))
-            if not keys:
-                return 0
-            signed = SignedStatement.model_validate_json(await self.objects.get_bytes(keys[-1]))
-            statement = Statement.model_validate_json(signed.statement)
-            known = {said.topic: said.next_offset for said in statement.partitions if said.topic in ends}
+            for head in sorted(await self.objects.list_objects(layout.AUDIT), key=lambda head: head.key):
+                if head.key in read:
+                    continue
+                statement = _statement(await self.objects.get_bytes(head.key))
+                known.update({each.topic: each.next_offset for each in statement.partitions})
+                read.append(head.key)
             is_covered = all(known.get(topic, -1) >= end for topic, end in ends.items())
-            return statement.number if is_covered else 0
+            return statement_number(read[-1]) if read and is_covered else 0
 
         number: int = await until(covered, f"a statement that covers {ends}")
         return number
@@ -157,6 +159,14 @@ class Audited:
         for query in queries:
             await connection.execute(query)
         await connection.close()
+
+
+def statement_number(key: str) -> int:
+    return int(key.removeprefix(layout.AUDIT).removesuffix(".json"))
+
+
+def _statement(document: bytes) -> Statement:
+    return Statement.model_validate_json(SignedStatement.model_validate_json(document).statement)
 
 
 def record(number: int, *, value: bytes | None = None) -> Record:

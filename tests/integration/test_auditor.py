@@ -16,6 +16,7 @@ from schemas import layout
 from schemas.audit import NOTHING_BEFORE
 from services.auditor.handlers import Reading
 from services.auditor.settings import Settings
+from shared.audit import heads
 from shared.messaging import lag
 from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
@@ -54,9 +55,11 @@ async def test_a_killed_auditor_goes_on_where_it_was(audited: Audited):
     assert await verified(audited, topic) == 60
     statements = await audited.statements()
     assert [said.number for _, said in statements] == list(range(1, len(statements) + 1))
-    before = NOTHING_BEFORE
+    before, known = NOTHING_BEFORE, heads.after([])
+    assert {said.is_full for _, said in statements} == {True, False}
     for key, said in statements:
-        assert said.previous_sha256 == before
+        known = heads.moved_on(known, said)
+        assert (said.previous_sha256, heads.agrees(known, said)) == (before, True)
         before = hashlib.sha256(await audited.objects.get_bytes(key)).hexdigest()
 
 

@@ -4,11 +4,14 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import count
 
 from schemas import layout
+from schemas.audit import Statement
 from services.admin.audit.findings import Finding
 from services.admin.audit.recount import Recount
 from services.admin.audit.statements import Anchor, Walk
+from shared.audit.heads import Heads, after
 from shared.audit.signing import BadSignature, PublicKey
 from shared.messaging.delivery import topic_named
 from shared.messaging.partitions import Login, PartitionReader
@@ -43,7 +46,8 @@ class Statements:
         first = 0 if since is None else await self._place(since)
         last = len(self.numbers) if until is None else await self._place(until, is_end=True)
         numbers = self.numbers[first:last]
-        walk = Walk(self._key, 1 if since is None or not numbers else numbers[0])
+        known = await self._heads_before(first) if numbers else None
+        walk = Walk(self._key, 1 if since is None or not numbers else numbers[0], known)
         for start in range(0, len(numbers), AT_ONCE):
             together = numbers[start : start + AT_ONCE]
             documents = await asyncio.gather(*(self._get(number) for number in together))
@@ -64,6 +68,27 @@ class Statements:
             else:
                 high = middle
         return low
+
+    async def _heads_before(self, index: int) -> Heads | None:
+        """Where every partition stood at the statement before this one, by those from the last full one on."""
+        statements: list[Statement] = []
+        for earlier, number in zip(
+            range(index - 1, -1, -1), count(self.numbers[index] - 1, -1), strict=False
+        ):
+            statement = await self._find(number) if self.numbers[earlier] == number else None
+            if statement is None:
+                return None
+            statements.append(statement)
+            if statement.is_full:
+                return after(reversed(statements))
+        return None
+
+    async def _find(self, number: int) -> Statement | None:
+        try:
+            statement = self._key.open(await self._get(number))
+        except BadSignature:
+            return None
+        return statement if statement.number == number else None
 
     async def _signed_at(self, number: int) -> datetime:
         try:

@@ -2,20 +2,26 @@
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from schemas.audit import Statement
 from services.admin.audit.findings import Finding
 from services.admin.audit.recount import Recount
 from services.admin.audit.statements import Walk
 from services.auditor import decide
-from shared.audit.chain import begin, extend
+from shared.audit.chain import Chain, begin, extend
 from shared.audit.signing import SigningKey
 from shared.messaging.delivery import Record
+from shared.place import Place
 from tests.unit.auditor.records import PLACE, START_MS, records
 
 KEY = SigningKey.make()
+FULL_EVERY = 4
+QUIET = extend(
+    begin(Place("node.events", 0), at=0), records(random.Random(1), 3, place=Place("node.events", 0))
+)
 RETENTION = timedelta(days=30)
 
 
@@ -38,13 +44,22 @@ class World:
 
     @classmethod
     def of(cls, rng: random.Random, *, count: int = 40) -> "World":
-        """Statements after random numbers of records, none included; some records may be without one."""
+        """Statements after random numbers of records, none included; some records may be without one.
+
+        Every fourth is full, the others name what moved; beside the partition there is a quiet one.
+        """
         log = records(rng, count)
         world, chain, last = cls(log), begin(PLACE, at=0), decide.Last()
         while chain.next_offset < count - 3 or not world.documents:
             size = rng.choice((0, 1, 1, 2, 5))
             chain = extend(chain, log[chain.next_offset : chain.next_offset + size])
-            statement = decide.state(last, [chain], now=at(START_MS + chain.next_offset * 1000 + 999))
+            moved = {PLACE} if size else ()
+            statement = decide.state(
+                last,
+                [chain, QUIET],
+                moved if last.number % FULL_EVERY else None,
+                now=at(START_MS + chain.next_offset * 1000 + 999),
+            )
             world.documents.append(KEY.sign(statement))
             last = world._last(statement.number)
             chain = replace(chain, oldest_ms=None, newest_ms=None)
@@ -53,6 +68,17 @@ class World:
 
     def _last(self, number: int) -> decide.Last:
         return decide.Last(number, hashlib.sha256(self.documents[-1]).hexdigest())
+
+    def statement(self, chains: Iterable[Chain], moved: Container[Place] | None) -> Statement:
+        """The one after the last, a minute later."""
+        last = KEY.public.open(self.documents[-1])
+        return decide.state(self._last(last.number), chains, moved, now=last.signed_at + timedelta(minutes=1))
+
+    def full_before(self, number: int) -> int:
+        """The last full statement up to this one."""
+        return next(
+            each for each in range(number, 0, -1) if KEY.public.open(self.documents[each - 1]).is_full
+        )
 
     def verify(self, *, now: datetime = SOON, there: range | None = None, first: int = 1) -> list[Finding]:
         walk = walked(list(enumerate(self.documents, start=1))[first - 1 :], first=first)

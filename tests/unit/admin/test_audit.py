@@ -1,20 +1,31 @@
 """Whatever is done to a log at whatever place, the audit finds it; and finds nothing where nothing was done."""
 
 import json
+import random
 from dataclasses import replace
 from datetime import timedelta
+from hashlib import sha256
+from typing import Any
 
 import pytest
 
+from schemas import layout
+from schemas.audit import Statement
 from services.admin.audit.findings import Finding
+from services.admin.audit.reading import Statements
 from services.admin.audit.recount import Recount
+from services.admin.audit.statements import Walk
 from services.auditor import decide
-from shared.audit.chain import begin, extend
+from shared.audit.chain import Chain, begin, extend
 from shared.audit.signing import SigningKey
+from shared.place import Place
+from shared.storage.testing import FakeObjectStore
 from tests.chaos.scale import note, scaled
 from tests.unit.admin.audit_world import (
+    FULL_EVERY,
     KEY,
     LATE,
+    QUIET,
     RETENTION,
     SOON,
     TAMPERS,
@@ -26,6 +37,7 @@ from tests.unit.admin.audit_world import (
 )
 from tests.unit.auditor.records import PLACE, START_MS, records, seeded
 
+NOT_WHOLE = "it names only what moved, and those before it, from a full one on, are not whole"
 CASES = scaled(40, 25_000)
 
 
@@ -54,7 +66,7 @@ class TestRecords:
         rng, told = seeded("clean")
         for case in range(CASES):
             world = World.of(rng, count=rng.randrange(4, 40))
-            for first in (1, len(world.documents)):
+            for first in (1, world.full_before(len(world.documents))):
                 assert world.verify(first=first) == [], f"case {case} from {first}; {told}"
 
     def test_what_retention_takes_is_no_finding_and_the_rest_is_still_compared(self):
@@ -140,7 +152,7 @@ class TestRetention:
         world = World(log, covered=10)
         for chain in (first, second):
             last = world._last(len(world.documents)) if world.documents else decide.Last()
-            world.documents.append(KEY.sign(decide.state(last, [chain], now=LATE)))
+            world.documents.append(KEY.sign(decide.state(last, [chain], None, now=LATE)))
         assert replace(world, log=log[5:]).verify(now=LATE) == []
         (found,) = replace(world, log=log[7:]).verify(now=LATE)
         assert (found.what, found.offsets, found.between) == ("deleted", range(5, 7), (1, 2))
@@ -155,11 +167,40 @@ class TestStatements:
     def found(self, documents: list[tuple[int, bytes]], first: int = 1) -> list[Finding]:
         return walked(documents, first=first).findings
 
-    def test_whole_they_are_clean_from_wherever_one_looks(self, world: World):
-        documents = list(enumerate(world.documents, 1))
-        assert [self.found(documents[n:], first=n + 1) for n in range(len(documents))] == [[]] * len(
-            documents
-        )
+    def test_whole_they_are_clean_from_whichever_full_one_one_begins(self, world: World):
+        documents, begun = list(enumerate(world.documents, 1)), 0
+        for first, _ in documents:
+            found = self.found(documents[first - 1 :], first=first)
+            if world.full_before(first) == first:
+                begun += 1
+                assert found == []
+            else:
+                assert [each.detail for each in found] == [NOT_WHOLE]
+        assert begun > 2
+
+    async def read(self, world: World, since: int, *without: int) -> Walk:
+        objects = FakeObjectStore()
+        for number, document in enumerate(world.documents, 1):
+            if number not in without:
+                await objects.put_bytes(layout.audit_statement(number), document)
+        return await (await Statements.open(objects, KEY.public)).walk(since, None, lambda more: None)
+
+    async def test_read_from_any_on_they_anchor_what_that_one_would_if_it_named_all(self, world: World):
+        """So a log that was repaired is checked from the statement of the repair on, and no earlier."""
+        for since in range(2, len(world.documents) + 1):
+            walk = await self.read(world, since)
+            heads = walked(list(enumerate(world.documents[:since], 1))).heads
+            assert (walk.first, walk.number, walk.findings) == (since, len(world.documents), [])
+            assert {place: each[0].link for place, each in walk.anchors.items()} == {
+                place: chain.link for place, chain in heads.items()
+            }
+            assert {each[0].number for each in walk.anchors.values()} == {since}
+
+    async def test_read_from_one_before_which_one_is_missing_they_say_so(self, world: World):
+        full = world.full_before(len(world.documents) - 2)
+        walk = await self.read(world, full + 2, full)
+        assert [each.detail for each in walk.findings] == [NOT_WHOLE]
+        assert (await self.read(world, full, full - 1)).findings == []
 
     def test_every_one_that_is_missing_in_between_is_found(self, world: World):
         documents = list(enumerate(world.documents, 1))
@@ -201,36 +242,111 @@ class TestStatements:
         assert [numbers(each) for each in found] == [(4, 5)]
         assert "it follows one with sha256" in found[0].detail
 
+    @pytest.mark.parametrize("moved", [None, {PLACE}], ids=["full", "what moved"])
     @pytest.mark.parametrize(
         ("change", "detail"),
         [
             ({"next_offset": 0}, "it goes back from offset"),
             ({"start_offset": 1}, "its chain begins anew at offset 1"),
-            ({"link": "00" * 32}, "two links at offset"),
+            ({"link": b"\0" * 32}, "two links at offset"),
         ],
     )
-    def test_statements_that_contradict_each_other_are_found(self, world: World, change: dict, detail: str):
-        last = KEY.public.open(world.documents[-1])
-        said = last.partitions[0].model_copy(update=change)
-        more = decide.state(world._last(last.number), [], now=last.signed_at + timedelta(minutes=1))
-        documents = [*world.documents, KEY.sign(more.model_copy(update={"partitions": (said,)}))]
-        (found,) = self.found(list(enumerate(documents, 1)))
+    def test_statements_that_contradict_each_other_are_found(
+        self, world: World, change: dict, detail: str, moved: set[Place] | None
+    ):
+        chain = replace(walked(list(enumerate(world.documents, 1))).heads[PLACE], **change)
+        more = world.statement([chain, QUIET], moved)
+        (found,) = self.found(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         assert (found.what, found.place, found.detail.startswith(detail)) == ("statement", PLACE, True)
 
-    def test_a_partition_that_is_left_out_is_found(self, world: World):
-        last = KEY.public.open(world.documents[-1])
-        more = decide.state(world._last(last.number), [], now=last.signed_at + timedelta(minutes=1))
+    def test_a_partition_that_a_full_one_leaves_out_is_found(self, world: World):
+        more = world.statement([QUIET], None)
         (found,) = self.found(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         assert (found.place, found.detail) == (PLACE, "it is not named any more")
 
+    @pytest.mark.parametrize("change", [{"next_offset": 4}, {"link": b"\0" * 32}, {"start_offset": 1}, None])
+    def test_whatever_moved_and_is_not_named_is_found(self, world: World, change: dict | None):
+        """Of a statement that names another partition alone, and is signed over what the auditor had of all."""
+        chain = walked(list(enumerate(world.documents, 1))).heads[PLACE]
+        other = [replace(QUIET, **change)] if change else []
+        more = world.statement([chain, *other], {PLACE})
+        more = more.model_copy(update={"is_full": False})
+        (found,) = self.found(list(enumerate([*world.documents, KEY.sign(more)], 1)))
+        assert found.detail == "it was signed over other heads than it and those before it name"
+
     def test_records_that_were_gone_before_they_were_read_are_told(self, world: World):
-        last = KEY.public.open(world.documents[-1])
         anew = begin(PLACE, at=world.covered + 7)
-        more = decide.state(world._last(last.number), [anew], now=last.signed_at + timedelta(minutes=1))
+        more = world.statement([anew, QUIET], {PLACE})
         walk = walked(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         (found,) = walk.findings
         assert (found.what, found.offsets) == ("unread", range(world.covered, world.covered + 7))
         assert [each.next_offset for each in walk.anchors[PLACE]] == [world.covered + 7]
+
+    def test_those_that_name_what_moved_anchor_what_those_that_name_all_do(self):
+        """So whatever the one finds in a log, the other does: at every statement the heads are the same too."""
+        rng, told = seeded("both")
+        for _ in range(CASES):
+            chains = {place: begin(place, at=rng.randrange(5)) for place in PLACES}
+            both = Walk(KEY.public, 1), Walk(KEY.public, 1)
+            lasts = decide.Last(), decide.Last()
+            for number in range(1, rng.randrange(2, 15)):
+                moved = {place for place in chains if rng.random() < 0.4}
+                chains |= {place: _moved_on(rng, chains[place]) for place in moved}
+                named = moved if (number - 1) % FULL_EVERY else None
+                documents = [
+                    KEY.sign(decide.state(last, chains.values(), names, now=at(START_MS + number)))
+                    for last, names in zip(lasts, (named, None), strict=True)
+                ]
+                for walk, document in zip(both, documents, strict=True):
+                    walk.take(number, document)
+                lasts = tuple(decide.Last(number, sha256(document).hexdigest()) for document in documents)
+                chains = {place: _without_times(chain) for place, chain in chains.items()}
+                assert [_untimed(walk) for walk in both] == [chains, chains], told
+            assert both[0].anchors == both[1].anchors, told
+            assert [walk.findings for walk in both] == [[], []], told
+
+    def test_statements_of_before_which_name_all_and_say_no_more_are_whole(self, world: World):
+        """As they were written when every statement named every partition, and followed by those of now."""
+        rng, _ = seeded("of before")
+        chain, documents = begin(PLACE, at=0), []
+        last = decide.Last()
+        for number in range(1, 8):
+            chain = extend(chain, records(rng, 2, start=chain.next_offset))
+            statement = decide.state(
+                last, [chain, QUIET], None if number < 5 else {PLACE}, now=at(START_MS + number)
+            )
+            document = KEY.sign(statement) if number >= 5 else of_before(statement)
+            documents.append(document)
+            last = decide.Last(number, sha256(document).hexdigest())
+        for first in range(1, 5):
+            walk = walked(list(enumerate(documents, 1))[first - 1 :], first=first)
+            assert (walk.findings, walk.anchors[PLACE][-1].next_offset) == ([], 14)
+        assert b"heads_sha256" not in documents[0]
+
+
+PLACES = [Place(topic, partition) for topic in ("job.events", "node.events") for partition in range(3)]
+
+
+def _moved_on(rng: random.Random, chain: Chain) -> Chain:
+    return extend(chain, records(rng, rng.randrange(1, 4), start=chain.next_offset, place=chain.place))
+
+
+def _without_times(chain: Chain) -> Chain:
+    return replace(chain, oldest_ms=None, newest_ms=None)
+
+
+def _untimed(walk: Walk) -> dict[Place, Chain]:
+    return {place: _without_times(chain) for place, chain in (walk.heads or {}).items()}
+
+
+def of_before(statement: Statement) -> bytes:
+    """Signed as by an auditor that knew no more fields."""
+
+    class Before(Statement):
+        def model_dump_json(self, **how: Any) -> str:
+            return super().model_dump_json(**how, exclude={"is_full", "heads_sha256"})
+
+    return KEY.sign(Before.model_validate(statement.model_dump()))
 
 
 def test_a_finding_is_told_to_people_and_to_machines():

@@ -29,5 +29,5 @@ def record(rng: random.Random, offset: int, *, place: Place = PLACE) -> Record:
     return Record(*place, offset, key, headers, value, START_MS + offset * 1000 + rng.randrange(500))
 
 
-def records(rng: random.Random, count: int, *, start: int = 0) -> list[Record]:
-    return [record(rng, start + number) for number in range(count)]
+def records(rng: random.Random, count: int, *, start: int = 0, place: Place = PLACE) -> list[Record]:
+    return [record(rng, start + number, place=place) for number in range(count)]

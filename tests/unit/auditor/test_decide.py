@@ -1,13 +1,15 @@
 """Where the auditor reads on, and what it says."""
 
 import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from schemas.audit import NOTHING_BEFORE
 from schemas.topics import TOPICS, is_audited
-from services.auditor.decide import Last, chains_of, plan, state
+from services.auditor.decide import FULL_EVERY, Last, is_full_due, plan, state
+from shared.audit import heads
 from shared.audit.chain import Chain, begin
 from shared.place import Place
 
@@ -52,11 +54,35 @@ def test_a_topic_that_is_gone_is_not_read_and_not_forgotten():
     assert plan({PLACE: chain()}, {}).read == ()
 
 
-def test_a_statement_names_every_chain_and_the_statement_before():
+def test_a_full_statement_names_every_chain_and_the_statement_before():
     other = chain(Place("dataset.events", 2), start=3)
-    first = state(Last(), [chain(), other], now=NOW)
+    first = state(Last(), [chain(), other], None, now=NOW)
     assert (first.number, first.previous_sha256, first.signed_at) == (1, NOTHING_BEFORE, NOW)
-    assert [(said.topic, said.partition) for said in first.partitions] == [other.place, PLACE]
-    assert chains_of(first) == [other, chain()]
-    second = state(Last(1, "ab" * 32), [], now=NOW)
+    assert [(read.topic, read.partition) for read in first.partitions] == [other.place, PLACE]
+    assert (first.is_full, heads.heads_of(first)) == (True, {other.place: other, PLACE: chain()})
+    second = state(Last(1, "ab" * 32), [], None, now=NOW)
     assert (second.number, second.previous_sha256) == (2, "ab" * 32)
+
+
+def test_the_others_name_what_moved_and_are_signed_over_the_rest_too():
+    other, last = chain(Place("dataset.events", 2)), Last(1, "ab" * 32)
+    quiet = {other.place: other}
+    second = state(last, [chain(), other], {PLACE}, now=NOW)
+    assert (second.is_full, heads.heads_of(second)) == (False, {PLACE: chain()})
+    assert heads.agrees(heads.moved_on(quiet, second), second)
+    for changed in (
+        replace(other, next_offset=11),
+        replace(other, start_offset=1),
+        replace(other, link=b"x" * 32),
+    ):
+        assert not heads.agrees(heads.moved_on({other.place: changed}, second), second)
+    assert not heads.agrees(heads.moved_on({}, second), second)
+
+
+def test_a_statement_before_which_nothing_is_known_to_have_been_signed_is_full():
+    assert state(Last(7, "ab" * 32), [chain()], {PLACE}, now=NOW).is_full
+
+
+def test_every_sixtieth_statement_is_full():
+    full = [number + 1 for number in range(3 * FULL_EVERY) if is_full_due(Last(number))]
+    assert full == [1, 61, 121]

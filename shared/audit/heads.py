@@ -1,0 +1,47 @@
+"""Where every partition stands, from statements of which most name only what moved."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import reduce
+
+from schemas.audit import PartitionRead, Statement
+from shared.audit.chain import Chain, encoded_head
+from shared.place import Place
+
+NAME = b"retune.audit.heads.v1"
+
+Heads = Mapping[Place, Chain]
+
+
+def heads_of(statement: Statement) -> Heads:
+    """Of the partitions that it names."""
+    chains = map(_chain, statement.partitions)
+    return {chain.place: chain for chain in chains}
+
+
+def after(statements: Iterable[Statement]) -> Heads:
+    """A full one and those that follow it."""
+    nothing: Heads = {}
+    return reduce(moved_on, statements, nothing)
+
+
+def moved_on(before: Heads, statement: Statement) -> Heads:
+    return heads_of(statement) if statement.is_full else {**before, **heads_of(statement)}
+
+
+def sha256_of(chains: Iterable[Chain]) -> str:
+    digest = hashlib.sha256(NAME)
+    for chain in sorted(chains, key=lambda chain: chain.place):
+        digest.update(encoded_head(chain))
+    return digest.hexdigest()
+
+
+def agrees(heads: Heads, statement: Statement) -> bool:
+    """Whether these are what the statement was signed over."""
+    return statement.heads_sha256 in (None, sha256_of(heads.values()))
+
+
+def _chain(read: PartitionRead) -> Chain:
+    place = Place(read.topic, read.partition)
+    link = bytes.fromhex(read.link)
+    return Chain(place, read.start_offset, read.next_offset, link, read.oldest_ms, read.newest_ms)
