@@ -53,7 +53,7 @@ class Api:
             yield from page["data"]
             if not page.get("has_more"):
                 return
-            after = page["data"][-1]["id"]
+            after = page["last_id"]
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:

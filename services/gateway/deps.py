@@ -25,6 +25,8 @@ from shared.service import Service
 
 POLL_SECONDS = 0.05
 MAX_PAGE = 100
+LARGE_PAGE = 1_000
+"""Of lists that OpenAI's client, and whoever knew them before they had pages, takes to be whole."""
 MAX_DIGITS = 18
 
 

@@ -136,7 +136,9 @@ SAVE_BASE = """
     INSERT INTO base_model (name, base_sha, detail, registered_at) VALUES ($1, $2, $3, $4)
     ON CONFLICT (name) DO UPDATE SET base_sha = $2, detail = $3, registered_at = $4"""
 FIND_BASE_DETAIL = "SELECT detail FROM base_model WHERE name = $1 AND base_sha = $2"
-LIST_BASES = "SELECT name, base_sha, detail, registered_at FROM base_model ORDER BY name"
+BASE_COLUMNS = "name, base_sha, detail, registered_at"
+LIST_BASES = f"SELECT {BASE_COLUMNS} FROM base_model WHERE name > $1 ORDER BY name LIMIT $2"
+FIND_BASE = f"SELECT {BASE_COLUMNS} FROM base_model WHERE name = $1"
 SAVE_MODEL = """
     INSERT INTO model (model_id, tenant, full_name, digest, job_id, base_model, base_sha, dataset_version, stage,
                        detail, created_at, is_stale)
@@ -156,7 +158,11 @@ MODEL_COLUMNS = """
 LIST_MODELS = f"""
     SELECT {MODEL_COLUMNS} FROM model
      WHERE tenant = $1 AND ($2::text IS NULL OR base_model = $2) AND ($3::text IS NULL OR dataset_version = $3)
-       AND ($4::text IS NULL OR base_sha = $4) ORDER BY created_at DESC"""
+       AND ($4::text IS NULL OR base_sha = $4)
+       AND ($5::text IS NULL OR (created_at, model_id) <
+            (SELECT created_at, model_id FROM model WHERE model_id = $5 AND tenant = $1))
+     ORDER BY created_at DESC, model_id DESC LIMIT $6"""
+VERSIONS_NAMED = "SELECT model_id FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2) LIMIT 2"
 FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
      ORDER BY created_at DESC LIMIT 1"""
@@ -191,7 +197,7 @@ IS_ROUTE_EXPECTED = """
     SELECT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2 AND state = 'pending')
         OR (EXISTS (SELECT FROM job WHERE tenant = $1 AND fine_tuned_model = $2 AND is_deployed)
             AND NOT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2))"""
-LIST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY slot"
+LIST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND slot > $2 ORDER BY slot LIMIT $3"
 READY_REPLICAS_OF_BASE = """
     SELECT replica_id, incarnation, url, served_base FROM replica
      WHERE base_model = $1 AND is_ready AND base_sha = (SELECT base_sha FROM base_model WHERE name = $1)"""
@@ -209,9 +215,9 @@ SAVE_KAFKA_USER = """
     INSERT INTO kafka_user (name, tenant, reads, writes, group_prefix, changed_at) VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (name) DO UPDATE SET reads = $3, writes = $4, group_prefix = $5, changed_at = $6"""
 REMOVE_KAFKA_USER = "DELETE FROM kafka_user WHERE name = $1"
-LIST_KAFKA_USERS = (
-    "SELECT name, tenant, reads, writes, group_prefix, changed_at FROM kafka_user ORDER BY name"
-)
+LIST_KAFKA_USERS = """
+    SELECT name, tenant, reads, writes, group_prefix, changed_at FROM kafka_user
+     WHERE name > $1 ORDER BY name LIMIT $2"""
 FIND_OUTCOME = "SELECT event_type, payload FROM outcome WHERE causation_id = $1"
 ADD_REFUSAL = """
     INSERT INTO refusal (tenant, command_id, command, subject_id, code, message, param, refused_at)

@@ -1,6 +1,8 @@
 """OpenAI's objects, made from rows of the read models. Ours is under `retune`."""
 
+from collections.abc import Callable
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from schemas.training import BundleMetrics
@@ -16,8 +18,8 @@ def unix(time: datetime | None) -> int | None:
     return None if time is None else int(time.timestamp())
 
 
-def page(items: list[Shape], *, has_more: bool) -> Shape:
-    first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+def page(items: list[Shape], *, has_more: bool, key: Callable[[Shape], str] = itemgetter("id")) -> Shape:
+    first, last = (key(items[0]), key(items[-1])) if items else (None, None)
     return {"object": "list", "data": items, "has_more": has_more, "first_id": first, "last_id": last}
 
 
@@ -220,6 +222,12 @@ def base_facts(base_sha: str, detail: Shape) -> Shape:
     return {"base_sha": base_sha, **detail, "memory": base and memory.of_base(base)}
 
 
+def id_of_model(model: Shape) -> str:
+    """What names it alone: two versions with the same weights have one name."""
+    version: str = model["retune"].get("model_id", model["id"])
+    return version
+
+
 def fine_tuned_model(row: Row) -> Shape:
     return {
         "id": row["full_name"],
@@ -344,6 +352,7 @@ def dataset(row: Row) -> Shape:
 
 def kafka_user(row: Any) -> dict[str, Any]:
     return {
+        "id": row["name"],
         "object": "kafka_user",
         "username": row["name"],
         "tenant": row["tenant"],

@@ -261,6 +261,7 @@ class TestPages:
             "/files?after=file-none",
             "/refusals?after=refusal-999999999",
             "/refusals?after=x",
+            "/models?after=ft:none",
             "/fine_tuning/jobs/{job}/events?after=ftevent-999999999",
             "/fine_tuning/jobs/{job}/events?after=ftevent-99999999999999999999999",
             "/fine_tuning/jobs/{job}/events?after=ftevent-²",
@@ -282,6 +283,7 @@ class TestPages:
             ("/fine_tuning/jobs?limit=100", 200), ("/fine_tuning/jobs?limit=101", 400),
             ("/fine_tuning/jobs?limit=x", 400), ("/fine_tuning/jobs/{job}/events?limit=-1", 400),
             ("/fine_tuning/jobs/{job}/metrics?limit=10001", 400),
+            ("/models?limit=1000", 200), ("/models?limit=1001", 400), ("/deployments?limit=0", 400),
         ],
     )  # fmt: skip
     async def test_have_a_size_within_bounds(self, world, owned, path, status):

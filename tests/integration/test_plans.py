@@ -39,8 +39,6 @@ ALLOWED = {
     "messaging.retention.TOPICS_OF_INBOX": "from topic to topic by its index",
     "accounts.store.LIST_USERS": FEW,
     "gateway.readmodels.FIND_POLICY": ONE,
-    "gateway.readmodels.LIST_BASES": FEW,
-    "gateway.readmodels.LIST_KAFKA_USERS": "the operator lists them by hand",
     "gateway.readmodels.LIST_POOLS": FEW,
     "gateway.readmodels.LIST_SUITES": FEW,
     "gateway.readmodels.READY_INCARNATIONS": FEW,

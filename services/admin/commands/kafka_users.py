@@ -30,7 +30,7 @@ def remove(name: str) -> None:
 
 
 def show_users(is_shown: Callable[[dict[str, Any]], bool]) -> None:
-    users = [user for user in admin_api().get("/admin/kafka-users")["data"] if is_shown(user)]
+    users = [user for user in admin_api().pages("/admin/kafka-users") if is_shown(user)]
     rows = [
         (user["username"], ", ".join(user["reads"]), ", ".join(user["writes"]), f"{user['group_prefix']}*")
         for user in users

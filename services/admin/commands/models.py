@@ -76,7 +76,7 @@ def list_models(
     base_model: str | None = None,
 ) -> None:
     """List base models and own versions."""
-    models = api().get("/models", type=kind, base_model=base_model)["data"]
+    models = list(api().pages("/models", type=kind, base_model=base_model))
     rows = [
         (m["id"], m["retune"]["kind"], m["retune"].get("stage"), _holdout(m), m["retune"].get("model_id"))
         for m in models

@@ -143,9 +143,8 @@ async def _why_not(context: Gateway, tenant: str, name: str) -> ApiError:
         reason = f"; gate: {verdict['outcome']} {verdict['reason']}".rstrip() if verdict else ""
         message = f"model {name!r} is in stage {model['stage']!r} and not deployed{reason}"
         return ApiError(404, message, param="model", code="model_not_deployed")
-    for row in await database.fetch(readmodels.LIST_BASES):
-        if row["name"] == name:
-            return _unavailable(name)
+    if await database.fetchrow(readmodels.FIND_BASE, name) is not None:
+        return _unavailable(name)
     return ApiError(404, f"model {name!r} does not exist", param="model", code="model_not_found")
 
 

@@ -16,7 +16,7 @@ from schemas.access import (
 )
 from schemas.envelope import MAX_NAME_BYTES
 from services.gateway import readmodels, shapes, store
-from services.gateway.deps import Admin, Context, Gateway
+from services.gateway.deps import LARGE_PAGE, Admin, Context, Gateway, page_size
 from services.gateway.errors import not_found
 from services.gateway.requests import CreateSubscriber, CreateUser
 from shared.passwords import derived_password
@@ -27,9 +27,13 @@ UserInPath = Annotated[str, Path(max_length=MAX_NAME_BYTES)]
 
 
 @router.get("/admin/kafka-users")
-async def list_users(admin: Admin, context: Context) -> dict[str, Any]:
-    rows = await context.service.database.fetch(readmodels.LIST_KAFKA_USERS)
-    return {"object": "list", "data": [shapes.kafka_user(row) for row in rows]}
+async def list_users(
+    admin: Admin, context: Context, after: str = "", limit: int = LARGE_PAGE
+) -> dict[str, Any]:
+    """By name."""
+    size = page_size(limit, at_most=LARGE_PAGE)
+    rows = await context.service.database.fetch(readmodels.LIST_KAFKA_USERS, after, size + 1)
+    return shapes.page([shapes.kafka_user(row) for row in rows[:size]], has_more=len(rows) > size)
 
 
 @router.post("/admin/tenants/{tenant}/users")

@@ -13,8 +13,8 @@ from schemas.model import (
     UndeployModel,
 )
 from services.gateway import readmodels, shapes
-from services.gateway.deps import Caller, Context, Gateway
-from services.gateway.errors import not_found, unavailable
+from services.gateway.deps import LARGE_PAGE, Caller, Context, Gateway, page_size, unknown_place
+from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.requests import Deploy, Promote
 
 router = APIRouter()
@@ -28,14 +28,37 @@ async def list_models(
     base_model: str | None = None,
     dataset_version: str | None = None,
     base_sha: str | None = None,
+    after: str | None = None,
+    limit: int = LARGE_PAGE,
 ) -> dict[str, Any]:
-    """Base models and the tenant's own versions; `dataset_version` and `base_sha` follow the lineage forward."""
+    """Base models by name, then the tenant's own versions, newest first.
+
+    `dataset_version` and `base_sha` follow the lineage forward.
+    """
+    size, database = page_size(limit, at_most=LARGE_PAGE), context.service.database
+    version = await _version(caller, context, after)
+    wants_bases = kind != "fine-tuned" and not (base_model or dataset_version or base_sha or version)
+    bases = await database.fetch(readmodels.LIST_BASES, after or "", size + 1) if wants_bases else []
+    rest = 0 if kind == "base" else size + 1 - len(bases)
+    of_lineage = base_model, dataset_version, base_sha
+    tuned = await database.fetch(readmodels.LIST_MODELS, caller.tenant, *of_lineage, version, rest)
+    models = [*map(shapes.base_model, bases), *map(shapes.fine_tuned_model, tuned)]
+    return shapes.page(models[:size], has_more=len(models) > size, key=shapes.id_of_model)
+
+
+async def _version(caller: Caller, context: Gateway, after: str | None) -> str | None:
+    """The tenant's version behind which a page begins; None where it is a base model, or nothing."""
     database = context.service.database
-    tuned = await database.fetch(readmodels.LIST_MODELS, caller.tenant, base_model, dataset_version, base_sha)
-    wants_bases = kind != "fine-tuned" and not (base_model or dataset_version or base_sha)
-    bases = await database.fetch(readmodels.LIST_BASES) if wants_bases else []
-    models = [] if kind == "base" else [shapes.fine_tuned_model(row) for row in tuned]
-    return {"object": "list", "data": [shapes.base_model(row) for row in bases] + models}
+    if after is None or await database.fetchrow(readmodels.FIND_BASE, after) is not None:
+        return None
+    rows = await database.fetch(readmodels.VERSIONS_NAMED, caller.tenant, after)
+    if not rows:
+        raise unknown_place(after)
+    if len(rows) > 1:
+        message = f"after: {after!r} names several versions, expected the `last_id` of a page"
+        raise ApiError(400, message, param="after", code="invalid_value")
+    version: str = rows[0]["model_id"]
+    return version
 
 
 @router.get("/models/{name:path}/lineage")
@@ -79,16 +102,20 @@ async def archive(caller: Caller, context: Context, name: str) -> dict[str, Any]
 
 @router.get("/models/{name:path}")
 async def retrieve(caller: Caller, context: Context, name: str) -> dict[str, Any]:
-    for row in await context.service.database.fetch(readmodels.LIST_BASES):
-        if row["name"] == name:
-            return shapes.base_model(row)
+    base = await context.service.database.fetchrow(readmodels.FIND_BASE, name)
+    if base is not None:
+        return shapes.base_model(base)
     return shapes.fine_tuned_model(await model_row(caller, context, name))
 
 
 @router.get("/deployments")
-async def deployments(caller: Caller, context: Context) -> dict[str, Any]:
-    rows = await context.service.database.fetch(readmodels.LIST_ROUTES, caller.tenant)
-    return {"object": "list", "data": [shapes.deployment(row) for row in rows]}
+async def deployments(
+    caller: Caller, context: Context, after: str = "", limit: int = LARGE_PAGE
+) -> dict[str, Any]:
+    """By slot."""
+    size = page_size(limit, at_most=LARGE_PAGE)
+    rows = await context.service.database.fetch(readmodels.LIST_ROUTES, caller.tenant, after, size + 1)
+    return shapes.page([shapes.deployment(row) for row in rows[:size]], has_more=len(rows) > size)
 
 
 @router.get("/deployments/{slot:path}")

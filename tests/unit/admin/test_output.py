@@ -44,6 +44,13 @@ FILE = {
     "purpose": "fine-tune",
     "retune": {"format": "chat", "sha256": "5e" * 32},
 }
+KAFKA_USER = {
+    "username": "subscriber-team",
+    "tenant": None,
+    "reads": [],
+    "writes": [],
+    "group_prefix": "team.",
+}
 SUITE = {"name": "refusals", "stage": "safety", "rows": 192, "digest": "5e" * 32}
 POOL = {
     "pool": "cpu-spot",
@@ -214,12 +221,31 @@ def test_a_list_of_many_pages_is_one_list(retune):
     def page(request: httpx.Request) -> httpx.Response:
         after = request.url.params.get("after")
         jobs = [JOB | {"id": "ftjob-1"}] if after is None else [JOB | {"id": "ftjob-2"}]
-        return httpx.Response(200, json={"data": jobs, "has_more": after is None})
+        return httpx.Response(200, json={"data": jobs, "has_more": after is None, "last_id": jobs[-1]["id"]})
 
     retune.answers["GET /fine_tuning/jobs"] = page
     _, out, _ = retune.run("--json", "jobs", "list")
     assert [job["id"] for job in json.loads(out)] == ["ftjob-1", "ftjob-2"]
     assert [request.url.params.get("after") for request in retune.requests] == [None, "ftjob-1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "command", "item"),
+    [
+        ("/models", ("models", "list"), MODEL),
+        ("/deployments", ("deployments", "list"), SLOT),
+        ("/admin/kafka-users", ("subscribers", "list"), KAFKA_USER),
+    ],
+)
+def test_lists_go_on_behind_what_a_page_says(retune, path, command, item):
+    def page(request: httpx.Request) -> httpx.Response:
+        is_first = "after" not in request.url.params
+        return httpx.Response(200, json={"data": [item], "has_more": is_first, "last_id": "its own"})
+
+    retune.answers[f"GET {path}"] = page
+    _, out, _ = retune.run("--json", *command)
+    assert json.loads(out) == [item, item]
+    assert [request.url.params.get("after") for request in retune.requests] == [None, "its own"]
 
 
 def test_a_submission_says_all_that_was_asked_for(retune, tmp_path):
