@@ -76,11 +76,19 @@ SAVE_SLOT = """
     UPDATE slot SET desired = $3, revision = revision + 1
      WHERE tenant = $1 AND name = $2 AND revision = $4 RETURNING revision"""
 
-SAVE_GENERATION = """
+# A slot knows some hundred generations, of which a decision changes one or two.
+SAVE_GENERATIONS = """
     INSERT INTO slot_generation (tenant, slot, number, model_id, digest, outcome)
-    VALUES ($1, $2, $3, $4, $5, $6)
-    ON CONFLICT (tenant, slot, number) DO UPDATE SET outcome = excluded.outcome
-        WHERE slot_generation.outcome IS DISTINCT FROM excluded.outcome"""
+    SELECT $1, $2, known.number, known.model_id, known.digest, known.outcome
+      FROM unnest($3::bigint[], $4::text[], $5::text[], $6::text[]) AS known (number, model_id, digest, outcome)
+     WHERE NOT EXISTS (SELECT FROM slot_generation saved WHERE saved.tenant = $1 AND saved.slot = $2
+                          AND saved.number = known.number AND saved.outcome = known.outcome)
+    ON CONFLICT (tenant, slot, number) DO UPDATE SET outcome = excluded.outcome"""
+
+SLOTS_ON_BASE = """
+    SELECT slot.tenant, slot.name FROM slot JOIN model_version version ON version.model_id = slot.desired
+     WHERE version.base_model = $1 AND version.base_sha = $2
+     ORDER BY slot.tenant, slot.name LIMIT $3 FOR UPDATE OF slot"""
 
 SAVE_REFUSED = """
     INSERT INTO refused_artefact (job_id, tenant, task) VALUES ($1, $2, $3)
@@ -221,16 +229,6 @@ async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[st
     return {version.model_id: version for version in found if version.may_be_served}
 
 
-async def versions_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Version]:
-    """Down the lineage: what was trained on these files and is not archived."""
-    rows = await conn.fetch(
-        f"{VERSIONS} WHERE base_model = $1 AND base_sha = $2 AND archived_at IS NULL ORDER BY model_id",
-        base_model,
-        base_sha,
-    )
-    return [_version(row) for row in rows]
-
-
 async def versions_of_dataset(conn: Connection, dataset_version: str) -> list[Version]:
     """Down the lineage: what was trained on this dataset version, archived or not."""
     rows = await conn.fetch(f"{VERSIONS} WHERE dataset_version = $1 ORDER BY model_id", dataset_version)
@@ -266,6 +264,15 @@ async def slots_serving(conn: Connection, model_ids: Sequence[str]) -> list[Slot
         "SELECT tenant, name FROM slot WHERE desired = ANY($1) ORDER BY tenant, name FOR UPDATE",
         list(model_ids),
     )
+    return await _slots(conn, rows)
+
+
+async def slots_on_base(conn: Connection, base_model: str, base_sha: str, *, at_most: int) -> list[Slot]:
+    """Some of the slots that are meant to serve what was trained on these files, locked."""
+    return await _slots(conn, await conn.fetch(SLOTS_ON_BASE, base_model, base_sha, at_most))
+
+
+async def _slots(conn: Connection, rows: Sequence[Any]) -> list[Slot]:
     found = [await find_slot(conn, row["tenant"], row["name"]) for row in rows]
     return [slot for slot in found if slot is not None]
 
@@ -275,12 +282,14 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
     desired = slot.desired.model_id if slot.desired else None
     if await conn.fetchval(SAVE_SLOT, slot.tenant, slot.name, desired, slot.revision) is None:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")
-    await conn.executemany(
-        SAVE_GENERATION,
-        [
-            (slot.tenant, slot.name, known.number, known.model_id, known.digest, known.outcome)
-            for known in slot.generations
-        ],
+    await conn.execute(
+        SAVE_GENERATIONS,
+        slot.tenant,
+        slot.name,
+        [known.number for known in slot.generations],
+        [known.model_id for known in slot.generations],
+        [known.digest for known in slot.generations],
+        [known.outcome for known in slot.generations],
     )
 
 

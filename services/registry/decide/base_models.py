@@ -147,23 +147,22 @@ def json_object(name: str, text: bytes) -> Mapping[str, Any]:
 @dataclass(frozen=True)
 class Registration:
     events: tuple[Message, ...]
-    slots: tuple[Slot, ...] = ()
+    stale_sha: str | None = None
+    """Of the files that the name does not point to any more."""
 
 
-def register(new: BaseModel, previous: BaseModel | None, *, serving: Sequence[Slot]) -> Registration:
-    """The name points to `new` from now on.
-
-    serving: the slots that serve a version on the previous files.
-    """
+def register(new: BaseModel, previous: BaseModel | None) -> Registration:
+    """The name points to `new` from now on."""
     if previous is None or previous.base_sha == new.base_sha:
         return Registration((_registered(new),))
     stale = AdaptersStale(base_model=new.name, stale_sha=previous.base_sha, new_sha=new.base_sha)
-    reason = f"base model {new.name} changed from {previous.base_sha[:12]} to {new.base_sha[:12]}"
-    withdrawals = [slots.withdraw(slot, reason=reason) for slot in serving]
-    facts = (event for withdrawal in withdrawals for event in withdrawal.events)
-    return Registration(
-        (stale, _registered(new), *facts), tuple(withdrawal.slot for withdrawal in withdrawals)
-    )
+    return Registration((stale, _registered(new)), previous.base_sha)
+
+
+def withdraw(slot: Slot, base: BaseModel, stale_sha: str) -> slots.SlotDecision:
+    """It serves a version on files that the base model's name does not point to any more."""
+    reason = f"base model {base.name} changed from {stale_sha[:12]} to {base.base_sha[:12]}"
+    return slots.withdraw(slot, reason=reason)
 
 
 def _registered(base: BaseModel) -> BaseModelRegistered:

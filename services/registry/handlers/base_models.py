@@ -12,6 +12,8 @@ from shared.errors import Refused, Rejected
 from shared.messaging.unit import Task, Unit
 from shared.service import Service
 
+WITHDRAWN_TOGETHER = 50
+"""Slots in one transaction: some hundred statements."""
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")
 
 
@@ -26,12 +28,24 @@ class ImportBaseModel(Task):
         return self.command_id
 
 
+class WithdrawStale(Task):
+    """A batch of slots that serve versions on files that a base model's name pointed to before."""
+
+    base_model: str
+    stale_sha: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.base_model}@{self.stale_sha}"
+
+
 def register(service: Service, mirror: BaseModelMirror, *, attempts: int) -> None:
     async def work(task: ImportBaseModel) -> Mirrored:
         return await mirror.mirror(task.name, task.source, task.training_template)
 
     service.on(RegisterBaseModel, asked)
     service.on_task(ImportBaseModel, work=work, done=imported, failed=not_imported, attempts=attempts)
+    service.on_task(WithdrawStale, work=nothing_outside, done=withdraw, failed=not_withdrawn)
 
 
 async def asked(command: RegisterBaseModel, unit: Unit) -> None:
@@ -51,14 +65,36 @@ async def asked(command: RegisterBaseModel, unit: Unit) -> None:
 async def imported(task: ImportBaseModel, mirrored: Mirrored, unit: Unit) -> None:
     base = _base_model(task.name, mirrored)
     previous = await store.find_base_model_for_update(unit.conn, task.name)
-    dependants = await store.versions_on_base(unit.conn, previous.name, previous.base_sha) if previous else []
-    serving = await store.slots_serving(unit.conn, [version.model_id for version in dependants])
-    registration = base_models.register(base, previous, serving=serving)
+    registration = base_models.register(base, previous)
     await store.save_base_model(unit.conn, base, mirrored.shapes, now=unit.now)
-    for slot in registration.slots:
-        await store.save_slot(unit.conn, slot)
     await unit.emit(*registration.events)
     await unit.release(f"base:{base.base_sha}")
+    if registration.stale_sha is not None:
+        await unit.start_task(WithdrawStale(base_model=base.name, stale_sha=registration.stale_sha))
+
+
+async def nothing_outside(task: WithdrawStale) -> None:
+    """All that it does is in the transaction that ends it."""
+
+
+async def withdraw(task: WithdrawStale, _: None, unit: Unit) -> None:
+    """One batch, until none is left or the name points to those files again."""
+    base = await store.find_base_model(unit.conn, task.base_model)
+    if base is None or base.base_sha == task.stale_sha:
+        return
+    serving = await store.slots_on_base(
+        unit.conn, task.base_model, task.stale_sha, at_most=WITHDRAWN_TOGETHER
+    )
+    for slot in serving:
+        decision = base_models.withdraw(slot, base, task.stale_sha)
+        await store.save_slot(unit.conn, decision.slot)
+        await unit.emit(*decision.events)
+    if serving:
+        await unit.start_task(task)
+
+
+async def not_withdrawn(task: WithdrawStale, error: Exception, unit: Unit) -> None:
+    raise error  # it is set aside, with an alarm: slots that serve what is stale must not be forgotten
 
 
 async def not_imported(task: ImportBaseModel, error: Exception, unit: Unit) -> None:

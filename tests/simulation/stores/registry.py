@@ -87,15 +87,6 @@ async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, V
     return found
 
 
-async def versions_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Version]:
-    found = [
-        version
-        for version in conn.rows("version")
-        if (version.base_model, version.base_sha) == (base_model, base_sha) and version.archived_at is None
-    ]
-    return sorted(found, key=lambda version: version.model_id)
-
-
 async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
     if conn.get("slot", (tenant, name)) is None:
         conn.put("slot", (tenant, name), Slot(tenant, name))
@@ -109,6 +100,15 @@ async def find_slot(conn: Tables, tenant: str, name: str) -> Slot | None:
 async def slots_serving(conn: Tables, model_ids: Sequence[str]) -> list[Slot]:
     found = [slot for slot in conn.rows("slot") if slot.desired and slot.desired.model_id in model_ids]
     return sorted(found, key=lambda slot: (slot.tenant, slot.name))
+
+
+async def slots_on_base(conn: Tables, base_model: str, base_sha: str, *, at_most: int) -> list[Slot]:
+    on_base = [
+        version.model_id
+        for version in conn.rows("version")
+        if (version.base_model, version.base_sha) == (base_model, base_sha)
+    ]
+    return (await slots_serving(conn, on_base))[:at_most]
 
 
 async def save_slot(conn: Tables, slot: Slot) -> None:

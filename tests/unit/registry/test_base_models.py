@@ -130,24 +130,25 @@ class TestIndex:
 class TestRegister:
     def test_announces_a_new_name(self):
         base = replace(a_base(), training_template_sha256="7" * 64)
-        (fact,) = register(base, None, serving=[]).events
+        (fact,) = register(base, None).events
         assert isinstance(fact, BaseModelRegistered)
         assert (fact.template_sha256, fact.training_template_sha256) == ("f" * 64, "7" * 64)
 
     def test_answers_the_same_files_again_without_harm(self):
-        served = a_version(stage=Stage.STAGING)
-        slot = slots.approve(Slot("acme", served.full_name), served, job_id=None).slot
-        registration = register(a_base(), a_base(), serving=[slot])
+        registration = register(a_base(), a_base())
         assert [type(event) for event in registration.events] == [BaseModelRegistered]
-        assert registration.slots == ()
+        assert registration.stale_sha is None
 
     def test_marks_what_was_trained_on_other_files_and_stops_serving_it(self):
+        registration = register(a_base(OTHER_SHA), a_base())
+        stale, registered = registration.events
+        assert isinstance(stale, AdaptersStale)
+        assert (stale.stale_sha, stale.new_sha, registration.stale_sha) == (BASE_SHA, OTHER_SHA, BASE_SHA)
+        assert registered.base_sha == OTHER_SHA
         served = a_version(stage=Stage.STAGING)
         slot = slots.approve(Slot("acme", served.full_name), served, job_id=None).slot
-        registration = register(a_base(OTHER_SHA), a_base(), serving=[slot])
-        stale, registered, withdrawn = registration.events
-        assert isinstance(stale, AdaptersStale)
-        assert (stale.stale_sha, stale.new_sha) == (BASE_SHA, OTHER_SHA)
-        assert registered.base_sha == OTHER_SHA
+        decision = base_models.withdraw(slot, a_base(OTHER_SHA), BASE_SHA)
+        (withdrawn,) = decision.events
         assert isinstance(withdrawn, DeploymentWithdrawn)
-        assert registration.slots[0].desired is None
+        assert withdrawn.reason == f"base model tiny changed from {BASE_SHA[:12]} to {OTHER_SHA[:12]}"
+        assert decision.slot.desired is None
