@@ -111,7 +111,7 @@ class Rounds:
                 self._begin(group, replicas)
 
     async def tidy(self) -> None:
-        """Delete the files of models that nobody serves any more."""
+        """Delete the files of models that nobody serves any more, and forget what was noted of what is gone."""
         async with self._service.unit() as unit:
             view = await store.load_view(unit.conn)
             await self._read_replicas(unit, view)
@@ -122,7 +122,18 @@ class Rounds:
         ]
         bases = {*view.base_models.values(), *(replica.base_sha for replica in self._replicas)}
         bases |= {servable.base_sha for servable in servables}
+        self._forget_all_but({servable.served_name for servable in servables})
         await self._steps.keep_files(bases=bases, models={servable.digest for servable in servables})
+
+    def _forget_all_but(self, names: set[str]) -> None:
+        """Names, incarnations and groups come and go, as long as this process leads."""
+        incarnations = {replica.address.incarnation for replica in self._replicas}
+        groups = self._wanted.keys() | self._running.keys() | {replica.group for replica in self._replicas}
+        self._heard = {each: since for each, since in self._heard.items() if each in incarnations}
+        self._put_off = {each: since for each, since in self._put_off.items() if each in names}
+        self._refusals = {each: refusals for each, refusals in self._refusals.items() if each in groups}
+        self._quiet = {each: quiet for each, quiet in self._quiet.items() if each in groups}
+        self._steps.forget_all_but(names)
 
     async def _read_replicas(self, unit: Unit, view: View) -> None:
         if self._replica_versions != view.replica_versions:

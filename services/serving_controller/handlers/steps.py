@@ -68,6 +68,10 @@ class Steps:
         """Postgres': what is noted of a replica is compared by whichever process leads then."""
         self._deaths: Counter[str] = Counter()
 
+    def forget_all_but(self, names: set[str]) -> None:
+        for gone in self._deaths.keys() - names:
+            del self._deaths[gone]
+
     async def end_unknown(self, known: set[str]) -> None:
         for replica_id in await self._backend.started():
             if replica_id not in known:

@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 from services.serving_controller.clients.vllm import NoAnswer
 from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.rounds import Rounds
+from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import Group
 from shared.errors import StorageUnavailable
-from tests.unit.serving_controller.builders import a_group
+from tests.unit.serving_controller.builders import a_group, a_replica
 
 
 class Failing(Rounds):
@@ -51,3 +52,22 @@ def test_a_pause_that_is_over_is_forgotten():
     assert rounds._paused_until == {"first": 5.0, "second": 9.0}
     rounds._pause("third", now=5.0)
     assert rounds._paused_until == {"second": 9.0, "third": 10.0}
+
+
+def test_what_was_noted_of_what_is_gone_is_forgotten():
+    """Of a name that nobody wants, an incarnation that is lost, a group without replicas and wishes."""
+    nothing: Any = None
+    steps = Steps(nothing, nothing, nothing, policy=Policy(), clock=nothing)
+    rounds = Rounds(nothing, steps, policy=Policy(), unanswered=timedelta(0))
+    here, gone = a_replica(0), a_replica(1)
+    rounds._replicas = (here,)
+    rounds._heard = {each.address.incarnation: 1.0 for each in (here, gone)}
+    rounds._put_off = {"wanted": 1.0, "withdrawn": 2.0}
+    rounds._refusals = {here.group: nothing, "begun": nothing, "over": nothing}
+    rounds._quiet = {here.group: nothing, "over": nothing}
+    rounds._running = {"begun": nothing}
+    steps._deaths.update(["wanted", "withdrawn"])
+    rounds._forget_all_but({"wanted"})
+    assert rounds._heard.keys() == {here.address.incarnation}
+    assert rounds._put_off.keys() == steps._deaths.keys() == {"wanted"}
+    assert (rounds._refusals.keys(), rounds._quiet.keys()) == ({here.group, "begun"}, {here.group})
