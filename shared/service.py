@@ -28,6 +28,7 @@ from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.messaging.consumer import Edge, Handler
 from shared.messaging.delivery import Delivery, Record
+from shared.messaging.followers import Followers
 from shared.messaging.kafka import (
     TENANT_COMMANDS,
     KafkaFailed,
@@ -114,6 +115,7 @@ class Service:
             kept_rows=settings.parked_rows_with_bytes,
         )
         self._waiters = Waiters(self.database, self._edge, service=name)
+        self._followers = Followers(name, self.database, self._edge, poke=self.poke)
         self._timers = Timers(self.database, service=name, poke=self.poke)
         self._tasks = Tasks(
             self.database,
@@ -351,6 +353,7 @@ class Service:
         of_the_group = [
             ("relay", self._relay.run),
             ("waiting", self._waiters.run),
+            ("followers of parked messages", self._followers.run),
             ("measure", lambda: _repeat(MEASURE_EVERY, self._measure)),
         ]
         return [

@@ -79,6 +79,7 @@ ALLOWED = {
     "auditor.store.MARK_SIGNED": FEW,
     "auditor.store.MOVED": FEW,
     "auditor.store.NOT_PUT": FEW,
+    "messaging.followers.DUE": "from story to story by its index",
     "messaging.relay.BACKLOG": QUEUE,
     "messaging.relay.READ": QUEUE,
     "messaging.standing.BLOCKING": QUEUE,
