@@ -86,7 +86,8 @@ ALLOWED = {
     "messaging.standing.OLDEST": "the beginning of its index",
     "messaging.tasks.COUNT": "a task is a row for as long as it is done, so there are few",
     "messaging.tasks.FREE_OWN": BY_HAND,
-    "messaging.waiting.HEADS": QUEUE,
+    "messaging.waiting.HEADS": "once a second all that wait, to find the first of each aggregate",
+    "messaging.waiting.TAKE_RELEASED": QUEUE,
 }
 
 
