@@ -21,7 +21,7 @@ from shared.errors import ParentUnknown, Refused, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
-from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of
+from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of, require_obeyed
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database, is_unstorable
 from shared.postgres.outage import Overdue, however_long_away
@@ -361,8 +361,7 @@ class Edge:
             raise ParentUnknown(waiting.BEHIND)
 
     async def _handle(self, handler: Handler, delivery: Delivery, unit: Unit) -> None:
-        if delivery.refused is not None:
-            raise delivery.refused
+        require_obeyed(delivery, now=unit.now)
         if not await self._insert_inbox(unit.conn, delivery):
             raise _Duplicate
         failpoint("inbox.inserted")

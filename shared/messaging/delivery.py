@@ -1,6 +1,7 @@
 """From the bytes of a record to a typed message. Total: nothing raises, nothing is dropped."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
@@ -120,6 +121,25 @@ def _read_payload(
         detail = f"record key is {envelope.key!r}, {message.keyed_by} is {typed.key!r}"
         return _unreadable(record, envelope, "wrong_key", detail)
     return Delivery(record, topic, envelope, typed)
+
+
+def require_obeyed(delivery: Delivery, *, now: datetime) -> None:
+    """Raises Refused for a command that no handler shall see."""
+    if delivery.refused is not None:
+        raise delivery.refused
+    kept = timedelta(days=delivery.topic.retention_days)
+    if delivery.topic.is_commands and _written_ms(delivery) < (now - kept).timestamp() * 1000:
+        raise Refused(
+            "expired",
+            f"{delivery.message.type} of {delivery.envelope.time.isoformat(timespec='minutes')}: commands on "
+            f"{delivery.topic.name} are obeyed for {kept.days} days; send it again if it is still wanted",
+        )
+
+
+def _written_ms(delivery: Delivery) -> float:
+    """The broker bounds how far a record's own time may be ahead; that in the envelope may be anything."""
+    written, recorded = delivery.envelope.time.timestamp() * 1000, delivery.record.timestamp_ms
+    return written if recorded < 0 else min(written, recorded)
 
 
 def refusal_of(delivery: Delivery, refused: Refused) -> CommandRefused:

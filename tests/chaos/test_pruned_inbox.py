@@ -2,13 +2,17 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
 from schemas.base import Message
-from schemas.topics import Topic
+from schemas.topics import TENANT_COMMAND_TYPES, Topic
+from shared.clock import utc_now
 from shared.service import Service
 from tests.chaos.edges import HEARD, edges, record_of, sample
 from tests.chaos.scale import note
@@ -22,6 +26,10 @@ NUMBERED = [
 UNNUMBERED = [
     (service, topic, message) for service, topic in HEARD if not topic.is_story for message in topic.messages
 ]
+COMMANDS = [each for each in UNNUMBERED if each[1].is_commands]
+REFUSED_WITH = """
+    SELECT convert_from(value, 'UTF8')::jsonb ->> 'code' FROM {service}.outbox
+     WHERE type = 'CommandRefused' AND headers ->> 'ce_causationid' = $1"""
 COUNTS = frozenset({"commands_of_day"})
 """Tables that count what comes, whatever becomes of it."""
 
@@ -68,3 +76,24 @@ async def test_no_command_or_report_changes_a_row_the_second_time(
     }
     assert {where: what for where, what in found.items() if what[2]} == {}
     note("commands and reports after pruning", **Counter(first for first, _, _ in found.values()))
+
+
+async def test_an_old_command_that_is_read_again_is_refused_whatever_has_come_in_between(
+    services: dict[str, Service], db: asyncpg.Pool
+):
+    """As after an offset reset: none of these was ever seen by the service as it is now."""
+    codes = Counter[str]()
+    for service, topic, message in COMMANDS:
+        event_id = uuid4().hex
+        record = record_of(topic, sample(message), event_id=event_id)
+        written = utc_now() - timedelta(days=topic.retention_days, minutes=1)
+        before = await state_of(db, service)
+        old = replace(record, timestamp_ms=int(written.timestamp() * 1000))
+        assert await services[service]._edge.consume(old) in ("refused", "ignored")
+        after = await state_of(db, service)
+        where = f"{service}: {message.type} on {topic.name}"
+        assert [table for table in before if before[table] != after[table]] == [], where
+        codes[await db.fetchval(REFUSED_WITH.format(service=service), event_id)] += 1
+    assert codes["expired"] > len(TENANT_COMMAND_TYPES)
+    assert codes.keys() <= {"expired", None}
+    note("old commands", **{"refused as expired": codes["expired"]})

@@ -10,7 +10,7 @@ from schemas.base import CommandRefused
 from services.admin.rebuild.difference import Difference, Table, same, text
 from services.admin.rebuild.timeline import Step
 from shared.errors import ParentUnknown, Refused
-from shared.messaging.delivery import Delivery, refusal_of
+from shared.messaging.delivery import Delivery, refusal_of, require_obeyed
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 from shared.service import Service, Wiring
@@ -83,6 +83,7 @@ class Rerun:
         if handler is None:
             return
         try:
+            require_obeyed(message, now=step.at)
             async with self._conn.transaction():
                 await handler(message.message, self._unit(step.at, message))
         except Refused as refused:

@@ -6,7 +6,8 @@ from secrets import token_hex
 
 import pytest
 
-from tests.integration.kernel.conftest import costs_of, new_key, until
+from schemas.envelope import Envelope, to_headers
+from tests.integration.kernel.conftest import Writer, costs_of, new_key, until
 
 pytestmark = pytest.mark.stack
 
@@ -240,6 +241,45 @@ class TestParkedCommands:
             )
 
         await until(refused, "CommandRefused")
+
+
+class TestAnOldCommand:
+    """Nothing of it is in the inbox: an offset was reset after the inbox was pruned."""
+
+    @pytest.mark.parametrize("which", ["written", "recorded"])
+    async def test_is_refused_as_expired(self, service, writer, stack, login, db, which):
+        from schemas.parked import DropParked
+
+        key = new_key()
+        await writer.good(key, tenant="hopeless")
+        (row,) = await until(lambda: parked(db, key), "a parked message")
+        old = datetime.now(UTC) - timedelta(days=30, minutes=5)
+        command = DropParked(service="tracker", parked_id=row["id"], reason="test")
+        envelope = Envelope(
+            id=key,
+            type=command.type,
+            version=1,
+            source="/retune/admin",
+            time=old if which == "written" else datetime.now(UTC) + timedelta(days=300),
+            key=command.key,
+        )
+        async with Writer(stack, "admin") as admin:
+            await admin._producer.send_and_wait(
+                "parked.commands",
+                value=command.model_dump_json().encode(),
+                key=command.key.encode(),
+                headers=to_headers(envelope),
+                timestamp_ms=int(old.timestamp() * 1000) if which == "recorded" else None,
+            )
+
+        async def refusal():
+            return await db.fetchval(
+                "SELECT value FROM outbox WHERE type = 'CommandRefused' AND headers ->> 'ce_causationid' = $1",
+                key,
+            )
+
+        assert json.loads(await until(refusal, "CommandRefused"))["code"] == "expired"
+        assert [row["state"] for row in await parked(db, key)] == ["parked"]
 
 
 async def test_a_message_waits_for_its_parent_and_keeps_its_place(service, writer, db):

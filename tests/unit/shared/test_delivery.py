@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,7 +11,7 @@ from schemas.job import CancelJob
 from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TENANT_EVENTS
 from shared.errors import Refused, TooLarge
 from shared.messaging.batches import UnreadableBatch
-from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of
+from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of, require_obeyed
 from shared.messaging.parking import KEPT_HEADER_BYTES, KEPT_KEY_BYTES, KEPT_VALUE_BYTES, cut
 from shared.messaging.unit import require_size
 from shared.messaging.waiting import headers_to_json, record_of
@@ -162,3 +162,47 @@ def test_headers_come_back_from_the_table_byte_for_byte():
     kept = json.loads(json.dumps(headers_to_json(record)))
     row = {name: getattr(record, name) for name in ("topic", "partition", "offset", "key", "value")}
     assert record_of(row | {"headers": kept}) == record
+
+
+class TestTheAgeOfACommand:
+    """Records of `job.commands` are kept for 30 days."""
+
+    NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
+
+    def ask(self, *, written: timedelta, recorded: timedelta | None = None) -> None:
+        """Ages; None where the record's own time was not kept, as in rows."""
+        recorded_ms = -1 if recorded is None else int((self.NOW - recorded).timestamp() * 1000)
+        delivery = read(replace(a_record(time=self.NOW - written), timestamp_ms=recorded_ms))
+        assert isinstance(delivery, Delivery)
+        require_obeyed(delivery, now=self.NOW)
+
+    def test_counts_from_when_it_was_written(self):
+        self.ask(written=timedelta(days=30), recorded=timedelta(0))
+        with pytest.raises(Refused, match=r"^CancelJob of 2026-06-01T11:59\+00:00: ") as refused:
+            self.ask(written=timedelta(days=30, minutes=1))
+        assert refused.value.code == "expired"
+
+    def test_counts_from_when_it_was_recorded_though_its_writer_names_a_later_time(self):
+        self.ask(written=timedelta(days=-5000), recorded=timedelta(days=30))
+        with pytest.raises(Refused):
+            self.ask(written=timedelta(days=-5000), recorded=timedelta(days=30, minutes=1))
+
+    @pytest.mark.parametrize("year", [1, 9999])
+    def test_any_time_that_can_be_read_can_be_judged(self, year):
+        delivery = read(a_record(time=datetime(year, 1, 1, tzinfo=UTC)))
+        assert isinstance(delivery, Delivery)
+        if year == 9999:
+            require_obeyed(delivery, now=self.NOW)
+        else:
+            with pytest.raises(Refused):
+                require_obeyed(delivery, now=self.NOW)
+
+    def test_does_not_matter_for_a_fact(self):
+        old = replace(read_fact(), envelope=replace(ENVELOPE, time=self.NOW - timedelta(days=4000)))
+        require_obeyed(old, now=self.NOW)
+
+
+def read_fact() -> Delivery:
+    delivery = read(a_record())
+    assert isinstance(delivery, Delivery)
+    return replace(delivery, topic=JOB_EVENTS)
