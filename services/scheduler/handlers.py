@@ -21,14 +21,17 @@ from schemas.job import (
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from services.scheduler import queue_store, store
-from services.scheduler.decide import admission, attempt, commands, dataset, facts, places, queue
+from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, places, queue
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.model import Base, Job, JobState
 from shared.log import get_logger
 from shared.messaging.unit import Unit
 from shared.service import Service
+from shared.telemetry.metrics import JOBS_OVERDUE
 
 log = get_logger(__name__)
+
+MEASURE_EVERY = timedelta(seconds=15)
 
 Handler = Callable[[Any, Unit], Awaitable[None]]
 Announced = Mapping[str, QueuePositionChanged]
@@ -237,6 +240,7 @@ def register(
                 is_full = await handlers.start_waiting(unit)
 
     service.every(look_every, look_at_queue, singleton=True)
+    service.every(MEASURE_EVERY, _measuring(service, policy))
 
     announced: Announced = {}
 
@@ -253,3 +257,14 @@ def register(
 
     service.on_lead(forget_announced)
     service.every(announce_every, announce_positions, singleton=True)
+
+
+def _measuring(service: Service, policy: Policy) -> Callable[[], Awaitable[None]]:
+    async def measure() -> None:
+        """From the rows, so that a new process tells it as well."""
+        async with service.unit() as unit:
+            late = overdue.count_overdue(await store.phases(unit.conn), now=unit.now, policy=policy)
+        for phase, jobs in late.items():
+            JOBS_OVERDUE.labels(phase).set(jobs)
+
+    return measure

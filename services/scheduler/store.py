@@ -10,6 +10,7 @@ from schemas.base import BundleRef, DeviceKind, FailureClass, PriceClass
 from schemas.capabilities import BaseCapabilities
 from schemas.envelope import Envelope
 from schemas.specification import JobSpec
+from services.scheduler.decide.overdue import Phase
 from services.scheduler.model import (
     Attempt,
     Base,
@@ -67,6 +68,13 @@ SAVE_ATTEMPT = """
                          start_deadline, facts, stop, tenant, device, ends_by)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
+
+# The index job_base has the jobs in these states and no other.
+PHASES = """
+    SELECT job.state, job.evaluation, number, pool, price_class, nodes, devices_per_node, device, resume,
+           scheduled_at, start_deadline, ends_by, facts, stop
+      FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
+     WHERE job.state IN ('provisioning', 'running', 'stopping', 'evaluating')"""
 
 FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
 
@@ -192,6 +200,14 @@ async def _save_attempt(conn: Connection, job: Job, run: Attempt) -> None:
         run.placement.device,
         run.ends_by,
     )
+
+
+async def phases(conn: Connection) -> list[Phase]:
+    """Of every job in a phase that has a deadline."""
+    return [
+        Phase(JobState(row["state"]), _attempt(row), EVALUATION.validate_python(row["evaluation"]).gated_at)
+        for row in await conn.fetch(PHASES)
+    ]
 
 
 async def free_nodes(conn: Connection, job_id: str, attempt: int, *, at: datetime) -> None:

@@ -128,7 +128,7 @@ class Waiters:
         for row in heads:
             await self._retry(row)
         await self._try_released()
-        return sum(row["failures"] > 0 for row in heads) == FAILED_AT_ONCE
+        return bool(sum(row["failures"] > 0 for row in heads) == FAILED_AT_ONCE)
 
     async def _try_released(self) -> bool:
         """Those behind one that waits no more are released with it, and tried at once."""

@@ -42,6 +42,9 @@ WAITING_AGE = Gauge(
 PARKED_BLOCKING = Gauge(
     "messages_parked_blocking", "Parked messages that hold back others of their aggregate", ["service"]
 )
+JOBS_OVERDUE = Gauge(
+    "jobs_overdue", "Jobs that have stayed in a phase for a minute beyond its deadline", ["phase"]
+)
 TASKS = Counter("tasks_total", "Leased tasks that reached an end", ["service", "kind", "outcome"])
 TASKS_WAITING = Gauge(
     "tasks_waiting", "Leased tasks that wait for something that is away", ["service", "kind"]

@@ -61,6 +61,7 @@ ALLOWED = {
     "scheduler.queue_store.NODES_HELD": QUEUE,
     "scheduler.queue_store.POOLS": FEW,
     "scheduler.queue_store.WISHES": QUEUE,
+    "scheduler.store.PHASES": QUEUE,
     "provisioner.store.LOCK_POOLS": FEW,
     "evaluator.store.LIST_NEWEST_SUITES": FEW,
     "evaluator.store.LIST_REGISTERED": FEW,

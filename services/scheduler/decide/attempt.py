@@ -116,7 +116,11 @@ def stopped_unasked(job: Job, view: View) -> Decision | None:
 
 def ended_unheard(job: Job, view: View) -> Decision | None:
     """running -> stopping(failure infra): its nodes are gone, and nobody has said how training ended."""
-    if job.facts.released_at is None or job.facts.ending is not None or view.now < settle_by(job, view):
+    if (
+        job.facts.released_at is None
+        or job.facts.ending is not None
+        or view.now < settle_by(job.present, view.policy)
+    ):
         return None
     message = (
         f"training had no nodes since {job.facts.released_at:%H:%M:%S} UTC, and its end was not reported"

@@ -138,7 +138,7 @@ def _is_over(job: Job, view: View) -> bool:
         return False
     if facts.ending is not None and all(job.is_judged(bundle) for bundle in facts.named):
         return True
-    return view.now >= settle_by(job, view)
+    return view.now >= settle_by(job.present, view.policy)
 
 
 def _recent_preemptions(job: Job, failure_class: FailureClass, view: View) -> tuple[datetime, ...]:

@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from schemas.job import JobStopping, StopReason
-from services.scheduler.decide.decision import Decision, StopOverdue, Timer, View
-from services.scheduler.model import Job, JobState, Stop
+from services.scheduler.decide.decision import Decision, Policy, StopOverdue, Timer, View
+from services.scheduler.model import Attempt, Job, JobState, Stop
 
 
 def ask_to_stop(job: Job, stop: Stop, view: View) -> Decision:
@@ -30,14 +30,14 @@ def settle_timer(job: Job, view: View) -> tuple[Timer, ...]:
     """To be set once the nodes are released, and again where the stop becomes known after that."""
     if job.state not in (JobState.RUNNING, JobState.STOPPING) or job.facts.released_at is None:
         return ()
-    return (Timer(StopOverdue(job_id=job.id, attempt=job.attempt), settle_by(job, view)),)
+    return (Timer(StopOverdue(job_id=job.id, attempt=job.attempt), settle_by(job.present, view.policy)),)
 
 
-def settle_by(job: Job, view: View) -> datetime:
+def settle_by(run: Attempt, policy: Policy) -> datetime:
     """Until when the last fact and the verdicts are waited for."""
-    stop, released_at = job.present.stop, job.facts.released_at
-    assert released_at is not None, f"job {job.id} still holds its nodes"
-    return max(released_at, stop.since if stop else released_at) + view.policy.settle_within
+    stop, released_at = run.stop, run.facts.released_at
+    assert released_at is not None, f"attempt {run.number} still holds its nodes"
+    return max(released_at, stop.since if stop else released_at) + policy.settle_within
 
 
 def _strength(job: Job, stop: Stop) -> int:

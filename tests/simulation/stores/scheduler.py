@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
+from services.scheduler.decide.overdue import WITH_DEADLINES, Phase
 from services.scheduler.decide.queue import Candidate, Ledger, Pool
 from services.scheduler.model import TERMINAL, Base, Dataset, Deployment, Job, JobState
 from shared.errors import ParentUnknown, StaleWrite
@@ -51,6 +52,14 @@ async def save_job(conn: Tables, job: Job) -> None:
         conn.put("queued", job.id, job.id)
     elif conn.get("queued", job.id):
         conn.delete("queued", job.id)
+
+
+async def phases(conn: Tables) -> list[Phase]:
+    return [
+        Phase(job.state, job.present, job.evaluation.gated_at)
+        for job in conn.rows("job")
+        if job.state in WITH_DEADLINES
+    ]
 
 
 async def free_nodes(conn: Tables, job_id: str, attempt: int, *, at: datetime) -> None:
