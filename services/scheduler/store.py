@@ -69,7 +69,7 @@ SAVE_ATTEMPT = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
 
-# The index job_base has the jobs in these states and no other.
+# The index job_under_way has the jobs in these states and no other.
 PHASES = """
     SELECT job.state, job.evaluation, number, pool, price_class, nodes, devices_per_node, device, resume,
            scheduled_at, start_deadline, ends_by, facts, stop
