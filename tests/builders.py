@@ -1,6 +1,8 @@
 """The one place that invents test data. Each builder states a whole, valid thing; a test names what matters."""
 
 import hashlib
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +13,7 @@ from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec, Recipe, Resources
 from schemas.training import PackingDistances, PackingVerdict, Preparation
 from services.scheduler.decide.admission import plan_of
-from services.scheduler.decide.queue import Ledger, Pool
+from services.scheduler.decide.queue import DeviceType, Ledger, Pool
 from services.scheduler.model import (
     ATTEMPT_OPEN,
     Attempt,
@@ -176,9 +178,17 @@ def a_pool(name: str = "cpu-spot", **changes: Any) -> Pool:
     return Pool(**fields | changes)
 
 
-def a_ledger(*pools: Pool, **held: int) -> Ledger:
-    """`held`: devices by tenant."""
-    return Ledger(pools or (a_pool(),), held)
+def a_ledger(*pools: Pool, **held: int | Mapping[str, int]) -> Ledger:
+    """`held`: devices by tenant, of the first pool or by pool."""
+    pools = pools or (a_pool(),)
+    types = {pool.name: pool.device_type for pool in pools}
+    devices_held: dict[str, Counter[DeviceType]] = {}
+    for tenant, devices in held.items():
+        by_pool = devices if isinstance(devices, Mapping) else {pools[0].name: devices}
+        devices_held[tenant] = Counter()
+        for name, count in by_pool.items():
+            devices_held[tenant][types[name]] += count
+    return Ledger(pools, devices_held)
 
 
 def capabilities(**changes: Any) -> BaseCapabilities:

@@ -8,7 +8,7 @@ from asyncpg import Record
 
 from schemas.base import PriceClass
 from schemas.specification import Resources, Tier
-from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool, longest_hold
+from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Ledger, Pool, longest_hold
 from services.scheduler.store import TIMES_BY_POOL, device_of
 from shared.postgres.database import Connection
 
@@ -71,15 +71,17 @@ async def lock_ledger(conn: Connection) -> None:
 
 
 async def get_ledger(conn: Connection) -> Ledger:
-    bookings, devices_held = defaultdict[str, list[Booking]](list), Counter[str]()
-    rows = {row["name"]: row for row in await conn.fetch(POOLS)}
-    for held in await conn.fetch(NODES_HELD):
+    bookings = defaultdict[str, list[Booking]](list)
+    devices_held = defaultdict[str, Counter[DeviceType]](Counter)
+    nodes_held = await conn.fetch(NODES_HELD)
+    for held in nodes_held:
         bookings[held["pool"]].append(Booking(held["nodes"], held["scheduled_at"], held["ends_by"]))
-        if pool := rows.get(held["pool"]):
-            devices_held[held["tenant"]] += held["nodes"] * pool["devices_per_node"]
-    pools = tuple(_pool(row, bookings[name]) for name, row in rows.items())
+    pools = {row["name"]: _pool(row, bookings[row["name"]]) for row in await conn.fetch(POOLS)}
+    for held in nodes_held:
+        if pool := pools.get(held["pool"]):
+            devices_held[held["tenant"]][pool.device_type] += held["nodes"] * pool.devices_per_node
     limits = {row["tenant"]: row["devices"] for row in await conn.fetch(DEVICE_LIMITS)}
-    return Ledger(pools, devices_held, limits)
+    return Ledger(tuple(pools.values()), devices_held, limits)
 
 
 async def save_device_limit(conn: Connection, tenant: str, devices: int | None) -> None:

@@ -18,7 +18,7 @@ from services.scheduler import queue_store, store
 from services.scheduler.app import build
 from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
-from services.scheduler.decide.queue import Booking, Candidate, Grant, Ledger, Round
+from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Grant, Ledger, Round
 from services.scheduler.handlers import Handlers
 from services.scheduler.model import TERMINAL, Base, Dataset, DatasetState, Deployment, Job, JobState
 from shared.clock import utc_now
@@ -203,9 +203,11 @@ async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, ma
     run = replace(run, placement=placement, ends_by=NOON + timedelta(hours=9))
     await add(database, a_job_of(mark, JobState.STOPPING, run=run, tenant=tenant))
     async with database.transaction() as conn:
-        await queue_store.save_pool(conn, a_pool(f"pool-{mark}", nodes=4, devices_per_node=8))
+        await queue_store.save_pool(
+            conn, a_pool(f"pool-{mark}", nodes=4, devices_per_node=8, device=DeviceKind.CUDA)
+        )
         ledger = await queue_store.get_ledger(conn)
-        assert ledger.devices_held[tenant] == 24
+        assert ledger.devices_held[tenant] == {DeviceType(DeviceKind.CUDA): 24}
         [pool] = [pool for pool in ledger.pools if pool.name == placement.pool]
         assert (pool.booked, pool.bookings) == (3, (Booking(3, run.scheduled_at, run.ends_by),))
         await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON)

@@ -6,7 +6,7 @@ giving each job in that order the nodes that are free first; all run for as long
 """
 
 import heapq
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ from schemas.specification import Tier
 from services.scheduler.decide.queue import (
     HEAD_STARTS,
     Candidate,
+    DeviceType,
     Ledger,
     Pool,
     Rank,
@@ -66,15 +67,17 @@ def places(
     waiting: Iterable[Candidate], ledger: Ledger, *, now: datetime, run_time: timedelta | None
 ) -> Iterator[Place]:
     """Of all that wait, first those in the order. `run_time`: how long jobs ran lately, where that is known."""
-    line, outside = list[Candidate](), list[Candidate]()
-    has_pool: dict[object, bool] = {}
+    line, outside = list[tuple[Candidate, Pool]](), list[Candidate]()
+    first_pools: dict[object, Pool | None] = {}
     for candidate in waiting:
         limited = candidate.tenant if candidate.tenant in ledger.device_limits else None
         wish = (candidate.nodes, candidate.devices_per_node, candidate.price_class, candidate.pool, limited)
-        if wish not in has_pool:
-            has_pool[wish] = bool(allowed_pools(candidate, ledger))
-        is_in_line = has_pool[wish] and not is_backing_off(candidate, now)
-        (line if is_in_line else outside).append(candidate)
+        if wish not in first_pools:
+            first_pools[wish] = next(iter(allowed_pools(candidate, ledger)), None)
+        if (pool := first_pools[wish]) and not is_backing_off(candidate, now):
+            line.append((candidate, pool))
+        else:
+            outside.append(candidate)
     walk = _Walk(ledger, now, run_time)
     for position, candidate in enumerate(in_order(line, ledger), 1):
         is_near = position <= LOOKED_AT
@@ -90,28 +93,34 @@ def _why_outside(candidate: Candidate, ledger: Ledger, now: datetime) -> WaitRea
     return WaitReason.QUOTA if suited_pools(candidate, ledger) else WaitReason.NO_POOL
 
 
-def in_order(waiting: Iterable[Candidate], ledger: Ledger) -> Iterator[Candidate]:
-    """As nodes are handed out: what a tenant gets counts for its share before the next."""
-    queues: dict[tuple[str, Tier], deque[Candidate]] = {}
-    for candidate in sorted(waiting, key=lambda each: (each.queued_at, each.job_id)):
-        queues.setdefault((candidate.tenant, candidate.tier), deque()).append(candidate)
-    held = Counter(ledger.devices_held)
+def in_order(waiting: Iterable[tuple[Candidate, Pool]], ledger: Ledger) -> Iterator[Candidate]:
+    """As nodes are handed out: what a tenant gets, of the pool given, counts for its share before the next."""
+    queues: dict[tuple[str, Tier], deque[tuple[Candidate, Pool]]] = {}
+    for candidate, pool in sorted(waiting, key=lambda each: (each[0].queued_at, each[0].job_id)):
+        queues.setdefault((candidate.tenant, candidate.tier), deque()).append((candidate, pool))
+    held = defaultdict[str, Counter[DeviceType]](Counter)
+    held.update((tenant, Counter(devices)) for tenant, devices in ledger.devices_held.items())
     ledger = replace(ledger, devices_held=held)
-    heads: list[tuple[Rank, Candidate]] = [(rank(queue[0], ledger), queue[0]) for queue in queues.values()]
+    heads = [_head(queue, ledger) for queue in queues.values()]
     heapq.heapify(heads)
     while heads:
-        rank_then, candidate = heads[0]
+        rank_then, candidate, pool = heads[0]
         if (rank_now := rank(candidate, ledger)) != rank_then:
-            heapq.heapreplace(heads, (rank_now, candidate))
+            heapq.heapreplace(heads, (rank_now, candidate, pool))
             continue
-        held[candidate.tenant] += candidate.nodes * candidate.devices_per_node
+        held[candidate.tenant][pool.device_type] += candidate.nodes * pool.devices_per_node
         queue = queues[candidate.tenant, candidate.tier]
         queue.popleft()
         if queue:
-            heapq.heapreplace(heads, (rank(queue[0], ledger), queue[0]))
+            heapq.heapreplace(heads, _head(queue, ledger))
         else:
             heapq.heappop(heads)
         yield candidate
+
+
+def _head(queue: deque[tuple[Candidate, Pool]], ledger: Ledger) -> tuple[Rank, Candidate, Pool]:
+    candidate, pool = queue[0]
+    return rank(candidate, ledger), candidate, pool
 
 
 def rounded(position: int) -> int:
@@ -141,6 +150,17 @@ def _differs(place: Place, before: QueuePositionChanged | None, now: datetime) -
     if expected is None or estimated is None:
         return expected != estimated
     return abs(estimated - expected) > max(A_MINUTE, (estimated - now) / 2)
+
+
+def _share(tenant: str, ledger: Ledger) -> str:
+    """What its rank follows from."""
+    dominant = ledger.dominant_type_of(tenant)
+    if dominant is None:
+        return f"0 of {sum(ledger.devices.values())} device(s)"
+    there = f"{ledger.devices_held[tenant][dominant]} of {ledger.devices[dominant]} device(s)"
+    if len(ledger.devices) == 1:
+        return there
+    return f"{there} in {', '.join(pool.name for pool in ledger.pools if pool.device_type == dominant)}"
 
 
 def _why_kept(pool: Pool, reserved: Reservation, candidate: Candidate) -> str:
@@ -198,11 +218,8 @@ class _Walk:
         if len(roomy) > 0:
             return WaitReason.NO_CAPACITY, sentence
         if self._latest_in_front > candidate.queued_at - HEAD_STARTS[candidate.tier]:
-            held = self._ledger.devices_held.get(candidate.tenant, 0)
-            share = (
-                f"its tenant has {held} of {self._ledger.devices} device(s), those that have less go first"
-            )
-            return WaitReason.SHARE, f"{sentence}; {share}"
+            share = _share(candidate.tenant, self._ledger)
+            return WaitReason.SHARE, f"{sentence}; its tenant has {share}, those that have less go first"
         return WaitReason.NO_NODES, sentence
 
     def _times(self, pool: Pool) -> list[datetime]:

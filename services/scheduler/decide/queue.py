@@ -1,7 +1,8 @@
 """Who starts next, and where: fair shares between tenants, age within one, gangs against the capacity ledger.
 
-The tenant with the smallest share goes first: its devices / all devices / its tier's weight. Between equal shares,
-and so within a tenant, the job that waits longest; a premium job counts as ten minutes older than it is.
+The tenant with the smallest dominant share goes first: of each type of device, what it holds / all there are, the
+greatest of these / its tier's weight. Between equal shares, and so within a tenant, the job that waits longest; a
+premium job counts as ten minutes older than it is.
 
 A job that has waited for 20 minutes reserves nodes of the first pool that is large enough for it, from when enough
 are free at the latest. Those after it in this order start there only where they leave room: they end before by what
@@ -13,11 +14,13 @@ for as long again. So the pool works while nobody can tell, and after three of t
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Self
+from functools import cached_property
+from typing import NamedTuple, Self
 
 from schemas.base import DeviceKind, PriceClass
 from schemas.node import PoolCapacityChanged
@@ -88,6 +91,13 @@ class Reservation:
         return longest is not None and self.start is not None and now + longest <= self.start
 
 
+class DeviceType(NamedTuple):
+    """What a device is, as far as the operator of its pool says: those alike count together, whatever they cost."""
+
+    kind: DeviceKind | None = None
+    memory_bytes: int | None = None
+
+
 @dataclass(frozen=True)
 class Pool:
     name: str
@@ -109,6 +119,10 @@ class Pool:
     def free(self) -> int:
         """A pool that shrank under its attempts has none, not less than none."""
         return max(0, self.nodes - self.booked)
+
+    @cached_property
+    def device_type(self) -> DeviceType:
+        return DeviceType(self.device, self.device_memory_bytes)
 
     def with_booking(self, candidate: "Candidate", now: datetime) -> Self:
         booking = Booking(candidate.nodes, now, candidate.ends_by(now))
@@ -150,8 +164,8 @@ class Ledger:
     """What the pools hold. It only avoids asking in vain: the provisioner has the last word."""
 
     pools: tuple[Pool, ...] = ()
-    devices_held: Mapping[str, int] = field(default_factory=dict)
-    """Tenant -> devices of its attempts."""
+    devices_held: Mapping[str, Mapping[DeviceType, int]] = field(default_factory=dict)
+    """Tenant -> devices of its attempts, of each type."""
     device_limits: Mapping[str, int] = field(default_factory=dict)
     """Tenant -> devices that its attempts may hold at once, where that is limited."""
 
@@ -160,21 +174,39 @@ class Ledger:
         """Nodes, in all pools."""
         return sum(pool.free for pool in self.pools)
 
-    @property
-    def devices(self) -> int:
-        return sum(pool.nodes * pool.devices_per_node for pool in self.pools)
+    @cached_property
+    def devices(self) -> Mapping[DeviceType, int]:
+        """All that there are; a type of which there are none is left out."""
+        devices = Counter[DeviceType]()
+        for pool in self.pools:
+            devices[pool.device_type] += pool.nodes * pool.devices_per_node
+        return +devices
 
     def share_of(self, tenant: str) -> float:
-        return self.devices_held.get(tenant, 0) / self.devices if self.devices else 0.0
+        """Its dominant share: the greatest of its parts of each type."""
+        held, devices = self.devices_held.get(tenant), self.devices
+        if not held:
+            return 0.0
+        return max([count / devices[each] for each, count in held.items() if each in devices], default=0.0)
+
+    def dominant_type_of(self, tenant: str) -> DeviceType | None:
+        """The one its share is of; None where it has nothing."""
+        held, devices = self.devices_held.get(tenant, {}), self.devices
+        return max(filter(held.get, devices), key=lambda each: held[each] / devices[each], default=None)
+
+    def held_by(self, tenant: str) -> int:
+        """Devices of all types."""
+        return sum(self.devices_held.get(tenant, {}).values())
 
     def allows(self, candidate: "Candidate", pool: Pool) -> bool:
         """Whether its tenant may have so many nodes of the pool more, which are held with all their devices."""
         limit = self.device_limits.get(candidate.tenant)
-        held = self.devices_held.get(candidate.tenant, 0)
-        return limit is None or held + candidate.nodes * pool.devices_per_node <= limit
+        devices = candidate.nodes * pool.devices_per_node
+        return limit is None or self.held_by(candidate.tenant) + devices <= limit
 
     def with_booking(self, pool: Pool, candidate: "Candidate", now: datetime) -> Self:
-        held = self.devices_held.get(candidate.tenant, 0) + candidate.nodes * pool.devices_per_node
+        held = Counter(self.devices_held.get(candidate.tenant, {}))
+        held[pool.device_type] += candidate.nodes * pool.devices_per_node
         return replace(
             self._with_pool(pool.with_booking(candidate, now)),
             devices_held={**self.devices_held, candidate.tenant: held},
@@ -319,8 +351,7 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     if not suited:
         return f"no pool can hold {wanted}; known: {_names(ledger.pools) or 'none'}"
     if not allowed_pools(candidate, ledger):
-        held = ledger.devices_held.get(candidate.tenant, 0)
-        limit = ledger.device_limits[candidate.tenant]
+        held, limit = ledger.held_by(candidate.tenant), ledger.device_limits[candidate.tenant]
         return f"{wanted}: its tenant has {held} device(s) of {limit} that it may have at once"
     if all(_is_turned_away(candidate, pool, now) for pool in suited):
         return f"{wanted}: the engine had no capacity in {_names(suited)}, asked again soon"

@@ -3,8 +3,8 @@
 import heapq
 import math
 import random
-from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from statistics import mean
@@ -12,10 +12,11 @@ from statistics import mean
 import pytest
 
 from schemas.specification import Tier
-from services.scheduler.decide.queue import Booking, Candidate, Ledger, Pool, Round
+from services.scheduler.decide.queue import Booking, Candidate, Ledger, Round
 from tests.builders import NOON, a_ledger, a_pool
 
 HOUR = 60
+POOL = "cpu-spot"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Wish:
     tier: Tier = Tier.STANDARD
     states: int | None = None
     """Minutes that it says it runs at most."""
+    pool: str | None = None
 
 
 @dataclass
@@ -46,16 +48,38 @@ class Outcome:
 class Cluster:
     """As the scheduler reads its queue: the oldest of each kind, and the one behind it once that has its nodes."""
 
-    nodes: int
-    held: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    booked: int = 0
-    bookings: dict[str, Booking] = field(default_factory=dict)
+    nodes: Mapping[str, int]
+    """Pool -> its nodes, with one device each, of a type that no other pool has."""
+    held: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Tenant -> pool -> nodes."""
+    bookings: dict[str, dict[str, Booking]] = field(default_factory=lambda: defaultdict(dict))
+    """Pool -> job -> its nodes."""
     queues: dict[object, deque[Candidate]] = field(default_factory=lambda: defaultdict(deque))
 
     @property
     def ledger(self) -> Ledger:
-        pool: Pool = a_pool(nodes=self.nodes, booked=self.booked, bookings=tuple(self.bookings.values()))
-        return a_ledger(pool, **self.held)
+        pools = [
+            a_pool(
+                name,
+                nodes=nodes,
+                device_memory_bytes=number,
+                booked=self._booked_in(name),
+                bookings=tuple(self.bookings[name].values()),
+            )
+            for number, (name, nodes) in enumerate(self.nodes.items())
+        ]
+        return a_ledger(*pools, **self.held)
+
+    @property
+    def booked(self) -> int:
+        return sum(map(self._booked_in, self.nodes))
+
+    @property
+    def free(self) -> int:
+        return sum(self.nodes.values()) - self.booked
+
+    def _booked_in(self, pool: str) -> int:
+        return sum(booking.nodes for booking in self.bookings[pool].values())
 
     def add(self, number: int, wish: Wish) -> None:
         candidate = Candidate(
@@ -66,6 +90,7 @@ class Cluster:
             nodes=wish.nodes,
             devices_per_node=1,
             price_class="spot-first",
+            pool=wish.pool,
             longest=None if wish.states is None else timedelta(minutes=wish.states),
         )
         self.queues[self.kind(candidate)].append(candidate)
@@ -74,38 +99,35 @@ class Cluster:
     def kind(candidate: Candidate) -> object:
         """As the scheduler's table has it: run times within a factor of two are alike."""
         longest = candidate.longest and math.ceil(math.log2(candidate.longest.total_seconds()))
-        return candidate.tenant, candidate.nodes, longest
+        return candidate.tenant, candidate.nodes, candidate.pool, longest
 
     def start(self, minute: int) -> Iterable[Candidate]:
         heads = [queue[0] for queue in self.queues.values() if queue]
         now = NOON + timedelta(minutes=minute)
         grants = Round(heads, self.ledger, now=now)
-        while self.booked < self.nodes and (grant := grants.next()):
-            candidate = grant.candidate
+        while self.free and (grant := grants.next()):
+            candidate, pool = grant.candidate, grant.placement.pool
             queue = self.queues[self.kind(candidate)]
             queue.popleft()
             if queue:
                 grants.add(queue[0])
-            self._hold(candidate, candidate.nodes)
-            self.bookings[candidate.job_id] = Booking(candidate.nodes, now, candidate.ends_by(now))
+            self.held[candidate.tenant][pool] += candidate.nodes
+            self.bookings[pool][candidate.job_id] = Booking(candidate.nodes, now, candidate.ends_by(now))
             yield candidate
 
     def end(self, candidate: Candidate) -> None:
-        del self.bookings[candidate.job_id]
-        self._hold(candidate, -candidate.nodes)
-
-    def _hold(self, candidate: Candidate, nodes: int) -> None:
-        self.booked += nodes
-        self.held[candidate.tenant] += nodes
+        [pool] = (name for name, bookings in self.bookings.items() if candidate.job_id in bookings)
+        del self.bookings[pool][candidate.job_id]
+        self.held[candidate.tenant][pool] -= candidate.nodes
 
     @property
     def is_waited_for(self) -> bool:
         return any(self.queues.values())
 
 
-def run(wishes: list[Wish], *, nodes: int) -> Outcome:
+def run(wishes: list[Wish], *, nodes: int | Mapping[str, int]) -> Outcome:
     """Until the last has started."""
-    cluster, outcome = Cluster(nodes), Outcome()
+    cluster, outcome = Cluster(nodes if isinstance(nodes, Mapping) else {POOL: nodes}), Outcome()
     coming = deque(sorted(range(len(wishes)), key=lambda number: wishes[number].at))
     ends: list[tuple[int, str, Candidate]] = []
     minute = 0
@@ -121,7 +143,7 @@ def run(wishes: list[Wish], *, nodes: int) -> Outcome:
             heapq.heappush(ends, (minute + wishes[number].minutes, candidate.job_id, candidate))
         if cluster.is_waited_for:
             outcome.busy += cluster.booked
-            outcome.idle += nodes - cluster.booked
+            outcome.idle += cluster.free
         minute += 1
         assert minute < 1_000 * HOUR, "somebody waits for ever"
     return outcome
@@ -152,6 +174,47 @@ def test_a_premium_tenant_gets_two_thirds_beside_a_standard_one():
     assert of_premium / sum(at < 2 * HOUR for at in outcome.started_at.values()) == pytest.approx(
         2 / 3, abs=0.02
     )
+
+
+LARGE, SMALL = "large-spot", "small-spot"
+TWO_TYPES = {LARGE: 20, SMALL: 4}
+
+
+def who_wants_both(*, of_small: int, premium: bool = False) -> tuple[list[Wish], range]:
+    """`both` has so much of the small pool for a day, and then wants as much of the large one as `modest` does."""
+    tier = Tier.PREMIUM if premium else Tier.STANDARD
+    wishes = [Wish("both", 0, 24 * HOUR, pool=SMALL, tier=tier) for _ in range(of_small)]
+    wishes += [Wish("both", 0, 10, pool=LARGE, tier=tier) for _ in range(200)]
+    modest = range(len(wishes), len(wishes) + 200)
+    return wishes + [Wish("modest", 1, 10, pool=LARGE) for _ in modest], modest
+
+
+def part_of_both(outcome: Outcome, modest: range) -> float:
+    """Of the large pool, while both want it: from the first that `modest` gets until it wants no more."""
+    first, last = (choose(outcome.started_at[number] for number in modest) for choose in (min, max))
+    started = [number for number, at in outcome.started_at.items() if first <= at < last]
+    return sum(number not in modest for number in started) / len(started)
+
+
+def test_who_has_all_of_a_small_type_does_not_stand_before_one_that_has_little_of_everything():
+    wishes, modest = who_wants_both(of_small=4)
+    assert part_of_both(run(wishes, nodes=TWO_TYPES), modest) == 0.0
+
+
+def test_what_a_tenant_has_of_two_types_is_not_added_up():
+    wishes, modest = who_wants_both(of_small=2)
+    assert part_of_both(run(wishes, nodes=TWO_TYPES), modest) == pytest.approx(1 / 2, abs=0.02)
+
+
+def test_a_premium_tenant_may_have_twice_the_dominant_share():
+    wishes, modest = who_wants_both(of_small=4, premium=True)
+    assert part_of_both(run(wishes, nodes=TWO_TYPES), modest) == pytest.approx(1 / 2, abs=0.02)
+
+
+def test_who_has_all_of_a_small_type_gets_what_nobody_else_wants_of_others():
+    wishes = [Wish("both", 0, HOUR, pool=SMALL) for _ in range(4)]
+    wishes += [Wish("both", 0, HOUR, pool=LARGE) for _ in range(20)]
+    assert set(run(wishes, nodes=TWO_TYPES).started_at.values()) == {0}
 
 
 def test_a_gang_beside_many_small_jobs_of_others_gets_its_nodes():

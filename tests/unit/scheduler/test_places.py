@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from schemas.base import DeviceKind
 from schemas.job import QueuePositionChanged, WaitReason
 from schemas.specification import Tier
 from services.scheduler import queue_store
@@ -47,11 +48,16 @@ class TestPosition:
                 tier=draw.choice(tuple(Tier)),
                 minutes=draw.randrange(19),
                 nodes=draw.choice((1, 1, 2, 4)),
+                devices_per_node=draw.choice((1, 1, 2)),
+                pool=draw.choice((None, SPOT, "small-spot")),
             )
             for number in range(40)
         ]
-        held = {tenant: draw.randrange(6) for tenant in "abc"}
-        enough = a_ledger(a_pool(nodes=1_000), **held)
+        types = [draw.choice((None, DeviceKind.CPU, DeviceKind.CUDA)) for _ in range(2)]
+        large = a_pool(nodes=1_000, devices_per_node=2, device=types[0])
+        small = a_pool("small-spot", nodes=200, devices_per_node=draw.choice((2, 8)), device=types[1])
+        held = {tenant: {pool.name: draw.randrange(60) for pool in (large, small)} for tenant in "abc"}
+        enough = a_ledger(large, small, **held)
         started = [grant.candidate.job_id for grant in grants(candidates, enough, now=NOON)]
         shown = [place.candidate.job_id for place in standing(candidates, enough)]
         assert shown == started
@@ -91,6 +97,18 @@ class TestReason:
         assert [first.candidate.job_id, second.candidate.job_id] == ["young", "old"]
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.SHARE)
         assert second.waiting_for.endswith("its tenant has 3 of 3 device(s), those that have less go first")
+
+    def test_its_share_is_of_the_type_of_which_it_has_the_greatest_part(self):
+        large = a_pool(nodes=3, booked=3, bookings=(Booking(3, NOON),))
+        small = a_pool("small-spot", nodes=2, booked=2, bookings=(Booking(2, NOON),), device=DeviceKind.CUDA)
+        candidates = [waiting("old", minutes=30, pool=SPOT), waiting("young", tenant="other", pool=SPOT)]
+        held = {"acme": {SPOT: 1, "small-spot": 2}, "other": {SPOT: 2}}
+        first, second = standing(candidates, a_ledger(large, small, **held))
+        assert [first.candidate.job_id, second.candidate.job_id] == ["young", "old"]
+        assert second.reason is WaitReason.SHARE
+        assert second.waiting_for.endswith(
+            "its tenant has 2 of 2 device(s) in small-spot, those that have less go first"
+        )
 
     def test_the_free_nodes_are_kept_for_a_gang_in_front(self):
         gang = waiting("gang", tenant="other", nodes=2, minutes=30)

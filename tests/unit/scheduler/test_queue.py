@@ -3,10 +3,22 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.base import DeviceKind, PriceClass
 from schemas.specification import Resources, Tier
-from services.scheduler.decide.queue import Booking, Candidate, Pool, Round, why_waiting
+from services.scheduler.decide.queue import (
+    WEIGHTS,
+    Booking,
+    Candidate,
+    DeviceType,
+    Ledger,
+    Pool,
+    Round,
+    rank,
+    why_waiting,
+)
 from services.scheduler.model import JobState
 from tests.builders import NOON, a_job, a_job_spec, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants, grants_one_by_one
@@ -70,6 +82,42 @@ class TestFairShare:
         candidates = [waiting("job-1", minutes=1), waiting("job-2", tenant="other")]
         ledger = a_ledger(a_pool(nodes=1), acme=3, other=2)
         assert started(candidates, ledger) == [("job-2", SPOT)]
+
+
+class TestDominantShare:
+    LARGE = a_pool("large-spot", nodes=20, device=DeviceKind.CUDA, device_memory_bytes=80 * 2**30)
+    SMALL = a_pool("small-spot", nodes=4, device=DeviceKind.CUDA, device_memory_bytes=24 * 2**30)
+
+    @given(
+        st.lists(st.builds(a_pool, st.text(), nodes=st.integers(0, 99), devices_per_node=st.integers(1, 8))),
+        st.integers(0, 999),
+        st.sampled_from(Tier),
+    )
+    def test_of_one_type_it_is_the_devices_of_all_that_there_are(self, pools, held, tier):
+        ledger = Ledger(tuple(pools), {"acme": {DeviceType(): held}})
+        there_are = sum(pool.nodes * pool.devices_per_node for pool in pools)
+        share, *_ = rank(waiting(tier=tier), ledger)
+        assert share == (held / there_are / WEIGHTS[tier] if there_are else 0.0)
+
+    @given(st.integers(0, 20), st.integers(0, 4))
+    def test_of_two_types_it_is_the_greater_part(self, of_large, of_small):
+        held = {"large-spot": of_large, "small-spot": of_small}
+        share = a_ledger(self.LARGE, self.SMALL, acme=held).share_of("acme")
+        assert share == max(of_large / 20, of_small / 4)
+
+    def test_what_is_the_same_at_another_price_counts_together(self):
+        on_demand = replace(self.SMALL, name="small-on-demand", nodes=12, price_class=PriceClass.ON_DEMAND)
+        held = {"small-spot": 3, "small-on-demand": 1}
+        assert a_ledger(self.LARGE, self.SMALL, on_demand, acme=held).share_of("acme") == 4 / 16
+
+    def test_a_type_of_which_there_is_nothing_left_counts_for_nothing(self):
+        gone = replace(self.SMALL, nodes=0)
+        assert a_ledger(self.LARGE, gone, acme={"large-spot": 5, "small-spot": 4}).share_of("acme") == 5 / 20
+
+    def test_a_node_is_held_with_all_its_devices(self):
+        small = replace(self.SMALL, nodes=1, devices_per_node=4)
+        ledger = a_ledger(self.LARGE, small).with_booking(small, waiting(), NOON)
+        assert ledger.share_of("acme") == 1.0
 
 
 class TestPools:
@@ -347,10 +395,17 @@ def a_queue(draw):
 def a_random_pool(draw, name):
     ends = (None, NOON + timedelta(minutes=10), NOON + timedelta(minutes=30))
     bookings = tuple(Booking(1, NOON, draw.choice(ends)) for _ in range(draw.randrange(6)))
-    return a_pool(name, nodes=draw.randrange(1, 9), booked=len(bookings), bookings=bookings)
+    return a_pool(
+        name,
+        nodes=draw.randrange(1, 9),
+        devices_per_node=draw.choice((1, 1, 4)),
+        device_memory_bytes=draw.choice((None, 24 * 2**30, 80 * 2**30)),
+        booked=len(bookings),
+        bookings=bookings,
+    )
 
 
 def a_random_ledger(draw):
     names = (SPOT, ON_DEMAND, "other-spot")
     pools = [a_random_pool(draw, name) for name in names]
-    return a_ledger(*pools, **{tenant: draw.randrange(6) for tenant in "abc"})
+    return a_ledger(*pools, **{tenant: {name: draw.randrange(6) for name in names} for tenant in "abc"})
