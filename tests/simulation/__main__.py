@@ -1,4 +1,7 @@
-"""`python -m tests.simulation worlds SEED MESSAGES`, or `pairs PHASE...`: one JSON object of what was seen."""
+"""`python -m tests.simulation worlds SEED MESSAGES PROCESSES`, or `pairs PHASE...`: what was seen, as one JSON object.
+
+PROCESSES: of each service.
+"""
 
 import json
 import sys
@@ -16,13 +19,21 @@ from tests.simulation.world import World
 
 def summary(worlds: Iterable[World]) -> dict[str, Any]:
     began, ends, struck = time.process_time(), Counter[str](), Counter[str]()
-    messages = count = 0
+    messages = count = waits = 0
     for world in worlds:
         ends.update(world.checker.jobs.last.values())
         struck.update(world.faults.struck)
         messages, count = messages + world.messages, count + 1
+        waits += sum(kernel.tables.waits for kernel in world.kernels.values())
     seconds = time.process_time() - began
-    return {"worlds": count, "messages": messages, "cpu_seconds": seconds, "ends": ends, "struck": struck}
+    return {
+        "worlds": count,
+        "messages": messages,
+        "waits": waits,
+        "cpu_seconds": seconds,
+        "ends": ends,
+        "struck": struck,
+    }
 
 
 def main(kind: str, *order: str) -> None:
@@ -30,8 +41,8 @@ def main(kind: str, *order: str) -> None:
         if kind == "pairs":
             found = summary(run_pair(pair) for pair in chain.from_iterable(map(pairs_in, order)))
         else:
-            seed, messages = map(int, order)
-            found = summary(runs(seed, messages))
+            seed, messages, processes = map(int, order)
+            found = summary(runs(seed, messages, processes=processes))
     sys.stdout.write(json.dumps(found))
 
 

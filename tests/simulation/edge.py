@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from schemas.base import CommandRefused
 from schemas.topics import LISTENS, Topic
 from shared.errors import ParentUnknown, Refused, Rejected
-from tests.simulation.clock import run_now
 from tests.simulation.inbox import Inbox, Waiting
 from tests.simulation.log import Cursor, Record
 from tests.simulation.unit import Unit
@@ -29,10 +28,15 @@ class Edge:
         self.parked: list[tuple[Record, str]] = []
         self._blocked: set[tuple[str, str]] = set()
         self._is_retrying = False
+        self._at_heads = False
+        self._busy: set[int] = set()
+        """Processes that have a record in hand."""
         names = LISTENS[kernel.name]
         self.cursors = [self._cursor(topic, number) for topic in names for number in range(topic.partitions)]
 
     def start(self) -> None:
+        self._at_heads = False
+        self._busy.clear()
         for cursor in self.cursors:
             cursor.is_scheduled = False
             self._schedule(cursor)
@@ -46,7 +50,13 @@ class Edge:
     def _cursor(self, topic: Topic, number: int) -> Cursor:
         cursor = Cursor(topic, number, self._world.log.partition(topic.name, number))
         cursor.partition.readers.append(lambda: self._schedule(cursor))
+        self._assign(cursor)
         return cursor
+
+    def _assign(self, cursor: Cursor) -> None:
+        """To one of the processes of the group."""
+        if self._world.processes > 1:
+            cursor.process = self._world.rng.randrange(self._world.processes)
 
     def _schedule(self, cursor: Cursor) -> None:
         if cursor.is_scheduled or not self._kernel.up:
@@ -61,28 +71,39 @@ class Edge:
             self._kernel.clock.at(at, self._consume, cursor)
 
     def _consume(self, cursor: Cursor) -> None:
-        cursor.is_scheduled = False
         record = cursor.next
+        if cursor.process in self._busy and self._kernel.up:
+            self._kernel.clock.after(self._world.lag(), self._consume, cursor)
+            return
+        cursor.is_scheduled = False
         if not self._kernel.up or record is None:
             return
         if self._kernel.clock.now < self._world.log.away_until:
             self._schedule(cursor)
             return
+        cursor.is_scheduled = True
+        self._busy.add(cursor.process)
+        self._kernel.begin(self._handle(cursor, record))
+
+    async def _handle(self, cursor: Cursor, record: Record) -> None:
         has_faults = self._world.faults.active
         if has_faults and self._kernel.crashes("before the commit"):
             cursor.position += not self._kernel.switches.commits_offset_after_effect
             return
-        self._deliver(record)
+        await self._deliver(record)
         if has_faults and self._kernel.crashes("after the commit"):
             return
         cursor.position += 1
+        self._busy.discard(cursor.process)
         if has_faults:
             self._disturb(cursor)
+        cursor.is_scheduled = False
         self._schedule(cursor)
 
     def _disturb(self, cursor: Cursor) -> None:
         if self._world.faults.strikes("rewind", self._kernel.name):
             cursor.rewind(self._kernel.rng)
+            self._assign(cursor)
         if self._world.faults.strikes("stall", self._kernel.name):
             cursor.stalled_until = self._kernel.clock.now + self._kernel.rng.choice((2.0, 15.0, 60.0, 800.0))
 
@@ -98,23 +119,37 @@ class Edge:
             return False
         return self.inbox.skip(record)
 
-    def _deliver(self, record: Record, row: int | None = None) -> str:
+    async def _deliver(self, record: Record, row: int | None = None) -> str:
         self._world.messages += 1
-        try:
-            outcome = self._apply(record, row)
-        except Refused as refused:
-            outcome = self._refuse(record, refused)
-        except ParentUnknown as unknown:
-            outcome = self._wait(record, unknown, row)
-        except Rejected as error:
-            outcome = self._park(record, f"rejected: {error}", error)
-        except Exception as error:  # noqa: BLE001  whatever escapes is judged
-            outcome = self._park(record, f"failed: {error!r}", error)
+        while (outcome := await self._try(record, row)) == "gave way":
+            await self._kernel.try_again()
         if self._world.is_traced:
             self._world.trace(self._kernel.name, record, outcome)
         return outcome
 
-    def _apply(self, record: Record, row: int | None) -> str:
+    async def _try(self, record: Record, row: int | None) -> str:
+        try:
+            return await self._apply(record, row)
+        except Refused as refused:
+            return self._refuse(record, refused)
+        except ParentUnknown as unknown:
+            return self._wait(record, unknown, row)
+        except Rejected as error:
+            return self._park(record, f"rejected: {error}", error)
+        except Exception as error:  # noqa: BLE001  whatever escapes is judged
+            if self._kernel.gives_way(error):
+                return "gave way"
+            return self._park(record, f"failed: {error!r}", error)
+
+    async def _apply(self, record: Record, row: int | None) -> str:
+        async with self._kernel.unit(record=record) as unit:
+            await unit.conn.hold(f"{record.topic.name} {record.key}")
+            outcome = await self._admit(record, row, unit)
+        if outcome == "applied":
+            self._world.checker.after(self._kernel, record)
+        return outcome
+
+    async def _admit(self, record: Record, row: int | None, unit: Unit) -> str:
         story = (record.topic.name, record.key)
         found = self.inbox.admit(record, has_inbox=self._kernel.switches.has_inbox)
         if found == "duplicate":
@@ -130,16 +165,9 @@ class Edge:
         if handler is None:
             self.inbox.skip(record)
             return "ignored"
-        unit = Unit(self._kernel, self._kernel.clock.utc, record)
-        self._world.checker.before(self._kernel, record)
-        try:
-            run_now(self._call(handler, record, unit))
-        except BaseException:
-            self._kernel.tables.roll_back()
-            raise
+        await self._call(handler, record, unit)
+        self._world.checker.applies(self._kernel, record)
         self.inbox.add(record)
-        self._kernel.commit(unit)
-        self._world.checker.after(self._kernel, record)
         return "applied"
 
     async def _call(self, handler: Handler, record: Record, unit: Unit) -> None:
@@ -199,11 +227,19 @@ class Edge:
         self._is_retrying = False
         if not self._kernel.up:
             return
+        if self._at_heads:
+            self._retry_later(1.0)
+            return
+        self._at_heads = True
+        self._kernel.begin(self._try_heads())
+
+    async def _try_heads(self) -> None:
         moved = True
         while moved:
             moved = False
             for number, record in self.waiting.heads():
-                if self._deliver(record, number) != "waiting":
+                if await self._deliver(record, number) != "waiting":
                     self.waiting.remove(number)
                     moved = True
+        self._at_heads = False
         self._retry_later(1.0)

@@ -16,13 +16,17 @@ from schemas.topics import LISTENS
 from shared.messaging.tasks import tell_nobody
 from tests.simulation.clock import START, Process, pause, run_now
 from tests.simulation.edge import Edge, Handler
+from tests.simulation.log import Record
 from tests.simulation.outbox import Outbox
-from tests.simulation.tables import Tables
+from tests.simulation.tables import GAVE_WAY, Tables
 from tests.simulation.tasks import Kind, Tasks
 from tests.simulation.unit import Unit, topic_for
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+TRY_AGAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Kernel:
         self._loops: list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]] = []
         self._start_hooks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._processes: list[Process] = []
+        self._transactions: dict[Process, None] = {}
         self._crash_hooks: list[Callable[[], object]] = []
         self._num_timers = 0
         self.edge = Edge(self)
@@ -88,7 +93,7 @@ class Kernel:
     def every(
         self, period: timedelta, function: Callable[[], Coroutine[Any, Any, None]], *, singleton: bool = False
     ) -> None:
-        """A service is one process here, so it always leads."""
+        """What its processes keep in memory, they share here, and both lead or none does."""
         self._loops.append((period.total_seconds(), function))
 
     def on_start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -102,12 +107,13 @@ class Kernel:
     on_lead_end = on_stop
 
     @asynccontextmanager
-    async def unit(self, *, correlation_id: str = "") -> AsyncIterator[Unit]:
-        unit = Unit(self, self.clock.utc)
+    async def unit(self, *, correlation_id: str = "", record: Record | None = None) -> AsyncIterator[Unit]:
+        unit = Unit(self, self.clock.utc, record)
+        transaction = self.tables.begin()
         try:
             yield unit
         except BaseException:
-            self.tables.roll_back()
+            self.tables.roll_back(transaction)
             raise
         self.commit(unit)
 
@@ -139,6 +145,8 @@ class Kernel:
         hooks, self._start_hooks = self._start_hooks, []
         for hook in hooks:
             run_now(hook())
+        if self.world.processes > 1:
+            self.tables.turn = self.world.turn
         loops, self._loops = self._loops, []
         self._processes = [
             Process(self.clock, self._repeat(period, loop), on_error=self._loop_broke)
@@ -155,8 +163,10 @@ class Kernel:
         if not self.up:
             return
         self.up = False
-        for process in self._processes:
+        for process in (*self._processes, *self._transactions):
             process.kill()
+        self._transactions.clear()
+        self.tables.turn = None
         self.tasks.end_all()
         for hook in self._crash_hooks:
             hook()
@@ -188,14 +198,31 @@ class Kernel:
 
     # Transactions and timers.
 
-    def transact(self, apply: Callable[[Unit], Awaitable[None]]) -> None:
-        unit = Unit(self, self.clock.utc)
-        try:
-            run_now(apply(unit))  # type: ignore[arg-type]
-        except BaseException:
-            self.tables.roll_back()
-            raise
-        self.commit(unit)
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """With one process at once and to its end, else beside other transactions."""
+        if self.world.processes == 1:
+            run_now(work)
+            return
+        process = Process(self.clock, work, on_end=lambda _: self._transactions.pop(process, None))
+        self._transactions[process] = None
+
+    async def transact(self, apply: Callable[[Unit], Awaitable[None]]) -> None:
+        while True:
+            try:
+                async with self.unit() as unit:
+                    return await apply(unit)
+            except GAVE_WAY as error:
+                if not self.gives_way(error):
+                    raise
+                await self.try_again()
+
+    def gives_way(self, error: Exception) -> bool:
+        """Whether another process was at the same rows, so that the transaction is tried again."""
+        return self.world.processes > 1 and isinstance(error, GAVE_WAY)
+
+    async def try_again(self) -> None:
+        """After a while."""
+        await pause(self.rng.random() * TRY_AGAIN_SECONDS)
 
     def commit(self, unit: Unit) -> None:
         self.tables.commit()
@@ -219,11 +246,19 @@ class Kernel:
         self.clock.at(seconds + 0.1, self._fire, self._num_timers)
 
     def _fire(self, number: int) -> None:
-        if not self.up or number not in self.timers:
-            return
-        payload, _ = self.timers.pop(number)
-        handler = self._timer_handlers[type(payload)]
+        if self.up and number in self.timers:
+            self.begin(self._handle_timer(number))
+
+    async def _handle_timer(self, number: int) -> None:
+        async def fire(unit: Unit) -> None:
+            await unit.conn.hold(f"timer {number}")
+            if number in self.timers:
+                payload, _ = self.timers[number]
+                await self._timer_handlers[type(payload)](payload, unit)
+                del self.timers[number]
+
         try:
-            self.transact(lambda unit: handler(payload, unit))
+            await self.transact(fire)
         except Exception as error:  # noqa: BLE001  whatever escapes is judged
-            self.world.alarm("unexpected error", f"{self.name} timer {payload!r}: {error!r}", error)
+            timer = self.timers.get(number)
+            self.world.alarm("unexpected error", f"{self.name} timer {timer!r}: {error!r}", error)

@@ -70,6 +70,8 @@ class Cursor:
         self.number = number
         self.partition = partition
         self.position = 0
+        self.process = 0
+        """Which one of its group reads here."""
         self.is_scheduled = False
         self.stalled_until = 0.0
 

@@ -17,7 +17,7 @@ from services.scheduler.decide.decision import Decision, StartOverdue
 from services.scheduler.model import TERMINAL, Job
 from services.trainer_agent import decide as control
 from tests.simulation.kernel import Switches
-from tests.simulation.stores import checkpoint_watcher
+from tests.simulation.stores import checkpoint_watcher, evaluator, scheduler
 from tests.simulation.tables import Tables
 
 Patch = pytest.MonkeyPatch
@@ -151,3 +151,22 @@ MUTANTS: dict[Mutant, set[str]] = {
     resume_only_from_the_last_attempt: {"resume point"},
 }
 """Each with what it shows itself as, so that no other alarm passes for it."""
+
+
+def submission_and_dataset_without_a_lock(patch: Patch) -> None:
+    patch.setattr(scheduler, "lock_dataset", lock_nothing)
+
+
+def version_and_evaluation_without_a_lock(patch: Patch) -> None:
+    patch.setattr(evaluator, "lock_job", lock_nothing)
+
+
+async def lock_nothing(conn: Tables, name: str) -> None:
+    """Whoever writes one row and reads the other's may miss it."""
+
+
+OF_TWO_PROCESSES: dict[Mutant, set[str]] = {
+    submission_and_dataset_without_a_lock: {"not at rest"},
+    version_and_evaluation_without_a_lock: {"not at rest"},
+}
+"""What breaks only where a service has two processes."""

@@ -15,30 +15,36 @@ from tests.simulation.violation import Violation
 from tests.simulation.world import Setting, World
 
 PEACE_SECONDS = 150.0
-COMMAND = "SIM_SEED={} pytest tests/simulation/test_simulation.py"
+COMMANDS = {
+    1: "SIM_SEED={} pytest tests/simulation/test_simulation.py",
+    2: "SIM_SEED={} pytest tests/simulation/test_two_processes.py",
+}
+"""By the number of processes of each service."""
 
 
-def run(seed: int, switches: Switches | None = None) -> World:
+def run(seed: int, switches: Switches | None = None, *, processes: int = 1) -> World:
     """Raises Violation, with the seed and the end of the history of a second, traced run of it."""
-    setting = Setting(switches=switches or Switches())
+    setting = Setting(switches=switches or Switches(), processes=processes)
     try:
         return _run(seed, setting)
     except Violation as first:
         try:
             _run(seed, replace(setting, is_traced=True))
         except Violation as traced:
-            raise Violation(f"{traced}\nrepeat: {COMMAND.format(seed)}") from traced.__cause__
+            raise Violation(f"{traced}\nrepeat: {COMMANDS[processes].format(seed)}") from traced.__cause__
         raise Violation(f"{first}\nand the same seed, run again, did not show it") from first
 
 
-def runs(seed: int, messages: int, switches: Switches | None = None) -> Iterator[World]:
+def runs(
+    seed: int, messages: int, switches: Switches | None = None, *, processes: int = 1
+) -> Iterator[World]:
     """Seeds from this one on, until so many messages were handled."""
     done = 0
     # A world is a web of references: collecting it now and then is cheaper than looking for it all the time.
     gc.disable()
     try:
         while done < messages:
-            world = run(seed, switches)
+            world = run(seed, switches, processes=processes)
             done += world.messages
             seed += 1
             yield world

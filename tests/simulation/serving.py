@@ -14,6 +14,7 @@ from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import Group, Replica, Servable
 from shared.errors import StorageUnavailable
 from tests.simulation.clock import Process, pause
+from tests.simulation.tables import GAVE_WAY
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
@@ -163,7 +164,7 @@ class SimRounds(Rounds):
     async def _while_up(self, group: Group, replicas: tuple[Replica, ...]) -> None:
         try:
             await self.round(group, replicas)
-        except (StorageUnavailable, NoAnswer):
+        except (StorageUnavailable, NoAnswer, *GAVE_WAY):
             self._paused_until[group.name] = self._kernel.clock.now + PAUSE_SECONDS
 
 

@@ -8,6 +8,7 @@ from shared.errors import Rejected
 from shared.messaging.tasks import absent_dependency, tell_nobody
 from shared.messaging.unit import Task
 from tests.simulation.clock import Process, pause
+from tests.simulation.unit import Unit
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
@@ -114,20 +115,23 @@ class Tasks:
             return
         if self._kernel.crashes("task"):
             return
-        self._finish(name, row, kind, lambda unit: kind.done(row.task, result, unit))
+        self._kernel.begin(self._finish(name, row, lambda unit: kind.done(row.task, result, unit)))
 
-    def _finish(
-        self, name: tuple[str, str], row: Row, kind: Kind, apply: Callable[[Any], Awaitable[None]]
-    ) -> None:
+    async def _finish(self, name: tuple[str, str], row: Row, apply: Callable[[Any], Awaitable[None]]) -> None:
         """Delete the task and apply its end in one transaction."""
         kernel = self._kernel
         at_once = kernel.switches.ends_tasks_apart != kernel.name
-        if at_once:
-            del self.rows[name]
+
+        async def end(unit: Unit) -> None:
+            if self.rows.get(name) is not row:
+                return
+            if at_once:
+                unit.cancelled_tasks.append(name)
+            await apply(unit)
+
         try:
-            kernel.transact(apply)
+            await kernel.transact(end)
         except Exception as error:  # noqa: BLE001  whatever escapes is judged
-            self.rows[name] = row
             kernel.world.alarm("unexpected error", f"{kernel.name} ends {name}: {error!r}", error)
             return
         if not at_once and not kernel.crashes("task"):
@@ -143,7 +147,7 @@ class Tasks:
             return
         row.failures += 1
         if isinstance(error, Rejected) or row.failures >= kind.attempts:
-            self._finish(name, row, kind, lambda unit: kind.failed(row.task, error, unit))
+            self._kernel.begin(self._finish(name, row, lambda unit: kind.failed(row.task, error, unit)))
             return
         row.away_since = None
         self._come_again(row, min(MAX_BACKOFF_SECONDS, 0.5 * 2**row.failures))
@@ -152,7 +156,8 @@ class Tasks:
         now = self._kernel.clock.now
         if row.away_since is None:
             row.away_since = now
-            self._kernel.transact(lambda unit: kind.waits(row.task, str(absent_dependency(error)), unit))
+            dependency = str(absent_dependency(error))
+            self._kernel.begin(self._kernel.transact(lambda unit: kind.waits(row.task, dependency, unit)))
         longest = min(max(now - row.away_since, 0.5), MAX_BACKOFF_SECONDS)
         self._come_again(row, longest * (0.5 + self._kernel.rng.random() / 2))
 

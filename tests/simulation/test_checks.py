@@ -129,10 +129,10 @@ def test_a_fact_of_an_old_epoch_changes_no_job(world):
         message=fact("", attempt=1),
     )
     kernel.tables.put("job", JOB, SimpleNamespace(attempt=2))
-    world.checker.before(kernel, record)
+    kernel.tables.commit()
     kernel.tables.put("job", JOB, SimpleNamespace(attempt=2, changed=True))
     with pytest.raises(Violation, match=r"^old epoch: "):
-        world.checker.after(kernel, record)
+        world.checker.applies(kernel, record)
 
 
 def test_a_record_is_applied_once(world):

@@ -3,8 +3,10 @@
 import ast
 import importlib.util
 import inspect
+import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,25 @@ def test_every_question_of_the_handlers_has_an_answer(store):
         answer = getattr(store, name, None)
         assert answer is not None, f"tests/simulation/stores/{name_of(store)}.py has no {name}"
         assert _parameters(answer) == _parameters(real[name]), name
+
+
+@pytest.mark.parametrize("store", STORES, ids=name_of)
+def test_what_the_statements_lock_is_locked_in_memory_too(store):
+    real = _questions_of(name_of(store))
+    asked = {name for module in STORES[store] for name in _asked_by(module)}
+    locking = {name for name in asked if _locks(real[name], r"FOR (UPDATE|SHARE)|lock_name\(")}
+    assert {name for name in asked if _locks(getattr(store, name), r"conn\.lock_")} == locking
+
+
+def _locks(function: Any, pattern: str) -> bool:
+    """Whether it says so itself, in its SQL or in what it calls of its module."""
+    said = [inspect.getsource(function)]
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    said += [each for each in named if isinstance(each, str)]
+    if any(re.search(pattern, each) for each in said):
+        return True
+    called = [each for each in named if inspect.isfunction(each) and each.__module__ == function.__module__]
+    return any(each is not function and _locks(each, pattern) for each in called)
 
 
 def _questions_of(service: str) -> dict[str, object]:

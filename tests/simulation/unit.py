@@ -23,11 +23,10 @@ def topic_for(message: type[Message], writer: str) -> Topic:
 
 class Unit:
     __slots__ = (
-        "_kernel", "cancelled_tasks", "conn", "correlation_id", "envelope", "events", "now", "parents", "tasks", "timers", "topic",
+        "cancelled_tasks", "conn", "correlation_id", "envelope", "events", "now", "parents", "tasks", "timers", "topic",
     )  # fmt: skip
 
     def __init__(self, kernel: "Kernel", now: datetime, envelope: Record | None = None) -> None:
-        self._kernel = kernel
         self.conn: Tables = kernel.tables
         self.now = now
         self.envelope = envelope

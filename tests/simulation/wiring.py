@@ -2,10 +2,12 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from types import SimpleNamespace
+from functools import cache
+from inspect import iscoroutinefunction
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -40,6 +42,7 @@ from tests.simulation.stores import (
     serving_controller,
     trainer_agent,
 )
+from tests.simulation.tables import Tables
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
@@ -106,6 +109,27 @@ async def _at_once(function: Callable[[], Any]) -> Any:
     return function()
 
 
+class _Statements:
+    """A store whose functions are statements of the transaction that they are given first."""
+
+    def __init__(self, store: ModuleType) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return _statement(getattr(self._store, name))
+
+
+@cache
+def _statement(function: Any) -> Any:
+    if not iscoroutinefunction(function):
+        return function
+
+    def ask(conn: Tables, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return conn.ask(lambda: function(conn, *args, **kwargs))
+
+    return ask
+
+
 class _MachineClock:
     """In place of the module `time`."""
 
@@ -121,7 +145,7 @@ def in_memory() -> Iterator[None]:
         for store, modules in STORES.items():
             for module in modules:
                 for name in {"store", "queue_store"} & vars(module).keys():
-                    patch.setattr(module, name, store)
+                    patch.setattr(module, name, _Statements(store))
                 patch.setattr(module, "log", _Silence(), raising=False)
         for module in TIMED:
             patch.setattr(module, "time", _MachineClock, raising=False)

@@ -23,9 +23,11 @@ from tests.simulation.kernel import Kernel, Switches
 from tests.simulation.log import Log, Record
 from tests.simulation.serving import Replicas
 from tests.simulation.storage import Storage
+from tests.simulation.tables import GAVE_WAY
 from tests.simulation.violation import Violation
 
 TAIL = 120
+LONGEST_TURN_SECONDS = 3.0
 EXPECTED = (
     EngineFailed, StorageUnavailable, CorruptObject, Rejected, Refused, ParentUnknown, PartMissing, ScoringDied,
 )  # fmt: skip
@@ -53,6 +55,8 @@ class Setting:
     max_lag: float = 1.0
     is_traced: bool = False
     num_steps: int = 24
+    processes: int = 1
+    """Of each service."""
 
 
 class World:
@@ -71,6 +75,7 @@ class World:
         self.history: deque[str] = deque(maxlen=TAIL)
         self.results: dict[str, object] = {}
         self.max_lag = setting.max_lag
+        self.processes = setting.processes
         self._last = 0
         self._gangs: dict[tuple[str, int], Gang] = {}
         self._sequences: dict[tuple[str, str], int] = {}
@@ -91,6 +96,10 @@ class World:
     def hop(self) -> float:
         """Seconds from one machine to the next; late enough to worry nobody."""
         return 0.002 + self.rng.random() ** 6
+
+    def turn(self) -> float | None:
+        """Seconds for others, at some statements; most are short."""
+        return LONGEST_TURN_SECONDS * self.rng.random() ** 2 if self.rng.random() < 0.5 else None
 
     def next_number(self) -> int:
         self._last += 1
@@ -168,7 +177,7 @@ class World:
         )
 
     def is_expected(self, error: Exception) -> bool:
-        return isinstance(error, EXPECTED)
+        return isinstance(error, EXPECTED) or (self.processes > 1 and isinstance(error, GAVE_WAY))
 
     def alarm(self, invariant: str, detail: str, cause: BaseException | None = None) -> None:
         tail = "\n".join(self.history)

@@ -8,6 +8,7 @@ from tests.simulation.checks.models import ModelChecks
 from tests.simulation.checks.nodes import NodeChecks
 from tests.simulation.checks.training import TrainingChecks
 from tests.simulation.log import Record
+from tests.simulation.tables import MISSING
 from tests.simulation.unit import Unit
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ class Checker:
         self.hostile: set[str] = set()
         """Event ids of records that shall be parked."""
         self._applied: set[tuple[str, str, str]] = set()
-        self._job_before: Any = None
         self._on: dict[str, Callable[[Any, Unit], None]] = {
             **self.jobs.on,
             **self.training.on,
@@ -33,19 +33,21 @@ class Checker:
             **self.models.on,
         }
 
-    def before(self, kernel: "Kernel", record: Record) -> None:
-        if kernel.name == "scheduler":
-            self._job_before = kernel.tables.get("job", record.key)
-            if record.type == "CheckpointVerified":
-                self.jobs.heard_verified(record.message)
+    def applies(self, kernel: "Kernel", record: Record) -> None:
+        """Its transaction is about to be committed."""
+        if kernel.name != "scheduler":
+            return
+        if record.type == "CheckpointVerified":
+            self.jobs.heard_verified(record.message)
+        self._changes_no_later_attempt(kernel, record)
 
     def after(self, kernel: "Kernel", record: Record) -> None:
         name = (kernel.name, record.topic.name, record.id)
         if name in self._applied:
             self._world.alarm("applied twice", f"{kernel.name} {record.type} {record.id}")
         self._applied.add(name)
-        if kernel.name == "scheduler":
-            self._scheduler_applied(kernel, record)
+        if kernel.name == "scheduler" and record.type in ("NodesReleased", "ProvisioningFailed"):
+            self.nodes.freed(record.message.job_id, record.message.attempt)
         elif kernel.name == "provisioner" and record.type == "JobScheduled":
             self.nodes.reserved(kernel, record)
         elif kernel.name == "trainer_agent" and record.type == "JobStopping":
@@ -60,15 +62,10 @@ class Checker:
         if record.id not in self.hostile:
             self._world.alarm("parked", f"{kernel.name} {record.type} {record.key}: {reason}", error)
 
-    def _scheduler_applied(self, kernel: "Kernel", record: Record) -> None:
+    def _changes_no_later_attempt(self, kernel: "Kernel", record: Record) -> None:
         """What is said about an earlier attempt changes nothing but the ledger."""
         fact: Any = record.message
-        if not hasattr(fact, "attempt"):
-            return
-        before = self._job_before
-        has_changed = kernel.tables.get("job", record.key) is not before
-        if has_changed and before is not None and fact.attempt < before.attempt:
+        before = kernel.tables.written("job", record.key)
+        if before is not MISSING and hasattr(fact, "attempt") and fact.attempt < before.attempt:
             what = f"{record.type} of e{fact.attempt}"
             self._world.alarm("old epoch", f"{what} changed {record.key}, which is at e{before.attempt}")
-        if record.type in ("NodesReleased", "ProvisioningFailed"):
-            self.nodes.freed(fact.job_id, fact.attempt)

@@ -18,7 +18,7 @@ def _key(job_id: str, bundle: BundleRef) -> tuple[str, int, int, str]:
 
 
 async def lock_job(conn: Tables, job_id: str) -> None:
-    """Transactions take turns here anyway."""
+    conn.lock_row("attempt", job_id)
 
 
 async def add_checkpoint(
@@ -39,7 +39,10 @@ async def set_state(
 
 
 async def list_checkpoints(conn: Tables, job_id: str) -> list[Checkpoint]:
-    return [checkpoint for checkpoint in conn.rows("checkpoint") if checkpoint.job_id == job_id]
+    found = [checkpoint for checkpoint in conn.rows("checkpoint") if checkpoint.job_id == job_id]
+    for checkpoint in found:
+        conn.lock_row("checkpoint", _key(job_id, checkpoint.bundle))
+    return found
 
 
 async def open_attempt(conn: Tables, scheduled: JobScheduled) -> None:

@@ -10,7 +10,7 @@ from tests.simulation.tables import Tables
 
 
 async def lock_job(conn: Tables, job_id: str) -> None:
-    """One transaction runs at a time here."""
+    conn.lock_name(f"job:{job_id}")
 
 
 async def save_artefact(conn: Tables, artefact: Artefact) -> None:

@@ -9,11 +9,14 @@ from tests.simulation.tables import Tables
 
 
 async def lock_pool(conn: Tables, name: str) -> Pool | None:
+    conn.lock_row("pool", name)
     pool = conn.get("pool", name)
     return replace(pool, held=held_in(conn, name)) if pool else None
 
 
 async def lock_pools(conn: Tables) -> dict[str, Pool]:
+    for name in sorted(pool.name for pool in conn.rows("pool")):
+        conn.lock_row("pool", name)
     return {pool.name: replace(pool, held=held_in(conn, pool.name)) for pool in conn.rows("pool")}
 
 
@@ -22,6 +25,7 @@ async def save_pool(conn: Tables, pool: Pool) -> None:
 
 
 async def lock_attempt(conn: Tables, job_id: str, number: int) -> Attempt | None:
+    conn.lock_row("attempt", (job_id, number))
     return conn.get("attempt", (job_id, number))  # type: ignore[no-any-return]
 
 
@@ -29,22 +33,24 @@ async def lock_attempt_of(conn: Tables, target: str) -> Attempt | None:
     job_id = target.removeprefix("job:")
     if job_id != target:
         found = [attempt for attempt in conn.rows("attempt") if attempt.job_id == job_id]
-        return max(found, key=lambda attempt: attempt.number, default=None)
+        newest = max(found, key=lambda attempt: attempt.number, default=None)
+        return await lock_attempt(conn, job_id, newest.number) if newest else None
     for attempt in conn.rows("attempt"):
         if any(node.node_id == target for node in attempt.nodes):
-            return attempt  # type: ignore[no-any-return]
+            return await lock_attempt(conn, attempt.job_id, attempt.number)
     return None
 
 
 async def lock_attempt_named(conn: Tables, name: str) -> Attempt | None:
     key = conn.get("name", name)
-    return conn.get("attempt", key) if key else None
+    return await lock_attempt(conn, *key) if key else None
 
 
 async def states_of(conn: Tables, names: Iterable[str]) -> dict[str, AttemptState | None]:
     found: dict[str, AttemptState | None] = {}
     for name in names:
-        attempt = await lock_attempt_named(conn, name)
+        key = conn.get("name", name)
+        attempt = conn.get("attempt", key) if key else None
         found[name] = attempt.state if attempt else None
     return found
 

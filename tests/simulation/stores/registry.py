@@ -24,10 +24,13 @@ async def forget_refused_artefact(conn: Tables, job_id: str) -> None:
 
 
 async def find_base_model(conn: Tables, name: str) -> BaseModel | None:
+    conn.lock_row("base_model", name, is_shared=True)
     return conn.get("base_model", name)  # type: ignore[no-any-return]
 
 
-find_base_model_for_update = find_base_model
+async def find_base_model_for_update(conn: Tables, name: str) -> BaseModel | None:
+    conn.lock_row("base_model", name)
+    return conn.get("base_model", name)  # type: ignore[no-any-return]
 
 
 async def find_base_shapes(conn: Tables, base_sha: str) -> Mapping[str, Sequence[int]] | None:
@@ -62,6 +65,7 @@ async def save_version(conn: Tables, version: Version) -> None:
 
 
 async def find_version(conn: Tables, model_id: str) -> Version | None:
+    conn.lock_row("version", model_id)
     return conn.get("version", model_id)  # type: ignore[no-any-return]
 
 
@@ -71,7 +75,7 @@ async def find_version_of(conn: Tables, tenant: str, name: str) -> Version | Non
         for number, version in enumerate(conn.rows("version"))
         if version.tenant == tenant and name in (version.model_id, version.full_name)
     ]
-    return max(found, key=lambda each: each[:3])[3] if found else None
+    return await find_version(conn, max(found, key=lambda each: each[:3])[3].model_id) if found else None
 
 
 async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, Version]:
@@ -83,6 +87,7 @@ async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, V
             continue
         base = conn.get("base_model", version.base_model)
         if base is not None and base.base_sha == version.base_sha:
+            conn.lock_row("version", model_id, is_shared=True)
             found[version.model_id] = version
     return found
 
@@ -90,16 +95,21 @@ async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, V
 async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
     if conn.get("slot", (tenant, name)) is None:
         conn.put("slot", (tenant, name), Slot(tenant, name))
+    conn.lock_row("slot", (tenant, name))
     return conn.get("slot", (tenant, name))  # type: ignore[no-any-return]
 
 
 async def find_slot(conn: Tables, tenant: str, name: str) -> Slot | None:
+    conn.lock_row("slot", (tenant, name))
     return conn.get("slot", (tenant, name))  # type: ignore[no-any-return]
 
 
 async def slots_serving(conn: Tables, model_ids: Sequence[str]) -> list[Slot]:
     found = [slot for slot in conn.rows("slot") if slot.desired and slot.desired.model_id in model_ids]
-    return sorted(found, key=lambda slot: (slot.tenant, slot.name))
+    in_order = sorted(found, key=lambda slot: (slot.tenant, slot.name))
+    for slot in in_order:
+        conn.lock_row("slot", (slot.tenant, slot.name))
+    return in_order
 
 
 async def slots_on_base(conn: Tables, base_model: str, base_sha: str, *, at_most: int) -> list[Slot]:

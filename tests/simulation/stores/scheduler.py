@@ -25,11 +25,14 @@ async def find_job(conn: Tables, job_id: str) -> Job | None:
     job: Job | None = conn.get("job", job_id)
     if job is None:
         return None
+    conn.lock_row("job", job_id)
     dataset = conn.get("dataset", job.dataset_id)
     return job if job.dataset is dataset else replace(job, dataset=dataset)
 
 
 async def find_queued_job(conn: Tables, job_id: str) -> Job | None:
+    if conn.is_locked("job", job_id):
+        return None
     job = await find_job(conn, job_id)
     return job if job and job.state is JobState.QUEUED else None
 
@@ -84,6 +87,7 @@ async def save_base_model(conn: Tables, name: str, base: Base) -> None:
 
 
 async def find_base(conn: Tables, name: str) -> Base | None:
+    conn.lock_row("base_model", name, is_shared=True)
     return conn.get("base_model", name)  # type: ignore[no-any-return]
 
 
@@ -125,7 +129,7 @@ async def find_duplicate(conn: Tables, job: Job, config_hash: str) -> str | None
 
 
 async def lock_ledger(conn: Tables) -> None:
-    """One transaction runs at a time here."""
+    conn.lock_name("ledger")
 
 
 async def get_ledger(conn: Tables) -> Ledger:
@@ -217,8 +221,8 @@ def _by_age(job: Job) -> tuple[datetime | None, str]:
 
 
 async def lock_dataset(conn: Tables, dataset_id: str) -> None:
-    """One transaction runs at a time here."""
+    conn.lock_name(f"dataset:{dataset_id}")
 
 
 async def lock_slot(conn: Tables, tenant: str, slot: str) -> None:
-    """One transaction runs at a time here."""
+    conn.lock_name(f"slot:{tenant}/{slot}")

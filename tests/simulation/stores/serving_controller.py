@@ -58,6 +58,7 @@ async def find_model_name(conn: Tables, model_id: str) -> str | None:
 async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
     if conn.get("slot", (tenant, name)) is None:
         conn.put("slot", (tenant, name), Slot(tenant, name))
+    conn.lock_row("slot", (tenant, name))
     return conn.get("slot", (tenant, name))  # type: ignore[no-any-return]
 
 
@@ -80,7 +81,7 @@ async def slots_serving(conn: Tables, group: str, served_names: Iterable[str]) -
         for slot in conn.rows("slot")
         if any(name in names and each.servable.group == group for name, each in slot.wanted.items())
     ]
-    return sorted(rows, key=lambda slot: (slot.tenant, slot.name))
+    return _locked(conn, rows)
 
 
 async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Slot]:
@@ -90,7 +91,14 @@ async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Sl
         for slot in conn.rows("slot")
         if any((each.base_model, each.base_sha) == on_base for each in _servables(slot))
     ]
-    return sorted(found, key=lambda slot: (slot.tenant, slot.name))
+    return _locked(conn, found)
+
+
+def _locked(conn: Tables, slots: list[Slot]) -> list[Slot]:
+    in_order = sorted(slots, key=lambda slot: (slot.tenant, slot.name))
+    for slot in in_order:
+        conn.lock_row("slot", (slot.tenant, slot.name))
+    return in_order
 
 
 async def save_slot(conn: Tables, slot: Slot) -> None:
@@ -120,6 +128,7 @@ async def save_candidate(conn: Tables, candidate: Candidate) -> None:
 
 
 async def find_candidate(conn: Tables, eval_id: str) -> Candidate | None:
+    conn.lock_row("candidate", eval_id)
     return conn.get("candidate", eval_id)  # type: ignore[no-any-return]
 
 
@@ -153,4 +162,4 @@ async def forget_replica(conn: Tables, replica_id: str) -> None:
 
 
 async def lock_base_model(conn: Tables, base_model: str) -> None:
-    """One transaction runs at a time here."""
+    conn.lock_name(f"base_model:{base_model}")

@@ -14,12 +14,13 @@ async def lock_attempt(conn: Tables, job_id: str, number: int, *, tenant: str) -
     if known is None:
         known = Attempt(job_id, number, tenant)
         conn.put("attempt", (job_id, number), known)
+    conn.lock_row("attempt", (job_id, number))
     return known
 
 
 async def find_attempt(conn: Tables, job_id: str, number: int) -> Attempt | None:
-    attempt: Attempt | None = conn.get("attempt", (job_id, number))
-    return attempt
+    conn.lock_row("attempt", (job_id, number))
+    return conn.get("attempt", (job_id, number))  # type: ignore[no-any-return]
 
 
 async def save_attempt(conn: Tables, before: Attempt, after: Attempt) -> None:
