@@ -86,9 +86,9 @@ SAVE_GENERATIONS = """
     ON CONFLICT (tenant, slot, number) DO UPDATE SET outcome = excluded.outcome"""
 
 SLOTS_ON_BASE = """
-    SELECT slot.tenant, slot.name FROM slot JOIN model_version version ON version.model_id = slot.desired
-     WHERE version.base_model = $1 AND version.base_sha = $2
-     ORDER BY slot.tenant, slot.name LIMIT $3 FOR UPDATE OF slot"""
+    SELECT tenant, name FROM slot
+     WHERE desired = ANY(ARRAY(SELECT model_id FROM model_version WHERE base_model = $1 AND base_sha = $2))
+     ORDER BY desired, tenant, name LIMIT $3 FOR UPDATE"""
 
 SAVE_REFUSED = """
     INSERT INTO refused_artefact (job_id, tenant, task) VALUES ($1, $2, $3)
