@@ -35,6 +35,22 @@ class UnloadCandidate(Message):
     """Id of the evaluation."""
 
 
+class UsedSlot(Value):
+    tenant: TenantName
+    slot: Reference
+    """Name that requests ask for."""
+
+
+class UseAdapters(Message):
+    """Requests for these came lately, or wait: they are loaded before what was used longer ago. Nothing answers."""
+
+    keyed_by = "reporter"
+    reporter: Reference
+    """Who says so: `gateway`."""
+    slots: Annotated[tuple[UsedSlot, ...], Field(max_length=500)]
+    """What was asked for, at most once each."""
+
+
 class ReplicaAddress(Value):
     """One life of one replica."""
 
@@ -116,6 +132,10 @@ class DeploymentReady(SlotState):
     """Model name to send to the replicas, `<name>@<digest>`."""
     replicas: tuple[ReplicaAddress, ...]
     """Those that answer for the slot."""
+
+
+class DeploymentIdle(SlotState):
+    """Not loaded any more, for others were asked for since. It stays deployed, and is loaded for the next request."""
 
 
 class DeploymentFailed(SlotState):

@@ -105,8 +105,8 @@ EVAL_COMMANDS = Topic(
 NODE_COMMANDS = Topic("node.commands", ("admin",), (node.DrainNode, node.PreemptNode, node.SetPoolCapacity))
 DEPLOYMENT_COMMANDS = Topic(
     "deployment.commands",
-    ("evaluator",),
-    (deployment.LoadCandidate, deployment.UnloadCandidate),
+    ("evaluator", "gateway"),
+    (deployment.LoadCandidate, deployment.UnloadCandidate, deployment.UseAdapters),
     retention_days=7,
 )
 ACCESS_COMMANDS = Topic(
@@ -245,6 +245,7 @@ DEPLOYMENT_EVENTS = Topic(
         deployment.AdapterLoaded,
         deployment.CandidateReady,
         deployment.DeploymentReady,
+        deployment.DeploymentIdle,
         deployment.DeploymentFailed,
         deployment.DeploymentStopped,
         deployment.DeploymentRolledBack,

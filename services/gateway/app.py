@@ -28,6 +28,7 @@ from services.gateway.routes import (
     suites,
 )
 from services.gateway.settings import Settings
+from services.gateway.uses import Uses
 from shared.health import RETRY_AFTER
 from shared.log import configure_logging
 from shared.server import serve
@@ -41,6 +42,8 @@ def build(settings: Settings | None = None) -> FastAPI:
     handlers.register(service, settings.quotas)
     Remover(service).register()
     Results(service, settings.scratch_dir).register()
+    uses = Uses(service)
+    uses.register()
     for query in store.PRUNED:
         service.prune(query, older_than=settings.timing.history_retention)
     service.on_start(lambda: _bootstrap(service, settings))
@@ -50,7 +53,7 @@ def build(settings: Settings | None = None) -> FastAPI:
         settings.scratch_dir.mkdir(parents=True, exist_ok=True)
         timeout = httpx.Timeout(settings.inference_timeout_seconds, connect=5.0)
         async with httpx.AsyncClient(timeout=timeout) as http, service.running():
-            app.state.gateway = Gateway(service, settings, http)
+            app.state.gateway = Gateway(service, settings, http, uses)
             yield
 
     app = FastAPI(title="retune", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None)

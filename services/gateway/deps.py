@@ -20,6 +20,7 @@ from services.gateway.quotas import Quotas
 from services.gateway.rates import InFlight, Rates
 from services.gateway.settings import Settings
 from services.gateway.usage import send
+from services.gateway.uses import Uses
 from shared.messaging.unit import Unit
 from shared.service import Service
 
@@ -35,6 +36,7 @@ class Gateway:
     service: Service
     settings: Settings
     http: httpx.AsyncClient
+    uses: Uses
     rates: Rates = field(default_factory=Rates)
     streams: InFlight = field(init=False)
     inference_requests: InFlight = field(init=False)

@@ -483,6 +483,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
     deployment.ReplicaReady: _replica_ready,
     deployment.ReplicaLost: _replica_lost,
     deployment.DeploymentReady: _route("ready"),
+    deployment.DeploymentIdle: _route("ready"),
     deployment.DeploymentFailed: _route("failed"),
     deployment.DeploymentStopped: _route("stopped"),
     node.PoolCapacityChanged: _pool,

@@ -197,6 +197,8 @@ IS_ROUTE_EXPECTED = """
     SELECT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2 AND state = 'pending')
         OR (EXISTS (SELECT FROM job WHERE tenant = $1 AND fine_tuned_model = $2 AND is_deployed)
             AND NOT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2))"""
+IS_ROUTE_IDLE = """
+    SELECT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2 AND state = 'ready' AND replicas = '[]')"""
 LIST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND slot > $2 ORDER BY slot LIMIT $3"
 READY_REPLICAS_OF_BASE = """
     SELECT replica_id, incarnation, url, served_base FROM replica

@@ -34,4 +34,4 @@ class Settings(ServiceSettings):
     quotas: Quotas = Quotas()
     """Of tenants for which the operator decided nothing else; in JSON, `{"open_jobs": 50}`."""
     route_wait_seconds: float = 10.0
-    """How long a chat request waits for the route of a model that is approved already."""
+    """How long a chat request waits for the route of a model that is approved already, or has to be loaded again."""

@@ -123,15 +123,18 @@ class Wanted:
 
 @dataclass(frozen=True)
 class WantedOfGroup:
-    """By served name, in the order in which to load them."""
+    """By served name, in the order in which to load them: what somebody waits for, then what was used last."""
 
     servables: Mapping[str, Servable]
     pending: frozenset[str]
+    max_rank: int = 0
+    """Of all that is wanted, whether or not it is resident."""
 
     @classmethod
     def of(cls, wanted: Sequence[Wanted]) -> Self:
         servables = {each.servable.served_name: each.servable for each in wanted}
-        return cls(servables, frozenset(each.servable.served_name for each in wanted if each.is_pending))
+        pending = frozenset(each.servable.served_name for each in wanted if each.is_pending)
+        return cls(servables, pending, max(servable.rank for servable in servables.values()))
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,10 @@ class Group:
     """What shall be loaded, by served name, in this order."""
     pending: frozenset[str] = frozenset()
     """Served names that somebody waits for."""
+    leaving: frozenset[str] = frozenset()
+    """Of the adapters those that are not routed any more: they stay loaded a while."""
+    wanted_rank: int = 0
+    """Of all its adapters, whether or not they are resident: one that is not must not need another start."""
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     """What is lent a place, by served name."""
     adapter_layers: tuple[str, ...] | None = None
@@ -227,7 +234,8 @@ class Group:
 
     @property
     def max_rank(self) -> int:
-        return max((allowed_rank(adapter.rank) for adapter in self.adapters.values()), default=0)
+        ranks = (self.wanted_rank, *(adapter.rank for adapter in self.adapters.values()))
+        return max((allowed_rank(rank) for rank in ranks if rank), default=0)
 
 
 @dataclass(frozen=True)

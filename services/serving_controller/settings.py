@@ -42,6 +42,9 @@ class Settings(ServiceSettings):
     max_loras: PositiveInt = 8
     """Adapters in one batch."""
     max_cpu_loras: PositiveInt = 64
+    """Adapters that vLLM keeps in memory; it reads others from disk at each use."""
+    max_resident_adapters: PositiveInt = 64
+    """Adapters that stay loaded on a replica, those used last; beyond `max_cpu_loras` they answer slowly."""
     max_model_len: PositiveInt | None = None
     """Longest request with its answer, in tokens; None: the model's context, or what the cache holds of it."""
     max_num_seqs: PositiveInt = 32
@@ -60,6 +63,7 @@ class Settings(ServiceSettings):
             serve_base_models=self.serve_base_models,
             rank=self.max_lora_rank,
             adapter_slots=self.max_loras,
+            resident_adapters=self.max_resident_adapters,
             keep=timedelta(seconds=self.keep_seconds),
             start_within=timedelta(seconds=self.start_within_seconds),
         )

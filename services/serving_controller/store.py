@@ -58,9 +58,31 @@ FORGET_GROUPS = """
     DELETE FROM wanted_group WHERE name = ANY($1)
        AND NOT EXISTS (SELECT FROM wanted WHERE wanted.group_name = wanted_group.name)"""
 
+# What several slots serve is one version, used when one of them was.
 WANTED = """
-    SELECT served_name, servable, is_pending FROM wanted WHERE group_name = $1
-     ORDER BY is_pending DESC, since DESC, served_name"""
+    SELECT (array_agg(servable))[1] AS servable, bool_or(is_pending) AS is_pending
+      FROM wanted WHERE group_name = $1 GROUP BY served_name
+     ORDER BY bool_or(is_pending) DESC, max(greatest(since, (
+         SELECT used_at FROM slot_use WHERE (slot_use.tenant, slot_use.slot) = (wanted.tenant, wanted.slot)
+     ))) DESC, served_name"""
+
+USED_GROUPS = """
+    SELECT DISTINCT group_name FROM jsonb_to_recordset($1) AS used (tenant text, slot text) CROSS JOIN LATERAL (
+        SELECT group_name FROM wanted WHERE (tenant, slot) = (used.tenant, used.slot) OFFSET 0) AS found"""
+
+# Of slots that serve nothing there is nothing to know.
+SAVE_USED = """
+    INSERT INTO slot_use (tenant, slot, used_at)
+    SELECT DISTINCT used.tenant, used.slot, $2::timestamptz
+      FROM jsonb_to_recordset($1) AS used (tenant text, slot text) CROSS JOIN LATERAL (
+        SELECT FROM wanted WHERE (tenant, slot) = (used.tenant, used.slot) LIMIT 1) AS found
+     ORDER BY tenant, slot
+    ON CONFLICT (tenant, slot) DO UPDATE SET used_at = greatest(slot_use.used_at, excluded.used_at)"""
+
+FORGET_USE = "DELETE FROM slot_use WHERE tenant = $1 AND slot = $2"
+CHANGE_GROUPS = """
+    WITH locked AS (SELECT name FROM wanted_group WHERE name = ANY($1) ORDER BY name FOR UPDATE)
+    UPDATE wanted_group SET version = nextval('version') FROM locked WHERE wanted_group.name = locked.name"""
 
 GROUPS = "SELECT name, version FROM wanted_group"
 REPLICA_VERSIONS = "SELECT replica_id, version FROM replica"
@@ -68,6 +90,10 @@ REPLICA_VERSIONS = "SELECT replica_id, version FROM replica"
 SERVING = """
     WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE group_name = $1 AND served_name = ANY($2))
     ORDER BY tenant, name FOR UPDATE"""
+
+ROUTED_BEYOND = """
+    WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE group_name = $1 AND served_name <> ALL($2))
+      AND route -> 'addresses' <> '[]' ORDER BY tenant, name FOR UPDATE"""
 
 SAVE_RETIRED = """
     INSERT INTO retired (served_name, servable, keep_until) VALUES ($1, $2, $3)
@@ -179,7 +205,7 @@ async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
 
 
 async def wanted_of_group(conn: Connection, group: str) -> WantedOfGroup | None:
-    """What somebody waits for first, then by how recently it was asked for; None where nothing is wanted any more."""
+    """What somebody waits for first, then what was approved or used last; None where nothing is wanted any more."""
     rows = await conn.fetch(WANTED, group)
     wanted = [Wanted(Servable(**row["servable"]), row["is_pending"]) for row in rows]
     return WantedOfGroup.of(wanted) if wanted else None
@@ -188,6 +214,21 @@ async def wanted_of_group(conn: Connection, group: str) -> WantedOfGroup | None:
 async def slots_serving(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
     """Slots that serve or shall serve one of these, locked."""
     return [_slot(row) for row in await conn.fetch(f"{SLOTS} {SERVING}", group, list(served_names))]
+
+
+async def slots_beyond(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
+    """Slots of the group that are routed to another version than these, locked."""
+    names = set(served_names)
+    slots = [_slot(row) for row in await conn.fetch(f"{SLOTS} {ROUTED_BEYOND}", group, list(names))]
+    return [slot for slot in slots if slot.route and slot.route.servable.served_name not in names]
+
+
+async def save_used(conn: Connection, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
+    """Groups are locked first, as by whoever saves a slot."""
+    used = [{"tenant": tenant, "slot": slot} for tenant, slot in slots]
+    groups = [row["group_name"] for row in await conn.fetch(USED_GROUPS, used)]
+    await conn.execute(CHANGE_GROUPS, groups)
+    await conn.execute(SAVE_USED, used, at)
 
 
 async def slots_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Slot]:
@@ -214,6 +255,8 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
     changed = await conn.fetch(SAVE_WANTED, slot.tenant, slot.name, _wanted_json(slot))
     if changed:
         await conn.execute(FORGET_GROUPS, [row["name"] for row in changed])
+    if not slot.wanted:
+        await conn.execute(FORGET_USE, slot.tenant, slot.name)
 
 
 async def save_retired(conn: Connection, retired: Retired) -> None:

@@ -62,6 +62,7 @@ OWN_ROOMS = {
         "timeline",
         "uploads",
         "usage",
+        "uses",
     },
     "ingest": {"pipeline", "report"},
     "provisioner": {"backends"},

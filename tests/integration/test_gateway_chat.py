@@ -6,8 +6,16 @@ import json
 import openai
 import pytest
 
-from schemas.deployment import CandidateReady, DeploymentFailed, DeploymentStopped
-from schemas.model import NO_TEMPLATE_SHA256, DeploymentWithdrawn
+from schemas.deployment import (
+    CandidateReady,
+    DeploymentFailed,
+    DeploymentIdle,
+    DeploymentStopped,
+    ReplicaLost,
+    ReplicaReady,
+    UsedSlot,
+)
+from schemas.model import NO_TEMPLATE_SHA256, DeploymentWithdrawn, ModelRegistered
 from tests.integration.gateway_world import Replica, World, mark, replica, until, world
 
 __all__ = ["replica", "world"]
@@ -174,6 +182,63 @@ class TestACandidateOfTheGate:
 async def is_awaited(world: World, slot: str) -> bool:
     lines = world.stack.log("gateway").read_text().splitlines()
     return any("route awaited" in line and slot in line for line in lines)
+
+
+class TestAModelThatIsNotLoaded:
+    @pytest.fixture
+    async def idle(self, world: World, replica) -> tuple[ModelRegistered, Replica]:
+        version, server = await world.a_version(), await replica()
+        await world.serve(version, server)
+        fields = world.ready(version).model_dump(exclude={"served_name", "replicas"})
+        await world.voices.say("serving_controller", DeploymentIdle(**fields))
+        has_none = "SELECT replicas = '[]' FROM route WHERE slot = $1"
+        await until(lambda: world.db.fetchval(has_none, version.full_name), "the route to be empty")
+        return version, server
+
+    async def test_is_asked_for_and_waited_for(self, world, idle):
+        version, server = idle
+        asking = [asyncio.create_task(chat(world, version.full_name)) for _ in range(5)]
+        slot = UsedSlot(tenant="demo", slot=version.full_name)
+
+        async def is_asked_for() -> bool:
+            return any(slot in each.message.slots for each in world.ear.heard["gateway"])
+
+        await until(is_asked_for, "the serving controller to be asked for it")
+        assert server.asked == []
+        await world.voices.say("serving_controller", world.ready(version, server.address))
+        assert {answer.model for answer in await asyncio.gather(*asking)} == {version.full_name}
+
+    async def test_is_unavailable_by_the_limits_name_when_that_takes_too_long(self, world, idle):
+        version, server = idle
+        with pytest.raises(openai.InternalServerError, match="MAX_RESIDENT_ADAPTERS") as caught:
+            await chat(world, version.full_name)
+        assert (caught.value.status_code, caught.value.code) == (503, "model_not_loaded")
+        assert int(caught.value.response.headers["retry-after"]) > 0
+        assert server.asked == []
+
+    async def test_is_never_answered_by_a_base_model_of_its_name(self, world, idle):
+        version, server = idle
+        ready = ReplicaReady(
+            pool=f"serve-{world.base_sha[:12]}",
+            base_sha=version.base_sha,
+            replica=server.address,
+            base_model=world.base_name,
+            served_base=world.base_name,
+        )
+        await world.voices.say("serving_controller", ready)
+        alias = world.ready(version, generation=1, slot=world.base_name)
+        await world.voices.say("serving_controller", alias)
+        await until(lambda: world.state_of(world.base_name, "ready"), "the slot of that name")
+        with pytest.raises(openai.InternalServerError) as caught:
+            await chat(world, world.base_name)
+        assert caught.value.code == "model_not_loaded"
+        assert server.asked == []
+        stopped = alias.model_copy(update={"generation": 2}).model_dump(exclude={"served_name", "replicas"})
+        lost = ReplicaLost(
+            pool=ready.pool, base_sha=ready.base_sha, replica=server.address, reason="of this test alone"
+        )
+        await world.voices.say("serving_controller", DeploymentStopped(**stopped), lost)
+        await until(lambda: world.state_of(world.base_name, "stopped"), "the slot to be gone")
 
 
 class TestAReplica:

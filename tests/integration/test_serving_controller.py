@@ -177,7 +177,13 @@ async def put_a_base(objects: S3ObjectStore, directory: Path) -> str:
 
 @asynccontextmanager
 async def controller(
-    stack: Stack, engines: Engines, *, replicas: int = 1, keep_seconds: float = 60.0, slot: int = 0
+    stack: Stack,
+    engines: Engines,
+    *,
+    replicas: int = 1,
+    keep_seconds: float = 60.0,
+    max_resident_adapters: int = 64,
+    slot: int = 0,
 ) -> AsyncIterator[Service]:
     settings = Settings(
         **{
@@ -189,6 +195,7 @@ async def controller(
         look_every_seconds=0.1,
         replicas_per_pool=replicas,
         keep_seconds=keep_seconds,
+        max_resident_adapters=max_resident_adapters,
         unanswered_seconds=0.5,
     )
     service = Service("serving_controller", settings)
@@ -230,7 +237,9 @@ async def forget_pools(stack: Stack) -> None:
     """No replica of an earlier test is started beside this one's."""
     conn = await asyncpg.connect(stack.postgres_dsn("serving_controller"))
     try:
-        await conn.execute("TRUNCATE base_model, slot, wanted, wanted_group, retired, replica, candidate")
+        await conn.execute(
+            "TRUNCATE base_model, slot, slot_use, wanted, wanted_group, retired, replica, candidate"
+        )
     finally:
         await conn.close()
 

@@ -103,25 +103,48 @@ def _unavailable(name: str) -> ApiError:
 
 
 async def _targets(context: Gateway, tenant: str, name: str) -> list[Target]:
-    """Replicas that serve the name. The word that a model is approved may be here before its route is."""
-    has_told, until = False, time.monotonic() + context.settings.route_wait_seconds
-    while not (targets := await _serving(context, tenant, name)):
-        if not await context.service.database.fetchval(readmodels.IS_ROUTE_EXPECTED, tenant, name):
-            raise await _why_not(context, tenant, name)
-        if not has_told:
-            log.info("route awaited", slot=name, tenant=tenant)
-            has_told = True
-        if time.monotonic() > until:
-            raise _unavailable(name)
-        await asyncio.sleep(POLL_SECONDS)
+    """Replicas that serve the name.
+
+    The word that a model is approved may be here before its route is; what nobody asked for lately is loaded first.
+    """
+    targets = await _serving(context, tenant, name) or await _awaited(context, tenant, name)
+    context.uses.note(tenant, name)
     return targets
+
+
+async def _awaited(context: Gateway, tenant: str, name: str) -> list[Target]:
+    until, database = time.monotonic() + context.settings.route_wait_seconds, context.service.database
+    has_told = False
+    while True:
+        is_idle = await database.fetchval(readmodels.IS_ROUTE_IDLE, tenant, name)
+        is_expected = is_idle or await database.fetchval(readmodels.IS_ROUTE_EXPECTED, tenant, name)
+        if targets := await _serving(context, tenant, name):
+            return targets
+        if not is_expected:
+            raise await _why_not(context, tenant, name)
+        if time.monotonic() > until:
+            raise _not_loaded(name) if is_idle else _unavailable(name)
+        if is_idle:
+            context.uses.wait_for(tenant, name)
+        if not has_told:
+            log.info("route awaited", slot=name, tenant=tenant, is_idle=is_idle)
+            has_told = True
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _not_loaded(name: str) -> ApiError:
+    message = (
+        f"model {name!r} is not loaded: more models are deployed than SERVING_CONTROLLER_MAX_RESIDENT_ADAPTERS, "
+        "and others were used since; it is being loaded, try again"
+    )
+    return unavailable(message, param="model", code="model_not_loaded")
 
 
 async def _serving(context: Gateway, tenant: str, name: str) -> list[Target]:
     """For a slot of the tenant, else a base model. Lost incarnations do not count."""
     database = context.service.database
     route = await database.fetchrow(readmodels.FIND_ROUTE, tenant, name)
-    if route is not None and route["replicas"]:
+    if route is not None and (route["replicas"] or route["state"] == "ready"):
         ready = {tuple(row) for row in await database.fetch(readmodels.READY_INCARNATIONS)}
         return [
             Target(replica["replica_id"], replica["url"], route["served_name"])

@@ -32,6 +32,8 @@ class Policy:
     """Rank that replicas are started with at least; a higher one costs memory and time of every request."""
     adapter_slots: int = 8
     """Adapters in one batch."""
+    resident_adapters: int = 64
+    """Loaded on each replica, besides those that somebody waits for."""
     keep: timedelta = timedelta(seconds=60)
     """How long what is not routed any more stays loaded."""
     start_within: timedelta = timedelta(minutes=10)
@@ -108,6 +110,17 @@ def adapter_layers(found: BaseCapabilities | None) -> tuple[str, ...] | None:
     return found.lora_targets if found.num_experts else None
 
 
+def resident(wanted: WantedOfGroup, *, at_most: int) -> WantedOfGroup:
+    """What shall be loaded: all that is approved and not served yet, and of the others the first in the order.
+
+    What waits takes nobody's place before it is served: it may be long in coming.
+    """
+    served = [name for name in wanted.servables if name not in wanted.pending]
+    beyond = frozenset(served[at_most:])
+    servables = {name: each for name, each in wanted.servables.items() if name not in beyond}
+    return replace(wanted, servables=servables)
+
+
 def wanted_groups(
     wanted: Mapping[str, WantedOfGroup],
     retired: Iterable[Retired],
@@ -131,11 +144,13 @@ def wanted_groups(
         anyone = next(iter(of_group.servables.values()))
         group = groups.get(name) or _group_of(anyone, base_models, policy)
         adapters = {} if group.full else of_group.servables
-        groups[name] = replace(group, adapters=adapters, pending=of_group.pending)
+        rank = 0 if group.full else of_group.max_rank
+        groups[name] = replace(group, adapters=adapters, pending=of_group.pending, wanted_rank=rank)
     for old in (each.servable for each in retired if each.keep_until > now):
         group = groups.get(old.group) or _group_of(old, base_models, policy)
-        if old.kind == "adapter":
-            group = replace(group, adapters={**group.adapters, old.served_name: old})
+        if old.kind == "adapter" and old.served_name not in group.adapters:
+            adapters = {**group.adapters, old.served_name: old}
+            group = replace(group, adapters=adapters, leaving=group.leaving | {old.served_name})
         groups[group.name] = group
     for candidate in candidates:
         if candidate.until > now and (lender := groups.get(candidate.servable.group)):
@@ -223,7 +238,9 @@ def _equip(group: Group, replica: Replica, candidates: Mapping[str, Candidate]) 
     if group.full is not None:
         return actions
     for name, servable in group.adapters.items():
-        if name not in replica.loaded and servable.rank <= replica.max_rank:
+        if name in group.leaving or name in replica.loaded:
+            continue
+        if servable.rank <= replica.max_rank:
             actions.append(Load(replica.replica_id, servable))
     for name, candidate in sorted(candidates.items()):
         if name not in replica.loaded:
@@ -246,7 +263,9 @@ def _exchange(group: Group, replicas: Sequence[Replica], now: datetime) -> tuple
 
 def names_of(group: Group) -> Iterable[str]:
     """What the group shall serve."""
-    return (group.full.served_name,) if group.full else group.adapters
+    if group.full:
+        return (group.full.served_name,)
+    return tuple(name for name in group.adapters if name not in group.leaving)
 
 
 def found(

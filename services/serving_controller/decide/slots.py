@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from schemas.base import Message
 from schemas.deployment import (
     DeploymentFailed,
+    DeploymentIdle,
     DeploymentReady,
     DeploymentRolledBack,
     DeploymentStopped,
@@ -90,6 +91,15 @@ def settle(slot: Slot, found: Mapping[str, Served], *, now: datetime, keep: time
     if slot.state is SlotState.PENDING and served.is_everywhere:
         return _route(slot, served, now=now, keep=keep)
     return refreshed
+
+
+def set_idle(slot: Slot, *, now: datetime, keep: timedelta) -> SlotDecision:
+    """Requests for it go nowhere until it is loaded again. What the slot shall serve stays what it is."""
+    if slot.route is None or not slot.route.addresses:
+        return SlotDecision(slot)
+    idle = replace(slot, route=replace(slot.route, addresses=frozenset()))
+    told = _ready(slot).model_dump(exclude={"served_name", "replicas"})
+    return SlotDecision(idle, (DeploymentIdle(**told),), (Retired(slot.route.servable, now + keep),))
 
 
 def _fails(slot: Slot, served: Served, failure: Failure) -> bool:

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from schemas.deployment import LoadCandidate, UnloadCandidate
+from schemas.deployment import LoadCandidate, UnloadCandidate, UseAdapters
 from schemas.model import (
     AdaptersStale,
     BaseModelRegistered,
@@ -31,6 +31,7 @@ class Messages:
         service.on(DeploymentWithdrawn, self.withdrawn)
         service.on(LoadCandidate, self.load_candidate)
         service.on(UnloadCandidate, self.unload_candidate)
+        service.on(UseAdapters, self.use_adapters)
 
     async def model_registered(self, event: ModelRegistered, unit: Unit) -> None:
         await store.save_model_name(unit.conn, event.model_id, event.full_name)
@@ -72,6 +73,10 @@ class Messages:
     async def unload_candidate(self, command: UnloadCandidate, unit: Unit) -> None:
         """The next round unloads what nobody knows of any more."""
         await store.forget_candidate(unit.conn, command.eval_id)
+
+    async def use_adapters(self, command: UseAdapters, unit: Unit) -> None:
+        """The next look finds them in front of those used longer ago."""
+        await store.save_used(unit.conn, [(each.tenant, each.slot) for each in command.slots], at=unit.now)
 
 
 async def apply(unit: Unit, decision: SlotDecision) -> None:

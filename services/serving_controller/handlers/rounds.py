@@ -63,6 +63,8 @@ class Rounds:
         """With its version, by group."""
         self._routed: dict[str, dict[str, Served]] = {}
         """What slots were last routed by, by group and served name."""
+        self._resident: dict[str, frozenset[str]] = {}
+        """Served names that each group may route, where slots of others are known to be idle."""
         self._put_off: dict[str, float] = {}
         """When a load failed for want of storage, by served name: others go before it."""
         self._quiet: dict[str, Quiet] = {}
@@ -73,7 +75,7 @@ class Rounds:
         What this process knew when it led before is old.
         """
         self._replica_versions, self._replicas = {}, ()
-        for known_before in (self._wanted, self._routed, self._quiet, self._refusals):
+        for known_before in (self._wanted, self._routed, self._resident, self._quiet, self._refusals):
             known_before.clear()
         async with self._service.unit() as unit:
             replicas = await store.replicas(unit.conn)
@@ -144,10 +146,12 @@ class Rounds:
         known = {name: version for name, (version, _) in self._wanted.items()}
         for name, version in view.versions.items() - known.items():
             if wanted := await store.wanted_of_group(unit.conn, name):
-                self._wanted[name] = (version, wanted)
+                at_most = self._policy.resident_adapters
+                self._wanted[name] = (version, pools.resident(wanted, at_most=at_most))
         for gone in self._wanted.keys() - view.versions.keys():
             del self._wanted[gone]
             self._routed.pop(gone, None)
+            self._resident.pop(gone, None)
 
     async def _is_quiet(self, group: Group, replicas: tuple[Replica, ...]) -> bool:
         last = self._quiet.get(group.name)
@@ -185,6 +189,8 @@ class Rounds:
         self._paused_until = going_on | {name: now + PAUSE_SECONDS}
 
     async def round(self, group: Group, replicas: tuple[Replica, ...]) -> None:
+        if await self._set_idle(group):
+            return  # that they stay loaded for a while is known to the next look
         seen = {replica.replica_id: await self._look_at(replica) for replica in replicas}
         actions = self._plan(group, seen)
         failures = dict[str, Failure]()
@@ -197,6 +203,19 @@ class Rounds:
         is_well = all(replica.phase is Phase.READY and replica.answers for replica in seen.values())
         if not actions and is_well and not self._refusals[group.name]:
             self._quiet[group.name] = Quiet(group, replicas, time.monotonic() + FULL_LOOK_SECONDS)
+
+    async def _set_idle(self, group: Group) -> bool:
+        """Whether requests still went to versions that the group does not serve any more."""
+        names = frozenset(pools.names_of(group))
+        if group.full or self._resident.get(group.name) == names:
+            return False
+        self._forget_names(group)
+        async with self._service.unit() as unit:
+            slots_beyond = await store.slots_beyond(unit.conn, group.name, names)
+            for slot in slots_beyond:
+                await apply(unit, slots.set_idle(slot, now=unit.now, keep=self._policy.keep))
+        self._resident[group.name] = names
+        return bool(slots_beyond)
 
     def _put_off_at(self, action: Action) -> float:
         return self._put_off.get(action.servable.served_name, 0.0) if isinstance(action, pools.Load) else 0.0
@@ -232,7 +251,9 @@ class Rounds:
         if isinstance(action, pools.Load):
             failpoint("serving.load.kept")
             self._put_off.pop(action.servable.served_name, None)
-            await self._route(group, seen, failures, group.adapters.keys() & {action.servable.served_name})
+            await self._route(
+                group, seen, failures, set(pools.names_of(group)) & {action.servable.served_name}
+            )
 
     def _plan(self, group: Group, seen: Mapping[str, Replica]) -> Sequence[Action]:
         """Or the end of replicas that will not take what others serve."""

@@ -69,9 +69,13 @@ def _servables(slot: Slot) -> list[Servable]:
 
 async def wanted_of_group(conn: Tables, group: str) -> WantedOfGroup | None:
     wanted = [
-        each for slot in conn.rows("slot") for each in slot.wanted.values() if each.servable.group == group
+        (not each.is_pending, -(conn.get("slot_use", (slot.tenant, slot.name)) or 0.0), each)
+        for slot in conn.rows("slot")
+        for each in slot.wanted.values()
+        if each.servable.group == group
     ]
-    return WantedOfGroup.of(sorted(wanted, key=lambda each: not each.is_pending)) if wanted else None
+    in_order = sorted(wanted, key=lambda each: each[:2])
+    return WantedOfGroup.of([each for _, _, each in in_order]) if wanted else None
 
 
 async def slots_serving(conn: Tables, group: str, served_names: Iterable[str]) -> list[Slot]:
@@ -82,6 +86,28 @@ async def slots_serving(conn: Tables, group: str, served_names: Iterable[str]) -
         if any(name in names and each.servable.group == group for name, each in slot.wanted.items())
     ]
     return _locked(conn, rows)
+
+
+async def slots_beyond(conn: Tables, group: str, served_names: Iterable[str]) -> list[Slot]:
+    names = set(served_names)
+    found = [
+        slot
+        for slot in conn.rows("slot")
+        if slot.route is not None
+        and slot.route.addresses
+        and slot.route.servable.group == group
+        and slot.route.servable.served_name not in names
+    ]
+    return sorted(found, key=lambda slot: (slot.tenant, slot.name))
+
+
+async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
+    for key in sorted(set(slots)):
+        slot = conn.get("slot", key)
+        for wanted in slot.wanted.values() if slot else ():
+            group = wanted.servable.group
+            conn.put("slot_use", key, at.timestamp())
+            conn.put("wanted_group", group, (conn.get("wanted_group", group) or 0) + 1)
 
 
 async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Slot]:

@@ -3,6 +3,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.specification import Method
 from services.serving_controller.decide import pools
@@ -16,7 +18,15 @@ from services.serving_controller.decide.pools import (
     Start,
     Unload,
 )
-from services.serving_controller.model import Failure, Phase, Retired, WantedOfGroup, allowed_rank, pool_of
+from services.serving_controller.model import (
+    Failure,
+    Phase,
+    Retired,
+    Wanted,
+    WantedOfGroup,
+    allowed_rank,
+    pool_of,
+)
 from tests.builders import capabilities
 from tests.unit.serving_controller.builders import (
     BASE_SHA,
@@ -55,6 +65,38 @@ def starting(**changes):
 
 def lost(failures=1, *, not_before=NOON, **changes):
     return a_replica(phase=Phase.LOST, is_alive=False, failures=failures, not_before=not_before, **changes)
+
+
+class TestResident:
+    @given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.integers(1, 8))
+    def test_all_that_waits_and_of_the_others_the_first_so_many(self, number, waiting, at_most):
+        servables = [a_servable(each + 1) for each in range(number)]
+        everything = [Wanted(each, is_pending=place in waiting) for place, each in enumerate(servables)]
+        of_group = WantedOfGroup.of(everything)
+        resident = pools.resident(of_group, at_most=at_most)
+        served = [each.served_name for place, each in enumerate(servables) if place not in waiting]
+        left = set(served[at_most:])
+        assert list(resident.servables) == [name for name in of_group.servables if name not in left]
+        assert resident.pending == of_group.pending <= resident.servables.keys()
+
+    def test_a_rank_is_started_for_though_its_adapter_is_not_loaded(self):
+        everything = [Wanted(ONE, is_pending=False), Wanted(a_servable(2, rank=200), is_pending=False)]
+        of_group = pools.resident(WantedOfGroup.of(everything), at_most=1)
+        [group] = pools.wanted_groups({POOL: of_group}, (), {}, now=NOON, policy=POLICY).values()
+        assert (list(group.adapters), group.max_rank) == ([ONE.served_name], 256)
+
+    def test_what_leaves_is_neither_loaded_nor_routed_and_unloaded_later(self):
+        of_groups = {POOL: WantedOfGroup.of([Wanted(ONE, is_pending=False)])}
+        old = [Retired(TWO, NOON + timedelta(seconds=1)), Retired(ONE, NOON + timedelta(seconds=1))]
+        [group] = pools.wanted_groups(of_groups, old, {"tiny": BASE_SHA}, now=NOON, policy=POLICY).values()
+        assert list(pools.names_of(group)) == [ONE.served_name]
+        assert plan(group, a_replica(loaded=frozenset({ONE.served_name}))) == ()
+        both = a_replica(loaded=frozenset({ONE.served_name, TWO.served_name}))
+        assert plan(group, both) == ()
+        [later] = pools.wanted_groups(
+            of_groups, old, {"tiny": BASE_SHA}, now=NOON + timedelta(seconds=1), policy=POLICY
+        ).values()
+        assert plan(later, both) == (Unload(both.replica_id, TWO.served_name),)
 
 
 class TestWantedGroups:

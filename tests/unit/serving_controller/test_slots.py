@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from schemas.deployment import (
     DeploymentFailed,
+    DeploymentIdle,
     DeploymentReady,
     DeploymentRolledBack,
     DeploymentStopped,
 )
 from services.serving_controller.decide import slots
-from services.serving_controller.decide.slots import Served
-from services.serving_controller.model import Failure, SlotState
+from services.serving_controller.decide.slots import Served, SlotDecision
+from services.serving_controller.model import Failure, Retired, SlotState
 from tests.unit.serving_controller.builders import (
     BASE_SHA,
     KEEP,
@@ -48,6 +49,34 @@ def on_stale(slot, event=None):
 
 def settle(slot, found):
     return slots.settle(slot, found, now=NOON, keep=KEEP)
+
+
+def set_idle(slot):
+    return slots.set_idle(slot, now=NOON, keep=KEEP)
+
+
+class TestIdle:
+    def test_requests_go_nowhere_and_the_slot_stays_what_it_is(self):
+        decision = set_idle(a_ready_slot(ONE, generation=3))
+        assert decision.slot == a_ready_slot(ONE, generation=3, addresses=())
+        [fact] = decision.events
+        assert (type(fact), fact.digest, fact.generation) == (DeploymentIdle, ONE.digest, 3)
+        assert decision.retired == (Retired(ONE, NOON + KEEP),)
+
+    def test_what_is_nowhere_is_not_told_again(self):
+        idle = a_ready_slot(ONE, addresses=())
+        assert set_idle(idle) == SlotDecision(idle)
+
+    def test_what_waits_goes_on_waiting(self):
+        slot = a_pending_slot(TWO, over=a_ready_slot(ONE))
+        decision = set_idle(slot)
+        assert (decision.slot.state, decision.slot.desired) == (SlotState.PENDING, TWO)
+        assert types(decision) == [DeploymentIdle]
+
+    def test_it_is_told_to_be_ready_where_it_is_loaded_again(self):
+        decision = settle(a_ready_slot(ONE, addresses=()), {ONE.served_name: everywhere(HERE)})
+        assert types(decision) == [DeploymentReady]
+        assert decision.slot.route.addresses == {HERE}
 
 
 def everywhere(*addresses):
