@@ -40,8 +40,12 @@ def deaths_of(stack: Stack, *services: str) -> dict[str, int]:
     return {service: stack._supervisor.child(service).deaths for service in services}
 
 
-async def _is_missed(stack: Stack, service: str, seconds: float) -> bool:
+async def metric(stack: Stack, service: str, name: str) -> float:
+    """The sum of a metric over its labels."""
     async with httpx.AsyncClient() as http:
         text = (await http.get(f"http://127.0.0.1:{stack.state.port(service)}/metrics/")).text
-    value = next(line.split()[-1] for line in text.splitlines() if line.startswith(f"{METRIC}{{"))
-    return float(value) >= seconds
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name}{{"))
+
+
+async def _is_missed(stack: Stack, service: str, seconds: float) -> bool:
+    return await metric(stack, service, METRIC) >= seconds

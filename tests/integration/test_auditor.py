@@ -52,7 +52,9 @@ async def test_a_killed_auditor_goes_on_where_it_was(audited: Audited):
         await audited.stack.kill("auditor")
         await audited.stack.wait_healthy("auditor")
     await audited.signed({topic: 60})
-    assert await verified(audited, topic) == 60
+    await audited.write(topic, [record(60)])
+    await audited.signed({topic: 61})
+    assert await verified(audited, topic) == 61
     statements = await audited.statements()
     assert [said.number for _, said in statements] == list(range(1, len(statements) + 1))
     before, known = NOTHING_BEFORE, heads.after([])

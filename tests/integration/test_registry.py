@@ -283,7 +283,6 @@ class TestVersions:
             assert (up.base_sha, up.dataset_version, up.job_id) == (world.base_sha, "d" * 64, version.job_id)
             assert up.eval_id.startswith(f"eval-{version.job_id}")
             for down in (
-                await store.versions_on_base(db, "tiny", world.base_sha),
                 await store.versions_of_dataset(db, "d" * 64),
                 await store.versions_of_job(db, version.job_id),
             ):

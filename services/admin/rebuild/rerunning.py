@@ -34,6 +34,7 @@ class ScratchDatabase(Database):
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
+        self._away_since = None
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
