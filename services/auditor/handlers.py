@@ -134,7 +134,7 @@ class Signing:
             statement = decide.state(last, chains, moved, now=unit.now)
             document = self.key.sign(statement)
             await store.add_statement(unit.conn, _last(statement.number, document), document)
-            await store.mark_signed(unit.conn)
+            await store.mark_signed(unit.conn, statement.partitions)
         await self._put_all()
 
     async def _put_all(self) -> bool:

@@ -1,8 +1,9 @@
 """The auditor's SQL."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from schemas.audit import PartitionRead
 from services.auditor.decide import Last
 from shared.audit.chain import Chain
 from shared.errors import StaleWrite
@@ -21,7 +22,9 @@ ADVANCE = """
      WHERE topic = $1 AND partition = $2 AND next_offset = $3 RETURNING true"""
 MOVED = "SELECT topic, partition FROM chain WHERE signed_link IS DISTINCT FROM link"
 MARK_SIGNED = """
-    UPDATE chain SET signed_link = link, oldest_ms = NULL, newest_ms = NULL WHERE signed_link IS DISTINCT FROM link"""
+    UPDATE chain SET signed_link = link, oldest_ms = NULL, newest_ms = NULL
+      FROM unnest($1::text[], $2::int[]) AS named (topic, partition)
+     WHERE (chain.topic, chain.partition) = (named.topic, named.partition) AND signed_link IS DISTINCT FROM link"""
 FORGET_CHAINS = "DELETE FROM chain"
 
 LAST_STATEMENT = "SELECT number, sha256 FROM statement ORDER BY number DESC LIMIT 1"
@@ -70,9 +73,12 @@ async def moved_places(conn: Connection) -> set[Place]:
     return {Place(row["topic"], row["partition"]) for row in await conn.fetch(MOVED)}
 
 
-async def mark_signed(conn: Connection) -> None:
-    """All chains are as the statement says, and the next one collects times from here on."""
-    await conn.execute(MARK_SIGNED)
+async def mark_signed(conn: Connection, named: Sequence[PartitionRead]) -> None:
+    """These chains are as the statement says, and the next one collects times from here on.
+
+    A chain that began meanwhile is in no statement yet.
+    """
+    await conn.execute(MARK_SIGNED, [each.topic for each in named], [each.partition for each in named])
 
 
 async def replace_chains(conn: Connection, chains: Iterable[Chain]) -> None:

@@ -228,8 +228,8 @@ async def test_a_base_model_is_imported_once_the_hub_is_back(stack, db, hub, ser
         name = await ask_for_import(registry)
 
         async def waits() -> bool:
-            query = "SELECT attempts FROM registry.task WHERE away_since < clock_timestamp() - $1::interval"
-            counted = [row["attempts"] for row in await db.fetch(query, AWAY)]
+            query = "SELECT failures FROM registry.task WHERE away_since < clock_timestamp() - $1::interval"
+            counted = [row["failures"] for row in await db.fetch(query, AWAY)]
             return counted == [0] and await metric(stack, service, "tasks_waiting") == 1
 
         limit = 2 * AWAY.total_seconds() + 60

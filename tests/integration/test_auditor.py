@@ -14,20 +14,25 @@ from deploy.local.stack import Stack
 from deploy.provision.site import KAFKA_SUPER_USER
 from schemas import layout
 from schemas.audit import NOTHING_BEFORE
+from services.auditor import decide, store
 from services.auditor.handlers import Reading
 from services.auditor.settings import Settings
 from shared.audit import heads
+from shared.audit.chain import begin
+from shared.clock import utc_now
 from shared.messaging import lag
 from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.partitions import Login, PartitionReader
 from shared.messaging.presence import Stuck
 from shared.place import Place
+from shared.postgres.migrate import migrate
 from shared.service import Service
 from shared.storage.objects import S3ObjectStore
 from tests.chaos.hostile_batches import Batches, writer
 from tests.integration.auditing import Audited, record
 from tests.integration.kernel.conftest import until
+from tests.integration.scratch import empty_schema
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -147,6 +152,26 @@ async def test_a_log_that_ends_before_what_was_read_is_told_and_not_forgotten(au
     assert (found.what, found.place, found.offsets) == ("truncated", (topic, 0), range(5, 10))
     await audited.write(topic, map(record, range(5, 12)))
     await audited.signed({topic: 12})
+
+
+async def test_a_chain_that_begins_while_a_statement_is_made_is_named_by_the_next_one(stack: Stack):
+    first, second = (begin(Place("topic", number), at=0) for number in range(2))
+    async with empty_schema(stack) as dsn:
+        await migrate("auditor", dsn)
+        signing, reading = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+        await store.begin_chains(reading, [first])
+        async with signing.transaction():
+            chains = await store.lock_chains(signing)
+            await store.begin_chains(reading, [second])
+            one = decide.state(decide.Last(), chains, await store.moved_places(signing), now=utc_now())
+            await store.mark_signed(signing, one.partitions)
+        async with signing.transaction():
+            chains, moved = await store.lock_chains(signing), await store.moved_places(signing)
+            two = decide.state(decide.Last(1), chains, moved, now=utc_now())
+        await signing.close()
+        await reading.close()
+    assert [[said.partition for said in each.partitions] for each in (one, two)] == [[0], [1]]
+    assert heads.agrees(heads.after([one, two]), two)
 
 
 async def test_it_may_write_no_topic_and_delete_no_object(audited: Audited):

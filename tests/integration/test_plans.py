@@ -77,7 +77,6 @@ ALLOWED = {
     "auditor.store.FORGET_CHAINS": BY_HAND,
     "auditor.store.LAST_STATEMENT": "the end of its index",
     "auditor.store.LOCK_CHAINS": FEW,
-    "auditor.store.MARK_SIGNED": FEW,
     "auditor.store.MOVED": FEW,
     "auditor.store.NOT_PUT": FEW,
     "messaging.followers.DUE": "from story to story by its index",
