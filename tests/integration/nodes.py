@@ -110,7 +110,8 @@ class Nodes:
     def steps(self, scheduled: JobScheduled, node: int = 0) -> int:
         """How many the child has done, as its own file says."""
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-        reports, _ = parse_reports((self.folder / name / str(node) / "work" / REPORTS).read_bytes())
+        path = self.folder / name / str(node) / "work" / REPORTS
+        reports, _ = parse_reports(path.read_bytes() if path.exists() else b"")
         return max((report.step for report in reports if isinstance(report, Stepped)), default=0)
 
     async def clean_up(self) -> None:
