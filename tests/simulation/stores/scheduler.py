@@ -1,11 +1,11 @@
 """`services/scheduler/store.py` and `queue_store.py` in memory."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 from typing import Any
 
 from services.scheduler.decide.overdue import WITH_DEADLINES, Phase
-from services.scheduler.decide.queue import Candidate, Ledger, Pool
+from services.scheduler.decide.queue import Candidate, DeviceType, Ledger, Pool
 from services.scheduler.model import TERMINAL, Base, Dataset, Deployment, Job, JobState
 from shared.errors import ParentUnknown, StaleWrite
 from tests.simulation.fast import replace
@@ -134,11 +134,11 @@ async def lock_ledger(conn: Tables) -> None:
 
 async def get_ledger(conn: Tables) -> Ledger:
     booked: dict[str, int] = {}
-    held: dict[str, int] = {}
+    held = defaultdict[str, Counter[DeviceType]](Counter)
     for pool, nodes, tenant in conn.rows("booking"):
         booked[pool] = booked.get(pool, 0) + nodes
         if known := conn.get("pool", pool):
-            held[tenant] = held.get(tenant, 0) + nodes * known.devices_per_node
+            held[tenant][known.device_type] += nodes * known.devices_per_node
     pools = tuple(replace(pool, booked=booked.get(pool.name, 0)) for pool in conn.rows("pool"))
     limits = {tenant: devices for tenant, devices in conn.rows("device_limit") if devices is not None}
     return Ledger(pools, held, limits)
