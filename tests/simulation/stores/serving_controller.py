@@ -98,16 +98,19 @@ async def slots_beyond(conn: Tables, group: str, served_names: Iterable[str]) ->
         and slot.route.servable.group == group
         and slot.route.servable.served_name not in names
     ]
-    return sorted(found, key=lambda slot: (slot.tenant, slot.name))
+    return _locked(conn, found)
 
 
 async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
-    for key in sorted(set(slots)):
-        slot = conn.get("slot", key)
-        for wanted in slot.wanted.values() if slot else ():
-            group = wanted.servable.group
-            conn.put("slot_use", key, at.timestamp())
-            conn.put("wanted_group", group, (conn.get("wanted_group", group) or 0) + 1)
+    found = {key: conn.get("slot", key) for key in sorted(set(slots))}
+    used = {
+        key: {each.servable.group for each in slot.wanted.values()} for key, slot in found.items() if slot
+    }
+    for group in sorted(set().union(*used.values())):
+        conn.lock_row("wanted_group", group)
+        conn.put("wanted_group", group, (conn.get("wanted_group", group) or 0) + 1)
+    for key in (each for each, groups in used.items() if groups):
+        conn.put("slot_use", key, at.timestamp())
 
 
 async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Slot]:
