@@ -47,8 +47,9 @@ async def test_those_used_last_stay_loaded_and_all_stay_deployed(stack, world):
         first, second, third = await deployed(world, "first", "second", "third")
         await idle(world, first)
         await loaded(world, second, third)
-        states = await service.database.fetch("SELECT state FROM slot")
-        wanted = await service.database.fetchval("SELECT count(*) FROM wanted")
+        names = [world.slot(slot) for slot in ("first", "second", "third")]
+        states = await service.database.fetch("SELECT state FROM slot WHERE name = ANY($1)", names)
+        wanted = await service.database.fetchval("SELECT count(*) FROM wanted WHERE slot = ANY($1)", names)
     assert {row["state"] for row in states} == {SlotState.READY}
     assert wanted == 3
     assert world.facts("DeploymentStopped") == world.facts("DeploymentFailed") == []
@@ -109,7 +110,8 @@ async def test_one_who_leads_next_knows_what_was_used_and_a_lower_limit(stack, w
         await loaded(world, first, second, third)
 
         async def is_written_down() -> bool:
-            return bool(await service.database.fetchval("SELECT count(*) FROM slot_use"))
+            query = "SELECT EXISTS (SELECT FROM slot_use WHERE slot = $1)"
+            return bool(await service.database.fetchval(query, world.slot("first")))
 
         await until(is_written_down, "the use to be written down")
     async with controller(stack, world.engines, keep_seconds=0.5, max_resident_adapters=1):
@@ -146,7 +148,9 @@ async def test_a_use_of_what_is_not_deployed_is_forgotten(stack, world):
         await use(world, "nothing", "first")
 
         async def slots() -> set[str]:
-            return {row["slot"] for row in await service.database.fetch("SELECT slot FROM slot_use")}
+            names = [world.slot(slot) for slot in ("nothing", "first")]
+            query = "SELECT slot FROM slot_use WHERE slot = ANY($1)"
+            return {row["slot"] for row in await service.database.fetch(query, names)}
 
         async def is_known() -> bool:
             return await slots() == {world.slot("first")}
