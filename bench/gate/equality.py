@@ -39,17 +39,17 @@ def compare(base: Path, path: Path, examples: Path, num_fewshot: int) -> dict[st
     ours, our_metrics = score(base, path, examples, num_fewshot)
     theirs, their_metrics = score_by_peer(base, path, examples, num_fewshot)
     worst = max(abs(mine - other) / abs(other) for mine, other in zip(ours, theirs, strict=True))
-    found = {
+    comparison = {
         "examples": num_fewshot,
         "log_likelihoods": len(ours),
         "greatest_relative_difference": worst,
         "retune": our_metrics,
         "lm_eval": their_metrics,
     }
-    progress(f"{num_fewshot} examples: {found}")
-    assert worst <= TOLERANCE, found
-    assert our_metrics == their_metrics, found
-    return found
+    progress(f"{num_fewshot} examples: {comparison}")
+    assert worst <= TOLERANCE, comparison
+    assert our_metrics == their_metrics, comparison
+    return comparison
 
 
 def score(base: Path, path: Path, examples: Path, num_fewshot: int) -> tuple[list[float], dict[str, float]]:
@@ -84,10 +84,10 @@ def score_by_peer(
     task = ConfigurableTask(config=config | local | {"num_fewshot": num_fewshot})
     task.set_fewshot_seed(seed=FEWSHOT_SEED)
     model = HFLM(pretrained=str(base), device="cpu", dtype="float32", batch_size=8, max_length=CONTEXT_TOKENS)
-    found = evaluate(model, {"arc_challenge": task}, bootstrap_iters=0, log_samples=True)
-    samples = sorted(found["samples"]["arc_challenge"], key=lambda each: int(each["doc_id"]))
+    results = evaluate(model, {"arc_challenge": task}, bootstrap_iters=0, log_samples=True)
+    samples = sorted(results["samples"]["arc_challenge"], key=lambda each: int(each["doc_id"]))
     values = [float(value) for sample in samples for value, _ in sample["filtered_resps"]]
-    return values, {name: float(found["results"]["arc_challenge"][f"{name},none"]) for name in METRICS}
+    return values, {name: float(results["results"]["arc_challenge"][f"{name},none"]) for name in METRICS}
 
 
 def _report(done: int, total: int) -> None:

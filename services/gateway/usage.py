@@ -36,9 +36,14 @@ async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) ->
         await unit.conn.execute(store.ASK_JOB, command_ids[each], job_id, tenant, unit.now)
     for command_id, command in zip(command_ids, commands, strict=True):
         if isinstance(command, ReevaluateModel):
-            await unit.conn.execute(store.HOLD_HOLDOUT, command.model_id)
-            await unit.conn.execute(store.ASK_EVALUATION, command_id, command.model_id, unit.now)
+            await _keep_holdout(unit, command_id, command.model_id)
     return command_ids
+
+
+async def _keep_holdout(unit: Unit, command_id: str, model_id: str) -> None:
+    """From the request on, whoever deletes it meanwhile."""
+    await unit.conn.execute(store.HOLD_HOLDOUT, model_id)
+    await unit.conn.execute(store.ASK_EVALUATION, command_id, model_id, unit.now)
 
 
 async def limit_devices(unit: Unit, defaults: Quotas, tenant: str | None = None) -> None:

@@ -1,12 +1,12 @@
-"""Which deployed models are asked for: told to the serving controller, which keeps those loaded."""
+"""Which deployed models are asked for, reported to the serving controller, which keeps those loaded."""
 
 from datetime import timedelta
 
 from schemas.deployment import UseAdapters, UsedSlot
 from shared.service import Service
 
-TELL_EVERY = timedelta(seconds=30)
-TELL_AWAITED_EVERY = timedelta(seconds=1)
+REPORT_EVERY = timedelta(seconds=30)
+REPORT_AWAITED_EVERY = timedelta(seconds=1)
 MOST = 500
 """In one message; of more, those asked for last."""
 
@@ -23,8 +23,8 @@ class Uses:
         self._awaited: dict[Slot, None] = {}
 
     def register(self) -> None:
-        self._service.every(TELL_EVERY, self.tell)
-        self._service.every(TELL_AWAITED_EVERY, self.tell_awaited)
+        self._service.every(REPORT_EVERY, self.report)
+        self._service.every(REPORT_AWAITED_EVERY, self.report_awaited)
 
     def note(self, tenant: str, slot: str) -> None:
         """A request for it goes to a replica."""
@@ -34,15 +34,15 @@ class Uses:
         """A request for it waits until it is loaded."""
         _put_last(self._awaited, (tenant, slot))
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         self._used, used = {}, self._used
-        await self._tell(used)
+        await self._report(used)
 
-    async def tell_awaited(self) -> None:
+    async def report_awaited(self) -> None:
         self._awaited, awaited = {}, self._awaited
-        await self._tell(awaited)
+        await self._report(awaited)
 
-    async def _tell(self, slots: dict[Slot, None]) -> None:
+    async def _report(self, slots: dict[Slot, None]) -> None:
         if not slots:
             return
         used = tuple(UsedSlot(tenant=tenant, slot=slot) for tenant, slot in slots)

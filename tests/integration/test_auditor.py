@@ -61,12 +61,12 @@ async def test_a_killed_auditor_goes_on_where_it_was(audited: Audited):
     await audited.signed({topic: 61})
     assert await verified(audited, topic) == 61
     statements = await audited.statements()
-    assert [said.number for _, said in statements] == list(range(1, len(statements) + 1))
+    assert [statement.number for _, statement in statements] == list(range(1, len(statements) + 1))
     before, known = NOTHING_BEFORE, heads.after([])
-    assert {said.is_full for _, said in statements} == {True, False}
-    for key, said in statements:
-        known = heads.moved_on(known, said)
-        assert (said.previous_sha256, heads.agrees(known, said)) == (before, True)
+    assert {statement.is_full for _, statement in statements} == {True, False}
+    for key, statement in statements:
+        known = heads.moved_on(known, statement)
+        assert (statement.previous_sha256, heads.agrees(known, statement)) == (before, True)
         before = hashlib.sha256(await audited.objects.get_bytes(key)).hexdigest()
 
 
@@ -170,7 +170,7 @@ async def test_a_chain_that_begins_while_a_statement_is_made_is_named_by_the_nex
             two = decide.state(decide.Last(1), chains, moved, now=utc_now())
         await signing.close()
         await reading.close()
-    assert [[said.partition for said in each.partitions] for each in (one, two)] == [[0], [1]]
+    assert [[read.partition for read in each.partitions] for each in (one, two)] == [[0], [1]]
     assert heads.agrees(heads.after([one, two]), two)
 
 

@@ -60,14 +60,14 @@ class TestModelsAndDeployments:
 
     @pytest.mark.parametrize("limit", [100, 1_000])
     async def test_follow_one_another_base_models_first(self, world, tenant, limit):
-        found = await walked(
+        listed = await walked(
             lambda params: world.ask("GET", "/models", tenant=tenant, params=params), limit=limit
         )
-        kinds = [model["retune"]["kind"] for model in found]
-        bases = [model["id"] for model in found if model["retune"]["kind"] == "base"]
+        kinds = [model["retune"]["kind"] for model in listed]
+        bases = [model["id"] for model in listed if model["retune"]["kind"] == "base"]
         assert kinds == sorted(kinds)
         assert world.base_name in bases == sorted(bases)
-        tuned = [model["retune"]["model_id"] for model in found[len(bases) :]]
+        tuned = [model["retune"]["model_id"] for model in listed[len(bases) :]]
         assert tuned == await self.versions(world, tenant)
 
     async def test_pages_of_one_cross_from_base_models_to_versions(self, world, tenant):
@@ -94,8 +94,8 @@ class TestModelsAndDeployments:
             models = client.get_api_list(
                 "/models", model=Model, page=AsyncCursorPage[Model], options={"params": query}
             )
-            found = [model.id async for model in models]
-        assert len(found) == len(set(found)) == (self.COUNT + 1) // 2
+            listed = [model.id async for model in models]
+        assert len(listed) == len(set(listed)) == (self.COUNT + 1) // 2
 
     async def test_do_not_begin_behind_a_name_of_several_versions(self, world, tenant):
         answer = await world.ask("GET", f"/models?after=ft:{tenant}:2", tenant=tenant)
@@ -105,10 +105,10 @@ class TestModelsAndDeployments:
         assert begun.json()["last_id"] == versions[versions.index(f"{tenant}-3") + 1]
 
     async def test_of_deployments_follow_by_slot(self, world, tenant):
-        found = await walked(
+        listed = await walked(
             lambda params: world.ask("GET", "/deployments", tenant=tenant, params=params), limit=300
         )
-        assert [each["slot"] for each in found] == sorted(await self.versions(world, tenant))
+        assert [each["slot"] for each in listed] == sorted(await self.versions(world, tenant))
 
     async def test_of_kafka_users_follow_by_name(self, world, tenant):
         await world.db.execute(

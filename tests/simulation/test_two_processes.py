@@ -25,18 +25,18 @@ BUDGET = 100_000
 @pytest.mark.timeout(scaled(900, 50_000))
 def test_nothing_that_must_hold_is_violated():
     firsts = [(PROCESSES * (seed() - 1) + number) * SEEDS_OF_A_PROCESS + 1 for number in range(PROCESSES)]
-    for found in in_parallel(*(["worlds", str(first), str(MESSAGES), "2"] for first in firsts)):
+    for summary in in_parallel(*(["worlds", str(first), str(MESSAGES), "2"] for first in firsts)):
         note(
             "simulation of two processes",
-            messages=found["messages"],
-            worlds=found["worlds"],
-            faults=sum(found["struck"].values()),
-            waits_for_locks=found["waits"],
+            messages=summary["messages"],
+            worlds=summary["worlds"],
+            faults=sum(summary["struck"].values()),
+            waits_for_locks=summary["waits"],
         )
-        assert found["messages"] >= MESSAGES
-        assert found["waits"], "transactions must meet each other"
-        assert set(found["ends"]) == {"JobSucceeded", "JobFailed", "JobCancelled", "JobPaused"}
-        assert set(found["struck"]) >= {*PLACES, *ACTS}
+        assert summary["messages"] >= MESSAGES
+        assert summary["waits"], "transactions must meet each other"
+        assert set(summary["ends"]) == {"JobSucceeded", "JobFailed", "JobCancelled", "JobPaused"}
+        assert set(summary["struck"]) >= {*PLACES, *ACTS}
 
 
 @pytest.mark.skipif("SIM_SEED" not in os.environ, reason="no seed is asked for")

@@ -1,4 +1,4 @@
-"""What the serving controller is told of which deployed models are asked for."""
+"""Which deployed models are asked for, as the serving controller hears it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,44 +37,44 @@ def site() -> Site:
 
 
 @pytest.fixture
-def told(site: Any) -> Uses:
+def usage(site: Any) -> Uses:
     return Uses(site)
 
 
-async def test_each_slot_is_told_once_for_all_its_requests(site, told):
+async def test_each_slot_is_reported_once_for_all_its_requests(site, usage):
     for slot in ("a", "b", "a"):
-        told.note("acme", slot)
-    await told.tell()
-    await told.tell()
+        usage.note("acme", slot)
+    await usage.report()
+    await usage.report()
     assert site.names() == [["acme/b", "acme/a"]]
 
 
-async def test_what_is_waited_for_is_told_apart_and_sooner(site, told):
-    told.note("acme", "a")
-    told.wait_for("acme", "b")
-    await told.tell_awaited()
+async def test_what_is_waited_for_is_reported_apart_and_sooner(site, usage):
+    usage.note("acme", "a")
+    usage.wait_for("acme", "b")
+    await usage.report_awaited()
     assert site.names() == [["acme/b"]]
-    await told.tell_awaited()
+    await usage.report_awaited()
     assert len(site.sent) == 1
-    assert uses.TELL_AWAITED_EVERY < uses.TELL_EVERY
+    assert uses.REPORT_AWAITED_EVERY < uses.REPORT_EVERY
 
 
-async def test_of_more_than_a_message_holds_those_asked_for_last_are_told(site, told):
+async def test_of_more_than_a_message_holds_those_asked_for_last_are_reported(site, usage):
     for number in range(uses.MOST + 3):
-        told.note("acme", f"slot-{number}")
-    told.note("acme", "slot-3")
-    await told.tell()
+        usage.note("acme", f"slot-{number}")
+    usage.note("acme", "slot-3")
+    await usage.report()
     [names] = site.names()
     assert len(names) == uses.MOST
     assert (names[0], names[-1]) == ("acme/slot-4", "acme/slot-3")
 
 
-async def test_what_could_not_be_told_is_asked_for_again(site, told):
+async def test_what_could_not_be_reported_is_asked_for_again(site, usage):
     site.is_away = True
-    told.wait_for("acme", "a")
+    usage.wait_for("acme", "a")
     with pytest.raises(ConnectionError):
-        await told.tell_awaited()
+        await usage.report_awaited()
     site.is_away = False
-    told.wait_for("acme", "a")
-    await told.tell_awaited()
+    usage.wait_for("acme", "a")
+    await usage.report_awaited()
     assert site.names() == [["acme/a"]]
