@@ -84,10 +84,12 @@ async def _call(hooks: Sequence[Loop]) -> None:
 
 
 async def _until_one_ends(loops: Sequence[Loop]) -> None:
-    """By an error, which is raised; the others are cancelled."""
+    """By an error, which is raised; the others are cancelled, once: what they undo then must not be interrupted."""
     tasks = [asyncio.ensure_future(loop()) for loop in loops]
     try:
-        await asyncio.gather(*tasks)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
     finally:
         for task in tasks:
             task.cancel()
