@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from shared.log import get_logger
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database, unless_away
+from shared.postgres.outage import is_away
 from shared.telemetry.tracing import span
 
 log = get_logger(__name__)
@@ -62,8 +63,8 @@ class Timers:
                     return False
                 await self._fire(row, conn)
             self._poke()
-        except Exception:
-            if row is None:
+        except Exception as error:
+            if row is None or await is_away(error, self._database):
                 raise
             log.exception("timer failed", type=row["type"])
             await self._postpone(row["id"])

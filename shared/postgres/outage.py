@@ -19,6 +19,11 @@ class Overdue(Exception):
     """Postgres takes what others write, and this did not end in time, again and again."""
 
 
+async def is_away(error: BaseException, database: Database) -> bool:
+    """Whether the error is of a Postgres that nobody can use, not of the statement that met it."""
+    return is_unavailable(error) and not (may_be_its_own(error) and await database.takes_writes())
+
+
 async def however_long_away(
     call: Callable[[], Awaitable[Result]], database: Database, *, patience: Patience
 ) -> Result:
@@ -36,7 +41,7 @@ async def however_long_away(
             if not is_unavailable(error):
                 raise
             text = f"{type(error).__name__}: {error}"
-            is_its_own = may_be_its_own(error) and await database.takes_writes()
+            is_its_own = not await is_away(error, database)
             now = time.monotonic()
             away_since = began if away_since is None else away_since
             overdue_since = (began if overdue_since is None else overdue_since) if is_its_own else None
