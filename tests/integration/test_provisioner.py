@@ -117,6 +117,7 @@ async def training(attempts: Attempts, scheduled: JobScheduled) -> NodesProvisio
 
 
 async def free_nodes(attempts: Attempts, pool: str) -> int:
+    await attempts.until(pool, PoolCapacityChanged)
     return attempts.heard(pool, PoolCapacityChanged)[-1].free
 
 
