@@ -1,5 +1,6 @@
 """Clients of Kafka with the defaults that make them safe: SASL, idempotence, explicit offsets."""
 
+import math
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -42,7 +43,7 @@ def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:
 def kafka_producer(
     bootstrap: str, username: str, password: str, *, client_id: str, security_protocol: str = "SASL_PLAINTEXT"
 ) -> AIOKafkaProducer:
-    return AIOKafkaProducer(
+    producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         client_id=client_id,
         enable_idempotence=True,
@@ -52,6 +53,10 @@ def kafka_producer(
         request_timeout_ms=10_000,
         **sasl(username, password, security_protocol=security_protocol),
     )
+    # The client counts a batch's time while its partition has no leader, and what it drops has a sequence number
+    # that the broker waits for: who sends has a time limit of his own.
+    producer._message_accumulator._batch_ttl = math.inf
+    return producer
 
 
 def sasl(username: str, password: str, *, security_protocol: str = "SASL_PLAINTEXT") -> dict[str, Any]:

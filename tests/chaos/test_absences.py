@@ -32,7 +32,7 @@ from tests.chaos import pipeline
 from tests.chaos.hub import COMMIT, REPOSITORY, Hub
 from tests.chaos.proxies import LOOPBACK, TcpProxy
 from tests.chaos.scale import note, scaled
-from tests.chaos.without_kafka import kafka_down
+from tests.chaos.without_kafka import kafka_down, until_kept
 from tests.chaos.without_postgres import deaths_of, metric, postgres_down, until_missed
 from tests.integration.evaluator_world import World as Gates
 from tests.integration.evaluator_world import a_job, its_version
@@ -116,6 +116,20 @@ async def postgres_outage(stack: Stack, db: asyncpg.Pool, s3_line: TcpProxy, ser
     note("Postgres away during tasks", seconds=AWAY.total_seconds())
 
 
+async def kafka_outage(stack: Stack, db: asyncpg.Pool, s3_line: TcpProxy, service: str) -> None:
+    """In the middle of a task, which ends while Kafka is down: what it says is kept, and nothing is done again."""
+
+    async def has_ended() -> bool:
+        return not await db.fetchval(f"SELECT EXISTS (SELECT FROM {service}.task)")
+
+    await until(lambda: is_at_work(db, service), f"a task of {service} at work")
+    async with kafka_down(stack):
+        s3_line.heal()
+        await until(has_ended, f"the task of {service} to end without Kafka")
+        await until_kept(stack, service, for_seconds=AWAY.total_seconds())
+    note("Kafka away during tasks", seconds=AWAY.total_seconds())
+
+
 async def is_at_work(db: asyncpg.Pool, service: str) -> bool:
     query = f"SELECT EXISTS (SELECT FROM {service}.task WHERE lease_expires_at > clock_timestamp())"
     return await db.fetchval(query)
@@ -141,6 +155,17 @@ async def test_a_dataset_is_validated_once_postgres_is_back(stack, db, s3_line, 
         s3_line.stall()
         dataset_id = await requests.submit(spec)
         await postgres_outage(stack, db, s3_line, service)
+        await requests.until(dataset_id, DatasetReady)
+        assert "DatasetRejected" not in requests.story(dataset_id)
+
+
+@of("ingest")
+async def test_a_dataset_is_validated_while_kafka_is_away(stack, db, s3_line, service, tmp_path):
+    async with Requests.on(stack, tmp_path) as requests:
+        spec = await a_spec_of_a_new_base(requests)
+        s3_line.stall()
+        dataset_id = await requests.submit(spec)
+        await kafka_outage(stack, db, s3_line, service)
         await requests.until(dataset_id, DatasetReady)
         assert "DatasetRejected" not in requests.story(dataset_id)
 
@@ -174,6 +199,25 @@ async def test_what_was_trained_becomes_a_version_once_postgres_is_back(
         await registry.voices.say("scheduler", job)
         await postgres_outage(stack, db, s3_line, service)
         await is_registered(registry, job)
+
+
+@of("registry", {"REGISTRY_COPY_ATTEMPTS": "2"})
+async def test_what_was_trained_becomes_a_version_while_kafka_is_away(stack, db, s3_line, service, tmp_path):
+    async with a_registry(stack, tmp_path, base="little") as registry:
+        job = await registry.train()
+        s3_line.stall()
+        await registry.voices.say("scheduler", job)
+        await kafka_outage(stack, db, s3_line, service)
+        await is_registered(registry, job)
+
+
+@of("registry", {"REGISTRY_COPY_ATTEMPTS": "2"})
+async def test_a_base_model_is_imported_while_kafka_is_away(stack, db, s3_line, hub, service, tmp_path):
+    async with a_registry(stack, tmp_path, base="beside") as registry:
+        s3_line.stall()
+        name = await ask_for_import(registry)
+        await kafka_outage(stack, db, s3_line, service)
+        await is_imported(registry, name, hub)
 
 
 @of("registry", {"REGISTRY_COPY_ATTEMPTS": "2"})
@@ -241,6 +285,15 @@ async def test_a_gate_says_what_it_finds_once_postgres_is_back(stack, db, s3_lin
         s3_line.stall()
         job = await a_gate_without_its_suite(gates)
         await postgres_outage(stack, db, s3_line, service)
+        await it_says_what_it_finds(gates, job)
+
+
+@of("evaluator", {"EVALUATOR_SCORING_ATTEMPTS": "1"})
+async def test_a_gate_says_what_it_finds_while_kafka_is_away(stack, db, s3_line, service):
+    async with Gates.on(stack) as gates:
+        s3_line.stall()
+        job = await a_gate_without_its_suite(gates)
+        await kafka_outage(stack, db, s3_line, service)
         await it_says_what_it_finds(gates, job)
 
 
