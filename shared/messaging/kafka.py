@@ -55,7 +55,7 @@ def kafka_producer(
     )
     # The client counts a batch's time while its partition has no leader, and what it drops has a sequence number
     # that the broker waits for: who sends has a time limit of his own.
-    producer._message_accumulator._batch_ttl = math.inf
+    producer._message_accumulator._batch_ttl = math.inf  # noqa: SLF001
     return producer
 
 

@@ -229,13 +229,19 @@ class TestSizeBudget:
 
 
 def test_the_repository_says_nothing_about_the_machine_it_was_made_on():
-    pattern = re.compile(r"(?<![\w.])/(work|root|farm)/")
+    assert tracked_with(re.compile(r"(?<![\w.])/(work|root|farm)/")) == []
+
+
+def test_no_file_holds_both_sides_of_a_merge():
+    assert tracked_with(re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)) == []
+
+
+def tracked_with(pattern: re.Pattern[str]) -> list[str]:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = [
+    return [
         name
         for name in tracked.splitlines()
         if name != "tests/architecture/test_rules.py"
         and (ROOT / name).exists()
         and pattern.search((ROOT / name).read_text(errors="ignore"))
     ]
-    assert not found
