@@ -14,7 +14,8 @@ TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract t
 # The tests of the rows of docs/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
 CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py \
 	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/admin/test_audit.py \
-	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py tests/integration/local/test_matrices.py \
+	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py \
+	tests/integration/kernel/test_topic_made_again.py tests/integration/local/test_matrices.py \
 	tests/integration/test_audit.py tests/integration/test_backend_local.py tests/integration/test_runner.py \
 	tests/integration/test_serving_controller.py tests/integration/test_gateway_away.py \
 	tests/training/test_resume.py tests/unit/shared/test_settings.py \

@@ -26,6 +26,7 @@ class Probe:
     postgres_away_seconds: Callable[[], float] = lambda: 0.0
     outbox_age_seconds: float = 0.0
     stalled_topics: list[str] = field(default_factory=list)
+    missing_topics: list[str] = field(default_factory=list)
     parked_blocking: int = 0
     """Nothing that a restart would change, so no problem of the process."""
 
@@ -35,6 +36,7 @@ class Probe:
             found.append(f"Postgres has been unavailable for {away_seconds:.0f} s")
         if self.outbox_age_seconds > MAX_OUTBOX_AGE_SECONDS:
             found.append(f"oldest event not in Kafka is {self.outbox_age_seconds:.0f} s old")
+        found += [f"topic {topic} is missing" for topic in self.missing_topics]
         return found + [f"no progress on {topic} for a minute" for topic in self.stalled_topics]
 
     def answer(self) -> tuple[int, dict[str, Any]]:

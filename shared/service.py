@@ -28,6 +28,7 @@ from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.messaging.consumer import Edge, Handler
 from shared.messaging.delivery import Delivery, Record
+from shared.messaging.followers import Followers
 from shared.messaging.kafka import (
     TENANT_COMMANDS,
     KafkaFailed,
@@ -114,6 +115,7 @@ class Service:
             kept_rows=settings.parked_rows_with_bytes,
         )
         self._waiters = Waiters(self.database, self._edge, service=name)
+        self._followers = Followers(name, self.database, self._edge, poke=self.poke)
         self._timers = Timers(self.database, service=name, poke=self.poke)
         self._tasks = Tasks(
             self.database,
@@ -351,6 +353,7 @@ class Service:
         of_the_group = [
             ("relay", self._relay.run),
             ("waiting", self._waiters.run),
+            ("followers of parked messages", self._followers.run),
             ("measure", lambda: _repeat(MEASURE_EVERY, self._measure)),
         ]
         return [
@@ -395,19 +398,25 @@ class Service:
         consumer: Any = self._subscriber.consumer
         turns = Turns(consumer)
         while not self._stopping:
+            if self._lag.ids.strange:
+                await self._read_anew(consumer)
             raw = await turns.take(wait_ms=POLL_MILLISECONDS, max_records=RECORDS_OF_A_POLL)
             if raw:
                 await self._consume_all(consumer, [record_of_kafka(each) for each in raw])
+
+    async def _read_anew(self, consumer: Any) -> None:
+        try:
+            await self.in_time(self._lag.ids.read_anew(consumer), seconds=COMMIT_TIMEOUT_SECONDS)
+        except KafkaFailed as error:
+            log.warning("topic is not read anew yet", error=f"{type(error).__name__}: {error}")
 
     async def _consume_all(self, consumer: Any, records: list[Record]) -> None:
         self._idle_since = None
         try:
             await self._edge.consume_all(records)
             failpoint("offset.commit.before")
-            commit = consumer.commit(
-                {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
-            )
-            await self.in_time(commit, seconds=COMMIT_TIMEOUT_SECONDS)
+            if offsets := self._lag.ids.offsets(records):
+                await self.in_time(consumer.commit(offsets), seconds=COMMIT_TIMEOUT_SECONDS)
             failpoint("offset.commit.after")
         except (CommitFailedError, IllegalStateError):
             log.info("partition moved before the offset was committed", place=records[0].place)
@@ -426,6 +435,7 @@ class Service:
         self.probe.parked_blocking = await measure_standing(self.database, self.name, now=self.clock())
         stalled = await self.in_time(self._lag.measure(), seconds=MEASURE_TIMEOUT_SECONDS)
         self._contact.answered(self.clock())
+        self.probe.missing_topics = self._lag.missing
         self.probe.stalled_topics = sorted({each.topic for each in stalled})
         self._insist_on_progress(stalled)
 

@@ -13,6 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from schemas.topics import LISTENS, Topic
 from shared.messaging.kafka import TENANT_COMMANDS, sasl
+from shared.messaging.topic_ids import Committed, TopicIds, topic_ids
 from shared.settings import ServiceSettings
 from shared.telemetry.metrics import LAG
 
@@ -73,10 +74,14 @@ class Lag:
         self._connecting = asyncio.Lock()
         self._ends: Any = None
         self._admin: Any = None
+        self.ids = TopicIds()
+        self.missing: list[str] = []
+        """Topics that were not there at the last look."""
 
     async def measure(self) -> list[TopicPartition]:
         """Set the lag metrics; the partitions with records to read and no progress for a minute."""
         consumer, metadata = await self._consumer(), await self._metadata()
+        self.missing = [topic for topic in self._topics if not metadata.partitions_for_topic(topic)]
         partitions = _partitions(metadata, self._listened(metadata))
         ends = await consumer.end_offsets(partitions)
         positions = await self._positions(partitions)
@@ -111,6 +116,7 @@ class Lag:
 
     async def wrong_topics(self, topics: Iterable[Topic]) -> list[str]:
         """What is missing, or not as the contract says, of those that this user may see."""
+        self.ids.learn(await topic_ids(await self._administrator()), (), {})
         return list(differences(topics, await self._metadata()))
 
     async def close(self) -> None:
@@ -139,15 +145,21 @@ class Lag:
     async def _positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """What was never committed, or is gone by now, is read from the first record that is still there."""
         first = await (await self._consumer()).beginning_offsets(partitions)
-        committed = await self._committed()
-        return {each: max(first[each], committed.get(each, 0)) for each in partitions}
+        admin = await self._administrator()
+        committed: Committed = await admin.list_consumer_group_offsets(self._group)
+        self.ids.learn(await topic_ids(admin), partitions, committed)
+        return {
+            each: max(first[each], committed[each].offset)
+            if each in committed and not self.ids.is_of_another(each, committed)
+            else first[each]
+            for each in partitions
+        }
 
-    async def _committed(self) -> dict[TopicPartition, int]:
+    async def _administrator(self) -> Any:
         async with self._connecting:
             if self._admin is None:
                 self._admin = await self._started(AIOKafkaAdminClient, AIOKafkaAdminClient.close)
-        found = await self._admin.list_consumer_group_offsets(self._group)
-        return {partition: entry.offset for partition, entry in found.items() if entry.offset >= 0}
+        return self._admin
 
     async def _started(
         self, kind: Callable[..., Any], ending: Callable[[Any], Awaitable[None]], **options: Any

@@ -5,6 +5,7 @@ A parked message of a story holds back every later one of the same aggregate, so
 
 import base64
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -47,12 +48,10 @@ FIND = """
     SELECT id, topic, partition, "offset", aggregate_id, event_id, sequence, key, headers, value, state,
            reason, detail, is_cut
       FROM parked WHERE id = $1"""
-FOLLOWERS = """
-    SELECT id FROM parked
-     WHERE topic = $1 AND aggregate_id = $2 AND state = 'parked' AND blocks AND reason = 'behind_parked'
-     ORDER BY id LIMIT 1"""
 NAME_RECORD = "UPDATE parked SET record_sha256 = $2 WHERE id = $1 AND record_sha256 = ''"
-SETTLE = "UPDATE parked SET state = $2, settled_at = clock_timestamp() WHERE id = $1 AND state = 'parked'"
+SETTLE = """
+    UPDATE parked SET state = $2, settled_at = clock_timestamp() WHERE id = $1 AND state = 'parked'
+    RETURNING true"""
 SKIP_TO = """
     INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
     ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $3)"""
@@ -183,6 +182,24 @@ async def is_behind_parked(conn: Connection, delivery: Delivery, came_from: tupl
     return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, envelope.key, before, envelope.sequence))
 
 
+async def hand_over(
+    database: Database, edge: Any, parked_id: int, *, settle: Callable[[Connection], Awaitable[None]]
+) -> str:
+    """Give a parked message to its handler again; the outcome. What fails again stays, with the new reason.
+
+    `settle` runs in the message's transaction.
+    """
+    row = await database.fetchrow(FIND, parked_id)
+    assert row is not None, "a parked message is handed over by its row"
+    record = record_of(row)
+    await database.execute(NAME_RECORD, parked_id, digest_of(record))
+    delivery = read(record)
+    if isinstance(delivery, Unreadable):
+        return "parked"
+    outcome: str = await edge.deliver(delivery, settle=settle, came_from=("parked", parked_id))
+    return outcome
+
+
 class Desk:
     """Obeys ReplayParked and DropParked where they name this service."""
 
@@ -210,23 +227,15 @@ class Desk:
         await unit.emit(
             ParkedSettled(service=self._service, parked_id=row["id"], state="dropped", reason=command.reason)
         )
-        await self._start_follower(unit, row)
         log.info("parked message dropped", parked_id=row["id"], reason=command.reason)
 
     async def work(self, task: ReplayTask) -> str:
         """Hand the message to its handler again; it stays parked, with the new reason, if it fails again."""
-        row = await self._database.fetchrow(FIND, task.parked_id)
-        assert row is not None, "a replay names a row that was there"
-        record = record_of(row)
-        await self._database.execute(NAME_RECORD, row["id"], digest_of(record))
-        delivery = read(record)
-        if isinstance(delivery, Unreadable):
-            return "parked"
 
         async def settle(conn: Connection) -> None:
-            await conn.execute(SETTLE, row["id"], "replayed")
+            await conn.execute(SETTLE, task.parked_id, "replayed")
 
-        outcome: str = await self._edge.deliver(delivery, settle=settle, came_from=("parked", row["id"]))
+        outcome = await hand_over(self._database, self._edge, task.parked_id, settle=settle)
         failpoint("dlq.replayed")
         return outcome
 
@@ -240,7 +249,6 @@ class Desk:
             await unit.emit(
                 ParkedSettled(service=self._service, parked_id=row["id"], state="replayed", reason=outcome)
             )
-            await self._start_follower(unit, row)
 
     async def failed(self, task: ReplayTask, error: Exception, unit: Unit) -> None:
         log.error("replay failed", parked_id=task.parked_id, error=str(error))
@@ -265,9 +273,3 @@ class Desk:
             raise Refused("unreadable", f"{where}: its batch could not be read ({row['detail']})")
         if row["is_cut"]:
             raise Refused("cut", f"{where}: only a part of it was kept ({row['reason']}); send it again")
-
-    async def _start_follower(self, unit: Unit, row: Any) -> None:
-        """The next message of the same story, which was parked only because of this one."""
-        follower = await unit.conn.fetchval(FOLLOWERS, row["topic"], row["aggregate_id"])
-        if follower is not None:
-            await unit.start_task(ReplayTask(parked_id=follower))

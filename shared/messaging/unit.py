@@ -37,7 +37,7 @@ INSERT_TASK = """
 
 CANCEL_TASK = "DELETE FROM task WHERE kind = $1 AND key = $2"
 
-RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1"
+RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1 AND NOT released"
 
 
 def require_size(topic: Topic, message_type: str, headers: Mapping[str, str], value: bytes) -> None:

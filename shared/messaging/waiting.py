@@ -4,6 +4,7 @@ Nobody waits in the loop that consumes: what is tried later is a row, and other 
 """
 
 import asyncio
+import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +32,7 @@ INSERT_FAILED = """
 FAILURES = "SELECT failures FROM waiting WHERE id = $1"
 FAILED_AGAIN = "UPDATE waiting SET failures = $2, not_before = clock_timestamp() + $3 WHERE id = $1"
 NOW_FOR_PARENT = """
-    UPDATE waiting SET parent = $2, expires_at = $3, failures = 0 WHERE id = $1 AND failures > 0"""
+    UPDATE waiting SET parent = $2, expires_at = $3, failures = 0 WHERE id = $1 AND (failures > 0 OR parent <> $2)"""
 IS_BEHIND = "SELECT EXISTS (SELECT FROM waiting WHERE topic = $1 AND aggregate_id = $2 AND id < $3)"
 IS_EXPIRED = "SELECT expires_at < $2 FROM waiting WHERE id = $1"
 HEADS = """
@@ -42,7 +43,18 @@ HEADS = """
     (SELECT * FROM heads WHERE failures = 0)
      UNION ALL
     (SELECT * FROM heads WHERE failures > 0 AND not_before <= clock_timestamp() ORDER BY not_before LIMIT $1)"""
-DELETE = "DELETE FROM waiting WHERE id = $1"
+# A row that is locked is being tried or released in another transaction, and nobody waits for it here.
+TAKE_RELEASED = """
+    UPDATE waiting SET released = false
+     WHERE id = ANY(ARRAY(SELECT id FROM waiting WHERE released ORDER BY id FOR UPDATE SKIP LOCKED))
+    RETURNING id, topic, partition, "offset", key, headers, value"""
+# The next of its story has its turn.
+DELETE = """
+    WITH gone AS (DELETE FROM waiting WHERE id = $1 RETURNING topic, aggregate_id)
+    UPDATE waiting SET released = true FROM gone
+     WHERE failures = 0
+       AND id = (SELECT id FROM waiting
+                  WHERE topic = gone.topic AND aggregate_id = gone.aggregate_id AND id > $1 ORDER BY id LIMIT 1)"""
 NO_ROW = 2**62
 NUL = "\u0100"
 """Stands for the byte 0 in `headers`, which jsonb cannot hold; latin-1 has no such character."""
@@ -75,7 +87,7 @@ async def add_failed(conn: Connection, delivery: Delivery, *, failures: int, pau
 
 
 async def now_for_parent(database: Database, row_id: int, unknown: ParentUnknown, *, now: datetime) -> None:
-    """A message that failed before, and is waiting for what it refers to now, has its time from here on."""
+    """Who failed before, or waited for something else, has its time from here on."""
     await database.execute(NOW_FOR_PARENT, row_id, unknown.parent, now + unknown.within)
 
 
@@ -93,7 +105,7 @@ async def is_expired(database: Database, row_id: int, *, now: datetime) -> bool:
 
 
 class Waiters:
-    """Tries the first waiting message of each aggregate again, when poked and every second."""
+    """Tries waiting messages again: when poked those that were released, every second the first of each aggregate."""
 
     def __init__(self, database: Database, edge: Any, *, service: str) -> None:
         self._database = database
@@ -103,16 +115,27 @@ class Waiters:
 
     async def run(self) -> None:
         while True:
-            if not await unless_away(self._try_heads()):
-                await until_poked(self.poked, at_most_seconds=POLL_SECONDS)
+            tried_at = time.monotonic()
+            are_more_due = await unless_away(self._try_heads())
+            while not are_more_due and (left := tried_at + POLL_SECONDS - time.monotonic()) > 0:
+                await until_poked(self.poked, at_most_seconds=left)
+                await unless_away(self._try_released())
 
     async def _try_heads(self) -> bool:
-        """Whether to go on at once."""
+        """Whether more of those that failed are due."""
         heads = await self._database.fetch(HEADS, FAILED_AT_ONCE)
         WAITING.labels(self._service).set(len(heads))
-        outcomes = [await self._retry(row) for row in heads]
-        are_more_due = sum(row["failures"] > 0 for row in heads) == FAILED_AT_ONCE
-        return are_more_due or any(outcome != "waiting" for outcome in outcomes)
+        for row in heads:
+            await self._retry(row)
+        await self._try_released()
+        return bool(sum(row["failures"] > 0 for row in heads) == FAILED_AT_ONCE)
+
+    async def _try_released(self) -> bool:
+        """Those behind one that waits no more are released with it, and tried at once."""
+        while released := await self._database.fetch(TAKE_RELEASED):
+            for row in released:
+                await self._retry(row)
+        return True
 
     async def _retry(self, row: Any) -> str:
         delivery = read(record_of(row))

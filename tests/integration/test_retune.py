@@ -211,9 +211,11 @@ class TestParked:
         assert await story.parked() == []
 
     async def mend(self, story: Story) -> None:
-        """The cause is gone: the second message counts as read."""
+        """The cause is gone: the second message counts as read. A gap alone would be closed by itself."""
         conn = await asyncpg.connect(story.stack.postgres_dsn("tracker"))
-        await conn.execute("UPDATE position SET sequence = 2 WHERE aggregate_id = $1", story.job_id)
+        async with conn.transaction():
+            await conn.execute("UPDATE parked SET reason = 'failed' WHERE aggregate_id = $1", story.job_id)
+            await conn.execute("UPDATE position SET sequence = 2 WHERE aggregate_id = $1", story.job_id)
         await conn.close()
 
 

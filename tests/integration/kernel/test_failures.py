@@ -116,7 +116,7 @@ async def test_a_handler_that_recovers_has_one_effect(database, record, db, paus
     key = new_key()
     assert await edge.consume(record(key)) == "waiting"
     assert await effects(db, key) == 0
-    assert await Waiters(database, edge, service="tracker")._try_heads()
+    await Waiters(database, edge, service="tracker")._try_heads()
     assert pauses == [TRIES_AT_ONCE]
     assert await effects(db, key) == 1
     assert await parked(db, key) == []
@@ -247,7 +247,7 @@ class TestWaitingInVain:
     async def test_parks_a_fact(self, database, edge, record, db):
         key = new_key()
         assert await edge.consume(record(key, tenant="late")) == "waiting"
-        assert await Waiters(database, edge, service="tracker")._try_heads()
+        await Waiters(database, edge, service="tracker")._try_heads()
         assert await parked(db, key) == [("parent_unknown", f"dataset:{key} is not known yet", True)]
         assert await db.fetchval("SELECT count(*) FROM waiting WHERE aggregate_id = $1", key) == 0
 
@@ -258,7 +258,7 @@ class TestWaitingInVain:
         edge.on("parked.commands", DropParked, needs_a_parent)
         envelope, record = a_command(DropParked(service="tracker", parked_id=1, reason="test"))
         assert await edge.consume(record) == "waiting"
-        assert await Waiters(database, edge, service="tracker")._try_heads()
+        await Waiters(database, edge, service="tracker")._try_heads()
         value = await db.fetchval(
             "SELECT value FROM outbox WHERE headers ->> 'ce_causationid' = $1", envelope.id
         )
@@ -373,7 +373,7 @@ class TestAMessageThatAloneIsNotDoneInTime:
         (row,) = await db.fetch("SELECT id FROM waiting WHERE aggregate_id = $1", key)
         await db.execute("UPDATE waiting SET failures = 1 WHERE id = $1", row["id"])
         database.away = 1
-        assert not await Waiters(database, edge, service="tracker")._try_heads()
+        await Waiters(database, edge, service="tracker")._try_heads()
         query = "SELECT failures, not_before > clock_timestamp() + interval '50 s' AS rests FROM waiting WHERE id = $1"
         assert tuple(await db.fetchrow(query, row["id"])) == (2, True)
 

@@ -33,6 +33,7 @@ async def exchange(probe: Probe, path: str) -> list[dict]:
         (Probe(ready=True, outbox_age_seconds=MAX_OUTBOX_AGE_SECONDS), []),
         (Probe(ready=True, parked_blocking=3), []),
         (Probe(), ["not ready yet"]),
+        (Probe(ready=True, missing_topics=["job.events"]), ["topic job.events is missing"]),
         (Probe(ready=True, postgres_away_seconds=lambda: MAX_AWAY_SECONDS), []),
         (
             Probe(ready=True, postgres_away_seconds=lambda: 61.2),

@@ -1,0 +1,78 @@
+"""Parked messages whose turn has come: what was missing before them was read, or what held them back was settled.
+
+They follow by themselves, one after another, whichever way the story came so far.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from schemas.parked import ParkedSettled
+from shared.log import get_logger
+from shared.messaging import parking
+from shared.messaging.unit import Unit
+from shared.postgres.database import Connection, Database, unless_away
+
+log = get_logger(__name__)
+
+POLL_SECONDS = 1.0
+
+# From story to story by the index. What has no number holds back what was parked after it. Where such a message was
+# dropped it is not known how far the story was read: a gap stays a gap there.
+DUE = """
+    WITH RECURSIVE heads AS (
+        (SELECT topic, aggregate_id, sequence, id, reason FROM parked
+          WHERE state = 'parked' AND blocks ORDER BY topic, aggregate_id, sequence, id LIMIT 1)
+        UNION ALL
+        SELECT following.* FROM heads CROSS JOIN LATERAL (
+            SELECT topic, aggregate_id, sequence, id, reason FROM parked
+             WHERE state = 'parked' AND blocks
+               AND (topic, aggregate_id) > (heads.topic, heads.aggregate_id)
+             ORDER BY topic, aggregate_id, sequence, id LIMIT 1) AS following)
+    SELECT heads.id FROM heads LEFT JOIN position USING (topic, aggregate_id)
+     WHERE reason IN ('gap', 'behind_parked')
+       AND CASE WHEN position.sequence IS NULL THEN reason = 'behind_parked'
+                ELSE heads.sequence <= position.sequence + 1 END
+       AND NOT EXISTS (
+           SELECT FROM parked WHERE topic = heads.topic AND aggregate_id = heads.aggregate_id
+              AND state = 'parked' AND blocks AND sequence IS NULL AND id < heads.id)"""
+
+
+class Followers:
+    """Hands the first parked message of each story to its handler again once it is the next."""
+
+    def __init__(self, service: str, database: Database, edge: Any, *, poke: Callable[[], None]) -> None:
+        self._service = service
+        self._database = database
+        self._edge = edge
+        self._poke = poke
+
+    async def run(self) -> None:
+        while True:
+            if not await unless_away(self._go_on()):
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _go_on(self) -> bool:
+        """Whether a story went on, so that the next of it may be due."""
+        due = await self._database.fetch(DUE)
+        outcomes = [await self._follow(row["id"]) for row in due]
+        if outcomes:
+            self._poke()
+        return any(outcome != "parked" for outcome in outcomes)
+
+    async def _follow(self, parked_id: int) -> str:
+        async def settle(conn: Connection) -> None:
+            if await conn.fetchval(parking.SETTLE, parked_id, "replayed"):
+                unit = Unit(conn, self._service, self._database.now())
+                await unit.emit(
+                    ParkedSettled(
+                        service=self._service,
+                        parked_id=parked_id,
+                        state="replayed",
+                        reason="what was missing before it is there",
+                    )
+                )
+
+        outcome = await parking.hand_over(self._database, self._edge, parked_id, settle=settle)
+        log.info("parked message followed", parked_id=parked_id, outcome=outcome)
+        return outcome

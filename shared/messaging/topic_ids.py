@@ -1,0 +1,169 @@
+"""Of which topic a position is: one that is deleted and made again has the same name and another id.
+
+Each committed offset names the id. A position of a topic that is no more would hide the first records of the new one.
+Reaches into a private method of the pinned aiokafka, whose own requests do not ask for ids;
+tests/integration/kernel/test_topic_made_again.py holds it to the broker.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
+from typing import Any, ClassVar
+from uuid import UUID
+
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
+from aiokafka.structs import OffsetAndMetadata
+
+from shared.log import get_logger
+from shared.messaging.delivery import Record
+
+log = get_logger(__name__)
+
+Committed = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class TopicIds:
+    """What this process knows of the ids, and which partitions are to be read from their first record."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, str] = {}
+        self.strange: set[TopicPartition] = set()
+        """Their positions are of a topic that is no more."""
+
+    def learn(
+        self, ids: Mapping[str, str], partitions: Iterable[TopicPartition], committed: Committed
+    ) -> None:
+        """Compare what is with what was known before, and with what the committed offsets name."""
+        for each in partitions:
+            known = {self._ids.get(each.topic, ""), _id_of(committed.get(each))}
+            if each.topic in ids and known - {"", ids[each.topic]}:
+                self.strange.add(each)
+        self._ids.update(ids)
+
+    def is_of_another(self, partition: TopicPartition, committed: Committed) -> bool:
+        named = _id_of(committed.get(partition))
+        return named not in ("", self._ids.get(partition.topic, ""))
+
+    def offsets(self, records: Sequence[Record]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """To commit once these were handled; nothing of a topic that is to be read anew."""
+        places = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+        return {
+            each: OffsetAndMetadata(offset, self._ids.get(each.topic, ""))
+            for each, offset in places.items()
+            if each not in self.strange
+        }
+
+    async def read_anew(self, consumer: Any) -> None:
+        """Go to the first record of each partition of ours whose position is of a topic that is no more."""
+        self.strange &= consumer.assignment()
+        if not (ours := set(self.strange)):
+            return
+        first = await consumer.beginning_offsets(list(ours))
+        log.error(
+            "topic was made again and is read from its first record",
+            partitions=sorted(f"{each.topic}/{each.partition}" for each in ours),
+        )
+        await consumer.commit({each: OffsetAndMetadata(first[each], self._ids[each.topic]) for each in ours})
+        for each in ours:
+            consumer.seek(each, first[each])
+        self.strange -= ours
+
+
+def _id_of(committed: OffsetAndMetadata | None) -> str:
+    """Empty where nothing was committed, or without an id."""
+    return committed.metadata if committed is not None and committed.offset >= 0 else ""
+
+
+async def topic_ids(admin: AIOKafkaAdminClient) -> dict[str, str]:
+    """Of every topic that this user may see."""
+    response = await admin._send_request(AllTopics())  # noqa: SLF001
+    return {name: topic_id for error, name, topic_id, *_ in response.topics if error == 0}
+
+
+class Uuid(AbstractType[str]):
+    @classmethod
+    def encode(cls, value: str) -> bytes:
+        return UUID(value).bytes
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> str:
+        return str(UUID(bytes=data.read(16)))
+
+
+class MetadataResponse_v12(Response):  # noqa: N801 - aiokafka's way to name versions
+    API_KEY = 3
+    API_VERSION = 12
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", CompactString("utf-8")),
+                ("topic_id", Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class MetadataRequest_v12(RequestStruct):  # noqa: N801 - aiokafka's way to name versions
+    FLEXIBLE_VERSION: ClassVar[bool] = True
+    API_KEY = 3
+    API_VERSION = 12
+    RESPONSE_TYPE = MetadataResponse_v12
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(("topic_id", Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class AllTopics(Request[MetadataRequest_v12]):
+    API_KEY = 3
+
+    def build(self, request_struct_class: type[MetadataRequest_v12]) -> MetadataRequest_v12:
+        return request_struct_class(None, False, False, {})

@@ -1,0 +1,110 @@
+"""Which of the waiting messages are tried when: a commit is no reason to try them all."""
+
+import itertools
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from schemas.dataset import DatasetDeleted
+from shared.errors import ParentUnknown
+from shared.messaging.consumer import Edge
+from shared.messaging.delivery import Record
+from shared.messaging.unit import Unit
+from shared.messaging.waiting import Waiters
+from shared.postgres.database import Database
+from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, new_key, until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+offsets = itertools.count(3 * 10**9)
+"""Beyond what any record of the log has."""
+
+
+class World:
+    """Messages of a tenant wait for the parent of that name."""
+
+    def __init__(self, database: Database, writer: Writer) -> None:
+        self.database = database
+        self.known: set[str] = set()
+        self.tried: list[str] = []
+        self._writer = writer
+        self._edge = Edge("tracker", database, poke=lambda: None)
+        self._edge.on(DATASET_EVENTS, DatasetDeleted, self._handle)
+        self.waiters = Waiters(database, self._edge, service="tracker")
+
+    async def _handle(self, event: DatasetDeleted, unit: Unit) -> None:
+        self.tried.append(event.tenant)
+        if event.tenant not in self.known:
+            raise ParentUnknown(f"parent:{event.tenant}", within=timedelta(minutes=5))
+
+    async def consume(self, key: str, tenant: str) -> str:
+        raw = self._writer.message(key, tenant=tenant)
+        record = Record(DATASET_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), raw["value"])
+        return await self._edge.consume(record)
+
+    async def release(self, parent: str) -> None:
+        self.known.add(parent)
+        async with self.database.transaction() as conn:
+            await Unit(conn, "tracker", self.database.now()).release(f"parent:{parent}")
+
+    async def tries(self, step: Callable[[], Awaitable[bool]]) -> list[str]:
+        self.tried.clear()
+        await step()
+        return sorted(self.tried)
+
+
+@pytest.fixture
+async def world(database: Database, writer: Writer, db) -> World:
+    await db.execute("DELETE FROM waiting")
+    return World(database, writer)
+
+
+async def test_a_poke_tries_those_alone_whose_parent_is_known(world: World):
+    for tenant in ("first", "second", "third"):
+        assert await world.consume(new_key(), tenant) == "waiting"
+    await world.release("second")
+    assert await world.tries(world.waiters._try_released) == ["second"]
+    assert await world.tries(world.waiters._try_released) == []
+    assert await world.tries(world.waiters._try_heads) == ["first", "third"]
+
+
+async def test_one_that_waits_on_is_tried_again_once_it_is_released_again(world: World):
+    await world.consume(new_key(), "parent")
+    for _ in range(2):
+        await world.release("parent")
+        world.known.clear()
+        assert await world.tries(world.waiters._try_released) == ["parent"]
+        assert await world.tries(world.waiters._try_released) == []
+
+
+async def test_those_behind_it_follow_at_once_up_to_one_that_waits_for_something_else(world: World, db):
+    key = new_key()
+    for tenant in ("first", "first", "second", "third"):
+        await world.consume(key, tenant)
+    await world.release("first")
+    await world.release("third")
+    assert await world.tries(world.waiters._try_released) == ["first", "first", "second"]
+    await world.release("second")
+    assert await world.tries(world.waiters._try_released) == ["second", "third"]
+    assert await db.fetchval("SELECT count(*) FROM waiting") == 0
+
+
+async def test_who_comes_to_the_front_has_its_time_from_there_on(world: World, db):
+    key = new_key()
+    for tenant in ("first", "second"):
+        await world.consume(key, tenant)
+    await db.execute("UPDATE waiting SET expires_at = clock_timestamp() - interval '1 hour'")
+    await world.release("first")
+    await world.waiters._try_released()
+    assert [row["parent"] for row in await db.fetch("SELECT parent FROM waiting")] == ["parent:second"]
+    assert await db.fetchval("SELECT bool_and(expires_at > clock_timestamp()) FROM waiting")
+
+
+async def test_what_nobody_released_is_found_within_a_second(service, writer: Writer, db):
+    """As where the parent came between the look for it and the row of who waits."""
+    key = new_key()
+    await writer.good(key, tenant="orphan")
+    await until(lambda: db.fetchval("SELECT true FROM waiting WHERE aggregate_id = $1", key), "it to wait")
+    await db.execute("INSERT INTO parent VALUES ($1)", key)
+    await until(lambda: db.fetchval("SELECT true FROM effect WHERE aggregate_id = $1", key), "its effect")
