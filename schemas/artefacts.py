@@ -86,15 +86,15 @@ class DatasetCounts(Value):
     @property
     def summary(self) -> str:
         """For people: rows kept of the training file, and what was found in it."""
-        found = [f"{self.rejected_rows} bad", f"{self.exact_duplicates} exact duplicates"]
-        found += [f"{self.near_duplicates} near duplicates", f"{self.contaminated_rows} contaminated"]
+        counts = [f"{self.rejected_rows} bad", f"{self.exact_duplicates} exact duplicates"]
+        counts += [f"{self.near_duplicates} near duplicates", f"{self.contaminated_rows} contaminated"]
         if self.contaminated_by_source:
-            found[-1] += f" by {_listed(self.contaminated_by_source)}"
+            counts[-1] += f" by {_listed(self.contaminated_by_source)}"
         # Older writers did not count the file's rows.
         of = f" of {self.training_file_rows}" if self.training_file_rows else ""
         leaks = f"; rows of the gate's own sources are trained on: {_listed(self.kept_leaks)}"
         mix = f"; {self.safety_rows} rows of the safety mix added" if self.safety_rows else ""
-        kept = f"kept {self.rows - self.safety_rows}{of} rows: {', '.join(found)}{mix}"
+        kept = f"kept {self.rows - self.safety_rows}{of} rows: {', '.join(counts)}{mix}"
         return kept + (leaks if self.kept_leaks else "")
 
 

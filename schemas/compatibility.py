@@ -28,11 +28,11 @@ class Row:
     """Nodes and devices per node at which the row is trained by its test."""
 
     def covers(self, spec: JobSpec) -> bool:
-        wanted, precision = spec.resources, spec.recipe.precision
+        request, precision = spec.resources, spec.recipe.precision
         return (
             spec.recipe.method is self.method
-            and wanted.nodes in self.nodes
-            and wanted.devices_per_node in self.devices_per_node
+            and request.nodes in self.nodes
+            and request.devices_per_node in self.devices_per_node
             and (precision == "auto" or precision in self.precisions)
         )
 
@@ -97,13 +97,13 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
 
 def _of_batch(spec: JobSpec) -> Refusal | None:
     """Fewer windows in a step than devices leave some without work at every step."""
-    batch, wanted = spec.recipe.batch_size, spec.resources
-    if batch == "auto" or batch >= wanted.num_devices:
+    batch, request = spec.recipe.batch_size, spec.resources
+    if batch == "auto" or batch >= request.num_devices:
         return None
-    nodes = min(wanted.nodes, batch)
+    nodes = min(request.nodes, batch)
     message = (
-        f"batch_size {batch} leaves {wanted.num_devices - batch} of {wanted.num_devices} devices without work at "
-        f"every step. Nearest that works: batch_size {wanted.num_devices} (or auto) with the same resources, or "
+        f"batch_size {batch} leaves {request.num_devices - batch} of {request.num_devices} devices without work at "
+        f"every step. Nearest that works: batch_size {request.num_devices} (or auto) with the same resources, or "
         f"batch_size {batch} on {nodes} node(s) with {batch // nodes} device(s) each"
     )
     return Refusal("batch_too_small", message, "recipe.batch_size")
@@ -150,23 +150,23 @@ def _unknown_targets(lora: LoraSpec, family: str, capabilities: BaseCapabilities
 
 
 def _not_covered(spec: JobSpec, rows: Sequence[Row]) -> Refusal:
-    wanted = spec.resources
-    found = (
-        f"{spec.recipe.method} on {wanted.nodes} node(s) with {wanted.devices_per_node} device(s) each "
+    request = spec.resources
+    combination = (
+        f"{spec.recipe.method} on {request.nodes} node(s) with {request.devices_per_node} device(s) each "
         f"in {spec.recipe.precision}"
     )
     nearest = min(rows, key=lambda row: _distance(row, spec))
-    message = f"{found} is in no row of compatibility table {VERSION}. Nearest that works: {nearest}"
+    message = f"{combination} is in no row of compatibility table {VERSION}. Nearest that works: {nearest}"
     return Refusal("not_compatible", message, "resources")
 
 
 def _distance(row: Row, spec: JobSpec) -> int:
-    wanted = spec.resources
-    return _gap(row.nodes, wanted.nodes) + _gap(row.devices_per_node, wanted.devices_per_node)
+    request = spec.resources
+    return _gap(row.nodes, request.nodes) + _gap(row.devices_per_node, request.devices_per_node)
 
 
-def _gap(allowed: range, found: int) -> int:
-    return max(allowed.start - found, found - (allowed.stop - 1), 0)
+def _gap(allowed: range, number: int) -> int:
+    return max(allowed.start - number, number - (allowed.stop - 1), 0)
 
 
 def _span(allowed: range) -> str:

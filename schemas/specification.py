@@ -185,8 +185,8 @@ class Recipe(Spec):
         name, auto = "gradient_checkpointing", "gradient_checkpointing_auto"
         if not isinstance(data, dict) or auto in data:
             return data
-        said = data.get(name, "auto")
-        return data | {name: False if said == "auto" else said, auto: said == "auto"}
+        word = data.get(name, "auto")
+        return data | {name: False if word == "auto" else word, auto: word == "auto"}
 
     @property
     def is_resolved(self) -> bool:
@@ -273,9 +273,9 @@ class HoldoutRule(Spec):
     @model_validator(mode="after")
     def _has_a_pattern_where_one_is_used(self) -> Self:
         if (self.pattern is not None) != (self.metric == "regex"):
-            found = "a pattern" if self.pattern is not None else "no pattern"
+            pattern = "a pattern" if self.pattern is not None else "no pattern"
             raise ValueError(
-                f"gate.holdout: metric {self.metric} with {found}, expected one with `regex` alone"
+                f"gate.holdout: metric {self.metric} with {pattern}, expected one with `regex` alone"
             )
         try:
             re.compile(self.pattern or "")
@@ -328,7 +328,7 @@ class GateSpec(Spec):
 
     @model_validator(mode="after")
     def _is_not_looser_than_the_default(self) -> Self:
-        found = (
+        bounds = (
             ("benchmarks.margin_points", self.benchmarks.margin_points, "at most", 2.0),
             ("holdout.min_relative_gain", self.holdout.min_relative_gain, "at least", 0.05),
             ("holdout.min_absolute_gain", self.holdout.min_absolute_gain, "at least", 0.01),
@@ -339,7 +339,7 @@ class GateSpec(Spec):
             ("over_refusal.max_rise_points", self.over_refusal.max_rise_points, "at most", 5.0),
             *self._judge_limits(),
         )
-        for name, value, bound, default in found:
+        for name, value, bound, default in bounds:
             if (value > default) if bound == "at most" else (value < default):
                 raise ValueError(f"gate.{name} must be {bound} {default}, got {value}")
         return self

@@ -48,7 +48,7 @@ class Topic:
     retention_days: int = 30
 
     @property
-    def is_story(self) -> bool:
+    def is_event_stream(self) -> bool:
         """Facts of aggregates, numbered by `ce_sequence`."""
         return self.name.endswith(".events")
 
@@ -71,7 +71,7 @@ class Topic:
     @property
     def is_copy(self) -> bool:
         """Its records were copied from other topics: their source is not who wrote them here."""
-        return self.name.startswith("tenant.") and self.is_story and self.name != TENANT_EVENTS.name
+        return self.name.startswith("tenant.") and self.is_event_stream and self.name != TENANT_EVENTS.name
 
 
 DATASET_COMMANDS = Topic(
@@ -377,7 +377,7 @@ TENANT_FACT_TYPES: tuple[type[Message], ...] = tuple(
     dict.fromkeys(
         message
         for topic in LISTENS["gateway"]
-        if topic.is_story
+        if topic.is_event_stream
         for message in topic.messages
         if "tenant" in message.model_fields or message is model.AdaptersStale
     )

@@ -1,4 +1,4 @@
-"""What the consume edge does with an error of a handler.
+"""What the consumer does with an error of a handler.
 
 Rejected: the message is parked at once. Refused: answered by CommandRefused. ParentUnknown: the message waits.
 Whatever `is_unavailable` names is waited for, unless this message alone meets it for a minute. That and everything
@@ -33,8 +33,8 @@ class Refused(RetuneError):
 class TooLarge(Refused):
     """A message is larger than the limit for what is written: 413 over HTTP."""
 
-    def __init__(self, found: str, *, limit: int) -> None:
-        super().__init__("too_large", f"{found}, expected at most {limit}")
+    def __init__(self, size: str, *, limit: int) -> None:
+        super().__init__("too_large", f"{size}, expected at most {limit}")
 
 
 class StaleWrite(RetuneError):

@@ -31,13 +31,13 @@ class Probe:
     """Nothing that a restart would change, so no problem of the process."""
 
     def problems(self) -> list[str]:
-        found = [] if self.ready else ["not ready yet"]
+        problems = [] if self.ready else ["not ready yet"]
         if (away_seconds := self.postgres_away_seconds()) > MAX_AWAY_SECONDS:
-            found.append(f"Postgres has been unavailable for {away_seconds:.0f} s")
+            problems.append(f"Postgres has been unavailable for {away_seconds:.0f} s")
         if self.outbox_age_seconds > MAX_OUTBOX_AGE_SECONDS:
-            found.append(f"oldest event not in Kafka is {self.outbox_age_seconds:.0f} s old")
-        found += [f"topic {topic} is missing" for topic in self.missing_topics]
-        return found + [f"no progress on {topic} for a minute" for topic in self.stalled_topics]
+            problems.append(f"oldest event not in Kafka is {self.outbox_age_seconds:.0f} s old")
+        problems += [f"topic {topic} is missing" for topic in self.missing_topics]
+        return problems + [f"no progress on {topic} for a minute" for topic in self.stalled_topics]
 
     def answer(self) -> tuple[int, dict[str, Any]]:
         problems = self.problems()

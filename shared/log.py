@@ -1,4 +1,4 @@
-"""Structured logs: a static event name, identifiers as fields, context bound once at the edge."""
+"""Structured logs: a static event name, identifiers as fields, context bound once by the consumer."""
 
 import logging
 import sys

@@ -68,10 +68,10 @@ class Identity:
 
 def marked(mark: str) -> Iterator[Identity]:
     """Every live process but ours that carries `mark` (NAME=value) in its first environment."""
-    wanted = mark.encode()
+    mark_bytes = mark.encode()
     for pid in _pids():
         is_other = pid != os.getpid()
-        if is_other and wanted in _environment(pid) and (process := Identity.of(pid)):
+        if is_other and mark_bytes in _environment(pid) and (process := Identity.of(pid)):
             yield process
 
 

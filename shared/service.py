@@ -1,4 +1,4 @@
-"""One service process: its consume edge, relay, timers, tasks and loops; start, stop, health.
+"""One service process: its consumer, relay, timers, tasks and loops; start, stop, health.
 
 Crash-only: whatever a loop cannot recover from ends the process; start-up is the recovery path.
 """
@@ -22,13 +22,13 @@ from pydantic import BaseModel
 from schemas.base import Message
 from schemas.parked import DropParked, ReplayParked
 from schemas.topics import LISTENS, TOPICS, Topic
-from shared.absence import A_DAY, Patience
 from shared.failpoints import failpoint
 from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
-from shared.messaging.consumer import Edge, Handler
+from shared.messaging.consumer import Consumer, Handler
 from shared.messaging.delivery import Delivery, Record
 from shared.messaging.followers import Followers
+from shared.messaging.held_messages import measure_held_messages
 from shared.messaging.kafka import (
     TENANT_COMMANDS,
     KafkaFailed,
@@ -36,23 +36,28 @@ from shared.messaging.kafka import (
     kafka_producer,
     record_of_kafka,
 )
+from shared.messaging.kafka_health import (
+    ClientUnresponsive,
+    await_through_outage,
+    kafka_answers,
+    wait_until_available,
+)
 from shared.messaging.lag import STALLED_AFTER_SECONDS, Contact, Lag
 from shared.messaging.leader import Leader, require_lead
 from shared.messaging.lease import Lease, LeaseLost
-from shared.messaging.parking import Desk, ReplayTask
-from shared.messaging.presence import Stuck, however_long_away, kafka_answers, until_there
+from shared.messaging.parking import ParkedCommands, ReplayTask
 from shared.messaging.relay import Relay
 from shared.messaging.retention import Pruning, prune, prune_kernel
-from shared.messaging.standing import measure_standing
-from shared.messaging.tasks import TaskKind, Tasks, tell_nobody
+from shared.messaging.tasks import TaskKind, Tasks, report_nothing
 from shared.messaging.timers import TimerHandler, Timers
 from shared.messaging.turns import Turns
 from shared.messaging.unit import Task, Unit
-from shared.messaging.waiting import Waiters
-from shared.opening import Opening
+from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database, is_unavailable
+from shared.retry import A_DAY, RetryPolicy
 from shared.server import serve
 from shared.settings import ServiceSettings
+from shared.startup import Startup
 from shared.storage.objects import ObjectStore, S3ObjectStore
 from shared.telemetry.metrics import POSTGRES_AWAY
 from shared.telemetry.tracing import configure_tracing
@@ -107,23 +112,23 @@ class Service:
         self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
         self._owner = f"{name}-{settings.slot}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
-        self._edge = Edge(
+        self._consumer = Consumer(
             name,
             self.database,
-            poke=self.poke,
+            wake=self.wake,
             has_read_all=self._has_read_all,
             kept_rows=settings.parked_rows_with_bytes,
         )
-        self._waiters = Waiters(self.database, self._edge, service=name)
-        self._followers = Followers(name, self.database, self._edge, poke=self.poke)
-        self._timers = Timers(self.database, service=name, poke=self.poke)
+        self._waiting_messages = WaitingMessages(self.database, self._consumer, service=name)
+        self._followers = Followers(name, self.database, self._consumer, wake=self.wake)
+        self._timers = Timers(self.database, service=name, wake=self.wake)
         self._tasks = Tasks(
             self.database,
             service=name,
             owner=self._owner,
             ttl=timing.lease_ttl,
             renew=timing.lease_renew,
-            poke=self.poke,
+            wake=self.wake,
         )
         self._relay = Relay(
             self.database,
@@ -162,11 +167,11 @@ class Service:
         if not topics:
             raise ValueError(f"{self.name} listens to no topic that carries {message.type}")
         for topic in topics:
-            self._edge.on(topic.name, message, handler)
+            self._consumer.on(topic.name, message, handler)
 
     def on_tenant_command(self, message: type[Message], handler: Handler) -> None:
         """Handle a type on `tenant.<t>.commands` of every tenant."""
-        self._edge.on("tenant.*.commands", message, handler)
+        self._consumer.on("tenant.*.commands", message, handler)
 
     def on_timer(self, payload: type[Any], handler: TimerHandler) -> None:
         self._timers.on(payload, handler)
@@ -180,8 +185,8 @@ class Service:
         failed: Callable[[Any, Exception, Unit], Awaitable[None]],
         attempts: int = 3,
         concurrency: int = 1,
-        waits: Callable[[Any, str, Unit], Awaitable[None]] = tell_nobody,
-        patience: Patience = A_DAY,
+        waits: Callable[[Any, str, Unit], Awaitable[None]] = report_nothing,
+        patience: RetryPolicy = A_DAY,
     ) -> None:
         """attempts: how often it may fail by its own errors. What is away is waited for, as `patience` says.
 
@@ -230,11 +235,11 @@ class Service:
             unit = Unit(conn, self.name, self.clock(), correlation_id=correlation_id)
             yield unit
         if unit.outgoing:
-            self.poke()
+            self.wake()
 
     @property
     def wiring(self) -> Wiring:
-        return Wiring(self._edge.find_handler, self._timers.handlers, self._reconcilers)
+        return Wiring(self._consumer.find_handler, self._timers.handlers, self._reconcilers)
 
     async def caught_up(self, topic: str) -> None:
         """Return once the group has committed past the end that the topic has now."""
@@ -245,9 +250,9 @@ class Service:
         """Since when this process could read what was written to Kafka, without a gap; now where it cannot."""
         return self._contact.since(self.clock())
 
-    async def in_time(self, work: Awaitable[Result], *, seconds: float) -> Result:
-        """What `work` on Kafka gives. Stuck, which ends the process, where Kafka answers and it does not end."""
-        return await however_long_away(work, self._kafka_answers, seconds=seconds)
+    async def with_timeout(self, work: Awaitable[Result], *, seconds: float) -> Result:
+        """What `work` on Kafka returns. Raises ClientUnresponsive where Kafka answers and the work does not end."""
+        return await await_through_outage(work, self._kafka_answers, seconds=seconds)
 
     async def _has_read_all(self) -> bool:
         """False where it takes its time, or where Kafka cannot be asked."""
@@ -258,11 +263,11 @@ class Service:
             return False
         return True
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Something was committed: let the relay, the tasks and the waiting messages look at once."""
-        self._relay.poked.set()
-        self._tasks.poked.set()
-        self._waiters.poked.set()
+        self._relay.wake_event.set()
+        self._tasks.wake_event.set()
+        self._waiting_messages.wake_event.set()
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
@@ -274,14 +279,14 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Everything between start and stop, for a server that has its own routes as well.
 
-        Begins also while Postgres or Kafka is away; until Postgres is there, `database` raises NotOpen.
+        Begins also while Postgres or Kafka is away; until Postgres is there, `database` raises NotConnected.
         """
-        opening = Opening(self.database, self._start_hooks)
-        await opening.until_open_or_away()
-        loops = [_begin(name, partial(opening.then, loop)) for name, loop in self._all_loops()]
-        consuming = _begin("consume", partial(opening.then, self._join_and_consume))
+        startup = Startup(self.database, self._start_hooks)
+        await startup.wait_until_done_or_unavailable()
+        loops = [_begin(name, partial(startup.then, loop)) for name, loop in self._all_loops()]
+        consuming = _begin("consume", partial(startup.then, self._join_and_consume))
         joined = asyncio.create_task(self._joined.wait())
-        if opening.is_done:
+        if startup.is_done:
             await asyncio.wait({joined, consuming}, timeout=JOIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         try:
             yield
@@ -292,8 +297,8 @@ class Service:
             if self._listens:
                 await self._broker.stop()
             await _cancel(loops)
-            await opening.cancel()
-            for hook in self._stop_hooks if opening.is_done else ():
+            await startup.cancel()
+            for hook in self._stop_hooks if startup.is_done else ():
                 await hook()
             await self._lag.close()
             await self.database.close()
@@ -314,12 +319,12 @@ class Service:
 
     async def _join(self) -> None:
         """Take part in the group once Kafka is there."""
-        await until_there(self._kafka_answers)
+        await wait_until_available(self._kafka_answers)
         await self._require_topics()
         if self._listens:
             timing = self.settings.timing
             patience = timing.rebalance_timeout + timing.session_timeout
-            await self.in_time(self._broker.start(), seconds=patience.total_seconds())
+            await self.with_timeout(self._broker.start(), seconds=patience.total_seconds())
         self.probe.ready = True
         log.info("service started", owner=self._owner)
 
@@ -334,7 +339,7 @@ class Service:
             await asyncio.sleep(TOPICS_POLL_SECONDS)
 
     async def _wrong_topics(self, topics: Sequence[Topic]) -> list[str]:
-        return await self.in_time(self._lag.wrong_topics(topics), seconds=MEASURE_TIMEOUT_SECONDS)
+        return await self.with_timeout(self._lag.wrong_topics(topics), seconds=MEASURE_TIMEOUT_SECONDS)
 
     async def _kafka_answers(self) -> bool:
         return await kafka_answers(self.settings)
@@ -352,7 +357,7 @@ class Service:
     def _all_loops(self) -> list[tuple[str, Loop]]:
         of_the_group = [
             ("relay", self._relay.run),
-            ("waiting", self._waiters.run),
+            ("waiting", self._waiting_messages.run),
             ("followers of parked messages", self._followers.run),
             ("measure", lambda: _repeat(MEASURE_EVERY, self._measure)),
         ]
@@ -368,7 +373,7 @@ class Service:
         ]
 
     def _obey_parked_commands(self) -> None:
-        desk = Desk(self.name, self.database, self._edge)
+        desk = ParkedCommands(self.name, self.database, self._consumer)
         self.on(ReplayParked, desk.replay)
         self.on(DropParked, desk.drop)
         self.on_task(ReplayTask, work=desk.work, done=desk.done, failed=desk.failed)
@@ -399,29 +404,29 @@ class Service:
         turns = Turns(consumer)
         while not self._stopping:
             if self._lag.ids.strange:
-                await self._read_anew(consumer)
+                await self._read_from_start(consumer)
             raw = await turns.take(wait_ms=POLL_MILLISECONDS, max_records=RECORDS_OF_A_POLL)
             if raw:
                 await self._consume_all(consumer, [record_of_kafka(each) for each in raw])
 
-    async def _read_anew(self, consumer: Any) -> None:
+    async def _read_from_start(self, consumer: Any) -> None:
         try:
-            await self.in_time(self._lag.ids.read_anew(consumer), seconds=COMMIT_TIMEOUT_SECONDS)
+            await self.with_timeout(self._lag.ids.read_from_start(consumer), seconds=COMMIT_TIMEOUT_SECONDS)
         except KafkaFailed as error:
             log.warning("topic is not read anew yet", error=f"{type(error).__name__}: {error}")
 
     async def _consume_all(self, consumer: Any, records: list[Record]) -> None:
         self._idle_since = None
         try:
-            await self._edge.consume_all(records)
+            await self._consumer.consume_all(records)
             failpoint("offset.commit.before")
             if offsets := self._lag.ids.offsets(records):
-                await self.in_time(consumer.commit(offsets), seconds=COMMIT_TIMEOUT_SECONDS)
+                await self.with_timeout(consumer.commit(offsets), seconds=COMMIT_TIMEOUT_SECONDS)
             failpoint("offset.commit.after")
         except (CommitFailedError, IllegalStateError):
             log.info("partition moved before the offset was committed", place=records[0].place)
         except Exception as error:
-            _die(f"consume {records[0].place} to {records[-1].place}", error)
+            _exit(f"consume {records[0].place} to {records[-1].place}", error)
         finally:
             self._idle_since = time.monotonic()
 
@@ -432,21 +437,23 @@ class Service:
 
     async def _measure(self) -> None:
         self.probe.outbox_age_seconds = await self._relay.measure()
-        self.probe.parked_blocking = await measure_standing(self.database, self.name, now=self.clock())
-        stalled = await self.in_time(self._lag.measure(), seconds=MEASURE_TIMEOUT_SECONDS)
+        self.probe.parked_blocking = await measure_held_messages(self.database, self.name, now=self.clock())
+        stalled = await self.with_timeout(self._lag.measure(), seconds=MEASURE_TIMEOUT_SECONDS)
         self._contact.answered(self.clock())
         self.probe.missing_topics = self._lag.missing
         self.probe.stalled_topics = sorted({each.topic for each in stalled})
         self._insist_on_progress(stalled)
 
     def _insist_on_progress(self, stalled: Sequence[TopicPartition]) -> None:
-        """Stuck where records lie in partitions of this process, and for as long nobody handed one over."""
+        """Raises ClientUnresponsive where partitions of this process have records and none is handed over."""
         is_busy = self._idle_since is None or time.monotonic() - self._idle_since < STALLED_AFTER_SECONDS
         if is_busy or not self.probe.ready:
             return
         ours = self._subscriber.consumer.assignment()
         if left := [f"{each.topic}/{each.partition}" for each in stalled if each in ours or not ours]:
-            raise Stuck(f"records lie for a minute in {', '.join(left)}, and Kafka's client hands over none")
+            raise ClientUnresponsive(
+                f"records lie for a minute in {', '.join(left)}, and Kafka's client hands over none"
+            )
 
 
 async def _repeat(period: timedelta, function: Loop) -> None:
@@ -454,7 +461,7 @@ async def _repeat(period: timedelta, function: Loop) -> None:
         began = time.monotonic()
         try:
             await function()
-        except (Stuck, LeaseLost):
+        except (ClientUnresponsive, LeaseLost):
             raise
         except Exception as error:
             if is_unavailable(error) or isinstance(error, KafkaFailed):
@@ -467,17 +474,17 @@ async def _repeat(period: timedelta, function: Loop) -> None:
 
 
 def _begin(name: str, loop: Loop) -> asyncio.Task[None]:
-    return asyncio.create_task(_or_die(name, loop))
+    return asyncio.create_task(_exit_on_error(name, loop))
 
 
-async def _or_die(name: str, loop: Loop) -> None:
+async def _exit_on_error(name: str, loop: Loop) -> None:
     try:
         await loop()
     except Exception as error:
-        _die(name, error)
+        _exit(name, error)
 
 
-def _die(where: str, error: BaseException) -> None:
+def _exit(where: str, error: BaseException) -> None:
     log.error("process ends", where=where, exc_info=error)
     os._exit(1)
 

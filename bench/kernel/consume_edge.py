@@ -1,4 +1,4 @@
-"""How many events a second one partition's consumer brings to effect: retune's consume edge, and FastStream's.
+"""How many events a second one partition's consumer brings to effect: retune's consumer, and FastStream's.
 
 Every side reads the same events from the same partition and writes one row for each. Ours also keeps the
 inbox, the sequence check and an explicit offset, so that every effect is there once whatever dies; FastStream
@@ -49,7 +49,7 @@ async def main(num_events: int, num_rounds: int) -> None:
     for side in SIDES[1:]:
         results[side]["retune_is_times_faster"] = ours / results[side]["events_per_second"]["median"]
     write(
-        "consume-edge",
+        "consume-consumer",
         results,
         packages=("aiokafka", "asyncpg", "faststream"),
         settings={"events": num_events, "partitions": 1, "kafka": "4.3.1"},

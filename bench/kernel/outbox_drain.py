@@ -89,16 +89,16 @@ async def one_round(
 ) -> tuple[float, int]:
     """Events per second of one backlog, and how many came before one that was written earlier in their story."""
     starts = await ends(stack)
-    async with relaying(stack, side) as poke:
+    async with relaying(stack, side) as wake:
         await side.fill(
             conn, list(events(int(WARM_UP_EVENTS * side.share), seed=f"warm-{side.name}-{number}"))
         )
-        poke()
+        wake()
         await until_empty(conn, side.is_left, deadline_seconds=DEADLINE_SECONDS)
         backlog = list(events(num_events, seed=f"{side.name}-{number}"))
         await side.fill(conn, backlog)
         began = time.monotonic()
-        poke()
+        wake()
         await until_empty(conn, side.is_left, deadline_seconds=DEADLINE_SECONDS)
         seconds = time.monotonic() - began
     inversions = await check(stack, starts, backlog, side)

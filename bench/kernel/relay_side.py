@@ -83,7 +83,7 @@ async def relay_with_retune() -> None:
     running = asyncio.create_task(relay.run())
     await _say_ready()
     async for _ in _lines():
-        relay.poked.set()
+        relay.wake_event.set()
     await running
 
 

@@ -42,7 +42,7 @@ class Writers:
                     until=unit.now,
                 )
             )
-        self._relay.poked.set()
+        self._relay.wake_event.set()
         self.written += 1
 
     async def at_full_speed(self, writer: int, until: float) -> None:

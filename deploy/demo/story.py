@@ -222,7 +222,7 @@ async def _show_story(platform: Platform, job_id: str) -> None:
     print(await platform.retune("events", "timeline", job_id))
     job = await platform.job(job_id)
     print(await platform.retune("models", "lineage", job["fine_tuned_model"]))
-    stories = [topic.name for topic in TOPICS if topic.is_story]
+    stories = [topic.name for topic in TOPICS if topic.is_event_stream]
     facts = [event.message for event in await platform.events_of(job_id, stories)]
     lost = _steps_lost(facts)
     print(f"   steps lost to the preemption: {lost}; cost: {job['retune']['cost_usd']} USD")

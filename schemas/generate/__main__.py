@@ -31,8 +31,8 @@ SAMPLE_ENVELOPE = Envelope(
 
 
 def all_messages() -> list[type[Message]]:
-    found = {message.type: message for topic in TOPICS for message in topic.messages}
-    return [found[name] for name in sorted(found)]
+    messages = {message.type: message for topic in TOPICS for message in topic.messages}
+    return [messages[name] for name in sorted(messages)]
 
 
 def generated() -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -56,9 +56,9 @@ HEADERS = {
 
 def documents() -> dict[str, dict[str, Any]]:
     """Document by file name, without the ending."""
-    found = {service: _service_document(service) for service in SERVICES if service not in READERS}
+    documents = {service: _service_document(service) for service in SERVICES if service not in READERS}
     index = _document("retune", (*TOPICS, *tenant_topics("{tenant}")), _operations((), TOPICS))
-    return found | {"index": index, "tenant": _tenant_document()}
+    return documents | {"index": index, "tenant": _tenant_document()}
 
 
 def _tenant_document() -> dict[str, Any]:

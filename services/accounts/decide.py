@@ -9,7 +9,7 @@ from schemas.topics import TOPICS, tenant_commands, tenant_events
 from services.accounts.model import KafkaUser, UserState
 from shared.errors import Refused
 
-READABLE = frozenset(topic.name for topic in TOPICS if topic.is_story)
+READABLE = frozenset(topic.name for topic in TOPICS if topic.is_event_stream)
 """Lifecycle topics: facts, and neither commands nor what passes between nodes and services."""
 _NAME = re.compile(LABEL)
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from schemas.audit import NOTHING_BEFORE, PartitionRead, Statement
 from shared.audit import heads
 from shared.audit.chain import Chain, begin
-from shared.place import Place
+from shared.partition import Partition
 
 FULL_EVERY = 60
 """Statements from one that names every partition to the next."""
@@ -24,7 +24,7 @@ class Plan:
     """Chains that end behind the log: it was truncated or made anew. They wait for it to grow again."""
 
 
-def plan(known: Mapping[Place, Chain], there: Mapping[Place, range]) -> Plan:
+def plan(known: Mapping[Partition, Chain], there: Mapping[Partition, range]) -> Plan:
     """`there`: of every partition the offsets that it has."""
     new = [begin(place, at=offsets.start) for place, offsets in there.items() if place not in known]
     kept = [known[place] for place in there if place in known]
@@ -48,7 +48,9 @@ def is_full_due(last: Last) -> bool:
     return last.number % FULL_EVERY == 0
 
 
-def state(last: Last, chains: Iterable[Chain], moved: Container[Place] | None, *, now: datetime) -> Statement:
+def state(
+    last: Last, chains: Iterable[Chain], moved: Container[Partition] | None, *, now: datetime
+) -> Statement:
     """Names the chains that moved since the last statement, or all where `moved` is None."""
     chains = sorted(chains, key=lambda chain: chain.place)
     named = [chain for chain in chains if moved is None or chain.place in moved]

@@ -17,10 +17,10 @@ from shared.audit.signing import BadSignature, SigningKey
 from shared.errors import Conflict
 from shared.log import get_logger
 from shared.messaging.delivery import Record
+from shared.messaging.kafka_health import ClientUnresponsive
 from shared.messaging.lag import Progress
 from shared.messaging.partitions import PartitionReader
-from shared.messaging.presence import Stuck
-from shared.place import Place
+from shared.partition import Partition
 from shared.service import Service
 
 log = get_logger(__name__)
@@ -37,7 +37,7 @@ class Reading:
     service: Service
     reader: PartitionReader
     look_seconds: float
-    chains: dict[Place, Chain] = field(default_factory=dict)
+    chains: dict[Partition, Chain] = field(default_factory=dict)
     """Of the partitions that are assigned, as they are in Postgres."""
     looked_at: float = 0.0
     progress: Progress = field(default_factory=Progress)
@@ -45,7 +45,7 @@ class Reading:
     async def read_on(self) -> None:
         """Until nothing more has come."""
         try:
-            while await self.service.in_time(self._read_batch(), seconds=BATCH_SECONDS):
+            while await self.service.with_timeout(self._read_batch(), seconds=BATCH_SECONDS):
                 pass
         except BaseException:
             self.chains = {}  # what Postgres has is the truth
@@ -73,11 +73,13 @@ class Reading:
             self.reader.assign({place: chain.next_offset for place, chain in chains.items()})
         self.chains = chains
 
-    def _insist_on_progress(self, chains: Iterable[Chain], there: dict[Place, range]) -> None:
+    def _insist_on_progress(self, chains: Iterable[Chain], there: dict[Partition, range]) -> None:
         for chain in chains:
             offsets = {"position": chain.next_offset, "end": there[chain.place].stop}
             if self.progress.is_stalled(chain.place, **offsets, now=time.monotonic()):
-                raise Stuck(f"records lie for a minute in {chain.place}, and Kafka's client hands over none")
+                raise ClientUnresponsive(
+                    f"records lie for a minute in {chain.place}, and Kafka's client hands over none"
+                )
 
     async def _take(self, records: list[Record]) -> None:
         moved = {place: extend(self.chains[place], found) for place, found in _by_place(records).items()}
@@ -87,7 +89,7 @@ class Reading:
         self.chains |= {place: _without_times(after) for place, after in moved.items()}
 
 
-def _tell(plan: decide.Plan, there: dict[Place, range]) -> None:
+def _tell(plan: decide.Plan, there: dict[Partition, range]) -> None:
     for chain in plan.missed:
         _log_loss("records were gone before they were read", chain, there)
     for chain in plan.cut:
@@ -99,14 +101,14 @@ def _without_times(chain: Chain) -> Chain:
     return replace(chain, oldest_ms=None, newest_ms=None)
 
 
-def _by_place(records: Iterable[Record]) -> dict[Place, list[Record]]:
-    found: dict[Place, list[Record]] = defaultdict(list)
+def _by_place(records: Iterable[Record]) -> dict[Partition, list[Record]]:
+    found: dict[Partition, list[Record]] = defaultdict(list)
     for record in records:
-        found[Place(record.topic, record.partition)].append(record)
+        found[Partition(record.topic, record.partition)].append(record)
     return found
 
 
-def _log_loss(what: str, chain: Chain, there: dict[Place, range]) -> None:
+def _log_loss(what: str, chain: Chain, there: dict[Partition, range]) -> None:
     place, offsets = chain.place, there[chain.place]
     log.error(
         what,

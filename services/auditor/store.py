@@ -7,7 +7,7 @@ from schemas.audit import PartitionRead
 from services.auditor.decide import Last
 from shared.audit.chain import Chain
 from shared.errors import StaleWrite
-from shared.place import Place
+from shared.partition import Partition
 from shared.postgres.database import Connection
 
 CHAINS = "SELECT topic, partition, start_offset, next_offset, link, oldest_ms, newest_ms FROM chain"
@@ -35,7 +35,7 @@ FORGET_ALL_STATEMENTS = "DELETE FROM statement"
 FORGET_STATEMENTS = "DELETE FROM statement WHERE number < $1"
 
 
-async def get_chains(conn: Connection) -> dict[Place, Chain]:
+async def get_chains(conn: Connection) -> dict[Partition, Chain]:
     chains = [_chain(row) for row in await conn.fetch(CHAINS)]
     return {chain.place: chain for chain in chains}
 
@@ -68,9 +68,9 @@ async def advance(conn: Connection, before: Chain, after: Chain) -> None:
         raise StaleWrite(f"{place} was read on from {before.next_offset} by another process")
 
 
-async def moved_places(conn: Connection) -> set[Place]:
+async def moved_places(conn: Connection) -> set[Partition]:
     """Whose chains are not where the last statement left them."""
-    return {Place(row["topic"], row["partition"]) for row in await conn.fetch(MOVED)}
+    return {Partition(row["topic"], row["partition"]) for row in await conn.fetch(MOVED)}
 
 
 async def mark_signed(conn: Connection, named: Sequence[PartitionRead]) -> None:
@@ -114,7 +114,7 @@ async def replace_statements(conn: Connection, last: Last, document: bytes) -> N
 
 def _chain(row: Any) -> Chain:
     return Chain(
-        Place(row["topic"], row["partition"]),
+        Partition(row["topic"], row["partition"]),
         row["start_offset"],
         row["next_offset"],
         row["link"],

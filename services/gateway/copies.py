@@ -12,7 +12,7 @@ from shared.postgres.database import Connection
 
 async def copy_for_tenants(event: Message, unit: Unit) -> None:
     """Copy a fact to each tenant that it is about. Measurements may be lost, so they are not copied."""
-    if topic_named(unit.topic).is_story:
+    if topic_named(unit.topic).is_event_stream:
         for tenant in await _tenants_of(event, unit.conn):
             await unit.copy_to(tenant_events(tenant))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from shared.messaging.delivery import Record
-from shared.place import Place
+from shared.partition import Partition
 
 NAME = b"retune.audit.chain.v1"
 NO_VALUE = b"\xff" * 8
@@ -21,7 +21,7 @@ NUMBER_BYTES = 8
 class Chain:
     """How far a partition was read, and the link there."""
 
-    place: Place
+    place: Partition
     start_offset: int
     next_offset: int
     link: bytes
@@ -30,7 +30,7 @@ class Chain:
     newest_ms: int | None = None
 
 
-def begin(place: Place, *, at: int) -> Chain:
+def begin(place: Partition, *, at: int) -> Chain:
     fields = (NAME, place.topic.encode(), str(place.partition).encode(), str(at).encode())
     return Chain(place, at, at, hashlib.sha256(b"".join(map(_field, fields))).digest())
 

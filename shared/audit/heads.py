@@ -6,11 +6,11 @@ from functools import reduce
 
 from schemas.audit import PartitionRead, Statement
 from shared.audit.chain import Chain, encoded_head
-from shared.place import Place
+from shared.partition import Partition
 
 NAME = b"retune.audit.heads.v1"
 
-Heads = Mapping[Place, Chain]
+Heads = Mapping[Partition, Chain]
 
 
 def heads_of(statement: Statement) -> Heads:
@@ -42,6 +42,6 @@ def agrees(heads: Heads, statement: Statement) -> bool:
 
 
 def _chain(read: PartitionRead) -> Chain:
-    place = Place(read.topic, read.partition)
+    place = Partition(read.topic, read.partition)
     link = bytes.fromhex(read.link)
     return Chain(place, read.start_offset, read.next_offset, link, read.oldest_ms, read.newest_ms)

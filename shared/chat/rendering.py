@@ -231,11 +231,11 @@ def _other_prompt(field: str, prompt: str, trained: str, *, num_known: int) -> B
 
 def _other_text(trained: str, released: str) -> BadMessage:
     place = num_common(trained, released)
-    found, expected = (repr(text[place : place + SHOWN_CHARACTERS]) for text in (trained, released))
+    written, expected = (repr(text[place : place + SHOWN_CHARACTERS]) for text in (trained, released))
     return BadMessage(
         "template.training",
         "messages",
-        f"the training template writes {found} at character {place}, expected {expected} as the model's own",
+        f"the training template writes {written} at character {place}, expected {expected} as the model's own",
     )
 
 

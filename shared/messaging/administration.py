@@ -108,18 +108,18 @@ async def replace_rights(
 
     Returns when the broker applies them, not when it has said yes.
     """
-    wanted = {_acl(right) for right in rights}
+    acls = {_acl(right) for right in rights}
 
     async def owned() -> set[Acl]:
         return {acl for acl in await _known(admin) if owns(acl[3].removeprefix(PRINCIPAL), acl[1])}
 
     present = await owned()
-    if missing := wanted - present:
+    if missing := acls - present:
         await _create(admin, missing)
-    if stale := present - wanted:
+    if stale := present - acls:
         await _delete(admin, stale)
     async with asyncio.timeout(APPLIED_SECONDS):
-        while await owned() != wanted:  # noqa: ASYNC110 - the broker announces nothing
+        while await owned() != acls:  # noqa: ASYNC110 - the broker announces nothing
             await asyncio.sleep(POLL_SECONDS)
 
 

@@ -66,7 +66,7 @@ class Malformed(ValueError):
     """A record that does not keep the format."""
 
 
-def read_batches_totally() -> None:
+def patch_batch_reading() -> None:
     """Make every consumer of this process read so."""
     fetcher.MemoryRecords = Batches
 

@@ -13,7 +13,7 @@ from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 
-def tell_closed_transports() -> None:
+def patch_closed_transports() -> None:
     """Make every client of this process see a connection that is gone as one."""
     for name in ("send", "_send_sasl_token"):
         setattr(AIOKafkaConnection, name, _telling(getattr(AIOKafkaConnection, name)))

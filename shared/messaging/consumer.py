@@ -1,4 +1,4 @@
-"""The consume edge: inbox, handler and outbox in one transaction; then, and only then, the offset.
+"""The consumer: inbox, handler and outbox in one transaction; then, and only then, the offset.
 
 Records that were fetched together share a transaction; one that is out of the ordinary gets its own. A record
 ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. Only for Postgres is anything waited
@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from schemas.base import Message
-from shared.absence import Patience
 from shared.errors import ParentUnknown, Refused, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
@@ -24,7 +23,8 @@ from shared.messaging import parking, waiting
 from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of, require_obeyed
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database, is_unstorable
-from shared.postgres.outage import Overdue, however_long_away
+from shared.postgres.outage import Overdue, retry_through_outage
+from shared.retry import RetryPolicy
 from shared.telemetry.metrics import HANDLED, HANDLER_SECONDS, PARKED
 from shared.telemetry.tracing import span
 
@@ -39,7 +39,7 @@ TRIES_AT_ONCE = 2
 """Without a pause: what two writers did at the same time seldom meets twice."""
 FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 5.0
-POSTGRES = Patience(
+POSTGRES = RetryPolicy(
     limit=timedelta(seconds=60),
     shortest=timedelta(seconds=0.1),
     longest=timedelta(seconds=MAX_BACKOFF_SECONDS),
@@ -87,12 +87,12 @@ class _Duplicate(Exception):
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _Outcome:
     outcome: str
     parked: Unreadable | None = None
 
 
-class _ParkThis(Exception):
+class _MustPark(Exception):
     def __init__(self, reason: str, detail: str, *, blocks: bool = True) -> None:
         super().__init__(detail)
         self.reason = reason
@@ -113,7 +113,7 @@ async def _always() -> bool:
     return True
 
 
-class Edge:
+class Consumer:
     """Hands each record of the log to its handler exactly once in effect."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Edge:
         service: str,
         database: Database,
         *,
-        poke: Callable[[], None],
+        wake: Callable[[], None],
         has_read_all: Callable[[], Awaitable[bool]] = _always,
         kept_rows: int = parking.KEPT_ROWS,
     ) -> None:
@@ -131,7 +131,7 @@ class Edge:
         """
         self._service = service
         self._database = database
-        self._poke = poke
+        self._wake = wake
         self._has_read_all = has_read_all
         self._kept_rows = kept_rows
         self._handlers: dict[tuple[str, str], Handler] = {}
@@ -147,7 +147,7 @@ class Edge:
         """Bring records of the log to their ends, in this order."""
         left = [_read(record) for record in records]
         while left:
-            together = await self._end_together(left)
+            together = await self._consume_together(left)
             if not together:
                 await self._consume(left[0])
             del left[: together or 1]
@@ -156,20 +156,20 @@ class Edge:
         """Bring a record of the log to its end; the outcome."""
         return await self._consume(_read(record))
 
-    async def _consume(self, found: Delivery | Unreadable) -> str:
-        if isinstance(found, Unreadable):
-            outcome = await self._when_there(partial(self._park_unreadable, found))
+    async def _consume(self, entry: Delivery | Unreadable) -> str:
+        if isinstance(entry, Unreadable):
+            outcome = await self._wait_for_postgres(partial(self._park_unreadable, entry))
         else:
-            outcome = await self.deliver(found)
-        HANDLED.labels(self._service, found.record.topic, outcome).inc()
+            outcome = await self.deliver(entry)
+        HANDLED.labels(self._service, entry.record.topic, outcome).inc()
         return outcome
 
     async def deliver(
-        self, delivery: Delivery, *, settle: Settle | None = None, came_from: tuple[str, int] = LOG
+        self, delivery: Delivery, *, settle: Settle | None = None, source: tuple[str, int] = LOG
     ) -> str:
-        """Apply, refuse, let wait or park. `came_from`: the table and row id that it was kept in."""
+        """Apply, refuse, let wait or park. `source`: the table and row id that it was kept in."""
         with self._observed(delivery):
-            return await self._decide(delivery, settle, came_from)
+            return await self._decide(delivery, settle, source)
 
     @contextmanager
     def _observed(self, delivery: Delivery) -> Iterator[None]:
@@ -183,40 +183,40 @@ class Edge:
         finally:
             HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
 
-    async def _end_together(self, found: Sequence[Delivery | Unreadable]) -> int:
+    async def _consume_together(self, entries: Sequence[Delivery | Unreadable]) -> int:
         """How many of the first records one transaction has ended: those before the first that needs its own."""
-        ends: list[_Ended] = []
-        while len(found) > 1:
+        ends: list[_Outcome] = []
+        while len(entries) > 1:
             try:
-                if await self._commit_together(found, ends):
-                    self._poke()
+                if await self._commit_together(entries, ends):
+                    self._wake()
                 break
             except Exception as error:
-                log.info("not together", records=len(found), because=f"{type(error).__name__}: {error}")
-                found, ends = found[: min(len(ends), len(found) - 1)], []
-        for each, end in zip(found, ends, strict=False):
+                log.info("not together", records=len(entries), because=f"{type(error).__name__}: {error}")
+                entries, ends = entries[: min(len(ends), len(entries) - 1)], []
+        for each, end in zip(entries, ends, strict=False):
             if end.parked:
-                self._tell_parked(end.parked)
+                self._report_parked(end.parked)
             else:
                 self._parked_in_a_row = 0
             HANDLED.labels(self._service, each.record.topic, end.outcome).inc()
         return len(ends)
 
-    async def _commit_together(self, found: Sequence[Delivery | Unreadable], ends: list[_Ended]) -> bool:
+    async def _commit_together(self, entries: Sequence[Delivery | Unreadable], ends: list[_Outcome]) -> bool:
         """Add to `ends` one by one; all of them are committed, or the error comes from the next.
 
-        Whether there are rows that the loops of the process should be poked for.
+        Whether there are rows that the loops of the process should be wake_event for.
         """
         outgoing = 0
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             await conn.execute(WAIT_FOR_NOBODY)
             began = time.monotonic()
-            for each in found:
+            for each in entries:
                 if isinstance(each, Unreadable):
                     unit = Unit(conn, self._service, self._database.now())
                     await self._keep(unit, each, blocks=_blocks(each))
-                    ends.append(_Ended("parked", each))
+                    ends.append(_Outcome("parked", each))
                 else:
                     unit = self._unit(conn, each)
                     with self._observed(each):
@@ -228,71 +228,71 @@ class Edge:
         failpoint("db.commit.after")
         return outgoing > 0
 
-    async def _apply_once(self, delivery: Delivery, unit: Unit) -> _Ended:
+    async def _apply_once(self, delivery: Delivery, unit: Unit) -> _Outcome:
         """In a shared transaction what is not admitted is no error: nothing was written for it."""
         try:
-            return _Ended(await self._apply_in(unit, delivery, LOG))
+            return _Outcome(await self._apply_in(unit, delivery, LOG))
         except _Duplicate:
-            return _Ended("duplicate")
-        except _ParkThis as end:
+            return _Outcome("duplicate")
+        except _MustPark as end:
             unreadable = parking.from_delivery(delivery, end.reason, end.detail)
-            await self._keep(unit, unreadable, blocks=end.blocks and delivery.topic.is_story)
-            return _Ended("parked", unreadable)
+            await self._keep(unit, unreadable, blocks=end.blocks and delivery.topic.is_event_stream)
+            return _Outcome("parked", unreadable)
 
     async def _decide(
-        self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int], *, is_last: bool = False
+        self, delivery: Delivery, settle: Settle | None, source: tuple[str, int], *, is_last: bool = False
     ) -> str:
         # A replayed message that fails again keeps its row.
-        leave = None if came_from[0] == "parked" else settle
+        leave = None if source[0] == "parked" else settle
         try:
-            return await self._try_at_once(partial(self._apply, delivery, settle, came_from), came_from[0])
+            return await self._try_now(partial(self._apply, delivery, settle, source), source[0])
         except _Duplicate:
             await self._settle(settle)
             return "duplicate"
-        except _ParkThis as end:
-            return await self._when_there(partial(self._park, delivery, end, leave))
+        except _MustPark as end:
+            return await self._wait_for_postgres(partial(self._park, delivery, end, leave))
         except Refused as refused:
-            return await self._when_there(partial(self._refuse, delivery, refused, settle))
+            return await self._wait_for_postgres(partial(self._refuse, delivery, refused, settle))
         except ParentUnknown as unknown:
             if is_last:
-                return await self._when_there(partial(self._wait_no_more, delivery, unknown, settle))
-            return await self._when_there(partial(self._wait, delivery, unknown, settle, came_from))
+                return await self._wait_for_postgres(partial(self._stop_waiting, delivery, unknown, settle))
+            return await self._wait_for_postgres(partial(self._wait, delivery, unknown, settle, source))
         except _Failed as failed:
-            return await self._when_there(partial(self._try_later, delivery, failed, leave, came_from))
+            return await self._wait_for_postgres(partial(self._try_later, delivery, failed, leave, source))
 
-    async def _try_at_once(self, apply: Callable[[], Awaitable[str]], table: str) -> str:
+    async def _try_now(self, apply: Callable[[], Awaitable[str]], table: str) -> str:
         """Raises _Failed where the handler did so each time, or does not end in time."""
         # Others of `waiting` have their turn behind this one: it tries once, and the minute passes in its row.
         patience = replace(POSTGRES, limit=timedelta(0)) if table == "waiting" else POSTGRES
         for number in range(1, TRIES_AT_ONCE + 1):
             try:
-                return await however_long_away(apply, self._database, patience=patience)
-            except (_Duplicate, _ParkThis, Refused, ParentUnknown):
+                return await retry_through_outage(apply, self._database, patience=patience)
+            except (_Duplicate, _MustPark, Refused, ParentUnknown):
                 raise
             except Overdue as error:
                 log.warning("handler is overdue", exc_info=error)
                 raise _Failed(str(error), times=1, pause=POSTGRES.limit) from error
             except Rejected as error:
-                raise _ParkThis("rejected", str(error)) from error
+                raise _MustPark("rejected", str(error)) from error
             except Exception as error:
                 if is_unstorable(error):
-                    raise _ParkThis("rejected", f"{type(error).__name__}: {error}") from error
+                    raise _MustPark("rejected", f"{type(error).__name__}: {error}") from error
                 log.warning("handler failed", attempt=number, exc_info=error)
                 last = error
         raise _Failed(f"{type(last).__name__}: {last}") from last
 
-    async def _when_there(self, attempt: Callable[[], Awaitable[str]]) -> str:
+    async def _wait_for_postgres(self, attempt: Callable[[], Awaitable[str]]) -> str:
         """Wait for an absent Postgres. Raises Overdue, which ends the process, where it alone is not done in time."""
-        return await however_long_away(attempt, self._database, patience=POSTGRES)
+        return await retry_through_outage(attempt, self._database, patience=POSTGRES)
 
     async def _try_later(
-        self, delivery: Delivery, failed: "_Failed", leave: Settle | None, came_from: tuple[str, int]
+        self, delivery: Delivery, failed: "_Failed", leave: Settle | None, source: tuple[str, int]
     ) -> str:
-        table, row_id = came_from
+        table, row_id = source
         before = await waiting.failures_of(self._database, row_id) if table == "waiting" else 0
         failures = before + failed.times
         if table == "parked" or failures >= MAX_ATTEMPTS:
-            return await self._park(delivery, _ParkThis("failed", str(failed)), leave)
+            return await self._park(delivery, _MustPark("failed", str(failed)), leave)
         pause = max(failed.pause, timedelta(seconds=_backoff(failures)))
         if table == "waiting":
             await self._database.execute(waiting.FAILED_AGAIN, row_id, failures, pause)
@@ -301,32 +301,32 @@ class Edge:
             await waiting.add_failed(conn, delivery, failures=failures, pause=pause)
         return "waiting"
 
-    async def _apply(self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]) -> str:
+    async def _apply(self, delivery: Delivery, settle: Settle | None, source: tuple[str, int]) -> str:
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             unit = self._unit(conn, delivery)
-            outcome = await self._apply_in(unit, delivery, came_from)
+            outcome = await self._apply_in(unit, delivery, source)
             if settle is not None:
                 await settle(conn)
             failpoint("db.commit.before")
         failpoint("db.commit.after")
         self._parked_in_a_row = 0
         if unit.outgoing:
-            self._poke()
+            self._wake()
         return outcome
 
-    async def _apply_in(self, unit: Unit, delivery: Delivery, came_from: tuple[str, int]) -> str:
+    async def _apply_in(self, unit: Unit, delivery: Delivery, source: tuple[str, int]) -> str:
         """Raises _Duplicate before anything is written."""
-        await self._admit(unit.conn, delivery, came_from)
+        await self._admit(unit.conn, delivery, source)
         if handler := self.find_handler(delivery):
             await self._handle(handler, delivery, unit)
             return "applied"
-        if delivery.topic.is_story:
+        if delivery.topic.is_event_stream:
             envelope = delivery.envelope
             await unit.conn.execute(SAVE_POSITION, delivery.topic.name, envelope.key, envelope.sequence)
         return "ignored"
 
-    async def _admit(self, conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> None:
+    async def _admit(self, conn: Connection, delivery: Delivery, source: tuple[str, int]) -> None:
         """Raise unless this message is the next of its story and was not applied before."""
         envelope, topic = delivery.envelope, delivery.topic
         past = await conn.fetchrow(FIND_PAST, self._service, topic.name, envelope.id, envelope.key)
@@ -334,11 +334,11 @@ class Edge:
         if past["applied"] is not None:
             if past["applied"] != _payload_digest(delivery.record):
                 detail = f"event {envelope.id} was applied before with another payload"
-                raise _ParkThis("other_payload", detail, blocks=False)
+                raise _MustPark("other_payload", detail, blocks=False)
             raise _Duplicate
-        if not topic.is_story:
+        if not topic.is_event_stream:
             # A command must not overtake the one before it because that one failed for a moment.
-            if past["is_behind_failed"] and await waiting.is_behind_waiting(conn, delivery, came_from):
+            if past["is_behind_failed"] and await waiting.is_behind_waiting(conn, delivery, source):
                 raise ParentUnknown(waiting.BEHIND)
             return
         last = past["last"]
@@ -348,16 +348,16 @@ class Edge:
             detail = (
                 f"sequence {envelope.sequence} was read before, and no event {envelope.id} is in the inbox"
             )
-            raise _ParkThis("other_event", detail, blocks=False)
+            raise _MustPark("other_event", detail, blocks=False)
         if past["is_held"]:
-            await self._require_turn(conn, delivery, came_from)
+            await self._require_turn(conn, delivery, source)
         if last is not None and envelope.sequence != last + 1:
-            raise _ParkThis("gap", f"found sequence {envelope.sequence}, expected {last + 1}")
+            raise _MustPark("gap", f"found sequence {envelope.sequence}, expected {last + 1}")
 
-    async def _require_turn(self, conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> None:
-        if await parking.is_behind_parked(conn, delivery, came_from):
-            raise _ParkThis("behind_parked", f"an earlier message of {delivery.envelope.key} is parked")
-        if await waiting.is_behind_waiting(conn, delivery, came_from):
+    async def _require_turn(self, conn: Connection, delivery: Delivery, source: tuple[str, int]) -> None:
+        if await parking.is_behind_parked(conn, delivery, source):
+            raise _MustPark("behind_parked", f"an earlier message of {delivery.envelope.key} is parked")
+        if await waiting.is_behind_waiting(conn, delivery, source):
             raise ParentUnknown(waiting.BEHIND)
 
     async def _handle(self, handler: Handler, delivery: Delivery, unit: Unit) -> None:
@@ -386,7 +386,7 @@ class Edge:
         is_new = await conn.fetchval(
             INSERT_INBOX,
             *(self._service, topic.name, envelope.id, _payload_digest(delivery.record)),
-            *(envelope.key, envelope.sequence if topic.is_story else None),
+            *(envelope.key, envelope.sequence if topic.is_event_stream else None),
         )
         return bool(is_new)
 
@@ -407,42 +407,40 @@ class Edge:
             await unit.emit(refusal_of(delivery, refused))
             if settle is not None:
                 await settle(conn)
-        self._poke()
+        self._wake()
         return "refused"
 
     async def _wait(
-        self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None, came_from: tuple[str, int]
+        self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None, source: tuple[str, int]
     ) -> str:
-        if came_from[0] == "waiting":
-            await waiting.now_for_parent(self._database, came_from[1], unknown, now=self._database.now())
-            return await self._keep_waiting(delivery, settle, came_from)
+        if source[0] == "waiting":
+            await waiting.now_for_parent(self._database, source[1], unknown, now=self._database.now())
+            return await self._keep_waiting(delivery, settle, source)
         async with self._database.transaction() as conn:
             await waiting.add(conn, delivery, unknown, now=self._database.now())
             if settle is not None:
                 await settle(conn)
         return "waiting"
 
-    async def _keep_waiting(
-        self, delivery: Delivery, settle: Settle | None, came_from: tuple[str, int]
-    ) -> str:
+    async def _keep_waiting(self, delivery: Delivery, settle: Settle | None, source: tuple[str, int]) -> str:
         """Its time is over once all is read that was there by then: no outage of ours counts as waiting."""
-        is_expired = await waiting.is_expired(self._database, came_from[1], now=self._database.now())
+        is_expired = await waiting.is_expired(self._database, source[1], now=self._database.now())
         if not is_expired or not await self._has_read_all():
             return "waiting"
-        return await self._decide(delivery, settle, came_from, is_last=True)
+        return await self._decide(delivery, settle, source, is_last=True)
 
-    async def _wait_no_more(self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None) -> str:
+    async def _stop_waiting(self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None) -> str:
         if not delivery.topic.is_commands:
-            return await self._park(delivery, _ParkThis("parent_unknown", str(unknown)), settle)
+            return await self._park(delivery, _MustPark("parent_unknown", str(unknown)), settle)
         refused = Refused("unknown_parent", f"{unknown.parent} is not known after the time limit")
         return await self._refuse(delivery, refused, settle)
 
-    async def _park(self, delivery: Delivery, end: _ParkThis, settle: Settle | None) -> str:
+    async def _park(self, delivery: Delivery, end: _MustPark, settle: Settle | None) -> str:
         # What a tenant sends is no sign that the fault is ours, and ends no process.
         counts = end.reason == "failed" and delivery.topic.tenant is None
         if counts and self._parked_in_a_row >= MAX_PARKED_IN_A_ROW:
             raise TooManyParked(f"{self._parked_in_a_row + 1} messages in a row failed: {end.detail}")
-        blocks = end.blocks and delivery.topic.is_story
+        blocks = end.blocks and delivery.topic.is_event_stream
         unreadable = parking.from_delivery(delivery, end.reason, end.detail)
         outcome = await self._store_parked(unreadable, blocks=blocks, settle=settle)
         self._parked_in_a_row += counts
@@ -456,14 +454,14 @@ class Edge:
             await self._keep(Unit(conn, self._service, self._database.now()), unreadable, blocks=blocks)
             if settle is not None:
                 await settle(conn)
-        self._tell_parked(unreadable)
-        self._poke()
+        self._report_parked(unreadable)
+        self._wake()
         return "parked"
 
     async def _keep(self, unit: Unit, unreadable: Unreadable, *, blocks: bool) -> None:
         await parking.park(unit, unreadable, blocks=blocks, kept_rows=self._kept_rows)
 
-    def _tell_parked(self, unreadable: Unreadable) -> None:
+    def _report_parked(self, unreadable: Unreadable) -> None:
         log.warning(
             "message parked",
             event_id=unreadable.event_id,
@@ -480,9 +478,9 @@ class Edge:
 
 
 def _read(record: Record) -> Delivery | Unreadable:
-    found = read(record)
+    entry = read(record)
     failpoint("consume.decoded")
-    return found
+    return entry
 
 
 def _blocks(unreadable: Unreadable) -> bool:

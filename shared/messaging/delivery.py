@@ -86,7 +86,7 @@ def read(record: Record) -> Delivery | Unreadable:
     if envelope.version > message.version:
         known = f"known is version {message.version}"
         return _unreadable(record, envelope, "newer_version", f"found {envelope.ce_type}, {known}")
-    if topic.is_story and envelope.sequence is None:
+    if topic.is_event_stream and envelope.sequence is None:
         return _unreadable(record, envelope, "bad_envelope", f"{topic.name} needs the header ce_sequence")
     return _read_payload(record, topic, envelope, message)
 
@@ -108,8 +108,8 @@ def _read_payload(
     except ValueError as error:
         return _unreadable(record, envelope, "bad_json", f"{type(error).__name__}: {error}")
     if not isinstance(payload, dict):
-        found = type(payload).__name__
-        return _unreadable(record, envelope, "bad_payload", f"found a JSON {found}, expected an object")
+        kind = type(payload).__name__
+        return _unreadable(record, envelope, "bad_payload", f"found a JSON {kind}, expected an object")
     if not is_storable:
         return _unreadable(record, envelope, "bad_payload", "found U+0000 or half a surrogate pair in a text")
     try:

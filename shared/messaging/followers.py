@@ -11,7 +11,7 @@ from schemas.parked import ParkedSettled
 from shared.log import get_logger
 from shared.messaging import parking
 from shared.messaging.unit import Unit
-from shared.postgres.database import Connection, Database, unless_away
+from shared.postgres.database import Connection, Database, false_if_unavailable
 
 log = get_logger(__name__)
 
@@ -41,15 +41,15 @@ DUE = """
 class Followers:
     """Hands the first parked message of each story to its handler again once it is the next."""
 
-    def __init__(self, service: str, database: Database, edge: Any, *, poke: Callable[[], None]) -> None:
+    def __init__(self, service: str, database: Database, consumer: Any, *, wake: Callable[[], None]) -> None:
         self._service = service
         self._database = database
-        self._edge = edge
-        self._poke = poke
+        self._consumer = consumer
+        self._wake = wake
 
     async def run(self) -> None:
         while True:
-            if not await unless_away(self._go_on()):
+            if not await false_if_unavailable(self._go_on()):
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _go_on(self) -> bool:
@@ -57,7 +57,7 @@ class Followers:
         due = await self._database.fetch(DUE)
         outcomes = [await self._follow(row["id"]) for row in due]
         if outcomes:
-            self._poke()
+            self._wake()
         return any(outcome != "parked" for outcome in outcomes)
 
     async def _follow(self, parked_id: int) -> str:
@@ -73,6 +73,6 @@ class Followers:
                     )
                 )
 
-        outcome = await parking.hand_over(self._database, self._edge, parked_id, settle=settle)
+        outcome = await parking.hand_over(self._database, self._consumer, parked_id, settle=settle)
         log.info("parked message followed", parked_id=parked_id, outcome=outcome)
         return outcome

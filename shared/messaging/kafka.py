@@ -10,13 +10,13 @@ from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity, SASLScram512
 
 from schemas.envelope import MAX_BATCH_BYTES
-from shared.messaging.batches import read_batches_totally
-from shared.messaging.connections import tell_closed_transports
+from shared.messaging.batches import patch_batch_reading
+from shared.messaging.connections import patch_closed_transports
 from shared.messaging.delivery import Record
 from shared.settings import ServiceSettings
 
-read_batches_totally()
-tell_closed_transports()
+patch_batch_reading()
+patch_closed_transports()
 
 KafkaFailed = KafkaError
 """What every client made here raises, also where the broker is away."""

@@ -188,10 +188,11 @@ class Metadata(Protocol):
 
 def differences(topics: Iterable[Topic], metadata: Metadata) -> Iterator[str]:
     for topic in topics:
-        found = len(metadata.partitions_for_topic(topic.name) or ())
-        if found != topic.partitions:
-            what = f"found {found} partitions, expected {topic.partitions}" if found else "it is missing"
-            yield f"topic {topic.name}: {what}; `python -m deploy.provision` (or `retune up`) sets it up"
+        num_partitions = len(metadata.partitions_for_topic(topic.name) or ())
+        if num_partitions != topic.partitions:
+            count = f"found {num_partitions} partitions, expected {topic.partitions}"
+            problem = count if num_partitions else "it is missing"
+            yield f"topic {topic.name}: {problem}; `python -m deploy.provision` (or `retune up`) sets it up"
 
 
 def _partitions(metadata: Any, topics: Iterable[str]) -> list[TopicPartition]:

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from shared.log import get_logger
 from shared.messaging.lease import Lease, LeaseLost, under_lease
-from shared.messaging.tasks import absent_dependency
-from shared.postgres.database import Connection, unless_away
+from shared.messaging.tasks import unavailable_dependency
+from shared.postgres.database import Connection, false_if_unavailable
 
 log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Leader:
         """Lead again and again, until cancelled."""
         while self.loops:
             asked_at = time.monotonic()
-            if await unless_away(self._lease.hold()):
+            if await false_if_unavailable(self._lease.hold()):
                 await self._lead(asked_at)
             await asyncio.sleep(self._renew.total_seconds())
 
@@ -60,7 +60,7 @@ class Leader:
             await self._release()
             raise
         except Exception as error:
-            if absent_dependency(error) is None:
+            if unavailable_dependency(error) is None:
                 raise
             log.warning("process cannot lead yet", error=f"{type(error).__name__}: {error}")
 
@@ -75,7 +75,7 @@ class Leader:
     async def _release(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                await unless_away(self._lease.release())
+                await false_if_unavailable(self._lease.release())
 
 
 async def _call(hooks: Sequence[Loop]) -> None:

@@ -116,14 +116,14 @@ def _first_headers(record: Record) -> tuple[tuple[str, bytes | None], ...]:
     return tuple(each for each, size in zip(record.headers, sizes, strict=True) if size <= KEPT_HEADER_BYTES)
 
 
-async def park(unit: Unit, found: Unreadable, *, blocks: bool, kept_rows: int) -> None:
+async def park(unit: Unit, unreadable: Unreadable, *, blocks: bool, kept_rows: int) -> None:
     """Keep the bytes and tell the world, once per record: place and digest.
 
     Of a topic that tenants or nodes write, the bytes of at most `kept_rows` records are kept.
     """
-    whole = found.record
+    whole = unreadable.record
     is_bare = await _is_beyond_quota(unit.conn, whole.topic, kept_rows)
-    record = bare(whole) if is_bare else whole if found.is_message else cut(whole)
+    record = bare(whole) if is_bare else whole if unreadable.is_message else cut(whole)
     value = whole.value or b""
     digest = hashlib.sha256(value)
     row = await unit.conn.fetchrow(
@@ -131,14 +131,14 @@ async def park(unit: Unit, found: Unreadable, *, blocks: bool, kept_rows: int) -
         record.topic,
         record.partition,
         record.offset,
-        found.aggregate_id,
-        found.event_id,
-        found.sequence,
+        unreadable.aggregate_id,
+        unreadable.event_id,
+        unreadable.sequence,
         record.key,
         headers_to_json(record),
         record.value,
-        found.reason,
-        found.detail,
+        unreadable.reason,
+        unreadable.detail,
         blocks,
         len(value),
         digest.digest(),
@@ -155,13 +155,13 @@ async def park(unit: Unit, found: Unreadable, *, blocks: bool, kept_rows: int) -
         MessageParked(
             service=unit.writer,
             parked_id=row["id"],
-            reason=found.reason,
-            detail=found.detail,
+            reason=unreadable.reason,
+            detail=unreadable.detail,
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
-            aggregate_id=found.aggregate_id,
-            event_id=found.event_id,
+            aggregate_id=unreadable.aggregate_id,
+            event_id=unreadable.event_id,
             value_base64=base64.b64encode((record.value or b"")[:KEPT_VALUE_BYTES]).decode(),
             value_bytes=len(value),
             value_sha256=digest.hexdigest(),
@@ -176,14 +176,14 @@ async def _is_beyond_quota(conn: Connection, topic: str, kept_rows: int) -> bool
     return bool(await conn.fetchval(IS_FULL, topic, kept_rows))
 
 
-async def is_behind_parked(conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> bool:
+async def is_behind_parked(conn: Connection, delivery: Delivery, source: tuple[str, int]) -> bool:
     """By number: what was lost and comes again may come after what was parked because it was missing."""
-    before, envelope = came_from[1] if came_from[0] == "parked" else NO_ROW, delivery.envelope
+    before, envelope = source[1] if source[0] == "parked" else NO_ROW, delivery.envelope
     return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, envelope.key, before, envelope.sequence))
 
 
 async def hand_over(
-    database: Database, edge: Any, parked_id: int, *, settle: Callable[[Connection], Awaitable[None]]
+    database: Database, consumer: Any, parked_id: int, *, settle: Callable[[Connection], Awaitable[None]]
 ) -> str:
     """Give a parked message to its handler again; the outcome. What fails again stays, with the new reason.
 
@@ -196,17 +196,17 @@ async def hand_over(
     delivery = read(record)
     if isinstance(delivery, Unreadable):
         return "parked"
-    outcome: str = await edge.deliver(delivery, settle=settle, came_from=("parked", parked_id))
+    outcome: str = await consumer.deliver(delivery, settle=settle, source=("parked", parked_id))
     return outcome
 
 
-class Desk:
+class ParkedCommands:
     """Obeys ReplayParked and DropParked where they name this service."""
 
-    def __init__(self, service: str, database: Database, edge: Any) -> None:
+    def __init__(self, service: str, database: Database, consumer: Any) -> None:
         self._service = service
         self._database = database
-        self._edge = edge
+        self._consumer = consumer
 
     async def replay(self, command: ReplayParked, unit: Unit) -> None:
         if command.service == self._service:
@@ -235,7 +235,7 @@ class Desk:
         async def settle(conn: Connection) -> None:
             await conn.execute(SETTLE, task.parked_id, "replayed")
 
-        outcome = await hand_over(self._database, self._edge, task.parked_id, settle=settle)
+        outcome = await hand_over(self._database, self._consumer, task.parked_id, settle=settle)
         failpoint("dlq.replayed")
         return outcome
 
@@ -263,8 +263,8 @@ class Desk:
     async def _open_row(self, conn: Connection, parked_id: int) -> Any:
         row = await conn.fetchrow(FIND, parked_id)
         if row is None or row["state"] != "parked":
-            found = "no such row" if row is None else f"state {row['state']}"
-            raise Refused("not_parked", f"{self._service} parked message {parked_id}: found {found}")
+            state = "no such row" if row is None else f"state {row['state']}"
+            raise Refused("not_parked", f"{self._service} parked message {parked_id}: found {state}")
         return row
 
     def _require_whole(self, row: Any) -> None:

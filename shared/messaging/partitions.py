@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from shared.messaging.delivery import Record
 from shared.messaging.kafka import record_of_kafka, sasl
 from shared.messaging.turns import Turns
-from shared.place import Place
+from shared.partition import Partition
 from shared.settings import ServiceSettings
 
 POLL_MILLISECONDS = 200
@@ -74,36 +74,38 @@ class PartitionReader:
     async def close(self) -> None:
         await self._consumer.stop()
 
-    async def partitions(self, wanted: Callable[[str], bool]) -> list[Place]:
+    async def partitions(self, is_selected: Callable[[str], bool]) -> list[Partition]:
         """Every partition there is of the topics that `wanted` names."""
-        found = await self._consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
+        metadata = await self._consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
         return [
-            Place(topic, number)
-            for topic in sorted(filter(wanted, found.topics()))
-            for number in sorted(found.partitions_for_topic(topic) or ())
+            Partition(topic, number)
+            for topic in sorted(filter(is_selected, metadata.topics()))
+            for number in sorted(metadata.partitions_for_topic(topic) or ())
         ]
 
-    async def ranges(self, places: Iterable[Place]) -> dict[Place, range]:
+    async def ranges(self, places: Iterable[Partition]) -> dict[Partition, range]:
         """From the first offset that is still there to the next that will be given."""
         partitions = [TopicPartition(*place) for place in places]
         begins = await self._consumer.beginning_offsets(partitions)
         ends = await self._consumer.end_offsets(partitions)
-        return {Place(*each): range(begins[each], ends[each]) for each in partitions}
+        return {Partition(*each): range(begins[each], ends[each]) for each in partitions}
 
-    async def offsets_at(self, milliseconds: int, places: Iterable[Place]) -> dict[Place, int]:
+    async def offsets_at(self, milliseconds: int, places: Iterable[Partition]) -> dict[Partition, int]:
         """Of the first record at or after a time (since 1970); the end where there is none."""
         partitions = [TopicPartition(*place) for place in places]
         ends = await self._consumer.end_offsets(partitions)
-        found = await self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds))
-        return {Place(*each): found[each].offset if found[each] else ends[each] for each in partitions}
+        offsets = await self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds))
+        return {
+            Partition(*each): offsets[each].offset if offsets[each] else ends[each] for each in partitions
+        }
 
-    def assign(self, offsets: Mapping[Place, int]) -> None:
+    def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets, and no others."""
         self._consumer.assign([TopicPartition(*place) for place in offsets])
         for place, offset in offsets.items():
             self._consumer.seek(TopicPartition(*place), offset)
 
-    async def position(self, place: Place) -> int:
+    async def position(self, place: Partition) -> int:
         """Of the next record that `fetch` gives."""
         position: int = await self._consumer.position(TopicPartition(*place))
         return position

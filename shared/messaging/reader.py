@@ -13,10 +13,10 @@ from schemas.topics import topic_of
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
 from shared.messaging.kafka import kafka_producer
+from shared.messaging.kafka_health import started
 from shared.messaging.partitions import Login, PartitionReader
-from shared.messaging.presence import started
 from shared.messaging.unit import require_size
-from shared.place import Place
+from shared.partition import Partition
 
 __all__ = ["Login", "Resend", "TopicReader", "resending", "send"]
 
@@ -32,7 +32,7 @@ class TopicReader:
         self._topics = frozenset(topics)
         self._from_end = from_end
         self._reader = PartitionReader(login)
-        self._places: list[Place] = []
+        self._places: list[Partition] = []
 
     async def __aenter__(self) -> "TopicReader":
         await self._reader.open()
@@ -58,29 +58,29 @@ class TopicReader:
         """Everything up to the ends that the topics have now, oldest record time first within a fetch."""
         ranges = await self._reader.ranges(self._places)
         while not await self._reached({place: there.stop for place, there in ranges.items()}):
-            for found in await self._fetch():
-                yield found
+            for delivery in await self._fetch():
+                yield delivery
 
     async def follow(self) -> AsyncIterator[Delivery | Unreadable]:
         """Everything from here on, for ever."""
         while True:
-            for found in await self._fetch():
-                yield found
+            for delivery in await self._fetch():
+                yield delivery
 
     async def _fetch(self) -> list[Delivery | Unreadable]:
         records = await self._reader.fetch()
         return [read(record) for record in _by_time(records)]
 
-    async def _reached(self, ends: Mapping[Place, int]) -> bool:
+    async def _reached(self, ends: Mapping[Partition, int]) -> bool:
         return all([await self._reader.position(place) >= end for place, end in ends.items()])
 
 
 def _by_time(records: Iterable[Record]) -> list[Record]:
     """Oldest first; those of a partition stay in their order, whatever time their producers gave them."""
-    latest: dict[Place, int] = {}
+    latest: dict[Partition, int] = {}
     times = []
     for record in records:
-        place = Place(record.topic, record.partition)
+        place = Partition(record.topic, record.partition)
         latest[place] = max(record.timestamp_ms, latest.get(place, record.timestamp_ms))
         times.append((latest[place], record))
     return [record for _, record in sorted(times, key=lambda each: each[0])]

@@ -28,10 +28,16 @@ from schemas.envelope import MAX_FACT_BYTES
 from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
+from shared.messaging.kafka_health import (
+    Answers,
+    always_available,
+    await_through_outage,
+    started,
+    wait_until_available,
+)
 from shared.messaging.lease import Lease
-from shared.messaging.poke import until_poked
-from shared.messaging.presence import Answers, assumed_there, however_long_away, started, until_there
-from shared.postgres.database import Database, unless_away
+from shared.messaging.wake import wait_for_wake
+from shared.postgres.database import Database, false_if_unavailable
 from shared.telemetry.metrics import OUTBOX_AGE, OUTBOX_ROWS, OUTBOX_SET_ASIDE, PUBLISHED
 from shared.text import storable
 
@@ -118,7 +124,7 @@ class Relay:
         *,
         service: str,
         renew_seconds: float,
-        kafka_answers: Answers = assumed_there,
+        kafka_answers: Answers = always_available,
     ) -> None:
         self._database = database
         self._make_producer = make_producer
@@ -132,22 +138,22 @@ class Relay:
         """Of the rows that are under way."""
         self._alone: set[int] = set()
         """Of rows that go in a batch of their own, with nothing behind them under way: one of them was refused."""
-        self.poked = asyncio.Event()
+        self.wake_event = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled. While Kafka is away it waits; a failure to send that is no row's own ends the process."""
-        await until_there(self._kafka_answers)
+        await wait_until_available(self._kafka_answers)
         while True:
             async with started(self._make_producer(), self._kafka_answers) as producer:
                 refused = await self._send_until_refused(producer)
-            while not await unless_away(self._isolate(refused)):
-                await until_poked(self.poked, at_most_seconds=IDLE_POLL_SECONDS)
+            while not await false_if_unavailable(self._isolate(refused)):
+                await wait_for_wake(self.wake_event, at_most_seconds=IDLE_POLL_SECONDS)
 
     async def _send_until_refused(self, producer: AIOKafkaProducer) -> _Refused:
         try:
             while True:
-                if not await unless_away(self._is_busy(producer)):
-                    await until_poked(self.poked, at_most_seconds=IDLE_POLL_SECONDS)
+                if not await false_if_unavailable(self._is_busy(producer)):
+                    await wait_for_wake(self.wake_event, at_most_seconds=IDLE_POLL_SECONDS)
         except _Refused as refused:
             return refused
         finally:
@@ -190,10 +196,10 @@ class Relay:
         if held := [row for row in rows if row["is_held"]]:
             await self._database.execute(SET_ASIDE_BEHIND, [row["id"] for row in held])
         free = [row for row in rows if not row["is_held"]]
-        ready = self._up_to_a_doubtful_one(free)
+        ready = self._before_first_suspect(free)
         if ready:
             failpoint("relay.read")
-            batches = await self._in_time(len(ready), _hand_over(producer, ready))
+            batches = await self._with_timeout(len(ready), _enqueue(producer, ready))
             self._ids.update(row["id"] for row in ready)
             self._under_way.append(asyncio.create_task(self._finish(ready, batches)))
         # Behind a part of a batch nothing waits: to read on at once would make many small batches of one.
@@ -202,7 +208,7 @@ class Relay:
             await self._under_way.popleft()
         return len(rows) >= BATCH_ROWS or len(ready) < len(free)
 
-    def _up_to_a_doubtful_one(self, rows: Sequence[Any]) -> Sequence[Any]:
+    def _before_first_suspect(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Those before the first row that may be refused, or that row alone: no later one is sent before its end."""
         for place, row in enumerate(rows):
             if row["id"] in self._alone or len(row["value"]) > LARGE_BYTES:
@@ -213,11 +219,13 @@ class Relay:
         ids = [row["id"] for row in rows]
         acks = {asyncio.ensure_future(each.ack): each for each in batches}
         try:
-            done, _ = await self._in_time(len(rows), asyncio.wait(acks, return_when=asyncio.FIRST_EXCEPTION))
+            done, _ = await self._with_timeout(
+                len(rows), asyncio.wait(acks, return_when=asyncio.FIRST_EXCEPTION)
+            )
             taken = {ack: acks[ack] for ack in done if ack.exception() is None}
             failpoint("relay.sent")
             await self._database.execute(MARK, [row["id"] for each in taken.values() for row in each.rows])
-            _require_taken({ack: acks[ack] for ack in done if ack not in taken}, len(rows))
+            _require_acknowledged({ack: acks[ack] for ack in done if ack not in taken}, len(rows))
         finally:
             self._ids.difference_update(ids)
         self._alone.difference_update(ids)
@@ -225,9 +233,9 @@ class Relay:
         for topic, count in Counter(row["topic"] for row in rows).items():
             PUBLISHED.labels(self._service, topic).inc(count)
 
-    async def _in_time(self, num_rows: int, work: Awaitable[Result]) -> Result:
+    async def _with_timeout(self, num_rows: int, work: Awaitable[Result]) -> Result:
         try:
-            return await however_long_away(work, self._kafka_answers, seconds=SEND_TIMEOUT_SECONDS)
+            return await await_through_outage(work, self._kafka_answers, seconds=SEND_TIMEOUT_SECONDS)
         except Exception as error:
             raise SendFailed(
                 f"{num_rows} rows were not acknowledged: {type(error).__name__}: {error}"
@@ -243,7 +251,7 @@ class Relay:
         return float(row["age"])
 
 
-def _require_taken(failed: Mapping[asyncio.Future[Any], _Batch], num_rows: int) -> None:
+def _require_acknowledged(failed: Mapping[asyncio.Future[Any], _Batch], num_rows: int) -> None:
     """Raises _Refused for the first batch that Kafka will never take; SendFailed for what is no batch's own fault."""
     for ack, batch in failed.items():
         if isinstance(error := ack.exception(), REFUSALS):
@@ -253,11 +261,11 @@ def _require_taken(failed: Mapping[asyncio.Future[Any], _Batch], num_rows: int) 
         raise SendFailed(f"{num_rows} rows were not acknowledged: {type(error).__name__}: {error}") from error
 
 
-async def _hand_over(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[_Batch]:
+async def _enqueue(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[_Batch]:
     """Put the rows behind all that the producer was given before."""
     by_partition = await _by_partition(producer, rows)
     batches = await asyncio.gather(
-        *(_hand_over_partition(producer, *place, mine) for place, mine in by_partition.items())
+        *(_enqueue_partition(producer, *place, mine) for place, mine in by_partition.items())
     )
     return [batch for each in batches for batch in each]
 
@@ -266,7 +274,7 @@ async def _by_partition(producer: AIOKafkaProducer, rows: Sequence[Any]) -> dict
     """The rows of each topic's partition, in the order of the outbox."""
     by_partition: dict[tuple[str, int], list[Any]] = defaultdict(list)
     partitions = {
-        name: sorted(await _insist(partial(producer.partitions_for, name)))
+        name: sorted(await _retry_send(partial(producer.partitions_for, name)))
         for name in {row["topic"] for row in rows}
     }
     for row in rows:
@@ -281,38 +289,38 @@ def _hash(key: str) -> int:
     return int(murmur2(key.encode())) & 0x7FFFFFFF
 
 
-async def _hand_over_partition(
+async def _enqueue_partition(
     producer: AIOKafkaProducer, topic: str, partition: int, rows: list[Any]
 ) -> list[_Batch]:
     """Batch by batch: single sends would make a future for every record."""
     batches = []
-    for builder, mine in _batches(producer, rows, is_story=topic_named(topic).is_story):
+    for builder, mine in _batches(producer, rows, is_event_stream=topic_named(topic).is_event_stream):
         builder.close()
-        batches.append(_Batch(mine, await _taken(producer, builder, topic, partition)))
+        batches.append(_Batch(mine, await _enqueue_batch(producer, builder, topic, partition)))
     return batches
 
 
 def _batches(
-    producer: AIOKafkaProducer, rows: Sequence[Any], *, is_story: bool
+    producer: AIOKafkaProducer, rows: Sequence[Any], *, is_event_stream: bool
 ) -> Iterator[tuple[BatchBuilder, list[Any]]]:
     builder, mine = producer.create_batch(), list[Any]()
     for row in rows:
-        if not _append(builder, row, is_story):
+        if not _append(builder, row, is_event_stream):
             yield builder, mine
             builder, mine = producer.create_batch(), []
-            assert _append(builder, row, is_story), "an empty batch takes any record"
+            assert _append(builder, row, is_event_stream), "an empty batch takes any record"
         mine.append(row)
     yield builder, mine
 
 
-async def _taken(
+async def _enqueue_batch(
     producer: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int
 ) -> Awaitable[Any]:
     """What is awaited for the acknowledgement."""
-    return await _insist(partial(producer.send_batch, batch, topic, partition=partition))
+    return await _retry_send(partial(producer.send_batch, batch, topic, partition=partition))
 
 
-async def _insist(ask: Callable[[], Awaitable[Result]]) -> Result:
+async def _retry_send(ask: Callable[[], Awaitable[Result]]) -> Result:
     """Again and again: who waits for us knows whether Kafka is away or takes nothing."""
     while True:
         try:
@@ -321,10 +329,10 @@ async def _insist(ask: Callable[[], Awaitable[Result]]) -> Result:
             log.warning("kafka takes no record yet", error=f"{type(error).__name__}: {error}")
 
 
-def _append(batch: BatchBuilder, row: Any, is_story: bool) -> bool:
+def _append(batch: BatchBuilder, row: Any, is_event_stream: bool) -> bool:
     """Whether there was room for it."""
     headers = list(zip(row["headers"], map(str.encode, row["headers"].values()), strict=True))
-    if is_story:
+    if is_event_stream:
         headers.append(("ce_sequence", str(row["sequence"]).encode()))
     added = batch.append(
         timestamp=None, key=row["aggregate_id"].encode(), value=row["value"], headers=headers

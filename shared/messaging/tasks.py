@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from shared.absence import A_DAY, FOR_EVER, Patience, until_back
 from shared.errors import Rejected, Unavailable
 from shared.log import get_logger, log_context
 from shared.messaging.kafka import KafkaFailed
 from shared.messaging.lease import LeaseLost, under_lease
-from shared.messaging.poke import until_poked
 from shared.messaging.unit import Task, Unit
-from shared.postgres.database import Database, Silent, is_unavailable, lock_name, unless_away
+from shared.messaging.wake import wait_for_wake
+from shared.postgres.database import Database, Silent, false_if_unavailable, is_unavailable, lock_name
+from shared.retry import A_DAY, FOR_EVER, RetryPolicy, retry_until_available
 from shared.telemetry.metrics import TASK_SECONDS, TASKS, TASKS_SET_ASIDE, TASKS_WAITING
 from shared.telemetry.tracing import span
 from shared.text import storable
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 0.5
 UNPOKED_SECONDS = 10.0
-"""Whatever is due pokes; a worker looks by itself only in case that its poke was another's."""
+"""Whoever starts a task wakes a worker; a worker looks without that only in case that another took its wake."""
 MAX_BACKOFF_SECONDS = 30.0
 LONG_TRY = timedelta(minutes=10)
 """Who got on for so long was not without what it needs: another absence begins."""
@@ -113,7 +113,7 @@ _NOT_REACHED = (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedE
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT})
 
 
-async def tell_nobody(_task: Any, _waiting_for: str, _unit: Unit) -> None:
+async def report_nothing(_task: Any, _waiting_for: str, _unit: Unit) -> None:
     pass
 
 
@@ -126,19 +126,19 @@ class TaskKind:
     attempts: int
     """How often it may fail by its own errors."""
     concurrency: int
-    waits: Callable[[Any, str, Unit], Awaitable[None]] = tell_nobody
+    waits: Callable[[Any, str, Unit], Awaitable[None]] = report_nothing
     """Called with what is waited for, once per absence."""
-    patience: Patience = A_DAY
+    patience: RetryPolicy = A_DAY
 
     @property
     def name(self) -> str:
         return self.payload.__name__
 
 
-def absent_dependency(error: BaseException) -> str | None:
+def unavailable_dependency(error: BaseException) -> str | None:
     """The name of what did not answer; None where the error is the task's own."""
     if isinstance(error, BaseExceptionGroup):
-        names = [absent_dependency(each) for each in error.exceptions]
+        names = [unavailable_dependency(each) for each in error.exceptions]
         return None if None in names else names[0]
     if isinstance(error, Unavailable):
         return error.dependency
@@ -163,23 +163,23 @@ class Tasks:
         owner: str,
         ttl: timedelta,
         renew: timedelta,
-        poke: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         self._database = database
         self._service = service
         self._owner = owner
         self._ttl = ttl
         self._renew = renew
-        self._poke = poke
+        self._wake = wake
         self._kinds: list[TaskKind] = []
-        self.poked = asyncio.Event()
+        self.wake_event = asyncio.Event()
 
     def on(self, kind: TaskKind) -> None:
         self._kinds.append(kind)
 
     async def run(self) -> None:
         """One worker per kind and unit of concurrency, until cancelled."""
-        await until_back(self._take_back, is_away=_is_of_postgres, patience=FOR_EVER)
+        await retry_until_available(self._take_back, is_away=_is_of_postgres, patience=FOR_EVER)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
             for kind in self._kinds:
@@ -201,14 +201,14 @@ class Tasks:
         """One look for all that wait: each worker's own would cost an idle service most of its time."""
         kinds = [kind.name for kind in self._kinds]
         while kinds:
-            if await unless_away(self._database.fetchval(IS_ANY_DUE, kinds)):
-                self.poked.set()
+            if await false_if_unavailable(self._database.fetchval(IS_ANY_DUE, kinds)):
+                self.wake_event.set()
             await asyncio.sleep(POLL_SECONDS)
 
     async def _work_off(self, kind: TaskKind) -> None:
         while True:
-            if not await unless_away(self._work_next(kind)):
-                await until_poked(self.poked, at_most_seconds=UNPOKED_SECONDS)
+            if not await false_if_unavailable(self._work_next(kind)):
+                await wait_for_wake(self.wake_event, at_most_seconds=UNPOKED_SECONDS)
 
     async def _work_next(self, kind: TaskKind) -> bool:
         began = time.monotonic()
@@ -257,7 +257,7 @@ class Tasks:
         return "done"
 
     async def _after_error(self, claim: "_Claim", task: Task, error: Exception) -> str:
-        dependency = absent_dependency(error)
+        dependency = unavailable_dependency(error)
         if dependency is not None and claim.away_for < claim.kind.patience.limit:
             await self._wait(claim, task, dependency, error)
             return "waiting"
@@ -279,7 +279,7 @@ class Tasks:
                 raise LeaseLost
             if away_for == NOW:
                 await claim.kind.waits(task, f"{dependency}, which is away", self._unit(claim, conn))
-        self._poke()
+        self._wake()
 
     async def _retry(self, claim: "_Claim", error: Exception, failures: int) -> None:
         pause = timedelta(seconds=min(MAX_BACKOFF_SECONDS, 0.5 * 2**failures))
@@ -296,10 +296,10 @@ class Tasks:
 
     async def _finish(self, claim: "_Claim", apply: Callable[[Unit], Awaitable[None]]) -> None:
         """What was worked out is not lost to a Postgres that is away for no longer than the lease holds."""
-        await until_back(
-            lambda: self._commit(claim, apply), is_away=_is_of_postgres, patience=Patience(limit=self._ttl)
+        await retry_until_available(
+            lambda: self._commit(claim, apply), is_away=_is_of_postgres, patience=RetryPolicy(limit=self._ttl)
         )
-        self._poke()
+        self._wake()
 
     async def _commit(self, claim: "_Claim", apply: Callable[[Unit], Awaitable[None]]) -> None:
         async with self._database.transaction() as conn:

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from shared.log import get_logger
 from shared.messaging.unit import Unit
-from shared.postgres.database import Connection, Database, unless_away
-from shared.postgres.outage import is_away
+from shared.postgres.database import Connection, Database, false_if_unavailable
+from shared.postgres.outage import is_outage
 from shared.telemetry.tracing import span
 
 log = get_logger(__name__)
@@ -37,10 +37,10 @@ POSTPONE = """
 
 
 class Timers:
-    def __init__(self, database: Database, *, service: str, poke: Callable[[], None]) -> None:
+    def __init__(self, database: Database, *, service: str, wake: Callable[[], None]) -> None:
         self._database = database
         self._service = service
-        self._poke = poke
+        self._wake = wake
         self.handlers: dict[str, tuple[type[BaseModel], TimerHandler]] = {}
 
     def on(self, payload: type[BaseModel], handler: TimerHandler) -> None:
@@ -48,7 +48,7 @@ class Timers:
 
     async def run(self) -> None:
         while self.handlers:
-            if not await unless_away(self._fire_next()):
+            if not await false_if_unavailable(self._fire_next()):
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _fire_next(self) -> bool:
@@ -62,9 +62,9 @@ class Timers:
                 if row is None:
                     return False
                 await self._fire(row, conn)
-            self._poke()
+            self._wake()
         except Exception as error:
-            if row is None or await is_away(error, self._database):
+            if row is None or await is_outage(error, self._database):
                 raise
             log.exception("timer failed", type=row["type"])
             await self._postpone(row["id"])

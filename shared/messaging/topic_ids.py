@@ -64,7 +64,7 @@ class TopicIds:
             if each not in self.strange
         }
 
-    async def read_anew(self, consumer: Any) -> None:
+    async def read_from_start(self, consumer: Any) -> None:
         """Go to the first record of each partition of ours whose position is of a topic that is no more."""
         self.strange &= consumer.assignment()
         if not (ours := set(self.strange)):

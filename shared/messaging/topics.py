@@ -50,7 +50,7 @@ class KafkaTopics:
 
 async def create_topics(admin: AIOKafkaAdminClient, topics: Sequence[Topic], settings: KafkaTopics) -> None:
     """Make these topics what contract and settings say."""
-    wanted = [
+    new_topics = [
         NewTopic(
             topic.name,
             topic.partitions,
@@ -59,7 +59,7 @@ async def create_topics(admin: AIOKafkaAdminClient, topics: Sequence[Topic], set
         )
         for topic in topics
     ]
-    response = await admin.create_topics(wanted)
+    response = await admin.create_topics(new_topics)
     existing = set()
     for name, code, *message in response.topic_errors:
         if code == TOPIC_EXISTS:

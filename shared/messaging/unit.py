@@ -72,7 +72,7 @@ class Unit:
     payload: bytes = b""
     """Of the message that is handled, as it came."""
     outgoing: int = 0
-    """Rows that the loops of the process should be poked for after the commit."""
+    """Rows that the loops of the process should be woken for after the commit."""
 
     async def emit(self, *messages: Message) -> list[str]:
         """Put the messages in the outbox; their event ids. Topic and key follow from the message.

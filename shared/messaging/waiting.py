@@ -10,8 +10,8 @@ from typing import Any
 
 from shared.errors import ParentUnknown
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
-from shared.messaging.poke import until_poked
-from shared.postgres.database import Connection, Database, unless_away
+from shared.messaging.wake import wait_for_wake
+from shared.postgres.database import Connection, Database, false_if_unavailable
 from shared.telemetry.metrics import WAITING
 
 BEHIND = "behind a waiting message"
@@ -95,8 +95,8 @@ async def failures_of(database: Database, row_id: int) -> int:
     return await database.fetchval(FAILURES, row_id) or 0
 
 
-async def is_behind_waiting(conn: Connection, delivery: Delivery, came_from: tuple[str, int]) -> bool:
-    before = came_from[1] if came_from[0] == "waiting" else NO_ROW
+async def is_behind_waiting(conn: Connection, delivery: Delivery, source: tuple[str, int]) -> bool:
+    before = source[1] if source[0] == "waiting" else NO_ROW
     return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, delivery.envelope.key, before))
 
 
@@ -104,22 +104,22 @@ async def is_expired(database: Database, row_id: int, *, now: datetime) -> bool:
     return bool(await database.fetchval(IS_EXPIRED, row_id, now))
 
 
-class Waiters:
-    """Tries waiting messages again: when poked those that were released, every second the first of each aggregate."""
+class WaitingMessages:
+    """Tries messages again: when woken those that were released, once a second the first of each aggregate."""
 
-    def __init__(self, database: Database, edge: Any, *, service: str) -> None:
+    def __init__(self, database: Database, consumer: Any, *, service: str) -> None:
         self._database = database
-        self._edge = edge
+        self._consumer = consumer
         self._service = service
-        self.poked = asyncio.Event()
+        self.wake_event = asyncio.Event()
 
     async def run(self) -> None:
         while True:
             tried_at = time.monotonic()
-            are_more_due = await unless_away(self._try_heads())
+            are_more_due = await false_if_unavailable(self._try_heads())
             while not are_more_due and (left := tried_at + POLL_SECONDS - time.monotonic()) > 0:
-                await until_poked(self.poked, at_most_seconds=left)
-                await unless_away(self._try_released())
+                await wait_for_wake(self.wake_event, at_most_seconds=left)
+                await false_if_unavailable(self._try_released())
 
     async def _try_heads(self) -> bool:
         """Whether more of those that failed are due."""
@@ -144,7 +144,7 @@ class Waiters:
         async def settle(conn: Connection) -> None:
             await conn.execute(DELETE, row["id"])
 
-        outcome: str = await self._edge.deliver(delivery, settle=settle, came_from=("waiting", row["id"]))
+        outcome: str = await self._consumer.deliver(delivery, settle=settle, source=("waiting", row["id"]))
         return outcome
 
 

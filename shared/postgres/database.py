@@ -56,7 +56,7 @@ def may_be_its_own(error: BaseException) -> bool:
     return isinstance(error, (*_OVERDUE, *CONTENDED, _STATE_LOST)) or is_broken_connection
 
 
-async def unless_away(step: Awaitable[bool]) -> bool:
+async def false_if_unavailable(step: Awaitable[bool]) -> bool:
     """Of a loop that goes on when Postgres is back: what the step says, or False where it was unavailable."""
     try:
         return await step
@@ -79,7 +79,7 @@ class Silent(TimeoutError):
     """Postgres gave no answer in time."""
 
 
-class NotOpen(ConnectionError):
+class NotConnected(ConnectionError):
     """Postgres has not answered since the process began."""
 
 
@@ -109,7 +109,7 @@ class Database:
         self._away_since: float | None = None
 
     async def open(self) -> None:
-        async with self._noticed():
+        async with self._track_availability():
             self._pool = await self._create_pool()
 
     async def _create_pool(self) -> asyncpg.Pool:
@@ -182,7 +182,7 @@ class Database:
     @property
     def pool(self) -> asyncpg.Pool:
         if self._pool is None:
-            raise NotOpen("Postgres has not answered since the process began")
+            raise NotConnected("Postgres has not answered since the process began")
         return self._pool
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
@@ -203,7 +203,7 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        async with self._noticed(), self.pool.acquire(timeout=self._silence_seconds) as conn:
+        async with self._track_availability(), self.pool.acquire(timeout=self._silence_seconds) as conn:
             try:
                 yield conn
             except (TimeoutError, _STATE_LOST):
@@ -211,7 +211,7 @@ class Database:
                 raise
 
     @asynccontextmanager
-    async def _noticed(self) -> AsyncIterator[None]:
+    async def _track_availability(self) -> AsyncIterator[None]:
         """Keeps since when Postgres is away. Raises Silent in place of any other TimeoutError."""
         try:
             yield

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
-from shared.absence import Patience
 from shared.log import get_logger
 from shared.postgres.database import Database, is_unavailable, may_be_its_own
+from shared.retry import RetryPolicy
 
 log = get_logger(__name__)
 
@@ -19,13 +19,13 @@ class Overdue(Exception):
     """Postgres takes what others write, and this did not end in time, again and again."""
 
 
-async def is_away(error: BaseException, database: Database) -> bool:
+async def is_outage(error: BaseException, database: Database) -> bool:
     """Whether the error is of a Postgres that nobody can use, not of the statement that met it."""
     return is_unavailable(error) and not (may_be_its_own(error) and await database.takes_writes())
 
 
-async def however_long_away(
-    call: Callable[[], Awaitable[Result]], database: Database, *, patience: Patience
+async def retry_through_outage(
+    call: Callable[[], Awaitable[Result]], database: Database, *, patience: RetryPolicy
 ) -> Result:
     """What the call gives once Postgres is there, however long that takes. Any other error is the caller's.
 
@@ -41,7 +41,7 @@ async def however_long_away(
             if not is_unavailable(error):
                 raise
             text = f"{type(error).__name__}: {error}"
-            is_its_own = not await is_away(error, database)
+            is_its_own = not await is_outage(error, database)
             now = time.monotonic()
             away_since = began if away_since is None else away_since
             overdue_since = (began if overdue_since is None else overdue_since) if is_its_own else None

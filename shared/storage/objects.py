@@ -265,11 +265,11 @@ class S3ObjectStore:
         """A key that exists already is success if it holds the same bytes."""
         if _code(error) not in {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}:
             raise error
-        found = self._head(key)
-        if found is None:
+        head = self._head(key)
+        if head is None:
             raise StorageUnavailable(f"{key}: another write is under way") from error
-        if found.sha256 != sha256:
-            raise Conflict(f"{key} exists with sha256 {found.sha256}, tried to write {sha256}") from error
+        if head.sha256 != sha256:
+            raise Conflict(f"{key} exists with sha256 {head.sha256}, tried to write {sha256}") from error
 
     def _get_file(self, key: str, path: Path, sha256: str, size_bytes: int) -> None:
         body = self._client.get_object(Bucket=self._bucket, Key=key)["Body"]
@@ -304,12 +304,12 @@ class S3ObjectStore:
 
     def _head(self, key: str) -> ObjectHead | None:
         try:
-            found = self._client.head_object(Bucket=self._bucket, Key=key)
+            answer = self._client.head_object(Bucket=self._bucket, Key=key)
         except ClientError as error:
             if _code(error) in {"404", "NoSuchKey", "NotFound"}:
                 return None
             raise
-        return ObjectHead(key, found["ContentLength"], found["Metadata"].get("sha256"))
+        return ObjectHead(key, answer["ContentLength"], answer["Metadata"].get("sha256"))
 
     def _list(self, prefix: str) -> list[ObjectHead]:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
@@ -338,15 +338,15 @@ class S3ObjectStore:
             scratch.unlink(missing_ok=True)
 
     def _accept_existing(self, key: str, sha256: str) -> None:
-        found = self._head(key)
-        if found is None or found.sha256 != sha256:
+        head = self._head(key)
+        if head is None or head.sha256 != sha256:
             raise Conflict(f"{key} exists with other bytes than sha256 {sha256}")
 
 
 def _verify(key: str, found_sha256: str, sha256: str, found_bytes: int, size_bytes: int) -> None:
     if (found_sha256, found_bytes) != (sha256, size_bytes):
-        found = f"{found_bytes} bytes with sha256 {found_sha256}"
-        raise CorruptObject(f"{key}: found {found}, expected {size_bytes} bytes with sha256 {sha256}")
+        content = f"{found_bytes} bytes with sha256 {found_sha256}"
+        raise CorruptObject(f"{key}: found {content}, expected {size_bytes} bytes with sha256 {sha256}")
 
 
 def _translated(error: ClientError, key: object) -> Exception:

@@ -51,8 +51,8 @@ class FakeObjectStore:
         return None if data is None else ObjectHead(key, len(data), hashlib.sha256(data).hexdigest())
 
     async def list_objects(self, prefix: str) -> list[ObjectHead]:
-        found = sorted(key for key in self.objects if key.startswith(prefix))
-        return [ObjectHead(key, len(self.objects[key]), None) for key in found]
+        keys = sorted(key for key in self.objects if key.startswith(prefix))
+        return [ObjectHead(key, len(self.objects[key]), None) for key in keys]
 
     async def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

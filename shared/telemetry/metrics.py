@@ -4,7 +4,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 HANDLED = Counter(
     "messages_handled_total",
-    "Messages that reached an end at the consume edge",
+    "Messages that reached an end at the consumer",
     ["service", "topic", "outcome"],
 )
 HANDLER_SECONDS = Histogram(

@@ -1,4 +1,4 @@
-"""The trace follows the message: `traceparent` goes into outbox headers and is restored at the edge."""
+"""The trace follows the message: `traceparent` goes into outbox headers and is restored by the consumer."""
 
 import os
 from collections.abc import Iterator

@@ -142,7 +142,7 @@ async def _unread(pool: asyncpg.Pool) -> list[str]:
     found = []
     for reader, topics in LISTENS.items():
         for topic in topics:
-            query = UNREAD if topic.is_story else UNHEARD
+            query = UNREAD if topic.is_event_stream else UNHEARD
             for writer in set(topic.writers) & set(WORKERS):
                 count = await pool.fetchval(query.format(writer=writer, reader=reader), topic.name)
                 if count:

@@ -42,7 +42,9 @@ EXPECTED = (
         "exception=CancelledError()",
         "a process that was told to stop cancels what it had gathered",
     ),
-    Expected("process ends", "Stuck", "Kafka's client hung behind a line that was cut: decision 0013"),
+    Expected(
+        "process ends", "ClientUnresponsive", "Kafka's client hung behind a line that was cut: decision 0013"
+    ),
     Expected(
         "process ends", "SendFailed", "Kafka took no records although it answered: the relay begins anew"
     ),

@@ -12,7 +12,7 @@ from aiokafka.record.util import calc_crc32c
 from deploy.local.stack import Stack
 from shared.messaging.batches import MAX_BATCH_BYTES
 from shared.messaging.kafka import sasl
-from shared.place import Place
+from shared.partition import Partition
 from tests.unit.shared.record_batches import CHECKED, CRC, NAMES, RECORDS_AT, a_batch, resealed
 
 BOMB_BYTES = 2 * MAX_BATCH_BYTES
@@ -79,7 +79,7 @@ class Batches:
     producer: AIOKafkaProducer
     expected: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
-    async def send(self, place: Place, raw: bytes) -> int:
+    async def send(self, place: Partition, raw: bytes) -> int:
         """The offset of the first record."""
         await self.producer.partitions_for(place.topic)
         batch = self.producer.create_batch()
@@ -89,13 +89,13 @@ class Batches:
         sent = await (await self.producer.send_batch(batch, place.topic, partition=place.partition))
         return int(sent.offset)
 
-    async def hostile(self, place: Place, name: str, good: list[Record]) -> None:
+    async def hostile(self, place: Partition, name: str, good: list[Record]) -> None:
         make, reason = HOSTILE[name]
         raw = make(good)
         first = await self.send(place, raw)
         self._expect(place, first, struct.unpack_from(">i", raw, 23)[0] + 1, reason)
 
-    async def on_disk(self, place: Place, name: str, good: list[Record]) -> None:
+    async def on_disk(self, place: Partition, name: str, good: list[Record]) -> None:
         """Sends a batch that the broker takes, and spoils it where it lies."""
         first = await self.send(place, a_batch(good))
         log = self._segment(place)
@@ -109,11 +109,11 @@ class Batches:
             file.write(spoilt)
         self._expect(place, first, len(good), "unreadable_batch")
 
-    def _segment(self, place: Place) -> Path:
+    def _segment(self, place: Partition) -> Path:
         folder = self.stack.state.root / "kafka" / "data" / f"{place.topic}-{place.partition}"
         return max(folder.glob("*.log"))
 
-    def _expect(self, place: Place, first: int, number: int, reason: str) -> None:
+    def _expect(self, place: Partition, first: int, number: int, reason: str) -> None:
         for offset in range(first, first + number):
             self.expected[place.topic, place.partition, offset] = reason
 

@@ -13,7 +13,7 @@ from schemas.generate.__main__ import all_messages
 from schemas.topics import TOPICS, tenant_commands, tenant_events, tenant_topics
 from shared.messaging.kafka import kafka_producer, sasl
 from shared.service import Service
-from tests.chaos.edges import HEARD, LISTENERS, TENANT, edges, record_of, sample
+from tests.chaos.consumers import HEARD, LISTENERS, TENANT, consumers, record_of, sample
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.snapshots import state_of
 
@@ -25,7 +25,7 @@ HANDLED = ("applied", "refused")
 
 @pytest.fixture(scope="module")
 async def services(stack: Stack) -> AsyncIterator[dict[str, Service]]:
-    async with edges(stack) as services:
+    async with consumers(stack) as services:
         yield services
 
 
@@ -80,7 +80,7 @@ async def test_a_type_on_a_topic_that_does_not_carry_it_is_parked_and_changes_no
         for message in random.sample(foreign, k=min(scaled(4, 1_000), len(foreign))):
             record = record_of(topic, sample(message))
             where = f"{service} on {topic.name}: {message.type}; {repeat}"
-            assert await services[service]._edge.consume(record) == "parked", where
+            assert await services[service]._consumer.consume(record) == "parked", where
             row = await db.fetchrow(WHY.format(service=service), topic.name, record.offset)
             assert row["reason"] == "unknown_type", where
             parked += 1
@@ -95,13 +95,13 @@ async def test_an_event_that_comes_again_with_another_payload_is_parked_and_hold
     twins = 0
     for service, topic in HEARD:
         for message in topic.messages:
-            edge, made = services[service]._edge, sample(message)
+            consumer, made = services[service]._consumer, sample(message)
             first = record_of(topic, made)
-            outcome = await edge.consume(first)
+            outcome = await consumer.consume(first)
             before = await state_of(db, service)
             event_id = dict(first.headers)["ce_id"].decode()
             twin = record_of(topic, made, event_id=event_id, sequence=2, field_of_a_forger=True)
-            again = await edge.consume(twin)
+            again = await consumer.consume(twin)
             assert await state_of(db, service) == before, f"{service}: {message.type}"
             if outcome in HANDLED:
                 twins += 1

@@ -15,10 +15,10 @@ from shared.audit.chain import begin, extend
 from shared.messaging.delivery import Record
 from shared.messaging.partitions import Login, PartitionReader
 from shared.messaging.reader import TopicReader
-from shared.place import Place
+from shared.partition import Partition
 from shared.service import Service
 from tests.chaos import pipeline
-from tests.chaos.edges import TENANT, record_of, sample
+from tests.chaos.consumers import TENANT, record_of, sample
 from tests.chaos.hostile_batches import HOSTILE, READABLE, SPOIL, Batches, writer
 from tests.chaos.scale import note
 from tests.chaos.source import Source, id_of
@@ -77,7 +77,7 @@ async def written(stack: Stack) -> AsyncIterator[tuple[Batches, list[str]]]:
             return records
 
         for turn, name in enumerate([*READABLE, *HOSTILE, *SPOIL]):
-            bad, fine = Place(DATASET_EVENTS, turn % 3), Place(DATASET_EVENTS, (turn + 1) % 3)
+            bad, fine = Partition(DATASET_EVENTS, turn % 3), Partition(DATASET_EVENTS, (turn + 1) % 3)
             await batches.send(fine, READABLE["snappy"](facts(2)))
             if name in READABLE:
                 await batches.send(bad, READABLE[name](facts(3)))
@@ -112,7 +112,7 @@ async def test_a_service_and_the_operators_tools_pass_every_batch(
     note("poison batches", parked=len(batches.expected), good=len(good), read=len(seen))
 
 
-async def _missing(login: Login, seen: list[Record]) -> list[Place]:
+async def _missing(login: Login, seen: list[Record]) -> list[Partition]:
     """Partitions of which a reader did not get every offset, in order, or not the same twice."""
     async with PartitionReader(login) as reader:
         places = await reader.partitions(DATASET_EVENTS.__eq__)
@@ -145,12 +145,12 @@ async def test_the_gateway_passes_every_batch_of_a_tenant(
     async with writer(stack, f"tenant-{TENANT}") as producer:
         batches = Batches(stack, producer)
         for name in [name for name in HOSTILE if name != "lone_surrogate"]:
-            await batches.send(Place(topic.name, 0), READABLE["zstd"]([command()]))
-            await batches.hostile(Place(topic.name, 1), name, [{"key": b"k", "headers": []}])
-            await batches.send(Place(topic.name, 1), READABLE["gzip"]([command()]))
-        await batches.on_disk(Place(topic.name, 2), "damaged", [{}])
-        await batches.send(Place(topic.name, 2), READABLE["lz4"]([command()]))
-        await batches.send(Place(topic.name, 2), READABLE["lz4"]([_too_large(command())]))
+            await batches.send(Partition(topic.name, 0), READABLE["zstd"]([command()]))
+            await batches.hostile(Partition(topic.name, 1), name, [{"key": b"k", "headers": []}])
+            await batches.send(Partition(topic.name, 1), READABLE["gzip"]([command()]))
+        await batches.on_disk(Partition(topic.name, 2), "damaged", [{}])
+        await batches.send(Partition(topic.name, 2), READABLE["lz4"]([command()]))
+        await batches.send(Partition(topic.name, 2), READABLE["lz4"]([_too_large(command())]))
     for name, value in stack.service_env("gateway").items():
         monkeypatch.setenv(name, value)
     settings = GatewaySettings()

@@ -14,17 +14,23 @@ from schemas.base import Message
 from schemas.topics import TENANT_COMMAND_TYPES, Topic
 from shared.clock import utc_now
 from shared.service import Service
-from tests.chaos.edges import HEARD, edges, record_of, sample
+from tests.chaos.consumers import HEARD, edges, record_of, sample
 from tests.chaos.scale import note
 from tests.chaos.snapshots import state_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 NUMBERED = [
-    (service, topic, message) for service, topic in HEARD if topic.is_story for message in topic.messages
+    (service, topic, message)
+    for service, topic in HEARD
+    if topic.is_event_stream
+    for message in topic.messages
 ]
 UNNUMBERED = [
-    (service, topic, message) for service, topic in HEARD if not topic.is_story for message in topic.messages
+    (service, topic, message)
+    for service, topic in HEARD
+    if not topic.is_event_stream
+    for message in topic.messages
 ]
 COMMANDS = [each for each in UNNUMBERED if each[1].is_commands]
 REFUSED_WITH = """
@@ -45,10 +51,10 @@ async def twice(
 ) -> tuple[str, str, list[str]]:
     """The outcome of a message, that of the same one once the inbox has forgotten it, and the tables changed by it."""
     record = record_of(topic, sample(message))
-    first = await service._edge.consume(record)
+    first = await service._consumer.consume(record)
     await service.database.execute("DELETE FROM inbox")
     before = await state_of(db, service.name)
-    again = await service._edge.consume(record)
+    again = await service._consumer.consume(record)
     after = await state_of(db, service.name)
     changed = [table for table in before if before[table] != after[table]]
     return first, again, [table for table in changed if table not in COUNTS]
@@ -89,7 +95,7 @@ async def test_an_old_command_that_is_read_again_is_refused_whatever_has_come_in
         written = utc_now() - timedelta(days=topic.retention_days, minutes=1)
         before = await state_of(db, service)
         old = replace(record, timestamp_ms=int(written.timestamp() * 1000))
-        assert await services[service]._edge.consume(old) in ("refused", "ignored")
+        assert await services[service]._consumer.consume(old) in ("refused", "ignored")
         after = await state_of(db, service)
         where = f"{service}: {message.type} on {topic.name}"
         assert [table for table in before if before[table] != after[table]] == [], where

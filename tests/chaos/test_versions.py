@@ -50,7 +50,7 @@ def record_of(topic: Topic, message: Message, version: int, **added: object) -> 
         source="/retune/test",
         time=NOON,
         key=message.key,
-        sequence=1 if topic.is_story else None,
+        sequence=1 if topic.is_event_stream else None,
     )
     value = json.dumps(json.loads(message.model_dump_json()) | added).encode()
     return Record(topic.name, 0, 0, message.key.encode(), tuple(to_headers(envelope)), value)

@@ -100,7 +100,7 @@ class Platform:
     async def events(self, job_id: str) -> list[Delivery]:
         """Every fact about a job as Kafka has it, in order of time."""
         login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
-        async with TopicReader(login, [topic.name for topic in TOPICS if topic.is_story]) as reader:
+        async with TopicReader(login, [topic.name for topic in TOPICS if topic.is_event_stream]) as reader:
             found = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
         mine = [each for each in found if getattr(each.message, "job_id", None) == job_id]
         return sorted(mine, key=lambda each: each.envelope.time)

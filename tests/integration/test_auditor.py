@@ -23,9 +23,9 @@ from shared.clock import utc_now
 from shared.messaging import lag
 from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
+from shared.messaging.kafka_health import ClientUnresponsive
 from shared.messaging.partitions import Login, PartitionReader
-from shared.messaging.presence import Stuck
-from shared.place import Place
+from shared.partition import Partition
 from shared.postgres.migrate import migrate
 from shared.service import Service
 from shared.storage.objects import S3ObjectStore
@@ -76,8 +76,8 @@ async def test_batches_that_cannot_be_read_are_part_of_the_chain(audited: Audite
     async with writer(audited.stack, KAFKA_SUPER_USER) as producer:
         batches = Batches(audited.stack, producer)
         for name in ("gzip_bomb", "zstd_bomb", "huge_headers"):
-            await batches.hostile(Place(topic, 0), name, [{"headers": []}])
-        await batches.on_disk(Place(topic, 0), "damaged", [{}, {}])
+            await batches.hostile(Partition(topic, 0), name, [{"headers": []}])
+        await batches.on_disk(Partition(topic, 0), "damaged", [{}, {}])
     await audited.write(topic, map(record, range(3, 5)))
     end = 3 + len(batches.expected) + 2
     await audited.signed({topic: end})
@@ -92,7 +92,7 @@ async def test_a_partition_beside_one_that_cannot_be_read_is_read_whole(audited:
     await audited.write(good, map(record, range(5)))
     async with writer(audited.stack, KAFKA_SUPER_USER) as producer:
         batches = Batches(audited.stack, producer)
-        await batches.hostile(Place(bad, 0), "zstd_bomb", [{"headers": []}])
+        await batches.hostile(Partition(bad, 0), "zstd_bomb", [{"headers": []}])
     await audited.write(bad, map(record, range(5, 7)))
     await audited.start()
     ends = {good: 5, bad: len(batches.expected) + 2}
@@ -155,7 +155,7 @@ async def test_a_log_that_ends_before_what_was_read_is_told_and_not_forgotten(au
 
 
 async def test_a_chain_that_begins_while_a_statement_is_made_is_named_by_the_next_one(stack: Stack):
-    first, second = (begin(Place("topic", number), at=0) for number in range(2))
+    first, second = (begin(Partition("topic", number), at=0) for number in range(2))
     async with empty_schema(stack) as dsn:
         await migrate("auditor", dsn)
         signing, reading = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
@@ -214,7 +214,7 @@ async def test_a_reader_that_hands_over_nothing_ends_the_process(audited: Audite
             while True:
                 await reading.read_on()
 
-        with pytest.raises(Stuck, match="hands over none"):
+        with pytest.raises(ClientUnresponsive, match="hands over none"):
             await asyncio.wait_for(read_for_ever(), 30)
     await service.database.close()
     await audited.start()

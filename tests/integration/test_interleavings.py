@@ -1,6 +1,6 @@
 """Two messages about one thing, handled by two processes at once: one outcome, whichever commits first.
 
-Each pair is delivered through two consume edges on one Postgres, with a seeded lead of one over the other, so
+Each pair is delivered through two consumers on one Postgres, with a seeded lead of one over the other, so
 that the transactions overlap everywhere from "one after the other" to "both read the same row".
 """
 
@@ -42,7 +42,7 @@ from services.serving_controller import store as serving_store
 from services.serving_controller.handlers.messages import Messages
 from services.serving_controller.model import SlotState
 from shared.clock import utc_now
-from shared.messaging.consumer import Edge
+from shared.messaging.consumer import Consumer
 from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database
@@ -70,16 +70,16 @@ APPROVALS = """
 
 
 class Wiring:
-    """As much of a Service as `register` needs: it puts the handlers on an edge."""
+    """As much of a Service as `register` needs: it registers the handlers with a consumer."""
 
-    def __init__(self, service: str, edge: Edge) -> None:
+    def __init__(self, service: str, consumer: Consumer) -> None:
         self._service = service
-        self._edge = edge
+        self._consumer = consumer
 
     def on(self, message: type[Message], handler: Any) -> None:
         for topic in LISTENS[self._service]:
             if message in topic.messages:
-                self._edge.on(topic.name, message, handler)
+                self._consumer.on(topic.name, message, handler)
 
     def on_timer(self, payload: type, handler: Any) -> None:
         """No timer fires here."""
@@ -96,9 +96,9 @@ class Race:
 
     def __init__(self, service: str, database: Database, register: Callable[[Any], None]) -> None:
         self.database = database
-        self.edges = [Edge(service, database, poke=lambda: None) for _ in range(2)]
-        for edge in self.edges:
-            register(Wiring(service, edge))
+        self.consumers = [Consumer(service, database, wake=lambda: None) for _ in range(2)]
+        for consumer in self.consumers:
+            register(Wiring(service, consumer))
         self.random = random.Random(seed())
 
     async def run(self, first: Record, second: Record) -> tuple[str, str]:
@@ -116,7 +116,7 @@ class Race:
 
     async def _deliver(self, process: int, record: Record, after: float) -> str:
         await asyncio.sleep(after)
-        return await self.edges[process].consume(record)
+        return await self.consumers[process].consume(record)
 
 
 def a_record(message: Message, writer: str, *, sequence: int = 1) -> Record:
@@ -128,7 +128,7 @@ def a_record(message: Message, writer: str, *, sequence: int = 1) -> Record:
         source=f"/retune/{writer}",
         time=utc_now(),
         key=message.key,
-        sequence=sequence if topic.is_story else None,
+        sequence=sequence if topic.is_event_stream else None,
     )
     headers = tuple(to_headers(envelope))
     return Record(topic.name, 0, 0, message.key.encode(), headers, message.model_dump_json().encode())
@@ -238,7 +238,8 @@ class TestCancelAndCompletion:
             assert await event_types(race.database, job_id, "job.events") == ["JobEvaluating", "JobCancelled"]
             return "evaluated"
         assert (
-            await race.edges[0].consume(a_record(about(job_id, news.released()), "provisioner")) == "applied"
+            await race.consumers[0].consume(a_record(about(job_id, news.released()), "provisioner"))
+            == "applied"
         )
         assert (await job_of(race, job_id)).state is JobState.CANCELLED, race.describe(outcomes)
         assert await event_types(race.database, job_id, "job.events") == ["JobStopping", "JobCancelled"]

@@ -34,7 +34,7 @@ class Voices:
         """The id of the last event."""
         for message in messages:
             topic = topic_of(type(message), writer=writer)
-            if topic.is_story and not event_id:
+            if topic.is_event_stream and not event_id:
                 self._sequences[topic.name, message.key] += 1
             envelope = Envelope(
                 id=event_id or uuid4().hex,
@@ -44,7 +44,7 @@ class Voices:
                 time=utc_now(),
                 key=message.key,
                 causation_id=causation_id,
-                sequence=self._sequences[topic.name, message.key] if topic.is_story else None,
+                sequence=self._sequences[topic.name, message.key] if topic.is_event_stream else None,
             )
             producer = await self._producer(writer)
             await producer.send_and_wait(

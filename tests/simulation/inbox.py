@@ -11,7 +11,7 @@ class Inbox:
         self._positions: dict[Story, int] = {}
 
     def admit(self, record: Record, *, has_inbox: bool) -> str:
-        """`next`, `duplicate` or `gap`, as `Edge._admit` finds it."""
+        """`next`, `duplicate` or `gap`, as `Consumer._admit` finds it."""
         if not has_inbox:
             return "next"
         if (record.topic.name, record.id) in self._applied:

@@ -1,4 +1,4 @@
-"""One service in memory: the consume edge, outbox and relay, timers, tasks, loops; it crashes and comes back.
+"""One service in memory: the consumer, outbox and relay, timers, tasks, loops; it crashes and comes back.
 
 Mirrors `shared/service.py` and `shared/messaging/`; offers what a service's `register` asks of a `Service`.
 """
@@ -13,9 +13,9 @@ from pydantic import BaseModel
 
 from schemas.base import Message
 from schemas.topics import LISTENS
-from shared.messaging.tasks import tell_nobody
+from shared.messaging.tasks import report_nothing
 from tests.simulation.clock import START, Process, pause, run_now
-from tests.simulation.edge import Edge, Handler
+from tests.simulation.consumer import Consumer, Handler
 from tests.simulation.log import Record
 from tests.simulation.outbox import Outbox
 from tests.simulation.tables import GAVE_WAY, Tables
@@ -65,14 +65,14 @@ class Kernel:
         self._transactions: dict[Process, None] = {}
         self._crash_hooks: list[Callable[[], object]] = []
         self._num_timers = 0
-        self.edge = Edge(self)
+        self.consumer = Consumer(self)
 
     # What `register` asks of a service.
 
     def on(self, message: type[Message], handler: Handler) -> None:
         for topic in LISTENS[self.name]:
             if message in topic.messages:
-                self.edge.handlers[topic.name, message.type] = handler
+                self.consumer.handlers[topic.name, message.type] = handler
 
     def on_timer(self, payload: type[BaseModel], handler: Handler) -> None:
         self._timer_handlers[payload] = handler
@@ -86,7 +86,7 @@ class Kernel:
         failed: Any,
         attempts: int = 3,
         concurrency: int = 1,
-        waits: Any = tell_nobody,
+        waits: Any = report_nothing,
     ) -> None:
         self.tasks.on(payload, Kind(work, done, failed, attempts, concurrency, waits))
 
@@ -129,7 +129,7 @@ class Kernel:
         return max(self._started_at, min(away_until, self.clock.utc))
 
     async def caught_up(self, topic_name: str) -> None:
-        cursors = [cursor for cursor in self.edge.cursors if cursor.topic.name == topic_name]
+        cursors = [cursor for cursor in self.consumer.cursors if cursor.topic.name == topic_name]
         ends = [len(cursor.partition.records) for cursor in cursors]
         while self.clock.now < self.world.log.away_until:
             await pause(1.0)
@@ -155,8 +155,8 @@ class Kernel:
         for number, (_, at) in list(self.timers.items()):
             self.clock.at(at + 0.01, self._fire, number)
         self.tasks.look()
-        self.outbox.poke()
-        self.edge.start()
+        self.outbox.wake()
+        self.consumer.start()
 
     def crash(self, seconds: float | None = None) -> None:
         """The process is killed; what was committed stays. It comes back after a while."""
@@ -171,7 +171,7 @@ class Kernel:
         for hook in self._crash_hooks:
             hook()
         self._crash_hooks.clear()
-        self.edge.handlers.clear()
+        self.consumer.handlers.clear()
         self._timer_handlers.clear()
         down = self.rng.choice((0.2, 1.0, 5.0, 20.0)) if seconds is None else seconds
         self.world.note(f"{self.name} crashes, back in {down} s")
@@ -235,7 +235,7 @@ class Kernel:
         for task in unit.tasks:
             self.tasks.add(task)
         if unit.parents:
-            self.edge.retry_soon()
+            self.consumer.retry_soon()
         if unit.events:
             self.world.checker.emitted(unit)
 

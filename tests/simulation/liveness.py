@@ -37,12 +37,12 @@ def unfinished(world: "World") -> list[str]:
         if kernel.outbox.rows:
             found.append(f"{name} has {len(kernel.outbox.rows)} rows in its outbox")
         found += [
-            f"{name} waits with {row[0].type} for {row[1]}" for row in kernel.edge.waiting.rows.values()
+            f"{name} waits with {row[0].type} for {row[1]}" for row in kernel.consumer.waiting.rows.values()
         ]
         found += [f"{name} has task {task}" for task in kernel.tasks.rows]
         found += [
             f"{name} has not read {c.topic.name}/{c.number}"
-            for c in kernel.edge.cursors
+            for c in kernel.consumer.cursors
             if c.next is not None
         ]
     tables = world.kernels["provisioner"].tables
@@ -89,6 +89,6 @@ def finished(world: "World") -> None:
         answers, needs = checker.models.answers.get(job, 0), checker.jobs.last.get(job) != "JobCancelled"
         if answers > 1 or (needs and not answers):
             world.alarm("verdicts", f"{job} has {answers}, expected {1 if needs else 'at most 1'}")
-    parked = {record.id for kernel in world.kernels.values() for record, _ in kernel.edge.parked}
+    parked = {record.id for kernel in world.kernels.values() for record, _ in kernel.consumer.parked}
     if parked != checker.hostile:
         world.alarm("not parked", f"{sorted(checker.hostile - parked)}")

@@ -17,13 +17,13 @@ class Outbox:
         self._sequences: dict[tuple[str, str], int] = {}
         self.rows: list[Record] = []
         """Committed, not marked as published."""
-        self._is_poked = False
+        self._is_awake = False
         self._last_id = 0
 
     def add(self, message: Message, topic: Topic, unit: Unit) -> None:
         self._last_id += 1
         event_id, key, sequence = f"{self._kernel.name}-{self._last_id}", message.key, None
-        if topic.is_story:
+        if topic.is_event_stream:
             sequence = self._sequences[topic.name, key] = self._sequences.get((topic.name, key), 0) + 1
         correlation = unit.correlation_id or event_id
         record = Record(
@@ -38,20 +38,20 @@ class Outbox:
             time=self._kernel.clock.utc,
         )
         self.rows.append(record)
-        self.poke()
+        self.wake()
 
-    def poke(self) -> None:
-        if self.rows and not self._is_poked:
-            self._is_poked = True
+    def wake(self) -> None:
+        if self.rows and not self._is_awake:
+            self._is_awake = True
             self._kernel.clock.after(self._kernel.world.lag(), self._drain)
 
     def _drain(self) -> None:
-        self._is_poked = False
+        self._is_awake = False
         kernel = self._kernel
         if not kernel.up or not self.rows:
             return
         if kernel.clock.now < kernel.world.log.away_until:
-            self._is_poked = True
+            self._is_awake = True
             kernel.clock.at(kernel.world.log.away_until, self._drain)
             return
         if kernel.world.faults.active and kernel.crashes("before publishing"):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import Rejected
-from shared.messaging.tasks import absent_dependency, tell_nobody
+from shared.messaging.tasks import report_nothing, unavailable_dependency
 from shared.messaging.unit import Task
 from tests.simulation.clock import Process, pause
 from tests.simulation.unit import Unit
@@ -25,7 +25,7 @@ class Kind:
     failed: Callable[[Any, Exception, Any], Awaitable[None]]
     attempts: int
     concurrency: int
-    waits: Callable[[Any, str, Any], Awaitable[None]] = tell_nobody
+    waits: Callable[[Any, str, Any], Awaitable[None]] = report_nothing
     running: int = 0
 
 
@@ -142,7 +142,7 @@ class Tasks:
             return
         if not self._kernel.world.is_expected(error):
             self._kernel.world.alarm("unexpected error", f"{self._kernel.name} {name}: {error!r}", error)
-        if absent_dependency(error) is not None:
+        if unavailable_dependency(error) is not None:
             self._wait(row, error, kind)
             return
         row.failures += 1
@@ -156,7 +156,7 @@ class Tasks:
         now = self._kernel.clock.now
         if row.away_since is None:
             row.away_since = now
-            dependency = str(absent_dependency(error))
+            dependency = str(unavailable_dependency(error))
             self._kernel.begin(self._kernel.transact(lambda unit: kind.waits(row.task, dependency, unit)))
         longest = min(max(now - row.away_since, 0.5), MAX_BACKOFF_SECONDS)
         self._come_again(row, longest * (0.5 + self._kernel.rng.random() / 2))

@@ -295,6 +295,6 @@ def test_the_kernel_parks_a_gap_and_all_behind_it(world):
     for _ in range(3):
         users.hostile()
     world.run(400.0)
-    parked = [(record.id, reason) for record, reason in world.kernels["scheduler"].edge.parked]
+    parked = [(record.id, reason) for record, reason in world.kernels["scheduler"].consumer.parked]
     assert {event_id for event_id, _ in parked} == world.checker.hostile
-    assert isinstance(world.kernels["scheduler"].edge.parked[0][0], Record)
+    assert isinstance(world.kernels["scheduler"].consumer.parked[0][0], Record)

@@ -32,11 +32,11 @@ def build():
 def a_fact_waits_while_its_service_is_down(world: World, users: Users) -> None:
     """The watcher hears TrainingStarted before JobScheduled; it goes away, and then its backlog takes a while."""
     watcher = world.kernels["checkpoint_watcher"]
-    for cursor in watcher.edge.cursors:
+    for cursor in watcher.consumer.cursors:
         if cursor.topic.name == "job.events":
             cursor.stalled_until = world.clock.now + 1200.0
     users.submit(nodes=1, dataset="ready", after=1.0)
-    while not watcher.edge.waiting.rows:
+    while not watcher.consumer.waiting.rows:
         world.run(0.5)
     watcher.crash(seconds=1000.0)
     settle(world)

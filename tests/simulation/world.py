@@ -121,9 +121,9 @@ class World:
         """A command, or a fact of a service that is not simulated; `skip`: numbers left out of its story."""
         topic = topic_of(type(message), writer=writer)
         event_id = f"{writer}-says-{self.next_number()}"
-        sequence = self._next_sequence(topic, message.key) + skip if topic.is_story else None
+        sequence = self._next_sequence(topic, message.key) + skip if topic.is_event_stream else None
         if self.is_traced:
-            self.note(f"{writer}: {message.type} {message.key if topic.is_story else message!r}")
+            self.note(f"{writer}: {message.type} {message.key if topic.is_event_stream else message!r}")
         self.log.append(Record(event_id, topic, message.key, message.type, message, sequence, writer=writer))
         return event_id
 

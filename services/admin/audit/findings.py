@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shared.place import Place
+from shared.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -11,7 +11,7 @@ class Finding:
     what: str
     """`changed`, `truncated`, `deleted`, `gone`, `unread` of a partition; `statement` or `late` of the statements."""
     detail: str
-    place: Place | None = None
+    place: Partition | None = None
     offsets: range | None = None
     between: tuple[int, int] | None = None
     """Numbers of the last statement before it and of the first that covers it."""

@@ -15,7 +15,7 @@ from shared.audit.heads import Heads, after
 from shared.audit.signing import BadSignature, PublicKey
 from shared.messaging.delivery import topic_named
 from shared.messaging.partitions import Login, PartitionReader
-from shared.place import Place
+from shared.partition import Partition
 from shared.storage.objects import ObjectStore
 
 AT_ONCE = 32
@@ -101,7 +101,7 @@ class Statements:
 
 
 async def recount(
-    login: Login, anchors: dict[Place, list[Anchor]], *, now: datetime, told: Progress
+    login: Login, anchors: dict[Partition, list[Anchor]], *, now: datetime, told: Progress
 ) -> tuple[list[Finding], list[Recount]]:
     """Read every anchored partition again, topic by topic."""
     findings: list[Finding] = []
@@ -119,14 +119,14 @@ async def recount(
     return findings, done
 
 
-def _gone(place: Place, anchors: list[Anchor]) -> Finding:
+def _gone(place: Partition, anchors: list[Anchor]) -> Finding:
     offsets = range(anchors[0].start_offset, anchors[-1].next_offset)
     return Finding("gone", "the partition does not exist any more", place, offsets, None)
 
 
 async def _begun(
-    reader: PartitionReader, places: list[Place], anchors: dict[Place, list[Anchor]], now: datetime
-) -> dict[Place, Recount]:
+    reader: PartitionReader, places: list[Partition], anchors: dict[Partition, list[Anchor]], now: datetime
+) -> dict[Partition, Recount]:
     ranges = await reader.ranges(places)
     return {
         place: Recount(place, anchors[place], ranges[place], now=now, retention=_retention(place.topic))
@@ -139,7 +139,7 @@ def _retention(topic: str) -> timedelta:
     return timedelta(days=topic_named(topic).retention_days)
 
 
-async def _read(reader: PartitionReader, counts: dict[Place, Recount], told: Progress) -> None:
+async def _read(reader: PartitionReader, counts: dict[Partition, Recount], told: Progress) -> None:
     wanted = {place: count for place, count in counts.items() if count.start < count.stop}
     if not wanted:
         return
@@ -147,5 +147,5 @@ async def _read(reader: PartitionReader, counts: dict[Place, Recount], told: Pro
     while not all([await reader.position(place) >= count.stop for place, count in wanted.items()]):
         records = await reader.fetch()
         for record in records:
-            wanted[Place(record.topic, record.partition)].take(record)
+            wanted[Partition(record.topic, record.partition)].take(record)
         told(len(records))

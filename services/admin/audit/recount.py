@@ -7,7 +7,7 @@ from services.admin.audit.findings import Finding
 from services.admin.audit.statements import Anchor
 from shared.audit.chain import next_link
 from shared.messaging.delivery import Record
-from shared.place import Place
+from shared.partition import Partition
 
 CLOCKS_APART = timedelta(minutes=5)
 
@@ -16,7 +16,13 @@ class Recount:
     """`there`: the offsets that the log has. Hand every record from `start` on to `take`, then `finish`."""
 
     def __init__(
-        self, place: Place, anchors: Sequence[Anchor], there: range, *, now: datetime, retention: timedelta
+        self,
+        place: Partition,
+        anchors: Sequence[Anchor],
+        there: range,
+        *,
+        now: datetime,
+        retention: timedelta,
     ) -> None:
         self._place = place
         self._anchors = anchors

@@ -9,7 +9,7 @@ from services.admin.audit.findings import Finding
 from shared.audit.chain import Chain, begin
 from shared.audit.heads import Heads, agrees, heads_of, moved_on
 from shared.audit.signing import BadSignature, PublicKey
-from shared.place import Place
+from shared.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Walk:
     """Number of the first statement that is looked at; what is before it is taken as it is signed there."""
     heads: Heads | None = None
     """Where every partition stands; None behind a statement that is missing, up to the next full one."""
-    anchors: dict[Place, list[Anchor]] = field(default_factory=dict)
+    anchors: dict[Partition, list[Anchor]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     number: int = 0
     """Of the last that was taken."""
@@ -145,7 +145,7 @@ class Walk:
             )
         )
 
-    def _contradiction(self, place: Place, number: int, detail: str) -> None:
+    def _contradiction(self, place: Partition, number: int, detail: str) -> None:
         self.findings.append(Finding("statement", detail, place, between=(number - 1, number)))
 
     def _find(self, detail: str, before: int, number: int) -> None:

@@ -17,7 +17,7 @@ from shared.messaging.reader import TopicReader
 
 app = typer.Typer(help="Events, straight from Kafka.", no_args_is_help=True)
 
-STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_story)
+STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_event_stream)
 GIST = (
     *("attempt", "reason", "failure_class", "step", "last_step", "pool"),
     *("code", "message", "stage", "slot"),

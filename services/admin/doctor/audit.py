@@ -11,7 +11,7 @@ from services.admin.connection import Connection
 from services.admin.doctor.objects import Say
 from shared.audit.signing import PublicKey
 from shared.clock import utc_now
-from shared.place import Place
+from shared.partition import Partition
 from shared.storage.objects import ObjectStore
 
 PARALLEL = 6
@@ -34,7 +34,7 @@ async def audit_problems(connection: Connection, objects: ObjectStore, *, say: S
     return tuple(map(_in_words, found))
 
 
-def _split(anchors: Mapping[Place, list[Anchor]]) -> Iterator[dict[Place, list[Anchor]]]:
+def _split(anchors: Mapping[Partition, list[Anchor]]) -> Iterator[dict[Partition, list[Anchor]]]:
     """Some topics each: they are read one after another, and most of that time is waiting for answers."""
     topics = sorted({place.topic for place in anchors})
     for part in range(min(PARALLEL, len(topics))):

@@ -6,7 +6,7 @@ from schemas.topics import LISTENS, TENANT_FACT_TYPES, tenant_events
 from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import Entry, History, Kernel, Limits, Story
 
-COPIED = frozenset(topic.name for topic in LISTENS["gateway"] if topic.is_story)
+COPIED = frozenset(topic.name for topic in LISTENS["gateway"] if topic.is_event_stream)
 TYPES = frozenset(message.type for message in TENANT_FACT_TYPES)
 
 

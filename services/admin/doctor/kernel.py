@@ -112,7 +112,7 @@ def _first_known(history: History) -> Mapping[tuple[str, int, str], int]:
 
 
 def _altered(entry: Entry, row: Row) -> Iterator[Finding]:
-    sequence = row.sequence if topic_named(entry.topic).is_story else None
+    sequence = row.sequence if topic_named(entry.topic).is_event_stream else None
     told = (entry.key, entry.type, entry.sequence, entry.sha256.hex()[:16])
     written = (row.key, row.type, sequence, row.sha256.hex()[:16])
     if told != written:
@@ -187,7 +187,7 @@ def _is_accounted(entry: Entry, kernel: Kernel, known: frozenset[str]) -> bool:
         return True
     if not entry.type:
         return (entry.topic, entry.partition, entry.offset) in kernel.set_aside
-    if topic_named(entry.topic).is_story:
+    if topic_named(entry.topic).is_event_stream:
         return kernel.positions.get((entry.topic, entry.key), 0) >= (entry.sequence or 0)
     return entry.type not in known or (entry.topic, entry.event_id) in kernel.inbox
 
@@ -221,7 +221,7 @@ def in_order(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _gaps_in_log(history: History) -> Iterator[Finding]:
-    for topic in {entry.topic for entry in history.entries if topic_named(entry.topic).is_story}:
+    for topic in {entry.topic for entry in history.entries if topic_named(entry.topic).is_event_stream}:
         for key, story in _numbered(history.of_topic(topic)).items():
             yield from _gaps(topic, key, story)
 

@@ -47,7 +47,7 @@ def _readable(delivery: Delivery) -> Entry:
         key=sys.intern(envelope.key),
         event_id=envelope.id,
         type=sys.intern(envelope.type),
-        sequence=envelope.sequence if delivery.topic.is_story else None,
+        sequence=envelope.sequence if delivery.topic.is_event_stream else None,
         sha256=hashlib.sha256(record.value or b"").digest(),
         writer=sys.intern(source),
         time=envelope.time,

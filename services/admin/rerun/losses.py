@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from shared.messaging.delivery import Record, topic_named
 from shared.messaging.partitions import Login, PartitionReader
-from shared.place import Place
+from shared.partition import Partition
 from shared.postgres.database import Database
 
 CLOCKS_APART = timedelta(minutes=5)
@@ -69,7 +69,7 @@ async def _strike_out(login: Login, topic: str, lost: dict[str, int], *, since: 
                 lost.pop(_event_id(record), None)
 
 
-async def _reached(reader: PartitionReader, wanted: dict[Place, range]) -> bool:
+async def _reached(reader: PartitionReader, wanted: dict[Partition, range]) -> bool:
     return all([await reader.position(place) >= offsets.stop for place, offsets in wanted.items()])
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from shared.messaging.delivery import Delivery, Record, read
 from shared.messaging.partitions import Login, PartitionReader
-from shared.place import Place
+from shared.partition import Partition
 
 Bound = datetime | int | None
 """A time, an offset of each partition, or the beginning or end as it is now."""
@@ -33,10 +33,10 @@ class Selection:
         reader.assign({place: offsets.start for place, offsets in wanted.items()})
         while wanted and not await _reached(reader, wanted):
             for record in await reader.fetch():
-                if record.offset < wanted[Place(record.topic, record.partition)].stop:
+                if record.offset < wanted[Partition(record.topic, record.partition)].stop:
                     yield record
 
-    async def _ranges(self, reader: PartitionReader, places: list[Place]) -> dict[Place, range]:
+    async def _ranges(self, reader: PartitionReader, places: list[Partition]) -> dict[Partition, range]:
         """Those that are not empty."""
         there = await reader.ranges(places)
         starts = await _offsets(reader, self.since, places)
@@ -56,7 +56,7 @@ class Selection:
         return isinstance(found, Delivery) and getattr(found.message, "job_id", None) == self.job_id
 
 
-async def _offsets(reader: PartitionReader, bound: Bound, places: list[Place]) -> dict[Place, int]:
+async def _offsets(reader: PartitionReader, bound: Bound, places: list[Partition]) -> dict[Partition, int]:
     if bound is None:
         return {}
     if isinstance(bound, int):
@@ -64,5 +64,5 @@ async def _offsets(reader: PartitionReader, bound: Bound, places: list[Place]) -
     return await reader.offsets_at(int(bound.timestamp() * 1000), places)
 
 
-async def _reached(reader: PartitionReader, wanted: Mapping[Place, range]) -> bool:
+async def _reached(reader: PartitionReader, wanted: Mapping[Partition, range]) -> bool:
     return all([await reader.position(place) >= offsets.stop for place, offsets in wanted.items()])

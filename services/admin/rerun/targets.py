@@ -168,7 +168,7 @@ def require_sendable(to: str, selection: Selection) -> None:
 
 def _instead(to: str, writers: tuple[str, ...]) -> str:
     may = ", ".join(topic.name for topic in TOPICS if WRITER in topic.writers)
-    if topic_named(to).is_story:
+    if topic_named(to).is_event_stream:
         repair = f"retune relay republish --service {writers[0]} --topic {to} --since …"
         return f"what is missing there is sent again by its relay: `{repair}`"
     return f"the operator may write {may}"

@@ -14,14 +14,14 @@ from services.evaluator.handlers import evaluations, places, policy
 from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate
-from services.evaluator.handlers.suites import CheckSuite, SuiteDesk
+from services.evaluator.handlers.suites import CheckSuite, SuiteRegistration
 from services.evaluator.settings import Settings
 from shared.service import Service
 
 
 def register(service: Service, settings: Settings) -> None:
     cache = Cache(service.objects, settings.scratch_dir, max_bytes=settings.scratch_bytes)
-    desk = SuiteDesk(cache)
+    desk = SuiteRegistration(cache)
     service.on(RegisterBenchmark, desk.register_benchmark)
     service.on(RegisterSafetySuite, desk.register_safety_suite)
     service.on_task(CheckSuite, work=desk.check, done=desk.checked, failed=desk.refused)

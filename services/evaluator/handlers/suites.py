@@ -46,7 +46,7 @@ class CheckSuite(Task, frozen=True):
         return self.command_id
 
 
-class SuiteDesk:
+class SuiteRegistration:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 

@@ -19,9 +19,9 @@ from schemas.training import BundleKind as ReportedKind
 from schemas.training import BundleUploaded
 from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder, bundle_manifest
 from services.trainer_agent.runner.inputs import is_storage_away, part_keys
-from shared.absence import Patience, until_back
 from shared.errors import Conflict, CorruptObject
 from shared.log import get_logger
+from shared.retry import RetryPolicy, retry_until_available
 from shared.storage.objects import ObjectStore, put_manifest
 
 log = get_logger(__name__)
@@ -29,7 +29,7 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 
 PARALLEL_PUTS = 4
-ENDLESS = Patience(limit=timedelta.max, longest=timedelta(seconds=5))
+ENDLESS = RetryPolicy(limit=timedelta.max, longest=timedelta(seconds=5))
 """Whoever cannot wait so long cancels."""
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0
@@ -192,7 +192,7 @@ class _PassedOver(Exception):
 
 
 async def _until_stored(call: Callable[[], Awaitable[Result]]) -> Result:
-    return await until_back(call, is_away=is_storage_away, patience=ENDLESS)
+    return await retry_until_available(call, is_away=is_storage_away, patience=ENDLESS)
 
 
 def _remove_older(saved: Saved) -> None:

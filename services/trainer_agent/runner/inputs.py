@@ -14,9 +14,9 @@ from schemas.artefacts import BaseModelManifest, BundleManifest, DatasetManifest
 from schemas.base import BundleRef, DatasetRef
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import TrainingOrder
-from shared.absence import Patience, until_back
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
+from shared.retry import RetryPolicy, retry_until_available
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest
 
 log = get_logger(__name__)
@@ -25,7 +25,9 @@ Result = TypeVar("Result")
 
 
 class Inputs:
-    def __init__(self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path, patience: Patience) -> None:
+    def __init__(
+        self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path, patience: RetryPolicy
+    ) -> None:
         self._objects = objects
         self._work_dir = work_dir
         self._cache_dir = cache_dir
@@ -34,9 +36,9 @@ class Inputs:
     async def fetch(self, start: StartTraining) -> TrainingOrder:
         """Raises StorageUnavailable at the end of its patience; CorruptObject, KeyError at once."""
         base_dir, dataset_dir, resume_dir = await asyncio.gather(
-            self._when_there(lambda: self._base_model(start.base_sha)),
-            self._when_there(lambda: self._dataset(start.dataset)),
-            self._when_there(lambda: self._bundle(start.job_id, start.resume)),
+            self._wait_for_postgres(lambda: self._base_model(start.base_sha)),
+            self._wait_for_postgres(lambda: self._dataset(start.dataset)),
+            self._wait_for_postgres(lambda: self._bundle(start.job_id, start.resume)),
         )
         return TrainingOrder(
             job_id=start.job_id,
@@ -53,8 +55,8 @@ class Inputs:
             device=start.device,
         )
 
-    async def _when_there(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        return await until_back(call, is_away=is_storage_away, patience=self._patience)
+    async def _wait_for_postgres(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        return await retry_until_available(call, is_away=is_storage_away, patience=self._patience)
 
     async def _base_model(self, sha: str) -> Path:
         """In the machine's cache: whole or not there. Nodes of one machine fetch it once."""

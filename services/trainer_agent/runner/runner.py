@@ -24,10 +24,10 @@ from services.trainer_agent.runner.metrics import MetricsBatch
 from services.trainer_agent.runner.reporting import Fence, GrantReader, Pulse, Reporter, State
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
-from shared.absence import Patience
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
 from shared.processes import kill_marked
+from shared.retry import RetryPolicy
 from shared.storage.objects import ObjectStore
 
 log = get_logger(__name__)
@@ -123,7 +123,7 @@ class Runner:
             self._objects,
             work_dir=self._settings.work_dir,
             cache_dir=self._settings.cache_dir,
-            patience=Patience(limit=self._settings.inputs_limit),
+            patience=RetryPolicy(limit=self._settings.inputs_limit),
         )
         try:
             order = await self._unless_stopped(inputs.fetch(start))

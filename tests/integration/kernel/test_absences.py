@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from shared.absence import Patience
 from shared.errors import StorageUnavailable
 from shared.messaging import lease
-from shared.messaging.tasks import FREE_OWN, RENEW, TaskKind, Tasks, absent_dependency
+from shared.messaging.tasks import FREE_OWN, RENEW, TaskKind, Tasks, unavailable_dependency
 from shared.messaging.unit import Task, Unit
 from shared.postgres.database import is_unavailable
+from shared.retry import RetryPolicy
 from shared.telemetry.metrics import TASKS_SET_ASIDE, TASKS_WAITING
 from tests.integration.kernel.conftest import new_key, until
 from tests.integration.kernel.shaky import Shaky, database
@@ -81,7 +81,7 @@ class Chores:
             owner=f"tracker-{uuid4().hex}",
             ttl=timedelta(seconds=ttl_seconds),
             renew=timedelta(seconds=self.renews_seconds),
-            poke=lambda: None,
+            wake=lambda: None,
         )
 
     async def start(self) -> str:
@@ -91,7 +91,7 @@ class Chores:
         return key
 
 
-AT_ONCE = Patience(shortest=timedelta(0), longest=timedelta(0))
+AT_ONCE = RetryPolicy(shortest=timedelta(0), longest=timedelta(0))
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ class TestWhatATaskNeedsIsAway:
         for _ in range(31):
             assert await tasks._work_next(kind)
         assert (chores.worked, chores.done, chores.failed) == ([key] * 31, [key], [])
-        assert chores.waits_for == [f"{absent_dependency(trouble)}, which is away"]
+        assert chores.waits_for == [f"{unavailable_dependency(trouble)}, which is away"]
 
     async def test_it_is_counted_as_waiting_meanwhile(self, database, db):
         chores = Chores(database, StorageUnavailable("GET x"), ValueError("its own"))

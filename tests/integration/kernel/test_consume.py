@@ -1,4 +1,4 @@
-"""The consume edge on real Kafka and Postgres: effects are once, order holds, nothing is lost."""
+"""The consumer on real Kafka and Postgres: effects are once, order holds, nothing is lost."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -16,15 +16,15 @@ from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
 from schemas.job import CancelJob
 from schemas.parked import DropParked
-from shared.absence import Patience
 from shared.errors import ParentUnknown, Refused
-from shared.messaging import consumer
-from shared.messaging.consumer import MAX_ATTEMPTS, TRIES_AT_ONCE, Edge, TooManyParked
+from shared.messaging import consumer as consumer_module
+from shared.messaging.consumer import MAX_ATTEMPTS, TRIES_AT_ONCE, Consumer, TooManyParked
 from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
-from shared.messaging.waiting import Waiters
+from shared.messaging.waiting import WaitingMessages
 from shared.postgres import outage
 from shared.postgres.database import Database
+from shared.retry import RetryPolicy
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until
 from tests.integration.kernel.shaky import database
@@ -38,10 +38,10 @@ offsets = itertools.count(10**9)
 
 
 @pytest.fixture
-def edge(database) -> Edge:
-    edge = Edge("tracker", database, poke=lambda: None)
-    edge.on(DATASET_EVENTS, DatasetDeleted, counting.dataset_deleted)
-    return edge
+def consumer(database) -> Consumer:
+    consumer = Consumer("tracker", database, wake=lambda: None)
+    consumer.on(DATASET_EVENTS, DatasetDeleted, counting.dataset_deleted)
+    return consumer
 
 
 @pytest.fixture
@@ -53,15 +53,15 @@ def pauses(monkeypatch) -> list[int]:
         taken.append(failures)
         return 0.0
 
-    monkeypatch.setattr(consumer, "_backoff", no_pause)
+    monkeypatch.setattr(consumer_module, "_backoff", no_pause)
     return taken
 
 
 @pytest.fixture
-def impatient(monkeypatch) -> Patience:
+def impatient(monkeypatch) -> RetryPolicy:
     """Asks Postgres again without a pause, for as long as usual."""
-    patience = Patience(limit=consumer.POSTGRES.limit, shortest=timedelta(0), longest=timedelta(0))
-    monkeypatch.setattr(consumer, "POSTGRES", patience)
+    patience = RetryPolicy(limit=consumer.POSTGRES.limit, shortest=timedelta(0), longest=timedelta(0))
+    monkeypatch.setattr(consumer_module, "POSTGRES", patience)
     return patience
 
 
@@ -86,12 +86,12 @@ async def effects(db, key: str) -> int:
 
 
 async def test_a_handler_that_crashes_is_tried_again_then_its_message_is_parked(
-    database, edge, record, db, pauses
+    database, consumer, record, db, pauses
 ):
     key = new_key()
-    assert await edge.consume(record(key, tenant="broken")) == "waiting"
-    assert await edge.consume(record(key)) == "waiting"
-    waiters = Waiters(database, edge, service="tracker")
+    assert await consumer.consume(record(key, tenant="broken")) == "waiting"
+    assert await consumer.consume(record(key)) == "waiting"
+    waiters = WaitingMessages(database, consumer, service="tracker")
     for _ in range(4):
         await waiters._try_heads()
     assert pauses == list(range(TRIES_AT_ONCE, MAX_ATTEMPTS, TRIES_AT_ONCE))
@@ -111,44 +111,44 @@ async def test_a_handler_that_recovers_has_one_effect(database, record, db, paus
         for failure in failures:
             raise failure
 
-    edge = Edge("tracker", database, poke=lambda: None)
-    edge.on(DATASET_EVENTS, DatasetDeleted, recovering)
+    consumer = Consumer("tracker", database, wake=lambda: None)
+    consumer.on(DATASET_EVENTS, DatasetDeleted, recovering)
     key = new_key()
-    assert await edge.consume(record(key)) == "waiting"
+    assert await consumer.consume(record(key)) == "waiting"
     assert await effects(db, key) == 0
-    await Waiters(database, edge, service="tracker")._try_heads()
+    await WaitingMessages(database, consumer, service="tracker")._try_heads()
     assert pauses == [TRIES_AT_ONCE]
     assert await effects(db, key) == 1
     assert await parked(db, key) == []
 
 
 async def test_a_fault_of_ours_stops_the_process_instead_of_parking_a_whole_topic(
-    edge, record, db, pauses, monkeypatch
+    consumer, record, db, pauses, monkeypatch
 ):
-    monkeypatch.setattr(consumer, "MAX_PARKED_IN_A_ROW", 2)
-    monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(consumer_module, "MAX_PARKED_IN_A_ROW", 2)
+    monkeypatch.setattr(consumer_module, "MAX_ATTEMPTS", 1)
     for outcomes in (["parked", "parked", "applied"], ["parked", "parked"]):
         for outcome in outcomes:
             tenant = "broken" if outcome == "parked" else "acme"
-            assert await edge.consume(record(new_key(), tenant=tenant)) == outcome
+            assert await consumer.consume(record(new_key(), tenant=tenant)) == outcome
     key = new_key()
     with pytest.raises(TooManyParked, match=f"3 messages in a row failed: RuntimeError: {key}"):
-        await edge.consume(record(key, tenant="broken"))
+        await consumer.consume(record(key, tenant="broken"))
     assert await parked(db, key) == []
 
 
 async def test_what_a_tenant_sends_ends_no_process(database, db, monkeypatch):
-    monkeypatch.setattr(consumer, "MAX_PARKED_IN_A_ROW", 2)
-    monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(consumer_module, "MAX_PARKED_IN_A_ROW", 2)
+    monkeypatch.setattr(consumer_module, "MAX_ATTEMPTS", 1)
 
     async def fail(command: CancelJob, unit: Unit) -> None:
         raise RuntimeError("a fault that only this command meets")
 
-    edge = Edge("tracker", database, poke=lambda: None)
-    edge.on("tenant.*.commands", CancelJob, fail)
+    consumer = Consumer("tracker", database, wake=lambda: None)
+    consumer.on("tenant.*.commands", CancelJob, fail)
     for _ in range(5):
         _, record = a_command(CancelJob(job_id="ftjob-1", tenant="acme"), topic="tenant.acme.commands")
-        assert await edge.consume(record) == "parked"
+        assert await consumer.consume(record) == "parked"
 
 
 async def test_a_command_does_not_overtake_the_one_before_it_that_failed_for_a_moment(database, db, pauses):
@@ -160,47 +160,47 @@ async def test_a_command_does_not_overtake_the_one_before_it_that_failed_for_a_m
             raise failure
         handled.append(command.reason)
 
-    edge = Edge("tracker", database, poke=lambda: None)
-    edge.on("parked.commands", DropParked, note)
+    consumer = Consumer("tracker", database, wake=lambda: None)
+    consumer.on("parked.commands", DropParked, note)
     for reason in ("first", "second"):
         _, record = a_command(DropParked(service="tracker", parked_id=1, reason=reason))
-        assert await edge.consume(record) == "waiting"
-    waiters = Waiters(database, edge, service="tracker")
+        assert await consumer.consume(record) == "waiting"
+    waiters = WaitingMessages(database, consumer, service="tracker")
     for _ in range(2):
         await waiters._try_heads()
     assert handled == ["first", "second"]
 
 
-async def test_a_fact_cannot_be_refused_so_it_is_parked(edge, record, db, pauses):
+async def test_a_fact_cannot_be_refused_so_it_is_parked(consumer, record, db, pauses):
     key = new_key()
-    assert await edge.consume(record(key, tenant="forbidden", event_id=key)) == "parked"
+    assert await consumer.consume(record(key, tenant="forbidden", event_id=key)) == "parked"
     assert pauses == []
     assert await parked(db, key) == [("rejected", f"forbidden: {key} must not be deleted", True)]
     assert await db.fetchval("SELECT count(*) FROM outbox WHERE headers ->> 'ce_causationid' = $1", key) == 0
 
 
 class TestACommitInDoubt:
-    async def test_has_one_effect(self, database, edge, record, db, pauses):
+    async def test_has_one_effect(self, database, consumer, record, db, pauses):
         database.in_doubt = 1
         key = new_key()
-        assert await edge.consume(record(key)) == "duplicate"
+        assert await consumer.consume(record(key)) == "duplicate"
         assert await effects(db, key) == 1
 
-    async def test_refuses_a_command_once(self, database, edge, db, pauses):
+    async def test_refuses_a_command_once(self, database, consumer, db, pauses):
         async def refuse(command: DropParked, unit: Unit) -> None:
             raise Refused("not_now", "for no reason")
 
-        edge.on("parked.commands", DropParked, refuse)
+        consumer.on("parked.commands", DropParked, refuse)
         envelope, record = a_command(DropParked(service="tracker", parked_id=1, reason="test"))
         database.in_doubt = 1
-        assert await edge.consume(record) == "duplicate"
+        assert await consumer.consume(record) == "duplicate"
         said = "SELECT count(*) FROM outbox WHERE headers ->> 'ce_causationid' = $1"
         assert await db.fetchval(said, envelope.id) == 1
 
-    async def test_parks_a_message_once(self, database, edge, record, db, pauses):
+    async def test_parks_a_message_once(self, database, consumer, record, db, pauses):
         database.in_doubt = 1
         key = new_key()
-        assert await edge.consume(record(key, tenant="hopeless")) == "parked"
+        assert await consumer.consume(record(key, tenant="hopeless")) == "parked"
         assert len(await parked(db, key)) == 1
 
 
@@ -221,44 +221,44 @@ async def test_a_value_that_no_column_takes_is_parked_at_once(database, record, 
         column = "number" if isinstance(value, int) else "tenant"
         await unit.conn.execute(f"INSERT INTO effect ({column}) VALUES ($1)", value)
 
-    edge = Edge("tracker", database, poke=lambda: None)
-    edge.on(DATASET_EVENTS, DatasetDeleted, store)
+    consumer = Consumer("tracker", database, wake=lambda: None)
+    consumer.on(DATASET_EVENTS, DatasetDeleted, store)
     key = new_key()
-    assert await edge.consume(record(key)) == "parked"
+    assert await consumer.consume(record(key)) == "parked"
     assert pauses == []
     assert [reason for reason, _, _ in await parked(db, key)] == ["rejected"]
 
 
 class TestWaitingInVain:
-    async def test_ends_though_the_message_failed_before(self, database, edge, record, db, pauses):
+    async def test_ends_though_the_message_failed_before(self, database, consumer, record, db, pauses):
         troubles = iter([RuntimeError("once"), RuntimeError("twice")])
 
         async def fail_then_wait(event: DatasetDeleted, unit: Unit) -> None:
             raise next(troubles, ParentUnknown(f"dataset:{event.key}", within=timedelta(0)))
 
-        edge._handlers[DATASET_EVENTS, DatasetDeleted.type] = fail_then_wait
+        consumer._handlers[DATASET_EVENTS, DatasetDeleted.type] = fail_then_wait
         key = new_key()
-        assert await edge.consume(record(key)) == "waiting"
-        waiters = Waiters(database, edge, service="tracker")
+        assert await consumer.consume(record(key)) == "waiting"
+        waiters = WaitingMessages(database, consumer, service="tracker")
         for _ in range(2):
             await waiters._try_heads()
         assert await parked(db, key) == [("parent_unknown", f"dataset:{key} is not known yet", True)]
 
-    async def test_parks_a_fact(self, database, edge, record, db):
+    async def test_parks_a_fact(self, database, consumer, record, db):
         key = new_key()
-        assert await edge.consume(record(key, tenant="late")) == "waiting"
-        await Waiters(database, edge, service="tracker")._try_heads()
+        assert await consumer.consume(record(key, tenant="late")) == "waiting"
+        await WaitingMessages(database, consumer, service="tracker")._try_heads()
         assert await parked(db, key) == [("parent_unknown", f"dataset:{key} is not known yet", True)]
         assert await db.fetchval("SELECT count(*) FROM waiting WHERE aggregate_id = $1", key) == 0
 
-    async def test_refuses_a_command(self, database, edge, db):
+    async def test_refuses_a_command(self, database, consumer, db):
         async def needs_a_parent(command: DropParked, unit: Unit) -> None:
             raise ParentUnknown("dataset:none", within=timedelta(0))
 
-        edge.on("parked.commands", DropParked, needs_a_parent)
+        consumer.on("parked.commands", DropParked, needs_a_parent)
         envelope, record = a_command(DropParked(service="tracker", parked_id=1, reason="test"))
-        assert await edge.consume(record) == "waiting"
-        await Waiters(database, edge, service="tracker")._try_heads()
+        assert await consumer.consume(record) == "waiting"
+        await WaitingMessages(database, consumer, service="tracker")._try_heads()
         value = await db.fetchval(
             "SELECT value FROM outbox WHERE headers ->> 'ce_causationid' = $1", envelope.id
         )
@@ -300,24 +300,24 @@ class TestWithoutPostgres:
         ids=lambda error: type(error).__name__,
     )
     async def test_a_message_waits_and_nothing_is_parked(
-        self, database, edge, record, db, pauses, impatient, trouble
+        self, database, consumer, record, db, pauses, impatient, trouble
     ):
         database.trouble = trouble
         database.away = 3 * MAX_ATTEMPTS
         key = new_key()
-        assert await edge.consume(record(key)) == "applied"
+        assert await consumer.consume(record(key)) == "applied"
         assert pauses == []
         assert await effects(db, key) == 1
         assert await parked(db, key) == []
 
     async def test_a_message_waits_however_long_it_is_away(
-        self, database, edge, record, db, monkeypatch, impatient
+        self, database, consumer, record, db, monkeypatch, impatient
     ):
         clock = itertools.count(1000.0, 60.0)
         monkeypatch.setattr(outage, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         database.away = 1000
         key = new_key()
-        assert await edge.consume(record(key)) == "applied"
+        assert await consumer.consume(record(key)) == "applied"
         assert next(clock) - 1000.0 > timedelta(days=1).total_seconds()
         assert await parked(db, key) == []
 
@@ -337,7 +337,9 @@ class TestAMessageThatAloneIsNotDoneInTime:
     @pytest.fixture
     def hurried(self, monkeypatch) -> None:
         """A second in place of the minute."""
-        monkeypatch.setattr(consumer, "POSTGRES", replace(consumer.POSTGRES, limit=timedelta(seconds=1)))
+        monkeypatch.setattr(
+            consumer_module, "POSTGRES", replace(consumer_module.POSTGRES, limit=timedelta(seconds=1))
+        )
 
     async def test_waits_apart_is_tried_again_and_parked_while_others_go_on(
         self, brief, record, db, hurried, monkeypatch
@@ -347,16 +349,18 @@ class TestAMessageThatAloneIsNotDoneInTime:
                 await unit.conn.execute("SELECT pg_sleep(30)")
             await counting.dataset_deleted(event, unit)
 
-        edge = Edge("tracker", brief, poke=lambda: None)
-        edge.on(DATASET_EVENTS, DatasetDeleted, handle)
+        consumer = Consumer("tracker", brief, wake=lambda: None)
+        consumer.on(DATASET_EVENTS, DatasetDeleted, handle)
         slow, other = new_key(), new_key()
-        assert await edge.consume(record(slow, tenant="slow")) == "waiting"
-        assert await edge.consume(record(other)) == "applied"
+        assert await consumer.consume(record(slow, tenant="slow")) == "waiting"
+        assert await consumer.consume(record(other)) == "applied"
         row = await db.fetchrow("SELECT failures, not_before FROM waiting WHERE aggregate_id = $1", slow)
         assert row["failures"] == 1
-        monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 3)
-        monkeypatch.setattr(consumer, "POSTGRES", replace(consumer.POSTGRES, limit=timedelta(0)))
-        waiters = Waiters(brief, edge, service="tracker")
+        monkeypatch.setattr(consumer_module, "MAX_ATTEMPTS", 3)
+        monkeypatch.setattr(
+            consumer_module, "POSTGRES", replace(consumer_module.POSTGRES, limit=timedelta(0))
+        )
+        waiters = WaitingMessages(brief, consumer, service="tracker")
         for _ in range(2):
             await db.execute(
                 "UPDATE waiting SET not_before = clock_timestamp() WHERE aggregate_id = $1", slow
@@ -366,14 +370,14 @@ class TestAMessageThatAloneIsNotDoneInTime:
         assert (reason, blocks) == ("failed", True)
         assert detail.startswith("not done within ")
 
-    async def test_rests_for_a_minute_after_each_try(self, database, edge, record, db, impatient, pauses):
+    async def test_rests_for_a_minute_after_each_try(self, database, consumer, record, db, impatient, pauses):
         database.trouble = asyncpg.LockNotAvailableError("a lock that is never free")
         key = new_key()
-        await edge.consume(record(key, tenant="broken"))
+        await consumer.consume(record(key, tenant="broken"))
         (row,) = await db.fetch("SELECT id FROM waiting WHERE aggregate_id = $1", key)
         await db.execute("UPDATE waiting SET failures = 1 WHERE id = $1", row["id"])
         database.away = 1
-        await Waiters(database, edge, service="tracker")._try_heads()
+        await WaitingMessages(database, consumer, service="tracker")._try_heads()
         query = "SELECT failures, not_before > clock_timestamp() + interval '50 s' AS rests FROM waiting WHERE id = $1"
         assert tuple(await db.fetchrow(query, row["id"])) == (2, True)
 
@@ -382,11 +386,11 @@ class TestAMessageThatAloneIsNotDoneInTime:
             await unit.conn.execute("SELECT pg_advisory_xact_lock(44)")
             await counting.dataset_deleted(event, unit)
 
-        edge = Edge("tracker", brief, poke=lambda: None)
-        edge.on(DATASET_EVENTS, DatasetDeleted, handle)
+        consumer = Consumer("tracker", brief, wake=lambda: None)
+        consumer.on(DATASET_EVENTS, DatasetDeleted, handle)
         key = new_key()
         await db.execute("SELECT pg_advisory_lock(44)")
-        consuming = asyncio.create_task(edge.consume(record(key)))
+        consuming = asyncio.create_task(consumer.consume(record(key)))
         for _ in range(2):
             await until(lambda: is_waited_for(db), "somebody to wait for the lock")
             await until_not(lambda: is_waited_for(db), "that wait to end")

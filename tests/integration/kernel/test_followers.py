@@ -9,7 +9,7 @@ import pytest
 
 from schemas.dataset import DatasetDeleted
 from schemas.parked import DropParked, ReplayParked
-from shared.messaging.consumer import Edge
+from shared.messaging.consumer import Consumer
 from shared.messaging.delivery import Record
 from shared.messaging.followers import Followers
 from shared.messaging.reader import send
@@ -124,22 +124,22 @@ async def id_of(db, key: str, number: int) -> int:
 
 class TestFollowing:
     @pytest.fixture
-    def edge(self, database: Database) -> Edge:
-        edge = Edge("tracker", database, poke=lambda: None)
-        edge.on(DATASET_EVENTS, DatasetDeleted, counting.dataset_deleted)
-        return edge
+    def consumer(self, database: Database) -> Consumer:
+        consumer = Consumer("tracker", database, wake=lambda: None)
+        consumer.on(DATASET_EVENTS, DatasetDeleted, counting.dataset_deleted)
+        return consumer
 
     @pytest.fixture
-    async def followers(self, database: Database, edge: Edge, db) -> Followers:
+    async def followers(self, database: Database, consumer: Consumer, db) -> Followers:
         await db.execute("UPDATE parked SET state = 'dropped' WHERE state = 'parked'")
-        return Followers("tracker", database, edge, poke=lambda: None)
+        return Followers("tracker", database, consumer, wake=lambda: None)
 
     @pytest.fixture
-    def consume(self, edge: Edge, writer: Writer) -> Callable[..., Awaitable[str]]:
+    def consume(self, consumer: Consumer, writer: Writer) -> Callable[..., Awaitable[str]]:
         async def consume(key: str, sequence: int, *, tenant: str = "acme", **changes: object) -> str:
             raw = writer.message(key, sequence=sequence, tenant=tenant)
             record = {"headers": tuple(raw["headers"]), "value": raw["value"], **changes}
-            return await edge.consume(Record(DATASET_EVENTS, 0, next(offsets), key.encode(), **record))
+            return await consumer.consume(Record(DATASET_EVENTS, 0, next(offsets), key.encode(), **record))
 
         return consume
 
@@ -165,8 +165,8 @@ class TestFollowing:
         assert {row["detail"] for row in details} == {"not tried since"}
         assert await settled(db, key) == []
 
-    async def test_of_two_processes_has_one_effect(self, followers, consume, database, edge, db):
-        other = Followers("tracker", database, edge, poke=lambda: None)
+    async def test_of_two_processes_has_one_effect(self, followers, consume, database, consumer, db):
+        other = Followers("tracker", database, consumer, wake=lambda: None)
         keys = [new_key() for _ in range(5)]
         for key in keys:
             for number in (1, 3, 4, 2):

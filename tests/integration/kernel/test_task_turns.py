@@ -66,7 +66,7 @@ async def no_errands(db: asyncpg.Connection) -> AsyncIterator[None]:
 def a_process(database: Database) -> Tasks:
     owner = f"tracker-{uuid4().hex}"
     renew = timedelta(seconds=5)
-    return Tasks(database, service="tracker", owner=owner, ttl=LEASE, renew=renew, poke=lambda: None)
+    return Tasks(database, service="tracker", owner=owner, ttl=LEASE, renew=renew, wake=lambda: None)
 
 
 async def start(database: Database, *errands: Errand) -> None:

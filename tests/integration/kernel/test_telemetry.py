@@ -24,8 +24,8 @@ from services.gateway.settings import Settings as GatewaySettings
 from shared.health import asgi_app
 from shared.messaging import lag
 from shared.messaging.kafka import KafkaFailed, sasl
+from shared.messaging.kafka_health import ClientUnresponsive
 from shared.messaging.lag import Lag
-from shared.messaging.presence import Stuck
 from shared.messaging.reader import Login, send
 from shared.messaging.turns import Turns
 from shared.service import Service, WrongTopics
@@ -117,7 +117,7 @@ async def test_a_consumer_that_hands_over_nothing_ends_the_process(service, writ
     consumer.pause(*consumer.assignment())
     await writer.good(new_key())
     where, error = await asyncio.wait_for(end, 30)
-    assert (where, type(error)) == ("measure", Stuck)
+    assert (where, type(error)) == ("measure", ClientUnresponsive)
     assert str(error).startswith(f"records lie for a minute in {DATASET_EVENTS}/0, and")
     consumer.resume(*consumer.assignment())
 
@@ -128,7 +128,7 @@ async def test_a_consumer_whose_group_gives_it_nothing_ends_the_process(service,
     with monkeypatch.context() as during:
         during.setattr(consumer, "assignment", frozenset)
         await writer.good(new_key())
-        assert isinstance((await asyncio.wait_for(end, 30))[1], Stuck)
+        assert isinstance((await asyncio.wait_for(end, 30))[1], ClientUnresponsive)
     consumer.resume(*consumer.assignment())
 
 
@@ -157,7 +157,7 @@ async def test_a_client_that_does_not_say_how_far_the_group_is_ends_the_process(
     monkeypatch.setattr(shared.service, "MEASURE_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(service._lag, "measure", asyncio.Event().wait)
     where, error = await asyncio.wait_for(end, 30)
-    assert (where, type(error)) == ("measure", Stuck)
+    assert (where, type(error)) == ("measure", ClientUnresponsive)
 
 
 async def test_a_group_that_cannot_be_joined_ends_the_process(tracker_env, end, monkeypatch):
@@ -169,7 +169,7 @@ async def test_a_group_that_cannot_be_joined_ends_the_process(tracker_env, end, 
     monkeypatch.setattr(service._broker, "start", asyncio.Event().wait)
     async with service.running():
         where, error = await asyncio.wait_for(end, 30)
-    assert (where, type(error)) == ("consume", Stuck)
+    assert (where, type(error)) == ("consume", ClientUnresponsive)
 
 
 async def test_whatever_kafkas_client_throws_ends_the_process(service, end, monkeypatch):

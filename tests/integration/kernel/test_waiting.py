@@ -8,10 +8,10 @@ import pytest
 
 from schemas.dataset import DatasetDeleted
 from shared.errors import ParentUnknown
-from shared.messaging.consumer import Edge
+from shared.messaging.consumer import Consumer
 from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
-from shared.messaging.waiting import Waiters
+from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database
 from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, new_key, until
 
@@ -29,9 +29,9 @@ class World:
         self.known: set[str] = set()
         self.tried: list[str] = []
         self._writer = writer
-        self._edge = Edge("tracker", database, poke=lambda: None)
-        self._edge.on(DATASET_EVENTS, DatasetDeleted, self._handle)
-        self.waiters = Waiters(database, self._edge, service="tracker")
+        self._consumer = Consumer("tracker", database, wake=lambda: None)
+        self._consumer.on(DATASET_EVENTS, DatasetDeleted, self._handle)
+        self.waiters = WaitingMessages(database, self._consumer, service="tracker")
 
     async def _handle(self, event: DatasetDeleted, unit: Unit) -> None:
         self.tried.append(event.tenant)
@@ -41,7 +41,7 @@ class World:
     async def consume(self, key: str, tenant: str) -> str:
         raw = self._writer.message(key, tenant=tenant)
         record = Record(DATASET_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), raw["value"])
-        return await self._edge.consume(record)
+        return await self._consumer.consume(record)
 
     async def release(self, parent: str) -> None:
         self.known.add(parent)
@@ -60,7 +60,7 @@ async def world(database: Database, writer: Writer, db) -> World:
     return World(database, writer)
 
 
-async def test_a_poke_tries_those_alone_whose_parent_is_known(world: World):
+async def test_a_wake_tries_those_alone_whose_parent_is_known(world: World):
     for tenant in ("first", "second", "third"):
         assert await world.consume(new_key(), tenant) == "waiting"
     await world.release("second")

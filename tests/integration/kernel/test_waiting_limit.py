@@ -7,10 +7,10 @@ import pytest
 
 from schemas.dataset import DatasetDeleted
 from shared.errors import ParentUnknown
-from shared.messaging.consumer import Edge
+from shared.messaging.consumer import Consumer
 from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
-from shared.messaging.waiting import Waiters
+from shared.messaging.waiting import WaitingMessages
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -31,12 +31,12 @@ async def test_the_limit_counts_once_all_is_read_that_may_hold_the_parent(databa
     async def has_read_all() -> bool:
         return is_read.is_set()
 
-    edge = Edge("tracker", database, poke=lambda: None, has_read_all=has_read_all)
-    edge.on(DATASET_EVENTS, DatasetDeleted, needs_a_parent)
-    waiters, key = Waiters(database, edge, service="tracker"), new_key()
+    consumer = Consumer("tracker", database, wake=lambda: None, has_read_all=has_read_all)
+    consumer.on(DATASET_EVENTS, DatasetDeleted, needs_a_parent)
+    waiters, key = WaitingMessages(database, consumer, service="tracker"), new_key()
     raw = writer.message(key)
     record = Record(DATASET_EVENTS, 0, OFFSET, raw["key"], tuple(raw["headers"]), raw["value"])
-    assert await edge.consume(record) == "waiting"
+    assert await consumer.consume(record) == "waiting"
     await waiters._try_heads()
     is_read.set()
     await waiters._try_heads()

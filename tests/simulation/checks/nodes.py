@@ -74,7 +74,9 @@ class NodeChecks:
     def is_all_said(self, runner: "Runner") -> bool:
         """Nothing is on its way between the runner and the control side."""
         control = self._world.kernels["trainer_agent"]
-        unread = [each for each in control.edge.cursors if each.next and each.topic.name == "agent.reports"]
+        unread = [
+            each for each in control.consumer.cursors if each.next and each.topic.name == "agent.reports"
+        ]
         return runner.has_read_all and not control.outbox.rows and not unread
 
     def _nothing_is_left(self, name: Attempt) -> None:

@@ -14,13 +14,13 @@ from services.auditor import decide
 from shared.audit.chain import Chain, begin, extend
 from shared.audit.signing import SigningKey
 from shared.messaging.delivery import Record
-from shared.place import Place
+from shared.partition import Partition
 from tests.unit.auditor.records import PLACE, START_MS, records
 
 KEY = SigningKey.make()
 FULL_EVERY = 4
 QUIET = extend(
-    begin(Place("node.events", 0), at=0), records(random.Random(1), 3, place=Place("node.events", 0))
+    begin(Partition("node.events", 0), at=0), records(random.Random(1), 3, place=Partition("node.events", 0))
 )
 RETENTION = timedelta(days=30)
 
@@ -69,7 +69,7 @@ class World:
     def _last(self, number: int) -> decide.Last:
         return decide.Last(number, hashlib.sha256(self.documents[-1]).hexdigest())
 
-    def statement(self, chains: Iterable[Chain], moved: Container[Place] | None) -> Statement:
+    def statement(self, chains: Iterable[Chain], moved: Container[Partition] | None) -> Statement:
         """The one after the last, a minute later."""
         last = KEY.public.open(self.documents[-1])
         return decide.state(self._last(last.number), chains, moved, now=last.signed_at + timedelta(minutes=1))

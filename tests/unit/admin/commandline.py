@@ -44,7 +44,7 @@ def delivered(
         source="/retune/test",
         time=NOON + timedelta(minutes=minute),
         key=message.key,
-        sequence=sequence if topic.is_story else None,
+        sequence=sequence if topic.is_event_stream else None,
         correlation_id=correlation_id,
     )
     value = message.model_dump_json().encode()

@@ -110,7 +110,7 @@ class Teller:
         given = self.sequences.setdefault(writer, {})
         number = given.get(story, 0) + 1
         value = message.model_dump_json().encode()
-        numbered = replace(envelope, sequence=number if topic.is_story else None)
+        numbered = replace(envelope, sequence=number if topic.is_event_stream else None)
         place = (topic.name, 0, self.offsets[topic.name])
         found = read(Record(*place, message.key.encode(), tuple(to_headers(numbered)), value))
         self.offsets[topic.name] += 1
@@ -130,7 +130,9 @@ class Teller:
             sequences=dict(self.sequences.get(service, {})) if service in self.rows else {},
             inbox={(entry.topic, entry.event_id): entry.sha256 for entry in mine},
             positions={
-                (each.topic, each.key): each.sequence for each in mine if topic_named(each.topic).is_story
+                (each.topic, each.key): each.sequence
+                for each in mine
+                if topic_named(each.topic).is_event_stream
             },
         )
 

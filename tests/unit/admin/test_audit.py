@@ -18,7 +18,7 @@ from services.admin.audit.statements import Walk
 from services.auditor import decide
 from shared.audit.chain import Chain, begin, extend
 from shared.audit.signing import SigningKey
-from shared.place import Place
+from shared.partition import Partition
 from shared.storage.testing import FakeObjectStore
 from tests.chaos.scale import note, scaled
 from tests.unit.admin.audit_world import (
@@ -252,7 +252,7 @@ class TestStatements:
         ],
     )
     def test_statements_that_contradict_each_other_are_found(
-        self, world: World, change: dict, detail: str, moved: set[Place] | None
+        self, world: World, change: dict, detail: str, moved: set[Partition] | None
     ):
         chain = replace(walked(list(enumerate(world.documents, 1))).heads[PLACE], **change)
         more = world.statement([chain, QUIET], moved)
@@ -324,7 +324,7 @@ class TestStatements:
         assert b"heads_sha256" not in documents[0]
 
 
-PLACES = [Place(topic, partition) for topic in ("job.events", "node.events") for partition in range(3)]
+PLACES = [Partition(topic, partition) for topic in ("job.events", "node.events") for partition in range(3)]
 
 
 def _moved_on(rng: random.Random, chain: Chain) -> Chain:
@@ -335,7 +335,7 @@ def _without_times(chain: Chain) -> Chain:
     return replace(chain, oldest_ms=None, newest_ms=None)
 
 
-def _untimed(walk: Walk) -> dict[Place, Chain]:
+def _untimed(walk: Walk) -> dict[Partition, Chain]:
     return {place: _without_times(chain) for place, chain in (walk.heads or {}).items()}
 
 

@@ -13,7 +13,7 @@ from services.admin.doctor.objects import read_store
 from services.admin.doctor.topics import entry_of
 from shared.messaging.delivery import Record, read
 from shared.messaging.reader import Login
-from shared.place import Place
+from shared.partition import Partition
 from shared.storage.objects import put_manifest
 from shared.storage.testing import FakeObjectStore
 from tests.builders import a_sha
@@ -123,7 +123,7 @@ class TestAudit:
 
     @pytest.mark.parametrize("num_topics", [0, 1, 5, 40])
     def test_every_partition_is_read_once_and_a_topic_by_one_reader(self, num_topics):
-        places = [Place(f"topic-{number}", each) for number in range(num_topics) for each in range(3)]
+        places = [Partition(f"topic-{number}", each) for number in range(num_topics) for each in range(3)]
         parts = list(_split({place: [] for place in places}))
         assert len(parts) == min(PARALLEL, num_topics)
         assert sorted(place for part in parts for place in part) == sorted(places)

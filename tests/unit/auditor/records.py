@@ -3,10 +3,10 @@
 import random
 
 from shared.messaging.delivery import Record
-from shared.place import Place
+from shared.partition import Partition
 from tests.chaos.scale import seed
 
-PLACE = Place("job.events", 1)
+PLACE = Partition("job.events", 1)
 HOUR_MS = 3_600_000
 START_MS = 1_900_000_000_000
 
@@ -20,7 +20,7 @@ def some_bytes(rng: random.Random, most: int = 12) -> bytes:
     return rng.randbytes(rng.randrange(most))
 
 
-def record(rng: random.Random, offset: int, *, place: Place = PLACE) -> Record:
+def record(rng: random.Random, offset: int, *, place: Partition = PLACE) -> Record:
     headers = tuple(
         (rng.choice(("ce_id", "ce_type", "x")), rng.choice((None, some_bytes(rng))))
         for _ in range(rng.randrange(4))
@@ -29,5 +29,5 @@ def record(rng: random.Random, offset: int, *, place: Place = PLACE) -> Record:
     return Record(*place, offset, key, headers, value, START_MS + offset * 1000 + rng.randrange(500))
 
 
-def records(rng: random.Random, count: int, *, start: int = 0, place: Place = PLACE) -> list[Record]:
+def records(rng: random.Random, count: int, *, start: int = 0, place: Partition = PLACE) -> list[Record]:
     return [record(rng, start + number, place=place) for number in range(count)]

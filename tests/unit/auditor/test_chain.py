@@ -6,7 +6,7 @@ import pytest
 
 from shared.audit.chain import begin, extend, next_link
 from shared.messaging.delivery import Record
-from shared.place import Place
+from shared.partition import Partition
 from tests.unit.auditor.records import PLACE, records, seeded
 
 LINK = bytes(32)
@@ -46,7 +46,7 @@ def test_the_link_before_is_in_the_link():
 
 def test_chains_of_two_places_begin_differently():
     links = [
-        begin(Place(topic, partition), at=at).link
+        begin(Partition(topic, partition), at=at).link
         for topic in ("a", "a1")
         for partition in (0, 1)
         for at in (0, 1, 10)
@@ -70,9 +70,9 @@ def test_a_chain_is_the_same_however_it_is_cut_into_batches():
 
 
 def test_it_may_skip_offsets_and_never_goes_back():
-    one = extend(begin(Place("t", 0), at=0), [PLAIN])
+    one = extend(begin(Partition("t", 0), at=0), [PLAIN])
     assert one.next_offset == 8
     with pytest.raises(ValueError, match=r"found the record t/0@7, expected one at or behind t/0@8"):
         extend(one, [PLAIN])
     with pytest.raises(ValueError, match=r"found the record t/0@7, expected one at or behind u/0@0"):
-        extend(begin(Place("u", 0), at=0), [PLAIN])
+        extend(begin(Partition("u", 0), at=0), [PLAIN])

@@ -11,13 +11,13 @@ from schemas.topics import TOPICS, is_audited
 from services.auditor.decide import FULL_EVERY, Last, is_full_due, plan, state
 from shared.audit import heads
 from shared.audit.chain import Chain, begin
-from shared.place import Place
+from shared.partition import Partition
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
-PLACE = Place("job.events", 0)
+PLACE = Partition("job.events", 0)
 
 
-def chain(place: Place = PLACE, *, start: int = 0, next_offset: int = 10) -> Chain:
+def chain(place: Partition = PLACE, *, start: int = 0, next_offset: int = 10) -> Chain:
     return Chain(place, start, next_offset, hashlib.sha256(repr(place).encode()).digest())
 
 
@@ -55,7 +55,7 @@ def test_a_topic_that_is_gone_is_not_read_and_not_forgotten():
 
 
 def test_a_full_statement_names_every_chain_and_the_statement_before():
-    other = chain(Place("dataset.events", 2), start=3)
+    other = chain(Partition("dataset.events", 2), start=3)
     first = state(Last(), [chain(), other], None, now=NOW)
     assert (first.number, first.previous_sha256, first.signed_at) == (1, NOTHING_BEFORE, NOW)
     assert [(read.topic, read.partition) for read in first.partitions] == [other.place, PLACE]
@@ -65,7 +65,7 @@ def test_a_full_statement_names_every_chain_and_the_statement_before():
 
 
 def test_the_others_name_what_moved_and_are_signed_over_the_rest_too():
-    other, last = chain(Place("dataset.events", 2)), Last(1, "ab" * 32)
+    other, last = chain(Partition("dataset.events", 2)), Last(1, "ab" * 32)
     quiet = {other.place: other}
     second = state(last, [chain(), other], {PLACE}, now=NOW)
     assert (second.is_full, heads.heads_of(second)) == (False, {PLACE: chain()})

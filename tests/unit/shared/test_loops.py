@@ -7,7 +7,7 @@ import pytest
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 from structlog.testing import capture_logs
 
-from shared.messaging.presence import Stuck
+from shared.messaging.kafka_health import ClientUnresponsive
 from shared.service import _repeat
 
 
@@ -39,7 +39,7 @@ async def test_what_is_away_is_waited_for_and_what_is_wrong_is_told(error, event
 
 async def test_a_loop_does_not_go_on_with_a_client_that_is_stuck():
     async def is_stuck() -> None:
-        raise Stuck("Kafka answers")
+        raise ClientUnresponsive("Kafka answers")
 
-    with pytest.raises(Stuck):
+    with pytest.raises(ClientUnresponsive):
         await asyncio.wait_for(_repeat(timedelta(), is_stuck), 10)

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import asyncpg
 import pytest
 
-from shared.absence import Patience
 from shared.postgres import outage
 from shared.postgres.database import is_unavailable, may_be_its_own
-from shared.postgres.outage import Overdue, however_long_away
+from shared.postgres.outage import Overdue, retry_through_outage
+from shared.retry import RetryPolicy
 
-QUICK = Patience(limit=timedelta(seconds=60), shortest=timedelta(0), longest=timedelta(0))
+QUICK = RetryPolicy(limit=timedelta(seconds=60), shortest=timedelta(0), longest=timedelta(0))
 AWAY = ConnectionRefusedError("nobody listens")
 LOCKED = asyncpg.LockNotAvailableError("the lock of another")
 
@@ -52,13 +52,13 @@ def failing(*errors: tuple[Exception, int]):
 
 @pytest.mark.parametrize("error", [AWAY, asyncpg.DiskFullError("full"), asyncpg.AdminShutdownError("stop")])
 async def test_what_is_away_is_waited_for_however_long(clock, error):
-    done = await however_long_away(failing((error, 5000)), Postgres(True), patience=QUICK)
+    done = await retry_through_outage(failing((error, 5000)), Postgres(True), patience=QUICK)
     assert (done, clock.now > 3600) == ("done", True)
 
 
 @pytest.mark.parametrize("error", [LOCKED, TimeoutError("silent"), asyncpg.QueryCanceledError("slow")])
 async def test_so_is_one_that_takes_no_writes_from_anybody(clock, error):
-    done = await however_long_away(failing((error, 5000)), Postgres(False), patience=QUICK)
+    done = await retry_through_outage(failing((error, 5000)), Postgres(False), patience=QUICK)
     assert (done, clock.now > 3600) == ("done", True)
 
 
@@ -74,23 +74,23 @@ async def test_so_is_one_that_takes_no_writes_from_anybody(clock, error):
 )
 async def test_what_alone_is_not_done_in_time_is_overdue_after_a_minute(clock, error):
     with pytest.raises(Overdue, match=f"not done within 6[01] s: {type(error).__name__}"):
-        await however_long_away(failing((error, 10**6)), Postgres(True), patience=QUICK)
+        await retry_through_outage(failing((error, 10**6)), Postgres(True), patience=QUICK)
 
 
 async def test_the_minute_begins_again_behind_an_absence(clock):
     call = failing((LOCKED, 20), (AWAY, 1), (LOCKED, 20))
-    assert await however_long_away(call, Postgres(True), patience=QUICK) == "done"
+    assert await retry_through_outage(call, Postgres(True), patience=QUICK) == "done"
     assert clock.now > 60
 
 
 async def test_and_where_postgres_took_no_writes_in_between():
     postgres = Postgres(*[True] * 20, False, *[True] * 19)
-    assert await however_long_away(failing((LOCKED, 40)), postgres, patience=QUICK) == "done"
+    assert await retry_through_outage(failing((LOCKED, 40)), postgres, patience=QUICK) == "done"
 
 
 async def test_another_error_is_the_callers_at_once():
     with pytest.raises(KeyError):
-        await however_long_away(failing((KeyError("a fault of ours"), 1)), Postgres(True), patience=QUICK)
+        await retry_through_outage(failing((KeyError("a fault of ours"), 1)), Postgres(True), patience=QUICK)
 
 
 def test_what_may_be_one_statements_own_is_waited_for_too():

@@ -100,7 +100,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def in_time(step: Awaitable[Any]) -> Any:
+async def with_timeout(step: Awaitable[Any]) -> Any:
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await step
 
@@ -131,7 +131,7 @@ async def drip(sock: socket.socket) -> None:
 async def test_a_head_that_does_not_come_ends_the_connection(site: Site, head: bytes):
     sock = await site.connect()
     await asyncio.get_running_loop().sock_sendall(sock, head)
-    assert await in_time(rest_of(sock)) == b""
+    assert await with_timeout(rest_of(sock)) == b""
 
 
 @pytest.mark.parametrize("path", [b"/echo", b"/unread"])
@@ -139,21 +139,21 @@ async def test_a_body_that_drips_ends_the_connection(site: Site, path: bytes):
     sock = await site.connect()
     head = (POST % 10**9).replace(b"/echo", path)
     await asyncio.get_running_loop().sock_sendall(sock, head)
-    await in_time(drip(sock))
+    await with_timeout(drip(sock))
     if path == b"/echo":
-        await in_time(site.has_ended.wait())
+        await with_timeout(site.has_ended.wait())
 
 
 async def test_a_second_request_must_come_as_fast_as_the_first(site: Site):
     sock, loop = await site.connect(), asyncio.get_running_loop()
     await loop.sock_sendall(sock, POST % 2 + b"ab" + b"GET /stream HTT")
-    assert (await in_time(rest_of(sock))).endswith(b"\r\n\r\n2")
+    assert (await with_timeout(rest_of(sock))).endswith(b"\r\n\r\n2")
 
 
 async def test_a_download_that_is_not_read_ends_and_takes_no_more_memory_than_its_buffers(site: Site):
     sock = await site.connect()
     await asyncio.get_running_loop().sock_sendall(sock, GET % b"/download")
-    await in_time(site.has_ended.wait())
+    await with_timeout(site.has_ended.wait())
     assert site.sent_bytes < 16 * 1024**2
 
 
@@ -162,7 +162,7 @@ async def test_a_download_that_is_read_in_time_goes_on(site: Site):
     await loop.sock_sendall(sock, GET % b"/download")
     until_seconds = loop.time() + 10 * LOOK_SECONDS
     while loop.time() < until_seconds:
-        assert await in_time(loop.sock_recv(sock, 65536))
+        assert await with_timeout(loop.sock_recv(sock, 65536))
 
 
 async def test_a_body_that_comes_in_time_is_taken(site: Site):
@@ -172,17 +172,17 @@ async def test_a_body_that_comes_in_time_is_taken(site: Site):
     for _ in range(parts):
         await loop.sock_sendall(sock, bytes(12 * 1024))
         await asyncio.sleep(LOOK_SECONDS / 2)
-    assert b"245760" in await in_time(loop.sock_recv(sock, 65536))
+    assert b"245760" in await with_timeout(loop.sock_recv(sock, 65536))
 
 
 async def test_a_stream_that_has_nothing_to_say_stays_open(site: Site):
     sock, loop = await site.connect(), asyncio.get_running_loop()
     await loop.sock_sendall(sock, GET % b"/stream")
     site.events.release()
-    assert b"data: x" in await in_time(received_with(sock, b"data: x"))
+    assert b"data: x" in await with_timeout(received_with(sock, b"data: x"))
     await asyncio.sleep(10 * LOOK_SECONDS)
     site.events.release()
-    assert b"data: x" in await in_time(received_with(sock, b"data: x"))
+    assert b"data: x" in await with_timeout(received_with(sock, b"data: x"))
 
 
 async def received_with(sock: socket.socket, text: bytes) -> bytes:

@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from shared.errors import CorruptObject, Rejected, StorageUnavailable
 from shared.messaging import tasks
-from shared.messaging.tasks import TaskKind, Tasks, absent_dependency
+from shared.messaging.tasks import TaskKind, Tasks, unavailable_dependency
 from shared.messaging.unit import Task
 from shared.postgres.database import Silent
 
@@ -40,7 +40,7 @@ S3 = StorageUnavailable("GET x: 503")
     ids=repr,
 )
 def test_an_absence_has_a_name(error, dependency):
-    assert absent_dependency(error) == dependency
+    assert unavailable_dependency(error) == dependency
 
 
 class Idle:
@@ -67,7 +67,7 @@ async def test_of_many_idle_workers_none_asks_by_itself(monkeypatch: pytest.Monk
     monkeypatch.setattr(tasks, "POLL_SECONDS", 0.001)
     idle: Any = Idle()
     seconds = timedelta(seconds=1)
-    working = Tasks(idle, service="a", owner="a-0", ttl=seconds, renew=seconds, poke=lambda: None)
+    working = Tasks(idle, service="a", owner="a-0", ttl=seconds, renew=seconds, wake=lambda: None)
     for kind in (Nothing, NothingElse):
         working.on(TaskKind(kind, ignore, ignore, ignore, attempts=1, concurrency=4))
     running = asyncio.create_task(working.run())

@@ -81,7 +81,7 @@ async def test_its_partitions_are_read_anew_and_nothing_is_committed_before(ids:
     ids.learn(NEW, (FIRST, SECOND), {})
     assert ids.offsets([record(0, 4)]) == {}
     consumer = Consumer(FIRST)
-    await ids.read_anew(consumer)
+    await ids.read_from_start(consumer)
     assert consumer.done == [{FIRST: OffsetAndMetadata(3, "new")}, (FIRST, 3)]
     assert ids.strange == set()
     assert ids.offsets([record(0, 3)]) == {FIRST: OffsetAndMetadata(4, "new")}
@@ -92,5 +92,5 @@ async def test_it_is_tried_again_where_the_commit_fails(ids: TopicIds):
     consumer = Consumer(FIRST)
     consumer.trouble = RuntimeError("the group is rebalancing")
     with pytest.raises(RuntimeError):
-        await ids.read_anew(consumer)
+        await ids.read_from_start(consumer)
     assert ids.strange == {FIRST}

@@ -1,4 +1,4 @@
-"""The consume edge of one service, after `shared/messaging/consumer.py` and `waiting.py`."""
+"""The consumer of one service, after `shared/messaging/consumer.py` and `waiting.py`."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Handler = Callable[[Any, Any], Awaitable[None]]
 
 
-class Edge:
+class Consumer:
     """Hands each record of the log to its handler, once in effect."""
 
     def __init__(self, kernel: "Kernel") -> None:

@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from shared.absence import FOR_EVER, until_back
-from shared.messaging.tasks import absent_dependency
+from shared.messaging.tasks import unavailable_dependency
 from shared.postgres.database import Database, is_unavailable
+from shared.retry import FOR_EVER, retry_until_available
 
 Step = Callable[[], Awaitable[None]]
 
@@ -15,7 +15,7 @@ SLOW_SECONDS = 10.0
 """Who has not begun after so long serves HTTP, though nothing is known to be away."""
 
 
-class Opening:
+class Startup:
     """Opens the database and calls the hooks, in the background, however long what they need is away."""
 
     def __init__(self, database: Database, hooks: Sequence[Step]) -> None:
@@ -27,7 +27,7 @@ class Opening:
     def is_done(self) -> bool:
         return self._task.done() and not self._task.cancelled() and self._task.exception() is None
 
-    async def until_open_or_away(self) -> None:
+    async def wait_until_done_or_unavailable(self) -> None:
         """Raises what a hook raised."""
         until = time.monotonic() + SLOW_SECONDS
         while not (await asyncio.wait({self._task}, timeout=LOOK_SECONDS))[0]:
@@ -44,10 +44,10 @@ class Opening:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _open(self) -> None:
-        await until_back(self._database.open, is_away=is_unavailable, patience=FOR_EVER)
+        await retry_until_available(self._database.open, is_away=is_unavailable, patience=FOR_EVER)
         for hook in self._hooks:
-            await until_back(hook, is_away=_is_away, patience=FOR_EVER)
+            await retry_until_available(hook, is_away=_is_away, patience=FOR_EVER)
 
 
 def _is_away(error: Exception) -> bool:
-    return absent_dependency(error) is not None
+    return unavailable_dependency(error) is not None

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 
 
-async def until_poked(poked: asyncio.Event, *, at_most_seconds: float) -> None:
-    """Return when it is set or the time is over. A cancellation that comes together with the poke is kept.
+async def wait_for_wake(wake_event: asyncio.Event, *, at_most_seconds: float) -> None:
+    """Return when it is set or the time is over. A cancellation that comes together with the wake is kept.
 
     `asyncio.wait_for` of Python 3.11 drops it, and the loop would go on for ever.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(at_most_seconds):
-            await poked.wait()
-    poked.clear()
+            await wake_event.wait()
+    wake_event.clear()

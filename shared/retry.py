@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     limit: timedelta = timedelta(hours=24)
     """Of one absence; after it, what was asked for has failed."""
     shortest: timedelta = timedelta(milliseconds=500)
@@ -28,13 +28,13 @@ class Patience:
         return bounded * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-A_DAY = Patience()
-FOR_EVER = Patience(limit=timedelta.max, longest=timedelta(seconds=5))
+A_DAY = RetryPolicy()
+FOR_EVER = RetryPolicy(limit=timedelta.max, longest=timedelta(seconds=5))
 """For what a process cannot do anything without."""
 
 
-async def until_back(
-    call: Callable[[], Awaitable[Result]], *, is_away: Callable[[Exception], bool], patience: Patience
+async def retry_until_available(
+    call: Callable[[], Awaitable[Result]], *, is_away: Callable[[Exception], bool], patience: RetryPolicy
 ) -> Result:
     """What the call gives once nothing that it needs is away. Raises its error at the end of the patience."""
     away_since: float | None = None

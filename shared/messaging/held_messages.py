@@ -11,7 +11,7 @@ BLOCKING = "SELECT count(*) FROM parked WHERE state = 'parked' AND blocks"
 OLDEST = 'SELECT topic, partition, "offset", key, headers, value FROM waiting ORDER BY id LIMIT 1'
 
 
-async def measure_standing(database: Database, service: str, *, now: datetime) -> int:
+async def measure_held_messages(database: Database, service: str, *, now: datetime) -> int:
     """Set the metrics; how many parked messages hold others back."""
     blocking = int(await database.fetchval(BLOCKING))
     PARKED_BLOCKING.labels(service).set(blocking)

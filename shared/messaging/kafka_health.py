@@ -32,7 +32,7 @@ class Client(Protocol):
 AnyClient = TypeVar("AnyClient", bound=Client)
 
 
-class Stuck(TimeoutError):
+class ClientUnresponsive(TimeoutError):
     """Kafka answers, and a client of ours does nothing. Nothing mends it but a new process."""
 
 
@@ -62,24 +62,24 @@ async def _ask_for_metadata(host: str, port: int, login: dict[str, Any]) -> None
         connection.close()
 
 
-async def assumed_there() -> bool:
+async def always_available() -> bool:
     return True
 
 
-async def until_there(answers: Answers) -> None:
+async def wait_until_available(answers: Answers) -> None:
     while not await answers():
         log.warning("kafka is away")
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def however_long_away(work: Awaitable[Result], answers: Answers, *, seconds: float) -> Result:
-    """What `work` gives. Stuck where Kafka answers and the work still does not end for so long."""
+async def await_through_outage(work: Awaitable[Result], answers: Answers, *, seconds: float) -> Result:
+    """What `work` gives. ClientUnresponsive where Kafka answers and the work still does not end for so long."""
     running = asyncio.ensure_future(work)
     has_answered = False
     try:
         while not (await asyncio.wait({running}, timeout=seconds))[0]:
             if has_answered:
-                raise Stuck(f"Kafka answers, but this did not end within {seconds:g} s")
+                raise ClientUnresponsive(f"Kafka answers, but this did not end within {seconds:g} s")
             has_answered = await answers()
             log.warning("kafka takes its time", answers=has_answered)
         return running.result()
@@ -90,10 +90,10 @@ async def however_long_away(work: Awaitable[Result], answers: Answers, *, second
 
 
 @asynccontextmanager
-async def started(client: AnyClient, answers: Answers = assumed_there) -> AsyncIterator[AnyClient]:
+async def started(client: AnyClient, answers: Answers = always_available) -> AsyncIterator[AnyClient]:
     """Its own `async with` leaves it open where it cannot start, and can wait for ever at both ends."""
     try:
-        await however_long_away(client.start(), answers, seconds=START_TIMEOUT_SECONDS)
+        await await_through_outage(client.start(), answers, seconds=START_TIMEOUT_SECONDS)
         yield client
     finally:
         try:

@@ -5,17 +5,17 @@ from datetime import timedelta
 
 import pytest
 
-from shared import opening
-from shared.absence import Patience
+from shared import startup
 from shared.messaging.kafka import KafkaFailed
-from shared.opening import Opening
+from shared.retry import RetryPolicy
+from shared.startup import Startup
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr(opening, "LOOK_SECONDS", 0.001)
-    patience = Patience(limit=timedelta.max, shortest=timedelta(0), longest=timedelta(0))
-    monkeypatch.setattr(opening, "FOR_EVER", patience)
+    monkeypatch.setattr(startup, "LOOK_SECONDS", 0.001)
+    patience = RetryPolicy(limit=timedelta.max, shortest=timedelta(0), longest=timedelta(0))
+    monkeypatch.setattr(startup, "FOR_EVER", patience)
 
 
 class Postgres:
@@ -43,8 +43,8 @@ async def test_it_goes_on_without_postgres_and_what_needs_it_begins_once_it_is_b
     async def loop() -> None:
         steps.append("loop")
 
-    start = Opening(postgres, [hook])
-    await asyncio.wait_for(start.until_open_or_away(), 10)
+    start = Startup(postgres, [hook])
+    await asyncio.wait_for(start.wait_until_done_or_unavailable(), 10)
     waiting = asyncio.create_task(start.then(loop))
     for _ in range(100):
         postgres.was_tried.clear()
@@ -65,8 +65,8 @@ async def test_a_hook_is_called_again_where_what_it_needs_is_away(error):
         if len(calls) < 3:
             raise error
 
-    start = Opening(postgres, [hook])
-    await asyncio.wait_for(start.until_open_or_away(), 10)
+    start = Startup(postgres, [hook])
+    await asyncio.wait_for(start.wait_until_done_or_unavailable(), 10)
     assert (start.is_done, len(calls)) == (True, 3)
 
 
@@ -78,13 +78,13 @@ async def test_what_only_a_person_can_repair_ends_the_start(error):
     async def hook() -> None:
         raise error
 
-    start = Opening(postgres, [hook])
+    start = Startup(postgres, [hook])
     with pytest.raises(type(error)):
-        await asyncio.wait_for(start.until_open_or_away(), 10)
+        await asyncio.wait_for(start.wait_until_done_or_unavailable(), 10)
 
 
 async def test_a_service_can_stop_while_it_still_waits():
-    start = Opening(Postgres(), [])
-    await asyncio.wait_for(start.until_open_or_away(), 10)
+    start = Startup(Postgres(), [])
+    await asyncio.wait_for(start.wait_until_done_or_unavailable(), 10)
     await asyncio.wait_for(start.cancel(), 10)
     assert not start.is_done

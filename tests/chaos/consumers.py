@@ -1,4 +1,4 @@
-"""The consume edges of all services with their own handlers, in this process: records in, state out."""
+"""The consumers of all services with their own handlers, in this process: records in, state out."""
 
 import importlib
 import itertools
@@ -34,7 +34,7 @@ offsets = itertools.count(10**9)
 
 
 @asynccontextmanager
-async def edges(stack: Stack) -> AsyncIterator[dict[str, Service]]:
+async def consumers(stack: Stack) -> AsyncIterator[dict[str, Service]]:
     """None of them runs: no loop, task or timer of theirs does anything."""
     await pipeline.migrated(stack, *LISTENERS)
     async with AsyncExitStack() as closing:
@@ -78,7 +78,7 @@ def record_of(
         source=f"/retune/{topic.writers[0]}",
         time=utc_now(),
         key=message.key,
-        sequence=sequence if topic.is_story else None,
+        sequence=sequence if topic.is_event_stream else None,
     )
     value = json.dumps(json.loads(message.model_dump_json()) | added).encode()
     return Record(topic.name, 0, next(offsets), message.key.encode(), tuple(to_headers(envelope)), value)

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from shared import absence
-from shared.absence import Patience, until_back
+from shared import retry
+from shared.retry import RetryPolicy, retry_until_available
 
-QUICK = Patience(limit=timedelta(seconds=60), shortest=timedelta(0), longest=timedelta(0))
+QUICK = RetryPolicy(limit=timedelta(seconds=60), shortest=timedelta(0), longest=timedelta(0))
 
 
 def test_a_pause_is_as_long_as_the_absence_so_far_within_bounds():
-    patience = Patience()
+    patience = RetryPolicy()
     for seconds, longest in ((0.0, 0.5), (3.0, 3.0), (90_000.0, 30.0)):
         pauses = {patience.pause(timedelta(seconds=seconds)).total_seconds() for _ in range(50)}
         assert longest / 2 <= min(pauses) <= max(pauses) <= longest
@@ -32,7 +32,7 @@ async def test_what_comes_back_gives_its_answer():
             raise answer
         return answer
 
-    assert await until_back(call, is_away=is_connection_error, patience=QUICK) == "here"
+    assert await retry_until_available(call, is_away=is_connection_error, patience=QUICK) == "here"
 
 
 async def test_another_error_is_the_callers_at_once():
@@ -40,16 +40,16 @@ async def test_another_error_is_the_callers_at_once():
         raise KeyError("no such object")
 
     with pytest.raises(KeyError):
-        await until_back(call, is_away=is_connection_error, patience=QUICK)
+        await retry_until_available(call, is_away=is_connection_error, patience=QUICK)
 
 
 async def test_patience_has_an_end(monkeypatch):
     clock = iter(range(1000, 2000))
-    monkeypatch.setattr(absence, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     async def call() -> None:
         raise ConnectionError("away")
 
     with pytest.raises(ConnectionError):
-        await until_back(call, is_away=is_connection_error, patience=QUICK)
+        await retry_until_available(call, is_away=is_connection_error, patience=QUICK)
     assert 60 <= next(clock) - 1000 < 70

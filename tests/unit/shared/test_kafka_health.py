@@ -7,8 +7,13 @@ from types import SimpleNamespace
 import pytest
 from pydantic import SecretStr
 
-from shared.messaging import presence
-from shared.messaging.presence import Stuck, however_long_away, started, until_there
+from shared.messaging import kafka_health
+from shared.messaging.kafka_health import (
+    ClientUnresponsive,
+    await_through_outage,
+    started,
+    wait_until_available,
+)
 
 WINDOW_SECONDS = 0.01
 
@@ -27,7 +32,7 @@ async def test_what_ends_in_time_needs_no_question():
     async def work() -> int:
         return 7
 
-    assert await however_long_away(work(), answering(), seconds=WINDOW_SECONDS) == 7
+    assert await await_through_outage(work(), answering(), seconds=WINDOW_SECONDS) == 7
 
 
 async def test_while_kafka_is_away_one_waits():
@@ -41,7 +46,7 @@ async def test_while_kafka_is_away_one_waits():
             is_back.set()
         return False
 
-    assert await however_long_away(is_back.wait(), answers, seconds=WINDOW_SECONDS)
+    assert await await_through_outage(is_back.wait(), answers, seconds=WINDOW_SECONDS)
     assert asked == 5
 
 
@@ -52,13 +57,13 @@ async def test_a_kafka_that_has_just_come_back_is_given_time():
         asyncio.get_running_loop().call_soon(is_back.set)
         return True
 
-    assert await however_long_away(is_back.wait(), answers, seconds=WINDOW_SECONDS)
+    assert await await_through_outage(is_back.wait(), answers, seconds=WINDOW_SECONDS)
 
 
 async def test_a_kafka_that_answers_and_does_nothing_is_an_error_and_the_work_is_given_up():
     work = asyncio.ensure_future(asyncio.Event().wait())
-    with pytest.raises(Stuck, match="Kafka answers"):
-        await however_long_away(work, answering(False, True), seconds=WINDOW_SECONDS)
+    with pytest.raises(ClientUnresponsive, match="Kafka answers"):
+        await await_through_outage(work, answering(False, True), seconds=WINDOW_SECONDS)
     await asyncio.wait({work})
     assert work.cancelled()
 
@@ -68,12 +73,12 @@ async def test_an_error_of_the_work_is_its_own():
         raise ValueError("of the work")
 
     with pytest.raises(ValueError, match="of the work"):
-        await however_long_away(work(), answering(), seconds=WINDOW_SECONDS)
+        await await_through_outage(work(), answering(), seconds=WINDOW_SECONDS)
 
 
 async def test_it_is_there_with_the_first_yes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("shared.messaging.presence.POLL_SECONDS", 0.0)
-    await until_there(answering(False, False, True))
+    monkeypatch.setattr("shared.messaging.kafka_health.POLL_SECONDS", 0.0)
+    await wait_until_available(answering(False, False, True))
 
 
 async def test_what_is_given_up_has_ended_before_anybody_goes_on():
@@ -86,7 +91,7 @@ async def test_what_is_given_up_has_ended_before_anybody_goes_on():
             await asyncio.sleep(WINDOW_SECONDS)
             ended.append(True)
 
-    waiting = asyncio.create_task(however_long_away(work(), answering(), seconds=30))
+    waiting = asyncio.create_task(await_through_outage(work(), answering(), seconds=30))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     waiting.cancel()
@@ -105,9 +110,9 @@ async def test_a_client_that_never_starts_is_given_up_and_stopped(monkeypatch):
         async def stop(self) -> None:
             self.is_stopped = True
 
-    monkeypatch.setattr(presence, "START_TIMEOUT_SECONDS", WINDOW_SECONDS)
+    monkeypatch.setattr(kafka_health, "START_TIMEOUT_SECONDS", WINDOW_SECONDS)
     client = Deaf()
-    with pytest.raises(Stuck, match="Kafka answers"):
+    with pytest.raises(ClientUnresponsive, match="Kafka answers"):
         async with started(client, answering(False, True)):
             pytest.fail("it never starts")
     assert client.is_stopped
@@ -120,7 +125,7 @@ async def test_a_client_that_never_stops_is_given_up(monkeypatch):
         async def stop(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(presence, "STOP_SECONDS", WINDOW_SECONDS)
+    monkeypatch.setattr(kafka_health, "STOP_SECONDS", WINDOW_SECONDS)
     async with asyncio.timeout(10):
         async with started(Busy()):
             pass
@@ -142,14 +147,14 @@ async def test_who_is_cancelled_while_asking_leaves_no_connection_open(monkeypat
         return connection
 
     connection = Silent()
-    monkeypatch.setattr(presence, "create_conn", connect)
-    monkeypatch.setattr(presence, "ANSWER_SECONDS", WINDOW_SECONDS)
+    monkeypatch.setattr(kafka_health, "create_conn", connect)
+    monkeypatch.setattr(kafka_health, "ANSWER_SECONDS", WINDOW_SECONDS)
     settings = SimpleNamespace(
         kafka_bootstrap="127.0.0.1:1",
         kafka_username="admin",
         kafka_password=SecretStr("x"),
         kafka_security_protocol="SASL_PLAINTEXT",
     )
-    assert await presence.kafka_answers(settings) is False
+    assert await kafka_health.kafka_answers(settings) is False
     assert connection.is_asked.is_set()
     assert connection.is_closed

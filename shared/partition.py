@@ -3,6 +3,6 @@
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class Partition(NamedTuple):
     topic: str
     partition: int
