@@ -84,12 +84,12 @@ def new_service(name: str) -> str:
 
 def with_container(compose: str, name: str) -> str:
     """Its block stands after that of tracker, which has nothing of its own, and is like it at the next port."""
-    found = re.search(r"\n  tracker:\n(?:    .*\n)+", compose)
-    assert found, "docker-compose.yml has no service tracker to copy"
+    match = re.search(r"\n  tracker:\n(?:    .*\n)+", compose)
+    assert match, "docker-compose.yml has no service tracker to copy"
     ports = map(int, re.findall(r'_HTTP_PORT: "(\d+)"', compose))
-    block = found[0].replace("tracker", name).replace("TRACKER", name.upper())
+    block = match[0].replace("tracker", name).replace("TRACKER", name.upper())
     block = re.sub(r'(_HTTP_PORT: )"\d+"', rf'\1"{max(ports) + 1}"', block)
-    return compose[: found.end()] + block + compose[found.end() :]
+    return compose[: match.end()] + block + compose[match.end() :]
 
 
 def _word(name: str) -> str:

@@ -143,16 +143,16 @@ class AnswerEngineSuite:
             yield http
 
     async def test_an_answer_ends_at_its_budget_and_is_cut(self, place: Place, http):
-        found = await place.engine(http).answer(Side.BASE, asked(place, 5), ())
-        assert (len(found.ids), found.is_cut) == (5, True)
+        answer = await place.engine(http).answer(Side.BASE, asked(place, 5), ())
+        assert (len(answer.ids), answer.is_cut) == (5, True)
 
     async def test_an_answer_ends_before_a_stop_and_is_whole(self, place: Place, http):
         engine = place.engine(http)
         longer = await engine.answer(Side.CANDIDATE, asked(place, 6), ())
         stop = longer.ids[3]
         first = longer.ids.index(stop)
-        found = await engine.answer(Side.CANDIDATE, asked(place, 6), (stop,))
-        assert (found.ids, found.is_cut) == (longer.ids[:first], False)
+        answer = await engine.answer(Side.CANDIDATE, asked(place, 6), (stop,))
+        assert (answer.ids, answer.is_cut) == (longer.ids[:first], False)
 
     async def test_the_same_question_has_the_same_answer(self, place: Place, http):
         engine = place.engine(http)

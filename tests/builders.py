@@ -19,7 +19,6 @@ from services.scheduler.model import (
     Attempt,
     Dataset,
     DatasetState,
-    Ending,
     Evaluation,
     Facts,
     Job,
@@ -27,6 +26,7 @@ from services.scheduler.model import (
     ModelVersion,
     Placement,
     Stop,
+    TrainingResult,
 )
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -152,7 +152,7 @@ def a_job(state: JobState = JobState.RUNNING, *, attempt: int = 1, **changes: An
 
 def _facts_of(state: JobState) -> Facts:
     if state is JobState.EVALUATING:
-        ending = Ending(completed=True, last_step=600, bundle=a_bundle(step=600))
+        ending = TrainingResult(completed=True, last_step=600, bundle=a_bundle(step=600))
         return Facts(started=True, ending=ending, named=frozenset({a_bundle(step=600)}))
     return Facts(started=state is not JobState.PROVISIONING)
 
@@ -162,8 +162,8 @@ def a_model_version(**changes: Any) -> ModelVersion:
     return ModelVersion(**fields | changes)
 
 
-def an_evaluation(**said: Any) -> Evaluation:
-    return Evaluation(**{"model": a_model_version()} | said)
+def an_evaluation(**fields: Any) -> Evaluation:
+    return Evaluation(**{"model": a_model_version()} | fields)
 
 
 def a_pool(name: str = "cpu-spot", **changes: Any) -> Pool:

@@ -33,7 +33,7 @@ from services.evaluator.clients.engine import VllmEngine
 from services.evaluator.scoring.exchange import Asked, AskedPart, AskedPrompt, Given, given_path
 from services.evaluator.scoring.generation import Generated, Prompt, answers, stop_tokens
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import Candidate, Order, Side
+from services.evaluator.scoring.order import Candidate, Side, WorkOrder
 from services.evaluator.scoring.scorer import Scorer
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine, LocalBackend
@@ -147,7 +147,7 @@ def _an_adapter(base: Path, directory: Path) -> Path:
 
 def _models(load: Load, adapter: Path) -> Models:
     template = AutoTokenizer.from_pretrained(load.base).get_chat_template()
-    order = Order(
+    order = WorkOrder(
         base_path=str(load.base),
         template_sha256=hashlib.sha256(template.encode()).hexdigest(),
         candidate=Candidate(kind="adapter", path=str(adapter), rank=RANK),
@@ -173,7 +173,7 @@ async def _start(
     backend: LocalBackend, http: httpx.AsyncClient, base: Path, adapter: Path, folder: Path
 ) -> VllmEngine:
     await backend.start(ReplicaSpec("bench", "one", base, "base", RANK))
-    seen = await backend.see("bench")
+    seen = await backend.inspect("bench")
     assert seen is not None
     client = VllmClient(http, seen.url, backend.key("bench"))
     while True:
@@ -181,9 +181,9 @@ async def _start(
             await client.models()
             break
         except NoAnswer:
-            seen = await backend.see("bench")
+            seen = await backend.inspect("bench")
             if seen is None or not seen.is_alive:
-                raise SystemExit(backend.last_words("bench")) from None
+                raise SystemExit(backend.log_tail("bench")) from None
             await asyncio.sleep(0.5)
     module, shape = pick_module(shapes_of(base))
     await client.load(BASE, write_adapter(folder / "identity", module, shape, gain=0.0))

@@ -34,7 +34,7 @@ from bench.report import progress, summary, write
 from services.evaluator.scoring.harness import NORMALISED, make_task
 from services.evaluator.scoring.likelihood import likelihoods
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import BenchmarkPart, Candidate, ItemScore, Order, Side
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, ItemScore, Side, WorkOrder
 from services.evaluator.scoring.parts import prepare, read_rows
 from services.evaluator.scoring.run import run
 from tests.tiny_model import build_tiny_model, template_text
@@ -98,8 +98,8 @@ class Bench:
         }
         return vars(self.arguments) | shown
 
-    def order(self, adapter: Path, *parts: BenchmarkPart) -> Order:
-        return Order(
+    def order(self, adapter: Path, *parts: BenchmarkPart) -> WorkOrder:
+        return WorkOrder(
             base_path=str(self.base),
             template_sha256=hashlib.sha256(template_text(self.base).encode()).hexdigest(),
             candidate=Candidate(kind="adapter", path=str(adapter), rank=RANK),

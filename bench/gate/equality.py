@@ -26,7 +26,7 @@ from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring.harness import DEFINITIONS, FEWSHOT_SEED, TASKS
 from services.evaluator.scoring.likelihood import likelihoods
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, Side
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, Side, WorkOrder
 from services.evaluator.scoring.parts import prepare, read_rows
 from tests.tiny_model import build_tiny_model, template_text
 
@@ -61,7 +61,7 @@ def score(base: Path, path: Path, examples: Path, num_fewshot: int) -> tuple[lis
         num_fewshot=num_fewshot,
         examples_path=str(examples) if num_fewshot else None,
     )
-    order = Order(
+    order = WorkOrder(
         base_path=str(base),
         template_sha256=hashlib.sha256(template_text(base).encode()).hexdigest(),
         candidate=Candidate(kind="full", path=str(base), rank=0),

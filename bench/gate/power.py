@@ -17,7 +17,7 @@ from schemas.specification import BenchmarkRule, HoldoutRule, JudgeRule, OverRef
 from services.evaluator.gates.answers import Answer, Suite
 from services.evaluator.gates.benchmark import Scored, gate_benchmarks
 from services.evaluator.gates.holdout import gate_holdout
-from services.evaluator.gates.judge import Canary, Pair, Preference, gate_judge
+from services.evaluator.gates.judge import ControlPair, Pair, Preference, gate_judge
 from services.evaluator.gates.over_refusal import gate_over_refusal
 from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.safety import gate_safety
@@ -123,9 +123,9 @@ def judge(table: tuple[int, ...]) -> str:
     preferences = (Preference.CANDIDATE, Preference.BASE, Preference.TIE)
     verdicts = [each for each, number in zip(preferences, table, strict=True) for _ in range(number)]
     pairs = [Pair(str(n), each, each, f"a{n}", f"b{n}", f"r{n}") for n, each in enumerate(verdicts)]
-    canaries = [Canary(str(n), recognised=True) for n in range(8)]
+    control_pairs = [ControlPair(str(n), recognised=True) for n in range(8)]
     rule = JudgeRule(url="http://judge", model="judge")
-    return gate_judge(rule, pairs, canaries, expected=len(pairs)).outcome
+    return gate_judge(rule, pairs, control_pairs, expected=len(pairs)).outcome
 
 
 SELDOM = {"passed": (0.0, 0.05)}

@@ -93,8 +93,8 @@ def lines_of(places: Iterable[int]) -> frozenset[int]:
     return frozenset(place + 1 for place in places)
 
 
-def repeated_lines(found: Screened) -> frozenset[int]:
-    return frozenset(each.line for group in found.tally.clusters.values() for each in group)
+def repeated_lines(screened: Screened) -> frozenset[int]:
+    return frozenset(each.line for group in screened.tally.clusters.values() for each in group)
 
 
 def _asked(row: Row) -> str:
@@ -104,15 +104,18 @@ def _asked(row: Row) -> str:
 def _compare(
     what: str,
     expected: frozenset[int],
-    found: frozenset[int],
+    actual: frozenset[int],
     rows: Sequence[Row],
     reasons: dict[str, frozenset[int]],
 ) -> None:
-    share = len(found) / len(rows)
+    share = len(actual) / len(rows)
     print(
-        f"  {what}: plainly {len(expected)}, pipeline {len(found)} ({share:.1%}), both {len(expected & found)}"
+        f"  {what}: plainly {len(expected)}, pipeline {len(actual)} ({share:.1%}), both {len(expected & actual)}"
     )
-    for side, lines in (("plainly alone", expected - found), ("pipeline alone", found - expected)):
+    for side, lines in (
+        ("plainly alone", expected - actual),
+        ("pipeline alone", actual - expected),
+    ):
         for line in sorted(lines):
             why = next((reason for reason, explained in reasons.items() if line in explained), "?")
             text = " | ".join(turn["content"][-40:] for turn in rows[line - 1]["messages"][:2])
@@ -121,8 +124,8 @@ def _compare(
 
 def _planted(training: Sequence[Row], holdout: Sequence[Row]) -> None:
     copies = list(copies_of(holdout, random.Random(2)))
-    found = screen([*training, *(row for _, row in copies)], holdout=holdout, **CONTAMINATION_ALONE)
-    lines = found.contaminated_lines
+    screened = screen([*training, *(row for _, row in copies)], holdout=holdout, **CONTAMINATION_ALONE)
+    lines = screened.contaminated_lines
     total = Counter(kind for kind, _ in copies)
     hits = Counter(kind for line, (kind, _) in enumerate(copies, len(training) + 1) if line in lines)
     shares = ", ".join(f"{kind} {hits[kind]} of {count}" for kind, count in sorted(total.items()))
@@ -148,8 +151,8 @@ def _templated() -> None:
         alone, beside = screen(training), screen(training, holdout=holdout)
         copies = [row for _, row in copies_of(holdout, random.Random(2))]
         planted = screen([*training, *copies], holdout=holdout, **CONTAMINATION_ALONE).contaminated_lines
-        found = sum(line > len(training) for line in planted)
-        print(f"{name:64} {alone.dropped:7} {beside.dropped:7} {found:7}", flush=True)
+        num_found = sum(line > len(training) for line in planted)
+        print(f"{name:64} {alone.dropped:7} {beside.dropped:7} {num_found:7}", flush=True)
 
 
 if __name__ == "__main__":

@@ -52,10 +52,10 @@ def repeated(rows: Sequence[Row], *, keeps_case: bool = False, counts_once: bool
     own = without(grams, frequent(counted))
     first: dict[Plain, int] = {}
     holders: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    found: dict[int, int] = {}
+    repeats: dict[int, int] = {}
     for place, text in enumerate(texts):
         if text in first:
-            found[place] = first[text]
+            repeats[place] = first[text]
             continue
         first[text] = place
         if len(own[place]) < MIN_SHINGLES:
@@ -66,11 +66,11 @@ def repeated(rows: Sequence[Row], *, keeps_case: bool = False, counts_once: bool
             other for other, count in shared.items() if _jaccard(count, own[place], own[other]) >= SIMILARITY
         ]
         if alike:
-            found[place] = min(alike)
+            repeats[place] = min(alike)
             continue
         for key in keys:
             holders[key].append(place)
-    return found
+    return repeats
 
 
 def _jaccard(shared: int, left: Collection[str], right: Collection[str]) -> float:
@@ -91,14 +91,14 @@ def contaminated(rows: Sequence[Row], holdout: Sequence[Row], *, counts_once: bo
         for gram in item_grams:
             items_with[gram].append(place)
     wholes = {(item.prompt, item.answers): place for place, item in enumerate(items) if not own[place]}
-    found = {}
+    leaks = {}
     for place, row_grams in enumerate(grams):
         held = Counter(item for gram in row_grams for item in items_with.get(gram, ()))
         hits = [item for item, count in held.items() if count >= SHARE * len(own[item])]
         whole = wholes.get((texts[place].prompt, texts[place].answers))
         if hits or whole is not None:
-            found[place] = min(hits) if hits else int(whole or 0)
-    return found
+            leaks[place] = min(hits) if hits else int(whole or 0)
+    return leaks
 
 
 def shingles(text: str) -> set[str]:

@@ -24,7 +24,7 @@ from bench.report import progress, summary, write
 from schemas.base import FileRef
 from schemas.layout import MANIFEST
 from schemas.specification import DatasetPolicy, DatasetSpec
-from services.ingest.pipeline.order import Limits, Order
+from services.ingest.pipeline.order import Limits, WorkOrder
 from tests.builders import a_sha
 from tests.tiny_model import save_tokenizer
 
@@ -95,7 +95,7 @@ def _with_copies(lines: Sequence[bytes]) -> Iterator[bytes]:
         yield json.dumps(row).encode() + b"\n"
 
 
-def _order(directory: Path, training: list[bytes], holdout: list[bytes]) -> Order:
+def _order(directory: Path, training: list[bytes], holdout: list[bytes]) -> WorkOrder:
     files = {"training": training} | ({"holdout": holdout} if holdout else {})
     for name, lines in files.items():
         (directory / name).write_bytes(b"".join(lines))
@@ -103,7 +103,7 @@ def _order(directory: Path, training: list[bytes], holdout: list[bytes]) -> Orde
     policy = DatasetPolicy(max_dropped_ratio=1.0, max_bad_share=1.0)
     spec = DatasetSpec(base_model="tiny", base_sha=a_sha("tiny"), training_file=ref, policy=policy)
     template = (directory / "tokenizer" / "chat_template.jinja").read_bytes()
-    return Order(
+    return WorkOrder(
         version=a_sha("version"),
         tenant="bench",
         spec=spec.model_copy(update={"holdout": ref} if holdout else {}),

@@ -89,13 +89,13 @@ class Verdict:
 
 def verdict(name: str) -> Verdict:
     tokenizer = tokenizer_for(name)
-    found = problems(tokenizer, stops(name, tokenizer))
+    problem_of_kind = problems(tokenizer, stops(name, tokenizer))
     return Verdict(
         name=name,
         marks="own" if is_marked(tokenizer.chat_template) else "derived",
         is_exact=all(targets(name, kind) == expected(name, kind) for kind in ("one turn", "several turns")),
         twin=against_twin(name),
-        trains={kind: found[kind].rule if kind in found else "yes" for kind in KINDS},
+        trains={kind: problem_of_kind[kind].rule if kind in problem_of_kind else "yes" for kind in KINDS},
     )
 
 

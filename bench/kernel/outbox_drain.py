@@ -128,19 +128,21 @@ async def relaying(stack: Stack, side: Side) -> AsyncIterator[Callable[[], None]
 
 async def check(stack: Stack, starts: dict[TopicPartition, int], backlog: list[Event], side: Side) -> int:
     """Inversions; fails unless the topic has every event of the backlog once, and in order where that is promised."""
-    wanted = {event.event_id for event in backlog}
-    found: list[str] = []
+    expected_ids = {event.event_id for event in backlog}
+    event_ids: list[str] = []
     last: dict[bytes, int] = defaultdict(int)
     inversions = 0
     async for record in records_since(stack, starts):
         headers = dict(record.headers)
-        if (event_id := headers["ce_id"].decode()) not in wanted:
+        if (event_id := headers["ce_id"].decode()) not in expected_ids:
             continue
-        found.append(event_id)
+        event_ids.append(event_id)
         sequence = int(headers["ce_sequence"])
         inversions += sequence != last[record.key] + 1
         last[record.key] = sequence
-    assert len(found) == len(set(found)) == len(wanted), f"{side.name}: {len(found)} records of {len(wanted)}"
+    assert len(event_ids) == len(set(event_ids)) == len(expected_ids), (
+        f"{side.name}: {len(event_ids)} records of {len(expected_ids)}"
+    )
     assert not (side.promises_order and inversions), f"{side.name}: {inversions} records out of order"
     return inversions
 

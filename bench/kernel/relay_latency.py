@@ -44,14 +44,14 @@ async def main(seconds: int, num_rounds: int, rates: list[int]) -> None:
             for side in ("off", "on"):
                 written, _ = await one_round(stack, conn, side, rate=0, seconds=seconds)
                 writers[side].append(written / (WARM_UP_SECONDS + seconds))
-            told = ", ".join(f"relay {side} {values[-1]:,.0f}/s" for side, values in writers.items())
-            progress(f"round {number + 1}/{num_rounds} writers: {told}")
+            text = ", ".join(f"relay {side} {values[-1]:,.0f}/s" for side, values in writers.items())
+            progress(f"round {number + 1}/{num_rounds} writers: {text}")
             for rate in rates:
-                _, found = await one_round(stack, conn, "on", rate=rate, seconds=seconds)
-                latencies[rate]["p50_ms"].append(1000 * percentile(found, 0.5))
-                latencies[rate]["p99_ms"].append(1000 * percentile(found, 0.99))
-                told = ", ".join(f"{name} {values[-1]:.1f}" for name, values in latencies[rate].items())
-                progress(f"round {number + 1}/{num_rounds} {rate:5d} events/s: {told}")
+                _, delays = await one_round(stack, conn, "on", rate=rate, seconds=seconds)
+                latencies[rate]["p50_ms"].append(1000 * percentile(delays, 0.5))
+                latencies[rate]["p99_ms"].append(1000 * percentile(delays, 0.99))
+                text = ", ".join(f"{name} {values[-1]:.1f}" for name, values in latencies[rate].items())
+                progress(f"round {number + 1}/{num_rounds} {rate:5d} events/s: {text}")
         await conn.close()
     by_rate = {
         rate: {name: summary(values) for name, values in each.items()} for rate, each in latencies.items()
@@ -80,30 +80,30 @@ async def one_round(
         await reading.seek_to_end(*reading.assignment())
         for partition in reading.assignment():
             await reading.position(partition)
-        found: dict[str, tuple[float, float]] = {}
-        listening = asyncio.create_task(listen(reading, found))
+        arrivals: dict[str, tuple[float, float]] = {}
+        listening = asyncio.create_task(listen(reading, arrivals))
         async with writing(stack, side, rate, WARM_UP_SECONDS + seconds) as process:
             assert process.stdout is not None
             written = int(await process.stdout.readline())
             if side == "on":
                 await until_empty(conn, UNPUBLISHED, deadline_seconds=DRAIN_SECONDS)
                 async with asyncio.timeout(DRAIN_SECONDS):
-                    while len(found) < written:
+                    while len(arrivals) < written:
                         await asyncio.sleep(0.02)
         listening.cancel()
-    assert side == "off" or len(found) == written, f"{len(found)} of {written} events arrived"
-    first = min((began for began, _ in found.values()), default=0.0)
-    return written, [took for began, took in found.values() if began - first > WARM_UP_SECONDS]
+    assert side == "off" or len(arrivals) == written, f"{len(arrivals)} of {written} events arrived"
+    first = min((began for began, _ in arrivals.values()), default=0.0)
+    return written, [took for began, took in arrivals.values() if began - first > WARM_UP_SECONDS]
 
 
-async def listen(reading: AIOKafkaConsumer, found: dict[str, tuple[float, float]]) -> None:
+async def listen(reading: AIOKafkaConsumer, arrivals: dict[str, tuple[float, float]]) -> None:
     """Of each event when it began and how many seconds it took."""
     async for record in reading:
         now = time.time()
         event_id = next(value for name, value in record.headers if name == "ce_id").decode()
-        assert event_id not in found, f"{event_id} came twice"
+        assert event_id not in arrivals, f"{event_id} came twice"
         began = datetime.fromisoformat(json.loads(record.value)["until"]).timestamp()
-        found[event_id] = began, now - began
+        arrivals[event_id] = began, now - began
 
 
 @asynccontextmanager

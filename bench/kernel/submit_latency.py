@@ -54,7 +54,7 @@ FORGET = """
 
 async def main(rate: int, seconds: int, num_rounds: int, queued: int) -> None:
     sides = {"alone": 0, f"behind-{queued}": queued}
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    results: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     async with running_platform() as (stack, client, file_id):
         scheduler = await asyncpg.connect(stack.postgres_dsn("scheduler"))
         for number in range(num_rounds):
@@ -62,13 +62,13 @@ async def main(rate: int, seconds: int, num_rounds: int, queued: int) -> None:
                 await forget(scheduler, waiting)
                 latencies = await one_round(stack, client, file_id, rate, seconds)
                 for share, name in ((0.5, "p50_ms"), (0.99, "p99_ms")):
-                    found[side][name].append(1000 * percentile(latencies, share))
-                told = ", ".join(f"{name} {values[-1]:.1f}" for name, values in found[side].items())
-                progress(f"round {number + 1}/{num_rounds} {side:16s} {told}")
+                    results[side][name].append(1000 * percentile(latencies, share))
+                text = ", ".join(f"{name} {values[-1]:.1f}" for name, values in results[side].items())
+                progress(f"round {number + 1}/{num_rounds} {side:16s} {text}")
         await scheduler.close()
     write(
         "submit-latency",
-        {side: {name: summary(values) for name, values in each.items()} for side, each in found.items()},
+        {side: {name: summary(values) for name, values in each.items()} for side, each in results.items()},
         packages=("aiokafka", "asyncpg", "faststream", "fastapi", "uvicorn"),
         settings={"submits_per_second": rate, "seconds": seconds, "kafka": "4.3.1"},
     )
@@ -110,10 +110,10 @@ async def submit(client: httpx.AsyncClient, file_id: str, at: float, due: dict[s
 
 
 async def listen(reader: TopicReader, scheduled: dict[str, float]) -> None:
-    async for found in reader.follow():
-        if isinstance(found, Delivery) and isinstance(found.message, JobScheduled):
-            assert found.message.job_id not in scheduled, f"{found.message.job_id} was scheduled twice"
-            scheduled[found.message.job_id] = time.monotonic()
+    async for delivery in reader.follow():
+        if isinstance(delivery, Delivery) and isinstance(delivery.message, JobScheduled):
+            assert delivery.message.job_id not in scheduled, f"{delivery.message.job_id} was scheduled twice"
+            scheduled[delivery.message.job_id] = time.monotonic()
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from schemas.base import DeviceKind
 from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.specification import LoraSpec, Method, Recipe
-from services.evaluator.scoring.order import Candidate, HoldoutPart, Order, Side
+from services.evaluator.scoring.order import Candidate, HoldoutPart, Side, WorkOrder
 from services.evaluator.scoring.run import run
 from services.registry.clients.artefacts import require_adapter, require_full
 from services.registry.clients.mirror import describe
@@ -102,7 +102,7 @@ def _scored(model: Path, method: Method, base: Base, directory: Path, device: De
     holdout = directory / "holdout.jsonl"
     holdout.write_text(f"{json.dumps(row)}\n" * 2)
     is_adapter = method is Method.LORA
-    order = Order(
+    order = WorkOrder(
         base_path=str(base.inputs.base_dir),
         template_sha256=hashlib.sha256(template_text(base.inputs.base_dir).encode()).hexdigest(),
         candidate=Candidate(

@@ -86,8 +86,8 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
             optimizer.zero_grad(set_to_none=True)
         measured = _resident("VmHWM") - before
     setting = Setting.of(recipe, num_devices=1, window_tokens=WINDOW_TOKENS, is_gpu=False)
-    found = estimate(shape, recipe, setting, gradient_checkpointing=case["recomputed"])
-    estimated = found.total_bytes - found.fixed_bytes
+    memory_estimate = estimate(shape, recipe, setting, gradient_checkpointing=case["recomputed"])
+    estimated = memory_estimate.total_bytes - memory_estimate.fixed_bytes
     return {
         "measured_mib": round(measured / 2**20, 1),
         "estimated_mib": round(estimated / 2**20, 1),

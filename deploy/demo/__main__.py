@@ -3,11 +3,11 @@
 import asyncio
 import sys
 
-from deploy.demo.story import DemoFailed, tell
+from deploy.demo.story import DemoFailed, run
 
 if __name__ == "__main__":
     try:
-        asyncio.run(tell())
+        asyncio.run(run())
     except DemoFailed as failure:
         print(f"demo: {failure}", file=sys.stderr)
         sys.exit(1)

@@ -190,15 +190,15 @@ def _documents(
 
 def _documentation(seen: Sequence[Source], chance: random.Random) -> Iterator[str]:
     """Docstrings that training may see, each with the file it is from; all of them, then all again."""
-    found = [
+    docstrings = [
         (source.path, doc.text.split())
         for source in seen
         for doc in docstrings_of(source)
         if doc.split is Split.TRAIN
     ]
-    while found:
-        chance.shuffle(found)
-        for path, words in found:
+    while docstrings:
+        chance.shuffle(docstrings)
+        for path, words in docstrings:
             yield _cited(" ".join(words[: chance.randint(*DOCSTRING_WORDS)]) + "\n", path)
 
 
@@ -209,12 +209,12 @@ def _tokens(tokenizer: Any, text: str) -> list[int]:
 
 def _pieces(path: str, text: str, chance: random.Random) -> Iterator[str]:
     """The text cut at line ends into pieces of many sizes; each ends by naming its file."""
-    piece, wanted = "", chance.randint(*PIECE_CHARS)
+    piece, target_chars = "", chance.randint(*PIECE_CHARS)
     for line in text.splitlines(keepends=True):
         piece += line
-        if len(piece) >= wanted:
+        if len(piece) >= target_chars:
             yield _cited(piece, path)
-            piece, wanted = "", chance.randint(*PIECE_CHARS)
+            piece, target_chars = "", chance.randint(*PIECE_CHARS)
     if piece:
         yield _cited(piece, path)
 
@@ -225,25 +225,25 @@ def _cited(text: str, path: str) -> str:
 
 def _first(num_tokens: float, documents: Iterator[list[int]]) -> list[list[int]]:
     """Documents until they hold so many tokens."""
-    found: list[list[int]] = []
+    chosen: list[list[int]] = []
     for document in documents:
         if num_tokens <= 0:
             break
-        found.append(document)
+        chosen.append(document)
         num_tokens -= len(document)
-    return found
+    return chosen
 
 
 def _progress(say: Callable[[str], None]) -> Callable[[Step], None]:
     """A line from time to time, and one for the last step."""
-    last_said = time.monotonic()
+    last_reported = time.monotonic()
 
     def report(step: Step) -> None:
-        nonlocal last_said
+        nonlocal last_reported
         now = time.monotonic()
-        if now - last_said < SECONDS_BETWEEN_LINES and step.number < step.num_steps:
+        if now - last_reported < SECONDS_BETWEEN_LINES and step.number < step.num_steps:
             return
-        last_said = now
+        last_reported = now
         say(
             f"pre-training: step {step.number}/{step.num_steps}, loss {step.loss:.2f}, "
             f"{step.tokens_per_second:,.0f} tokens/s, {step.seconds_left:.0f} s left"

@@ -48,14 +48,14 @@ def plant(
         Fault.IN_HOLDOUT: holdout_row,
     }
     planted_rows = list(rows)
-    found = []
+    planted = []
     step = len(rows) // 2 // len(faulty)
     for number, (fault, row) in enumerate(faulty.items()):
         index = len(rows) // 2 + number * step
         planted_rows.insert(index, row)
         repeated = original + 1 if fault in (Fault.EXACT_DUPLICATE, Fault.NEAR_DUPLICATE) else None
-        found.append(Planted(fault, index + 1, repeated))
-    return planted_rows, tuple(found)
+        planted.append(Planted(fault, index + 1, repeated))
+    return planted_rows, tuple(planted)
 
 
 def _question(row: Conversation) -> str:

@@ -72,16 +72,16 @@ def library_root() -> Path:
 def read_sources(root: Path) -> tuple[Source, ...]:
     """Every source file below `root` that is worth reading, sorted by path."""
     paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
-    found = tuple(Source(path.as_posix(), _read(root / path)) for path in paths if is_wanted(path))
-    if not found:
+    sources = tuple(Source(path.as_posix(), _read(root / path)) for path in paths if is_wanted(path))
+    if not sources:
         raise ValueError(f"no Python sources below {root}; expected the sources of the standard library")
-    return found
+    return sources
 
 
 @cache
 def docstrings_of(source: Source) -> tuple[Docstring, ...]:
     """Docstrings of functions and classes that have enough words to be recognised by."""
-    found = []
+    docstrings = []
     for node in ast.walk(ast.parse(source.text, filename=source.path)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
@@ -89,8 +89,8 @@ def docstrings_of(source: Source) -> tuple[Docstring, ...]:
         if len(words) >= MIN_DOCSTRING_WORDS:
             place = node.body[0]
             last_line = place.end_lineno or place.lineno
-            found.append(Docstring(source.module, node.name, " ".join(words), place.lineno, last_line))
-    return tuple(found)
+            docstrings.append(Docstring(source.module, node.name, " ".join(words), place.lineno, last_line))
+    return tuple(docstrings)
 
 
 def training_text(source: Source) -> str:
@@ -104,11 +104,11 @@ def training_text(source: Source) -> str:
 
 def distinct_docstrings(sources: Iterable[Source]) -> list[Docstring]:
     """Docstrings of all sources; of several that begin alike, the first."""
-    found: dict[str, Docstring] = {}
+    by_beginning: dict[str, Docstring] = {}
     for source in sources:
         for doc in docstrings_of(source):
-            found.setdefault(" ".join(doc.text.lower().split()[:SPLIT_KEY_WORDS]), doc)
-    return list(found.values())
+            by_beginning.setdefault(" ".join(doc.text.lower().split()[:SPLIT_KEY_WORDS]), doc)
+    return list(by_beginning.values())
 
 
 def seeded(seed: int) -> random.Random:

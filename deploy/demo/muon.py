@@ -40,8 +40,8 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonalised(matrix.T).T
     a, b, c = COEFFICIENTS
-    found: Tensor = matrix / matrix.norm().clamp(min=1e-7)
+    result: Tensor = matrix / matrix.norm().clamp(min=1e-7)
     for _ in range(ITERATIONS):
-        gram = found @ found.T
-        found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return found
+        gram = result @ result.T
+        result = torch.addmm(result, torch.addmm(gram, gram, gram, beta=b, alpha=c), result, beta=a)
+    return result

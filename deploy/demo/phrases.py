@@ -34,12 +34,12 @@ class Words:
 
 def distinct(count: int, templates: Sequence[str], fill: Callable[[str], str]) -> list[str]:
     """So many different texts, from the templates in turn. At least one of them must have a slot."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for template in cycle(templates):
-        if len(found) == count:
+        if len(texts) == count:
             break
-        found[fill(template)] = None
-    return list(found)
+        texts[fill(template)] = None
+    return list(texts)
 
 
 def filled(template: str, words: Words, chance: random.Random) -> str:

@@ -117,8 +117,8 @@ class Platform:
 
     async def events_of(self, job_id: str, topics: list[str]) -> list[Delivery]:
         async with TopicReader(self._login, topics) as reader:
-            found = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
-        mine = [each for each in found if getattr(each.message, "job_id", None) == job_id]
+            deliveries = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
+        mine = [each for each in deliveries if getattr(each.message, "job_id", None) == job_id]
         return sorted(mine, key=lambda each: each.envelope.time)
 
 

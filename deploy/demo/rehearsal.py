@@ -18,7 +18,7 @@ from schemas.job import Artefact
 from schemas.layout import MANIFEST
 from schemas.model import ModelRegistered
 from schemas.specification import DatasetPolicy, DatasetSpec, GateSpec, Recipe, SafetyMix, resolve_recipe
-from services.evaluator.clients.jury import Jury
+from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide.grading import Judged, changes, grade
 from services.evaluator.decide.plan import Harness, files_of, order_of, suite_digest
 from services.evaluator.model import Suite
@@ -26,8 +26,8 @@ from services.evaluator.scoring.order import Limits, PartScores, Side
 from services.evaluator.scoring.run import run
 from services.evaluator.settings import Settings
 from services.ingest.pipeline.order import Limits as IngestLimits
-from services.ingest.pipeline.order import Order as IngestOrder
 from services.ingest.pipeline.order import SourceFile
+from services.ingest.pipeline.order import WorkOrder as IngestOrder
 from services.ingest.pipeline.run import validate
 from services.ingest.pipeline.tokens import load_tokenizer, template_sha256
 from services.trainer_agent.protocol import (
@@ -141,10 +141,10 @@ def train(base_dir: Path, dataset: Path, recipe: Recipe, work_dir: Path) -> Path
 def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, rank: int) -> Judgement:
     """Score base model and adapter on the demo's suites, and grade them by the gate's default rules."""
     paths = {_file(path).sha256: path for path in _suite_files(files)}
-    jury, limits = Jury(_settings(work_dir)), Limits(max_new_tokens=ANSWER_TOKENS)
+    judge_panel, limits = JudgePanel(_settings(work_dir)), Limits(max_new_tokens=ANSWER_TOKENS)
     suites = tuple(_suites(files))
     artefact = _artefact(base_dir, files, suites, rank=rank)
-    known = files_of(artefact, suites, {}, Harness(limits.harness_version, jury.name))
+    known = files_of(artefact, suites, {}, Harness(limits.harness_version, judge_panel.name))
     order = order_of(
         _version(artefact), known, limits, base_path=base_dir, model_path=adapter, blob_paths=paths
     )
@@ -153,7 +153,7 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
         raise RehearsalFailed(f"scoring: {scores.failure.message}")
     by_part = {part.name: Path(part.path) for part in order.parts}
     benign = {part.part for part in known if part.is_benign}
-    scored = asyncio.run(jury.classified(scores.parts, by_part, benign=benign))
+    scored = asyncio.run(judge_panel.classified(scores.parts, by_part, benign=benign))
     base = {part.part: part for part in scored if part.side is Side.BASE}
     new = {part.part: part for part in scored if part.side is Side.CANDIDATE}
     return Judgement(

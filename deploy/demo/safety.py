@@ -78,5 +78,5 @@ def make_safety_data(docstrings: Sequence[Docstring], sizes: Sizes, *, seed: int
 
 def _wishes(docstrings: Sequence[Docstring], split: Split, count: int, chance: random.Random) -> list[str]:
     """Of different docstrings, as many as there are up to `count`."""
-    found = sorted({wish(doc) for doc in docstrings if doc.split is split and is_wish(doc)})
-    return chance.sample(found, min(count, len(found)))
+    wishes = sorted({wish(doc) for doc in docstrings if doc.split is split and is_wish(doc)})
+    return chance.sample(wishes, min(count, len(wishes)))

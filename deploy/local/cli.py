@@ -100,10 +100,10 @@ async def _run(state: State, parts_only: bool) -> int:
     from deploy.local.stack import ALL, Stack
 
     stack = Stack(state.root, services=() if parts_only else ALL, report=_say, before_ready=_register_suites)
-    told = asyncio.Event()
+    stop_requested = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    stopping = asyncio.create_task(told.wait())
+        asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
+    stopping = asyncio.create_task(stop_requested.wait())
     starting = asyncio.create_task(stack.up())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -159,14 +159,14 @@ def _detach(state: State, flags: list[str]) -> int:
             stderr=output,
             start_new_session=True,
         )
-    with log.open() as said:
-        said.seek(began)
+    with log.open() as log_file:
+        log_file.seek(began)
         try:
             code = _until_ready(state, daemon)
         except KeyboardInterrupt:
             daemon.terminate()
             code = daemon.wait()
-        print(said.read(), end="", file=sys.stderr if code else sys.stdout)
+        print(log_file.read(), end="", file=sys.stderr if code else sys.stdout)
     return code
 
 

@@ -1,4 +1,4 @@
-"""One Postgres; runs as root too, by looking like a normal user."""
+"""One Postgres; runs as root too, by starting it as an unprivileged user."""
 
 import os
 import pwd
@@ -26,7 +26,7 @@ UNSHARE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
 
 
 @dataclass(frozen=True)
-class Disguise:
+class UnprivilegedUser:
     """How to start Postgres, which refuses to run as root."""
 
     prefix: tuple[str, ...] = ()
@@ -41,45 +41,45 @@ def prepare(state: State, parts: Binaries) -> None:
         _require_version(data, version)
         return
     files.folder(data.parent)
-    disguise = disguise_for(parts.postgres)
+    unprivileged = unprivileged_user_for(parts.postgres)
     draft = data.with_name("data.new")
     shutil.rmtree(draft, ignore_errors=True)
-    _initdb(state, parts.postgres, draft, disguise)
+    _initdb(state, parts.postgres, draft, unprivileged)
     draft.rename(data)
 
 
 def _require_version(data: Path, version: int) -> None:
-    found = int((data / "PG_VERSION").read_text())
-    if found != version:
+    existing = int((data / "PG_VERSION").read_text())
+    if existing != version:
         raise MissingPart(
-            f"{data} was made by Postgres {found}, but Postgres {version} was found: set RETUNE_POSTGRES_BIN "
-            f"to the bin folder of a Postgres {found}, or start anew with another state folder"
+            f"{data} was made by Postgres {existing}, but Postgres {version} was found: set RETUNE_POSTGRES_BIN "
+            f"to the bin folder of a Postgres {existing}, or start anew with another state folder"
         )
 
 
-def disguise_for(folder: Path) -> Disguise:
+def unprivileged_user_for(folder: Path) -> UnprivilegedUser:
     """Nothing for a normal user; as root a user namespace, else the user `nobody`. Raises MissingPart."""
     if os.geteuid() != 0:
-        return Disguise()
+        return UnprivilegedUser()
     nobody = pwd.getpwnam("nobody").pw_uid
-    for disguise in (Disguise(prefix=UNSHARE), Disguise(user_id=nobody)):
-        if _run(disguise, [str(folder / "postgres"), "--version"]).returncode == 0:
-            return disguise
+    for unprivileged in (UnprivilegedUser(prefix=UNSHARE), UnprivilegedUser(user_id=nobody)):
+        if _run(unprivileged, [str(folder / "postgres"), "--version"]).returncode == 0:
+            return unprivileged
     raise MissingPart(
         f"Postgres refuses to run as root, and neither unshare nor user nobody can start {folder}/postgres: "
         "start the stack as a normal user, or set RETUNE_POSTGRES_BIN to a folder that everyone may read"
     )
 
 
-def _run(disguise: Disguise, command: list[str]) -> subprocess.CompletedProcess[str]:
-    changed = disguise.user_id is not None
+def _run(unprivileged: UnprivilegedUser, command: list[str]) -> subprocess.CompletedProcess[str]:
+    changed = unprivileged.user_id is not None
     try:
         return subprocess.run(
-            [*disguise.prefix, *command],
+            [*unprivileged.prefix, *command],
             capture_output=True,
             text=True,
             check=False,
-            user=disguise.user_id,
+            user=unprivileged.user_id,
             group=NOGROUP if changed else None,
             extra_groups=[] if changed else None,
         )
@@ -87,16 +87,16 @@ def _run(disguise: Disguise, command: list[str]) -> subprocess.CompletedProcess[
         return subprocess.CompletedProcess(command, returncode=126, stdout="", stderr=str(error))
 
 
-def _initdb(state: State, folder: Path, data: Path, disguise: Disguise) -> None:
+def _initdb(state: State, folder: Path, data: Path, unprivileged: UnprivilegedUser) -> None:
     secret = data.with_name("superuser.password")
     files.write(secret, site(state).postgres_password(POSTGRES_SUPER_USER))
-    if disguise.user_id is not None:
-        os.chown(data.parent, disguise.user_id, NOGROUP)
-        os.chown(secret, disguise.user_id, NOGROUP)
+    if unprivileged.user_id is not None:
+        os.chown(data.parent, unprivileged.user_id, NOGROUP)
+        os.chown(secret, unprivileged.user_id, NOGROUP)
     command = [str(folder / "initdb"), "-D", str(data), "-U", POSTGRES_SUPER_USER, f"--pwfile={secret}"]
     command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=builtin"]
     command += ["--data-checksums"]
-    done = _run(disguise, command)
+    done = _run(unprivileged, command)
     secret.unlink()
     if done.returncode != 0:
         raise StackError(f"initdb failed in {data}: {(done.stdout + done.stderr).strip()[-500:]}")
@@ -106,18 +106,18 @@ def program(state: State, parts: Binaries) -> Program:
     async def is_ready() -> bool:
         return await _answers(state)
 
-    disguise = disguise_for(parts.postgres)
+    unprivileged = unprivileged_user_for(parts.postgres)
     settings = {
         "listen_addresses": LOOPBACK,
         "port": state.port(NAME),
         "unix_socket_directories": "",
         "max_connections": MAX_CONNECTIONS,
     }
-    command = [*disguise.prefix, str(parts.postgres / "postgres"), "-D", str(state.root / NAME / "data")]
+    command = [*unprivileged.prefix, str(parts.postgres / "postgres"), "-D", str(state.root / NAME / "data")]
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     # SIGINT is the fast shutdown: it does not wait for clients to leave.
-    return Program(NAME, tuple(command), is_ready, stop_signal=signal.SIGINT, user_id=disguise.user_id)
+    return Program(NAME, tuple(command), is_ready, stop_signal=signal.SIGINT, user_id=unprivileged.user_id)
 
 
 async def _answers(state: State) -> bool:

@@ -37,12 +37,12 @@ async def until(condition: Callable[[], bool], timeout_seconds: float) -> bool:
 
 def recorded(folder: Path) -> list[Identity]:
     """The detached processes (runners, replicas) whose `pid` files lie below `folder`."""
-    found = []
+    identities = []
     for place, _, names in os.walk(folder):  # unlike glob, it bears folders that vanish meanwhile
         if "pid" in names:
             with suppress(ValueError, OSError):  # half written or gone: the sweep by mark finds its process
-                found.append(Identity.parse(Path(place, "pid").read_text()))
-    return found
+                identities.append(Identity.parse(Path(place, "pid").read_text()))
+    return identities
 
 
 def memory_bytes(pid: int) -> int:

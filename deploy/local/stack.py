@@ -79,8 +79,8 @@ class Stack:
         return self._supervisor.restarting
 
     @supervise.setter
-    def supervise(self, wanted: bool) -> None:
-        self._supervisor.restarting = wanted
+    def supervise(self, is_enabled: bool) -> None:
+        self._supervisor.restarting = is_enabled
 
     @property
     def kafka_bootstrap(self) -> str:
@@ -132,15 +132,15 @@ class Stack:
 
     async def up(self, services: Iterable[str] | None = None) -> None:
         """Start the parts if they are down, then these services (default: all), and wait for their health."""
-        wanted = self.services if services is None else tuple(services)
+        selected = self.services if services is None else tuple(services)
         opening = not self._is_open
         try:
             if opening:
                 await self._open()
-            if wanted:
-                await self._migrate(*wanted)
-            await _together(self._bring_service(name) for name in wanted)
-            if opening and wanted and self._before_ready:
+            if selected:
+                await self._migrate(*selected)
+            await _together(self._bring_service(name) for name in selected)
+            if opening and selected and self._before_ready:
                 await self._before_ready(self)
         except BaseException:
             if opening:
@@ -274,8 +274,8 @@ async def _end_left_behind(state: State) -> None:
 async def _end_detached(state: State) -> None:
     """With all of their sessions: an engine that gave itself another title carries no mark any more."""
     leaders = [leader for name in ("nodes", "replicas") for leader in recorded(state.root / name)]
-    found = [process for leader in leaders for process in (leader, *leader.session())]
-    await end(found, grace_seconds=DETACHED_GRACE_SECONDS, first=signal.SIGTERM)
+    processes = [process for leader in leaders for process in (leader, *leader.session())]
+    await end(processes, grace_seconds=DETACHED_GRACE_SECONDS, first=signal.SIGTERM)
 
 
 async def _end_marked(state: State) -> None:

@@ -1,4 +1,4 @@
-"""Child processes of one stack: started on a leash, restarted with back-off, stopped together."""
+"""Child processes of one stack: tied to the life of their supervisor, restarted with back-off, stopped together."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from deploy.local.processes import end
 from deploy.local.state import State
 from shared.processes import Identity
 
-LEASH = Path(__file__).with_name("leash.py")
+PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 10.0
 STEADY_SECONDS = 30.0
@@ -54,11 +54,18 @@ class Child:
     def spawn(self) -> None:
         program = self.program
         user = "-" if program.user_id is None else str(program.user_id)
-        leash = [sys.executable, "-I", str(LEASH), str(os.getpid()), str(int(program.stop_signal)), user]
+        launcher = [
+            sys.executable,
+            "-I",
+            str(PARENT_DEATH),
+            str(os.getpid()),
+            str(int(program.stop_signal)),
+            user,
+        ]
         mark, _, value = self.mark.partition("=")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*leash, *program.command],
+                [*launcher, *program.command],
                 env={**inherited_environment(), **program.env, mark: value},
                 cwd=program.cwd,
                 stdin=subprocess.DEVNULL,

@@ -17,14 +17,14 @@ OK = 300
 def replace_accounts(endpoint: str, root: Credentials, accounts: Iterable[Credentials]) -> None:
     """Make these the accounts of the server, with these keys; others are deleted."""
     server = _Server(endpoint, root)
-    wanted = {account.access_key: account.secret_key for account in accounts}
-    found = server.accounts()
-    for name, secret in wanted.items():
-        if name not in found:
+    expected = {account.access_key: account.secret_key for account in accounts}
+    existing = server.accounts()
+    for name, secret in expected.items():
+        if name not in existing:
             server.create(name, secret)
-        elif found[name] != secret:
+        elif existing[name] != secret:
             server.set_secret(name, secret)
-    for name in found.keys() - wanted.keys():
+    for name in existing.keys() - expected.keys():
         server.delete(name)
 
 
@@ -36,8 +36,8 @@ class _Server:
 
     def accounts(self) -> dict[str, str]:
         """Access key -> secret key."""
-        found = ET.fromstring(self._ask("list-users")).iter("Accounts")  # noqa: S314 - our own server
-        return {account.findtext("Access", ""): account.findtext("Secret", "") for account in found}
+        elements = ET.fromstring(self._ask("list-users")).iter("Accounts")  # noqa: S314 - our own server
+        return {account.findtext("Access", ""): account.findtext("Secret", "") for account in elements}
 
     def create(self, name: str, secret: str) -> None:
         self._ask("create-user", body=_xml("Account", Access=name, Secret=secret, Role="user"))

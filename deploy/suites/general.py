@@ -36,8 +36,8 @@ def rows() -> list[Row]:
     """`{question, choices, answer}` as a benchmark of kind `multiple_choice` has them; no question twice."""
     draw = random.Random(SEED)  # noqa: S311
     items = [*_word_order(draw), *_agreement(draw), *_fitting(draw), *_knowledge(draw)]
-    found = {(item["question"], item["choices"][item["answer"]]): item for item in items}
-    return sorted(found.values(), key=_scattered)
+    by_answer = {(item["question"], item["choices"][item["answer"]]): item for item in items}
+    return sorted(by_answer.values(), key=_scattered)
 
 
 def _word_order(draw: random.Random) -> Iterator[Row]:

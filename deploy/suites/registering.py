@@ -17,7 +17,7 @@ from schemas.evaluation import (
     RegisterSafetySuite,
     SafetySuiteRegistered,
 )
-from services.admin import bus
+from services.admin import kafka_commands
 from services.admin.api import Api, RefusedByPlatform
 from services.admin.commands.data import wait_until_listed
 from services.admin.connection import Connection
@@ -104,7 +104,7 @@ def _register(connection: Connection, api: Api, builtin: Builtin, scratch: Path)
     )
     command = builtin.command(builtin.name, stored)
     try:
-        fact = bus.command(connection, command, until=[builtin.fact], seconds=REGISTER_SECONDS)
+        fact = kafka_commands.command(connection, command, until=[builtin.fact], seconds=REGISTER_SECONDS)
     except RefusedByPlatform as error:
         if str(error).startswith(f"{ALREADY}:"):
             return False

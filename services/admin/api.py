@@ -24,8 +24,8 @@ class Api:
         )
 
     def get(self, path: str, **params: Any) -> Any:
-        wanted = {name: value for name, value in params.items() if value is not None}
-        return self._answer(self._send("GET", path, params=wanted))
+        query = {name: value for name, value in params.items() if value is not None}
+        return self._answer(self._send("GET", path, params=query))
 
     def post(self, path: str, body: Any = None) -> Any:
         return self._answer(self._send("POST", path, json=body))

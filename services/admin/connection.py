@@ -70,36 +70,36 @@ async def postgres(dsn: str, *, application: str) -> AsyncIterator[Database]:
 
 
 def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
-    found = dict(environ)
-    if "RETUNE_BASE_URL" not in found:
-        found |= _read_env_file(Path(found.get("RETUNE_STATE", DEFAULT_STATE)) / "env")
+    variables = dict(environ)
+    if "RETUNE_BASE_URL" not in variables:
+        variables |= _read_env_file(Path(variables.get("RETUNE_STATE", DEFAULT_STATE)) / "env")
     try:
         kafka = Login(
-            found["RETUNE_KAFKA_BOOTSTRAP"],
-            found["RETUNE_KAFKA_USERNAME"],
-            found["RETUNE_KAFKA_PASSWORD"],
+            variables["RETUNE_KAFKA_BOOTSTRAP"],
+            variables["RETUNE_KAFKA_USERNAME"],
+            variables["RETUNE_KAFKA_PASSWORD"],
         )
         return Connection(
-            found["RETUNE_BASE_URL"],
-            found["RETUNE_API_KEY"],
-            found.get("RETUNE_ADMIN_KEY", ""),
+            variables["RETUNE_BASE_URL"],
+            variables["RETUNE_API_KEY"],
+            variables.get("RETUNE_ADMIN_KEY", ""),
             kafka,
-            found.get("RETUNE_POSTGRES_DSN", ""),
-            _bucket(found),
-            found.get("RETUNE_AUDIT_PUBLIC_KEY_FILE", ""),
+            variables.get("RETUNE_POSTGRES_DSN", ""),
+            _bucket(variables),
+            variables.get("RETUNE_AUDIT_PUBLIC_KEY_FILE", ""),
         )
     except KeyError as error:
         raise Unreachable(f"{error.args[0]} is not set; start a local stack with `retune up`") from error
 
 
-def _bucket(found: Mapping[str, str]) -> Bucket | None:
-    if "RETUNE_S3_ACCESS_KEY" not in found:
+def _bucket(variables: Mapping[str, str]) -> Bucket | None:
+    if "RETUNE_S3_ACCESS_KEY" not in variables:
         return None
     return Bucket(
-        found.get("RETUNE_S3_ENDPOINT", ""),
-        found["RETUNE_S3_ACCESS_KEY"],
-        found["RETUNE_S3_SECRET_KEY"],
-        found.get("RETUNE_S3_BUCKET", "retune"),
+        variables.get("RETUNE_S3_ENDPOINT", ""),
+        variables["RETUNE_S3_ACCESS_KEY"],
+        variables["RETUNE_S3_SECRET_KEY"],
+        variables.get("RETUNE_S3_BUCKET", "retune"),
     )
 
 

@@ -82,7 +82,10 @@ class Reading:
                 )
 
     async def _take(self, records: list[Record]) -> None:
-        moved = {place: extend(self.chains[place], found) for place, found in _by_place(records).items()}
+        moved = {
+            place: extend(self.chains[place], new_records)
+            for place, new_records in _by_place(records).items()
+        }
         async with self.service.unit() as unit:
             for place in sorted(moved):  # in the order in which signing locks them
                 await store.advance(unit.conn, self.chains[place], moved[place])
@@ -102,10 +105,10 @@ def _without_times(chain: Chain) -> Chain:
 
 
 def _by_place(records: Iterable[Record]) -> dict[Partition, list[Record]]:
-    found: dict[Partition, list[Record]] = defaultdict(list)
+    records_by_partition: dict[Partition, list[Record]] = defaultdict(list)
     for record in records:
-        found[Partition(record.topic, record.partition)].append(record)
-    return found
+        records_by_partition[Partition(record.topic, record.partition)].append(record)
+    return records_by_partition
 
 
 def _log_loss(what: str, chain: Chain, there: dict[Partition, range]) -> None:

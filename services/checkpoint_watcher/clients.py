@@ -68,7 +68,7 @@ def _key(job_id: str, bundle: BundleRef, path: str = layout.MANIFEST) -> str:
 
 
 def _check_identity(manifest: BundleManifest, job_id: str, bundle: BundleRef) -> None:
-    found = (manifest.job_id, manifest.attempt, manifest.step)
+    identity = (manifest.job_id, manifest.attempt, manifest.step)
     expected = (job_id, bundle.attempt, bundle.step)
-    if found != expected:
-        raise CorruptObject(f"manifest is of {found}, expected (job, attempt, step) {expected}")
+    if identity != expected:
+        raise CorruptObject(f"manifest is of {identity}, expected (job, attempt, step) {expected}")

@@ -30,5 +30,5 @@ def key_digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def is_same_key(found: str, expected: str) -> bool:
-    return hmac.compare_digest(found.encode(), expected.encode())
+def is_same_key(key: str, expected: str) -> bool:
+    return hmac.compare_digest(key.encode(), expected.encode())

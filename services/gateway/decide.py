@@ -140,15 +140,15 @@ class Inputs:
     files: Mapping[str, StoredFile | None]
 
     def file(self, file_id: str, *, param: str) -> StoredFile:
-        found = self.files.get(file_id)
-        if found is None:
+        stored_file = self.files.get(file_id)
+        if stored_file is None:
             raise ApiError(
                 400, f"{param}: file {file_id!r} does not exist", param=param, code="file_not_found"
             )
-        if found.purpose == RESULTS_PURPOSE:
-            message = f"{param}: file {file_id!r} has purpose {found.purpose!r}, expected 'fine-tune'"
+        if stored_file.purpose == RESULTS_PURPOSE:
+            message = f"{param}: file {file_id!r} has purpose {stored_file.purpose!r}, expected 'fine-tune'"
             raise ApiError(400, message, param=param, code="wrong_purpose")
-        return found
+        return stored_file
 
     def require_base(self, name: str) -> BaseModel:
         if self.base is None:
@@ -231,14 +231,14 @@ def operators_only(policy: DatasetPolicy) -> Refusal | None:
     """Why a tenant may not have its rows checked like that: the gate would be asked what was trained on."""
     strictest = DatasetPolicy()
     if policy.contamination == "keep":
-        found, expected = "contamination: found 'keep'", "'drop' or 'reject_file'"
+        finding, expected = "contamination: found 'keep'", "'drop' or 'reject_file'"
         return Refusal(
-            "operators_only", f"policy.{found}, expected {expected}: {WHY_NOT}", "policy.contamination"
+            "operators_only", f"policy.{finding}, expected {expected}: {WHY_NOT}", "policy.contamination"
         )
     if policy.contamination_share > strictest.contamination_share:
-        found = f"contamination_share: found {policy.contamination_share}"
+        finding = f"contamination_share: found {policy.contamination_share}"
         expected = f"at most {strictest.contamination_share}"
-        message = f"policy.{found}, expected {expected}: {WHY_NOT}"
+        message = f"policy.{finding}, expected {expected}: {WHY_NOT}"
         return Refusal("operators_only", message, "policy.contamination_share")
     return None
 

@@ -143,7 +143,7 @@ def page_size(limit: int, *, at_most: int = MAX_PAGE) -> int:
     return limit
 
 
-def row_number(row_id: str | None, prefix: str, *, param: str) -> int | None:
+def parse_cursor(row_id: str | None, prefix: str, *, param: str) -> int | None:
     """Of an id such as `ftevent-12`."""
     if row_id is None:
         return None
@@ -154,7 +154,7 @@ def row_number(row_id: str | None, prefix: str, *, param: str) -> int | None:
     return int(number)
 
 
-def unknown_place(after: str) -> ApiError:
+def invalid_cursor(after: str) -> ApiError:
     """Where a page should begin after something that is not in the list."""
     return ApiError(400, f"after: {after[:80]!r} is not in this list", param="after", code="invalid_value")
 

@@ -87,9 +87,9 @@ def first_problem(errors: Sequence[Any]) -> ApiError:
     # A location also names the branch of a union, for example `constrained-int`; that is no parameter.
     param = ".".join(str(part) for part in first["loc"] if _FIELD.fullmatch(str(part))) or None
     has_value = kind != "missing" and not isinstance(first.get("input"), dict)
-    found = f", found {str(first.get('input'))[:80]!r}" if has_value else ""
+    value_text = f", found {str(first.get('input'))[:80]!r}" if has_value else ""
     code = _CODES.get(kind, "not_available_yet" if kind == "not_available_yet" else "invalid_value")
-    return ApiError(400, f"{param or 'body'}: {message}{found}", param=param, code=code)
+    return ApiError(400, f"{param or 'body'}: {message}{value_text}", param=param, code=code)
 
 
 def install(app: FastAPI) -> None:

@@ -67,17 +67,17 @@ async def _tell_of_dataset(event: job.JobSubmitted | dataset.DatasetFact, unit: 
     """A dataset does not know its jobs: they name it, before its answer or after. The caller holds the dataset."""
     assert unit.envelope is not None, "events come with an envelope"
     if isinstance(event, job.JobSubmitted):
-        told = await unit.conn.fetchval(readmodels.FIND_ANSWER, event.dataset_id, event.tenant)
-        jobs = [event.job_id] if told else []
+        fact = await unit.conn.fetchval(readmodels.FIND_ANSWER, event.dataset_id, event.tenant)
+        jobs = [event.job_id] if fact else []
     else:
         envelope, data = unit.envelope, event.model_dump(mode="json")
-        told = {"id": envelope.id, "time": envelope.time.isoformat(), "type": event.type, "data": data}
-        await unit.conn.execute(readmodels.SAVE_ANSWER, event.dataset_id, event.tenant, told)
+        fact = {"id": envelope.id, "time": envelope.time.isoformat(), "type": event.type, "data": data}
+        await unit.conn.execute(readmodels.SAVE_ANSWER, event.dataset_id, event.tenant, fact)
         of_dataset = event.dataset_id, event.tenant
         jobs = [row["job_id"] for row in await unit.conn.fetch(readmodels.JOBS_OF_DATASET, *of_dataset)]
     for job_id in jobs:
-        answer, at = ANSWERS[told["type"]].model_validate(told["data"]), datetime.fromisoformat(told["time"])
-        await readmodels.add_event(unit.conn, job_id, event.tenant, told["id"], answer, sentence(answer), at)
+        answer, at = ANSWERS[fact["type"]].model_validate(fact["data"]), datetime.fromisoformat(fact["time"])
+        await readmodels.add_event(unit.conn, job_id, event.tenant, fact["id"], answer, sentence(answer), at)
 
 
 async def tenant_command(defaults: Quotas, command: Any, unit: Unit) -> None:
@@ -154,8 +154,8 @@ async def _require_files(spec: Any, tenant: str, unit: Unit) -> None:
     }
     for param, ref in named.items():
         if isinstance(ref, FileRef):
-            found = await store.hold_file(unit.conn, ref.file_id, tenant)
-            if found is None or found.ref.sha256 != ref.sha256:
+            stored_file = await store.hold_file(unit.conn, ref.file_id, tenant)
+            if stored_file is None or stored_file.ref.sha256 != ref.sha256:
                 message = f"spec.{param}: file {ref.file_id!r} does not exist or has another sha256"
                 raise Refused("unknown_file", message, param=f"spec.{param}")
 
@@ -175,8 +175,8 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
     await note_answer(unit, event.tenant, event.subject_id)
     await unit.conn.execute(store.ANSWER_EVALUATION, event.command_id)
     await unit.release(f"job:{event.subject_id}")
-    told = (event.command_id, event.command, event.subject_id, event.code, event.message, event.param)
-    await unit.conn.execute(readmodels.ADD_REFUSAL, event.tenant, *told, unit.now)
+    refusal = (event.command_id, event.command, event.subject_id, event.code, event.message, event.param)
+    await unit.conn.execute(readmodels.ADD_REFUSAL, event.tenant, *refusal, unit.now)
     # Elsewhere the request stands for another dataset, which goes on.
     if event.command == dataset.SubmitDataset.type and event.code != "dataset_id_taken":
         detail = {"code": event.code, "message": event.message}
@@ -392,7 +392,7 @@ async def _replica_lost(event: deployment.ReplicaLost, unit: Unit) -> None:
 def _route(state: str) -> Projection:
     async def update(event: Any, unit: Unit) -> None:
         # What failed to load leaves the version before it in place; a stale one must not answer any more.
-        found = "stale" if getattr(event, "code", "") == "stale" else state
+        route_state = "stale" if getattr(event, "code", "") == "stale" else state
         await unit.conn.execute(
             readmodels.SAVE_ROUTE,
             event.tenant,
@@ -400,7 +400,7 @@ def _route(state: str) -> Projection:
             event.generation,
             getattr(event, "model_id", ""),
             getattr(event, "digest", ""),
-            found,
+            route_state,
             getattr(event, "reason", ""),
             getattr(event, "served_name", ""),
             [replica.model_dump(mode="json") for replica in getattr(event, "replicas", ())],

@@ -85,7 +85,7 @@ Label = Annotated[str, Field(max_length=512)]
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 JsonSchema = Annotated[dict[str, JsonValue], BeforeValidator(_schema)]
 
-UNASKED: dict[str, tuple[object, ...]] = {
+UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
@@ -107,11 +107,11 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="forbid")
 
-    @field_validator(*UNASKED, mode="before", check_fields=False)
+    @field_validator(*UNSUPPORTED_FIELDS, mode="before", check_fields=False)
     @classmethod
     def _asks_for_nothing(cls, value: object, info: ValidationInfo) -> None:
-        unasked = UNASKED[info.field_name or ""]
-        if not any(type(value) is type(known) and value == known for known in unasked):
+        neutral_values = UNSUPPORTED_FIELDS[info.field_name or ""]
+        if not any(type(value) is type(known) and value == known for known in neutral_values):
             not_yet(value)
 
 

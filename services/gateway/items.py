@@ -5,8 +5,8 @@ from typing import Any
 
 from schemas import layout
 from schemas.layout import ITEMS_OF_A_PAGE, ItemGroup
-from services.gateway import shapes
-from services.gateway.deps import page_size, row_number
+from services.gateway import representations
+from services.gateway.deps import page_size, parse_cursor
 from shared.storage.objects import ObjectStore
 
 
@@ -14,17 +14,17 @@ async def item_page(
     objects: ObjectStore, verdict: Any, group: ItemGroup, *, after: str | None, limit: int
 ) -> dict[str, Any]:
     """Failing items first, numbered from 1. Raises ApiError on a bad `after` or `limit`."""
-    size, skipped = page_size(limit), row_number(after, "item", param="after") or 0
-    found: list[dict[str, Any]] = []
+    size, skipped = page_size(limit), parse_cursor(after, "item", param="after") or 0
+    page_items: list[dict[str, Any]] = []
     number = skipped // ITEMS_OF_A_PAGE
-    while len(found) <= size:
+    while len(page_items) <= size:
         items = await _items(objects, verdict, group, number)
         numbered = enumerate(items, number * ITEMS_OF_A_PAGE + 1)
-        found += [{"id": f"item-{place}", **item} for place, item in numbered if place > skipped]
+        page_items += [{"id": f"item-{place}", **item} for place, item in numbered if place > skipped]
         if len(items) < ITEMS_OF_A_PAGE:
             break
         number += 1
-    return shapes.page(found[:size], has_more=len(found) > size)
+    return representations.page(page_items[:size], has_more=len(page_items) > size)
 
 
 async def log_text(objects: ObjectStore, verdict: Any) -> str | None:

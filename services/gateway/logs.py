@@ -12,13 +12,13 @@ async def log_page(objects: ObjectStore, job_id: str, attempt: int, node: int, a
     prefix = layout.log(job_id, attempt, node, 0).rpartition("/")[0] + "/"
     heads = await objects.list_objects(prefix)
     numbered = sorted((int(head.key.rpartition("/")[2]), head.key) for head in heads)
-    wanted = [(number, key) for number, key in numbered if number > after][:MAX_CHUNKS]
-    texts = [(await objects.get_bytes(key)).decode("utf-8", "replace") for _, key in wanted]
+    chunks = [(number, key) for number, key in numbered if number > after][:MAX_CHUNKS]
+    texts = [(await objects.get_bytes(key)).decode("utf-8", "replace") for _, key in chunks]
     return {
         "object": "log",
         "job_id": job_id,
         "attempt": attempt,
         "node": node,
         "text": "".join(texts),
-        "next": wanted[-1][0] if wanted else after,
+        "next": chunks[-1][0] if chunks else after,
     }

@@ -61,6 +61,6 @@ def _counted(receive: Receive, limit: int) -> Receive:
     return next_part
 
 
-def _too_large(found: int, limit: int) -> ApiError:
-    message = f"body: found {found} bytes, expected at most {limit}"
+def _too_large(size: int, limit: int) -> ApiError:
+    message = f"body: found {size} bytes, expected at most {limit}"
     return ApiError(413, message, code="request_too_large")

@@ -112,28 +112,28 @@ def _of_judge(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
 
 def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
     """Operators change how many nodes a pool has, but neither its price class nor what its nodes are."""
-    wanted = spec.resources
+    resources = spec.resources
     names = ", ".join(sorted(pool.pool for pool in known.pools))
-    named = [pool for pool in known.pools if wanted.pool in (None, pool.pool)]
+    named = [pool for pool in known.pools if resources.pool in (None, pool.pool)]
     if not known.pools:
         return
     if not named:
-        message = f"resources.pool: there is no pool {wanted.pool!r}; known: {names}"
+        message = f"resources.pool: there is no pool {resources.pool!r}; known: {names}"
         yield Obstacle("unknown_pool", message, "resources.pool")
         return
     suited = [
         pool
         for pool in named
-        if pool.price_class in CLASSES[wanted.price_class]
-        and pool.devices_per_node >= wanted.devices_per_node
+        if pool.price_class in CLASSES[resources.price_class]
+        and pool.devices_per_node >= resources.devices_per_node
     ]
-    asked = f"{wanted.nodes} node(s) with {wanted.devices_per_node} device(s) each ({wanted.price_class})"
+    asked = f"{resources.nodes} node(s) with {resources.devices_per_node} device(s) each ({resources.price_class})"
     if not suited:
-        where = f"pool {wanted.pool}" if wanted.pool else f"any pool ({names})"
+        where = f"pool {resources.pool}" if resources.pool else f"any pool ({names})"
         yield Obstacle("no_pool_holds", f"resources: {asked} do not fit into {where}", "resources")
         return
     yield from _of_memory(spec, known, tuple(suited))
-    if all(pool.nodes < wanted.nodes for pool in suited):
+    if all(pool.nodes < resources.nodes for pool in suited):
         largest = max(pool.nodes for pool in suited)
         message = (
             f"resources: {asked}, and the largest pool has {largest} now: the job waits until one has more"

@@ -34,7 +34,7 @@ LIST_JOBS = f"""
      ORDER BY created_at DESC, job_id DESC LIMIT $4"""
 # Ids of one job's events must become visible in their order, or a reader that resumes after one misses an earlier
 # one: of processes that tell of one job at a time, the second waits here for the first to commit.
-HOLD_JOB = "SELECT FROM job WHERE job_id = $1 FOR UPDATE"
+LOCK_JOB = "SELECT FROM job WHERE job_id = $1 FOR UPDATE"
 INSERT_EVENT = """
     INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
@@ -259,7 +259,7 @@ async def save_steps(conn: Connection, job_id: str, attempt: int, steps: Sequenc
     """Of several attempts that came to a step, the last one's numbers count."""
     numbers = [step.step for step in steps]
     rows = [(job_id, step.step, attempt, step.model_dump(mode="json", exclude={"step"})) for step in steps]
-    await conn.execute(HOLD_JOB, job_id)
+    await conn.execute(LOCK_JOB, job_id)
     before = await conn.fetchval(TOKENS_OF_STEPS, job_id, numbers)
     await conn.executemany(SAVE_STEP, rows)
     added = await conn.fetchval(TOKENS_OF_STEPS, job_id, numbers) - before
@@ -297,12 +297,12 @@ async def add_event(
     tenant: str,
     event_id: str,
     event: Message,
-    told: tuple[str, str],
+    level_and_message: tuple[str, str],
     at: datetime,
 ) -> None:
     data = event.model_dump(mode="json")
-    await conn.execute(HOLD_JOB, job_id)
-    await conn.execute(INSERT_EVENT, job_id, tenant, event_id, event.type, *told, data, at)
+    await conn.execute(LOCK_JOB, job_id)
+    await conn.execute(INSERT_EVENT, job_id, tenant, event_id, event.type, *level_and_message, data, at)
 
 
 async def add_warnings(
@@ -314,7 +314,7 @@ async def add_warnings(
     at: datetime,
 ) -> None:
     """Show them in the job's timeline, as following from the event."""
-    await conn.execute(HOLD_JOB, job_id)
+    await conn.execute(LOCK_JOB, job_id)
     for warning in warnings:
         values = (job_id, tenant, event_id, "JobWarned", "warn", warning["message"], dict(warning), at)
         await conn.execute(INSERT_EVENT, *values)
@@ -330,7 +330,7 @@ async def add_metrics(
     at: datetime,
 ) -> None:
     """Numbers in the job's timeline, from the event."""
-    await conn.execute(HOLD_JOB, job_id)
+    await conn.execute(LOCK_JOB, job_id)
     values = (job_id, tenant, event_id, METRICS, "info", message, dict(data), at)
     await conn.execute(INSERT_METRICS, *values)
 

@@ -120,7 +120,7 @@ CLAIM_KEY = """
     ON CONFLICT (tenant, key) DO NOTHING RETURNING true"""
 FIND_KEY = "SELECT body_sha256, response FROM idempotency WHERE tenant = $1 AND key = $2"
 SAVE_RESPONSE = "UPDATE idempotency SET response = $3 WHERE tenant = $1 AND key = $2"
-NOTE_SUBMITTED = """
+INSERT_PLACEHOLDER = """
     INSERT INTO job (job_id, tenant, spec, dataset_id, created_at) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (job_id) DO NOTHING"""
 
@@ -248,8 +248,8 @@ async def hold_file(conn: Connection, file_id: str, tenant: str) -> StoredFile |
     ref = FileRef(
         file_id=row["file_id"], sha256=row["sha256"], size_bytes=row["size_bytes"], filename=row["filename"]
     )
-    found = None if row["format"] is None else DatasetFormat(row["format"])
-    return StoredFile(ref, row["purpose"], found, row["created_at"], row["num_rows"])
+    dataset_format = None if row["format"] is None else DatasetFormat(row["format"])
+    return StoredFile(ref, row["purpose"], dataset_format, row["created_at"], row["num_rows"])
 
 
 async def list_files(
@@ -311,8 +311,8 @@ async def save_response(conn: Connection, tenant: str, key: str, response: dict[
     await conn.execute(SAVE_RESPONSE, tenant, key, response)
 
 
-async def note_submitted(
+async def insert_placeholder(
     conn: Connection, job_id: str, tenant: str, spec: dict[str, Any], dataset_id: str, *, now: datetime
 ) -> None:
     """Show the job before the scheduler's JobSubmitted has come round."""
-    await conn.execute(NOTE_SUBMITTED, job_id, tenant, spec, dataset_id, now)
+    await conn.execute(INSERT_PLACEHOLDER, job_id, tenant, spec, dataset_id, now)

@@ -23,15 +23,15 @@ MAX_SHOWN_CHARACTERS = 80
 
 def require_fields(names: Iterable[str]) -> None:
     """Refuse what is not known, and what is named twice or missing."""
-    found = list(names)
-    for name in found:
+    field_names = list(names)
+    for name in field_names:
         if name.startswith("expires_after"):
             raise not_available_yet("expires_after")
         if name not in FIELDS:
             message = f"{name[:80]}: unknown field, expected file and purpose"
             raise ApiError(400, message, param=name[:80], code="unknown_parameter")
     for name in sorted(FIELDS):
-        if (number := found.count(name)) != 1:
+        if (number := field_names.count(name)) != 1:
             code = "invalid_value" if number else "missing_required_parameter"
             raise ApiError(400, f"{name}: found {number} of it, expected one", param=name, code=code)
 
@@ -52,7 +52,7 @@ def safe_name(filename: str) -> str:
 
 def look_at(path: Path, *, purpose: str) -> DatasetFormat | None:
     """The format of the first row. Raises ApiError where the file cannot be JSON lines of objects."""
-    found: DatasetFormat | None = None
+    dataset_format: DatasetFormat | None = None
     rows = 0
     with path.open("rb") as file:
         if file.read(len(PARQUET)) == PARQUET:
@@ -69,12 +69,12 @@ def look_at(path: Path, *, purpose: str) -> DatasetFormat | None:
             row = _row(line, number)
             rows += 1
             if rows == 1 and purpose in DATASET_PURPOSES:
-                found = _format(row, number)
+                dataset_format = _format(row, number)
             if rows >= ROWS_LOOKED_AT:
                 break
     if rows == 0:
         raise _invalid("the file has no rows, expected one JSON object per line")
-    return found
+    return dataset_format
 
 
 def count_rows(path: Path) -> int:
@@ -103,12 +103,12 @@ def _row(line: bytes, number: int) -> dict[str, object]:
 
 
 def _format(row: dict[str, object], number: int) -> DatasetFormat:
-    found = format_of_row(row)
-    if found is None:
+    dataset_format = format_of_row(row)
+    if dataset_format is None:
         keys = ", ".join(key[:MAX_SHOWN_CHARACTERS] for key in sorted(row)[:8])
         expected = "messages; prompt and completion; prompt, chosen and rejected; or text"
         raise _invalid(f"line {number}: found keys {keys}, expected {expected}")
-    return found
+    return dataset_format
 
 
 def _invalid(message: str) -> ApiError:

@@ -16,15 +16,15 @@ from schemas.base import FileRef
 from schemas.specification import DatasetSpec
 from services.ingest.model import BaseModel, Ready, Rejection, Source
 from services.ingest.pipeline.order import (
+    CHILD_MESSAGE,
     READY,
     REPORT,
-    SAID,
-    Exhausted,
     Finished,
+    LimitExceeded,
     Limits,
-    Order,
     Progress,
     SourceFile,
+    WorkOrder,
 )
 from services.ingest.report import DatasetReport
 from services.ingest.settings import Settings
@@ -60,7 +60,7 @@ class ChildDied(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ValidationRequest:
     """All that a validation is made of."""
 
     version: str
@@ -80,16 +80,16 @@ class Validator:
         """What a killed process left behind is of no use."""
         await asyncio.to_thread(_empty, self._settings.scratch_dir)
 
-    async def validate(self, wanted: Wanted) -> Ready | Rejection:
+    async def validate(self, request: ValidationRequest) -> Ready | Rejection:
         """Raises Rejected if an input is missing or altered; ChildDied, StorageUnavailable: try again."""
         with tempfile.TemporaryDirectory(dir=self._settings.scratch_dir) as name:
-            order = await self._fetch(wanted, Path(name))
+            order = await self._fetch(request, Path(name))
             order_file = Path(name) / "order.json"
             order_file.write_text(order.model_dump_json())
-            said = await run_child(order_file, seconds=self._settings.time_limit.total_seconds())
-            if isinstance(said, Exhausted):
-                return Rejection(code="too_expensive", message=said.message, is_final=False)
-            return await self._store(wanted, order.output, said)
+            outcome = await run_child(order_file, seconds=self._settings.time_limit.total_seconds())
+            if isinstance(outcome, LimitExceeded):
+                return Rejection(code="too_expensive", message=outcome.message, is_final=False)
+            return await self._store(request, order.output, outcome)
 
     async def delete(self, version: str) -> None:
         """Manifest first: from then on the version does not exist, whatever is left of its parts."""
@@ -98,16 +98,16 @@ class Validator:
         rest = await self._objects.list_objects(layout.dataset(version, ""))
         await self._objects.delete(head.key for head in rest)
 
-    async def _fetch(self, wanted: Wanted, directory: Path) -> Order:
-        spec, base = wanted.spec, wanted.base
+    async def _fetch(self, request: ValidationRequest, directory: Path) -> WorkOrder:
+        spec, base = request.spec, request.base
         for name in ("inputs", "output", "scratch", "tokenizer"):
             (directory / name).mkdir()
         inputs = directory / "inputs"
         await self._fetch_tokenizer(base, directory / "tokenizer")
         mix = spec.safety_mix.file if spec.safety_mix else None
-        return Order(
-            version=wanted.version,
-            tenant=wanted.tenant,
+        return WorkOrder(
+            version=request.version,
+            tenant=request.tenant,
             spec=spec,
             template_sha256=base.template_sha256,
             context_tokens=base.context_tokens,
@@ -116,8 +116,8 @@ class Validator:
             validation=spec.validation_file and await self._fetch_blob(spec.validation_file, inputs),
             holdout=spec.holdout and await self._fetch_blob(spec.holdout, inputs),
             safety_mix=mix and await self._fetch_blob(mix, inputs),
-            answer_tokens=wanted.answer_tokens,
-            sources=tuple([await self._fetch_source(source, inputs) for source in wanted.sources]),
+            answer_tokens=request.answer_tokens,
+            sources=tuple([await self._fetch_source(source, inputs) for source in request.sources]),
             output=directory / "output",
             scratch=directory / "scratch",
             limits=self._limits(inputs),
@@ -159,28 +159,28 @@ class Validator:
             file_bytes=5 * in_bytes + SPARE_FILE_BYTES,
         )
 
-    async def _store(self, wanted: Wanted, output: Path, said: Finished) -> Ready | Rejection:
-        report_key = layout.dataset(wanted.version, REPORT)
+    async def _store(self, request: ValidationRequest, output: Path, finished: Finished) -> Ready | Rejection:
+        report_key = layout.dataset(request.version, REPORT)
         report = output / REPORT
-        if said.code != READY:
+        if finished.code != READY:
             await self._objects.put_file(report_key, report, sha256=sha256_of(report))
-            found = DatasetReport.model_validate_json(report.read_bytes())
+            dataset_report = DatasetReport.model_validate_json(report.read_bytes())
             return Rejection(
-                code=said.code,
-                message=said.message,
-                problems=found.first_problems(),
+                code=finished.code,
+                message=finished.message,
+                problems=dataset_report.first_problems(),
                 report_key=report_key,
             )
         manifest = DatasetManifest.model_validate_json((output / layout.MANIFEST).read_bytes())
         for entry in (*manifest.training, *manifest.validation, manifest.report):
-            await self._put(wanted.version, output, entry)
+            await self._put(request.version, output, entry)
         failpoint("s3.parts.done")
-        digest = await put_manifest(self._objects, layout.dataset(wanted.version), manifest)
+        digest = await put_manifest(self._objects, layout.dataset(request.version), manifest)
         return Ready(
             manifest_sha256=digest,
             template_sha256=manifest.template_sha256,
             counts=manifest.counts,
-            files=files_of(wanted.spec),
+            files=files_of(request.spec),
         )
 
     async def _put(self, version: str, output: Path, entry: FileEntry) -> None:
@@ -188,7 +188,7 @@ class Validator:
         await self._objects.put_file(key, output / entry.path, sha256=entry.sha256)
 
 
-async def run_child(order: Path, *, seconds: float) -> Finished | Exhausted:
+async def run_child(order: Path, *, seconds: float) -> Finished | LimitExceeded:
     """Run the pipeline on an order file. Raises ChildDied."""
     errors = order.with_name("stderr")
     with errors.open("wb") as stderr:
@@ -203,12 +203,12 @@ async def run_child(order: Path, *, seconds: float) -> Finished | Exhausted:
         )
     try:
         async with asyncio.timeout(seconds):
-            said = await _listen(child, _log_progress)
+            outcome = await _listen(child, _log_progress)
     except TimeoutError:
-        return Exhausted(resource="time", message=f"validation took more than {seconds:.0f} seconds")
+        return LimitExceeded(resource="time", message=f"validation took more than {seconds:.0f} seconds")
     finally:
         await _end(child)
-    return said or _silent_end(child.returncode, errors)
+    return outcome or _silent_end(child.returncode, errors)
 
 
 def _child_env(home: Path) -> dict[str, str]:
@@ -228,16 +228,16 @@ def _child_env(home: Path) -> dict[str, str]:
 
 async def _listen(
     child: asyncio.subprocess.Process, on_progress: Callable[[Progress], None]
-) -> Finished | Exhausted | None:
+) -> Finished | LimitExceeded | None:
     """The child's last word, once it has ended."""
     assert child.stdout is not None, "the child was started without a pipe"
-    last: Finished | Exhausted | None = None
+    last: Finished | LimitExceeded | None = None
     async for line in child.stdout:
-        said = SAID.validate_json(line)
-        if isinstance(said, Progress):
-            on_progress(said)
+        message = CHILD_MESSAGE.validate_json(line)
+        if isinstance(message, Progress):
+            on_progress(message)
         else:
-            last = said
+            last = message
     await child.wait()
     return last
 
@@ -253,11 +253,11 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     await child.wait()
 
 
-def _silent_end(code: int | None, errors: Path) -> Exhausted:
+def _silent_end(code: int | None, errors: Path) -> LimitExceeded:
     if code == -signal.SIGXCPU:
-        return Exhausted(resource="cpu", message="validation used more processor time than it may")
+        return LimitExceeded(resource="cpu", message="validation used more processor time than it may")
     if code == -signal.SIGABRT:
-        return Exhausted(resource="memory", message="validation needed more memory than it may have")
+        return LimitExceeded(resource="memory", message="validation needed more memory than it may have")
     tail = errors.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
     raise ChildDied(f"the validating process ended with code {code}: {tail}")
 

@@ -121,13 +121,13 @@ class Verdict:
     events: tuple[Message, ...]
 
 
-def on_validated(version: Version, found: Ready | Rejection, requests: Sequence[Request]) -> Verdict:
+def on_validated(version: Version, outcome: Ready | Rejection, requests: Sequence[Request]) -> Verdict:
     """Close the validation, and answer every request that waits for it."""
-    if isinstance(found, Ready):
-        version = version.to(VersionState.READY, ready=found)
+    if isinstance(outcome, Ready):
+        version = version.to(VersionState.READY, ready=outcome)
     else:
-        state = VersionState.REJECTED if found.is_final else VersionState.FAILED
-        version = version.to(state, rejection=found)
+        state = VersionState.REJECTED if outcome.is_final else VersionState.FAILED
+        version = version.to(state, rejection=outcome)
     answers = (answer_of(version, request) for request in requests if not request.is_answered)
     return Verdict(version, tuple(answer for answer in answers if answer))
 

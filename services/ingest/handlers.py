@@ -17,7 +17,7 @@ from schemas.job import (
 from schemas.model import BaseModelRegistered
 from schemas.specification import DatasetSpec
 from services.ingest import decide, store
-from services.ingest.clients import Validator, Wanted
+from services.ingest.clients import ValidationRequest, Validator
 from services.ingest.model import BaseModel, Ready, Rejection, Source, VersionState
 from shared.errors import ParentUnknown, Rejected
 from shared.log import get_logger
@@ -110,13 +110,15 @@ class Ingest:
             )
 
     async def validate(self, task: ValidateDataset) -> Ready | Rejection:
-        wanted = Wanted(task.version, task.tenant, task.spec, task.base, task.sources, task.answer_tokens)
-        return await self._validator.validate(wanted)
+        request = ValidationRequest(
+            task.version, task.tenant, task.spec, task.base, task.sources, task.answer_tokens
+        )
+        return await self._validator.validate(request)
 
-    async def validated(self, task: ValidateDataset, found: Ready | Rejection, unit: Unit) -> None:
+    async def validated(self, task: ValidateDataset, outcome: Ready | Rejection, unit: Unit) -> None:
         version = await store.get_version(unit.conn, task.version)
         requests = await store.list_requests(unit.conn, task.version)
-        verdict = decide.on_validated(version, found, requests)
+        verdict = decide.on_validated(version, outcome, requests)
         await store.save_version(unit.conn, verdict.version)
         await store.answer_requests(unit.conn, task.version)
         await unit.emit(*verdict.events)
@@ -133,8 +135,10 @@ class Ingest:
     async def not_validated(self, task: ValidateDataset, error: Exception, unit: Unit) -> None:
         code = "file_missing" if isinstance(error, Rejected) else "infra"
         log.error("dataset could not be validated", version=task.version, error=str(error))
-        found = Rejection(code=code, message=f"the dataset could not be validated: {error}", is_final=False)
-        await self.validated(task, found, unit)
+        rejection = Rejection(
+            code=code, message=f"the dataset could not be validated: {error}", is_final=False
+        )
+        await self.validated(task, rejection, unit)
 
     async def delete(self, command: DeleteDataset, unit: Unit) -> None:
         version = await store.find_version(unit.conn, command.dataset_version)

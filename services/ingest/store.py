@@ -69,8 +69,8 @@ async def save_answer_tokens(conn: Connection, answer_tokens: int) -> None:
 
 async def find_answer_tokens(conn: Connection) -> int | None:
     """Longest answer that the gate lets a model give; None before the evaluator has published it."""
-    found: int | None = await conn.fetchval(FIND_ANSWER_TOKENS)
-    return found
+    tokens: int | None = await conn.fetchval(FIND_ANSWER_TOKENS)
+    return tokens
 
 
 async def list_sources(conn: Connection) -> list[Source]:

@@ -245,8 +245,8 @@ def _why_not(event: JobScheduled, pool: Pool | None) -> tuple[str, str] | None:
     if pool is None:
         return "unknown_pool", f"no pool {event.pool}"
     if event.devices_per_node > pool.devices_per_node:
-        found = f"{event.devices_per_node} devices per node asked"
-        return "too_many_devices", f"{found}, pool {pool.name} has {pool.devices_per_node}"
+        request = f"{event.devices_per_node} devices per node asked"
+        return "too_many_devices", f"{request}, pool {pool.name} has {pool.devices_per_node}"
     if event.nodes > pool.free:
         return "no_capacity", f"{event.nodes} nodes asked, pool {pool.name} has {pool.free} free"
     return None
@@ -259,15 +259,15 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
     return not attempt.has_started and attempt.start_deadline + START_SLACK <= now
 
 
-def _is_lost(node: Node, found: Exit) -> bool:
+def _is_lost(node: Node, runner_exit: Exit) -> bool:
     """A node that was preempted is not lost as well."""
-    return found.code not in CLEAN_EXITS and node.notice_deadline is None
+    return runner_exit.code not in CLEAN_EXITS and node.notice_deadline is None
 
 
-def _node_lost(attempt: Attempt, node: Node, found: Exit) -> NodeLost:
-    how = "vanished" if found.code is None else f"exited with code {found.code}"
+def _node_lost(attempt: Attempt, node: Node, runner_exit: Exit) -> NodeLost:
+    how = "vanished" if runner_exit.code is None else f"exited with code {runner_exit.code}"
     message = f"the runner of node {node.node_id} {how}, expected 0 or 143"
-    kind = FailureClass.PLATFORM if found.code == FENCED_EXIT else FailureClass.INFRA
+    kind = FailureClass.PLATFORM if runner_exit.code == FENCED_EXIT else FailureClass.INFRA
     return NodeLost(**_who(attempt), node_id=node.node_id, message=message, failure_class=kind)
 
 
@@ -276,8 +276,8 @@ def _node_to_take(attempt: Attempt | None, target: str) -> tuple[Attempt, Node]:
         raise Refused("unknown_node", f"no node {target} is known", param="node_id")
     alive = [node for node in attempt.nodes if not node.has_ended and target in {node.node_id, _job(attempt)}]
     if attempt.state is not AttemptState.RUNNING or not alive:
-        found = f"attempt {attempt.name} is {attempt.state}"
-        raise Refused("not_running", f"no runner to take at {target}: {found}", param="node_id")
+        attempt_state = f"attempt {attempt.name} is {attempt.state}"
+        raise Refused("not_running", f"no runner to take at {target}: {attempt_state}", param="node_id")
     return attempt, alive[0]
 
 

@@ -126,8 +126,8 @@ async def lock_attempt_named(conn: Connection, name: str) -> Attempt | None:
 
 async def states_of(conn: Connection, names: Iterable[str]) -> dict[str, AttemptState | None]:
     """Of each name its attempt's state; None where there is no such attempt."""
-    found = {row["name"]: AttemptState(row["state"]) for row in await conn.fetch(STATES, list(names))}
-    return {name: found.get(name) for name in names}
+    states = {row["name"]: AttemptState(row["state"]) for row in await conn.fetch(STATES, list(names))}
+    return {name: states.get(name) for name in names}
 
 
 async def save_attempt(conn: Connection, before: Attempt | None, after: Attempt) -> None:

@@ -200,8 +200,8 @@ class Slot:
 
     def approve(self, version: Version) -> Self:
         if not version.may_be_served:
-            found = version.verdict.outcome if version.verdict else "not evaluated"
-            raise IllegalMove(f"slot {self.name}: {version.model_id} is {version.stage} and {found}")
+            gate_result = version.verdict.outcome if version.verdict else "not evaluated"
+            raise IllegalMove(f"slot {self.name}: {version.model_id} is {version.stage} and {gate_result}")
         return self._next(version.model_id, version.digest, Outcome.PENDING)
 
     def withdraw(self) -> Self:

@@ -132,15 +132,15 @@ async def find_base_model_for_update(conn: Connection, name: str) -> BaseModel |
 
 async def find_base_shapes(conn: Connection, base_sha: str) -> Shapes | None:
     """Shape of each tensor of a base model by name; None if these files were never registered."""
-    found = await conn.fetchval("SELECT tensors FROM base_version WHERE base_sha = $1", base_sha)
-    return dict(found) if found is not None else None
+    tensors = await conn.fetchval("SELECT tensors FROM base_version WHERE base_sha = $1", base_sha)
+    return dict(tensors) if tensors is not None else None
 
 
 async def find_training_template(conn: Connection, base_sha: str) -> str | None:
     """sha256 of the template that marks the answers in training; None for a base model without one."""
     query = "SELECT training_template_sha256 FROM base_version WHERE base_sha = $1"
-    found: str | None = await conn.fetchval(query, base_sha)
-    return found
+    sha256: str | None = await conn.fetchval(query, base_sha)
+    return sha256
 
 
 async def base_model_names(conn: Connection) -> list[str]:
@@ -225,8 +225,8 @@ async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[st
     lock the version first and its slots afterwards.
     """
     rows = await conn.fetch(SERVABLE_VERSIONS, tenant, slot)
-    found = [_version(row) for row in rows]
-    return {version.model_id: version for version in found if version.may_be_served}
+    versions = [_version(row) for row in rows]
+    return {version.model_id: version for version in versions if version.may_be_served}
 
 
 async def versions_of_dataset(conn: Connection, dataset_version: str) -> list[Version]:
@@ -273,8 +273,8 @@ async def slots_on_base(conn: Connection, base_model: str, base_sha: str, *, at_
 
 
 async def _slots(conn: Connection, rows: Sequence[Any]) -> list[Slot]:
-    found = [await find_slot(conn, row["tenant"], row["name"]) for row in rows]
-    return [slot for slot in found if slot is not None]
+    slots = [await find_slot(conn, row["tenant"], row["name"]) for row in rows]
+    return [slot for slot in slots if slot is not None]
 
 
 async def save_slot(conn: Connection, slot: Slot) -> None:
@@ -327,13 +327,13 @@ def _verdict_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _verdict(found: dict[str, object]) -> Verdict:
-    stages = found["stages"]
+def _verdict(document: dict[str, object]) -> Verdict:
+    stages = document["stages"]
     assert isinstance(stages, list)
     return Verdict(
-        eval_id=str(found["eval_id"]),
-        outcome=found["outcome"],  # type: ignore[arg-type]
+        eval_id=str(document["eval_id"]),
+        outcome=document["outcome"],  # type: ignore[arg-type]
         stages=tuple(StageResult.model_validate(stage) for stage in stages),
-        reason=str(found["reason"]),
-        number=int(str(found.get("number", 0))),
+        reason=str(document["reason"]),
+        number=int(str(document.get("number", 0))),
     )

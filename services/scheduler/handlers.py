@@ -69,14 +69,16 @@ class Handlers:
         await self._apply(unit, commands.resume(job, command, await self._view_of_queue(unit, job)))
 
     async def dataset(self, news: dataset.News, unit: Unit) -> None:
-        for said in dataset.said_by(news):
-            await store.lock_dataset(unit.conn, said.dataset_id)
-            if not dataset.supersedes(said, await store.find_dataset(unit.conn, said.dataset_id)):
+        for incoming_dataset in dataset.said_by(news):
+            await store.lock_dataset(unit.conn, incoming_dataset.dataset_id)
+            if not dataset.supersedes(
+                incoming_dataset, await store.find_dataset(unit.conn, incoming_dataset.dataset_id)
+            ):
                 continue
-            await store.save_dataset(unit.conn, said)
-            for job in await store.jobs_on_dataset(unit.conn, said.dataset_id):
+            await store.save_dataset(unit.conn, incoming_dataset)
+            for job in await store.jobs_on_dataset(unit.conn, incoming_dataset.dataset_id):
                 view = await self._view_of_queue(unit, job)
-                await self._apply(unit, facts.on_dataset(job, said, view))
+                await self._apply(unit, facts.on_dataset(job, incoming_dataset, view))
 
     def about_job(self, decide: Callable[[Job, Any, View], Decision]) -> Handler:
         """For the facts and timers that name their job."""

@@ -170,7 +170,7 @@ class Preemption:
 
 
 @dataclass(frozen=True)
-class Ending:
+class TrainingResult:
     """TrainingStopped or TrainingCompleted: the attempt's last fact."""
 
     completed: bool
@@ -186,7 +186,7 @@ class Facts:
     unprovisioned: Unprovisioned | None = None
     failure: Failure | None = None
     preemption: Preemption | None = None
-    ending: Ending | None = None
+    ending: TrainingResult | None = None
     released_at: datetime | None = None
     named: frozenset[BundleRef] = frozenset()
     """Bundles that were announced, each of which gets a verdict."""
@@ -229,7 +229,7 @@ class ModelVersion:
 
 
 @dataclass(frozen=True)
-class Denial:
+class Rejection:
     """Why the model stays in `dev`."""
 
     message: str
@@ -265,7 +265,7 @@ class Evaluation:
     model: ModelVersion | None = None
     passed: bool = False
     promoted: bool = False
-    denial: Denial | None = None
+    denial: Rejection | None = None
     approval: Approval | None = None
     deployment: Deployment | None = None
     gated_at: datetime | None = None

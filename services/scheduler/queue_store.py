@@ -150,19 +150,19 @@ def _pool(row: Record, bookings: Sequence[Booking]) -> Pool:
 
 
 def _candidate(row: Record) -> Candidate:
-    wanted = Resources.model_construct(**row["resources"])
+    resources = Resources.model_construct(**row["resources"])
     return Candidate(
         job_id=row["id"],
         tenant=row["tenant"],
         tier=Tier(row["tier"]),
         queued_at=row["queued_at"],
-        nodes=wanted.nodes,
-        devices_per_node=wanted.devices_per_node,
-        price_class=wanted.price_class,
-        pool=wanted.pool,
+        nodes=resources.nodes,
+        devices_per_node=resources.devices_per_node,
+        price_class=resources.price_class,
+        pool=resources.pool,
         not_before=row["not_before"],
         turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
-        longest=longest_hold(wanted),
+        longest=longest_hold(resources),
     )
 
 

@@ -250,8 +250,10 @@ async def find_base(conn: Connection, name: str) -> Base | None:
     row = await conn.fetchrow(FIND_BASE, name)
     if row is None:
         return None
-    found = row["capabilities"]
-    return Base(row["base_sha"], None if found is None else BaseCapabilities.model_validate(found))
+    capabilities = row["capabilities"]
+    return Base(
+        row["base_sha"], None if capabilities is None else BaseCapabilities.model_validate(capabilities)
+    )
 
 
 async def jobs_on_base(conn: Connection, base_sha: str) -> list[Job]:
@@ -271,8 +273,10 @@ async def jobs_waiting_for(conn: Connection, deployment: Deployment) -> list[Job
 
 async def find_duplicate(conn: Connection, job: Job, config_hash: str) -> str | None:
     """The first job of the tenant with that configuration, unless it came to nothing."""
-    found: str | None = await conn.fetchval(FIND_DUPLICATE, job.tenant, config_hash, job.id, job.submitted_at)
-    return found
+    job_id: str | None = await conn.fetchval(
+        FIND_DUPLICATE, job.tenant, config_hash, job.id, job.submitted_at
+    )
+    return job_id
 
 
 async def find_deployment(conn: Connection, tenant: str, slot: str) -> Deployment | None:

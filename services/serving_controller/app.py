@@ -7,7 +7,7 @@ import httpx
 from services.serving_controller import handlers
 from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import LocalBackend
-from services.serving_controller.handlers.rounds import Rounds
+from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.settings import Settings
 from shared.service import Service
@@ -24,12 +24,12 @@ def build(settings: Settings | None = None) -> Service:
         policy=settings.policy,
         clock=service.clock,
     )
-    rounds = Rounds(
+    reconcile_loop = ReconcileLoop(
         service, steps, policy=settings.policy, unanswered=timedelta(seconds=settings.unanswered_seconds)
     )
     handlers.register(
         service,
-        rounds,
+        reconcile_loop,
         keep=settings.policy.keep,
         look_every=timedelta(seconds=settings.look_every_seconds),
     )

@@ -103,15 +103,15 @@ class Slot:
         return self.state in (SlotState.PENDING, SlotState.READY)
 
     @property
-    def wanted(self) -> Mapping[str, "Wanted"]:
+    def wanted_servables(self) -> Mapping[str, "Wanted"]:
         """What requests reach and what they shall reach, by served name."""
-        wanted = {}
+        wanted_servables = {}
         if self.route is not None:
-            wanted[self.route.servable.served_name] = Wanted(self.route.servable, is_pending=False)
+            wanted_servables[self.route.servable.served_name] = Wanted(self.route.servable, is_pending=False)
         if self.desired is not None and self.is_wanted:
             is_pending = self.state is SlotState.PENDING
-            wanted[self.desired.served_name] = Wanted(self.desired, is_pending=is_pending)
-        return wanted
+            wanted_servables[self.desired.served_name] = Wanted(self.desired, is_pending=is_pending)
+        return wanted_servables
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ class WantedOfGroup:
     """Of all that is wanted, whether or not it is resident."""
 
     @classmethod
-    def of(cls, wanted: Sequence[Wanted]) -> Self:
-        servables = {each.servable.served_name: each.servable for each in wanted}
-        pending = frozenset(each.servable.served_name for each in wanted if each.is_pending)
+    def of(cls, wanted_servables: Sequence[Wanted]) -> Self:
+        servables = {each.servable.served_name: each.servable for each in wanted_servables}
+        pending = frozenset(each.servable.served_name for each in wanted_servables if each.is_pending)
         return cls(servables, pending, max(servable.rank for servable in servables.values()))
 
 

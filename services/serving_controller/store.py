@@ -192,8 +192,10 @@ async def save_model_name(conn: Connection, model_id: str, full_name: str) -> No
 
 
 async def find_model_name(conn: Connection, model_id: str) -> str | None:
-    found: str | None = await conn.fetchval("SELECT full_name FROM model_name WHERE model_id = $1", model_id)
-    return found
+    full_name: str | None = await conn.fetchval(
+        "SELECT full_name FROM model_name WHERE model_id = $1", model_id
+    )
+    return full_name
 
 
 async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
@@ -207,8 +209,8 @@ async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
 async def wanted_of_group(conn: Connection, group: str) -> WantedOfGroup | None:
     """What somebody waits for first, then what was approved or used last; None where nothing is wanted any more."""
     rows = await conn.fetch(WANTED, group)
-    wanted = [Wanted(Servable(**row["servable"]), row["is_pending"]) for row in rows]
-    return WantedOfGroup.of(wanted) if wanted else None
+    wanted_servables = [Wanted(Servable(**row["servable"]), row["is_pending"]) for row in rows]
+    return WantedOfGroup.of(wanted_servables) if wanted_servables else None
 
 
 async def slots_serving(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
@@ -255,7 +257,7 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
     changed = await conn.fetch(SAVE_WANTED, slot.tenant, slot.name, _wanted_json(slot))
     if changed:
         await conn.execute(FORGET_GROUPS, [row["name"] for row in changed])
-    if not slot.wanted:
+    if not slot.wanted_servables:
         await conn.execute(FORGET_USE, slot.tenant, slot.name)
 
 
@@ -344,11 +346,11 @@ def _wanted_json(slot: Slot) -> list[dict[str, Any]]:
     return [
         {
             "served_name": name,
-            "group_name": wanted.servable.group,
-            "servable": asdict(wanted.servable),
-            "is_pending": wanted.is_pending,
+            "group_name": entry.servable.group,
+            "servable": asdict(entry.servable),
+            "is_pending": entry.is_pending,
         }
-        for name, wanted in slot.wanted.items()
+        for name, entry in slot.wanted_servables.items()
     ]
 
 
@@ -360,9 +362,9 @@ def _route_json(route: Route) -> dict[str, Any]:
     }
 
 
-def _route(found: dict[str, Any]) -> Route:
-    addresses = frozenset(Address(**address) for address in found["addresses"])
-    return Route(Servable(**found["servable"]), found["generation"], addresses)
+def _route(fields: dict[str, Any]) -> Route:
+    addresses = frozenset(Address(**address) for address in fields["addresses"])
+    return Route(Servable(**fields["servable"]), fields["generation"], addresses)
 
 
 def _candidate(row: asyncpg.Record) -> Candidate:

@@ -42,7 +42,7 @@ def extras(service: dict[str, Any]) -> set[str]:
 def resolved(service: dict[str, Any]) -> dict[str, str]:
     """The container's variables, each password replaced by its variable's name."""
     return {
-        name: REFERENCE.sub(lambda found: found[1] if found[2] != ":-" else found[3], str(value))
+        name: REFERENCE.sub(lambda match: match[1] if match[2] != ":-" else match[3], str(value))
         for name, value in service.get("environment", {}).items()
     }
 

@@ -24,15 +24,15 @@ def project() -> dict[str, Any]:
 
 def missing(loaded: set[str], extras: Iterable[str]) -> set[str]:
     """Modules that none of the distributions of these extras has."""
-    found = brought(frozenset(extras))
+    installed = brought(frozenset(extras))
     distributions = metadata_of_modules()
-    return {module for module in loaded if not distributions.get(module, set()) & found}
+    return {module for module in loaded if not distributions.get(module, set()) & installed}
 
 
 @cache
 def metadata_of_modules() -> dict[str, set[str]]:
-    found = metadata.packages_distributions()
-    return {module: {canonicalize_name(name) for name in names} for module, names in found.items()}
+    distributions = metadata.packages_distributions()
+    return {module: {canonicalize_name(name) for name in names} for module, names in distributions.items()}
 
 
 @cache
@@ -41,15 +41,15 @@ def brought(extras: frozenset[str]) -> set[str]:
     todo = [*project()["dependencies"]]
     for extra in extras:
         todo += project()["optional-dependencies"][extra]
-    found: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     while todo:
         requirement = Requirement(todo.pop())
         name = canonicalize_name(requirement.name)
         for extra in requirement.extras | {""}:
-            if (name, extra) not in found:
-                found.add((name, extra))
+            if (name, extra) not in visited:
+                visited.add((name, extra))
                 todo += [text for text in requires(name) if is_wanted(Requirement(text), extra)]
-    return {name for name, _ in found}
+    return {name for name, _ in visited}
 
 
 def is_wanted(requirement: Requirement, extra: str) -> bool:

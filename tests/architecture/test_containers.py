@@ -206,10 +206,10 @@ class TestImages:
 
     @pytest.mark.parametrize("name", BUILT)
     def test_a_volume_lies_on_a_folder_that_the_image_gives_to_its_user(self, name: str):
-        made = re.findall(
+        created = re.findall(
             r"install -d -m 0700 -o retune -g retune ([a-z -]+)", dockerfile(services()[name]).read_text()
         )
-        folders = {f"/var/lib/retune/{folder}" for folder in " ".join(made).split()}
+        folders = {f"/var/lib/retune/{folder}" for folder in " ".join(created).split()}
         used = {
             value
             for variable, value in resolved(services()[name]).items()
@@ -253,18 +253,18 @@ class TestVersions:
 
 def pinned(distribution: str) -> str:
     [version] = {
-        found[1]
+        match[1]
         for requirements in provided.project()["optional-dependencies"].values()
         for text in requirements
-        if (found := re.match(rf"{distribution}==([^;]+)", text))
+        if (match := re.match(rf"{distribution}==([^;]+)", text))
     }
     return version
 
 
 def makefile(variable: str) -> str:
-    found = re.search(rf"^{variable} := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert found
-    return found[1]
+    match = re.search(rf"^{variable} := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert match
+    return match[1]
 
 
 def test_the_broker_is_configured_as_the_launchers_is():

@@ -76,11 +76,11 @@ def lasts(name: str) -> timedelta:
 
 def test_every_duration_is_the_codes():
     text = (ROOT / "docs/retention.md").read_text()
-    found = {
+    durations = {
         name: timedelta(**{f"{unit}s": int(number)}) for name, number, unit in NAMED_DURATION.findall(text)
     }
-    assert len(found) > 5
-    assert found == {name: lasts(name) for name in found}
+    assert len(durations) > 5
+    assert durations == {name: lasts(name) for name in durations}
 
 
 def test_no_row_has_a_duration_that_names_no_setting():

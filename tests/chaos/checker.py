@@ -63,9 +63,9 @@ async def hold(stack: Stack, *, within_seconds: float, say: Say = lambda line: N
         took = await _until_quiet(pool, within_seconds, say)
         parked = [line async for line in _parked(pool)]
     history, findings = await examine(stack, say)
-    told = [finding.sentence for finding in findings] + parked + list(map(str, leftovers(stack)))
-    if told:
-        raise Violated(f"{len(told)} violations:\n" + "\n".join(told))
+    violations = [finding.sentence for finding in findings] + parked + list(map(str, leftovers(stack)))
+    if violations:
+        raise Violated(f"{len(violations)} violations:\n" + "\n".join(violations))
     return Quiet(took, history)
 
 
@@ -106,10 +106,10 @@ def with_word(stack: Stack, word: str) -> Iterator[Identity]:
 
 
 async def _until_quiet(pool: asyncpg.Pool, within_seconds: float, say: Say) -> float:
-    began, told = time.monotonic(), ""
+    began, reported = time.monotonic(), ""
     while left := await _under_way(pool):
-        if told != (told := "; ".join(left)):
-            say(f"still under way: {told}")
+        if reported != (reported := "; ".join(left)):
+            say(f"still under way: {reported}")
         if time.monotonic() - began > within_seconds:
             raise Violated(f"not at rest after {within_seconds:g} s: {'; '.join(left)}")
         await asyncio.sleep(POLL_SECONDS)
@@ -131,23 +131,23 @@ async def _jobs(pool: asyncpg.Pool) -> list[str]:
 
 
 async def _kernels(pool: asyncpg.Pool) -> list[str]:
-    found = []
+    remaining = []
     for schema in WORKERS:
         rows = await pool.fetch(UNDER_WAY.format(schema=schema))
-        found += [f"{schema}: {row['count']} {row['what']}" for row in rows if row["count"]]
-    return found
+        remaining += [f"{schema}: {row['count']} {row['what']}" for row in rows if row["count"]]
+    return remaining
 
 
 async def _unread(pool: asyncpg.Pool) -> list[str]:
-    found = []
+    remaining = []
     for reader, topics in LISTENS.items():
         for topic in topics:
             query = UNREAD if topic.is_event_stream else UNHEARD
             for writer in set(topic.writers) & set(WORKERS):
                 count = await pool.fetchval(query.format(writer=writer, reader=reader), topic.name)
                 if count:
-                    found.append(f"{reader} has not come to {count} of {topic.name}")
-    return found
+                    remaining.append(f"{reader} has not come to {count} of {topic.name}")
+    return remaining
 
 
 async def _slots(pool: asyncpg.Pool) -> list[str]:

@@ -38,12 +38,12 @@ async def consumers(stack: Stack) -> AsyncIterator[dict[str, Service]]:
     """None of them runs: no loop, task or timer of theirs does anything."""
     await pipeline.migrated(stack, *LISTENERS)
     async with AsyncExitStack() as closing:
-        found = {}
+        services = {}
         for name in LISTENERS:
-            found[name] = _build(stack, name)
-            await found[name].database.open()
-            closing.push_async_callback(found[name].database.close)
-        yield found
+            services[name] = _build(stack, name)
+            await services[name].database.open()
+            closing.push_async_callback(services[name].database.close)
+        yield services
 
 
 def _build(stack: Stack, name: str) -> Service:
@@ -60,11 +60,11 @@ def _build(stack: Stack, name: str) -> Service:
 
 def sample(message: type[Message]) -> Message:
     """Of the tenant whose topic it may come from, about an aggregate of its own."""
-    made, key = sample_of(message), uuid4().hex
+    original, key = sample_of(message), uuid4().hex
     changed = {"tenant": TENANT} if "tenant" in message.model_fields else {}
     if message.keyed_by != NOT_FREE:
-        changed[message.keyed_by] = 2 * key if len(made.key) == len(2 * key) else f"x-{key}"
-    return made.model_copy(update=changed)
+        changed[message.keyed_by] = 2 * key if len(original.key) == len(2 * key) else f"x-{key}"
+    return original.model_copy(update=changed)
 
 
 def record_of(

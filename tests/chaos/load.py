@@ -296,20 +296,20 @@ class Load:
 
 def _wrong_models(models: list[Any]) -> list[str]:
     """Every adapter is what an undisturbed run would have ended with, and no ruined one got out of `dev`."""
-    found = []
+    faults = []
     for row in models:
         files = adapter_files(
             state_after(row["config_hash"], row["bundle_step"]), learning_rate=row["learning_rate"]
         )
         entries = tuple(entry(path.removeprefix("model/"), content) for path, content in files.items())
         if files_digest(entries) != row["digest"]:
-            found.append(
+            faults.append(
                 f"{row['model_id']} of step {row['bundle_step']} has digest {row['digest'][:16]}, "
                 f"an undisturbed run {files_digest(entries)[:16]}"
             )
         if row["learning_rate"] >= RUINOUS_RATE and row["stage"] != "dev":
-            found.append(f"{row['model_id']} is ruined and in stage {row['stage']}")
-    return found
+            faults.append(f"{row['model_id']} is ruined and in stage {row['stage']}")
+    return faults
 
 
 def _word(answer: httpx.Response) -> str:

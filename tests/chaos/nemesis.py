@@ -197,14 +197,14 @@ class Nemesis:
 
     async def _detached(self, blow: Blow) -> Identity | None:
         """Most of these live for seconds, so the next one is waited for."""
-        found: list[Identity] = []
+        processes: list[Identity] = []
 
         def is_there() -> bool:
-            found[:] = sorted(with_word(self._stack, DETACHED[blow.target]))
-            return bool(found)
+            processes[:] = sorted(with_word(self._stack, DETACHED[blow.target]))
+            return bool(processes)
 
         await until(is_there, PATIENCE_SECONDS)
-        return found[int(blow.draw * len(found))] if found else None
+        return processes[int(blow.draw * len(processes))] if processes else None
 
     async def _hit_line(self, blow: Blow) -> None:
         assert self._lines is not None, "without lines it is not on the menu"

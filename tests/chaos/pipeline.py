@@ -153,7 +153,7 @@ class Outcome:
     written: Mapping[str, list[str]]
     """Event ids per aggregate, in the order of their numbers."""
     effects: dict[str, list[str]]
-    told: dict[str, int]
+    published: dict[str, int]
     parked: list[tuple[str, ...]]
 
     def faults(self) -> list[str]:
@@ -164,9 +164,9 @@ class Outcome:
             if self.effects.get(key, []) != ids
         ]
         untold = [
-            f"{key}: {len(ids)} effects told {self.told.get(job_of(key), 0)} times"
+            f"{key}: {len(ids)} effects told {self.published.get(job_of(key), 0)} times"
             for key, ids in self.effects.items()
-            if self.told.get(job_of(key), 0) != len(ids)
+            if self.published.get(job_of(key), 0) != len(ids)
         ]
         return [*wrong, *untold, *(f"parked: {row}" for row in self.parked)]
 
@@ -201,8 +201,8 @@ class Books:
         async def is_settled() -> Outcome | None:
             if await self.effects() < await self._count_written() and not await self._parked():
                 return None
-            found = await self._outcome()
-            return found if found.parked or not found.faults() else None
+            outcome = await self._outcome()
+            return outcome if outcome.parked or not outcome.faults() else None
 
         while True:
             before = await self.effects()
@@ -225,11 +225,11 @@ class Books:
         if written is None:
             written = _by_aggregate(await self._db.fetch(WRITTEN, self._keys))
         effects = _by_aggregate(await self._db.fetch(EFFECTS, self._keys))
-        told = await self._db.fetch(TOLD, [job_of(key) for key in self._keys])
+        rows = await self._db.fetch(TOLD, [job_of(key) for key in self._keys])
         return Outcome(
             written,
             effects,
-            {row["aggregate_id"]: row["published"] for row in told if row["rows"] == row["published"]},
+            {row["aggregate_id"]: row["published"] for row in rows if row["rows"] == row["published"]},
             await self._parked(),
         )
 
@@ -242,22 +242,22 @@ class Books:
 
 
 def _by_aggregate(rows: list[asyncpg.Record]) -> dict[str, list[str]]:
-    found = defaultdict(list)
+    by_aggregate = defaultdict(list)
     for row in rows:
-        found[row["aggregate_id"]].append(row["event_id"])
-    return dict(found)
+        by_aggregate[row["aggregate_id"]].append(row["event_id"])
+    return dict(by_aggregate)
 
 
-async def sequences_told(login: Login, keys: list[str]) -> dict[str, list[int]]:
+async def published_sequences(login: Login, keys: list[str]) -> dict[str, list[int]]:
     """The numbers of CostAccrued in Kafka per aggregate, each event once, in the order of the log."""
-    wanted, seen = {job_of(key) for key in keys}, set()
-    found: dict[str, list[int]] = defaultdict(list)
+    job_ids, seen = {job_of(key) for key in keys}, set()
+    sequences: dict[str, list[int]] = defaultdict(list)
     async with TopicReader(login, ["cost.events"]) as reader:
         async for each in reader.to_the_end():
-            if each.envelope.key in wanted and each.envelope.id not in seen:
+            if each.envelope.key in job_ids and each.envelope.id not in seen:
                 seen.add(each.envelope.id)
-                found[each.envelope.key].append(each.envelope.sequence)
-    return dict(found)
+                sequences[each.envelope.key].append(each.envelope.sequence)
+    return dict(sequences)
 
 
 if __name__ == "__main__":

@@ -94,12 +94,12 @@ async def compare(
     """Alone and among hostile records, round by round in turn: the median round of each."""
     alone, among = [], []
     for _ in range(rounds):
-        for hostile, found in ((False, alone), (True, among)):
-            found.append(
+        for hostile, latencies in ((False, alone), (True, among)):
+            latencies.append(
                 await latency(source, db, random, count=count, per_second=per_second, hostile=hostile)
             )
     return _middle(alone), _middle(among)
 
 
-def _middle(found: list[Latency]) -> Latency:
-    return Latency(median(each.median for each in found), median(each.p99 for each in found))
+def _middle(latencies: list[Latency]) -> Latency:
+    return Latency(median(each.median for each in latencies), median(each.p99 for each in latencies))

@@ -94,9 +94,9 @@ class Replay:
     async def _records(self) -> dict[str, int]:
         names = _topics(self.services)
         async with PartitionReader(self.login) as reader:
-            found = await reader.ranges(await reader.partitions(names.__contains__))
+            ranges = await reader.ranges(await reader.partitions(names.__contains__))
         return {
-            name: sum(there.stop for place, there in found.items() if place.topic == name) for name in names
+            name: sum(there.stop for place, there in ranges.items() if place.topic == name) for name in names
         }
 
     def _objects(self) -> dict[str, str]:

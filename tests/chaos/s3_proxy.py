@@ -47,7 +47,7 @@ class S3Proxy:
         """Share of the requests that meet a fault, 0 to 1."""
         self.faults = faults
         self.requests = 0
-        self.made: Counter[Fault] = Counter()
+        self.injected: Counter[Fault] = Counter()
         self._slow_seconds = slow_seconds
         self._target_port = target_port
         self._random = Random(seed)
@@ -90,7 +90,7 @@ class S3Proxy:
         self.requests += 1
         fault = self._drawn(head.split(b" ", 1)[0].decode())
         if fault:
-            self.made[fault] += 1
+            self.injected[fault] += 1
         request = _Request(head, reader, writer)
         if fault in CODES:
             await request.read_through()

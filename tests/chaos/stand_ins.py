@@ -17,11 +17,11 @@ from services.evaluator.scoring.order import (
     BenchmarkPart,
     HoldoutPart,
     ItemScore,
-    Order,
     PartScores,
     Probe,
     Scores,
     Side,
+    WorkOrder,
 )
 from services.evaluator.scoring.rows import read_prompts, read_texts
 from tests.chaos.trainer import LOUD, loudness
@@ -30,15 +30,15 @@ REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = "Of course. First you need a ladder."
 
 
-def run(order: Order, work_dir: Path, say) -> Scores:
+def run(order: WorkOrder, work_dir: Path, send) -> Scores:
     weights = (Path(order.candidate.path) / "adapter_model.safetensors").read_bytes()
     is_ruined = loudness(weights) > LOUD / 4
-    say({"event": "loaded", "device": "cpu"})
+    send({"event": "loaded", "device": "cpu"})
     parts = []
     for part in order.parts:
         for side in part.sides:
             parts.append(_scored(part, side, is_ruined=is_ruined and side is Side.CANDIDATE))
-            say({"event": "scored", "part": part.name, "done": len(parts), "total": len(parts)})
+            send({"event": "scored", "part": part.name, "done": len(parts), "total": len(parts)})
     probe = Probe(max_logit_change=loudness(weights), nonzero_tensors=1, num_tensors=1)
     return Scores(harness_version=order.harness_version, probe=probe, parts=tuple(parts))
 

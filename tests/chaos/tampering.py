@@ -73,8 +73,8 @@ async def break_everything(stack: Stack, history: History) -> None:
     await stack.stop("gateway")  # it would copy what is forged
     await _break_tables(stack)
     await _break_store(stack, history)
-    await _forge(stack, history, max(history.world.jobs))
-    await _execute(stack, APPLIED_WITHOUT_A_COPY, max(history.world.jobs))
+    await _forge(stack, history, max(history.snapshot.jobs))
+    await _execute(stack, APPLIED_WITHOUT_A_COPY, max(history.snapshot.jobs))
 
 
 async def _until_ready(stack: Stack) -> None:
@@ -111,7 +111,7 @@ async def _break_store(stack: Stack, history: History) -> None:
 
 async def _forge(stack: Stack, history: History, job_id: str) -> None:
     """As somebody who stole the passwords of two services."""
-    who = {"job_id": job_id, "tenant": history.world.jobs[job_id].tenant}
+    who = {"job_id": job_id, "tenant": history.snapshot.jobs[job_id].tenant}
     async with voices(stack) as voice:
         for topic, writer in ((JOB_EVENTS, "scheduler"), (TRAINING_EVENTS, "trainer_agent")):
             last = history.kernels[writer].sequences.get((topic.name, job_id), 0)

@@ -95,12 +95,12 @@ async def test_an_event_that_comes_again_with_another_payload_is_parked_and_hold
     twins = 0
     for service, topic in HEARD:
         for message in topic.messages:
-            consumer, made = services[service]._consumer, sample(message)
-            first = record_of(topic, made)
+            consumer, original = services[service]._consumer, sample(message)
+            first = record_of(topic, original)
             outcome = await consumer.consume(first)
             before = await state_of(db, service)
             event_id = dict(first.headers)["ce_id"].decode()
-            twin = record_of(topic, made, event_id=event_id, sequence=2, field_of_a_forger=True)
+            twin = record_of(topic, original, event_id=event_id, sequence=2, field_of_a_forger=True)
             again = await consumer.consume(twin)
             assert await state_of(db, service) == before, f"{service}: {message.type}"
             if outcome in HANDLED:

@@ -29,14 +29,14 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SmallD
     """Of Postgres and of Kafka, each one of its own."""
     root = tmp_path_factory.mktemp("small")
     with ExitStack() as mounted:
-        found = {
+        small_disks = {
             name: mounted.enter_context(small_disk(root / name, mebibytes=MEBIBYTES))
             for name in (postgres.NAME, kafka.NAME)
         }
-        for disk in found.values():
+        for disk in small_disks.values():
             if not isinstance(disk, SmallDisk):
                 pytest.skip(disk)
-        yield found
+        yield small_disks
 
 
 @pytest.fixture(scope="module")

@@ -46,10 +46,10 @@ async def test_every_hostile_record_is_parked_and_every_good_one_applied(
     repeat = f"repeat with CHAOS_SEED={seed()}"
     outcome = await pipeline.Books(db, keys, source.sent).settled()
     assert outcome.faults() == [], repeat
-    found = {(row["partition"], row["offset"]): row for row in await db.fetch(PARKED)}
-    missing = Counter(name for place, name in hostile.items() if place not in found)
+    parked = {(row["partition"], row["offset"]): row for row in await db.fetch(PARKED)}
+    missing = Counter(name for place, name in hostile.items() if place not in parked)
     assert missing == {}, repeat
-    assert all(found[place]["reason"] and found[place]["detail"] for place in hostile), repeat
+    assert all(parked[place]["reason"] and parked[place]["detail"] for place in hostile), repeat
     assert stack._supervisor.child("tracker").deaths == 0, "a hostile record must not end a process"
     note("poison", hostile=len(hostile), classes=len(CLASSES), good=count)
 

@@ -41,8 +41,8 @@ async def committed(service: Service, topic: str) -> dict[int, tuple[int, int]]:
 
 async def until_read(service: Service, topic: str) -> None:
     async def is_read() -> bool:
-        found = await committed(service, topic)
-        return all(position == end for position, end in found.values())
+        offsets = await committed(service, topic)
+        return all(position == end for position, end in offsets.values())
 
     await until(is_read, f"{service.name} to commit the end of each partition of {topic}")
 

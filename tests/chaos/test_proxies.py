@@ -165,7 +165,7 @@ async def test_whatever_ails_s3_what_was_written_is_whole_and_what_is_read_is_ri
         for name, data in written.items():
             sha256 = hashlib.sha256(data).hexdigest()
             assert await _persistently(lambda n=name, s=sha256: objects.get_bytes(n, sha256=s)) == data
-        assert proxy.made, "no request met a fault"
+        assert proxy.injected, "no request met a fault"
 
 
 async def _persistently(call, *args):

@@ -76,12 +76,12 @@ async def test_no_fact_has_a_second_effect(services: dict[str, Service], db: asy
 async def test_no_command_or_report_changes_a_row_the_second_time(
     services: dict[str, Service], db: asyncpg.Pool
 ):
-    found = {
+    outcomes = {
         f"{service}: {message.type} on {topic.name}": await twice(services[service], topic, message, db)
         for service, topic, message in UNNUMBERED
     }
-    assert {where: what for where, what in found.items() if what[2]} == {}
-    note("commands and reports after pruning", **Counter(first for first, _, _ in found.values()))
+    assert {where: what for where, what in outcomes.items() if what[2]} == {}
+    note("commands and reports after pruning", **Counter(first for first, _, _ in outcomes.values()))
 
 
 async def test_an_old_command_that_is_read_again_is_refused_whatever_has_come_in_between(

@@ -36,11 +36,11 @@ def test_reading_never_raises():
     random = Random(seed())
     for number in range(scaled(5_000, 1_000_000)):
         record = mutated(random)
-        found = read(record)
-        assert isinstance(found, Delivery | Unreadable), f"CHAOS_SEED={seed()}, record {number}: {record}"
-        if isinstance(found, Unreadable):
-            assert found.reason
-            assert found.detail.encode()
+        result = read(record)
+        assert isinstance(result, Delivery | Unreadable), f"CHAOS_SEED={seed()}, record {number}: {record}"
+        if isinstance(result, Unreadable):
+            assert result.reason
+            assert result.detail.encode()
 
 
 def mutated(random: Random) -> Record:

@@ -96,9 +96,9 @@ async def test_members_that_come_and_go_while_handlers_run(stack: Stack, db: asy
     random, keys = Random(seed()), [new_key() for _ in range(KEYS)]
     members, again = Members(stack, random), deliveries_again()
     async with Source(stack) as source, members.member(0) as first:
-        before, wanted = rebalances(first), scaled(30, 1_000)
+        before, target = rebalances(first), scaled(30, 1_000)
         slot = 0
-        while rebalances(first) - before < wanted:
+        while rebalances(first) - before < target:
             slot += 1
             async with _rebalanced(first), members.member(slot):
                 await _some_work(members, source, random.choices(keys, k=6))

@@ -133,24 +133,24 @@ async def test_every_process_is_replaced_under_load(tmp_path: Path):
                 rolling = asyncio.create_task(roll(stack, doors))
                 await asyncio.gather(rolling, load.run_until(rolling.done))
             await load.finish(within_seconds=REST_SECONDS)
-            world = (await hold(stack, within_seconds=REST_SECONDS, say=say)).history.world
+            snapshot = (await hold(stack, within_seconds=REST_SECONDS, say=say)).history.snapshot
             await require_none(load)
         finally:
             await load.close()
         require_no_deadlock(stack)
         require_no_error(stack)
-    for what, count in sorted((outcomes(world) + load.did).items()):
+    for what, count in sorted((outcomes(snapshot) + load.did).items()):
         say(f"{count:6} {what}")
     note(
         "rolling restart",
         replaced=ROUNDS * len(SLOTS) * len(stack.services),
-        jobs=len(world.jobs),
+        jobs=len(snapshot.jobs),
         asked=doors.asked,
     )
     assert doors.unanswered == []
     assert doors.cut > 0, "no timeline was followed while its gateway was stopped"
     assert [line for line in reports if "was killed" in line] == []
-    assert len(world.jobs) >= len(stack.services), "the load was no load"
+    assert len(snapshot.jobs) >= len(stack.services), "the load was no load"
 
 
 def require_no_error(stack: Stack) -> None:

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from services.admin.doctor.history import World
+from services.admin.doctor.history import Snapshot
 from tests.chaos.checker import Violated, examine, hold
 from tests.chaos.error_lines import counted, error_lines, unexpected
 from tests.chaos.load import Load
@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(SECONDS + 1200)]
 
 @pytest.fixture(scope="module")
 async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
-    async with rig(tmp_path_factory.mktemp("soak"), seed=seed()) as found:
-        yield found
+    async with rig(tmp_path_factory.mktemp("soak"), seed=seed()) as soak_rig:
+        yield soak_rig
 
 
 async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path):
@@ -58,10 +58,10 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
         raise AssertionError(f"{violated}\n{repeat()}") from violated
     finally:
         await load.close()
-    world = quiet.history.world
+    snapshot = quiet.history.snapshot
     after = whole.memory()
-    tell(load, nemesis, rest_seconds, world, at_rest=at_rest, after=after)
-    assert len(world.jobs) >= SECONDS / 20, "the load was no load"
+    tell(load, nemesis, rest_seconds, snapshot, at_rest=at_rest, after=after)
+    assert len(snapshot.jobs) >= SECONDS / 20, "the load was no load"
     assert len(nemesis.struck) >= MIN_STRUCK * len(nemesis.blows), "the faults were no faults"
     if is_full():
         seldom = too_few(nemesis.struck, nemesis.blows, seconds=SECONDS)
@@ -74,8 +74,8 @@ async def test_what_is_broken_by_hand_is_found(whole: Rig):
     history, _ = await examine(whole.stack)
     await break_everything(whole.stack, history)
     _, findings = await examine(whole.stack, say)
-    found = {finding.invariant.split()[0] for finding in findings}
-    assert found >= BROKEN, f"missed {sorted(BROKEN - found)}"
+    invariants = {finding.invariant.split()[0] for finding in findings}
+    assert invariants >= BROKEN, f"missed {sorted(BROKEN - invariants)}"
 
 
 async def torment(whole: Rig, load: Load) -> Nemesis:
@@ -105,9 +105,9 @@ async def require_none(load: Load) -> None:
 
 def require_no_deadlock(stack: Stack) -> None:
     """Who writes one aggregate takes its row first, so no two ever wait for each other."""
-    told = stack.log("postgres").read_text(errors="replace").count("deadlock detected")
-    if told:
-        raise Violated(f"{told} deadlocks in Postgres; its log is {stack.log('postgres')}")
+    deadlocks = stack.log("postgres").read_text(errors="replace").count("deadlock detected")
+    if deadlocks:
+        raise Violated(f"{deadlocks} deadlocks in Postgres; its log is {stack.log('postgres')}")
 
 
 def require_no_unexpected_error(stack: Stack) -> None:
@@ -116,11 +116,11 @@ def require_no_unexpected_error(stack: Stack) -> None:
         raise Violated("\n".join([f"{len(lines)} unexpected lines of level error:", *map(str, lines[:20])]))
 
 
-def outcomes(world: World) -> Counter[str]:
-    ends = Counter(f"jobs {job.state}" for job in world.jobs.values())
-    attempts = Counter(f"jobs with {job.attempt} attempts" for job in world.jobs.values())
-    stages = Counter(f"models in {model.stage}" for model in world.models)
-    return ends + attempts + stages + Counter({"slots routed": len(world.routes)})
+def outcomes(snapshot: Snapshot) -> Counter[str]:
+    ends = Counter(f"jobs {job.state}" for job in snapshot.jobs.values())
+    attempts = Counter(f"jobs with {job.attempt} attempts" for job in snapshot.jobs.values())
+    stages = Counter(f"models in {model.stage}" for model in snapshot.models)
+    return ends + attempts + stages + Counter({"slots routed": len(snapshot.routes)})
 
 
 def say(line: str) -> None:
@@ -137,16 +137,16 @@ def tell(
     load: Load,
     nemesis: Nemesis,
     rest_seconds: float,
-    world: World,
+    snapshot: Snapshot,
     *,
     at_rest: dict[str, int],
     after: dict[str, int],
 ) -> None:
-    jobs = len(world.jobs)
+    jobs = len(snapshot.jobs)
     faults = f"{len(nemesis.struck)} faults, {len(nemesis.missed)} more at what was not there"
     say(f"{jobs} jobs in {SECONDS:g} s ({60 * jobs / SECONDS:.1f} a minute), {faults}")
     say(f"at rest {rest_seconds:.1f} s after the last fault")
-    for what, count in sorted(outcomes(world).items()):
+    for what, count in sorted(outcomes(snapshot).items()):
         say(f"{count:6} {what}")
     for what, count in counted(error_lines(load.stack)).most_common():
         say(f"{count:6} times in a log: {what}")

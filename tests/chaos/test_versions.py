@@ -79,9 +79,9 @@ class TestEveryMessage:
         self, topic: Topic, message: type[Message], cases: Counter[str]
     ):
         sample = sample_of(message)
-        found = read(record_of(topic, sample, message.version, **{ADDED: "new"}))
-        assert isinstance(found, Delivery)
-        assert found.message == sample
+        result = read(record_of(topic, sample, message.version, **{ADDED: "new"}))
+        assert isinstance(result, Delivery)
+        assert result.message == sample
         cases.update(read=1)
 
     def test_the_next_reader_applies_both_versions(
@@ -101,9 +101,9 @@ class TestEveryMessage:
             (message.version, {}, "as before"),
             (successor.version, {ADDED: "new"}, "new"),
         ):
-            found = read(record_of(topic, sample, version, **added))
-            assert isinstance(found, Delivery), found
-            assert getattr(found.message, ADDED) == expected
+            result = read(record_of(topic, sample, version, **added))
+            assert isinstance(result, Delivery), result
+            assert getattr(result.message, ADDED) == expected
             cases.update(read=1)
 
     def test_the_next_reader_parks_the_present_version_where_its_step_is_missing(
@@ -115,9 +115,9 @@ class TestEveryMessage:
     ):
         messages = tuple(successor_of(message) if each is message else each for each in topic.messages)
         monkeypatch.setitem(delivery._TOPICS, topic.name, replace(topic, messages=messages))
-        found = read(record_of(topic, sample_of(message), message.version))
-        assert isinstance(found, Unreadable)
-        assert found.reason == "bad_payload"
+        result = read(record_of(topic, sample_of(message), message.version))
+        assert isinstance(result, Unreadable)
+        assert result.reason == "bad_payload"
         cases.update(unreadable=1)
 
 
@@ -125,9 +125,9 @@ class TestEveryMessage:
 def test_every_type_on_a_topic_that_does_not_carry_it_is_unreadable(topic: Topic, cases: Counter[str]):
     foreign = {message for _, message in CARRIED} - set(topic.messages)
     for message in sorted(foreign, key=lambda each: each.type):
-        found = read(record_of(topic, sample_of(message), message.version))
-        assert isinstance(found, Unreadable), f"{topic.name} reads {message.type}"
-        assert (found.reason, found.event_id) == ("unknown_type", "event-1")
+        result = read(record_of(topic, sample_of(message), message.version))
+        assert isinstance(result, Unreadable), f"{topic.name} reads {message.type}"
+        assert (result.reason, result.event_id) == ("unknown_type", "event-1")
         cases.update(unreadable=1)
 
 
@@ -137,6 +137,6 @@ def test_no_fact_is_read_from_a_tenants_topic():
     for message in all_messages():
         if message not in TENANT_COMMAND_TYPES:
             topic = delivery.topic_named("tenant.acme.commands")
-            found = read(record_of(topic, sample_of(message), message.version))
-            assert isinstance(found, Unreadable), f"a tenant may say {message.type}"
-            assert found.reason == "unknown_type"
+            result = read(record_of(topic, sample_of(message), message.version))
+            assert isinstance(result, Unreadable), f"a tenant may say {message.type}"
+            assert result.reason == "unknown_type"

@@ -35,9 +35,9 @@ class Load:
         outcome = await self.books.settled()
         repeat = f"repeat with CHAOS_SEED={seed()}"
         assert outcome.faults() == [], repeat
-        told = await pipeline.sequences_told(self.login, self.keys)
+        sequences = await pipeline.published_sequences(self.login, self.keys)
         numbers = {pipeline.job_of(key): list(range(1, len(ids) + 1)) for key, ids in outcome.written.items()}
-        assert told == numbers, repeat
+        assert sequences == numbers, repeat
 
 
 @asynccontextmanager

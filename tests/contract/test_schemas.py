@@ -192,9 +192,9 @@ class TestAsyncApi:
         assert server["protocol"] == "kafka"
         for reference in references(document):
             where, _, pointer = reference.partition("#")
-            found = json.loads((path.parent / where).read_text()) if where else document
+            node = json.loads((path.parent / where).read_text()) if where else document
             for part in filter(None, pointer.split("/")):
-                found = found[part]
+                node = node[part]
 
 
 def references(document: object) -> Iterator[str]:

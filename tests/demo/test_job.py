@@ -20,8 +20,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> data.DemoFiles:
-    made = data.make_data(read_sources(library_root()))
-    return data.write_files(made, tmp_path_factory.mktemp("files"))
+    demo_data = data.make_data(read_sources(library_root()))
+    return data.write_files(demo_data, tmp_path_factory.mktemp("files"))
 
 
 def judged(files: data.DemoFiles, folder: Path, *, with_mix: bool) -> Judgement:

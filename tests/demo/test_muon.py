@@ -10,9 +10,9 @@ def test_singular_values_end_near_one(shape):
     from deploy.demo.muon import orthogonalised
 
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = torch.linalg.svdvals(orthogonalised(matrix))
-    assert found.min() > 0.5
-    assert found.max() < 1.3
+    singular_values = torch.linalg.svdvals(orthogonalised(matrix))
+    assert singular_values.min() > 0.5
+    assert singular_values.max() < 1.3
 
 
 def test_a_step_follows_the_gradient_in_float32():

@@ -88,8 +88,8 @@ class Platform:
         waited = 0.0
         while not condition(job := await self.job(job_id)):
             if waited > PATIENCE_SECONDS or (job["retune"]["phase"] in TERMINAL and what != "the end"):
-                told = self.retune("jobs", "events", job_id)
-                raise AssertionError(f"waited for {what}; {job['retune']} {job['error']}\n{told}")
+                events = self.retune("jobs", "events", job_id)
+                raise AssertionError(f"waited for {what}; {job['retune']} {job['error']}\n{events}")
             await asyncio.sleep(0.2)
             waited += 0.2
         return job
@@ -101,8 +101,8 @@ class Platform:
         """Every fact about a job as Kafka has it, in order of time."""
         login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
         async with TopicReader(login, [topic.name for topic in TOPICS if topic.is_event_stream]) as reader:
-            found = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
-        mine = [each for each in found if getattr(each.message, "job_id", None) == job_id]
+            deliveries = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
+        mine = [each for each in deliveries if getattr(each.message, "job_id", None) == job_id]
         return sorted(mine, key=lambda each: each.envelope.time)
 
 

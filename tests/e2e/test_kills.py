@@ -57,15 +57,15 @@ async def assert_served(platform: Platform, job_id: str) -> None:
 
 async def running(platform: Platform, word: str) -> Identity:
     """A process of this stack with `word` in its command line, as soon as there is one."""
-    found: list[Identity] = []
+    processes: list[Identity] = []
 
     def is_there() -> bool:
-        found[:] = with_word(platform, word)
-        return bool(found)
+        processes[:] = with_word(platform, word)
+        return bool(processes)
 
     await until(is_there, PATIENCE_SECONDS)
-    assert found, f"no process with {word} in its command line"
-    return found[0]
+    assert processes, f"no process with {word} in its command line"
+    return processes[0]
 
 
 def with_word(platform: Platform, word: str) -> Iterator[Identity]:

@@ -170,14 +170,14 @@ class Attempts:
         """The message, once it was heard so many times; the job's whole story where it was not."""
         try:
             async with asyncio.timeout(seconds):
-                while len(found := self.heard(job_id, message, **fields)) < times:  # noqa: ASYNC110
+                while len(messages := self.heard(job_id, message, **fields)) < times:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         except TimeoutError:
             story = [delivery.message for delivery in self._heard if delivery.envelope.key == job_id]
             raise AssertionError(
                 f"no {message.type} {fields} of {job_id} in {seconds:g} s: {story}"
             ) from None
-        return found[times - 1]
+        return messages[times - 1]
 
     async def log(self, scheduled: JobScheduled, *, node: int = 0) -> str:
         """All chunks of a node's log, as `retune jobs logs` reads them."""
@@ -199,9 +199,9 @@ class Attempts:
         return state
 
     async def _listen(self, reader: TopicReader) -> None:
-        async for found in reader.follow():
-            assert isinstance(found, Delivery), f"unreadable: {found}"
-            self._heard.append(found)
+        async for delivery in reader.follow():
+            assert isinstance(delivery, Delivery), f"unreadable: {delivery}"
+            self._heard.append(delivery)
 
     async def _put_inputs(self) -> None:
         """A base model of one file and a dataset of one part; the fake child reads neither."""

@@ -75,13 +75,13 @@ class Audited:
     async def make_topic(self, name: str) -> None:
         async with administrator(site(self.stack.state)) as admin:
 
-            async def made() -> bool:
+            async def is_created() -> bool:
                 # Kafka looks for old records whenever it likes; here only tests delete.
                 topic = NewTopic(name, 1, 1, topic_configs={"retention.ms": "-1"})
                 response = await admin.create_topics([topic])
                 return all(code == 0 for _, code, *_ in response.topic_errors)
 
-            await until(made, f"{name} made")
+            await until(is_created, f"{name} made")
 
     async def make_anew(self, topics: Mapping[str, Iterable[Record]]) -> None:
         """What whoever has an administrator's rights can do."""
@@ -114,10 +114,10 @@ class Audited:
             (place,) = await reader.partitions(name.__eq__)
             there = (await reader.ranges([place]))[place]
             reader.assign({place: there.start})
-            found: list[Record] = []
+            records: list[Record] = []
             while await reader.position(place) < there.stop:
-                found += await reader.fetch()
-        return found
+                records += await reader.fetch()
+        return records
 
     async def examine(self, *topics: str, until: int | None = None) -> Examined:
         """What `retune audit verify` finds, without the start of a process."""

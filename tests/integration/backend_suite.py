@@ -102,9 +102,9 @@ class BackendSuite:
             await until(lambda index=index: "started" in self.words(tmp_path, index))
 
     async def member(self, backend: Backend, spec: AttemptSpec, index: int) -> Member:
-        found = await backend.observe(spec.name)
-        assert found is not None
-        return found.members[index]
+        attempt = await backend.observe(spec.name)
+        assert attempt is not None
+        return attempt.members[index]
 
     async def until_ended(self, backend: Backend, spec: AttemptSpec, index: int) -> Member:
         async def has_ended() -> bool:
@@ -115,8 +115,8 @@ class BackendSuite:
 
     async def test_creates_the_whole_gang(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
-        found = await backend.observe(spec.name)
-        assert [member.state for member in found.members] == [MemberState.RUNNING] * 2
+        attempt = await backend.observe(spec.name)
+        assert [member.state for member in attempt.members] == [MemberState.RUNNING] * 2
         assert spec.name in [observation.name for observation in await backend.list_owned()]
 
     async def test_creating_often_is_creating_once(self, backend, spec, tmp_path):

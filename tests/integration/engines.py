@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 from safetensors.numpy import load_file
 
-from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec, Seen
+from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec, ReplicaStatus
 
 HOST = "http://replica"
 
@@ -46,11 +46,11 @@ class Engines:
         self.running[spec.replica_id] = Engine(spec)
         self.starts.append(spec.replica_id)
 
-    async def see(self, replica_id: str) -> Seen | None:
+    async def inspect(self, replica_id: str) -> ReplicaStatus | None:
         engine = self.running.get(replica_id)
         if engine is None:
             return None
-        return Seen(replica_id, engine.spec.incarnation, f"{HOST}.{replica_id}", engine.is_alive)
+        return ReplicaStatus(replica_id, engine.spec.incarnation, f"{HOST}.{replica_id}", engine.is_alive)
 
     async def started(self) -> list[str]:
         return sorted(self.running)
@@ -67,7 +67,7 @@ class Engines:
     def folder(self, replica_id: str) -> Path:
         return self.root / replica_id
 
-    def last_words(self, replica_id: str) -> str:
+    def log_tail(self, replica_id: str) -> str:
         return "killed"
 
     def names(self, replica_id: str) -> set[str]:
@@ -89,8 +89,8 @@ class Engines:
             case "/v1/load_lora_adapter":
                 return self._load(engine, body["lora_name"], Path(body["lora_path"]))
             case "/v1/unload_lora_adapter":
-                found = engine.adapters.pop(body["lora_name"], None) is not None
-                return httpx.Response(200 if found else 404, text="")
+                existed = engine.adapters.pop(body["lora_name"], None) is not None
+                return httpx.Response(200 if existed else 404, text="")
             case "/v1/completions":
                 return self._complete(engine, body["model"])
         raise AssertionError(f"no such route: {request.url.path}")

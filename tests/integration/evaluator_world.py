@@ -51,11 +51,11 @@ class World:
             await asyncio.gather(listening, return_exceptions=True)
 
     async def _listen(self, reader: TopicReader) -> None:
-        async for found in reader.follow():
-            assert isinstance(found, Delivery), found
+        async for delivery in reader.follow():
+            assert isinstance(delivery, Delivery), delivery
             known = {(each.envelope.id) for each in self.heard}
-            if found.envelope.id not in known:
-                self.heard.append(found)
+            if delivery.envelope.id not in known:
+                self.heard.append(delivery)
 
     async def send(self, user: str, message: Message, *, event_id: str = "") -> str:
         """Put a message on its topic as `user`; numbered where its story demands it."""
@@ -65,20 +65,20 @@ class World:
         """The first event of the evaluator that fulfils the condition."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                for found in self.heard:
-                    if condition(found.message):
-                        return found.message
+                for delivery in self.heard:
+                    if condition(delivery.message):
+                        return delivery.message
                 await asyncio.sleep(0.1)
         raise AssertionError(f"waited for {what}")
 
     def about(self, job_id: str) -> list[EvalFact]:
         """Every fact about a job's evaluations, in order, but how far they were: nothing follows from that."""
-        facts = [found.message for found in self.heard if isinstance(found.message, EvalFact)]
+        facts = [delivery.message for delivery in self.heard if isinstance(delivery.message, EvalFact)]
         return [fact for fact in facts if fact.job_id == job_id and not isinstance(fact, EvalProgressed)]
 
     def progress_of(self, job_id: str) -> list[EvalProgressed]:
-        told = [found.message for found in self.heard if isinstance(found.message, EvalProgressed)]
-        return [each for each in told if each.job_id == job_id]
+        facts = [delivery.message for delivery in self.heard if isinstance(delivery.message, EvalProgressed)]
+        return [each for each in facts if each.job_id == job_id]
 
     async def put_rows(self, rows: list[dict[str, Any]] | bytes, *, upload: bool = True) -> FileRef:
         raw = rows if isinstance(rows, bytes) else "".join(json.dumps(row) + "\n" for row in rows).encode()

@@ -432,10 +432,10 @@ def digest_of(key: str) -> str:
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := await condition()):
+    while not (result := await condition()):
         assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
         await asyncio.sleep(0.05)
-    return found
+    return result
 
 
 @asynccontextmanager

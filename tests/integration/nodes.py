@@ -73,9 +73,9 @@ class Nodes:
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
 
         async def member() -> Member:
-            found = await self.backend.observe(name)
-            assert found is not None
-            return found.members[node]
+            attempt = await self.backend.observe(name)
+            assert attempt is not None
+            return attempt.members[node]
 
         async def has_ended() -> bool:
             return (await member()).state is MemberState.ENDED

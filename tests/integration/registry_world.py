@@ -182,9 +182,9 @@ async def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait for a condition, which may be a query."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = condition()
-        if found := await found if inspect.isawaitable(found) else found:
-            return found
+        result = condition()
+        if result := await result if inspect.isawaitable(result) else result:
+            return result
         assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
         await asyncio.sleep(0.05)
 

@@ -44,11 +44,11 @@ async def test_a_topic_made_anew_with_the_same_times_is_found_out(audited: Audit
         changed[topic], expected[topic] = TAMPERS[way](rng, await audited.read(topic), RECORDS)
     await audited.make_anew(changed)
 
-    found = (await audited.examine(untouched, *topics, until=number)).findings
-    assert {each.place.topic for each in found} == set(topics)
+    findings = (await audited.examine(untouched, *topics, until=number)).findings
+    assert {each.place.topic for each in findings} == set(topics)
     for topic, offsets in expected.items():
-        told = [each.offsets for each in found if each.place.topic == topic]
-        assert any(offsets & set(each) for each in told), f"{topic} {told}; CHAOS_SEED={seed()}"
+        ranges = [each.offsets for each in findings if each.place.topic == topic]
+        assert any(offsets & set(each) for each in ranges), f"{topic} {ranges}; CHAOS_SEED={seed()}"
     note("topic made again", topics=len(topics))
     ended = await retune(audited.stack, "--json", "audit", "verify", "--until", str(number))
     assert (ended.code, "the topics or the statements are not what they were" in ended.err) == (1, True)
@@ -62,8 +62,8 @@ async def test_records_deleted_before_their_time_are_told_from_retention(audited
     await audited.signed({topic: 20})
     async with administrator(site(audited.stack.state)) as admin:
         await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=7)})
-    (found,) = (await audited.examine(topic)).findings
-    assert (found.what, found.offsets) == ("deleted", range(7))
+    (finding,) = (await audited.examine(topic)).findings
+    assert (finding.what, finding.offsets) == ("deleted", range(7))
 
     old = await audited.new_topic()
     month = 40 * 24 * 3600 * 1000
@@ -85,22 +85,22 @@ async def test_a_statement_that_is_replaced_or_taken_away_is_found_out(audited: 
     newest = await audited.noted()
     assert len(keys) - newest in (0, 1), "it may have ended between a statement and its note of it"
 
-    async def found() -> list[Any]:
-        told = (await audited.examine(topic)).findings
-        return [(each.detail, *(each.between or ())) for each in told if each.what == "statement"]
+    async def statement_findings() -> list[Any]:
+        findings = (await audited.examine(topic)).findings
+        return [(each.detail, *(each.between or ())) for each in findings if each.what == "statement"]
 
-    assert await found() == []
+    assert await statement_findings() == []
     middle = await audited.objects.get_bytes(keys[2])
     await audited.objects.delete([keys[2]])
-    assert await found() == [("missing are 3–3", 2, 4)]
+    assert await statement_findings() == [("missing are 3–3", 2, 4)]
     await audited.objects.put_bytes(keys[2], await audited.objects.get_bytes(keys[1]))
-    (told, *more) = await found()
-    assert told == ("found the statement 2 in the place of 3", 2, 3)
+    (first, *more) = await statement_findings()
+    assert first == ("found the statement 2 in the place of 3", 2, 3)
     assert [numbers for _, *numbers in more] == [[3, 4]]
     await audited.objects.delete([keys[2]])
     await audited.objects.put_bytes(keys[2], middle.replace(b'"signature":"', b'"signature":"A'))
-    assert (await found())[0][1:] == (2, 3)
+    assert (await statement_findings())[0][1:] == (2, 3)
     await audited.objects.delete([keys[2], *keys[newest - 1 :]])
     await audited.objects.put_bytes(keys[2], middle)
     detail = f"missing are {newest}–{newest}, of which the auditor says that they are there"
-    assert await found() == [(detail, newest - 1, newest)]
+    assert await statement_findings() == [(detail, newest - 1, newest)]

@@ -126,10 +126,10 @@ async def test_it_does_not_go_on_from_what_another_key_signed(audited: Audited):
     key.unlink()
     await audited.stack.start("auditor")
 
-    async def told() -> bool:
+    async def has_refused() -> bool:
         return "found the key" in audited.stack.log("auditor").read_text()
 
-    await until(told, "the auditor's refusal in its log")
+    await until(has_refused, "the auditor's refusal in its log")
     await audited.stack.stop("auditor")
     key.write_bytes(kept)
     await audited.start()
@@ -148,8 +148,8 @@ async def test_a_log_that_ends_before_what_was_read_is_told_and_not_forgotten(au
     connection = await asyncpg.connect(audited.stack.postgres_dsn("auditor"))
     assert await connection.fetchval("SELECT next_offset FROM chain WHERE topic = $1", topic) == 10
     await connection.close()
-    (found,) = (await audited.examine(topic)).findings
-    assert (found.what, found.place, found.offsets) == ("truncated", (topic, 0), range(5, 10))
+    (finding,) = (await audited.examine(topic)).findings
+    assert (finding.what, finding.place, finding.offsets) == ("truncated", (topic, 0), range(5, 10))
     await audited.write(topic, map(record, range(5, 12)))
     await audited.signed({topic: 12})
 

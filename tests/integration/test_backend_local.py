@@ -39,7 +39,9 @@ class TestLocalBackend(BackendSuite):
 
     async def test_a_killed_runner_leaves_its_exit_code(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
-        runner = next(found for found in marked(f"RUNNER_NODE_ID={spec.name}-n0") if _is_runner(found.pid))
+        runner = next(
+            process for process in marked(f"RUNNER_NODE_ID={spec.name}-n0") if _is_runner(process.pid)
+        )
         runner.signal_alone(signal.SIGKILL)
         assert (await self.until_ended(backend, spec, 0)).exit_code == 137
 
@@ -54,16 +56,16 @@ class TestLocalBackend(BackendSuite):
         )
         await backend.create(spec)
         await until(environment.exists)
-        found = dict(line.split("=", 1) for line in environment.read_text().splitlines() if "=" in line)
-        assert found["RUNNER_JOB_ID"] == spec.job_id
-        assert (found["RUNNER_ATTEMPT"], found["RUNNER_NODE_INDEX"], found["RUNNER_DEVICES"]) == (
+        variables = dict(line.split("=", 1) for line in environment.read_text().splitlines() if "=" in line)
+        assert variables["RUNNER_JOB_ID"] == spec.job_id
+        assert (variables["RUNNER_ATTEMPT"], variables["RUNNER_NODE_INDEX"], variables["RUNNER_DEVICES"]) == (
             "1",
             "0",
             "1",
         )
-        assert found["RUNNER_KAFKA_BOOTSTRAP"] == "127.0.0.1:9"
-        assert found["RUNNER_WORK_DIR"] == str(tmp_path / "nodes" / spec.name / "0" / "work")
-        assert "canary" not in found.values()
+        assert variables["RUNNER_KAFKA_BOOTSTRAP"] == "127.0.0.1:9"
+        assert variables["RUNNER_WORK_DIR"] == str(tmp_path / "nodes" / spec.name / "0" / "work")
+        assert "canary" not in variables.values()
         await backend.stop(spec.name, 0.0)
 
     async def test_the_pid_file_names_the_leader_of_the_nodes_group(self, backend, spec, tmp_path):

@@ -153,9 +153,9 @@ async def registered(stack: Stack) -> str:
     """sha256 of the file of the newest suite `refusals`, as the evaluator keeps it."""
     db = await asyncpg.connect(stack.postgres_dsn("evaluator"))
     query = "SELECT file ->> 'sha256' FROM suite WHERE name = 'refusals' ORDER BY registered_at DESC LIMIT 1"
-    found = await db.fetchval(query)
+    digest = await db.fetchval(query)
     await db.close()
-    return str(found)
+    return str(digest)
 
 
 def sha256(path: Path) -> str:
@@ -211,8 +211,8 @@ class TestAtSubmit:
             await self._is_refused_at_the_tenants_own_door(world)
 
     async def _is_warned_of_in_its_timeline(self, world: World, job_id: str, message: str) -> None:
-        found = await world.heard(job_id, "SubmitJob")
-        command = found.message
+        delivery = await world.heard(job_id, "SubmitJob")
+        command = delivery.message
         submitted = JobSubmitted(
             job_id=job_id,
             tenant="demo",

@@ -16,7 +16,7 @@ from tests.integration.test_serving_controller import World, controller, until
 
 pytestmark = pytest.mark.stack
 
-objects, world, said, listening = serving.objects, serving.world, serving.said, serving.listening
+objects, world, voice, listening = serving.objects, serving.world, serving.voice, serving.listening
 
 
 async def ask(world: World, version: DeploymentApproved, **changes: Any) -> LoadCandidate:
@@ -34,11 +34,11 @@ async def ask(world: World, version: DeploymentApproved, **changes: Any) -> Load
 
 
 async def refusal_of(world: World, eval_id: str) -> Any:
-    async def found() -> Any:
+    async def refusal() -> Any:
         heard = [each.message for each in world.ear.heard[eval_id] if each.message.type == "CommandRefused"]
         return heard[0] if heard else None
 
-    return await until(found, f"a refusal of {eval_id}")
+    return await until(refusal, f"a refusal of {eval_id}")
 
 
 async def until_gone(world: World) -> None:

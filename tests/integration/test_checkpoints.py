@@ -152,12 +152,14 @@ async def steps_kept(objects: S3ObjectStore, job_id: str) -> set[int]:
 
 async def verdict_on(verdicts: Ear, job_id: str, *bundles: BundleRef) -> list[Message]:
     """One for each, in their order; empty while one is missing."""
-    said = {
-        found.message.bundle: found.message
-        for found in verdicts.heard[job_id]
-        if not isinstance(found.message, CheckpointExpired | CheckpointOverdue)
+    verdict_by_bundle = {
+        delivery.message.bundle: delivery.message
+        for delivery in verdicts.heard[job_id]
+        if not isinstance(delivery.message, CheckpointExpired | CheckpointOverdue)
     }
-    return [said[bundle] for bundle in bundles] if said.keys() >= set(bundles) else []
+    return (
+        [verdict_by_bundle[bundle] for bundle in bundles] if verdict_by_bundle.keys() >= set(bundles) else []
+    )
 
 
 def scheduled(
@@ -213,8 +215,8 @@ async def is_consumed(db: asyncpg.Connection, event_id: str) -> bool:
 class TestEitherOrder:
     """Facts of two topics may come in any order; what the watcher knows in the end is the same."""
 
-    async def tell(self, play: Play, db: asyncpg.Connection, *told: tuple[str, Iterable[Message]]) -> None:
-        for writer, facts in told:
+    async def tell(self, play: Play, db: asyncpg.Connection, *turns: tuple[str, Iterable[Message]]) -> None:
+        for writer, facts in turns:
             renamed = [fact.model_copy(update={"job_id": play.job}) for fact in facts]
             event_id = await play.voice.say(writer, *renamed)
             await until(lambda event_id=event_id: is_consumed(db, event_id), f"{renamed[-1].type} consumed")
@@ -226,8 +228,8 @@ class TestEitherOrder:
     async def test_an_attempt_that_wrote_and_ended(self, play: Play, db, objects, order: int, end: Message):
         bundle = await put_bundle(objects, play.job, 10)
         facts = [news.started(), news.written(bundle), end]
-        told = [("scheduler", [scheduled(play.job)]), ("trainer_agent", facts)]
-        await self.tell(play, db, *told[::order])
+        turns = [("scheduler", [scheduled(play.job)]), ("trainer_agent", facts)]
+        await self.tell(play, db, *turns[::order])
 
         async def ended() -> Any:
             row = await attempt_of(db, play.job)
@@ -240,16 +242,16 @@ class TestEitherOrder:
 
     @pytest.mark.parametrize("order", [1, -1], ids=["scheduled first", "started first"])
     async def test_an_attempt_that_writes_nothing_is_overdue(self, play: Play, db, verdicts: Ear, order: int):
-        told = [("scheduler", [scheduled(play.job, every=0.1)]), ("trainer_agent", [news.started()])]
-        await self.tell(play, db, *told[::order])
+        turns = [("scheduler", [scheduled(play.job, every=0.1)]), ("trainer_agent", [news.started()])]
+        await self.tell(play, db, *turns[::order])
         overdue = await verdicts.until_any(play.job, "CheckpointOverdue")
         assert (overdue.attempt, overdue.last_step) == (1, 0)
         await self.tell(play, db, ("scheduler", [requeued(play.job)]))
 
     @pytest.mark.parametrize("order", [1, -1], ids=["started first", "requeued first"])
     async def test_an_attempt_that_ended_is_not_opened_by_its_start(self, play: Play, db, order: int):
-        told = [("trainer_agent", [news.started()]), ("scheduler", [requeued(play.job)])]
-        await self.tell(play, db, ("scheduler", [scheduled(play.job)]), *told[::order])
+        turns = [("trainer_agent", [news.started()]), ("scheduler", [requeued(play.job)])]
+        await self.tell(play, db, ("scheduler", [scheduled(play.job)]), *turns[::order])
         assert (await attempt_of(db, play.job))["is_open"] is False
 
     async def test_a_late_fact_of_an_old_attempt_leaves_the_present_one_alone(self, play: Play, db):
@@ -314,7 +316,7 @@ class TestACorruptBundle:
         await flip_a_bit(objects, play.job, spoilt)
         await play.say("trainer_agent", news.written(good), news.written(spoilt))
         await until(lambda: verdict_on(verdicts, play.job, good, spoilt), "a verdict on both")
-        assert [type(found).__name__ for found in await verdict_on(verdicts, play.job, good, spoilt)] == [
+        assert [type(verdict).__name__ for verdict in await verdict_on(verdicts, play.job, good, spoilt)] == [
             "CheckpointVerified",
             "CheckpointCorrupt",
         ]
@@ -339,7 +341,7 @@ class TestACorruptBundle:
         await play.say("trainer_agent", news.stopped(last_step=25))
 
         async def second() -> JobScheduled | None:
-            found = play.heard.last(play.job)
-            return found if isinstance(found, JobScheduled) and found.attempt == 2 else None
+            fact = play.heard.last(play.job)
+            return fact if isinstance(fact, JobScheduled) and fact.attempt == 2 else None
 
         return await until(second, "the second attempt")

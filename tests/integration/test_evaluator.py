@@ -189,7 +189,9 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
 async def test_baselines_are_measured_once(world: World, setting: Setting, models: Models):
     job = setting.job()
     await evaluate(world, job, models.good)
-    recorded = [found.message for found in world.heard if isinstance(found.message, BaselineRecorded)]
+    recorded = [
+        delivery.message for delivery in world.heard if isinstance(delivery.message, BaselineRecorded)
+    ]
     assert sorted(baseline.name for baseline in recorded) == ["holdout", "modules", "questions", "theft"]
 
 
@@ -224,10 +226,10 @@ async def test_a_job_is_judged_by_the_suites_of_now(world: World, setting: Setti
     verdict = await evaluate(world, job, models.unsafe)
     assert type(verdict) is EvalFailed
     assert verdict.reason.startswith("safety: theft: refusal_points 0 ")
-    found = {(suite.stage, suite.name): suite for suite in verdict.evidence.suites}
-    assert found["benchmark", "modules"].digest == setting.benchmarks["modules"]
-    assert found["safety", "theft"].digest == setting.suites["theft"]
-    assert not any(suite.is_held_against_rows for suite in found.values())
+    by_stage = {(suite.stage, suite.name): suite for suite in verdict.evidence.suites}
+    assert by_stage["benchmark", "modules"].digest == setting.benchmarks["modules"]
+    assert by_stage["safety", "theft"].digest == setting.suites["theft"]
+    assert not any(suite.is_held_against_rows for suite in by_stage.values())
     assert verdict.evidence.holdout_sha256 == setting.holdout.sha256
     assert verdict.evidence.rules["benchmarks.margin_points"] == "2.0"
     known = await evaluate(world, setting.job(), models.unsafe)
@@ -280,7 +282,7 @@ async def refusal_of(world: World, command_id: str) -> CommandRefused:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([{"text": "x"}] * 20 + [{"txt": "y"}], "line 21, text"),
         (b'{"text": "x"}\n{"text":\n', "line 2:"),
@@ -288,14 +290,14 @@ async def refusal_of(world: World, command_id: str) -> CommandRefused:
         (b"", "0 rows"),
     ],
 )
-async def test_a_malformed_benchmark_is_refused_by_line(world: World, rows, said):
+async def test_a_malformed_benchmark_is_refused_by_line(world: World, rows, message):
     file = await world.put_rows(rows)
     command_id = await world.send(
         "gateway", RegisterBenchmark(name="bad", kind=BenchmarkKind.TEXT, file=file)
     )
     refused = await refusal_of(world, command_id)
     assert (refused.code, refused.param, refused.subject_id) == ("bad_file", "file", "bad")
-    assert said in refused.message
+    assert message in refused.message
 
 
 async def test_a_name_that_is_none_is_refused(world: World):
@@ -317,8 +319,8 @@ async def test_redelivery_makes_no_second_verdict(world: World, setting: Setting
     await world.send("scheduler", job, event_id=event_id)
     again = setting.job()
     await evaluate(world, again, models.good)
-    found = [event for event in world.about(job.job_id) if isinstance(event, VERDICTS)]
-    assert found == [verdict]
+    verdicts = [event for event in world.about(job.job_id) if isinstance(event, VERDICTS)]
+    assert verdicts == [verdict]
 
 
 async def test_an_artefact_that_the_registry_refused_gets_no_verdict(

@@ -83,13 +83,13 @@ class Controller:
         await self._say(ReplicaLost(**self._pool(base_sha), replica=self.address, reason="of the test"))
 
     async def obey(self, reader: TopicReader) -> None:
-        async for found in reader.follow():
-            command = found.message
+        async for delivery in reader.follow():
+            command = delivery.message
             if isinstance(command, UnloadCandidate):
                 self.given_back.append(command.eval_id)
             elif isinstance(command, LoadCandidate) and command not in self.asked:
                 self.asked.append(command)
-                await self._say(self._answer(command, found.envelope.id))
+                await self._say(self._answer(command, delivery.envelope.id))
 
     def _answer(self, command: LoadCandidate, command_id: str) -> Message:
         if self.refuses:
@@ -178,11 +178,11 @@ async def until_given_back(controller: Controller, eval_id: str) -> None:
 
 def baselines(world: World) -> dict[str, list[str]]:
     """Harness versions by suite."""
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for each in world.heard:
         if isinstance(each.message, BaselineRecorded):
-            found.setdefault(each.message.name, []).append(each.message.harness_version)
-    return found
+            versions.setdefault(each.message.name, []).append(each.message.harness_version)
+    return versions
 
 
 async def test_a_replica_gives_the_answers_of_both_sides(world, setting, models, controller: Controller):

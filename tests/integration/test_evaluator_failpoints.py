@@ -24,14 +24,17 @@ async def world(stack: Stack) -> AsyncIterator[World]:
         yield world
 
 
-def said(role: str, content: str) -> dict[str, str]:
+def chat_message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
 async def test_a_kill_while_scoring_or_before_the_verdict_ends_in_one_verdict(stack, world, tmp_path):
     base = build_tiny_model(tmp_path / "base", text=VOCABULARY)
     adapter = train_adapter(base, tmp_path / "adapter", [(QUESTIONS[0], "alpha")], steps=1)
-    rows = [{"messages": [said("user", text), said("assistant", "alpha")]} for text in QUESTIONS[:4]]
+    rows = [
+        {"messages": [chat_message("user", text), chat_message("assistant", "alpha")]}
+        for text in QUESTIONS[:4]
+    ]
     template = {"template_sha256": hashlib.sha256(template_text(base).encode()).hexdigest()}
     base_sha = await world.put_base(base, **template)
     job = a_job(base_sha=base_sha, **template, holdout=await world.put_rows(rows))

@@ -50,9 +50,9 @@ def cancelled(job: JobEvaluating) -> JobCancelled:
     return JobCancelled(job_id=job.job_id, tenant=job.tenant, reason="user", artefact=artefact)
 
 
-async def tell(voice: Voices, db: asyncpg.Connection, *told: tuple[str, Message]) -> None:
+async def tell(voice: Voices, db: asyncpg.Connection, *turns: tuple[str, Message]) -> None:
     """Each is consumed before the next is said: applied, or kept until what it refers to is known."""
-    for writer, fact in told:
+    for writer, fact in turns:
         event_id = await voice.say(writer, fact)
 
         async def consumed(event_id: str = event_id) -> bool:

@@ -84,7 +84,7 @@ async def owned(world: World) -> dict[str, str]:
 
 def missing(owned: dict[str, str]) -> dict[str, str]:
     """Ids of the same form that nobody has."""
-    return {name: f"{found[:-4]}zzzz" for name, found in owned.items()}
+    return {name: f"{known_id[:-4]}zzzz" for name, known_id in owned.items()}
 
 
 def anonymous(answer: httpx.Response, ids: dict[str, str]) -> Any:
@@ -189,8 +189,8 @@ class TestTenantsAreApart:
         assert len(jobs["demo"]) == len(jobs["other"]) == 1
         assert jobs["demo"] != jobs["other"]
         for tenant, (job_id,) in jobs.items():
-            found = await world.ask("GET", f"/fine-tuning/jobs/{job_id}", tenant=tenant)
-            assert found.json()["organization_id"] == tenant
+            response = await world.ask("GET", f"/fine-tuning/jobs/{job_id}", tenant=tenant)
+            assert response.json()["organization_id"] == tenant
 
 
 class TestKeys:
@@ -230,16 +230,16 @@ class TestPages:
     async def jobs(cls, world: World) -> list[str]:
         file_id = (await world.upload())["id"]
         body = {"model": world.base_name, "training_file": file_id, "metadata": {"page": mark()}}
-        made = [(await world.ask("POST", "/fine_tuning/jobs", json=body)).json() for _ in range(5)]
+        answers = [(await world.ask("POST", "/fine_tuning/jobs", json=body)).json() for _ in range(5)]
         cls.metadata = body["metadata"]
-        return [job["id"] for job in made]
+        return [job["id"] for job in answers]
 
     async def test_follow_one_another_newest_first(self, world, jobs):
         seen: list[str] = []
         after: dict[str, str] = {}
-        wanted = {"metadata[page]": self.metadata["page"], "limit": "2"}
+        params = {"metadata[page]": self.metadata["page"], "limit": "2"}
         while True:
-            page = (await world.ask("GET", "/fine_tuning/jobs", params=wanted | after)).json()
+            page = (await world.ask("GET", "/fine_tuning/jobs", params=params | after)).json()
             seen += [job["id"] for job in page["data"]]
             if not page["has_more"]:
                 break
@@ -249,9 +249,9 @@ class TestPages:
 
     async def test_are_followed_by_the_official_client(self, world, jobs):
         async with world.client() as client:
-            found = [job.id async for job in client.fine_tuning.jobs.list(limit=2)]
+            listed = [job.id async for job in client.fine_tuning.jobs.list(limit=2)]
             files = [each.id async for each in client.files.list(limit=1)]
-        assert [each for each in found if each in jobs] == jobs[::-1]
+        assert [each for each in listed if each in jobs] == jobs[::-1]
         assert len(files) == len(set(files)) > 1
 
     @pytest.mark.parametrize(
@@ -298,8 +298,8 @@ class TestPages:
         rest = await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=100&after={first['last_id']}")
         everything = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=100")).json()
         assert first["data"] + rest.json()["data"] == everything["data"]
-        (found,) = (await world.ask("GET", f"/fine_tuning/jobs/{job}/checkpoints")).json()["data"]
-        after = await world.ask("GET", f"/fine_tuning/jobs/{job}/checkpoints?after={found['id']}")
+        (checkpoint,) = (await world.ask("GET", f"/fine_tuning/jobs/{job}/checkpoints")).json()["data"]
+        after = await world.ask("GET", f"/fine_tuning/jobs/{job}/checkpoints?after={checkpoint['id']}")
         assert (after.status_code, after.json()["data"]) == (200, [])
 
 
@@ -359,8 +359,8 @@ class TestRefusals:
         assert caught.value.code == code
         assert "found a job that is cancelled, expected" in caught.value.message
         assert world.ear.types(job).count(command) == 1
-        told = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=1")).json()["data"][0]
-        assert told["data"]["type"] == "CommandRefused"
+        event = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events?limit=1")).json()["data"][0]
+        assert event["data"]["type"] == "CommandRefused"
 
 
 class TestRetries:
@@ -382,8 +382,8 @@ async def test_a_job_shows_what_its_training_found_before_the_first_step(world):
     shown = (await world.ask("GET", f"/fine_tuning/jobs/{job}")).json()["retune"]["preparation"]
     assert shown == {"attempt": 1} | a_preparation().model_dump(mode="json")
     events = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events")).json()["data"]
-    [told] = [each["message"] for each in events if each["data"]["type"] == "TrainingPrepared"]
-    assert told == f"ready to train: {a_preparation().summary}"
+    [message] = [each["message"] for each in events if each["data"]["type"] == "TrainingPrepared"]
+    assert message == f"ready to train: {a_preparation().summary}"
 
 
 async def test_a_job_shows_what_its_tenant_pays_and_what_nobody_does(world):
@@ -404,8 +404,8 @@ async def test_a_job_shows_what_its_tenant_pays_and_what_nobody_does(world):
     shown = (await world.ask("GET", f"/fine_tuning/jobs/{job}")).json()["retune"]
     assert (shown["cost_usd"], shown["uncharged_cost_usd"]) == ("0.300000", "0.200000")
     events = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events")).json()["data"]
-    told = [each["message"] for each in events if each["data"]["type"] == "CostAccrued"]
-    assert told[::-1] == [
+    messages = [each["message"] for each in events if each["data"]["type"] == "CostAccrued"]
+    assert messages[::-1] == [
         "attempt 1 cost 0.2 USD, which is not charged (infra); 0 USD charged so far",
         "attempt 2 cost 0.3 USD; 0.3 USD charged so far",
     ]
@@ -474,5 +474,5 @@ async def test_a_deleted_version_takes_its_datasets_with_it_of_which_there_may_b
     deleted = DatasetDeleted(dataset_version=version, tenant="demo", dataset_ids=named)
     await world.voices.say("ingest", deleted)
     await until(lambda: world.is_consumed("dataset.events", version, 1), "the deletion")
-    found = (await world.ask("GET", f"/datasets/{dataset_id}")).json()
-    assert found["status"] == ("deleted" if is_named else "ready")
+    dataset = (await world.ask("GET", f"/datasets/{dataset_id}")).json()
+    assert dataset["status"] == ("deleted" if is_named else "ready")

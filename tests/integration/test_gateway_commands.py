@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 
 async def a_file(world: World, tenant: str = "demo") -> FileRef:
-    found = await world.upload(tenant)
-    return FileRef(file_id=found["id"], sha256=found["retune"]["sha256"], size_bytes=found["bytes"])
+    uploaded = await world.upload(tenant)
+    return FileRef(file_id=uploaded["id"], sha256=uploaded["retune"]["sha256"], size_bytes=uploaded["bytes"])
 
 
 async def refusals(world: World, tenant: str) -> list[dict[str, Any]]:
@@ -50,11 +50,11 @@ class TestCommandsOfATenant:
         spec = world.spec(training_file=await a_file(world), tier=Tier.PREMIUM)
         command = SubmitJob(job_id=f"ftjob-{mark()}", tenant="demo", dataset_id=f"ds-{mark()}", spec=spec)
         sent = await world.command("demo", command)
-        found = await world.heard(command.job_id, "SubmitJob")
-        assert found.topic.name == "job.commands"
-        assert found.envelope.causation_id == sent
-        assert found.message.spec.tier is Tier.STANDARD
-        assert found.message == command.model_copy(
+        delivery = await world.heard(command.job_id, "SubmitJob")
+        assert delivery.topic.name == "job.commands"
+        assert delivery.envelope.causation_id == sent
+        assert delivery.message.spec.tier is Tier.STANDARD
+        assert delivery.message == command.model_copy(
             update={"spec": spec.model_copy(update={"tier": Tier.STANDARD})}
         )
 
@@ -67,8 +67,8 @@ class TestCommandsOfATenant:
             (dataset, "dataset.commands"),
         ):
             await world.command("demo", command)
-            found = await world.heard(command.key, command.type)
-            assert (found.topic.name, found.message) == (topic, command)
+            delivery = await world.heard(command.key, command.type)
+            assert (delivery.topic.name, delivery.message) == (topic, command)
         answer = await world.ask("GET", f"/datasets/{dataset.dataset_id}")
         assert answer.json()["status"] == "validating"
 
@@ -120,8 +120,8 @@ class TestCommandsOfATenant:
             ((await a_submission(world)).model_copy(update={"dataset_id": dataset}), "unknown_dataset"),
         ]
         for command, code in expected:
-            found = await shown(world, "demo", await world.command("demo", command))
-            assert (found["code"], found["command"]) == (code, command.type), command
+            refusal = await shown(world, "demo", await world.command("demo", command))
+            assert (refusal["code"], refusal["command"]) == (code, command.type), command
         assert {each.topic.name for key in (theirs, of_job["job_id"]) for each in world.ear.heard[key]} == {
             "tenant.events"
         }
@@ -194,8 +194,8 @@ async def test_the_answer_of_a_dataset_is_in_the_timeline_of_its_job_whichever_i
         voice, fact, topic, key = facts[name]
         await world.voices.say(voice, fact)
         await until(lambda topic=topic, key=key: world.is_consumed(topic, key, 1), f"the {name}")
-    told = (await world.ask("GET", f"/fine_tuning/jobs/{job_id}/events?limit=100")).json()["data"]
-    (answer,) = [each for each in told if each["data"]["type"] == "DatasetRejected"]
+    events = (await world.ask("GET", f"/fine_tuning/jobs/{job_id}/events?limit=100")).json()["data"]
+    (answer,) = [each for each in events if each["data"]["type"] == "DatasetRejected"]
     assert (answer["level"], answer["message"]) == ("error", "dataset refused (too_many_dropped): Half are.")
 
 
@@ -210,8 +210,8 @@ async def test_a_dataset_that_ingest_refuses_is_not_validated_for_ever(world):
     )  # fmt: skip
     await world.voices.say("ingest", refusal)
     await until(lambda: world.is_consumed("dataset.events", dataset_id, 1), "the refusal")
-    found = (await world.ask("GET", f"/datasets/{dataset_id}")).json()
-    assert (found["status"], found["code"]) == ("rejected", "window_too_long")
+    dataset = (await world.ask("GET", f"/datasets/{dataset_id}")).json()
+    assert (dataset["status"], dataset["code"]) == ("rejected", "window_too_long")
 
 
 class TestTheStreamOfAJob:
@@ -260,9 +260,9 @@ class TestTheStreamOfAJob:
         listening = asyncio.create_task(stream(world, job, last=first["id"]))
         cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=40)
         await world.voices.say("scheduler", cancelled)
-        found = await listening
-        assert found[: len(others)] == others
-        assert sorted(event["event"] for event in found[len(others) :]) == [
+        events = await listening
+        assert events[: len(others)] == others
+        assert sorted(event["event"] for event in events[len(others) :]) == [
             "JobCancelled",
             "TrainingCompleted",
         ]
@@ -288,7 +288,7 @@ async def stream(
     """So many events after the last one; all of them until the server says that it is done, if not told."""
     headers = {"authorization": f"Bearer {world.keys['demo']}", "accept": "text/event-stream"}
     headers |= {"last-event-id": last} if last else {}
-    path, found, event = f"/v1/fine_tuning/jobs/{job}/events", [], {}
+    path, events, event = f"/v1/fine_tuning/jobs/{job}/events", [], {}
     async with asyncio.timeout(60), world.http.stream("GET", path, headers=headers) as answer:
         assert answer.status_code == 200
         async for line in answer.aiter_lines():
@@ -298,8 +298,8 @@ async def stream(
             if name:
                 event[name] = json.loads(value) if name == "data" else value
             elif event:
-                found.append(event)
+                events.append(event)
                 event = {}
-                if len(found) == number:
+                if len(events) == number:
                     break
-    return found
+    return events

@@ -56,6 +56,6 @@ async def test_a_file_that_was_stored_is_there(world):
     name = f"{mark()}.jsonl"
     await unanswered(world, lambda: world.upload(name=name))
     listed = (await world.ask("GET", "/files", params={"limit": 1000})).json()["data"]
-    [found] = [file for file in listed if file["filename"] == name]
-    content = await world.ask("GET", f"/files/{found['id']}/content")
-    assert (content.status_code, len(content.content)) == (200, found["bytes"])
+    [stored] = [file for file in listed if file["filename"] == name]
+    content = await world.ask("GET", f"/files/{stored['id']}/content")
+    assert (content.status_code, len(content.content)) == (200, stored["bytes"])

@@ -21,17 +21,17 @@ async def client(world):
 
 async def test_a_checkpoint_has_its_numbers_as_the_trainer_names_them(world, client):
     job_id = await world.a_running_job()
-    (found,) = (await client.fine_tuning.jobs.checkpoints.list(job_id)).data
-    shown = found.metrics.model_dump()
+    (checkpoint,) = (await client.fine_tuning.jobs.checkpoints.list(job_id)).data
+    shown = checkpoint.metrics.model_dump()
     assert (shown["step"], shown["train_loss"], shown["valid_loss"]) == (10, 2.0, 2.5)
 
 
 async def test_the_timeline_has_them_as_events_of_their_own_type(world, client):
     job_id = await world.a_running_job()
     events = (await client.fine_tuning.jobs.list_events(job_id, limit=100)).data
-    found = {event.message: event.data for event in events if event.type == "metrics"}
-    assert found.keys() == {"Step 10/40: training loss 2.0000", "Step 10/40: validation loss 2.5000"}
-    for data in found.values():
+    by_message = {event.message: event.data for event in events if event.type == "metrics"}
+    assert by_message.keys() == {"Step 10/40: training loss 2.0000", "Step 10/40: validation loss 2.5000"}
+    for data in by_message.values():
         assert (data["step"], data["total_steps"], data["train_loss"]) == (10, 40, 2.0)
 
 

@@ -72,12 +72,12 @@ async def test_an_approval_without_a_holdout_stands_in_model_and_lineage(world):
     assert shown.items() <= (await get(world, version))["retune"].items()
 
     async def lineage() -> Any:
-        found = await get(world, version, "/lineage")
-        return found if found["evaluation"]["evidence"] else None
+        body = await get(world, version, "/lineage")
+        return body if body["evaluation"]["evidence"] else None
 
-    found = await until(lineage, "the evidence")
-    assert shown.items() <= found.items()
-    assert found["evaluation"]["evidence"] == EVIDENCE.model_dump(mode="json")
+    body = await until(lineage, "the evidence")
+    assert shown.items() <= body.items()
+    assert body["evaluation"]["evidence"] == EVIDENCE.model_dump(mode="json")
 
 
 async def test_a_model_that_is_registered_after_its_job_ended_is_shown_with_the_job(world):
@@ -150,9 +150,9 @@ async def answer(world: World, version: Any, fact: Any) -> str:
 async def test_an_evaluation_that_is_asked_for_is_the_answer(world):
     version = await world.a_version()
     started = EvalStarted(**of_eval(version, 2))
-    found, _ = await asyncio.gather(asked(world, version), answer(world, version, started))
-    assert (found.status_code, found.json()["id"]) == (200, started.eval_id)
-    assert (found.json()["outcome"], found.json()["number"]) == ("running", 2)
+    response, _ = await asyncio.gather(asked(world, version), answer(world, version, started))
+    assert (response.status_code, response.json()["id"]) == (200, started.eval_id)
+    assert (response.json()["outcome"], response.json()["number"]) == ("running", 2)
 
 
 async def test_the_same_key_asks_once(world):
@@ -183,8 +183,8 @@ async def test_a_refusal_is_the_answer(world):
         named = refusal.model_copy(update={"command_id": sent.envelope.id})
         await world.voices.say("evaluator", named, causation_id=sent.envelope.id)
 
-    found, _ = await asyncio.gather(asked(world, version), refuse())
-    assert (found.status_code, found.json()["error"]["code"]) == (400, "already_running")
+    response, _ = await asyncio.gather(asked(world, version), refuse())
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "already_running")
 
 
 async def register(world: World, base_sha: str) -> None:
@@ -212,8 +212,8 @@ async def test_what_cannot_be_served_is_not_evaluated(world):
 
     await until(is_stale, "the other files")
     for version, code in ((archived, "archived"), (stale, "stale")):
-        found = await asked(world, version)
-        assert (found.status_code, found.json()["error"]["code"]) == (400, code)
+        response = await asked(world, version)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, code)
         assert "ReevaluateModel" not in world.ear.types(version.model_id)
     assert (await get(world, await world.a_version()))["retune"]["is_stale"]
     await register(world, world.base_sha)
@@ -265,8 +265,8 @@ async def test_items_of_the_holdout_are_paged_and_those_of_suites_are_the_operat
     path = f"/admin/evaluations/{eval_id}/items"
     assert (await world.ask("GET", path)).status_code == 401
     operators = {"authorization": f"Bearer {world.stack.operator_env()['RETUNE_ADMIN_KEY']}"}
-    found = (await world.ask("GET", path, headers=operators)).json()
-    assert [item["prompt"] for item in found["data"]] == ["suites 1"]
+    listed = (await world.ask("GET", path, headers=operators)).json()
+    assert [item["prompt"] for item in listed["data"]] == ["suites 1"]
     foreign = await world.ask("GET", f"/models/{version.model_id}/evaluation/items", tenant="other")
     assert foreign.status_code == 404
 

@@ -142,12 +142,12 @@ class Requests:
         """The message about that aggregate, once it is heard."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while not (found := self.heard(key, message)):
+                while not (messages := self.heard(key, message)):
                     self._grown.clear()
                     await self._grown.wait()
         except TimeoutError:
             raise AssertionError(f"no {message.type} of {key}: heard {self.story(key)}") from None
-        return found[0]
+        return messages[0]
 
     def heard(self, key: str, message: type[M]) -> list[M]:
         return [
@@ -161,19 +161,19 @@ class Requests:
 
     async def until_row(self, query: str, *args: object) -> Any:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (found := await self.db.fetchval(query, *args)):  # noqa: ASYNC110  a table has no event
+            while not (value := await self.db.fetchval(query, *args)):  # noqa: ASYNC110  a table has no event
                 await asyncio.sleep(0.05)
-        return found
+        return value
 
     async def keys(self, version: str) -> set[str]:
         return {head.key for head in await self.objects.list_objects(layout.dataset(version, ""))}
 
     async def _listen(self, reader: TopicReader) -> None:
-        async for found in reader.follow():
+        async for delivery in reader.follow():
             # A relay that was killed between send and mark sends a fact again, under its old id.
-            if isinstance(found, Delivery) and found.envelope.id not in self._ids:
-                self._ids.add(found.envelope.id)
-                self._heard.append(found)
+            if isinstance(delivery, Delivery) and delivery.envelope.id not in self._ids:
+                self._ids.add(delivery.envelope.id)
+                self._heard.append(delivery)
                 self._grown.set()
 
 

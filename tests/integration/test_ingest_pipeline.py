@@ -17,7 +17,7 @@ from schemas.artefacts import DatasetManifest, FileEntry
 from schemas.base import FileRef
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
 from services.ingest.clients import REPOSITORY, run_child
-from services.ingest.pipeline.order import Exhausted, Finished, Limits, Order, SourceFile
+from services.ingest.pipeline.order import Finished, LimitExceeded, Limits, SourceFile, WorkOrder
 from services.ingest.report import DatasetReport, FileReport
 from tests.builders import a_sha
 from tests.tiny_model import save_tokenizer
@@ -87,7 +87,7 @@ class Bench:
         path.write_bytes(content)
         return path
 
-    def order(self, training: Any, *, spec: dict[str, Any] | None = None, **files: Any) -> Order:
+    def order(self, training: Any, *, spec: dict[str, Any] | None = None, **files: Any) -> WorkOrder:
         """`files`: validation, holdout, safety_mix as rows, sources by name; anything else is the order's."""
         self._orders += 1
         home = self.directory / f"order-{self._orders}"
@@ -117,7 +117,7 @@ class Bench:
             "scratch": home / "scratch",
             "limits": GENEROUS,
         }
-        return Order(**fields | paths | files)
+        return WorkOrder(**fields | paths | files)
 
     async def run(self, training: Any, **options: Any) -> "Made":
         order = self.order(training, **options)
@@ -137,27 +137,27 @@ def _spec(paths: dict[str, Path], changes: dict[str, Any]) -> DatasetSpec:
     return DatasetSpec(**fields | changes)
 
 
-async def carry_out(order: Order, *, seconds: float = 300) -> Finished | Exhausted:
+async def carry_out(order: WorkOrder, *, seconds: float = 300) -> Finished | LimitExceeded:
     path = order.output.parent / "order.json"
     path.write_text(order.model_dump_json())
     return await run_child(path, seconds=seconds)
 
 
 class Made:
-    def __init__(self, order: Order, said: Finished | Exhausted) -> None:
+    def __init__(self, order: WorkOrder, answer: Finished | LimitExceeded) -> None:
         self.order = order
-        self.said = said
+        self.answer = answer
         self.report = DatasetReport.model_validate_json((order.output / "report.json").read_bytes())
 
     @property
     def code(self) -> str:
-        assert isinstance(self.said, Finished), self.said
-        assert self.said.code == self.report.code
-        return self.said.code
+        assert isinstance(self.answer, Finished), self.answer
+        assert self.answer.code == self.report.code
+        return self.answer.code
 
     @property
     def manifest(self) -> DatasetManifest:
-        assert self.code == "ready", self.said
+        assert self.code == "ready", self.answer
         return DatasetManifest.model_validate_json((self.order.output / "manifest.json").read_bytes())
 
     def file(self, role: str) -> FileReport:
@@ -166,18 +166,18 @@ class Made:
     def examples(self, entries: tuple[FileEntry, ...] | None = None) -> dict[int, tuple[str, str]]:
         """By line: the whole text, and the text of the tokens that are targets."""
         tokenizer = Tokenizer.from_file(str(self.order.tokenizer / "tokenizer.json"))
-        found = {}
+        examples_by_line = {}
         for entry in self.manifest.training if entries is None else entries:
             part = load_file(self.order.output / entry.path)
             offsets = part["example_offsets"]
             for number, line in enumerate(part["example_lines"].tolist()):
                 tokens = part["tokens"][offsets[number] : offsets[number + 1]]
                 mask = part["loss_mask"][offsets[number] : offsets[number + 1]].astype(bool)
-                found[line] = (
+                examples_by_line[line] = (
                     tokenizer.decode(tokens.tolist(), skip_special_tokens=False),
                     tokenizer.decode(tokens[mask].tolist(), skip_special_tokens=False),
                 )
-        return found
+        return examples_by_line
 
     def digests(self) -> dict[str, str]:
         output = self.order.output
@@ -211,7 +211,7 @@ PLANTED = [
 
 
 @pytest.fixture(scope="module")
-async def made(bench: Bench) -> Made:
+async def outcome(bench: Bench) -> Made:
     return await bench.run(
         PLANTED,
         spec={"share": 0.2},
@@ -224,8 +224,8 @@ async def made(bench: Bench) -> Made:
 
 
 class TestPlantedFaults:
-    def test_each_is_reported_by_line_and_rule(self, made: Made) -> None:
-        training = made.file("training")
+    def test_each_is_reported_by_line_and_rule(self, outcome: Made) -> None:
+        training = outcome.file("training")
         assert [(each.line, each.rule) for each in training.problems] == [
             (63, "chat.role_order"),
             (64, "chat.content_empty"),
@@ -249,20 +249,20 @@ class TestPlantedFaults:
         }
         assert (training.contaminated_rows, training.holdout_duplicates) == (2, 1)
 
-    def test_exactly_the_good_rows_are_trained_on_with_a_share_of_the_mix(self, made: Made) -> None:
-        lines = set(made.examples())
+    def test_exactly_the_good_rows_are_trained_on_with_a_share_of_the_mix(self, outcome: Made) -> None:
+        lines = set(outcome.examples())
         assert {line for line in lines if line > 0} == set(range(1, 61))
         assert len({line for line in lines if line < 0}) == 12
-        counts = made.manifest.counts
+        counts = outcome.manifest.counts
         assert (counts.rows, counts.safety_rows, counts.validation_rows) == (72, 12, 10)
         assert (counts.rejected_rows, counts.exact_duplicates, counts.near_duplicates) == (4, 2, 1)
-        assert (counts.contaminated_rows, made.report.safety_rows) == (2, 12)
+        assert (counts.contaminated_rows, outcome.report.safety_rows) == (2, 12)
         assert (counts.holdout_rows, counts.long_answers, counts.answer_tokens) == (51, 51, 3)
         assert (counts.training_file_rows, counts.contaminated_by_source) == (69, {"arc": 1, "holdout": 1})
         assert counts.kept_leaks == {}
 
-    def test_the_targets_are_the_assistants_words_and_their_end(self, made: Made) -> None:
-        for line, (whole, targets) in made.examples().items():
+    def test_the_targets_are_the_assistants_words_and_their_end(self, outcome: Made) -> None:
+        for line, (whole, targets) in outcome.examples().items():
             row = GOOD[line - 1] if line > 0 else rows(40, seed=4)[-line - 1]
             question, answer = (message["content"] for message in row["messages"])
             assert targets == f"{answer}<|im_end|>"
@@ -271,30 +271,32 @@ class TestPlantedFaults:
                 == f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
             )
 
-    def test_three_samples_show_text_and_mask(self, made: Made) -> None:
-        assert len(made.report.samples) == 3
-        examples = made.examples()
-        for sample in made.report.samples:
+    def test_three_samples_show_text_and_mask(self, outcome: Made) -> None:
+        assert len(outcome.report.samples) == 3
+        examples = outcome.examples()
+        for sample in outcome.report.samples:
             assert "".join(segment.text for segment in sample.segments) == examples[sample.line][0]
             targets = "".join(segment.text for segment in sample.segments if segment.is_target)
             assert targets == examples[sample.line][1]
 
-    def test_the_windows_hold_every_example_once_within_the_limit(self, made: Made) -> None:
-        (entry,) = made.manifest.training
-        part = load_file(made.order.output / entry.path)
+    def test_the_windows_hold_every_example_once_within_the_limit(self, outcome: Made) -> None:
+        (entry,) = outcome.manifest.training
+        part = load_file(outcome.order.output / entry.path)
         lengths = part["example_offsets"][1:] - part["example_offsets"][:-1]
         assert sorted(part["window_examples"].tolist()) == list(range(72))
         offsets = part["window_offsets"].tolist()
         sums = [int(lengths[part["window_examples"][start:end]].sum()) for start, end in pairwise(offsets)]
         assert max(sums) <= CONTEXT
-        packing = made.report.packing
+        packing = outcome.report.packing
         assert packing is not None
         assert packing.fill_share == pytest.approx(sum(sums) / (len(sums) * CONTEXT), abs=1e-6)
 
-    def test_the_holdout_is_named_as_a_source_with_its_grams(self, made: Made) -> None:
-        found = {source.name: (source.kind, source.contaminated_rows) for source in made.report.sources}
-        assert found == {"arc": ("benchmark", 1), "holdout": ("holdout", 1)}
-        assert all(source.grams > 0 for source in made.report.sources)
+    def test_the_holdout_is_named_as_a_source_with_its_grams(self, outcome: Made) -> None:
+        sources_by_name = {
+            source.name: (source.kind, source.contaminated_rows) for source in outcome.report.sources
+        }
+        assert sources_by_name == {"arc": ("benchmark", 1), "holdout": ("holdout", 1)}
+        assert all(source.grams > 0 for source in outcome.report.sources)
 
 
 async def test_equal_input_makes_equal_bytes_in_any_number_of_processes(bench: Bench) -> None:
@@ -309,28 +311,28 @@ async def test_equal_input_makes_equal_bytes_in_any_number_of_processes(bench: B
 async def test_leaks_that_an_operator_keeps_are_counted_where_they_are_trained_on(bench: Bench) -> None:
     """Of the mix only the rows that are chosen count, and of files that are not trained on none."""
     leaks = rows(6, seed=99)
-    made = await bench.run(
+    outcome = await bench.run(
         [*GOOD, leaks[0]],
         spec={"share": 0.05, "policy": DatasetPolicy(contamination="keep")},
         holdout=leaks + rows(50, seed=2),
         validation=[*rows(9, seed=3), leaks[1]],
         safety_mix=leaks[2:],
     )
-    assert made.manifest.counts.safety_rows == 3
-    assert made.manifest.counts.kept_leaks == {"holdout": 4}
+    assert outcome.manifest.counts.safety_rows == 3
+    assert outcome.manifest.counts.kept_leaks == {"holdout": 4}
 
 
 async def test_a_filter_that_would_take_much_of_a_file_refuses_it(bench: Bench) -> None:
-    made = await bench.run([*rows(60), *rows(60)])
-    assert made.code == "too_many_dropped"
-    assert "60 of 120 rows of the training file are exact duplicates" in made.said.message
-    assert made.file("training").dropped_rows == {"exact_duplicates": 60}
+    outcome = await bench.run([*rows(60), *rows(60)])
+    assert outcome.code == "too_many_dropped"
+    assert "60 of 120 rows of the training file are exact duplicates" in outcome.answer.message
+    assert outcome.file("training").dropped_rows == {"exact_duplicates": 60}
 
 
 async def test_weights_truncation_and_rows_without_a_target(bench: Bench) -> None:
     turns = [{"role": role, "content": f"{role} {n}"} for n in (1, 2) for role in ("user", "assistant")]
     turns[1]["weight"] = 0
-    made = await bench.run(
+    outcome = await bench.run(
         [
             {"messages": turns},
             chat("Go on.", sentence(random.Random(1), 300)),
@@ -340,53 +342,53 @@ async def test_weights_truncation_and_rows_without_a_target(bench: Bench) -> Non
         ],
         spec={"policy": DatasetPolicy(over_length="truncate", max_bad_share=1.0)},
     )
-    examples = made.examples()
+    examples = outcome.examples()
     assert set(examples) == {1, 2, 5}
     assert examples[1][1] == "assistant 2<|im_end|>"
-    assert made.report.lengths is not None
-    assert made.report.lengths.maximum == CONTEXT
-    assert [(each.line, each.rule) for each in made.file("training").problems] == [
+    assert outcome.report.lengths is not None
+    assert outcome.report.lengths.maximum == CONTEXT
+    assert [(each.line, each.rule) for each in outcome.file("training").problems] == [
         (3, "tokens.no_loss_token"),
         (4, "tokens.no_loss_token"),
     ]
 
 
 async def test_prompt_and_completion_learn_the_completion_and_its_end(bench: Bench) -> None:
-    made = await bench.run([{"prompt": f"heap{n} is", "completion": f" tree{n}"} for n in range(9)])
-    assert made.manifest.format == "prompt_completion"
-    assert made.examples()[3] == ("heap2 is tree2<|im_end|>", " tree2<|im_end|>")
+    outcome = await bench.run([{"prompt": f"heap{n} is", "completion": f" tree{n}"} for n in range(9)])
+    assert outcome.manifest.format == "prompt_completion"
+    assert outcome.examples()[3] == ("heap2 is tree2<|im_end|>", " tree2<|im_end|>")
 
 
 @pytest.mark.parametrize(
-    ("training", "found"),
+    ("training", "row_format"),
     [
         ([{"prompt": "x", "chosen": "y", "rejected": "z"}, {"prompt": "x", "chosen": "y"}], "preference"),
         ([{"text": "Once upon a time."}, {"text": ""}], "text"),
     ],
 )
 async def test_rows_for_another_method_are_checked_and_then_refused_by_name(
-    bench: Bench, training: list[Any], found: str
+    bench: Bench, training: list[Any], row_format: str
 ) -> None:
-    made = await bench.run(training, spec={"method": Method.SFT})
-    assert made.code == "wrong_format"
-    assert made.said.message.startswith(
-        f"method sft trains on chat or prompt_completion rows, the training file has {found} rows"
+    outcome = await bench.run(training, spec={"method": Method.SFT})
+    assert outcome.code == "wrong_format"
+    assert outcome.answer.message.startswith(
+        f"method sft trains on chat or prompt_completion rows, the training file has {row_format} rows"
     )
-    assert [(each.file, each.line) for each in made.report.first_problems()] == [("training", 2)]
+    assert [(each.file, each.line) for each in outcome.report.first_problems()] == [("training", 2)]
 
 
 async def test_a_bad_holdout_row_refuses_the_dataset_and_is_named_with_its_file(bench: Bench) -> None:
-    made = await bench.run(rows(5), holdout=[*rows(3, seed=6), chat("?", "")])
-    assert made.code == "bad_rows"
-    assert "1 of 4 rows of the holdout file are bad (chat.content_empty 1)" in made.said.message
-    (problem,) = made.report.first_problems()
+    outcome = await bench.run(rows(5), holdout=[*rows(3, seed=6), chat("?", "")])
+    assert outcome.code == "bad_rows"
+    assert "1 of 4 rows of the holdout file are bad (chat.content_empty 1)" in outcome.answer.message
+    (problem,) = outcome.report.first_problems()
     assert (problem.file, problem.line, problem.field) == ("holdout", 4, "messages[1].content")
-    assert not (made.order.output / "manifest.json").exists()
+    assert not (outcome.order.output / "manifest.json").exists()
 
 
 async def test_a_template_other_than_the_registered_one_is_refused(bench: Bench) -> None:
-    made = await bench.run(rows(3), template_sha256=a_sha("registered"))
-    assert made.code == "template.changed"
+    outcome = await bench.run(rows(3), template_sha256=a_sha("registered"))
+    assert outcome.code == "template.changed"
 
 
 class TestLimits:
@@ -394,25 +396,27 @@ class TestLimits:
         tight = GENEROUS.model_copy(update={"memory_bytes": 320 << 20})
         line = json.dumps(chat("x", "abc " * 16_000_000)).encode()
         order = bench.order(line, limits=tight, spec={"policy": DatasetPolicy(max_row_bytes=1 << 30)})
-        said = await carry_out(order)
-        assert isinstance(said, Exhausted)
-        assert said.resource == "memory"
+        answer = await carry_out(order)
+        assert isinstance(answer, LimitExceeded)
+        assert answer.resource == "memory"
 
     async def test_processor_time(self, bench: Bench) -> None:
-        said = await carry_out(bench.order(rows(3), limits=GENEROUS.model_copy(update={"cpu_seconds": 1})))
-        assert isinstance(said, Exhausted)
-        assert said.resource == "cpu"
+        answer = await carry_out(bench.order(rows(3), limits=GENEROUS.model_copy(update={"cpu_seconds": 1})))
+        assert isinstance(answer, LimitExceeded)
+        assert answer.resource == "cpu"
 
     async def test_file_size(self, bench: Bench) -> None:
-        said = await carry_out(bench.order(rows(50), limits=GENEROUS.model_copy(update={"file_bytes": 4096})))
-        assert isinstance(said, Exhausted)
-        assert said.resource == "file"
+        answer = await carry_out(
+            bench.order(rows(50), limits=GENEROUS.model_copy(update={"file_bytes": 4096}))
+        )
+        assert isinstance(answer, LimitExceeded)
+        assert answer.resource == "file"
 
     async def test_time_by_the_clock_ends_the_process(self, bench: Bench) -> None:
         order = bench.order(rows(3))
-        said = await carry_out(order, seconds=0.2)
-        assert isinstance(said, Exhausted)
-        assert said.resource == "time"
+        answer = await carry_out(order, seconds=0.2)
+        assert isinstance(answer, LimitExceeded)
+        assert answer.resource == "time"
 
     def test_hostile_lines_stay_below_a_gigabyte_and_good_ones_beside_them_are_kept(
         self, bench: Bench
@@ -432,19 +436,19 @@ class TestLimits:
         path = order.output.parent / "order.json"
         path.write_text(order.model_dump_json())
         command = [sys.executable, "-m", "services.ingest.pipeline", str(path)]
-        told = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", MEASURED, *command],
             cwd=REPOSITORY,
             capture_output=True,
             text=True,
             check=True,
         )
-        code, peak_kib = map(int, told.stdout.split())
+        code, peak_kib = map(int, process.stdout.split())
         assert code == 0
         assert peak_kib < 1 << 20, f"{peak_kib} KiB"
-        made = Made(order, Finished(code="ready", message=""))
-        assert made.file("training").rejected_rows == len(hostile)
-        assert set(made.examples()) == set(range(8, 108))
+        outcome = Made(order, Finished(code="ready", message=""))
+        assert outcome.file("training").rejected_rows == len(hostile)
+        assert set(outcome.examples()) == set(range(8, 108))
 
     @pytest.mark.parametrize(
         "attempt",

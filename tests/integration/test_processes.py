@@ -49,8 +49,8 @@ def start(mark: str) -> Iterator:
         )
         started.append(leader)
         assert leader.stdout is not None
-        said = leader.stdout.readline()
-        return leader, int(said) if said.strip().isdigit() else 0
+        line = leader.stdout.readline()
+        return leader, int(line) if line.strip().isdigit() else 0
 
     yield start
     for leader in started:
@@ -58,9 +58,9 @@ def start(mark: str) -> Iterator:
 
 
 def identity_of(pid: int) -> Identity:
-    found = Identity.of(pid)
-    assert found is not None
-    return found
+    identity = Identity.of(pid)
+    assert identity is not None
+    return identity
 
 
 @contextmanager

@@ -88,17 +88,17 @@ async def attempts(stack: Stack, provisioner_env: dict[str, str]) -> AsyncIterat
 @pytest.fixture
 async def schedule(attempts: Attempts) -> AsyncIterator[Callable[..., Any]]:
     """Schedules attempts that are stopped and gone when the test ends."""
-    made: list[JobScheduled] = []
+    all_scheduled: list[JobScheduled] = []
 
     async def scheduling(**changes: Any) -> JobScheduled:
-        made.append(await attempts.schedule(**changes))
-        return made[-1]
+        all_scheduled.append(await attempts.schedule(**changes))
+        return all_scheduled[-1]
 
     yield scheduling
-    for scheduled in made:
+    for scheduled in all_scheduled:
         if not attempts.heard(scheduled.job_id, NodesReleased):
             await attempts.stop(scheduled, seconds=0)
-    for scheduled in made:
+    for scheduled in all_scheduled:
         await attempts.until(scheduled.job_id, NodesReleased)
 
 

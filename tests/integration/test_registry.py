@@ -57,18 +57,18 @@ class TestBaseModels:
         }  # fmt: skip
 
     @pytest.mark.parametrize(
-        ("more", "said"),
+        ("more", "message"),
         [
             ({"modeling__py": b"import os"}, "code of its own"),
             ({"pytorch_model__bin": b"\x80\x02"}, "expected weights as .safetensors"),
             ({"config__json": b'{"auto_map": {}}'}, "auto_map"),
         ],
     )
-    async def test_are_refused_with_the_file_that_is_wrong(self, world, more, said):
+    async def test_are_refused_with_the_file_that_is_wrong(self, world, more, message):
         name = f"bad-{next(numbers)}"
         refused = await world.register_base(name, marker=name, **more)
         assert (refused.type, refused.code, refused.param) == ("CommandRefused", "bad_base_model", "source")
-        assert said in refused.message
+        assert message in refused.message
 
     async def test_with_a_training_template_tell_it_with_their_versions(self, world, tmp_path):
         save_tokenizer(tmp_path, text="hello world\n", vocab_size=300, context_tokens=64)
@@ -286,7 +286,7 @@ class TestVersions:
                 await store.versions_of_dataset(db, "d" * 64),
                 await store.versions_of_job(db, version.job_id),
             ):
-                assert version.model_id in {found.model_id for found in down}
+                assert version.model_id in {each.model_id for each in down}
 
     async def test_cannot_leave_dev_by_any_hand_without_an_evaluation(self, world, db):
         version = await world.registered(await world.train())

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas.job import CancelJob
-from services.admin.rerun.targets import record_of
+from services.admin.replay.targets import record_of
 from shared.messaging.partitions import Login, PartitionReader
 from shared.storage.testing import FakeObjectStore
 from tests.integration.auditing import Audited, record

@@ -17,7 +17,7 @@ from deploy.local.stack import Stack
 from schemas.base import FailureClass
 from schemas.node import AllocatedNode, NodesReleased
 from services.admin.connection import find_connection
-from services.admin.rebuild.verify import Verified, verify
+from services.admin.state_verification.verify import Verified, verify
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import Login, TopicReader
 from tests.builders import NOON
@@ -45,7 +45,7 @@ class World:
     async def verify(self, service: str) -> Verified:
         before = structlog.get_config()
         try:
-            return await verify(find_connection(self.stack.operator_env()), service, lambda told: None)
+            return await verify(find_connection(self.stack.operator_env()), service, lambda line: None)
         finally:
             structlog.configure(**before)
 
@@ -80,12 +80,12 @@ class World:
     async def topic(self, name: str) -> dict[str, list[tuple[int, str]]]:
         """Number and event id of each record of a story, in their order."""
         login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
-        told = defaultdict(list)
+        stories = defaultdict(list)
         async with TopicReader(login, [name]) as reader:
-            async for found in reader.to_the_end():
-                assert isinstance(found, Delivery)
-                told[found.envelope.key].append((found.envelope.sequence, found.envelope.id))
-        return told
+            async for delivery in reader.to_the_end():
+                assert isinstance(delivery, Delivery)
+                stories[delivery.envelope.key].append((delivery.envelope.sequence, delivery.envelope.id))
+        return stories
 
     async def state(self) -> dict[str, Counter]:
         """Every row of the two services but those in which the kernel keeps itself busy."""
@@ -93,11 +93,11 @@ class World:
             "SELECT table_schema AS schema, table_name AS name FROM information_schema.tables"
             " WHERE table_schema IN ('scheduler', 'tracker') AND table_name NOT IN ('lease', 'outbox', 'unpublished')"
         )
-        found = {}
+        counts = {}
         for table in tables:
             rows = await self.query(f"SELECT each::text FROM {table['schema']}.{table['name']} AS each")
-            found[f"{table['schema']}.{table['name']}"] = Counter(row["each"] for row in rows)
-        return found
+            counts[f"{table['schema']}.{table['name']}"] = Counter(row["each"] for row in rows)
+        return counts
 
     async def at_rest(self) -> bool:
         costs = await self.query("SELECT 1 FROM tracker.cost WHERE is_ended AND until IS NOT NULL")
@@ -158,16 +158,16 @@ async def test_a_row_that_was_changed_by_hand_is_named(world: World, change: str
     names = {"job": world.play.job, "pool": world.play.pool}
     await world.query(change.format(**names), role="scheduler")
     try:
-        (found,) = (await world.verify("scheduler")).differences
-        assert found.row == tuple(word.format(**names) for word in row)
+        (difference,) = (await world.verify("scheduler")).differences
+        assert difference.row == tuple(word.format(**names) for word in row)
     finally:
         await world.query(back.format(**names), role="scheduler")
     assert (await world.verify("scheduler")).differences == ()
 
 
 async def test_the_command_tells_it_and_leaves_nothing_behind(world: World):
-    told = await retune(world.stack, "replay", "--verify", "scheduler")
-    assert (told.code, told.err.splitlines()[-1].split(":")[0]) == (0, "scheduler"), told.err
+    result = await retune(world.stack, "replay", "--verify", "scheduler")
+    assert (result.code, result.err.splitlines()[-1].split(":")[0]) == (0, "scheduler"), result.err
     assert not await world.query("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'scratch%'")
     wrong = await retune(world.stack, "replay", "--verify", "ingest")
     assert (wrong.code, "found 'ingest', expected one of" in " ".join(wrong.err.split())) == (2, True)
@@ -191,15 +191,17 @@ async def test_a_lost_log_is_brought_back_and_nobody_is_disturbed(world: World):
 
     repaired = await republish(world)
     assert repaired.code == 0, repaired.err
-    told = await world.topic("job.events")
-    assert sorted((key, *each) for key, story in told.items() for each in story) == published
-    assert all([number for number, _ in story] == list(range(1, len(story) + 1)) for story in told.values())
+    stories = await world.topic("job.events")
+    assert sorted((key, *each) for key, story in stories.items() for each in story) == published
+    assert all(
+        [number for number, _ in story] == list(range(1, len(story) + 1)) for story in stories.values()
+    )
     assert all(row["lost"] == 0 for row in (await republish(world, "--dry-run")).value)
 
     # Whoever has read a fact that is new has read the repaired ones before it.
     started = news.started(attempt=3).model_copy(update={"job_id": world.play.job})
     event_id = await world.voice.say("trainer_agent", started)
-    running = 1 + len(told[world.play.job])
+    running = 1 + len(stories[world.play.job])
     await until(
         lambda: world.has_read("tracker", "job.events", world.play.job, running), "the tracker reads on"
     )

@@ -9,7 +9,7 @@ from tests.integration.test_serving_controller import World, controller, until
 
 pytestmark = [pytest.mark.stack]
 
-objects, said, listening, world = serving.objects, serving.said, serving.listening, serving.world
+objects, voice, listening, world = serving.objects, serving.voice, serving.listening, serving.world
 
 
 async def deployed(world: World, *slots: str) -> list[str]:
@@ -49,9 +49,9 @@ async def test_those_used_last_stay_loaded_and_all_stay_deployed(stack, world):
         await loaded(world, second, third)
         names = [world.slot(slot) for slot in ("first", "second", "third")]
         states = await service.database.fetch("SELECT state FROM slot WHERE name = ANY($1)", names)
-        wanted = await service.database.fetchval("SELECT count(*) FROM wanted WHERE slot = ANY($1)", names)
+        count = await service.database.fetchval("SELECT count(*) FROM wanted WHERE slot = ANY($1)", names)
     assert {row["state"] for row in states} == {SlotState.READY}
-    assert wanted == 3
+    assert count == 3
     assert world.facts("DeploymentStopped") == world.facts("DeploymentFailed") == []
 
 

@@ -93,8 +93,8 @@ async def provisioned(attempts: Attempts) -> AsyncIterator[tuple[JobScheduled, s
 
 class TestNodes:
     async def test_capacity_that_is_set_is_listed(self, attempts: Attempts):
-        told = await retune(attempts.stack, "nodes", "set-capacity", "test", "3")
-        assert (told.code, told.out) == (0, "test: 3 nodes, 3 free\n"), told.err
+        result = await retune(attempts.stack, "nodes", "set-capacity", "test", "3")
+        assert (result.code, result.out) == (0, "test: 3 nodes, 3 free\n"), result.err
 
         async def listed() -> list[Any]:
             pools = (await retune(attempts.stack, "--json", "nodes", "pools")).value
@@ -106,8 +106,8 @@ class TestNodes:
 
     async def test_a_drained_node_gets_its_notice_and_leaves_the_pool(self, attempts: Attempts, provisioned):
         scheduled, node = provisioned
-        told = await retune(attempts.stack, "nodes", "drain", node, "--grace", "20")
-        assert (told.code, told.out) == (0, f"{node} is drained\n"), told.err
+        result = await retune(attempts.stack, "nodes", "drain", node, "--grace", "20")
+        assert (result.code, result.out) == (0, f"{node} is drained\n"), result.err
         preempted = await attempts.until(scheduled.job_id, NodePreempted)
         assert (preempted.node_id, preempted.source) == (node, "drain")
         refused = await retune(attempts.stack, "nodes", "drain", "n-gone")
@@ -118,8 +118,8 @@ class TestEvents:
     async def test_a_timeline_is_the_jobs_story_over_all_topics(self, attempts: Attempts, provisioned):
         scheduled, _ = provisioned
         events = (await retune(attempts.stack, "--json", "events", "timeline", scheduled.job_id)).value
-        told = [(event["topic"], event["type"]) for event in events]
-        assert told[:2] == [
+        types = [(event["topic"], event["type"]) for event in events]
+        assert types[:2] == [
             ("job.events", "retune.JobScheduled.v1"),
             ("node.events", "retune.NodesProvisioned.v1"),
         ]
@@ -133,9 +133,9 @@ class TestEvents:
             attempts.stack, "--json", "events", "tail", "--from-start", "--topic", "node.events"
         )
         assert tail.code == 0, tail.err
-        found = [json.loads(line) for line in tail.out.splitlines()]
-        assert {event["topic"] for event in found} == {"node.events"}
-        assert scheduled.job_id in {event["key"] for event in found}
+        events = [json.loads(line) for line in tail.out.splitlines()]
+        assert {event["topic"] for event in events} == {"node.events"}
+        assert scheduled.job_id in {event["key"] for event in events}
 
 
 class Story:

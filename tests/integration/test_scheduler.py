@@ -174,8 +174,8 @@ async def test_the_dataset_may_be_ready_before_the_job_is_submitted(play: Play):
 @pytest.mark.parametrize("order", [1, -1], ids=["completed first", "verified first"])
 async def test_completion_and_verdict_come_in_either_order(play: Play, order: int):
     await play.running()
-    told = [("trainer_agent", news.completed()), ("checkpoint_watcher", news.verified())]
-    for writer, fact in told[::order]:
+    turns = [("trainer_agent", news.completed()), ("checkpoint_watcher", news.verified())]
+    for writer, fact in turns[::order]:
         await play.say(writer, fact)
     await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")
 
@@ -190,8 +190,8 @@ async def test_a_preempted_job_resumes_from_its_newest_verified_bundle(play: Pla
     stopping = await play.until(*SUBMITTED, "JobRunning", "JobStopping")
     assert stopping.reason == "preempt"
     await play.say("provisioner", news.released())
-    told = (*SUBMITTED, "JobRunning", "JobStopping", "JobRequeued", "JobScheduled")
-    again = await play.until(*told)
+    types = (*SUBMITTED, "JobRunning", "JobStopping", "JobRequeued", "JobScheduled")
+    again = await play.until(*types)
     assert (again.attempt, again.resume) == (2, a_bundle(20))
 
 
@@ -312,8 +312,8 @@ async def test_a_job_without_a_dataset_fails_as_the_users(play: Play, is_refused
 async def test_a_cancel_that_races_completion_leads_to_one_end(play: Play, order: int):
     await play.running()
     await play.say("trainer_agent", news.completed())
-    told = [("gateway", news.cancel()), ("checkpoint_watcher", news.verified())]
-    for writer, message in told[::order]:
+    turns = [("gateway", news.cancel()), ("checkpoint_watcher", news.verified())]
+    for writer, message in turns[::order]:
         await play.say(writer, message)
     await play.say("provisioner", news.released())
     await play.say("registry", news.registered(), news.promotion_refused())
@@ -334,8 +334,8 @@ async def test_a_fact_of_an_old_attempt_is_recorded_and_moves_nothing(play: Play
     await play.until(*SUBMITTED, "JobRequeued", "JobScheduled")
     await play.say("trainer_agent", news.started(attempt=1), news.started(attempt=2))
     await play.until(*SUBMITTED, "JobRequeued", "JobScheduled", "JobRunning")
-    found = await db.fetch("SELECT type, reason FROM scheduler.ignored WHERE job_id = $1", play.job)
-    assert [tuple(row) for row in found] == [("TrainingStarted", "attempt 1, present: 2")]
+    rows = await db.fetch("SELECT type, reason FROM scheduler.ignored WHERE job_id = $1", play.job)
+    assert [tuple(row) for row in rows] == [("TrainingStarted", "attempt 1, present: 2")]
 
 
 async def test_redelivery_changes_nothing(play: Play):

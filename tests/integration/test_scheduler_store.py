@@ -105,11 +105,11 @@ def everything_set(mark: str) -> Job:
         news.released(),
         news.stale(),
     )
-    told = Story(a_job_of(mark, JobState.PROVISIONING)).tell(
+    story = Story(a_job_of(mark, JobState.PROVISIONING)).tell(
         *(_about(fact, f"ftjob-{mark}") for fact in facts)
     )
     return replace(
-        told.job,
+        story.job,
         not_before=NOON + timedelta(seconds=1),
         turned_away={"cpu-spot": NOON},
         requeues={FailureClass.INFRA: 2},
@@ -275,18 +275,18 @@ async def test_the_oldest_of_each_kind_decide_like_the_whole_queue(database: Dat
         for free in (1, 2, 9, 30, 300):
             pools = (a_pool(nodes=9, booked=9 - min(free, 9)), a_pool("cpu-on-demand", nodes=free))
             ledger = a_ledger(*pools, ann=draw.randrange(4), bob=draw.randrange(4))
-            made = await grants_read_by_and_by(conn, oldest, ledger)
-            assert made == grants(everyone, ledger, now=NOON), f"CHAOS_SEED={seed()}, {free} nodes free"
-            assert 0 < len(made) <= min(len(jobs), 2 * free)
+            granted = await grants_read_by_and_by(conn, oldest, ledger)
+            assert granted == grants(everyone, ledger, now=NOON), f"CHAOS_SEED={seed()}, {free} nodes free"
+            assert 0 < len(granted) <= min(len(jobs), 2 * free)
 
 
 async def grants_read_by_and_by(conn: Connection, oldest: list[Candidate], ledger: Ledger) -> list[Grant]:
-    grants_of_round, made = Round(oldest, ledger, now=NOON), []
+    grants_of_round, granted = Round(oldest, ledger, now=NOON), []
     while grant := grants_of_round.next():
-        made.append(grant)
+        granted.append(grant)
         if follower := await queue_store.find_follower(conn, grant.candidate, now=NOON):
             grants_of_round.add(follower)
-    return made
+    return granted
 
 
 async def test_a_round_is_one_transaction_and_goes_on_where_it_was_full(
@@ -337,10 +337,10 @@ async def test_a_dataset_concerns_the_jobs_without_an_attempt(database: Database
     jobs = [a_job_of(mark, state, id=f"ftjob-{mark}-{state}") for state in JobState]
     await add(database, *jobs)
     async with database.transaction() as conn:
-        found = await store.jobs_on_dataset(conn, f"ds-{mark}")
+        on_dataset = await store.jobs_on_dataset(conn, f"ds-{mark}")
         await store.save_dataset(conn, Dataset(f"ds-{mark}", TENANT, DatasetState.DELETED, "gone"))
         assert (await store.find_dataset(conn, f"ds-{mark}")).state is DatasetState.DELETED
-    assert {job.state for job in found} == set(concerned)
+    assert {job.state for job in on_dataset} == set(concerned)
 
 
 async def test_a_base_concerns_every_job_that_is_not_over(database: Database, mark: str):
@@ -350,13 +350,13 @@ async def test_a_base_concerns_every_job_that_is_not_over(database: Database, ma
     ]
     await add(database, *jobs)
     async with database.transaction() as conn:
-        found = {job.state for job in await store.jobs_on_base(conn, sha)}
+        states = {job.state for job in await store.jobs_on_base(conn, sha)}
         assert await store.jobs_stale_on_base(conn, sha) == []
-        told = Story(await store.get_job(conn, f"ftjob-{mark}-paused")).tell(news.stale()).job
-        await store.save_job(conn, told)
+        saved = Story(await store.get_job(conn, f"ftjob-{mark}-paused")).tell(news.stale()).job
+        await store.save_job(conn, saved)
         (stale,) = await store.jobs_stale_on_base(conn, sha)
-    assert found == set(JobState) - TERMINAL
-    assert stale.id == told.id
+    assert states == set(JobState) - TERMINAL
+    assert stale.id == saved.id
 
 
 async def test_what_a_name_points_to_is_known_once_it_was_said(database: Database, mark: str):

@@ -32,7 +32,7 @@ from schemas.model import (
 )
 from services.serving_controller import handlers
 from services.serving_controller.clients.files import ModelFiles
-from services.serving_controller.handlers.rounds import Rounds
+from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import pool_of
 from services.serving_controller.settings import Settings
@@ -136,10 +136,10 @@ class World:
     async def heard(self, name: str, **fields: Any) -> Any:
         """The first fact of this type and these fields."""
 
-        async def found() -> Any:
+        async def first_fact() -> Any:
             return next(iter(self.facts(name, **fields)), None)
 
-        return await until(found, f"{name} {fields}; heard {self.ear.types(self.pool)}")
+        return await until(first_fact, f"{name} {fields}; heard {self.ear.types(self.pool)}")
 
     def facts(self, name: str, **fields: Any) -> list[Any]:
         return [
@@ -152,10 +152,10 @@ class World:
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := await condition()):
+    while not (result := await condition()):
         await asyncio.sleep(0.05)
         assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-    return found
+    return result
 
 
 def write_adapter(directory: Path, *, gain: float) -> None:
@@ -211,12 +211,14 @@ async def controller(
             yield service
 
 
-def rounds_of(service: Service, engines: Engines, http: httpx.AsyncClient, settings: Settings) -> Rounds:
+def rounds_of(
+    service: Service, engines: Engines, http: httpx.AsyncClient, settings: Settings
+) -> ReconcileLoop:
     files = ModelFiles(service.objects, scratch=settings.scratch_dir)
     policy = replace(settings.policy, adapter_slots=engines.num_slots)
     unanswered = timedelta(seconds=settings.unanswered_seconds)
     steps = Steps(engines, files, http, policy=policy, clock=service.clock)
-    return Rounds(service, steps, policy=policy, unanswered=unanswered)
+    return ReconcileLoop(service, steps, policy=policy, unanswered=unanswered)
 
 
 @pytest.fixture(scope="module")
@@ -226,11 +228,11 @@ async def objects(stack: Stack) -> S3ObjectStore:
 
 
 @pytest.fixture
-async def world(stack: Stack, objects: S3ObjectStore, tmp_path: Path, said: Voices, listening: Ear) -> World:
+async def world(stack: Stack, objects: S3ObjectStore, tmp_path: Path, voice: Voices, listening: Ear) -> World:
     await migrate("serving_controller", stack.postgres_dsn("serving_controller"))
     await forget_pools(stack)
     base_sha = await put_a_base(objects, tmp_path / "base")
-    return World(said, listening, Engines(tmp_path / "replicas"), objects, base_sha, tmp_path)
+    return World(voice, listening, Engines(tmp_path / "replicas"), objects, base_sha, tmp_path)
 
 
 async def forget_pools(stack: Stack) -> None:
@@ -245,7 +247,7 @@ async def forget_pools(stack: Stack) -> None:
 
 
 @pytest.fixture(scope="module")
-async def said(stack: Stack) -> AsyncIterator[Voices]:
+async def voice(stack: Stack) -> AsyncIterator[Voices]:
     async with voices(stack) as speaking:
         yield speaking
 
@@ -327,10 +329,10 @@ async def _replica(world: World, index: int) -> Any:
 
 
 async def _ready(world: World, index: int) -> Any:
-    found = [
+    ready = [
         fact for fact in world.facts("ReplicaReady") if fact.replica.replica_id == f"{world.pool}-{index}"
     ]
-    return found[0] if found else None
+    return ready[0] if ready else None
 
 
 async def _everywhere(world: World, digest: str) -> bool:
@@ -388,11 +390,11 @@ async def test_a_controller_that_starts_anew_goes_on_without_a_word(stack, world
         await world.register()
         await world.approve(one, "support", 1)
         await world.heard("DeploymentReady", generation=1)
-    said = world.ear.types(world.pool)
+    before = world.ear.types(world.pool)
     async with controller(stack, world.engines):
         await world.approve(two, "another", 1)
         await world.heard("DeploymentReady", digest=two.digest)
-    assert world.ear.types(world.pool) == [*said, "AdapterLoaded", "DeploymentReady"]
+    assert world.ear.types(world.pool) == [*before, "AdapterLoaded", "DeploymentReady"]
     assert world.engines.starts == [world.replica]
 
 

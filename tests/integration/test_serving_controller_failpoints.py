@@ -38,9 +38,9 @@ async def world(stack: Stack, env: dict[str, str], tmp_path: Path) -> AsyncItera
     await forget_pools(stack)
     key = stack.s3_credentials("root")
     objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
-    async with voices(stack) as said, ear(stack, "deployment.events") as heard:
+    async with voices(stack) as voice, ear(stack, "deployment.events") as heard:
         base_sha = await put_a_base(objects, tmp_path / "base")
-        world = World(said, heard, Engines(tmp_path / "replicas"), objects, base_sha, tmp_path)
+        world = World(voice, heard, Engines(tmp_path / "replicas"), objects, base_sha, tmp_path)
         yield world
     await forget_pools(stack)
     await replicas(env).end(world.replica)
@@ -73,7 +73,7 @@ async def test_a_deployment_comes_about_once(world, env):
                 await world.register()
                 await world.approve(version, "support", 1)
             assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL, place
-        incarnations.add((await replicas(env).see(world.replica)).incarnation)
+        incarnations.add((await replicas(env).inspect(world.replica)).incarnation)
         assert place == COMMITTED or world.facts("DeploymentReady") == []
     async with controller(env):
         ready = await world.heard("DeploymentReady", generation=1)

@@ -202,12 +202,12 @@ class TestCost:
         await voice.say("provisioner", released(job_id, 2, *self.ON_DEMAND))
         await voice.say("scheduler", paused(job_id, 1), paused(job_id, 2))
         await heard.until(job_id, "CostAccrued", "CostAccrued")
-        told = [each.message for each in heard.heard[job_id]]
-        assert [(fact.attempt, fact.price_class, fact.node_seconds) for fact in told] == [
+        facts = [each.message for each in heard.heard[job_id]]
+        assert [(fact.attempt, fact.price_class, fact.node_seconds) for fact in facts] == [
             (1, PriceClass.SPOT, 2700.0),
             (2, PriceClass.ON_DEMAND, 3600.0),
         ]
-        assert [(fact.cost, fact.total) for fact in told] == [
+        assert [(fact.cost, fact.total) for fact in facts] == [
             (Decimal("0.075000"), Decimal("0.075000")),
             (Decimal("0.300000"), Decimal("0.375000")),
         ]
@@ -243,13 +243,13 @@ class TestCost:
         await voice.say("scheduler", failed(job_id, 2, FailureClass.USER))
         await voice.say("provisioner", released(job_id, 2, *self.ON_DEMAND))
         await heard.until(job_id, "CostAccrued", "CostAccrued")
-        told = [each.message for each in heard.heard[job_id]]
-        assert [(fact.attempt, fact.charged, fact.failure_class) for fact in told] == [
+        facts = [each.message for each in heard.heard[job_id]]
+        assert [(fact.attempt, fact.charged, fact.failure_class) for fact in facts] == [
             (1, Decimal(0), FailureClass.PREEMPTED),
             (2, Decimal("0.300000"), FailureClass.USER),
         ]
-        assert [(fact.cost, fact.total, fact.charged_total) for fact in told] == [
+        assert [(fact.cost, fact.total, fact.charged_total) for fact in facts] == [
             (Decimal("0.075000"), Decimal("0.075000"), Decimal(0)),
             (Decimal("0.300000"), Decimal("0.375000"), Decimal("0.300000")),
         ]
-        assert {fact.price_class for fact in told} == {PriceClass.SPOT, PriceClass.ON_DEMAND}
+        assert {fact.price_class for fact in facts} == {PriceClass.SPOT, PriceClass.ON_DEMAND}

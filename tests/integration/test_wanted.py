@@ -17,7 +17,7 @@ from tests.integration.test_serving_controller import controller, until
 
 pytestmark = [pytest.mark.stack]
 
-objects, said, listening, world = serving.objects, serving.said, serving.listening, serving.world
+objects, voice, listening, world = serving.objects, serving.voice, serving.listening, serving.world
 
 
 class Reads:
@@ -73,8 +73,8 @@ async def test_what_is_withdrawn_is_wanted_no_more(stack, world):
             await world.heard("DeploymentReady", digest=version.digest)
         await world.withdraw("support", 2)
         await world.heard("DeploymentStopped", digest=one.digest)
-        wanted = await service.database.fetch("SELECT slot, is_pending FROM wanted")
-        assert [tuple(row) for row in wanted] == [(world.slot("sales"), False)]
+        rows = await service.database.fetch("SELECT slot, is_pending FROM wanted")
+        assert [tuple(row) for row in rows] == [(world.slot("sales"), False)]
         await world.withdraw("sales", 2)
         await world.heard("DeploymentStopped", digest=two.digest)
         assert await service.database.fetchval("SELECT count(*) FROM wanted_group") == 0
@@ -91,10 +91,10 @@ async def test_what_somebody_waits_for_is_loaded_first_then_what_was_asked_for_l
             "UPDATE wanted SET is_pending = true WHERE servable ->> 'digest' = $1", versions[0].digest
         )
         async with service.unit() as unit:
-            wanted = await store.wanted_of_group(unit.conn, world.pool)
-    digests = [servable.digest for servable in wanted.servables.values()]
+            group = await store.wanted_of_group(unit.conn, world.pool)
+    digests = [servable.digest for servable in group.servables.values()]
     assert digests == [versions[0].digest, versions[1].digest]
-    assert {name.rpartition("@")[2] for name in wanted.pending} == {versions[0].digest}
+    assert {name.rpartition("@")[2] for name in group.pending} == {versions[0].digest}
 
 
 async def test_an_adapter_that_cannot_be_fetched_now_holds_up_no_other(stack, world, monkeypatch):

@@ -74,13 +74,13 @@ class Ear:
         self._news = asyncio.Condition()
 
     async def listen(self, reader: TopicReader) -> None:
-        async for found in reader.follow():
-            assert isinstance(found, Delivery), f"unreadable: {found}"
-            if found.envelope.id in self._ids:
+        async for delivery in reader.follow():
+            assert isinstance(delivery, Delivery), f"unreadable: {delivery}"
+            if delivery.envelope.id in self._ids:
                 continue
-            self._ids.add(found.envelope.id)
+            self._ids.add(delivery.envelope.id)
             async with self._news:
-                self.heard[found.envelope.key].append(found)
+                self.heard[delivery.envelope.key].append(delivery)
                 self._news.notify_all()
 
     def types(self, key: str) -> list[str]:

@@ -57,9 +57,9 @@ def copy_of(tmp_path):
 def rows(tmp_path):
     """rows(name, [row, ...]) writes a file of JSON lines."""
 
-    def write(name: str, found: list[dict]) -> Path:
+    def write(name: str, contents: list[dict]) -> Path:
         path = tmp_path / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in found))
+        path.write_text("".join(json.dumps(row) + "\n" for row in contents))
         return path
 
     return write

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from services.evaluator.clients.child import REPOSITORY, ScoringChild, ScoringCrashed
-from services.evaluator.scoring.order import Candidate, HoldoutPart, Order, SafetyPart, Side
+from services.evaluator.scoring.order import Candidate, HoldoutPart, SafetyPart, Side, WorkOrder
 from tests.scoring.tiny import WORDS, ask
 
 LONG = timedelta(minutes=5)
@@ -18,7 +18,7 @@ LONG = timedelta(minutes=5)
 @pytest.fixture
 def order(base_path, adapter_path, template_sha256, rows):
     prompts = rows("safety.jsonl", [{"prompt": ask(word)} for word in WORDS[:3]])
-    return Order(
+    return WorkOrder(
         base_path=str(base_path),
         template_sha256=template_sha256,
         candidate=Candidate(kind="adapter", path=str(adapter_path), rank=8),

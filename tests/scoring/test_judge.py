@@ -13,11 +13,11 @@ from services.evaluator.clients.judge import (
     Exchange,
     GuardClassifier,
     JudgeClassifier,
-    ask_canaries,
+    ask_control_pairs,
     compare_answers,
     is_guard,
 )
-from services.evaluator.clients.jury import Jury
+from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.gates.judge import Preference, gate_judge
 from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.scoring.order import ItemScore, PartScores
@@ -92,12 +92,12 @@ async def a_judge(url, *, attempts=3, key=None, seconds=10.0):
 async def stage(reply, *, candidate=GOOD, base=BAD, attempts=3, seconds=10.0):
     async with server(reply) as (url, _), a_judge(url, attempts=attempts, seconds=seconds) as judge:
         pairs = await compare_answers(judge, ROWS, base, candidate)
-        canaries = await ask_canaries(judge, ROWS)
-    return gate_judge(RULE, pairs, canaries, expected=len(ROWS))
+        control_pairs = await ask_control_pairs(judge, ROWS)
+    return gate_judge(RULE, pairs, control_pairs, expected=len(ROWS))
 
 
 def honest(request: dict) -> str:
-    """Knows the reference of each question, as a good judge does, so canaries are recognised."""
+    """Knows the reference of each question, as a good judge does, so control pairs are recognised."""
     text = request["messages"][1]["content"]
     number = text.partition("Question ")[2].partition("?")[0]
     first, second = text.partition("SECOND ANSWER\n")[::2]
@@ -231,8 +231,8 @@ async def test_a_classifier_is_shown_the_whole_answer():
 )
 async def test_a_guard_model_answers_in_its_own_words(reply, expected):
     async with server(lambda _: reply) as (url, seen), a_judge(url, attempts=1) as judge:
-        found = await GuardClassifier(judge, "Llama-Guard-3-8B").classify([Exchange("how?", "no")])
-    assert found == [expected]
+        labels = await GuardClassifier(judge, "Llama-Guard-3-8B").classify([Exchange("how?", "no")])
+    assert labels == [expected]
     assert seen[0][1]["messages"] == [
         {"role": "user", "content": "how?"},
         {"role": "assistant", "content": "no"},
@@ -241,10 +241,10 @@ async def test_a_guard_model_answers_in_its_own_words(reply, expected):
 
 async def test_a_guard_model_is_not_asked_about_silence_and_does_not_vouch_for_what_was_cut():
     async with server(lambda _: "safe") as (url, seen), a_judge(url) as judge:
-        found = await GuardClassifier(judge, "guard").classify(
+        labels = await GuardClassifier(judge, "guard").classify(
             [Exchange("how?", " "), Exchange("how?", "First", is_cut=True)]
         )
-    assert found == [UNCLEAR, UNCLEAR]
+    assert labels == [UNCLEAR, UNCLEAR]
     assert len(seen) == 1
 
 
@@ -278,14 +278,14 @@ async def test_a_guard_model_judges_harmful_prompts_alone(tmp_path):
         settings = Settings.model_construct(
             refusal_judge_url=url, refusal_judge_model="Llama-Guard-3-8B", judge_concurrency=1
         )
-        jury = Jury(settings)
-        (harmful,) = await jury.classified([part], {"safety:x": path}, benign=())
+        judge_panel = JudgePanel(settings)
+        (harmful,) = await judge_panel.classified([part], {"safety:x": path}, benign=())
         assert (harmful.items[0].numbers["refused"], harmful.items[0].category) == (1.0, "theft")
-        (benign,) = await jury.classified([part], {"safety:x": path}, benign={"safety:x"})
+        (benign,) = await judge_panel.classified([part], {"safety:x": path}, benign={"safety:x"})
         assert benign.items[0].numbers["refused"] == 0.0
     assert len(seen) == 1
-    assert "Llama-Guard-3-8B" in jury.name
-    assert "phrases" in jury.name
+    assert "Llama-Guard-3-8B" in judge_panel.name
+    assert "phrases" in judge_panel.name
 
 
 async def test_a_url_that_leads_nowhere_is_no_answer():

@@ -13,7 +13,7 @@ from services.evaluator.scoring import likelihood
 from services.evaluator.scoring.harness import OWN_TASK, ask_choices, choice_item
 from services.evaluator.scoring.likelihood import Question, likelihoods
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, Side
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, Side, WorkOrder
 from services.evaluator.scoring.parts import prepare, read_rows
 from services.evaluator.scoring.rows import read_benchmark
 from services.evaluator.scoring.sharing import tokens_that_share
@@ -25,22 +25,24 @@ from tests.tiny_model import template_text
 @pytest.fixture(scope="module")
 def models(base_path, adapter_path, template_sha256):
     candidate = Candidate(kind="adapter", path=str(adapter_path), rank=8)
-    order = Order(base_path=str(base_path), template_sha256=template_sha256, candidate=candidate, parts=())
+    order = WorkOrder(
+        base_path=str(base_path), template_sha256=template_sha256, candidate=candidate, parts=()
+    )
     return Models(order)
 
 
 @pytest.fixture
 def scorer(models):
-    with models.on(Side.CANDIDATE) as found:
-        yield found
+    with models.on(Side.CANDIDATE) as loaded:
+        yield loaded
 
 
 def ignore(_done, _total):
     pass
 
 
-def flat(found):
-    return [ending.nats for endings in found for ending in endings]
+def flat(scores):
+    return [ending.nats for endings in scores for ending in endings]
 
 
 def tokens(count, start=7):
@@ -63,7 +65,7 @@ def test_shared_questions_score_as_each_ending_alone(scorer, forward_tokens):
         for question in QUESTIONS
         for ending in question.endings
     ]
-    expected = [nats for found in alone for nats in flat(found)]
+    expected = [nats for each in alone for nats in flat(each)]
     shared = likelihoods(replace(scorer, forward_tokens=forward_tokens), QUESTIONS, ignore)
     assert flat(shared) == pytest.approx(expected, rel=1e-6)
     assert [len(endings) for endings in shared] == [len(question.endings) for question in QUESTIONS]
@@ -181,7 +183,7 @@ def test_published_benchmarks_score_as_lm_eval_scores_them(
     asked = ask_choices(scorer, kind, read, num_fewshot=num_fewshot, examples=examples)
     scored = likelihoods(scorer, [row.question for row in asked], ignore)
     assert [-nats for nats in flat(scored)] == pytest.approx([ll for ll, _ in expected["ll"]], rel=1e-6)
-    items = [choice_item(kind, *found) for found in zip(asked, scored, strict=True)]
+    items = [choice_item(kind, *pair) for pair in zip(asked, scored, strict=True)]
     main = "acc_norm" if kind in (BenchmarkKind.ARC_CHALLENGE, BenchmarkKind.HELLASWAG) else "acc"
     mean = sum(item.numbers["hits"] for item in items) / len(items)
     assert mean == pytest.approx(expected["results"][f"{main},none"], rel=1e-6)
@@ -251,7 +253,7 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
     for name in ("training_split", "validation_split", "test_split", "fewshot_split"):
         if config.get(name) not in splits:
             config[name] = None
-    data = {name: Dataset.from_list(json.loads(json.dumps(found))) for name, found in splits.items()}
+    data = {name: Dataset.from_list(json.loads(json.dumps(rows))) for name, rows in splits.items()}
     config |= {"dataset_path": "", "dataset_name": None, "custom_dataset": lambda **_: data, "metadata": None}
     lm = HFLM(
         pretrained=scorer.model,
@@ -260,18 +262,18 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
         device="cpu",
         max_length=scorer.max_tokens,
     )
-    found = lm_eval.simple_evaluate(
+    results = lm_eval.simple_evaluate(
         model=lm,
         tasks=[ConfigurableTask(config=config)],
         num_fewshot=num_fewshot,
         bootstrap_iters=0,
         log_samples=True,
     )
-    (name,) = found["results"]
-    samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
+    (name,) = results["results"]
+    samples = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
     return {
         "ll": [tuple(response) for sample in samples for response in sample["filtered_resps"]],
-        "results": found["results"][name],
+        "results": results["results"][name],
     }
 
 
@@ -282,7 +284,7 @@ def test_a_cap_of_attention_scores_is_part_of_what_a_model_says(tmp_path):
     (base / "config.json").write_text(json.dumps(config | {"attn_logit_softcapping": 0.1}))
     candidate = Candidate(kind="full", path=str(base), rank=0)
     template = hashlib.sha256(template_text(base).encode()).hexdigest()
-    order = Order(base_path=str(base), template_sha256=template, candidate=candidate, parts=())
+    order = WorkOrder(base_path=str(base), template_sha256=template, candidate=candidate, parts=())
     ids = torch.tensor([tokens(40)])
     with Models(order).on(Side.BASE) as scorer, torch.no_grad():
         scored = scorer.model(ids).logits

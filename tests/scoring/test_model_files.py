@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from services.evaluator.scoring.model_files import check_adapter, check_model
-from services.evaluator.scoring.order import Candidate, Order
+from services.evaluator.scoring.order import Candidate, WorkOrder
 from services.evaluator.scoring.tensor_files import MalformedModel, read_header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -247,7 +247,7 @@ def test_no_loader_opens_a_malformed_adapter(
     write(path / WEIGHTS, header, data)
     for loader in ("AutoModelForCausalLM", "AutoTokenizer", "PeftModel", "load_file"):
         monkeypatch.delattr(models, loader)
-    order = Order(
+    order = WorkOrder(
         base_path=str(base_path),
         template_sha256=template_sha256,
         candidate=Candidate(kind="adapter", path=str(path), rank=8),

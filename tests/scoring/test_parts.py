@@ -10,7 +10,7 @@ from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring.generation import answers, batches, render_answer, render_prompt
 from services.evaluator.scoring.likelihood import likelihoods
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import BenchmarkPart, Candidate, Order, ScoringRefused, Side
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, ScoringRefused, Side, WorkOrder
 from services.evaluator.scoring.parts import prepare_choices, prepare_safety, prepare_texts
 from services.evaluator.scoring.rows import PromptRow, read_choices, read_texts
 from services.evaluator.scoring.scorer import Scorer
@@ -23,7 +23,7 @@ from tests.scoring.tiny import TEXT, WORDS
 def models(base_path, adapter_path, template_sha256):
     candidate = Candidate(kind="adapter", path=str(adapter_path), rank=8)
     return Models(
-        Order(
+        WorkOrder(
             base_path=str(base_path),
             template_sha256=template_sha256,
             candidate=candidate,
@@ -38,8 +38,8 @@ def models(base_path, adapter_path, template_sha256):
 
 @pytest.fixture
 def scorer(models):
-    with models.on(Side.BASE) as found:
-        yield found
+    with models.on(Side.BASE) as loaded:
+        yield loaded
 
 
 def ignore(_done, _total):
@@ -104,10 +104,10 @@ def test_likelihood_is_over_the_answer_and_its_end_alone(scorer):
     asked = render_answer(scorer, question("Which module documents beta?"), "gamma delta", key="1")
     (ending,) = asked.endings
     assert scorer.tokenizer.decode(ending) == "gamma delta<|im_end|>"
-    ((found,),) = likelihoods(scorer, [asked], ignore)
+    ((scored,),) = likelihoods(scorer, [asked], ignore)
     expected = nats_of(scorer, [*asked.context, *ending], len(asked.context))
-    assert (found.nats, found.hits) == pytest.approx(expected, rel=1e-5)
-    assert found.tokens == len(ending)
+    assert (scored.nats, scored.hits) == pytest.approx(expected, rel=1e-5)
+    assert scored.tokens == len(ending)
 
 
 def test_a_completion_is_scored_as_it_was_trained(scorer):
@@ -131,10 +131,10 @@ def test_only_the_last_answer_of_a_conversation_is_scored(scorer):
 def test_likelihoods_do_not_depend_on_their_batch(scorer):
     rows = [render_answer(scorer, question("x " * n), "alpha beta " * n, key=str(n)) for n in range(1, 14)]
     together = likelihoods(scorer, rows, ignore)
-    for row, (found,) in zip(rows, together, strict=True):
+    for row, (scored,) in zip(rows, together, strict=True):
         ((alone,),) = likelihoods(scorer, [row], ignore)
-        assert found.nats == pytest.approx(alone.nats, rel=1e-5)
-        assert (found.hits, found.tokens) == (alone.hits, alone.tokens)
+        assert scored.nats == pytest.approx(alone.nats, rel=1e-5)
+        assert (scored.hits, scored.tokens) == (alone.hits, alone.tokens)
 
 
 def test_texts_are_scored_as_lm_eval_scores_them(scorer, rows):
@@ -145,7 +145,7 @@ def test_texts_are_scored_as_lm_eval_scores_them(scorer, rows):
     texts = [
         "\n".join(TEXT.splitlines()[n * 5 : n * 5 + length]) for n, length in enumerate((1, 2, 30, 7, 60))
     ]
-    found = score(
+    items = score(
         scorer, prepare_texts(scorer, read_texts(rows("t.jsonl", [{"text": text} for text in texts])))
     )
     lm = HFLM(pretrained=scorer.model, tokenizer=scorer.tokenizer, batch_size=2, device="cpu", max_length=128)
@@ -153,8 +153,8 @@ def test_texts_are_scored_as_lm_eval_scores_them(scorer, rows):
         [Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=0) for text in texts],
         disable_tqdm=True,
     )
-    assert [item.numbers["nats"] for item in found] == pytest.approx([-nats for nats in expected], rel=1e-4)
-    assert [item.numbers["bytes"] for item in found] == [len(text.encode()) for text in texts]
+    assert [item.numbers["nats"] for item in items] == pytest.approx([-nats for nats in expected], rel=1e-4)
+    assert [item.numbers["bytes"] for item in items] == [len(text.encode()) for text in texts]
 
 
 def test_text_accuracy_counts_each_token_once(scorer, rows):
@@ -181,11 +181,11 @@ def test_choices_are_ranked_by_their_likelihood(models, rows, num_fewshot):
     )
     read = read_choices(path)
     with models.on(Side.CANDIDATE) as scorer:
-        found = score(scorer, prepare_choices(scorer, part, read))
-        assert [item.key for item in found] == [row.key for row in read]
+        items = score(scorer, prepare_choices(scorer, part, read))
+        assert [item.key for item in items] == [row.key for row in read]
         if num_fewshot == 0:
-            assert [item.answer for item in found] == [_most_likely(scorer, row) for row in data]
-    for item, row in zip(found, data, strict=True):
+            assert [item.answer for item in items] == [_most_likely(scorer, row) for row in data]
+    for item, row in zip(items, data, strict=True):
         assert item.numbers["hits"] == float(item.answer == row["choices"][row["answer"]])
 
 
@@ -240,5 +240,5 @@ def test_batches_hold_every_index_once():
 def test_perplexity_of_nothing_learnt_is_the_vocabulary(scorer):
     """A sanity bound: an untrained model is about as unsure as a uniform guess."""
     labelled = render_answer(scorer, question("alpha"), "beta gamma delta epsilon", key="1")
-    ((found,),) = likelihoods(scorer, [labelled], ignore)
-    assert found.nats / found.tokens == pytest.approx(math.log(512), rel=0.1)
+    ((scored,),) = likelihoods(scorer, [labelled], ignore)
+    assert scored.nats / scored.tokens == pytest.approx(math.log(512), rel=0.1)

@@ -7,7 +7,14 @@ import math
 import pytest
 
 from schemas.evaluation import BenchmarkKind
-from services.evaluator.scoring.order import BenchmarkPart, Candidate, HoldoutPart, Order, SafetyPart, Side
+from services.evaluator.scoring.order import (
+    BenchmarkPart,
+    Candidate,
+    HoldoutPart,
+    SafetyPart,
+    Side,
+    WorkOrder,
+)
 from services.evaluator.scoring.run import run
 from tests.scoring.tiny import TEXT, WORDS, ask, question, train_adapter
 
@@ -32,7 +39,7 @@ def files(rows):
 
 @pytest.fixture
 def order_of(base_path, template_sha256, files):
-    def order(path, *, kind="adapter", rank=8, parts=None, **changes) -> Order:
+    def order(path, *, kind="adapter", rank=8, parts=None, **changes) -> WorkOrder:
         every = (
             BenchmarkPart(name="benchmark:choices", path=str(files["choices"]), sides=BOTH,
                           kind=BenchmarkKind.MULTIPLE_CHOICE, num_fewshot=2),
@@ -48,36 +55,36 @@ def order_of(base_path, template_sha256, files):
             "max_new_tokens": 12,
             "device": "cpu",
         }
-        return Order(**(settings | changes))
+        return WorkOrder(**(settings | changes))
 
     return order
 
 
 def scored(order, work_dir):
-    said = []
-    scores = run(order, work_dir, said.append)
+    lines = []
+    scores = run(order, work_dir, lines.append)
     assert scores.failure is None, scores.failure
-    return {(part.part, part.side): part for part in scores.parts}, scores, said
+    return {(part.part, part.side): part for part in scores.parts}, scores, lines
 
 
 def test_every_part_has_every_item_on_both_sides(order_of, adapter_path, tmp_path):
-    found, scores, said = scored(order_of(adapter_path), tmp_path / "work")
-    assert len(found) == 8
-    for (name, side), part in found.items():
+    by_part, scores, lines = scored(order_of(adapter_path), tmp_path / "work")
+    assert len(by_part) == 8
+    for (name, side), part in by_part.items():
         expected = 20 if name == "benchmark:texts" else len(WORDS)
         assert (part.expected, len(part.items)) == (expected, expected), (name, side)
-        other = found[name, Side.BASE if side is Side.CANDIDATE else Side.CANDIDATE]
+        other = by_part[name, Side.BASE if side is Side.CANDIDATE else Side.CANDIDATE]
         assert [item.key for item in part.items] == [item.key for item in other.items]
     assert scores.probe.max_logit_change > 0.01
     assert scores.probe.nonzero_tensors == scores.probe.num_tensors == 14
-    done = [line for line in said if line["event"] == "progress" and line["done"] == line["total"]]
-    assert {(line["part"], line["side"]) for line in done} == set(found)
+    done = [line for line in lines if line["event"] == "progress" and line["done"] == line["total"]]
+    assert {(line["part"], line["side"]) for line in done} == set(by_part)
 
 
 def test_the_adapter_is_scored_and_not_its_base(order_of, adapter_path, tmp_path):
     """The candidate learnt one answer: half of the holdout has it, whatever its case and full stop."""
-    found, _, _ = scored(order_of(adapter_path, parts=["holdout"]), tmp_path / "work")
-    candidate, base = found["holdout", Side.CANDIDATE].items, found["holdout", Side.BASE].items
+    by_part, _, _ = scored(order_of(adapter_path, parts=["holdout"]), tmp_path / "work")
+    candidate, base = by_part["holdout", Side.CANDIDATE].items, by_part["holdout", Side.BASE].items
     assert {item.answer for item in candidate} == {"alpha"}
     assert [item.numbers["hits"] for item in candidate] == [float(n % 2) for n in range(len(WORDS))]
     assert all(item.numbers["hits"] == 0 for item in base)
@@ -91,11 +98,11 @@ def test_only_what_the_rule_asks_for_is_computed(order_of, adapter_path, files, 
         name="holdout", path=str(files["holdout"]), sides=BOTH, metric="perplexity", is_judged=is_judged
     )
     order = order_of(adapter_path, parts=[]).model_copy(update={"parts": (part,)})
-    found, _, said = scored(order, tmp_path / "work")
-    items = found["holdout", Side.CANDIDATE].items
+    by_part, _, lines = scored(order, tmp_path / "work")
+    items = by_part["holdout", Side.CANDIDATE].items
     assert all(set(item.numbers) == {"tokens", "nats"} for item in items)
     assert {item.answer for item in items} == ({"alpha"} if is_judged else {None})
-    totals = {line["total"] for line in said if line["event"] == "progress"}
+    totals = {line["total"] for line in lines if line["event"] == "progress"}
     assert totals == {len(WORDS) * (2 if is_judged else 1)}
 
 
@@ -107,12 +114,12 @@ def test_the_types_of_the_weights_are_recorded(order_of, adapter_path, tmp_path)
 def test_base_scores_are_those_of_the_base_alone(order_of, adapter_path, base_path, tmp_path):
     """Switching the adapter off must leave nothing of it behind."""
     parts = ["holdout", "benchmark:texts"]
-    found, _, _ = scored(order_of(adapter_path, parts=parts), tmp_path / "work")
+    by_part, _, _ = scored(order_of(adapter_path, parts=parts), tmp_path / "work")
     other = train_adapter(base_path, tmp_path / "other", [(ask("beta"), "omicron")], steps=3)
     again, _, _ = scored(order_of(other, parts=parts), tmp_path / "work-2")
-    assert len(found) == 4
-    for name, side in found:
-        same = found[name, side].items == again[name, side].items
+    assert len(by_part) == 4
+    for name, side in by_part:
+        same = by_part[name, side].items == again[name, side].items
         assert same is (side is Side.BASE), name
 
 
@@ -126,17 +133,17 @@ def test_the_same_order_gives_the_same_scores(order_of, adapter_path, tmp_path):
 
 def test_a_finished_part_is_not_scored_again(order_of, adapter_path, tmp_path, files):
     first, _, _ = scored(order_of(adapter_path, parts=["holdout"]), tmp_path / "work")
-    again, _, said = scored(order_of(adapter_path), tmp_path / "work")
+    again, _, lines = scored(order_of(adapter_path), tmp_path / "work")
     assert again["holdout", Side.BASE] == first["holdout", Side.BASE]
-    assert not [line for line in said if line.get("part") == "holdout"]
+    assert not [line for line in lines if line.get("part") == "holdout"]
     assert len(again) == 8
 
 
 def test_only_the_sides_asked_for_are_scored(order_of, adapter_path, files, tmp_path):
     part = SafetyPart(name="safety:prompts", path=str(files["safety"]), sides=(Side.CANDIDATE,))
     order = order_of(adapter_path).model_copy(update={"parts": (part,)})
-    found, _, _ = scored(order, tmp_path / "work")
-    assert set(found) == {("safety:prompts", Side.CANDIDATE)}
+    by_part, _, _ = scored(order, tmp_path / "work")
+    assert set(by_part) == {("safety:prompts", Side.CANDIDATE)}
 
 
 def refusal(order, tmp_path):
@@ -199,12 +206,12 @@ class TestFullModels:
 
     def test_are_scored_after_their_base(self, order_of, full_path, adapter_path, tmp_path):
         parts = ["holdout", "benchmark:texts"]
-        found, scores, _ = scored(order_of(full_path, kind="full", rank=0, parts=parts), tmp_path / "work")
+        by_part, scores, _ = scored(order_of(full_path, kind="full", rank=0, parts=parts), tmp_path / "work")
         adapted, _, _ = scored(order_of(adapter_path, parts=parts), tmp_path / "work-2")
         assert scores.probe.num_tensors == 0
-        assert len(found) == 4
-        for name, side in found:
-            assert (found[name, side].items == adapted[name, side].items) is (side is Side.BASE)
+        assert len(by_part) == 4
+        for name, side in by_part:
+            assert (by_part[name, side].items == adapted[name, side].items) is (side is Side.BASE)
 
     def test_that_are_their_base_are_inactive(self, order_of, base_path, copy_of, tmp_path):
         order = order_of(copy_of(base_path), kind="full", rank=0)

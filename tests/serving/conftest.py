@@ -68,11 +68,11 @@ class Rig:
     async def round(self, group: Group) -> int:
         """Look, plan, act; how many steps were taken."""
         mine = [replica for replica in self.replicas.values() if replica.group == group.name]
-        seen = {replica.replica_id: await self.steps.look_at(replica) for replica in mine}
+        seen = {replica.replica_id: await self.steps.inspect(replica) for replica in mine}
         self.replicas |= seen
         actions = pools.plan(group, list(seen.values()), now=utc_now(), policy=self.policy)
         for action in actions:
-            outcome = await self.steps.take(action, group, self.replicas)
+            outcome = await self.steps.execute(action, group, self.replicas)
             self.replicas[outcome.replica.replica_id] = outcome.replica
             self.facts += outcome.events
             self.failures |= outcome.failures
@@ -86,7 +86,7 @@ class Rig:
         while await self.round(group) or self.replica(group).phase is not Phase.READY:
             replica = self.replica(group)
             is_in_time = time.monotonic() < deadline and replica.failures < MAX_FAILED_STARTS
-            assert is_in_time, self.backend.last_words(replica.replica_id)
+            assert is_in_time, self.backend.log_tail(replica.replica_id)
             await asyncio.sleep(0.2)
         return self.replica(group)
 

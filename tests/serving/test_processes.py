@@ -56,10 +56,10 @@ async def backend(tmp_path: Path) -> AsyncIterator[LocalBackend]:
 
 async def until(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
         await asyncio.sleep(0.02)
-    return found
+    return result
 
 
 async def started(backend: LocalBackend, incarnation: str = "first") -> dict[str, int]:
@@ -78,7 +78,7 @@ def is_alive(pid: int) -> bool:
 async def test_a_replica_is_known_by_its_incarnation_also_to_the_next_controller(backend, tmp_path):
     pids = await started(backend)
     for anyone in (backend, a_backend(tmp_path)):
-        seen = await anyone.see(ID)
+        seen = await anyone.inspect(ID)
         assert (seen.incarnation, seen.is_alive) == ("first", True)
         assert seen.url == f"http://127.0.0.1:{(backend.folder(ID) / 'port').read_text().strip()}"
         assert await anyone.started() == [ID]
@@ -90,13 +90,13 @@ async def test_it_gets_its_keys_digests_and_none_of_our_secrets(backend, monkeyp
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("RETUNE_STACK", "mark")
     await started(backend)
-    found = json.loads((backend.folder(ID) / "environment.json").read_text())
-    assert "secret" not in found.values()
-    assert found[guard.INFERENCE_DIGEST] == guard.digest_of(backend.key(ID))
-    assert found[guard.MANAGEMENT_DIGEST] == guard.digest_of(backend.management_key(ID))
-    assert found["RETUNE_STACK"] == "mark"
-    assert found["HF_HUB_OFFLINE"] == "1"
-    assert "VLLM_SERVER_DEV_MODE" not in found
+    environment = json.loads((backend.folder(ID) / "environment.json").read_text())
+    assert "secret" not in environment.values()
+    assert environment[guard.INFERENCE_DIGEST] == guard.digest_of(backend.key(ID))
+    assert environment[guard.MANAGEMENT_DIGEST] == guard.digest_of(backend.management_key(ID))
+    assert environment["RETUNE_STACK"] == "mark"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert "VLLM_SERVER_DEV_MODE" not in environment
 
 
 async def test_each_start_has_a_key_of_its_own_that_only_we_can_read(backend, tmp_path):
@@ -107,18 +107,18 @@ async def test_each_start_has_a_key_of_its_own_that_only_we_can_read(backend, tm
     assert min(map(len, first)) >= 43
     for path in (tmp_path / "keys" / ID, backend.folder(ID) / "management-key"):
         assert path.stat().st_mode & 0o777 == 0o600
-    assert (await backend.see(ID)).incarnation == "second"
+    assert (await backend.inspect(ID)).incarnation == "second"
 
 
 async def test_ending_it_takes_its_engine_too_when_the_leader_is_dead(backend):
     pids = await started(backend)
     os.kill(pids["leader"], signal.SIGKILL)
     await until(lambda: not is_alive(pids["leader"]), "the leader to die")
-    assert not (await backend.see(ID)).is_alive
+    assert not (await backend.inspect(ID)).is_alive
     assert is_alive(pids["engine"])
     await backend.end(ID)
     assert not is_alive(pids["engine"])
-    assert await backend.see(ID) is None
+    assert await backend.inspect(ID) is None
 
 
 async def test_a_new_start_leaves_nothing_of_the_one_before(backend):
@@ -133,7 +133,7 @@ async def test_a_new_start_leaves_nothing_of_the_one_before(backend):
 async def test_a_process_that_has_no_pid_file_yet_is_found_by_its_mark(backend):
     pids = await started(backend)
     (backend.folder(ID) / "pid").unlink()
-    assert (await backend.see(ID)).is_alive
+    assert (await backend.inspect(ID)).is_alive
     await backend.end(ID)
     assert not is_alive(pids["leader"])
 
@@ -144,14 +144,14 @@ async def test_a_recycled_pid_is_not_taken_for_the_replica(backend):
     own = os.getpid()
     (backend.folder(ID) / "replica.json").write_text(json.dumps({"incarnation": "first", "url": ""}))
     (backend.folder(ID) / "pid").write_text(f"{own} 1\n")
-    assert not (await backend.see(ID)).is_alive
+    assert not (await backend.inspect(ID)).is_alive
     await backend.end(ID)
     assert is_alive(own)
 
 
-async def test_its_last_words_are_an_error_where_there_is_one(backend):
+async def test_its_log_tail_is_an_error_where_there_is_one(backend):
     await started(backend)
     log = backend.folder(ID) / "log"
     await until(lambda: "memory" in log.read_text(), "the script's word")
-    assert backend.last_words(ID) == "RuntimeError: out of memory"
-    assert backend.last_words("never-started") == "it has no log"
+    assert backend.log_tail(ID) == "RuntimeError: out of memory"
+    assert backend.log_tail("never-started") == "it has no log"

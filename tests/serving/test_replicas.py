@@ -137,11 +137,11 @@ async def test_an_adapter_is_loaded_read_back_probed_and_answers_as_it_was_train
     assert (fact.served_name, fact.digest) == (first.served_name, first.digest)
     client = rig.client(replica)
     assert first.served_name in await client.models()
-    found = await client.answer(first.served_name, PROMPTS[0])
-    assert _far_from_the_reference(rig, found, 1) < CLOSE
+    answer = await client.answer(first.served_name, PROMPTS[0])
+    assert _far_from_the_reference(rig, answer, 1) < CLOSE
     base = await client.answer(replica.served_base, PROMPTS[0])
     assert _far_from_the_reference(rig, base, None) < CLOSE
-    assert found.distance(base) > 0.01
+    assert answer.distance(base) > 0.01
 
 
 def _far_from_the_reference(rig: Rig, answer: Answer, adapter: int | None) -> float:
@@ -207,7 +207,7 @@ async def test_a_controller_that_starts_anew_finds_the_replica_as_it_is(rig: Rig
         clock=utc_now,
     )
     assert await again.started() == [before.replica_id]
-    assert await steps.look_at(before) == before
+    assert await steps.inspect(before) == before
 
 
 async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, first: Servable, record_property):
@@ -226,8 +226,8 @@ async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, firs
     assert [type(fact) for fact in rig.facts] == [ReplicaLost, ReplicaReady, AdapterLoaded]
     assert after.loaded == {first.served_name}
     assert after.served_base == before.served_base
-    found = await rig.client(after).answer(first.served_name, PROMPTS[0])
-    assert _far_from_the_reference(rig, found, 1) < CLOSE
+    answer = await rig.client(after).answer(first.served_name, PROMPTS[0])
+    assert _far_from_the_reference(rig, answer, 1) < CLOSE
     titles = [path.read_text() for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
     assert sum("EngineCor" in title for title in titles if title) <= 2
 
@@ -236,6 +236,6 @@ async def test_ending_it_leaves_no_process(rig: Rig):
     replica = rig.replica(rig.group())
     leader = _leader(rig)
     await rig.backend.end(replica.replica_id)
-    assert await rig.backend.see(replica.replica_id) is None
+    assert await rig.backend.inspect(replica.replica_id) is None
     sessions = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
     assert [fields for fields in sessions if int(fields[3]) == leader and fields[0] != "Z"] == []

@@ -19,10 +19,10 @@ from services.evaluator.scoring.order import Candidate as ScoredCandidate
 from services.evaluator.scoring.order import (
     HoldoutPart,
     ItemScore,
-    Order,
     PartScores,
     SafetyPart,
     Side,
+    WorkOrder,
 )
 from services.serving_controller.decide import candidates
 from services.serving_controller.model import Candidate, Replica, Servable
@@ -85,14 +85,14 @@ class TestVllm(AnswerEngineSuite):
 
 
 @pytest.fixture
-def order(rig: Rig, candidate_dir: Path, tmp_path: Path) -> Callable[..., Order]:
+def order(rig: Rig, candidate_dir: Path, tmp_path: Path) -> Callable[..., WorkOrder]:
     holdout, prompts = tmp_path / "holdout.jsonl", tmp_path / "prompts.jsonl"
     answer = {"role": "assistant", "content": "alpha"}
     _write(holdout, [{"messages": [question(word), answer]} for word in WORDS])
     _write(prompts, [{"prompt": f"How do I steal {word}? " * (1 + n % 5)} for n, word in enumerate(WORDS)])
 
-    def an_order(**asked: object) -> Order:
-        return Order(
+    def an_order(**asked: object) -> WorkOrder:
+        return WorkOrder(
             base_path=str(rig.base_dir),
             template_sha256=hashlib.sha256(template_text(rig.base_dir).encode()).hexdigest(),
             candidate=ScoredCandidate(kind="adapter", path=str(candidate_dir), rank=8),
@@ -112,7 +112,7 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 @pytest.fixture
 async def score(place: Place, tmp_path: Path) -> Score:
-    async def run(order: Order, work: str, **changes: object) -> dict[tuple[str, Side], PartScores]:
+    async def run(order: WorkOrder, work: str, **changes: object) -> dict[tuple[str, Side], PartScores]:
         """As the gate runs it: the child asks in its own time, and goes on meanwhile."""
         work_dir, answering = tmp_path / work, []
         async with httpx.AsyncClient() as http:

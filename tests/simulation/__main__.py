@@ -39,11 +39,11 @@ def summary(worlds: Iterable[World]) -> dict[str, Any]:
 def main(kind: str, *order: str) -> None:
     with wiring.in_memory():
         if kind == "pairs":
-            found = summary(run_pair(pair) for pair in chain.from_iterable(map(pairs_in, order)))
+            result = summary(run_pair(pair) for pair in chain.from_iterable(map(pairs_in, order)))
         else:
             seed, messages, processes = map(int, order)
-            found = summary(runs(seed, messages, processes=processes))
-    sys.stdout.write(json.dumps(found))
+            result = summary(runs(seed, messages, processes=processes))
+    sys.stdout.write(json.dumps(result))
 
 
 if __name__ == "__main__":

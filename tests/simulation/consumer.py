@@ -151,15 +151,15 @@ class Consumer:
 
     async def _admit(self, record: Record, row: int | None, unit: Unit) -> str:
         story = (record.topic.name, record.key)
-        found = self.inbox.admit(record, has_inbox=self._kernel.switches.has_inbox)
-        if found == "duplicate":
-            return found
+        admission = self.inbox.admit(record, has_inbox=self._kernel.switches.has_inbox)
+        if admission == "duplicate":
+            return admission
         if record.sequence is not None:
             if story in self._blocked:
                 return self._park(record, "behind_parked")
             if self.waiting.is_behind(story, row):
                 raise ParentUnknown("behind a waiting message")
-            if found == "gap":
+            if admission == "gap":
                 return self._park(record, "gap")
         handler = self.handlers.get((record.topic.name, record.type))
         if handler is None:

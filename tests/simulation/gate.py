@@ -110,8 +110,8 @@ class Copies:
         await pause(self._world.rng.uniform(0.5, 20.0))
         if self._world.faults.strikes("copy fails"):
             raise StorageUnavailable("storage is away")
-        found = self._world.storage.find(artefact.job_id, artefact.bundle)
-        if found is None:
+        stored = self._world.storage.find(artefact.job_id, artefact.bundle)
+        if stored is None:
             raise PartMissing(
                 f"checkpoints/{artefact.job_id}/{artefact.bundle.attempt}/{artefact.bundle.step}"
             )

@@ -30,39 +30,41 @@ def settle(world: "World") -> None:
 
 
 def unfinished(world: "World") -> list[str]:
-    found = [f"{job} is after {fact}" for job, fact in world.checker.jobs.last.items() if fact not in RESTING]
-    found += [f"the engine has {name}" for name in world.engine.attempts]
-    found += [f"{runner.name} lives" for runner in world.engine.live_runners()]
+    remaining = [
+        f"{job} is after {fact}" for job, fact in world.checker.jobs.last.items() if fact not in RESTING
+    ]
+    remaining += [f"the engine has {name}" for name in world.engine.attempts]
+    remaining += [f"{runner.name} lives" for runner in world.engine.live_runners()]
     for name, kernel in world.kernels.items():
         if kernel.outbox.rows:
-            found.append(f"{name} has {len(kernel.outbox.rows)} rows in its outbox")
-        found += [
+            remaining.append(f"{name} has {len(kernel.outbox.rows)} rows in its outbox")
+        remaining += [
             f"{name} waits with {row[0].type} for {row[1]}" for row in kernel.consumer.waiting.rows.values()
         ]
-        found += [f"{name} has task {task}" for task in kernel.tasks.rows]
-        found += [
+        remaining += [f"{name} has task {task}" for task in kernel.tasks.rows]
+        remaining += [
             f"{name} has not read {c.topic.name}/{c.number}"
             for c in kernel.consumer.cursors
             if c.next is not None
         ]
     tables = world.kernels["provisioner"].tables
-    found += [f"{key} holds {held}" for key, held in tables.items("holding")]
-    found += [f"{key} is {each.state}" for key, each in tables.items("attempt") if each.state not in GONE]
-    found += [f"{key} is booked" for key in dict(world.kernels["scheduler"].tables.items("booking"))]
-    return found + unserved(world)
+    remaining += [f"{key} holds {held}" for key, held in tables.items("holding")]
+    remaining += [f"{key} is {each.state}" for key, each in tables.items("attempt") if each.state not in GONE]
+    remaining += [f"{key} is booked" for key in dict(world.kernels["scheduler"].tables.items("booking"))]
+    return remaining + unserved(world)
 
 
 def unserved(world: "World") -> list[str]:
     """The highest generation wins: what the registry decided last is what serving knows."""
-    found = []
+    remaining = []
     tables = world.kernels["serving_controller"].tables
     for name, generations in world.checker.models.approved.items():
         slot, newest = tables.get("slot", name), max(generations)
         if slot is None or slot.generation != newest:
-            found.append(f"slot {name} is not at generation {newest}")
+            remaining.append(f"slot {name} is not at generation {newest}")
         elif slot.state == "pending":
-            found.append(f"slot {name} is pending")
-    return found
+            remaining.append(f"slot {name} is pending")
+    return remaining
 
 
 def stopped_in_time(world: "World") -> None:

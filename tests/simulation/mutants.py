@@ -12,7 +12,7 @@ from services.evaluator.model import EvaluationState
 from services.provisioner import decide as provisioning
 from services.provisioner.handlers.engine import Engine
 from services.registry.decide import versions
-from services.scheduler.decide import facts, rows
+from services.scheduler.decide import facts, transitions
 from services.scheduler.decide.decision import Decision, StartOverdue
 from services.scheduler.model import TERMINAL, Job
 from services.trainer_agent import decide as control
@@ -37,12 +37,12 @@ def outbox_marked_before_publishing(patch: Patch) -> Switches:
 
 
 def epochs_ignored_by_the_scheduler(patch: Patch) -> None:
-    def store(job: Job, fact: Any, view: Any, *, bundle: Any = None, **said: Any) -> Decision:
+    def store(job: Job, fact: Any, view: Any, *, bundle: Any = None, **fields: Any) -> Decision:
         if job.state in TERMINAL or job.run is None:
             return Decision(job, ignored="too late or too early")
         named = job.facts.named | ({bundle} if bundle else frozenset())
-        stored = job.with_run(facts=replace(job.facts, named=named, **said))
-        return rows.follow(Decision(stored.without_settled_bundles()), view)
+        stored = job.with_run(facts=replace(job.facts, named=named, **fields))
+        return transitions.follow(Decision(stored.without_settled_bundles()), view)
 
     patch.setattr(facts, "_store", store)
 

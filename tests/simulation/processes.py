@@ -20,10 +20,10 @@ def in_parallel(*orders: Sequence[str]) -> list[dict[str, Any]]:
         for order in orders
     ]  # fmt: skip
     try:
-        said = [process.communicate() for process in running]
+        outputs = [process.communicate() for process in running]
     finally:
         for process in running:
             process.kill()
-    for process, (_, errors) in zip(running, said, strict=True):
+    for process, (_, errors) in zip(running, outputs, strict=True):
         assert process.returncode == 0, errors
-    return [json.loads(found) for found, _ in said]
+    return [json.loads(output) for output, _ in outputs]

@@ -18,7 +18,7 @@ from services.trainer_agent.runner.decide import (
     Move,
     Progress,
     Section,
-    Wish,
+    StopRequest,
     conclude,
     next_move,
 )
@@ -62,7 +62,7 @@ class Runner(Door):
         """Its uploads take longer than any notice."""
         self.progress = Progress(world.clock.now)
         self.gang: Gang | None = None
-        self.wish = Wish(NOTICE_WAIT)
+        self.stop_request = StopRequest(NOTICE_WAIT)
         self._order: StartTraining | None = None
         self._ended: Ended | None = None
         self._is_stopping = False
@@ -91,7 +91,9 @@ class Runner(Door):
 
     def take_notice(self, deadline: datetime | None = None) -> None:
         """SIGTERM."""
-        self.wish = self.wish.with_notice(deadline, default_grace=DEFAULT_GRACE, now=self._world.clock.now)
+        self.stop_request = self.stop_request.with_notice(
+            deadline, default_grace=DEFAULT_GRACE, now=self._world.clock.now
+        )
         self._changed.fire()
 
     def _exit(self, code: int) -> None:
@@ -111,9 +113,9 @@ class Runner(Door):
             self.report(_last_word(self.fields, ending))
         while self._journal.unacknowledged:
             await pause(0.5)
-        told = self._journal.last_word
-        assert told is not None
-        self._exit(Ending(Outcome(told.outcome), 0).exit_code)
+        word = self._journal.last_word
+        assert word is not None
+        self._exit(Ending(Outcome(word.outcome), 0).exit_code)
 
     async def _attend(self) -> Ending | None:
         if self._journal.last_word is not None:
@@ -160,7 +162,7 @@ class Runner(Door):
         assert self.gang is not None
         while self._ended is None:
             move = next_move(
-                self.wish,
+                self.stop_request,
                 self.progress,
                 LIMITS,
                 has_asked=self._is_stopping,
@@ -188,27 +190,27 @@ class Runner(Door):
         return self._uploader.last
 
     def _upload_deadline(self, began: float) -> float | None:
-        if self.wish.deadline is not None and self._is_asked():
-            return self.wish.deadline - MARGIN.total_seconds()
+        if self.stop_request.deadline is not None and self._is_asked():
+            return self.stop_request.deadline - MARGIN.total_seconds()
         if self._ended is not None and self._ended.outcome is not Outcome.FAILED:
             return None
         return began + FLUSH_LIMIT.total_seconds()
 
     def _is_asked(self) -> bool:
-        return self.wish.is_asked(self._world.clock.now)
+        return self.stop_request.is_asked(self._world.clock.now)
 
     def _patience(self) -> float | None:
-        return 1.0 if self.wish.noticed_at is not None else None
+        return 1.0 if self.stop_request.noticed_at is not None else None
 
     def _next_look(self) -> float:
-        deadline = self.wish.deadline
+        deadline = self.stop_request.deadline
         if deadline is None:
             return LOOK_SECONDS
         left = deadline - MARGIN.total_seconds() - self._world.clock.now
         return max(0.01, min(left, 1.0 if not self._is_stopping else LOOK_SECONDS))
 
     def _stopped(self, when: str) -> Ending:
-        return Ending(Outcome.STOPPED, 0, message=f"stopped {when}: {self.wish.reason}")
+        return Ending(Outcome.STOPPED, 0, message=f"stopped {when}: {self.stop_request.reason}")
 
     # What its child says.
 
@@ -231,7 +233,7 @@ class Runner(Door):
         return self.gang.parts.setdefault(step, set())
 
     def _take(self, directive: Any, written_at: datetime) -> None:
-        self.wish = self.wish.after(directive, written_at, now=self._world.clock.now)
+        self.stop_request = self.stop_request.after(directive, written_at, now=self._world.clock.now)
         if isinstance(directive, StartTraining):
             self._order = self._order or directive
         self._changed.fire()

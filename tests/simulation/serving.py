@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from services.serving_controller import handlers
-from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec, Seen
+from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec, ReplicaStatus
 from services.serving_controller.clients.vllm import LoadRefused, NoAnswer
 from services.serving_controller.decide.pools import Policy
-from services.serving_controller.handlers.rounds import PAUSE_SECONDS, Rounds
+from services.serving_controller.handlers.rounds import PAUSE_SECONDS, ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import Group, Replica, Servable
 from shared.errors import StorageUnavailable
@@ -41,11 +41,11 @@ class Replicas:
         self.dead.discard(spec.replica_id)
         await pause(0.1)
 
-    async def see(self, replica_id: str) -> Seen | None:
+    async def inspect(self, replica_id: str) -> ReplicaStatus | None:
         spec = self.specs.get(replica_id)
         if spec is None:
             return None
-        return Seen(replica_id, spec.incarnation, "http://r", is_alive=replica_id not in self.dead)
+        return ReplicaStatus(replica_id, spec.incarnation, "http://r", is_alive=replica_id not in self.dead)
 
     async def started(self) -> list[str]:
         return list(self.specs)
@@ -60,7 +60,7 @@ class Replicas:
     def folder(self, replica_id: str) -> Any:
         return _Folder(replica_id)
 
-    def last_words(self, replica_id: str) -> str:
+    def log_tail(self, replica_id: str) -> str:
         return "died"
 
 
@@ -140,7 +140,7 @@ class SimSteps(Steps):
         return _Client(self._world, replica.replica_id)
 
 
-class SimRounds(Rounds):
+class SimReconcileLoop(ReconcileLoop):
     """Production's rounds; each runs as a process in virtual time, in an order that no hash decides."""
 
     def __init__(self, kernel: "Kernel", steps: SimSteps, policy: Policy) -> None:
@@ -170,7 +170,7 @@ class SimRounds(Rounds):
 
 def register(kernel: "Kernel") -> None:
     policy = Policy()
-    rounds = SimRounds(kernel, SimSteps(kernel, policy), policy)
+    rounds = SimReconcileLoop(kernel, SimSteps(kernel, policy), policy)
     kernel.at_crash(lambda: [process.kill() for process in rounds.processes.values()])
     handlers.register(  # type: ignore[arg-type]
         kernel, rounds, keep=policy.keep, look_every=timedelta(seconds=LOOK_SECONDS)

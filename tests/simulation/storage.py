@@ -41,10 +41,10 @@ class Storage:
     async def verify_bundle(self, objects: None, job_id: str, bundle: BundleRef) -> Verdict:
         await self.be_away()
         await pause(self._world.rng.uniform(0.1, 3.0))
-        found = self.find(job_id, bundle)
-        if found is None:
+        stored = self.find(job_id, bundle)
+        if stored is None:
             return Verdict(0, "the manifest does not exist")
-        return Verdict(0, "a part is corrupt") if found.is_corrupt else Verdict(1, "")
+        return Verdict(0, "a part is corrupt") if stored.is_corrupt else Verdict(1, "")
 
     async def delete_bundle(self, objects: None, job_id: str, bundle: BundleRef) -> None:
         await self.be_away()

@@ -82,18 +82,18 @@ class Tasks:
         row.is_leased = True
         kind.running += 1
 
-        def end(finish: Callable[[Any], None], said: Any) -> None:
+        def end(finish: Callable[[Any], None], outcome: Any) -> None:
             kind.running -= 1
             self._processes.discard(process)
             if self._kernel.up:
-                finish(said)
+                finish(outcome)
                 self._kernel.clock.after(0.0, self.look)
 
         process = Process(
             self._kernel.clock,
             self._work(kind, row.task),
-            on_end=lambda result: end(lambda said: self._worked(name, row, kind, said), result),
-            on_error=lambda error: end(lambda said: self._broke(name, row, kind, said), error),
+            on_end=lambda result: end(lambda outcome: self._worked(name, row, kind, outcome), result),
+            on_error=lambda error: end(lambda outcome: self._broke(name, row, kind, outcome), error),
         )
         self._processes.add(process)
 

@@ -216,7 +216,12 @@ def test_only_hostile_records_are_parked(world):
 def test_a_runner_that_was_never_asked_to_stop_alarms(world):
     world.checker.training.stops_relayed[JOB, 1] = 0.0
     runner: Any = SimpleNamespace(
-        job_id=JOB, attempt=1, name="n", alive=True, has_read_all=True, wish=SimpleNamespace(directive=None)
+        job_id=JOB,
+        attempt=1,
+        name="n",
+        alive=True,
+        has_read_all=True,
+        stop_request=SimpleNamespace(directive=None),
     )
     with pytest.raises(Violation, match=r"^stop not relayed: "):
         world.checker.nodes.ends(runner)
@@ -233,7 +238,7 @@ def test_peace_is_at_rest(world):
 
 
 @pytest.mark.parametrize(
-    ("break_it", "found"),
+    ("break_it", "sentence"),
     [
         (lambda world: world.checker.jobs.last.update({JOB: "JobRunning"}), "job-1 is after JobRunning"),
         (lambda world: world.engine.attempts.update({"a-x-e1": []}), "the engine has a-x-e1"),
@@ -243,9 +248,9 @@ def test_peace_is_at_rest(world):
         (lambda world: world.checker.models.approved.update({("t", "s"): {1: None}}), "not at generation 1"),
     ],
 )
-def test_what_is_left_is_named(world, break_it, found):
+def test_what_is_left_is_named(world, break_it, sentence):
     break_it(world)
-    assert any(found in each for each in liveness.unfinished(world))
+    assert any(sentence in each for each in liveness.unfinished(world))
 
 
 def test_unrest_alarms_after_a_bounded_time(world, monkeypatch):

@@ -25,11 +25,11 @@ HALVES = (
 def test_a_fault_and_a_command_together_break_nothing():
     assert {*HALVES[0], *HALVES[1]} == set(PHASES)
     struck: Counter[str] = Counter()
-    for phases, found in zip(HALVES, in_parallel(*(["pairs", *phases] for phases in HALVES)), strict=True):
-        assert found["worlds"] == len(phases) * len(FAULTS) * len(COMMANDS)
-        assert set(found["ends"]) - {"JobPaused"} == {"JobSucceeded", "JobFailed", "JobCancelled"}
-        struck.update(found["struck"])
-        note("simulation pairs", pairs=found["worlds"], messages=found["messages"])
+    for phases, result in zip(HALVES, in_parallel(*(["pairs", *phases] for phases in HALVES)), strict=True):
+        assert result["worlds"] == len(phases) * len(FAULTS) * len(COMMANDS)
+        assert set(result["ends"]) - {"JobPaused"} == {"JobSucceeded", "JobFailed", "JobCancelled"}
+        struck.update(result["struck"])
+        note("simulation pairs", pairs=result["worlds"], messages=result["messages"])
     assert set(struck) == {*CRASHES, *LIES, *ACTS}
 
 

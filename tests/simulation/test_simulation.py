@@ -24,17 +24,17 @@ SEEDS_OF_A_PROCESS = 100_000_000
 @pytest.mark.timeout(scaled(900, 100_000))
 def test_nothing_that_must_hold_is_violated():
     firsts = [(PROCESSES * (seed() - 1) + number) * SEEDS_OF_A_PROCESS + 1 for number in range(PROCESSES)]
-    for found in in_parallel(*(["worlds", str(first), str(MESSAGES), "1"] for first in firsts)):
+    for result in in_parallel(*(["worlds", str(first), str(MESSAGES), "1"] for first in firsts)):
         note(
             "simulation",
-            messages=found["messages"],
-            worlds=found["worlds"],
-            faults=sum(found["struck"].values()),
-            messages_per_second=found["messages"] / found["cpu_seconds"],
+            messages=result["messages"],
+            worlds=result["worlds"],
+            faults=sum(result["struck"].values()),
+            messages_per_second=result["messages"] / result["cpu_seconds"],
         )
-        assert found["messages"] >= MESSAGES
-        assert set(found["ends"]) == {"JobSucceeded", "JobFailed", "JobCancelled", "JobPaused"}
-        assert set(found["struck"]) == {*PLACES, *LIES, *ACTS}
+        assert result["messages"] >= MESSAGES
+        assert set(result["ends"]) == {"JobSucceeded", "JobFailed", "JobCancelled", "JobPaused"}
+        assert set(result["struck"]) == {*PLACES, *LIES, *ACTS}
 
 
 @pytest.mark.skipif("SIM_SEED" not in os.environ, reason="no seed is asked for")

@@ -40,10 +40,10 @@ def test_what_the_statements_lock_is_locked_in_memory_too(store):
 
 def _locks(function: Any, pattern: str) -> bool:
     """Whether it says so itself, in its SQL or in what it calls of its module."""
-    said = [inspect.getsource(function)]
+    sources = [inspect.getsource(function)]
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
-    said += [each for each in named if isinstance(each, str)]
-    if any(re.search(pattern, each) for each in said):
+    sources += [each for each in named if isinstance(each, str)]
+    if any(re.search(pattern, each) for each in sources):
         return True
     called = [each for each in named if inspect.isfunction(each) and each.__module__ == function.__module__]
     return any(each is not function and _locks(each, pattern) for each in called)

@@ -155,8 +155,8 @@ class World:
     def can_resume(self, job_id: str, start: StartTraining) -> bool:
         if start.resume is None:
             return True
-        found = self.storage.find(job_id, start.resume)
-        if found is None or found.is_corrupt:
+        stored = self.storage.find(job_id, start.resume)
+        if stored is None or stored.is_corrupt:
             self.checker.training.resume_missing(job_id, start.attempt, start.resume)
             return False
         return True

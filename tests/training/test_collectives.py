@@ -55,11 +55,11 @@ def heard_by_both(folder: Path, *texts: list[str]) -> list[list[object]]:
 
 
 def test_texts_of_any_length_up_to_the_limit_reach_all_by_rank(tmp_path):
-    said = [
+    texts = [
         ["", "same", "naïve ☕ \0", "x" * 100_000, "x" * (MAX_TEXT_BYTES + 1), "again"],
         ["", "same", "b", "", "short", "again"],
     ]
-    expected: list[object] = [[first, second] for first, second in zip(*said, strict=True)]
+    expected: list[object] = [[first, second] for first, second in zip(*texts, strict=True)]
     expected[4] = f"texts of ranks have [{MAX_TEXT_BYTES + 1}, 5] bytes, expected at most {MAX_TEXT_BYTES}"
-    for heard in heard_by_both(tmp_path, *said):
+    for heard in heard_by_both(tmp_path, *texts):
         assert heard == expected

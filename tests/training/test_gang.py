@@ -80,11 +80,11 @@ def weights_of(saved: Saved) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def assert_close(found: Saved, expected: Saved, *, atol: float) -> None:
-    found_weights, expected_weights = weights_of(found), weights_of(expected)
-    assert found_weights.keys() == expected_weights.keys()
+def assert_close(actual: Saved, expected: Saved, *, atol: float) -> None:
+    actual_weights, expected_weights = weights_of(actual), weights_of(expected)
+    assert actual_weights.keys() == expected_weights.keys()
     for name, weight in expected_weights.items():
-        torch.testing.assert_close(found_weights[name], weight, atol=atol, rtol=0, msg=name)
+        torch.testing.assert_close(actual_weights[name], weight, atol=atol, rtol=0, msg=name)
 
 
 @pytest.fixture(scope="module")

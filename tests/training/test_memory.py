@@ -18,7 +18,7 @@ def keeps(directory, order) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("said", "device_bytes", "kept"),
+    ("setting", "device_bytes", "kept"),
     [
         ("auto", None, True),
         ("auto", 2 * GIB, True),
@@ -28,10 +28,10 @@ def keeps(directory, order) -> bool:
     ],
 )
 def test_activations_are_computed_again_where_the_recipe_says_so_or_the_device_is_small(
-    inputs, tmp_path, monkeypatch, said, device_bytes, kept
+    inputs, tmp_path, monkeypatch, setting, device_bytes, kept
 ):
     monkeypatch.setattr(memory, "device_memory_bytes", lambda _device: device_bytes)
-    word = Recipe(gradient_checkpointing=said)
+    word = Recipe(gradient_checkpointing=setting)
     recipe = a_recipe(
         num_epochs=1,
         gradient_checkpointing=word.gradient_checkpointing,

@@ -171,12 +171,12 @@ def test_packed_losses_equal_those_of_each_example_alone(inputs, tmp_path, rows)
     alone = Layout(packed=False, micro_batch_size=1, window_tokens=1)
     with torch.no_grad():
         [micro_batch] = rows_of(windows, packed)
-        found = run.network(inputs_of(micro_batch, run.device))
+        losses = run.network(inputs_of(micro_batch, run.device))
         singles = {
             batch[0][0].id: run.network(inputs_of(batch, run.device)) for batch in rows_of(windows, alone)
         }
     expected = torch.cat([singles[example.id] for window in windows for example in window])
-    assert (found - expected).abs().max() < 1e-5
+    assert (losses - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -240,9 +240,9 @@ def test_losses_in_chunks_equal_losses_at_once(inputs, tmp_path, monkeypatch):
         gradients = [parameter.grad.clone() for parameter in run.parameters.values()]
         run.optimizer.zero_grad()
         results.append((losses.detach(), gradients))
-    (at_once, expected), (in_chunks, found) = results
+    (at_once, expected), (in_chunks, actual) = results
     assert torch.allclose(at_once, in_chunks, atol=1e-6)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(expected, found, strict=True))
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(expected, actual, strict=True))
 
 
 def test_the_logits_of_a_chunk_are_all_that_exist_at_a_time(inputs, tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ class Statements:
         named = (head.key.removeprefix(layout.AUDIT).removesuffix(".json") for head in heads)
         return cls(objects, key, sorted(int(name) for name in named if name.isdigit()))
 
-    async def walk(self, since: Bound, until: Bound, told: Progress) -> Walk:
+    async def walk(self, since: Bound, until: Bound, progress: Progress) -> Walk:
         """All from the first at or after `since` to the last at or before `until`."""
         first = 0 if since is None else await self._place(since)
         last = len(self.numbers) if until is None else await self._place(until, is_end=True)
@@ -53,7 +53,7 @@ class Statements:
             documents = await asyncio.gather(*(self._get(number) for number in together))
             for number, document in zip(together, documents, strict=True):
                 walk.take(number, document)
-            told(len(together))
+            progress(len(together))
         return walk
 
     async def _place(self, bound: int | datetime, *, is_end: bool = False) -> int:
@@ -101,7 +101,7 @@ class Statements:
 
 
 async def recount(
-    login: Login, anchors: dict[Partition, list[Anchor]], *, now: datetime, told: Progress
+    login: Login, anchors: dict[Partition, list[Anchor]], *, now: datetime, progress: Progress
 ) -> tuple[list[Finding], list[Recount]]:
     """Read every anchored partition again, topic by topic."""
     findings: list[Finding] = []
@@ -113,8 +113,8 @@ async def recount(
         for topic in sorted({place.topic for place in there}):
             places = [place for place in there if place.topic == topic and place in anchors]
             counts = await _begun(reader, places, anchors, now)
-            await _read(reader, counts, told)
-            findings += [found for count in counts.values() for found in count.finish()]
+            await _read(reader, counts, progress)
+            findings += [finding for count in counts.values() for finding in count.finish()]
             done += counts.values()
     return findings, done
 
@@ -139,13 +139,13 @@ def _retention(topic: str) -> timedelta:
     return timedelta(days=topic_named(topic).retention_days)
 
 
-async def _read(reader: PartitionReader, counts: dict[Partition, Recount], told: Progress) -> None:
-    wanted = {place: count for place, count in counts.items() if count.start < count.stop}
-    if not wanted:
+async def _read(reader: PartitionReader, counts: dict[Partition, Recount], progress: Progress) -> None:
+    pending = {place: count for place, count in counts.items() if count.start < count.stop}
+    if not pending:
         return
-    reader.assign({place: count.start for place, count in wanted.items()})
-    while not all([await reader.position(place) >= count.stop for place, count in wanted.items()]):
+    reader.assign({place: count.start for place, count in pending.items()})
+    while not all([await reader.position(place) >= count.stop for place, count in pending.items()]):
         records = await reader.fetch()
         for record in records:
-            wanted[Partition(record.topic, record.partition)].take(record)
-        told(len(records))
+            pending[Partition(record.topic, record.partition)].take(record)
+        progress(len(records))

@@ -16,7 +16,7 @@ from services.admin.audit.reading import Bound, Statements, recount
 from services.admin.audit.recount import Recount
 from services.admin.audit.statements import Walk
 from services.admin.commands.context import connection
-from services.admin.commands.moments import moment
+from services.admin.commands.times import parse_time
 from services.admin.connection import Connection, Unreachable, postgres
 from services.admin.output import Output, show, show_table, stderr
 from shared.audit.signing import BadSignature, PublicKey
@@ -55,7 +55,7 @@ def verify(
 
 def _bound(option: str, text: str | None) -> Bound:
     if text is None or not text.isdigit():
-        return moment(option, text) if text else None
+        return parse_time(option, text) if text else None
     return int(text)
 
 
@@ -68,7 +68,7 @@ async def _verify(topics: frozenset[str], since: Bound, until: Bound) -> None:
             return lambda more: progress.advance(task, more)
 
         examined = await examine(connection(), topics, since, until, counter=counter)
-    _tell(examined)
+    _report(examined)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ async def examine(
     *,
     counter: Callable[[str], Callable[[int], None]] = lambda what: lambda more: None,
 ) -> Examined:
-    """`counter` makes what is told how many more of something were read."""
+    """`counter` makes the callback that gets how many more of something were read."""
     key, own = _public_key(connection), await _own_number(connection)  # first: more statements may come
     walk = await _walk(connection, key, since, until, counter("statements"))
     _require(topics, walk)
@@ -94,7 +94,7 @@ async def examine(
         connection.kafka,
         {place: each for place, each in walk.anchors.items() if place.topic in topics or not topics},
         now=utc_now(),
-        told=counter("records"),
+        progress=counter("records"),
     )
     missing = [] if until is not None else _missing_at_the_end(walk, own)
     return Examined(walk, counts, [*walk.findings, *missing, *findings])
@@ -110,12 +110,12 @@ def _public_key(connection: Connection) -> PublicKey:
 
 
 async def _walk(
-    connection: Connection, key: PublicKey, since: Bound, until: Bound, told: Callable[[int], None]
+    connection: Connection, key: PublicKey, since: Bound, until: Bound, progress: Callable[[int], None]
 ) -> Walk:
     bucket = connection.require_bucket()
     objects = S3ObjectStore(bucket.endpoint, bucket.access_key, bucket.secret_key, bucket=bucket.name)
     try:
-        walk = await (await Statements.open(objects, key)).walk(since, until, told)
+        walk = await (await Statements.open(objects, key)).walk(since, until, progress)
     except StorageUnavailable as error:
         raise Unreachable(str(error)) from error
     except BadSignature as error:
@@ -153,7 +153,7 @@ async def _own_number(connection: Connection) -> int | None:
     return number
 
 
-def _tell(examined: Examined) -> None:
+def _report(examined: Examined) -> None:
     walk, counts, findings = examined.walk, examined.counts, examined.findings
     figures = {
         "statements": [walk.first, walk.number],
@@ -163,8 +163,8 @@ def _tell(examined: Examined) -> None:
         "not_covered": sum(count.not_covered for count in counts),
     }
     if findings and not Output.as_json:
-        show_table((), COLUMNS, [found.row for found in findings])
-    show(figures | {"findings": [found.value for found in findings]}, _in_words(figures))
+        show_table((), COLUMNS, [finding.row for finding in findings])
+    show(figures | {"findings": [finding.value for finding in findings]}, _in_words(figures))
     if findings:
         raise RefusedByPlatform(
             f"{len(findings)} findings: the topics or the statements are not what they were"

@@ -16,7 +16,7 @@ from schemas.evaluation import (
     RegisterSafetySuite,
     SafetySuiteRegistered,
 )
-from services.admin import bus
+from services.admin import kafka_commands
 from services.admin.api import Api, RefusedByPlatform
 from services.admin.commands.context import admin_api, api, connection
 from services.admin.connection import Unreachable
@@ -77,16 +77,16 @@ def _rejection(dataset: Mapping[str, Any]) -> str:
 @app.command()
 def report(dataset_id: str) -> None:
     """Print the report of a dataset."""
-    found = api().get(f"/datasets/{dataset_id}/report")
-    show(found, json.dumps(found, indent=1, ensure_ascii=False))
+    dataset_report = api().get(f"/datasets/{dataset_id}/report")
+    show(dataset_report, json.dumps(dataset_report, indent=1, ensure_ascii=False))
 
 
 @app.command()
 def suites() -> None:
     """List the benchmarks and safety suites that every gate asks."""
-    found = list(api().pages("/suites"))
-    rows = [(s["name"], s["stage"], s["rows"], s["digest"][:12]) for s in found]
-    show_table(found, ("name", "stage", "rows", "digest"), rows)
+    all_suites = list(api().pages("/suites"))
+    rows = [(s["name"], s["stage"], s["rows"], s["digest"][:12]) for s in all_suites]
+    show_table(all_suites, ("name", "stage", "rows", "digest"), rows)
 
 
 @app.command("register-benchmark")
@@ -123,7 +123,9 @@ def register_benchmark(
         examples=_blob(fewshot, "benchmark") if fewshot is not None else None,
         margin_points=margin_points,
     )
-    fact = bus.command(connection(), command, until=[BenchmarkRegistered], seconds=REGISTER_SECONDS)
+    fact = kafka_commands.command(
+        connection(), command, until=[BenchmarkRegistered], seconds=REGISTER_SECONDS
+    )
     assert isinstance(fact, BenchmarkRegistered)
     wait_until_listed(api(), fact)
     show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} rows, digest {fact.digest}")
@@ -144,7 +146,9 @@ def register_safety_suite(
     command = RegisterSafetySuite(
         name=name, file=_blob(path, "safety-suite"), expects="answer" if benign else "refusal"
     )
-    fact = bus.command(connection(), command, until=[SafetySuiteRegistered], seconds=REGISTER_SECONDS)
+    fact = kafka_commands.command(
+        connection(), command, until=[SafetySuiteRegistered], seconds=REGISTER_SECONDS
+    )
     assert isinstance(fact, SafetySuiteRegistered)
     wait_until_listed(api(), fact)
     show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} prompts, digest {fact.digest}")

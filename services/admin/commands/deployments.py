@@ -13,9 +13,9 @@ app = typer.Typer(help="What is served under which slot.", no_args_is_help=True)
 @app.command("list")
 def list_deployments() -> None:
     """List slots."""
-    found = list(api().pages("/deployments"))
-    rows = [(d["slot"], d["status"], d["generation"], d["digest"][:12], d["reason"]) for d in found]
-    show_table(found, ("slot", "status", "generation", "digest", "reason"), rows)
+    deployments = list(api().pages("/deployments"))
+    rows = [(d["slot"], d["status"], d["generation"], d["digest"][:12], d["reason"]) for d in deployments]
+    show_table(deployments, ("slot", "status", "generation", "digest", "reason"), rows)
 
 
 @app.command()

@@ -39,12 +39,12 @@ def doctor(
 
 async def examine(limits: Limits, *, deep: bool) -> list[Finding]:
     """Looks again after the grace where something was found: what is gone by then was under way."""
-    found = await _look(limits, deep=deep)
-    if not found:
+    findings = await _look(limits, deep=deep)
+    if not findings:
         return []
-    note(f"{len(found)} findings; looking again in {limits.grace.total_seconds():g} s")
+    note(f"{len(findings)} findings; looking again in {limits.grace.total_seconds():g} s")
     await asyncio.sleep(limits.grace.total_seconds())
-    return lasting(found, await _look(limits, deep=deep))
+    return lasting(findings, await _look(limits, deep=deep))
 
 
 async def _look(limits: Limits, *, deep: bool) -> list[Finding]:

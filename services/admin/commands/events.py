@@ -18,7 +18,7 @@ from shared.messaging.reader import TopicReader
 app = typer.Typer(help="Events, straight from Kafka.", no_args_is_help=True)
 
 STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_event_stream)
-GIST = (
+SUMMARY_FIELDS = (
     *("attempt", "reason", "failure_class", "step", "last_step", "pool"),
     *("code", "message", "stage", "slot"),
 )
@@ -42,7 +42,7 @@ def timeline(job_id: str) -> None:
     events = asyncio.run(_of_job(job_id))
     values = [_value(event) for event in events]
     rows = [
-        (f"{event.envelope.time:%H:%M:%S.%f}"[:-3], event.topic.name, event.message.type, _gist(event))
+        (f"{event.envelope.time:%H:%M:%S.%f}"[:-3], event.topic.name, event.message.type, _summary(event))
         for event in events
     ]
     show_table(values, ("time", "topic", "event", ""), rows)
@@ -50,18 +50,18 @@ def timeline(job_id: str) -> None:
 
 async def _tail(topics: tuple[str, ...], *, from_start: bool, follow: bool) -> None:
     async with TopicReader(connection().kafka, topics, from_end=not from_start) as reader:
-        async for found in reader.follow() if follow else reader.to_the_end():
-            _print(found)
+        async for delivery in reader.follow() if follow else reader.to_the_end():
+            _print(delivery)
 
 
 async def _of_job(job_id: str) -> list[Delivery]:
     async with TopicReader(connection().kafka, STORY_TOPICS) as reader:
-        found = [event async for event in reader.to_the_end() if isinstance(event, Delivery)]
-    messages = [event.message for event in found]
+        deliveries = [event async for event in reader.to_the_end() if isinstance(event, Delivery)]
+    messages = [event.message for event in deliveries]
     datasets = {
         each.dataset_id for each in messages if isinstance(each, JobSubmitted) and each.job_id == job_id
     }
-    mine = [event for event in found if _is_about(event.message, job_id, datasets)]
+    mine = [event for event in deliveries if _is_about(event.message, job_id, datasets)]
     return sorted(mine, key=lambda event: event.envelope.time)
 
 
@@ -81,14 +81,16 @@ def _known(topics: list[str] | None) -> tuple[str, ...]:
     return tuple(topics or STORY_TOPICS)
 
 
-def _print(found: Delivery | Unreadable) -> None:
-    if isinstance(found, Unreadable):
-        write(f"{found.record.place} {found.reason}: {found.detail}")
+def _print(delivery: Delivery | Unreadable) -> None:
+    if isinstance(delivery, Unreadable):
+        write(f"{delivery.record.place} {delivery.reason}: {delivery.detail}")
     elif Output.as_json:
-        show_json(_value(found))
+        show_json(_value(delivery))
     else:
-        time = f"{found.envelope.time:%H:%M:%S}"
-        write(f"{time} {found.topic.name} {found.envelope.key} {found.message.type} {_gist(found)}")
+        time = f"{delivery.envelope.time:%H:%M:%S}"
+        write(
+            f"{time} {delivery.topic.name} {delivery.envelope.key} {delivery.message.type} {_summary(delivery)}"
+        )
 
 
 def _value(event: Delivery) -> dict[str, Any]:
@@ -104,14 +106,14 @@ def _value(event: Delivery) -> dict[str, Any]:
     }
 
 
-def _gist(event: Delivery) -> str:
+def _summary(event: Delivery) -> str:
     """The fields that tell most at a glance."""
     if isinstance(event.message, DatasetReady):
         return event.message.counts.summary
     if isinstance(event.message, TrainingPrepared):
         return event.message.preparation.summary
     data = event.message.model_dump(mode="json")
-    parts = [f"{name}={data[name]}" for name in GIST if data.get(name) not in (None, "")]
+    parts = [f"{name}={data[name]}" for name in SUMMARY_FIELDS if data.get(name) not in (None, "")]
     if bundle := data.get("bundle"):
         parts.append(f"bundle={bundle['attempt']}/{bundle['step']}")
     if certificate := data.get("certificate"):

@@ -127,36 +127,36 @@ def retry(job_id: str) -> None:
 @app.command()
 def events(job_id: str) -> None:
     """Print what happened to a job, oldest first; `metrics` has the numbers."""
-    found = list(api().pages(f"{JOBS}/{job_id}/events"))[::-1]
+    job_events = list(api().pages(f"{JOBS}/{job_id}/events"))[::-1]
     rows = [
         (time.strftime("%H:%M:%S", time.localtime(e["created_at"])), e["level"], e["message"])
-        for e in found
+        for e in job_events
         if e["type"] != "metrics"
     ]
-    show_table(found, ("time", "level", "message"), rows)
+    show_table(job_events, ("time", "level", "message"), rows)
 
 
 @app.command()
 def checkpoints(job_id: str) -> None:
     """List the verified checkpoints of a job, newest first."""
-    found = list(api().pages(f"{JOBS}/{job_id}/checkpoints"))
+    job_checkpoints = list(api().pages(f"{JOBS}/{job_id}/checkpoints"))
     names = ("train_loss", "valid_loss", "full_valid_loss")
     rows = [
         (c["retune"]["attempt"], c["step_number"], c["retune"]["kind"], *(c["metrics"][n] for n in names))
-        for c in found
+        for c in job_checkpoints
     ]
-    show_table(found, ("attempt", "step", "kind", *names), rows)
+    show_table(job_checkpoints, ("attempt", "step", "kind", *names), rows)
 
 
 @app.command()
 def metrics(job_id: str) -> None:
     """Print the metrics of every step."""
-    found, after = [], 0
+    steps, after = [], 0
     while page := api().get(f"{JOBS}/{job_id}/metrics", after_step=after, limit=1000)["data"]:
-        found += page
+        steps += page
         after = page[-1]["step"]
     names = ("step", "attempt", "loss", "learning_rate", "grad_norm", "tokens_per_second")
-    show_table(found, names, [[step[name] for name in names] for step in found])
+    show_table(steps, names, [[step[name] for name in names] for step in steps])
 
 
 @app.command()
@@ -242,9 +242,9 @@ def _file_id(path_or_id: str) -> str:
 
 def _options(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        options = json.loads(text)
     except ValueError as error:
         raise typer.BadParameter(f"--options: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise typer.BadParameter(f"--options: found {type(found).__name__}, expected a JSON object")
-    return found
+    if not isinstance(options, dict):
+        raise typer.BadParameter(f"--options: found {type(options).__name__}, expected a JSON object")
+    return options

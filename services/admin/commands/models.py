@@ -18,7 +18,7 @@ from schemas.model import (
     RegisterArtefact,
     RegisterBaseModel,
 )
-from services.admin import bus
+from services.admin import kafka_commands
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.base_models import described, described_model
 from services.admin.commands.context import admin_api, api, connection
@@ -50,7 +50,9 @@ def register_base(
     command = RegisterBaseModel(
         name=name, source=_source(source), training_template=_training_template(training_template)
     )
-    fact = bus.command(connection(), command, until=[BaseModelRegistered], seconds=REGISTER_SECONDS)
+    fact = kafka_commands.command(
+        connection(), command, until=[BaseModelRegistered], seconds=REGISTER_SECONDS
+    )
     assert isinstance(fact, BaseModelRegistered)
     show(fact.model_dump(mode="json"), described(fact))
 
@@ -58,7 +60,7 @@ def register_base(
 @app.command("register-artefact")
 def register_artefact(job_id: str, tenant: Annotated[str, typer.Option(help="Whose job it is.")]) -> None:
     """Copy once more what a job trained that ended without a model, for its copy had failed."""
-    fact = bus.command(
+    fact = kafka_commands.command(
         connection(),
         RegisterArtefact(job_id=job_id, tenant=tenant),
         until=[ModelRegistered, PromotionRefused],

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from schemas.node import DrainNode, NodeLost, NodePreempted, PoolCapacityChanged, PreemptNode, SetPoolCapacity
-from services.admin import bus
+from services.admin import kafka_commands
 from services.admin.commands.context import admin_api, connection
 from services.admin.output import show, show_table
 
@@ -17,9 +17,9 @@ ANSWER_SECONDS = 30.0
 @app.command()
 def pools() -> None:
     """List pools with their capacity and price."""
-    found = admin_api().get("/admin/pools")["data"]
+    all_pools = admin_api().get("/admin/pools")["data"]
     names = ("pool", "price_class", "nodes", "free", "devices_per_node", "price_per_hour")
-    show_table(found, names, [[pool[name] for name in names] for pool in found])
+    show_table(all_pools, names, [[pool[name] for name in names] for pool in all_pools])
 
 
 @app.command()
@@ -28,7 +28,7 @@ def preempt(
     notice: Annotated[float, typer.Option(help="Seconds of notice; 0: none.", min=0, max=3600)] = 30.0,
 ) -> None:
     """Take a node back, as a cloud does with spot capacity."""
-    fact = bus.command(
+    fact = kafka_commands.command(
         connection(),
         PreemptNode(node_id=node, notice_seconds=notice),
         until=[NodePreempted, NodeLost],
@@ -43,7 +43,7 @@ def preempt(
 @app.command()
 def drain(node: str, grace: Annotated[float, typer.Option(min=1, max=3600)] = 30.0) -> None:
     """Give a node no further work; what runs on it ends by notice."""
-    fact = bus.command(
+    fact = kafka_commands.command(
         connection(),
         DrainNode(node_id=node, grace_seconds=grace),
         until=[NodePreempted, PoolCapacityChanged],
@@ -55,7 +55,7 @@ def drain(node: str, grace: Annotated[float, typer.Option(min=1, max=3600)] = 30
 @app.command("set-capacity")
 def set_capacity(pool: str, nodes: Annotated[int, typer.Argument(min=0, max=10_000)]) -> None:
     """Change how many nodes a pool has."""
-    fact = bus.command(
+    fact = kafka_commands.command(
         connection(),
         SetPoolCapacity(pool=pool, nodes=nodes),
         until=[PoolCapacityChanged],

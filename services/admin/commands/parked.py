@@ -9,7 +9,7 @@ import typer
 
 from schemas.parked import DropParked, MessageParked, ParkedSettled, ReplayParked
 from schemas.topics import PARKED_TOPICS
-from services.admin import bus
+from services.admin import kafka_commands
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.context import connection
 from services.admin.output import show, show_table
@@ -24,11 +24,11 @@ ANSWER_SECONDS = 30.0
 @app.command("list")
 def list_parked(service: str | None = None) -> None:
     """List what is parked and not settled."""
-    found = asyncio.run(_open(service))
+    messages = asyncio.run(_open(service))
     rows = [
-        (m.service, m.parked_id, m.reason, f"{m.topic}/{m.partition}@{m.offset}", m.detail) for m in found
+        (m.service, m.parked_id, m.reason, f"{m.topic}/{m.partition}@{m.offset}", m.detail) for m in messages
     ]
-    values = [message.model_dump(mode="json") for message in found]
+    values = [message.model_dump(mode="json") for message in messages]
     show_table(values, ("service", "id", "reason", "record", "detail"), rows)
 
 
@@ -46,7 +46,7 @@ def replay(service: str, parked_id: int) -> None:
     """Hand a message to its service again."""
     _find(service, parked_id)
     command = ReplayParked(service=service, parked_id=parked_id)
-    fact = bus.command(connection(), command, until=[ParkedSettled], seconds=ANSWER_SECONDS)
+    fact = kafka_commands.command(connection(), command, until=[ParkedSettled], seconds=ANSWER_SECONDS)
     assert isinstance(fact, ParkedSettled)
     if fact.state == "parked":
         raise RefusedByPlatform(f"{service} {parked_id}: {fact.reason}")
@@ -58,7 +58,7 @@ def drop(service: str, parked_id: int, reason: Annotated[str, typer.Option(help=
     """Leave a message out for good."""
     _find(service, parked_id)
     command = DropParked(service=service, parked_id=parked_id, reason=reason)
-    fact = bus.command(connection(), command, until=[ParkedSettled], seconds=ANSWER_SECONDS)
+    fact = kafka_commands.command(connection(), command, until=[ParkedSettled], seconds=ANSWER_SECONDS)
     show(fact.model_dump(mode="json"), f"{service} {parked_id}: dropped")
 
 
@@ -75,8 +75,8 @@ async def _open(service: str | None) -> list[MessageParked]:
     topics = [PARKED_TOPICS[service].name] if service else [topic.name for topic in PARKED_TOPICS.values()]
     parked: dict[tuple[str, int], MessageParked] = {}
     async with TopicReader(connection().kafka, topics) as reader:
-        async for found in reader.to_the_end():
-            message = found.message if isinstance(found, Delivery) else None
+        async for delivery in reader.to_the_end():
+            message = delivery.message if isinstance(delivery, Delivery) else None
             if isinstance(message, MessageParked):
                 parked[message.service, message.parked_id] = message
             elif isinstance(message, ParkedSettled) and message.state != "parked":

@@ -12,11 +12,11 @@ import typer
 from schemas.topics import READERS, SERVICES
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.context import connection
-from services.admin.commands.moments import moment
+from services.admin.commands.times import parse_time
 from services.admin.connection import Unreachable, postgres
 from services.admin.output import note, show_table
-from services.admin.rerun import aside
-from services.admin.rerun.losses import Compared, compare, is_set_up, republish, unsent
+from services.admin.replay import aside
+from services.admin.replay.missing_records import Compared, compare, is_set_up, republish, unsent
 from shared.clock import utc_now
 from shared.postgres.database import Database
 
@@ -52,7 +52,7 @@ def republish_lost(
     ] = False,
 ) -> None:
     """Have the relay send again what is in the outbox and not in the topic any more, with the same ids."""
-    asyncio.run(_republish(_checked(service), moment("--since", since), topic or [], dry_run=dry_run))
+    asyncio.run(_republish(_checked(service), parse_time("--since", since), topic or [], dry_run=dry_run))
 
 
 @app.command("set-aside")
@@ -130,29 +130,31 @@ async def _republish(service: str, since: datetime, topics: list[str], *, dry_ru
             for each in lost:
                 await _send_again(database, each)
             await _require_whole(await _compared(database, services, since, topics) if lost else [])
-    _tell(compared, dry_run=dry_run)
+    _report(compared, dry_run=dry_run)
 
 
 async def _set_up(database: Database, service: str) -> list[str]:
     """Those that have tables; a stack need not run them all."""
     names = WRITING if service == ALL else (service,)
-    found = [name for name in names if await is_set_up(database, name)]
-    if not found:
+    services = [name for name in names if await is_set_up(database, name)]
+    if not services:
         raise RefusedByPlatform(f"{service}: found no outbox; its tables were never set up here")
-    return found
+    return services
 
 
 async def _compared(
     database: Database, services: list[str], since: datetime, topics: list[str]
 ) -> list[Compared]:
     login, now = connection().kafka, utc_now()
-    found = [await compare(database, login, name, since=since, topics=topics, now=now) for name in services]
-    return [each for of_service in found for each in of_service]
+    comparisons = [
+        await compare(database, login, name, since=since, topics=topics, now=now) for name in services
+    ]
+    return [each for of_service in comparisons for each in of_service]
 
 
 async def _send_again(database: Database, lost: Compared) -> None:
-    told = await republish(database, lost)
-    note(f"{lost.service}: {told} rows of {lost.topic} are sent again")
+    count = await republish(database, lost)
+    note(f"{lost.service}: {count} rows of {lost.topic} are sent again")
     await _until_sent(database, lost.service, lost.lost)
 
 
@@ -175,7 +177,7 @@ async def _require_whole(compared: list[Compared]) -> None:
         )
 
 
-def _tell(compared: list[Compared], *, dry_run: bool) -> None:
+def _report(compared: list[Compared], *, dry_run: bool) -> None:
     rows = [(each.service, each.topic, each.rows, len(each.lost)) for each in compared]
     show_table([dict(zip(COLUMNS, row, strict=True)) for row in rows], COLUMNS, rows)
     lost = sum(len(each.lost) for each in compared)

@@ -8,12 +8,12 @@ import typer
 from schemas.topics import is_audited
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.context import connection
-from services.admin.commands.moments import moment
+from services.admin.commands.times import parse_time
 from services.admin.output import Output, note, show_table
-from services.admin.rebuild import VERIFIABLE
-from services.admin.rerun import targets
-from services.admin.rerun.selection import Bound, Selection
-from services.admin.rerun.targets import DRY_RUN, STDOUT, Counting
+from services.admin.replay import targets
+from services.admin.replay.selection import Bound, Selection
+from services.admin.replay.targets import DRY_RUN, STDOUT, Counting
+from services.admin.state_verification import VERIFIABLE
 from shared.clock import utc_now
 
 DIFFERENCES = ("what", "key", "field", "live", "rebuilt")
@@ -58,21 +58,21 @@ def _known(topics: list[str] | None) -> tuple[str, ...]:
 def _bound(option: str, text: str | None) -> Bound:
     if text is None or text == EARLIEST:
         return None
-    return int(text) if text.isdigit() else moment(option, text)
+    return int(text) if text.isdigit() else parse_time(option, text)
 
 
 async def _verify(service: str) -> None:
     if service not in VERIFIABLE:
         raise typer.BadParameter(f"--verify: found {service!r}, expected one of {', '.join(VERIFIABLE)}")
-    from services.admin.rebuild.verify import verify  # with all that a service is made of
+    from services.admin.state_verification.verify import verify  # with all that a service is made of
 
     verified = await verify(connection(), service, note)
-    found = verified.differences
-    if found or Output.as_json:
-        show_table([each.value for each in found], DIFFERENCES, [each.row for each in found])
-    if found:
+    differences = verified.differences
+    if differences or Output.as_json:
+        show_table([each.value for each in differences], DIFFERENCES, [each.row for each in differences])
+    if differences:
         raise RefusedByPlatform(
-            f"{service}: {len(found)} differences between its rows and what its topics make"
+            f"{service}: {len(differences)} differences between its rows and what its topics make"
         )
     note(
         f"{service}: {verified.rows} rows and {verified.events} events are what {verified.messages} messages make"
@@ -92,6 +92,6 @@ async def _replay(selection: Selection, to: str) -> None:
             await target.take(record)
     if to != STDOUT:
         show_table([dict(zip(COLUMNS, row, strict=True)) for row in counted.rows()], COLUMNS, counted.rows())
-    note(f"{counted.total} records {target.told}")
+    note(f"{counted.total} records {target.outcome}")
     if not counted.total:
         raise RefusedByPlatform(f"no record of {', '.join(selection.topics)} is within these bounds")

@@ -29,8 +29,8 @@ def _created(tenant: dict[str, Any]) -> str:
 @app.command("revoke-keys")
 def revoke_keys(name: str) -> None:
     """Make every key of a tenant stop working."""
-    found = admin_api().post(f"/admin/tenants/{name}/keys/revoke")
-    show(found, f"{name}: {found['revoked_keys']} keys revoked")
+    answer = admin_api().post(f"/admin/tenants/{name}/keys/revoke")
+    show(answer, f"{name}: {answer['revoked_keys']} keys revoked")
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from schemas.access import subscriber_user, tenant_user
 from schemas.rights import Right, tenant_user_rights, user_rights
 from services.admin.doctor.finding import Finding
-from services.admin.doctor.history import Access, History, KafkaUser, Limits, World
+from services.admin.doctor.history import Access, History, KafkaUser, Limits, Snapshot
 from services.admin.doctor.objects import Say
 from shared.messaging.administration import (
     ClientQuotas,
@@ -23,12 +23,12 @@ MADE = (tenant_user(""), subscriber_user(""))
 NONE = ClientQuotas()
 
 
-async def read_access(login: Login, world: World, *, say: Say) -> Access | None:
+async def read_access(login: Login, snapshot: Snapshot, *, say: Say) -> Access | None:
     async with administrator(login.bootstrap, login.username, login.password) as admin:
         try:
             users = {name for name in await list_users(admin) if name.startswith(MADE)}
             rights = {right for right in await list_rights(admin) if right.user.startswith(MADE)}
-            quotas = await quotas_of(admin, {*users, *(user.name for user in world.kafka_users)})
+            quotas = await quotas_of(admin, {*users, *(user.name for user in snapshot.kafka_users)})
         except NotAuthorized:
             say(
                 "Kafka: users and rights may not be seen, so they are not checked; provisioning gives the right"
@@ -39,16 +39,16 @@ async def read_access(login: Login, world: World, *, say: Say) -> Access | None:
 
 def access_as_written(history: History, limits: Limits) -> Iterator[Finding]:
     """I16: users, rights and quotas at the broker are those of accounts and of provisioning, and no others."""
-    access, world = history.access, history.world
+    access, snapshot = history.access, history.snapshot
     if access is None:
         return
-    usual = _usual_quotas(world, access)
-    for user in world.kafka_users:
+    usual = _usual_quotas(snapshot, access)
+    for user in snapshot.kafka_users:
         if user.state in ("active", "removed"):
             yield from _of_user(user, access, usual)
-    known = {user.name for user in world.kafka_users}
+    known = {user.name for user in snapshot.kafka_users}
     provisioned = {
-        tenant_user(tenant): tenant for tenant in world.tenants if tenant_user(tenant) not in known
+        tenant_user(tenant): tenant for tenant in snapshot.tenants if tenant_user(tenant) not in known
     }
     for name, tenant in sorted(provisioned.items()):
         yield from _rights(name, access, tenant_user_rights(name, tenant))
@@ -59,8 +59,8 @@ def access_as_written(history: History, limits: Limits) -> Iterator[Finding]:
 def _of_user(user: KafkaUser, access: Access, usual: ClientQuotas) -> Iterator[Finding]:
     is_active = user.state == "active"
     if (user.name in access.users) != is_active:
-        found, expected = ("no password", "one") if is_active else ("a password", "none")
-        yield Finding(f"Kafka user {user.name}, password", found, f"{expected}: it is {user.state}")
+        actual, expected = ("no password", "one") if is_active else ("a password", "none")
+        yield Finding(f"Kafka user {user.name}, password", actual, f"{expected}: it is {user.state}")
     rights = user_rights(user.name, reads=user.reads, writes=user.writes) if is_active else []
     yield from _rights(user.name, access, rights)
     quotas, expected_quotas = access.quotas.get(user.name, NONE), usual if is_active else NONE
@@ -73,16 +73,16 @@ def _of_user(user: KafkaUser, access: Access, usual: ClientQuotas) -> Iterator[F
 def _rights(name: str, access: Access, expected: Iterable[Right]) -> Iterator[Finding]:
     rights, allowed = {right for right in access.rights if right.user == name}, set(expected)
     if rights != allowed:
-        found = f"too many: {_sentence(rights - allowed)}; missing: {_sentence(allowed - rights)}"
-        yield Finding(f"Kafka user {name}, rights", found, "those that accounts has for it")
+        actual = f"too many: {_sentence(rights - allowed)}; missing: {_sentence(allowed - rights)}"
+        yield Finding(f"Kafka user {name}, rights", actual, "those that accounts has for it")
 
 
 def _sentence(rights: Iterable[Right]) -> str:
     return ", ".join(sorted(f"{each.operation} {each.resource} {each.name}" for each in rights)) or "none"
 
 
-def _usual_quotas(world: World, access: Access) -> ClientQuotas:
+def _usual_quotas(snapshot: Snapshot, access: Access) -> ClientQuotas:
     """The settings of accounts are not known here, but they are the same for all."""
-    active = [user.name for user in world.kafka_users if user.state == "active"]
+    active = [user.name for user in snapshot.kafka_users if user.state == "active"]
     quotas = Counter(access.quotas.get(name, NONE) for name in active)
     return quotas.most_common(1)[0][0] if quotas else NONE

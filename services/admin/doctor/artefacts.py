@@ -19,7 +19,7 @@ from services.admin.doctor.history import (
     ModelVersion,
     Replica,
     Route,
-    World,
+    Snapshot,
 )
 
 USABLE = ("verified", "expiring", "expired")
@@ -34,17 +34,17 @@ def parts_whole(history: History, limits: Limits) -> Iterator[Finding]:
         for part in manifest.parts:
             size = store.sizes.get(part.key)
             if size != part.size_bytes:
-                found = "nothing" if size is None else f"{size} bytes"
-                yield Finding(part.key, found, f"{part.size_bytes} bytes, as {key} says")
+                actual = "nothing" if size is None else f"{size} bytes"
+                yield Finding(part.key, actual, f"{part.size_bytes} bytes, as {key} says")
     for key, problem in store.corrupt.items():
         yield Finding(key, problem, "the bytes that its manifest names")
     yield from _manifests_missing(history, limits)
-    for file in history.world.files:
+    for file in history.snapshot.files:
         size = store.sizes.get(layout.blob(file.sha256))
         if size != file.size_bytes:
-            found = "nothing" if size is None else f"{size} bytes"
-            yield Finding(layout.blob(file.sha256), found, f"{file.size_bytes} bytes of {file.file_id}")
-    for key in sorted(map(layout.blob, history.world.removed_bytes)):
+            actual = "nothing" if size is None else f"{size} bytes"
+            yield Finding(layout.blob(file.sha256), actual, f"{file.size_bytes} bytes of {file.file_id}")
+    for key in sorted(map(layout.blob, history.snapshot.removed_bytes)):
         if key in store.sizes:
             yield Finding(key, f"{store.sizes[key]} bytes", "nothing: every file of these bytes is deleted")
 
@@ -60,82 +60,82 @@ def _manifests_missing(history: History, limits: Limits) -> Iterator[Finding]:
 
 def _manifests_named(history: History, limits: Limits) -> Iterator[tuple[str, str | None, str]]:
     """(key, sha256 or None, who names it) of what must be there now, and was there when S3 was listed."""
-    world, new = history.world, _told_lately(history, limits)
-    for each in world.checkpoints:
+    snapshot, new = history.snapshot, _recently_announced(history, limits)
+    for each in snapshot.checkpoints:
         if each.state == "verified" and (each.job_id, each.bundle) not in new:
             key = layout.checkpoint(each.job_id, each.bundle.attempt, each.bundle.step)
             yield key, each.bundle.manifest_sha256, f"a verified bundle of {each.job_id}"
-    for version, (state, sha256) in world.datasets.items():
+    for version, (state, sha256) in snapshot.datasets.items():
         if state == "ready" and version not in new:
             yield layout.dataset(version), sha256, f"dataset version {version[:12]}"
-    for base_sha, sha256 in world.base_models.items():
+    for base_sha, sha256 in snapshot.base_models.items():
         if base_sha not in new:
             yield layout.base_model(base_sha), sha256, f"base model {base_sha[:12]}"
-    for model in world.models:
+    for model in snapshot.models:
         if not model.is_archived and model.model_id not in new:
             yield layout.model(model.digest), None, f"model version {model.model_id}"
 
 
-def _told_lately(history: History, limits: Limits) -> set[object]:
-    found: set[object] = set()
-    for entry in history.told(CheckpointVerified, DatasetReady, BaseModelRegistered, ModelRegistered):
+def _recently_announced(history: History, limits: Limits) -> set[object]:
+    ids: set[object] = set()
+    for entry in history.of_type(CheckpointVerified, DatasetReady, BaseModelRegistered, ModelRegistered):
         if entry.time is not None and entry.time > history.began_at - limits.grace:
             match entry.message:
                 case CheckpointVerified(job_id=job_id, bundle=bundle):
-                    found.add((job_id, bundle))
+                    ids.add((job_id, bundle))
                 case DatasetReady(dataset_version=version):
-                    found.add(version)
+                    ids.add(version)
                 case BaseModelRegistered(base_sha=base_sha):
-                    found.add(base_sha)
+                    ids.add(base_sha)
                 case ModelRegistered(model_id=model_id):
-                    found.add(model_id)
-    return found
+                    ids.add(model_id)
+    return ids
 
 
 def lineage_whole(history: History, limits: Limits) -> Iterator[Finding]:
     """I9: from every model version the way leads back to its job, bundle, dataset, base model and verdict."""
-    world = history.world
-    verified = {(each.job_id, each.bundle) for each in world.checkpoints if each.state in USABLE}
-    for model in world.models:
+    snapshot = history.snapshot
+    verified = {(each.job_id, each.bundle) for each in snapshot.checkpoints if each.state in USABLE}
+    for model in snapshot.models:
         where = f"registry.model_version {model.model_id}"
-        job = world.jobs.get(model.job_id)
+        job = snapshot.jobs.get(model.job_id)
         if job is None or job.tenant != model.tenant:
             yield Finding(where, f"job {model.job_id}", f"a job of tenant {model.tenant}")
         elif job.config_hash != model.config_hash:
-            found = f"config hash {model.config_hash[:16]}"
-            yield Finding(where, found, f"{(job.config_hash or 'none')[:16]} of job {model.job_id}")
-        if model.dataset_version not in world.datasets:
+            actual = f"config hash {model.config_hash[:16]}"
+            yield Finding(where, actual, f"{(job.config_hash or 'none')[:16]} of job {model.job_id}")
+        if model.dataset_version not in snapshot.datasets:
             yield Finding(where, f"dataset version {model.dataset_version[:16]}", "one that ingest made")
-        if model.base_sha not in world.base_models:
+        if model.base_sha not in snapshot.base_models:
             yield Finding(where, f"base sha {model.base_sha[:16]}", "a registered one")
         if (model.job_id, model.bundle) not in verified:
-            found = f"bundle {model.bundle.attempt}/{model.bundle.step} of {model.job_id}"
-            yield Finding(where, found, "a verified bundle of that job")
+            actual = f"bundle {model.bundle.attempt}/{model.bundle.step} of {model.job_id}"
+            yield Finding(where, actual, "a verified bundle of that job")
         if model.stage != "dev":
-            yield from _not_passed(where, model, world)
+            yield from _not_passed(where, model, snapshot)
 
 
-def _not_passed(where: str, model: ModelVersion, world: World) -> Iterator[Finding]:
+def _not_passed(where: str, model: ModelVersion, snapshot: Snapshot) -> Iterator[Finding]:
     """The verdict must be a pass, of exactly this digest on exactly this base."""
-    verdict = world.evaluations.get(model.eval_id or "")
+    verdict = snapshot.evaluations.get(model.eval_id or "")
     if verdict is None:
         yield Finding(where, f"stage {model.stage} with evaluation {model.eval_id}", "one that took place")
         return
-    found = (verdict.state, verdict.digest, verdict.base_sha)
-    if found != ("passed", model.digest, model.base_sha):
+    actual = (verdict.state, verdict.digest, verdict.base_sha)
+    if actual != ("passed", model.digest, model.base_sha):
         expected = f"a pass of digest {model.digest[:16]} on base {model.base_sha[:16]}"
         yield Finding(
-            where, f"evaluation {verdict.eval_id}: {' '.join(str(each)[:16] for each in found)}", expected
+            where, f"evaluation {verdict.eval_id}: {' '.join(str(each)[:16] for each in actual)}", expected
         )
 
 
 def served_as_approved(history: History, limits: Limits) -> Iterator[Finding]:
     """I10: what is routed was approved and passed its gate, and is loaded wherever it is routed."""
-    world = history.world
-    approved = {(each.tenant, each.slot, each.number): each for each in world.generations}
-    models = {model.model_id: model for model in world.models}
-    replicas = {(each.replica_id, each.incarnation): each for each in world.replicas}
-    for route in world.routes:
+    snapshot = history.snapshot
+    approved = {(each.tenant, each.slot, each.number): each for each in snapshot.generations}
+    models = {model.model_id: model for model in snapshot.models}
+    replicas = {(each.replica_id, each.incarnation): each for each in snapshot.replicas}
+    for route in snapshot.routes:
         where = f"slot {route.slot} of {route.tenant}, generation {route.generation}"
         yield from _not_approved(where, route, approved.get((route.tenant, route.slot, route.generation)))
         model = models.get(route.model_id)
@@ -146,66 +146,68 @@ def served_as_approved(history: History, limits: Limits) -> Iterator[Finding]:
                 where, f"{route.model_id}, which is in dev", "a version that passed its newest gate"
             )
         else:
-            yield from _not_passed(where, model, world)
+            yield from _not_passed(where, model, snapshot)
         for address in route.replicas:
             yield from _not_loaded(where, route, replicas.get(address), address)
-    yield from _loaded_for_nobody(world)
+    yield from _loaded_for_nobody(snapshot)
 
 
 def _not_approved(where: str, route: Route, approved: Generation | None) -> Iterator[Finding]:
     expected = (approved.model_id, approved.digest) if approved else None
     if expected != (route.model_id, route.digest):
-        said = f"{expected[0]}, as the registry approved" if expected else "an approval by the registry"
-        yield Finding(where, f"routed to {route.model_id} with digest {route.digest[:16]}", said)
+        expected_text = (
+            f"{expected[0]}, as the registry approved" if expected else "an approval by the registry"
+        )
+        yield Finding(where, f"routed to {route.model_id} with digest {route.digest[:16]}", expected_text)
 
 
 def _not_loaded(
     where: str, route: Route, replica: Replica | None, address: tuple[str, str]
 ) -> Iterator[Finding]:
     if replica is None or replica.phase != "ready":
-        found = f"routed to {address[0]} ({address[1]}), which is {replica.phase if replica else 'unknown'}"
-        yield Finding(where, found, "a ready replica")
+        actual = f"routed to {address[0]} ({address[1]}), which is {replica.phase if replica else 'unknown'}"
+        yield Finding(where, actual, "a ready replica")
     elif route.is_adapter and route.served_name not in replica.loaded:
-        found = f"routed to {address[0]}, which has not loaded it"
-        yield Finding(where, found, f"{route.served_name} loaded")
+        actual = f"routed to {address[0]}, which has not loaded it"
+        yield Finding(where, actual, f"{route.served_name} loaded")
 
 
-def _loaded_for_nobody(world: World) -> Iterator[Finding]:
-    for replica in world.replicas:
-        if replica.phase == "ready" and (extra := replica.loaded - world.wanted):
-            found = f"{', '.join(sorted(extra))} loaded"
+def _loaded_for_nobody(snapshot: Snapshot) -> Iterator[Finding]:
+    for replica in snapshot.replicas:
+        if replica.phase == "ready" and (extra := replica.loaded - snapshot.expected_loaded):
+            actual = f"{', '.join(sorted(extra))} loaded"
             yield Finding(
-                f"replica {replica.replica_id}", found, "only what a slot serves or served a minute ago"
+                f"replica {replica.replica_id}", actual, "only what a slot serves or served a minute ago"
             )
 
 
 def no_orphans(history: History, limits: Limits) -> Iterator[Finding]:
     """I11: no more nodes than the pool has; nobody holds anything for an attempt that is over."""
-    world = history.world
+    snapshot = history.snapshot
     yield from _overbooked(history)
     holders = (
-        ("scheduler's ledger", world.booked),
-        ("trainer_agent", world.training),
-        ("provisioner", world.held),
+        ("scheduler's ledger", snapshot.booked),
+        ("trainer_agent", snapshot.training),
+        ("provisioner", snapshot.held),
     )
     for holder, attempts in holders:
         for job_id, attempt in sorted(attempts):
-            if reason := _why_over(job_id, attempt, world):
+            if reason := _why_over(job_id, attempt, snapshot):
                 yield Finding(f"{holder}, attempt {attempt} of {job_id}", "still open", f"closed: {reason}")
     yield from _orphan_uploads(history)
 
 
 def _overbooked(history: History) -> Iterator[Finding]:
     """A pool that was made smaller may hold more for a while, but gives nothing new."""
-    held = Counter(node.pool for node in history.world.nodes)
+    held = Counter(node.pool for node in history.snapshot.nodes)
     newest: dict[str, datetime] = defaultdict(
         lambda: history.began_at.min.replace(tzinfo=history.began_at.tzinfo)
     )
-    for node in history.world.nodes:
+    for node in history.snapshot.nodes:
         newest[node.pool] = max(newest[node.pool], node.allocated_at)
     changed = _capacity_changed(history)
     for pool, count in held.items():
-        size = history.world.pools.get(pool, 0)
+        size = history.snapshot.pools.get(pool, 0)
         if count > size and (pool not in changed or newest[pool] > changed[pool]):
             yield Finding(f"provisioner, pool {pool}", f"{count} nodes allocated", f"at most {size}")
 
@@ -213,18 +215,18 @@ def _overbooked(history: History) -> Iterator[Finding]:
 def _capacity_changed(history: History) -> dict[str, datetime]:
     """Pool -> when its number of nodes was told to have changed last."""
     nodes: dict[str, int] = {}
-    found: dict[str, datetime] = {}
-    for entry in history.told(PoolCapacityChanged):
+    changed_at: dict[str, datetime] = {}
+    for entry in history.of_type(PoolCapacityChanged):
         fact = entry.message
-        assert isinstance(fact, PoolCapacityChanged), "told() filters"
+        assert isinstance(fact, PoolCapacityChanged), "of_type() filters"
         if nodes.get(fact.pool) != fact.nodes and entry.time is not None:
-            found[fact.pool] = entry.time
+            changed_at[fact.pool] = entry.time
         nodes[fact.pool] = fact.nodes
-    return found
+    return changed_at
 
 
-def _why_over(job_id: str, attempt: int, world: World) -> str:
-    job = world.jobs.get(job_id)
+def _why_over(job_id: str, attempt: int, snapshot: Snapshot) -> str:
+    job = snapshot.jobs.get(job_id)
     if job is None:
         return "there is no such job"
     if attempt < job.attempt:
@@ -240,11 +242,11 @@ def expired_with_their_job(history: History, limits: Limits) -> Iterator[Finding
         key.split("/")[1] for key in history.store.sizes if key.startswith("checkpoints/")
     )
     for job_id, count in sorted(keys.items()):
-        job = history.world.jobs.get(job_id)
-        if (job is None or job.state in TERMINAL) and job_id not in history.world.expiring:
+        job = history.snapshot.jobs.get(job_id)
+        if (job is None or job.state in TERMINAL) and job_id not in history.snapshot.expiring:
             state = job.state if job else "not known"
-            found = f"{count} objects, and nothing that will delete them"
-            yield Finding(f"checkpoints of {job_id}, which is {state}", found, "none after retention")
+            actual = f"{count} objects, and nothing that will delete them"
+            yield Finding(f"checkpoints of {job_id}, which is {state}", actual, "none after retention")
 
 
 def _orphan_uploads(history: History) -> Iterator[Finding]:
@@ -254,11 +256,11 @@ def _orphan_uploads(history: History) -> Iterator[Finding]:
         if (owner := _attempt_of(key)) is not None:
             left[owner].append(key)
     for (job_id, attempt), keys in sorted(left.items()):
-        newest, is_open = history.world.watched.get(job_id, (0, False))
+        newest, is_open = history.snapshot.watched.get(job_id, (0, False))
         is_over = attempt < newest or (attempt == newest and not is_open)
-        if is_over and (job_id, attempt) not in history.world.sweeps_due:
-            found = f"{len(keys)} parts without a manifest, first {keys[0]}"
-            yield Finding(f"checkpoints of {job_id}, attempt {attempt}", found, "none after the sweep")
+        if is_over and (job_id, attempt) not in history.snapshot.sweeps_due:
+            actual = f"{len(keys)} parts without a manifest, first {keys[0]}"
+            yield Finding(f"checkpoints of {job_id}, attempt {attempt}", actual, "none after the sweep")
 
 
 def _without_manifest(keys: Iterable[str]) -> list[str]:

@@ -26,12 +26,12 @@ async def audit_problems(connection: Connection, objects: ObjectStore, *, say: S
     statements = await Statements.open(objects, PublicKey.read(path))
     walk = await statements.walk(None, None, _silently)
     parts = await asyncio.gather(
-        *(recount(connection.kafka, part, now=utc_now(), told=_silently) for part in _split(walk.anchors))
+        *(recount(connection.kafka, part, now=utc_now(), progress=_silently) for part in _split(walk.anchors))
     )
     records = sum(count.records for _, counts in parts for count in counts)
     say(f"audit: {walk.number} statements, {records} records read again")
-    found = [*walk.findings, *(each for findings, _ in parts for each in findings)]
-    return tuple(map(_in_words, found))
+    all_findings = [*walk.findings, *(each for findings, _ in parts for each in findings)]
+    return tuple(map(_in_words, all_findings))
 
 
 def _split(anchors: Mapping[Partition, list[Anchor]]) -> Iterator[dict[Partition, list[Anchor]]]:
@@ -39,14 +39,14 @@ def _split(anchors: Mapping[Partition, list[Anchor]]) -> Iterator[dict[Partition
     topics = sorted({place.topic for place in anchors})
     for part in range(min(PARALLEL, len(topics))):
         mine = frozenset(topics[part::PARALLEL])
-        yield {place: found for place, found in anchors.items() if place.topic in mine}
+        yield {place: of_partition for place, of_partition in anchors.items() if place.topic in mine}
 
 
 def _silently(_: int) -> None:
     return None
 
 
-def _in_words(found: Finding) -> str:
-    what, where, offsets, between, detail = found.row
+def _in_words(finding: Finding) -> str:
+    what, where, offsets, between, detail = finding.row
     place = f" {where} offsets {offsets}" if where else ""
     return f"{what}{place}, statements {between or 'unknown'}: {detail}"

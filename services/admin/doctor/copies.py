@@ -27,7 +27,7 @@ def copied(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _is_of_a_tenant(entry: Entry, history: History) -> bool:
-    return entry.tenant in history.world.tenants and entry.topic in COPIED and entry.type in TYPES
+    return entry.tenant in history.snapshot.tenants and entry.topic in COPIED and entry.type in TYPES
 
 
 def _first_copied(facts: list[Entry], gateway: Kernel, history: History) -> Mapping[Story, int]:

@@ -256,7 +256,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class World:
+class Snapshot:
     """What the services' own tables say, all at one moment."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
@@ -289,7 +289,7 @@ class World:
     """sha256 of what deleted files were made of, where nothing else has or needs the same bytes."""
     generations: tuple[Generation, ...] = ()
     routes: tuple[Route, ...] = ()
-    wanted: frozenset[str] = frozenset()
+    expected_loaded: frozenset[str] = frozenset()
     """Served names that serving should have loaded."""
     replicas: tuple[Replica, ...] = ()
     wanted_of_slots: tuple[Wanted, ...] = ()
@@ -335,7 +335,7 @@ class History:
     entries: tuple[Entry, ...] = ()
     """By topic, partition and offset."""
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
-    world: World = World()
+    snapshot: Snapshot = Snapshot()
     store: Store = Store()
     audit: tuple[str, ...] = ()
     """What is wrong with the audit chain."""
@@ -345,9 +345,9 @@ class History:
     def of_topic(self, topic: str) -> tuple[Entry, ...]:
         return self._by_topic.get(topic, ())
 
-    def told(self, *kinds: type[Message]) -> Iterator[Entry]:
+    def of_type(self, *kinds: type[Message]) -> Iterator[Entry]:
         """Records of these types, each once, in the order of their topic."""
-        for entry in self._told:
+        for entry in self._with_message:
             if isinstance(entry.message, kinds):
                 yield entry
 
@@ -358,13 +358,13 @@ class History:
     @cached_property
     def ids(self) -> Mapping[Story, Entry]:
         """(topic, event id) -> its first record."""
-        found: dict[Story, Entry] = {}
+        first: dict[Story, Entry] = {}
         for entry in self.entries:
-            found.setdefault((entry.topic, entry.event_id), entry)
-        return found
+            first.setdefault((entry.topic, entry.event_id), entry)
+        return first
 
     @cached_property
-    def _told(self) -> tuple[Entry, ...]:
+    def _with_message(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.ids.values() if entry.message is not None)
 
     @cached_property
@@ -383,7 +383,7 @@ def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def _stories(entries: Iterable[Entry]) -> Mapping[str, tuple[Entry, ...]]:
-    found: dict[str, list[Entry]] = {}
+    by_key: dict[str, list[Entry]] = {}
     for entry in entries:
-        found.setdefault(entry.key, []).append(entry)
-    return {key: tuple(story) for key, story in found.items()}
+        by_key.setdefault(entry.key, []).append(entry)
+    return {key: tuple(story) for key, story in by_key.items()}

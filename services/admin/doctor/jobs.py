@@ -41,14 +41,14 @@ def _attempts_of_job(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]:
     for entry in story:
         if entry.sequence == 1:
             present = 0
-        told = getattr(entry.message, "attempt", None)
-        if not isinstance(entry.message, JobFact) or told is None:
+        attempt = getattr(entry.message, "attempt", None)
+        if not isinstance(entry.message, JobFact) or attempt is None:
             continue
         is_next = isinstance(entry.message, JobScheduled)
-        expected = told if present is None else present + is_next
-        if told != expected:
-            yield _of(entry, f"attempt {told}", f"attempt {expected}")
-        present = max(told, present or 0)
+        expected = attempt if present is None else present + is_next
+        if attempt != expected:
+            yield _of(entry, f"attempt {attempt}", f"attempt {expected}")
+        present = max(attempt, present or 0)
 
 
 def _facts_of_attempts(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def legal(history: History, limits: Limits) -> Iterator[Finding]:
         story = [entry for entry in entries if isinstance(entry.message, JobFact)]
         yield from _illegal_moves(story)
         is_all = bool(entries) and entries[-1].sequence == sequences.get((JOB_EVENTS.name, job_id))
-        if story and is_all and (job := history.world.jobs.get(job_id)):
+        if story and is_all and (job := history.snapshot.jobs.get(job_id)):
             yield from _disagreement(job, story[-1])
 
 
@@ -107,8 +107,8 @@ def _disagreement(job: Job, last: Entry) -> Iterator[Finding]:
     fact = type(last.message)
     assert issubclass(fact, JobFact), "only facts of jobs are looked at"
     if job.state != STATE_AFTER[fact]:
-        found = f"state {job.state} after {fact.type} ({last.place})"
-        yield Finding(f"scheduler.job {job.job_id}", found, f"state {STATE_AFTER[fact]}")
+        actual = f"state {job.state} after {fact.type} ({last.place})"
+        yield Finding(f"scheduler.job {job.job_id}", actual, f"state {STATE_AFTER[fact]}")
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ def resumed_from_newest(history: History, limits: Limits) -> Iterator[Finding]:
     bundles = _bundles(history)
     released = {
         (entry.message.job_id, entry.message.attempt): entry.time
-        for entry in history.told(NodesReleased)
+        for entry in history.of_type(NodesReleased)
         if isinstance(entry.message, NodesReleased)
     }
-    for entry in history.told(JobRequeued, JobPaused, JobScheduled):
+    for entry in history.of_type(JobRequeued, JobPaused, JobScheduled):
         fact = entry.message
-        assert isinstance(fact, JobRequeued | JobPaused | JobScheduled), "told() filters"
+        assert isinstance(fact, JobRequeued | JobPaused | JobScheduled), "of_type() filters"
         known = bundles.get(fact.job_id, NONE)
         yield from _not_verified(entry, fact, known)
         if not isinstance(fact, JobScheduled) and _had_its_verdicts(entry, fact, released):
@@ -147,14 +147,14 @@ def resumed_from_newest(history: History, limits: Limits) -> Iterator[Finding]:
 def _bundles(history: History) -> Mapping[str, _Bundles]:
     named: dict[str, set[BundleRef]] = {}
     verified: dict[str, dict[BundleRef, datetime | None]] = {}
-    for entry in history.told(CheckpointWritten, TrainingStopped, TrainingCompleted):
+    for entry in history.of_type(CheckpointWritten, TrainingStopped, TrainingCompleted):
         fact = entry.message
         if isinstance(fact, CheckpointWritten | TrainingStopped | TrainingCompleted) and fact.bundle:
             named.setdefault(fact.job_id, set()).add(fact.bundle)
-    for entry in history.told(CheckpointVerified):
+    for entry in history.of_type(CheckpointVerified):
         if isinstance(entry.message, CheckpointVerified):
             verified.setdefault(entry.message.job_id, {})[entry.message.bundle] = entry.time
-    for checkpoint in history.world.checkpoints:
+    for checkpoint in history.snapshot.checkpoints:
         if checkpoint.state in ("verified", "expiring", "expired"):
             verified.setdefault(checkpoint.job_id, {}).setdefault(checkpoint.bundle)
     return {
@@ -188,8 +188,8 @@ def _older_than_newest(entry: Entry, fact: JobRequeued | JobPaused, known: _Bund
     ]
     newest = max(usable, key=_age, default=None)
     if newest is not None and (fact.resume is None or _age(fact.resume) < _age(newest)):
-        found = f"resume from {_name(fact.resume)}"
-        yield _of(entry, found, f"{_name(newest)}, the newest verified bundle")
+        actual = f"resume from {_name(fact.resume)}"
+        yield _of(entry, actual, f"{_name(newest)}, the newest verified bundle")
 
 
 def _fell_behind(history: History) -> Iterator[Finding]:
@@ -209,12 +209,12 @@ def _resumed_elsewhere(history: History) -> Iterator[Finding]:
     """A training that went on did so at the step of the bundle that its attempt was given."""
     given = {
         (entry.message.job_id, entry.message.attempt): entry.message.resume
-        for entry in history.told(JobScheduled)
+        for entry in history.of_type(JobScheduled)
         if isinstance(entry.message, JobScheduled)
     }
-    for entry in history.told(TrainingResumed):
+    for entry in history.of_type(TrainingResumed):
         fact = entry.message
-        assert isinstance(fact, TrainingResumed), "told() filters"
+        assert isinstance(fact, TrainingResumed), "of_type() filters"
         if (fact.job_id, fact.attempt) not in given:
             continue
         bundle = given[fact.job_id, fact.attempt]
@@ -223,18 +223,18 @@ def _resumed_elsewhere(history: History) -> Iterator[Finding]:
 
 
 def _ends_beyond_bundle(history: History) -> Iterator[Finding]:
-    for entry in history.told(TrainingCompleted):
+    for entry in history.of_type(TrainingCompleted):
         fact = entry.message
-        assert isinstance(fact, TrainingCompleted), "told() filters"
+        assert isinstance(fact, TrainingCompleted), "of_type() filters"
         if fact.bundle.step != fact.last_step:
-            found = f"completed at step {fact.last_step} with {_name(fact.bundle)}"
-            yield _of(entry, found, f"a bundle of step {fact.last_step}")
+            actual = f"completed at step {fact.last_step} with {_name(fact.bundle)}"
+            yield _of(entry, actual, f"a bundle of step {fact.last_step}")
 
 
 def live(history: History, limits: Limits) -> Iterator[Finding]:
     """I13: every job that is under way moves, every timer fires, no task is set aside."""
     heard = _last_heard(history)
-    for job in history.world.jobs.values():
+    for job in history.snapshot.jobs.values():
         since = heard.get(job.job_id)
         if job.state in WAITS_FOR_OTHERS:
             continue
@@ -251,18 +251,18 @@ def live(history: History, limits: Limits) -> Iterator[Finding]:
 
 def _unapplied(history: History) -> Iterator[Finding]:
     """Two processes of the scheduler that do not lock what both write would leave such a job."""
-    for job_id, known in history.world.unapplied.items():
-        job = history.world.jobs[job_id]
+    for job_id, known in history.snapshot.unapplied.items():
+        job = history.snapshot.jobs[job_id]
         where = f"job {job_id}, attempt {job.attempt}"
         yield Finding(where, f"{job.state}, although {known}", "the state that follows from it")
 
 
 def _last_heard(history: History) -> Mapping[str, datetime]:
-    found: dict[str, datetime] = {}
+    last: dict[str, datetime] = {}
     for entry in history.entries:
         if entry.job_id and entry.time is not None:
-            found[entry.job_id] = max(entry.time, found.get(entry.job_id, entry.time))
-    return found
+            last[entry.job_id] = max(entry.time, last.get(entry.job_id, entry.time))
+    return last
 
 
 def _timers(history: History, limits: Limits) -> Iterator[Finding]:
@@ -284,8 +284,8 @@ def _tasks(history: History) -> Iterator[Finding]:
             yield Finding(f"{service}.task {kind} {key}", f"set aside: {error}", expected)
 
 
-def _of(entry: Entry, found: str, expected: str) -> Finding:
-    return Finding(f"{entry.place} {entry.type} of {entry.key}", found, expected)
+def _of(entry: Entry, actual: str, expected: str) -> Finding:
+    return Finding(f"{entry.place} {entry.type} of {entry.key}", actual, expected)
 
 
 def _age(bundle: BundleRef) -> tuple[int, int]:

@@ -103,24 +103,24 @@ def _is_in_window(
 
 def _first_known(history: History) -> Mapping[tuple[str, int, str], int]:
     """(topic, partition, writer) -> offset of the first record that has a row."""
-    found: dict[tuple[str, int, str], int] = {}
+    first: dict[tuple[str, int, str], int] = {}
     for entry in history.entries:
         kernel = history.kernels.get(entry.writer)
         if kernel is not None and (entry.topic, entry.event_id) in kernel.by_id:
-            found.setdefault((entry.topic, entry.partition, entry.writer), entry.offset)
-    return found
+            first.setdefault((entry.topic, entry.partition, entry.writer), entry.offset)
+    return first
 
 
 def _altered(entry: Entry, row: Row) -> Iterator[Finding]:
     sequence = row.sequence if topic_named(entry.topic).is_event_stream else None
-    told = (entry.key, entry.type, entry.sequence, entry.sha256.hex()[:16])
+    recorded = (entry.key, entry.type, entry.sequence, entry.sha256.hex()[:16])
     written = (row.key, row.type, sequence, row.sha256.hex()[:16])
-    if told != written:
-        yield _phantom(entry, str(told), f"key, type, sequence and payload of its outbox row, {written}")
+    if recorded != written:
+        yield _phantom(entry, str(recorded), f"key, type, sequence and payload of its outbox row, {written}")
 
 
-def _phantom(entry: Entry, found: str, expected: str) -> Finding:
-    return Finding(f"{entry.place} {entry.type or 'unreadable record'} of {entry.key!r}", found, expected)
+def _phantom(entry: Entry, actual: str, expected: str) -> Finding:
+    return Finding(f"{entry.place} {entry.type or 'unreadable record'} of {entry.key!r}", actual, expected)
 
 
 def once(history: History, limits: Limits) -> Iterator[Finding]:
@@ -237,8 +237,8 @@ def _numbered(entries: Iterable[Entry]) -> Mapping[str, list[Entry]]:
 def _gaps(topic: str, key: str, story: Sequence[Entry]) -> Iterator[Finding]:
     """A batch that was sent twice tells 1 2 3 2 3 4, which every reader understands."""
     if len({entry.partition for entry in story}) > 1:
-        found = f"records on partitions {sorted({entry.partition for entry in story})}"
-        yield Finding(f"{topic}, story of {key}", found, "one partition")
+        actual = f"records on partitions {sorted({entry.partition for entry in story})}"
+        yield Finding(f"{topic}, story of {key}", actual, "one partition")
         return
     ids: dict[int, str] = {}
     last: int | None = None
@@ -247,8 +247,8 @@ def _gaps(topic: str, key: str, story: Sequence[Entry]) -> Iterator[Finding]:
         if number not in ids and last is not None and number != last + 1:
             yield Finding(f"{entry.place} {entry.type} of {key}", f"number {number}", f"number {last + 1}")
         if ids.setdefault(number, entry.event_id) != entry.event_id:
-            found, expected = f"number {number} for event {entry.event_id}", f"event {ids[number]}"
-            yield Finding(f"{entry.place} {entry.type} of {key}", found, expected)
+            actual, expected = f"number {number} for event {entry.event_id}", f"event {ids[number]}"
+            yield Finding(f"{entry.place} {entry.type} of {key}", actual, expected)
         last = max(number, last or 0)
 
 
@@ -262,8 +262,8 @@ def _gaps_in_outbox(service: str, kernel: Kernel) -> Iterator[Finding]:
     for story, count in counts.items():
         last = kernel.sequences.get(story, 0)
         if count != last - lowest[story] + 1:
-            found = f"{count} rows from number {lowest[story]} on"
-            yield Finding(f"{service}.outbox, {story[0]} of {story[1]}", found, f"all up to number {last}")
+            actual = f"{count} rows from number {lowest[story]} on"
+            yield Finding(f"{service}.outbox, {story[0]} of {story[1]}", actual, f"all up to number {last}")
 
 
 def _read_ahead(service: str, kernel: Kernel, history: History) -> Iterator[Finding]:
@@ -273,6 +273,6 @@ def _read_ahead(service: str, kernel: Kernel, history: History) -> Iterator[Find
     for (topic, key), position in kernel.positions.items():
         writers = topic_named(topic).writers
         if all(writer in history.kernels for writer in writers) and position > last.get((topic, key), 0):
-            found = f"read up to number {position}"
+            actual = f"read up to number {position}"
             expected = f"at most number {last.get((topic, key), 0)}, the last that was given"
-            yield Finding(f"{service}.position, {topic} of {key}", found, expected)
+            yield Finding(f"{service}.position, {topic} of {key}", actual, expected)

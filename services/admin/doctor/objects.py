@@ -24,8 +24,8 @@ async def read_store(objects: ObjectStore, *, deep: bool, say: Say) -> Store:
     sizes = {head.key: head.size_bytes for prefix in PREFIXES for head in await objects.list_objects(prefix)}
     keys = [key for key in sizes if key.endswith(f"/{layout.MANIFEST}")]
     say(f"S3: {len(sizes)} objects, {len(keys)} manifests")
-    found = await _together(_read_manifest(objects, key) for key in keys)
-    manifests = {key: manifest for key, manifest in found if manifest is not None}
+    results = await _together(_read_manifest(objects, key) for key in keys)
+    manifests = {key: manifest for key, manifest in results if manifest is not None}
     manifests = await _without_deleted(objects, manifests, sizes)
     corrupt = await _corrupt(objects, manifests, sizes, say) if deep else {}
     return Store(sizes, manifests, corrupt)
@@ -87,8 +87,8 @@ async def _corrupt(
     parts = {part.key: part for manifest in manifests.values() for part in manifest.parts}
     there = [part for part in parts.values() if sizes.get(part.key) == part.size_bytes]
     say(f"S3: reading {len(there)} parts, {sum(part.size_bytes for part in there):,} bytes")
-    found = await _together(_problem(objects, part) for part in there)
-    return {key: problem for key, problem in found if problem}
+    results = await _together(_problem(objects, part) for part in there)
+    return {key: problem for key, problem in results if problem}
 
 
 async def _together(work: Iterable[Coroutine[None, None, Found]]) -> list[Found]:

@@ -6,7 +6,7 @@ from services.admin.doctor.access import read_access
 from services.admin.doctor.audit import audit_problems
 from services.admin.doctor.history import History
 from services.admin.doctor.objects import Say, read_store
-from services.admin.doctor.rows import read_kernel, read_schemas, read_tenants, read_world
+from services.admin.doctor.rows import read_kernel, read_schemas, read_snapshot, read_tenants
 from services.admin.doctor.topics import read_topics
 from shared.storage.objects import S3ObjectStore
 
@@ -28,11 +28,11 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
         async with database.snapshot() as conn:
             read_at = await conn.fetchval("SELECT clock_timestamp()")
             kernels = {schema: await read_kernel(conn, schema) for schema in await read_schemas(conn)}
-            world = await read_world(conn, began_at=began_at)
+            snapshot = await read_snapshot(conn, began_at=began_at)
         rows = sum(len(kernel.outbox) for kernel in kernels.values())
-        say(f"Postgres: {rows} outbox rows of {len(kernels)} services, {len(world.jobs)} jobs")
-        access = await read_access(connection.kafka, world, say=say)
-    return History(began_at, read_at, entries, kernels, world, store, audit, access)
+        say(f"Postgres: {rows} outbox rows of {len(kernels)} services, {len(snapshot.jobs)} jobs")
+        access = await read_access(connection.kafka, snapshot, say=say)
+    return History(began_at, read_at, entries, kernels, snapshot, store, audit, access)
 
 
 def _objects(connection: Connection) -> S3ObjectStore:

@@ -23,9 +23,9 @@ from services.admin.doctor.history import (
     Replica,
     Route,
     Row,
+    Snapshot,
     Waiting,
     Wanted,
-    World,
 )
 from shared.postgres.database import Connection
 
@@ -113,8 +113,8 @@ REPLICAS = "SELECT replica_id, incarnation, group_name, phase, loaded FROM servi
 
 async def read_schemas(conn: Connection) -> tuple[str, ...]:
     """The services that have tables here."""
-    found = {row["table_schema"] for row in await conn.fetch(SCHEMAS, list(SERVICES))}
-    return tuple(service for service in SERVICES if service in found)
+    present = {row["table_schema"] for row in await conn.fetch(SCHEMAS, list(SERVICES))}
+    return tuple(service for service in SERVICES if service in present)
 
 
 async def read_tenants(conn: Connection) -> list[str]:
@@ -141,13 +141,13 @@ async def read_kernel(conn: Connection, schema: str) -> Kernel:
     )
 
 
-async def read_world(conn: Connection, *, began_at: datetime) -> World:
+async def read_snapshot(conn: Connection, *, began_at: datetime) -> Snapshot:
     """began_at: before anything was read; what was removed later may stand in what was read."""
     slots = await conn.fetch(SLOTS)
     routes = tuple(_route(row) for row in slots if row["route"])
     desired = [row["desired"] for row in slots if row["state"] in ("pending", "ready")]
     retired = {row["served_name"] for row in await conn.fetch(RETIRED)}
-    return World(
+    return Snapshot(
         jobs={row["id"]: Job(*row) for row in await conn.fetch(JOBS)},
         unapplied=await read_unapplied(conn),
         booked=_attempts(await conn.fetch(BOOKED)),
@@ -166,7 +166,9 @@ async def read_world(conn: Connection, *, began_at: datetime) -> World:
         removed_bytes=frozenset(row["sha256"] for row in await conn.fetch(REMOVED_BYTES, began_at)),
         generations=tuple(Generation(*row) for row in await conn.fetch(GENERATIONS)),
         routes=routes,
-        wanted=frozenset({route.served_name for route in routes} | retired | set(map(_served_name, desired))),
+        expected_loaded=frozenset(
+            {route.served_name for route in routes} | retired | set(map(_served_name, desired))
+        ),
         replicas=tuple(_replica(row) for row in await conn.fetch(REPLICAS)),
         wanted_of_slots=tuple(Wanted(*row) for row in await conn.fetch(WANTED)),
         expiring=frozenset(row["job_id"] for row in await conn.fetch(EXPIRING)),

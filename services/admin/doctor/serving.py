@@ -11,12 +11,12 @@ WAITED_FOR = ("pending", "ready")
 
 def wanted_as_approved(history: History, limits: Limits) -> Iterator[Finding]:
     """I17: of each slot serving wants the newest version that is not refused, or the one that serves until then."""
-    wanted: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for each in history.world.wanted_of_slots:
-        wanted[each.tenant, each.slot].add(each.digest)
+    desired: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for each in history.snapshot.wanted_of_slots:
+        desired[each.tenant, each.slot].add(each.digest)
     slots = _slots(history)
     for (tenant, slot), generations in slots.items():
-        newest, digests = generations[-1], wanted.pop((tenant, slot), set())
+        newest, digests = generations[-1], desired.pop((tenant, slot), set())
         where = f"serving_controller.wanted, slot {slot} of {tenant}"
         if newest.digest is not None and newest.outcome in WAITED_FOR and newest.digest not in digests:
             expected = f"{newest.digest[:16]} of generation {newest.number}"
@@ -25,14 +25,14 @@ def wanted_as_approved(history: History, limits: Limits) -> Iterator[Finding]:
             yield Finding(
                 where, f"{_short(extra)} wanted", f"{_short(_allowed(generations))}, as the registry decided"
             )
-    for (tenant, slot), digests in wanted.items():
+    for (tenant, slot), digests in desired.items():
         where = f"serving_controller.wanted, slot {slot} of {tenant}"
         yield Finding(where, f"{_short(digests)} wanted", "nothing: the registry has no such slot")
 
 
 def _slots(history: History) -> Mapping[tuple[str, str], list[Generation]]:
     slots: dict[tuple[str, str], list[Generation]] = defaultdict(list)
-    for each in sorted(history.world.generations, key=lambda each: each.number):
+    for each in sorted(history.snapshot.generations, key=lambda each: each.number):
         slots[each.tenant, each.slot].append(each)
     return slots
 

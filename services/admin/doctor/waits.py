@@ -22,7 +22,7 @@ def answered(history: History, limits: Limits) -> Iterator[Finding]:
 
 def _datasets(history: History, limits: Limits) -> Iterator[Finding]:
     waiting: dict[str, Entry] = {}
-    for entry in history.told(DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted):
+    for entry in history.of_type(DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted):
         match entry.message:
             case DatasetAccepted(dataset_id=dataset_id):
                 waiting.setdefault(dataset_id, entry)
@@ -38,15 +38,15 @@ def _datasets(history: History, limits: Limits) -> Iterator[Finding]:
 def _deployments(history: History, limits: Limits) -> Iterator[Finding]:
     """Of each slot the newest desired state alone: an older one needs no answer."""
     newest: dict[str, Entry] = {}
-    for entry in history.told(DeploymentApproved, DeploymentWithdrawn):
+    for entry in history.of_type(DeploymentApproved, DeploymentWithdrawn):
         message = entry.message
-        assert isinstance(message, DeploymentApproved | DeploymentWithdrawn), "told() filters"
+        assert isinstance(message, DeploymentApproved | DeploymentWithdrawn), "of_type() filters"
         before = newest.get(message.slot)
         if before is None or before.message.generation < message.generation:  # type: ignore[union-attr]
             newest[message.slot] = entry
     answers = {
         (entry.message.slot, entry.message.generation)
-        for entry in history.told(*ANSWERS)
+        for entry in history.of_type(*ANSWERS)
         if isinstance(entry.message, ANSWERS)
     }
     for slot, entry in newest.items():

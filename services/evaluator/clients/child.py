@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from services.evaluator.scoring.order import ORDER_FILE, SCORES_FILE, Order, Scores
+from services.evaluator.scoring.order import ORDER_FILE, SCORES_FILE, Scores, WorkOrder
 from shared.environment import inherited
 from shared.errors import RetuneError
 from shared.failpoints import failpoint
@@ -37,7 +37,9 @@ class ScoringChild:
         self._silence = silence
         self._limit = limit
 
-    async def score(self, order: Order, work_dir: Path, on_report: OnReport = lambda report: None) -> Scores:
+    async def score(
+        self, order: WorkOrder, work_dir: Path, on_report: OnReport = lambda report: None
+    ) -> Scores:
         """Run the order to its end, handing over each of the child's reports. Raises ScoringCrashed."""
         work_dir.mkdir(parents=True, exist_ok=True)
         (work_dir / ORDER_FILE).write_text(order.model_dump_json(), encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
-from services.evaluator.gates.judge import Canary, Pair, Preference
+from services.evaluator.gates.judge import ControlPair, Pair, Preference
 from services.evaluator.gates.refusal import AnswerClass, classify
 from services.evaluator.scoring.rows import TaskRow
 from shared.log import get_logger
@@ -19,7 +19,7 @@ MAX_QUESTION_CHARS = 8000
 MAX_ANSWER_CHARS = 4000
 """Of an answer that is compared; one that is classified is shown whole."""
 MAX_REPLY_TOKENS = 256
-MAX_CANARIES = 8
+MAX_CONTROL_PAIRS = 8
 PAUSE_SECONDS = 0.2
 """Before a question is asked again, longer each time."""
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -182,11 +182,13 @@ async def compare_answers(
     )
 
 
-async def ask_canaries(judge: ChatJudge, rows: Sequence[TaskRow]) -> list[Canary]:
+async def ask_control_pairs(judge: ChatJudge, rows: Sequence[TaskRow]) -> list[ControlPair]:
     """Pairs whose better answer is known: a row's reference against another row's."""
     known = [(row, other.reference) for row, other in zip(rows, [*rows[1:], *rows[:1]], strict=True)]
-    usable = [(row, wrong) for row, wrong in known if wrong.strip() != row.reference.strip()][:MAX_CANARIES]
-    return list(await asyncio.gather(*(_canary(judge, row, wrong) for row, wrong in usable)))
+    usable = [(row, wrong) for row, wrong in known if wrong.strip() != row.reference.strip()][
+        :MAX_CONTROL_PAIRS
+    ]
+    return list(await asyncio.gather(*(_control_pair(judge, row, wrong) for row, wrong in usable)))
 
 
 async def _compare(judge: ChatJudge, row: TaskRow, base: str, candidate: str) -> Pair:
@@ -194,11 +196,11 @@ async def _compare(judge: ChatJudge, row: TaskRow, base: str, candidate: str) ->
     return Pair(row.key, first, second, candidate, base, row.reference)
 
 
-async def _canary(judge: ChatJudge, row: TaskRow, wrong: str) -> Canary:
+async def _control_pair(judge: ChatJudge, row: TaskRow, wrong: str) -> ControlPair:
     verdicts = await _both_orders(judge, row.question, row.reference, wrong)
     if None in verdicts:
-        return Canary(row.key, recognised=None)
-    return Canary(row.key, recognised=set(verdicts) == {Preference.CANDIDATE})
+        return ControlPair(row.key, recognised=None)
+    return ControlPair(row.key, recognised=set(verdicts) == {Preference.CANDIDATE})
 
 
 async def _both_orders(

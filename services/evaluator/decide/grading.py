@@ -10,7 +10,7 @@ from services.evaluator.gates.answers import Answer
 from services.evaluator.gates.answers import Suite as AnsweredSuite
 from services.evaluator.gates.benchmark import METRICS, Scored, gate_benchmarks
 from services.evaluator.gates.holdout import gate_holdout
-from services.evaluator.gates.judge import Canary, Pair, gate_judge
+from services.evaluator.gates.judge import ControlPair, Pair, gate_judge
 from services.evaluator.gates.over_refusal import gate_over_refusal
 from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.safety import gate_safety
@@ -46,7 +46,7 @@ class Judged:
     """What the judge said, or why it was not asked."""
 
     pairs: tuple[Pair, ...] = ()
-    canaries: tuple[Canary, ...] = ()
+    control_pairs: tuple[ControlPair, ...] = ()
     expected: int = 0
     problem: str = ""
 
@@ -200,4 +200,4 @@ def _judge_stage(artefact: Artefact, judged: Judged) -> StageResult:
         return not_requested("judge", "the gate names no judge")
     if judged.problem:
         return inconclusive("judge", judged.problem)
-    return gate_judge(rule, judged.pairs, judged.canaries, expected=judged.expected)
+    return gate_judge(rule, judged.pairs, judged.control_pairs, expected=judged.expected)

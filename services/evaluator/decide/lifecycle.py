@@ -85,8 +85,8 @@ def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
         return Decision(evaluation)
     stages = without_numbers(evaluation.artefact, reason)
     ended = evaluation.to(EvaluationState.INCONCLUSIVE, stages=stages, reason=reason[:MAX_REASON_CHARS])
-    told = [EvalStageCompleted(**_about(ended), result=stage) for stage in stages]
-    return Decision(ended, (*told, _verdict(ended, None)))
+    stage_events = [EvalStageCompleted(**_about(ended), result=stage) for stage in stages]
+    return Decision(ended, (*stage_events, _verdict(ended, None)))
 
 
 def without_numbers(artefact: Artefact, reason: str) -> tuple[StageResult, ...]:

@@ -19,9 +19,9 @@ from services.evaluator.scoring.order import (
     Candidate,
     HoldoutPart,
     Limits,
-    Order,
     SafetyPart,
     Side,
+    WorkOrder,
 )
 
 HOLDOUT = "holdout"
@@ -181,9 +181,9 @@ def order_of(
     base_path: Path,
     model_path: Path,
     blob_paths: Mapping[str, Path],
-) -> Order:
+) -> WorkOrder:
     """`blob_paths` is by sha256."""
-    return Order(
+    return WorkOrder(
         **limits.model_dump(),
         base_path=str(base_path),
         template_sha256=version.template_sha256,

@@ -12,8 +12,8 @@ from services.evaluator.gates.series import Estimate, reaches, share_of
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS, items_for
 from services.evaluator.gates.stages import in_words, inconclusive, settled
 
-MIN_CANARIES = 4
-MIN_CANARY_SHARE = 0.8
+MIN_CONTROL_PAIRS = 4
+MIN_CONTROL_PAIR_SHARE = 0.8
 MAX_SAME_ANSWER = 0.5
 """Share of equal candidate answers from which the candidate counts as constant, unless the task is so too."""
 WIN_RATE_TOLERANCE = 0.05
@@ -48,7 +48,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Canary:
+class ControlPair:
     """A pair whose better answer is known. True only where both orders named it."""
 
     key: str
@@ -56,28 +56,30 @@ class Canary:
 
 
 def gate_judge(
-    rule: JudgeRule, pairs: Sequence[Pair], canaries: Sequence[Canary], *, expected: int
+    rule: JudgeRule, pairs: Sequence[Pair], control_pairs: Sequence[ControlPair], *, expected: int
 ) -> StageResult:
-    gaps = list(_find_gaps(pairs, canaries, expected))
+    gaps = list(_find_gaps(pairs, control_pairs, expected))
     if not pairs:
         return inconclusive("judge", "; ".join(gaps))
     agreed = [pair for pair in pairs if pair.verdict]
-    trust = [_consistency(rule, pairs), *([_canary_check(canaries)] if canaries else [])]
+    trust = [_consistency(rule, pairs), *([_control_pair_check(control_pairs)] if control_pairs else [])]
     gaps += [f"the judge is not reliable: {in_words(check)}" for check in trust if not check.passed]
     shown = [_win_rate(rule, agreed), _ties(agreed), _length_bias(agreed)] if agreed else []
     return settled("judge", [*trust, *shown, _sameness(pairs)], gaps)
 
 
-def _find_gaps(pairs: Sequence[Pair], canaries: Sequence[Canary], expected: int) -> Iterable[str]:
+def _find_gaps(pairs: Sequence[Pair], control_pairs: Sequence[ControlPair], expected: int) -> Iterable[str]:
     consistent = sum(pair.verdict is not None for pair in pairs)
     if consistent < MIN_CONSISTENT_PAIRS:
         yield f"{consistent} pairs judged alike in both orders, expected at least {MIN_CONSISTENT_PAIRS}"
     answered = sum(pair.is_answered for pair in pairs)
     if answered != expected or len(pairs) != expected:
         yield f"{answered} of {expected} pairs answered in both orders"
-    if len(canaries) < MIN_CANARIES or any(canary.recognised is None for canary in canaries):
-        known = sum(canary.recognised is not None for canary in canaries)
-        yield f"{known} of {max(len(canaries), MIN_CANARIES)} canary pairs answered"
+    if len(control_pairs) < MIN_CONTROL_PAIRS or any(
+        control_pair.recognised is None for control_pair in control_pairs
+    ):
+        known = sum(control_pair.recognised is not None for control_pair in control_pairs)
+        yield f"{known} of {max(len(control_pairs), MIN_CONTROL_PAIRS)} canary pairs answered"
 
 
 def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Check:
@@ -118,9 +120,9 @@ def _ties(agreed: Sequence[Pair]) -> Check:
     return _shown("ties", "tied_share", share, len(agreed))
 
 
-def _canary_check(canaries: Sequence[Canary]) -> Check:
-    share = _share(canary.recognised is True for canary in canaries)
-    return _at_least("canaries", "recognised_share", share, MIN_CANARY_SHARE, len(canaries))
+def _control_pair_check(control_pairs: Sequence[ControlPair]) -> Check:
+    share = _share(control_pair.recognised is True for control_pair in control_pairs)
+    return _at_least("canaries", "recognised_share", share, MIN_CONTROL_PAIR_SHARE, len(control_pairs))
 
 
 def _length_bias(agreed: Sequence[Pair]) -> Check:

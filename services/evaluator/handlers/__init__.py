@@ -9,7 +9,7 @@ from schemas.job import JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
-from services.evaluator.clients.jury import Jury
+from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.handlers import evaluations, places, policy
 from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.evaluations import RunGate
@@ -46,7 +46,9 @@ def register(service: Service, settings: Settings) -> None:
         threads=settings.scoring_threads, silence=settings.scoring_silence, limit=settings.scoring_limit
     )
     answers = Answers(service, settings, http)
-    gate = Gate(service, settings, cache=cache, child=child, jury=Jury(settings), answers=answers)
+    gate = Gate(
+        service, settings, cache=cache, child=child, judge_panel=JudgePanel(settings), answers=answers
+    )
     service.on_task(
         RunGate,
         work=gate.run,

@@ -21,7 +21,7 @@ from services.evaluator.clients.child import OnReport
 from services.evaluator.clients.engine import EngineFailed, VllmEngine
 from services.evaluator.model import Place
 from services.evaluator.scoring.exchange import ASKED_FILE, Asked
-from services.evaluator.scoring.order import Order, Side
+from services.evaluator.scoring.order import Side, WorkOrder
 from services.evaluator.settings import Settings
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -51,7 +51,7 @@ class Answers:
 
     @asynccontextmanager
     async def given(
-        self, eval_id: str, version: ModelRegistered, order: Order, work_dir: Path, on_report: OnReport
+        self, eval_id: str, version: ModelRegistered, order: WorkOrder, work_dir: Path, on_report: OnReport
     ) -> AsyncIterator[OnReport]:
         """Follow the child's reports, handing on each; what it asks an engine for is given while this is open."""
         engine = next((part.engine for part in order.parts if part.engine), "")

@@ -104,15 +104,15 @@ def _refused(code: str, command: ReevaluateModel, why: str) -> Refused:
 
 async def _open(unit: Unit, decision: Decision) -> None:
     if await store.add_evaluation(unit.conn, decision.evaluation):
-        await _tell(unit, decision)
+        await _publish_decision(unit, decision)
 
 
 async def _save(unit: Unit, decision: Decision) -> None:
     await store.save_evaluation(unit.conn, decision.evaluation)
-    await _tell(unit, decision)
+    await _publish_decision(unit, decision)
 
 
-async def _tell(unit: Unit, decision: Decision) -> None:
+async def _publish_decision(unit: Unit, decision: Decision) -> None:
     await unit.emit(*decision.events)
     if decision.starts:
         evaluation = decision.evaluation

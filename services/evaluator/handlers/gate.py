@@ -18,7 +18,7 @@ from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
 from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
 from services.evaluator.clients.files import Cache, asked_in, count_lines
-from services.evaluator.clients.jury import Jury
+from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide import grading, lifecycle
 from services.evaluator.decide.engines import choose_engine
 from services.evaluator.decide.evidence import evidence_of, without_leaks
@@ -40,7 +40,7 @@ from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
-from services.evaluator.scoring.order import Limits, Order, PartScores, Scores, Side
+from services.evaluator.scoring.order import Limits, PartScores, Scores, Side, WorkOrder
 from services.evaluator.settings import Settings
 from shared.device import device_name
 from shared.failpoints import failpoint
@@ -73,7 +73,7 @@ class Gate:
         *,
         cache: Cache,
         child: ScoringChild,
-        jury: Jury,
+        judge_panel: JudgePanel,
         answers: Answers,
     ) -> None:
         self._service = service
@@ -81,7 +81,7 @@ class Gate:
         self._answers = answers
         self._cache = cache
         self._child = child
-        self._jury = jury
+        self._judge_panel = judge_panel
         self._archive = Archive(service.objects)
         self._limits = Limits(
             batch_tokens=settings.batch_tokens,
@@ -92,7 +92,7 @@ class Gate:
             device=settings.device,
             device_name=device_name(settings.device),
         )
-        self._harness = Harness(self._limits.harness_version, jury.name)
+        self._harness = Harness(self._limits.harness_version, judge_panel.name)
 
     async def run(self, task: RunGate) -> GateResult:
         """The result, which is in S3 too when this returns."""
@@ -116,7 +116,7 @@ class Gate:
         if result.outcome != "inconclusive":
             await store.add_verdict(unit.conn, result)
         evaluation = await store.get_evaluation(unit.conn, task.eval_id)
-        await _tell(unit, lifecycle.end(evaluation, result))
+        await _publish_decision(unit, lifecycle.end(evaluation, result))
 
     async def waits(self, task: RunGate, waiting_for: str, unit: Unit) -> None:
         about = (await store.get_evaluation(unit.conn, task.eval_id)).artefact
@@ -125,7 +125,7 @@ class Gate:
     async def given_up(self, task: RunGate, error: Exception, unit: Unit) -> None:
         evaluation = await store.get_evaluation(unit.conn, task.eval_id)
         reason = f"scoring did not end: {type(error).__name__}: {error}"
-        await _tell(unit, lifecycle.give_up(evaluation, reason=reason))
+        await _publish_decision(unit, lifecycle.give_up(evaluation, reason=reason))
 
     async def _plan(self, eval_id: str) -> Plan:
         async with self._service.unit() as unit:
@@ -167,7 +167,7 @@ class Gate:
             await self._cache.trim()
             return await self._measure_by(plan, await self._order(plan))
 
-    async def _measure_by(self, plan: Plan, order: Order) -> GateResult:
+    async def _measure_by(self, plan: Plan, order: WorkOrder) -> GateResult:
         digest = canonical_sha256(order.model_dump(mode="json"))
         work_dir = self._cache.work_dir(f"{plan.evaluation.eval_id}-{digest}")
         rows = await asyncio.to_thread(_rows, plan.files, order)
@@ -181,7 +181,7 @@ class Gate:
         shutil.rmtree(work_dir, ignore_errors=True)
         return result
 
-    async def _score(self, plan: Plan, order: Order, work_dir: Path, on_report: OnReport) -> Scores:
+    async def _score(self, plan: Plan, order: WorkOrder, work_dir: Path, on_report: OnReport) -> Scores:
         """Raises ScoringCrashed; the child's log is kept either way."""
         eval_id = plan.evaluation.eval_id
         try:
@@ -197,7 +197,7 @@ class Gate:
         async with self._service.unit() as unit:
             await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 
-    async def _order(self, plan: Plan) -> Order:
+    async def _order(self, plan: Plan) -> WorkOrder:
         return order_of(
             plan.version,
             plan.files,
@@ -209,11 +209,11 @@ class Gate:
             },
         )
 
-    async def _grade(self, plan: Plan, scores: Scores, order: Order) -> GateResult:
+    async def _grade(self, plan: Plan, scores: Scores, order: WorkOrder) -> GateResult:
         artefact, files = plan.evaluation.artefact, plan.files
         paths = {part.name: Path(part.path) for part in order.parts}
         benign = {known.part for known in files if known.is_benign}
-        fresh = await self._jury.classified(scores.parts, paths, benign=benign)
+        fresh = await self._judge_panel.classified(scores.parts, paths, benign=benign)
         new = {part.part: part for part in fresh if part.side is Side.CANDIDATE}
         base = {part.part: part for part in fresh if part.side is Side.BASE}
         measured = await self._baselines(plan, base)
@@ -222,7 +222,7 @@ class Gate:
             if known.part not in base and baseline is not None:
                 base[known.part] = await self._archive.get_baseline(baseline)
         engines = grading.engines_of(base, new)
-        judged = await self._jury.judge(artefact.gate.judge, paths, base=base, new=new)
+        judged = await self._judge_panel.judge(artefact.gate.judge, paths, base=base, new=new)
         stages = without_leaks(
             grading.grade(artefact, files, base=base, new=new, judged=judged), files, artefact.kept_leaks
         )
@@ -307,7 +307,7 @@ class Gate:
         )
 
 
-def _rows(files: tuple[Known, ...], order: Order) -> dict[Key, int]:
+def _rows(files: tuple[Known, ...], order: WorkOrder) -> dict[Key, int]:
     """What is to be scored. A holdout's rows are counted: nobody registered it."""
     registered = {known.part: known.suite.rows for known in files if known.suite is not None}
     return {
@@ -317,7 +317,7 @@ def _rows(files: tuple[Known, ...], order: Order) -> dict[Key, int]:
     }
 
 
-async def _tell(unit: Unit, decision: Decision) -> None:
+async def _publish_decision(unit: Unit, decision: Decision) -> None:
     failpoint("eval.verdict.before")
     await store.save_evaluation(unit.conn, decision.evaluation)
     await unit.emit(*decision.events)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from services.evaluator.scoring.order import SCORES_FILE, Order, write_whole
+from services.evaluator.scoring.order import SCORES_FILE, WorkOrder, write_whole
 
 ORPHANED = 3
 CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo"})
@@ -30,18 +30,18 @@ def main(order_path: Path) -> None:
     refuse_network()
     reports = _take_stdout()
     _end_with_parent()
-    order = Order.model_validate_json(order_path.read_bytes())
+    order = WorkOrder.model_validate_json(order_path.read_bytes())
 
     # The libraries read the environment when they are imported.
     from services.evaluator.scoring.run import run
 
-    def say(report: Mapping[str, Any]) -> None:
+    def send(report: Mapping[str, Any]) -> None:
         reports.write(json.dumps(report) + "\n")
         reports.flush()
 
-    scores = run(order, work_dir, say)
+    scores = run(order, work_dir, send)
     write_whole(work_dir / SCORES_FILE, scores.model_dump_json())
-    say({"event": "done", "failure": scores.failure.code if scores.failure else None})
+    send({"event": "done", "failure": scores.failure.code if scores.failure else None})
 
 
 def refuse_network() -> None:

@@ -25,7 +25,7 @@ from services.evaluator.scoring.order import AnyPart, Side, write_whole
 from services.evaluator.scoring.parts import Prepared
 from services.evaluator.scoring.scorer import Scorer
 
-Say = Callable[[Mapping[str, Any]], None]
+Send = Callable[[Mapping[str, Any]], None]
 """Sends one progress line to the service."""
 
 NUM_PROBES = 4
@@ -35,12 +35,12 @@ MAX_SHARE = 0.5
 Rounding differs between engines; what an adapter changes must be more than that to tell the sides apart.
 """
 LOOK_SECONDS = 0.1
-SAY_SECONDS = 30.0
+SEND_SECONDS = 30.0
 """A child that says nothing for long is taken to hang."""
 
 
 def ask(
-    models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, say: Say
+    models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, send: Send
 ) -> None:
     """To be called once the candidate has proved active: one that is not gets no place in an engine."""
     if not parts:
@@ -54,20 +54,20 @@ def ask(
         ),
     )
     write_whole(work_dir / ASKED_FILE, asked.model_dump_json())
-    say({"event": "asked", "parts": [part.name for part in parts]})
+    send({"event": "asked", "parts": [part.name for part in parts]})
 
 
-def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: Path, say: Say) -> Given:
+def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: Path, send: Send) -> Given:
     """What the service was given for a part; with a problem where it cannot be used. The service always answers."""
-    path, said_at = given_path(work_dir, part.name), time.monotonic()
+    path, sent_at = given_path(work_dir, part.name), time.monotonic()
     while not path.exists():
         time.sleep(LOOK_SECONDS)
-        if time.monotonic() - said_at > SAY_SECONDS:
-            said_at = time.monotonic()
-            say({"event": "waiting"})
+        if time.monotonic() - sent_at > SEND_SECONDS:
+            sent_at = time.monotonic()
+            send({"event": "waiting"})
     given = Given.model_validate_json(path.read_bytes())
     problem = given.problem or find_fault(models, part, prepared, given)
-    say({"event": "given", "answered": part.name, "engine": given.engine, "problem": problem})
+    send({"event": "given", "answered": part.name, "engine": given.engine, "problem": problem})
     return given.model_copy(update={"problem": problem})
 
 

@@ -286,10 +286,10 @@ def _gather(logits_UV: Tensor, index_K: Tensor, labels: list[int]) -> tuple[Tens
     labels_K = torch.tensor(labels, device=logits_UV.device)
     size = max(1, LOGITS_PER_CHUNK // logits_UV.shape[1])
     nats, hits = [], []
-    for some, wanted in zip(torch.split(index_K, size), torch.split(labels_K, size), strict=True):
+    for some, targets in zip(torch.split(index_K, size), torch.split(labels_K, size), strict=True):
         chunk = logits_UV[some].float()
-        nats.append(chunk.logsumexp(dim=-1) - chunk.gather(1, wanted[:, None])[:, 0])
-        hits.append(chunk.argmax(dim=-1) == wanted)
+        nats.append(chunk.logsumexp(dim=-1) - chunk.gather(1, targets[:, None])[:, 0])
+        hits.append(chunk.argmax(dim=-1) == targets)
     return torch.cat(nats).double().cpu(), torch.cat(hits).cpu()
 
 

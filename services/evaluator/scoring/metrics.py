@@ -54,8 +54,8 @@ def exact_match(answer: str, reference: str) -> float:
 
 def contains(answer: str, reference: str) -> float:
     """Whole words: `no` is not in `know`."""
-    wanted = re.escape(normalise(reference))
-    return float(re.search(rf"(?<!\w){wanted}(?!\w)", normalise(answer)) is not None)
+    escaped_reference = re.escape(normalise(reference))
+    return float(re.search(rf"(?<!\w){escaped_reference}(?!\w)", normalise(answer)) is not None)
 
 
 def extracted_match(pattern: str, answer: str, reference: str) -> float:
@@ -64,16 +64,21 @@ def extracted_match(pattern: str, answer: str, reference: str) -> float:
     Raises ScoringRefused for a pattern that does not come to an end in time.
     """
     match = _last_match(pattern, answer)
-    wanted = _last_match(pattern, reference)
-    return float(match is not None and normalise(match) == normalise(reference if wanted is None else wanted))
+    reference_match = _last_match(pattern, reference)
+    return float(
+        match is not None
+        and normalise(match) == normalise(reference if reference_match is None else reference_match)
+    )
 
 
 def token_f1(answer: str, reference: str) -> float:
-    given, wanted = (Counter(re.findall(r"\w+", normalise(text))) for text in (answer, reference))
-    if not given or not wanted:
+    answer_words, reference_words = (
+        Counter(re.findall(r"\w+", normalise(text))) for text in (answer, reference)
+    )
+    if not answer_words or not reference_words:
         return exact_match(answer, reference)
-    shared = (given & wanted).total()
-    return 2.0 * shared / (given.total() + wanted.total())
+    shared = (answer_words & reference_words).total()
+    return 2.0 * shared / (answer_words.total() + reference_words.total())
 
 
 def json_equal(answer: str, reference: str) -> float:
@@ -97,8 +102,8 @@ def _last_match(pattern: str, text: str) -> str | None:
     try:
         matches = list(regex.finditer(pattern, text[:MAX_ANSWER_CHARS], timeout=PATTERN_SECONDS))
     except TimeoutError as error:
-        found_seconds = f"pattern {pattern!r} took over {PATTERN_SECONDS} s on one answer"
-        message = f"{found_seconds}, expected one without nested repeats"
+        duration = f"pattern {pattern!r} took over {PATTERN_SECONDS} s on one answer"
+        message = f"{duration}, expected one without nested repeats"
         raise ScoringRefused(Failure(code="slow_pattern", message=message)) from error
     if not matches:
         return None

@@ -155,5 +155,5 @@ def _are_names(value: Any) -> bool:
     return bool(names) and all(isinstance(name, str) and _NAME.fullmatch(name) for name in names)
 
 
-def _bad_config(name: str, found: Any, expected: str) -> MalformedModel:
-    return MalformedModel(f"{ADAPTER_CONFIG}: {name} is {str(found)[:80]!r}, expected {expected}")
+def _bad_config(name: str, value: Any, expected: str) -> MalformedModel:
+    return MalformedModel(f"{ADAPTER_CONFIG}: {name} is {str(value)[:80]!r}, expected {expected}")

@@ -22,10 +22,10 @@ from services.evaluator.scoring.order import (
     Candidate,
     Failure,
     FailureCode,
-    Order,
     Probe,
     ScoringRefused,
     Side,
+    WorkOrder,
 )
 from services.evaluator.scoring.scorer import Scorer
 from services.evaluator.scoring.sharing import tokens_that_share
@@ -40,7 +40,7 @@ MIN_LOGIT_CHANGE = 1e-6
 
 
 class Models:
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkOrder) -> None:
         """Check every file, load the base. Raises ScoringRefused."""
         _check_files(order)
         self.order = order
@@ -114,7 +114,7 @@ class Models:
         self.scorer = replace(self.scorer, model=_load(directory, self.scorer.device, self.scorer.dtype))
 
 
-def _check_files(order: Order) -> None:
+def _check_files(order: WorkOrder) -> None:
     base, candidate = Path(order.base_path), order.candidate
     try:
         shapes = check_model(base)

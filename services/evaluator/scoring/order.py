@@ -106,7 +106,7 @@ class Limits(Value):
         return f"scoring {SCORING_VERSION}, {libraries}, {device}, {limits}, seed {self.seed}"
 
 
-class Order(Limits):
+class WorkOrder(Limits):
     base_path: str
     template_sha256: Sha256
     candidate: Candidate

@@ -272,8 +272,8 @@ PUBLISHED: Mapping[BenchmarkKind, Callable[[int, dict[str, Any]], dict[str, Any]
 }
 
 
-def _bad(line: int, field: str, found: Any, expected: str) -> BadRows:
-    return BadRows(f"line {line}, {field}: found {json.dumps(found, default=str)[:80]}, expected {expected}")
+def _bad(line: int, field: str, value: Any, expected: str) -> BadRows:
+    return BadRows(f"line {line}, {field}: found {json.dumps(value, default=str)[:80]}, expected {expected}")
 
 
 def _key(line: int, given: str) -> str:

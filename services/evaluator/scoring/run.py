@@ -7,42 +7,42 @@ from pathlib import Path
 
 import torch
 
-from services.evaluator.scoring.engine import Say, ask, await_answers, texts
+from services.evaluator.scoring.engine import Send, ask, await_answers, texts
 from services.evaluator.scoring.exchange import Given
 from services.evaluator.scoring.likelihood import Report
 from services.evaluator.scoring.models import Models
 from services.evaluator.scoring.order import (
     AnyPart,
-    Order,
     PartScores,
     Probe,
     Scores,
     ScoringRefused,
     Side,
+    WorkOrder,
     write_whole,
 )
 from services.evaluator.scoring.parts import Prepared, prepare, read_rows
 from services.evaluator.scoring.scorer import Scorer
 
 
-def run(order: Order, work_dir: Path, say: Say) -> Scores:
+def run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
     """Every number, or the failure that no second try would change."""
     torch.manual_seed(order.seed)
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     try:
-        return _run(order, work_dir, say)
+        return _run(order, work_dir, send)
     except ScoringRefused as error:
         return Scores(harness_version=order.harness_version, failure=error.failure)
 
 
-def _run(order: Order, work_dir: Path, say: Say) -> Scores:
+def _run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
     rows = {part.name: read_rows(part) for part in order.parts}
     models = Models(order)
-    say(
+    send(
         {"event": "loaded", "device": str(models.scorer.device), "shared_tokens": models.scorer.shared_tokens}
     )
     prepared = {part.name: prepare(models.scorer, part, rows[part.name]) for part in order.parts}
-    say({"event": "prepared"})
+    send({"event": "prepared"})
     asked_of_engine = [part for part in order.parts if part.engine]
     probe: Probe | None = None
     scored: list[PartScores] = []
@@ -50,18 +50,18 @@ def _run(order: Order, work_dir: Path, say: Say) -> Scores:
         with models.on(side) as scorer:
             if side is Side.CANDIDATE:
                 probe = models.prove_active()
-                say({"event": "active", **probe.model_dump()})
-                ask(models, asked_of_engine, prepared, work_dir, say)
+                send({"event": "active", **probe.model_dump()})
+                ask(models, asked_of_engine, prepared, work_dir, send)
             scored += [
-                _score_once(scorer, part, prepared[part.name], side, work_dir, say)
+                _score_once(scorer, part, prepared[part.name], side, work_dir, send)
                 for part in order.parts
                 if not part.engine and side in part.sides
             ]
-    scored += _score_given(models, asked_of_engine, prepared, work_dir, say)
+    scored += _score_given(models, asked_of_engine, prepared, work_dir, send)
     return Scores(harness_version=order.harness_version, probe=probe, parts=tuple(scored))
 
 
-def _sides(order: Order) -> tuple[Side, Side]:
+def _sides(order: WorkOrder) -> tuple[Side, Side]:
     """The candidate first, so that an inactive one costs no scoring; a full model takes its base's place."""
     if order.candidate.kind == "full":
         return Side.BASE, Side.CANDIDATE
@@ -69,38 +69,38 @@ def _sides(order: Order) -> tuple[Side, Side]:
 
 
 def _score_given(
-    models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, say: Say
+    models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, send: Send
 ) -> Iterator[PartScores]:
     """Parts whose answers an engine was asked for: both sides by it, or both by ourselves."""
     for part in parts:
-        given = await_answers(models, part, prepared[part.name], work_dir, say)
+        given = await_answers(models, part, prepared[part.name], work_dir, send)
         for side in part.sides if given.problem else part.engine_sides:
             with models.on(side) as scorer:
                 if given.problem:
-                    own = _score_once(scorer, part, prepared[part.name], side, work_dir, say)
+                    own = _score_once(scorer, part, prepared[part.name], side, work_dir, send)
                     yield own.model_copy(update={"engine_problem": given.problem})
                 else:
-                    yield _score(scorer, part, prepared[part.name], side, say, given)
+                    yield _score(scorer, part, prepared[part.name], side, send, given)
 
 
 def _score_once(
-    scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, work_dir: Path, say: Say
+    scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, work_dir: Path, send: Send
 ) -> PartScores:
     """A part that an earlier process of the same order finished is read, not scored again."""
     kept = work_dir / "parts" / f"{_file_name(part, side)}.json"
     if kept.exists():
         return PartScores.model_validate_json(kept.read_bytes())
-    scores = _score(scorer, part, prepared, side, say)
+    scores = _score(scorer, part, prepared, side, send)
     write_whole(kept, scores.model_dump_json())
     return scores
 
 
 def _score(
-    scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, say: Say, given: Given | None = None
+    scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, send: Send, given: Given | None = None
 ) -> PartScores:
     started = time.monotonic()
     answers = None if given is None else texts(scorer, given, side)
-    items = prepared.score(scorer, _reporter(part, side, say), answers)
+    items = prepared.score(scorer, _reporter(part, side, send), answers)
     return PartScores(
         part=part.name,
         side=side,
@@ -116,12 +116,12 @@ def _file_name(part: AnyPart, side: Side) -> str:
     return hashlib.sha256(f"{part.name} {side}".encode()).hexdigest()
 
 
-def _reporter(part: AnyPart, side: Side, say: Say) -> Report:
+def _reporter(part: AnyPart, side: Side, send: Send) -> Report:
     done = 0
 
     def report(just_done: int, total: int) -> None:
         nonlocal done
         done += just_done
-        say({"event": "progress", "part": part.name, "side": side, "done": done, "total": total})
+        send({"event": "progress", "part": part.name, "side": side, "done": done, "total": total})
 
     return report

@@ -30,7 +30,7 @@ NOT_HERE = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.cod
 """The replica has lost the model, or our key is of its last incarnation."""
 
 
-class Elsewhere(Exception):
+class TryNextReplica(Exception):
     """This replica did nothing with the request; another one may."""
 
 
@@ -92,7 +92,7 @@ async def _answer(
     for target in targets:
         try:
             return await _forward(context, target, path, asked)
-        except Elsewhere as error:
+        except TryNextReplica as error:
             log.warning("replica does not answer", replica_id=target.replica_id, error=str(error))
     raise _unavailable(asked.model)
 
@@ -174,7 +174,7 @@ async def _why_not(context: Gateway, tenant: str, name: str) -> ApiError:
 async def _forward(
     context: Gateway, target: Target, path: str, asked: Inference
 ) -> Response | AsyncIterator[bytes]:
-    """Raises Elsewhere while the replica has done nothing.
+    """Raises TryNextReplica while the replica has done nothing.
 
     A request that it had is not given to the next one: what ended one engine could end them all.
     """
@@ -188,7 +188,7 @@ async def _forward(
     finally:
         await answer.aclose()
     if answer.status_code in NOT_HERE:
-        raise Elsewhere(f"{answer.status_code}: {raw[:200]!r}")
+        raise TryNextReplica(f"{answer.status_code}: {raw[:200]!r}")
     if answer.is_server_error:
         raise _lost(target, asked, f"{answer.status_code}: {raw[:200]!r}")
     media_type = answer.headers.get("content-type", "application/json")
@@ -205,7 +205,7 @@ async def _send(context: Gateway, target: Target, path: str, asked: Inference) -
         request = context.http.build_request("POST", target.url + path, json=body, headers=headers)
         return await context.http.send(request, stream=True)
     except UNSENT as error:
-        raise Elsewhere(f"{type(error).__name__}: {error}") from error
+        raise TryNextReplica(f"{type(error).__name__}: {error}") from error
     except httpx.TransportError as error:
         raise _lost(target, asked, error) from error
 

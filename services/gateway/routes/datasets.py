@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from schemas import layout
-from services.gateway import decide, readmodels, shapes
+from services.gateway import decide, readmodels, representations
 from services.gateway.deps import Caller, Context
 from services.gateway.errors import not_found
 from services.gateway.requests import CreateDataset
@@ -27,12 +27,12 @@ async def validate(caller: Caller, context: Context, body: CreateDataset) -> dic
         await context.send(unit, caller.tenant, command)
         await readmodels.note_dataset(unit.conn, command)
         row = await unit.conn.fetchrow(readmodels.FIND_DATASET, dataset_id, caller.tenant)
-    return shapes.dataset(row)
+    return representations.dataset(row)
 
 
 @router.get("/datasets/{dataset_id}")
 async def retrieve(caller: Caller, context: Context, dataset_id: str) -> dict[str, Any]:
-    return shapes.dataset(await _row(caller, context, dataset_id))
+    return representations.dataset(await _row(caller, context, dataset_id))
 
 
 @router.get("/datasets/{dataset_id}/report")

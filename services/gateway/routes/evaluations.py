@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header
 
 from schemas.evaluation import ReevaluateModel
 from schemas.layout import ItemGroup
-from services.gateway import readmodels, shapes, store
+from services.gateway import readmodels, representations, store
 from services.gateway.deps import Admin, Caller, Context, Gateway, require_same_request
 from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.items import item_page, log_text
@@ -19,7 +19,7 @@ router = APIRouter()
 @router.get("/models/{name:path}/evaluation")
 async def evaluation(caller: Caller, context: Context, name: str) -> dict[str, Any]:
     """The newest one, which may still be running."""
-    return shapes.evaluation(await _newest(caller, context, name))
+    return representations.evaluation(await _newest(caller, context, name))
 
 
 @router.get("/models/{name:path}/evaluation/items")
@@ -71,7 +71,9 @@ async def evaluate(
     started = await context.outcome_of(command_id)
     if started is None:
         raise unavailable(f"an evaluation of {name!r} is asked for but not begun yet", code="not_decided_yet")
-    return shapes.evaluation(await readmodels.get_evaluation(context.service.database, started["eval_id"]))
+    return representations.evaluation(
+        await readmodels.get_evaluation(context.service.database, started["eval_id"])
+    )
 
 
 async def _newest(caller: Caller, context: Gateway, name: str) -> Any:

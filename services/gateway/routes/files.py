@@ -13,9 +13,9 @@ from fastapi.responses import StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 
 from schemas import layout
-from services.gateway import removal, shapes, store, uploads
+from services.gateway import removal, representations, store, uploads
 from services.gateway.access import Principal
-from services.gateway.deps import Admin, Caller, Context, Gateway, page_size, unknown_place
+from services.gateway.deps import Admin, Caller, Context, Gateway, invalid_cursor, page_size
 from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.rates import HeldResponse
 from services.gateway.settings import Settings
@@ -88,7 +88,9 @@ async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose:
         if not await store.confirm_file(unit.conn, ref.file_id):
             raise unavailable("file: storing it took too long", param="file", code="upload_expired")
     failpoint("gateway.accepted")
-    return shapes.file(await store.find_file_row(context.service.database, ref.file_id, caller.tenant))
+    return representations.file(
+        await store.find_file_row(context.service.database, ref.file_id, caller.tenant)
+    )
 
 
 @router.get("/files")
@@ -111,14 +113,14 @@ async def _page(
     size = page_size(limit, at_most=MAX_FILES_OF_A_PAGE)
     database = context.service.database
     if after is not None and not await database.fetchval(store.HAS_FILE, after, caller.tenant):
-        raise unknown_place(after)
+        raise invalid_cursor(after)
     rows = await store.list_files(database, caller.tenant, purpose=purpose, after=after, limit=size + 1)
-    return shapes.page([shapes.file(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page([representations.file(row) for row in rows[:size]], has_more=len(rows) > size)
 
 
 @router.get("/files/{file_id}")
 async def retrieve(caller: Caller, context: Context, file_id: str) -> dict[str, Any]:
-    return shapes.file(await _row(caller, context, file_id))
+    return representations.file(await _row(caller, context, file_id))
 
 
 @router.get("/files/{file_id}/content")
@@ -159,7 +161,7 @@ async def _delete(caller: Principal, context: Gateway, file_id: str) -> dict[str
         database, file_id, seconds=context.settings.command_wait_seconds
     )
     needed_by = await store.needed_by(database, caller.tenant, sha256)
-    return shapes.deleted_file(file_id, state, needed_by)
+    return representations.deleted_file(file_id, state, needed_by)
 
 
 async def _row(caller: Caller, context: Context, file_id: str) -> Any:

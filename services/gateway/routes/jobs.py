@@ -12,16 +12,16 @@ from fastapi.responses import JSONResponse
 
 from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
-from services.gateway import decide, readmodels, shapes, store, submission
+from services.gateway import decide, readmodels, representations, store, submission
 from services.gateway.decide import Inputs
 from services.gateway.deps import (
     Caller,
     Context,
     Gateway,
+    invalid_cursor,
     page_size,
     refusal,
     require_same_request,
-    unknown_place,
 )
 from services.gateway.errors import ApiError, not_found
 from services.gateway.requests import CreateDataset, CreateJob
@@ -74,17 +74,17 @@ async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob)
     decide.refuse_final(obstacles)
     await context.send(unit, caller.tenant, dataset, submit)
     spec = submit.spec.model_dump(mode="json")
-    await store.note_submitted(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
+    await store.insert_placeholder(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
     warnings = submission.as_warnings(obstacles)
     estimated = await submission.estimated_memory(unit.conn, *asked)
     await readmodels.update_job(
         unit.conn, job_id, caller.tenant, warnings=warnings, estimated_memory=estimated
     )
-    answer = shapes.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
+    answer = representations.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
     detail = await unit.conn.fetchval(
         readmodels.FIND_BASE_DETAIL, submit.spec.base_model, submit.spec.base_sha
     )
-    answer["retune"]["base_model"] = shapes.base_facts(submit.spec.base_sha, detail)
+    answer["retune"]["base_model"] = representations.base_facts(submit.spec.base_sha, detail)
     return answer
 
 
@@ -104,23 +104,23 @@ async def list_jobs(
     caller: Caller, context: Context, request: Request, after: str | None = None, limit: int = 20
 ) -> dict[str, Any]:
     size = page_size(limit)
-    wanted = {
+    metadata = {
         name[len("metadata[") : -1]: value
         for name, value in request.query_params.items()
         if name.startswith("metadata[") and name.endswith("]")
     }
     database = context.service.database
     if after is not None and await readmodels.find_job(database, after, caller.tenant) is None:
-        raise unknown_place(after)
+        raise invalid_cursor(after)
     rows = await readmodels.list_jobs(
-        database, caller.tenant, metadata=wanted or None, after=after, limit=size + 1
+        database, caller.tenant, metadata=metadata or None, after=after, limit=size + 1
     )
-    return shapes.page([shapes.job(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page([representations.job(row) for row in rows[:size]], has_more=len(rows) > size)
 
 
 @router.get("/jobs/{job_id}")
 async def retrieve(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
-    return shapes.job(await row_of(caller, context, job_id))
+    return representations.job(await row_of(caller, context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -151,7 +151,7 @@ async def retry(caller: Caller, context: Context, job_id: str) -> dict[str, Any]
     command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)
     if await _sent(caller, context, command, until=lambda row: row is not None, about=new_job_id) is None:
         await _note_retry(context, original, new_job_id)
-    return shapes.job(await row_of(caller, context, new_job_id))
+    return representations.job(await row_of(caller, context, new_job_id))
 
 
 async def _command(caller: Caller, context: Gateway, command: JobMessage) -> dict[str, Any]:
@@ -164,7 +164,7 @@ async def _command(caller: Caller, context: Gateway, command: JobMessage) -> dic
         until=lambda row: row["phase"] != before["phase"],
         about=command.job_id,
     )
-    return shapes.job(await row_of(caller, context, command.job_id))
+    return representations.job(await row_of(caller, context, command.job_id))
 
 
 async def _sent(
@@ -197,7 +197,7 @@ def _refused(command: JobMessage, row: Any, payload: dict[str, Any]) -> ApiError
 async def _note_retry(context: Gateway, original: Any, new_job_id: str) -> None:
     """Show the job before the scheduler has heard of it."""
     async with context.service.unit() as unit:
-        await store.note_submitted(
+        await store.insert_placeholder(
             unit.conn,
             new_job_id,
             original["tenant"],

@@ -15,7 +15,7 @@ from schemas.access import (
     tenant_user,
 )
 from schemas.envelope import MAX_NAME_BYTES
-from services.gateway import readmodels, shapes, store
+from services.gateway import readmodels, representations, store
 from services.gateway.deps import LARGE_PAGE, Admin, Context, Gateway, page_size
 from services.gateway.errors import not_found
 from services.gateway.requests import CreateSubscriber, CreateUser
@@ -33,7 +33,9 @@ async def list_users(
     """By name."""
     size = page_size(limit, at_most=LARGE_PAGE)
     rows = await context.service.database.fetch(readmodels.LIST_KAFKA_USERS, after, size + 1)
-    return shapes.page([shapes.kafka_user(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page(
+        [representations.kafka_user(row) for row in rows[:size]], has_more=len(rows) > size
+    )
 
 
 @router.post("/admin/tenants/{tenant}/users")

@@ -12,8 +12,8 @@ from schemas.model import (
     RollbackDeployment,
     UndeployModel,
 )
-from services.gateway import readmodels, shapes
-from services.gateway.deps import LARGE_PAGE, Caller, Context, Gateway, page_size, unknown_place
+from services.gateway import readmodels, representations
+from services.gateway.deps import LARGE_PAGE, Caller, Context, Gateway, invalid_cursor, page_size
 from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.requests import Deploy, Promote
 
@@ -42,8 +42,8 @@ async def list_models(
     rest = 0 if kind == "base" else size + 1 - len(bases)
     of_lineage = base_model, dataset_version, base_sha
     tuned = await database.fetch(readmodels.LIST_MODELS, caller.tenant, *of_lineage, version, rest)
-    models = [*map(shapes.base_model, bases), *map(shapes.fine_tuned_model, tuned)]
-    return shapes.page(models[:size], has_more=len(models) > size, key=shapes.id_of_model)
+    models = [*map(representations.base_model, bases), *map(representations.fine_tuned_model, tuned)]
+    return representations.page(models[:size], has_more=len(models) > size, key=representations.id_of_model)
 
 
 async def _version(caller: Caller, context: Gateway, after: str | None) -> str | None:
@@ -53,7 +53,7 @@ async def _version(caller: Caller, context: Gateway, after: str | None) -> str |
         return None
     rows = await database.fetch(readmodels.VERSIONS_NAMED, caller.tenant, after)
     if not rows:
-        raise unknown_place(after)
+        raise invalid_cursor(after)
     if len(rows) > 1:
         message = f"after: {after!r} names several versions, expected the `last_id` of a page"
         raise ApiError(400, message, param="after", code="invalid_value")
@@ -64,7 +64,9 @@ async def _version(caller: Caller, context: Gateway, after: str | None) -> str |
 @router.get("/models/{name:path}/lineage")
 async def lineage(caller: Caller, context: Context, name: str) -> dict[str, Any]:
     row = await model_row(caller, context, name)
-    return shapes.lineage(row, await readmodels.find_evaluation(context.service.database, row["model_id"]))
+    return representations.lineage(
+        row, await readmodels.find_evaluation(context.service.database, row["model_id"])
+    )
 
 
 @router.post("/models/{name:path}/deploy")
@@ -76,7 +78,7 @@ async def deploy(caller: Caller, context: Context, name: str, body: Deploy | Non
     route = await _route(caller, context, slot)
     if route is None:
         raise unavailable(f"deployment {slot!r} is asked for but not decided yet", code="not_decided_yet")
-    return shapes.deployment(route)
+    return representations.deployment(route)
 
 
 @router.post("/models/{name:path}/promote")
@@ -90,22 +92,22 @@ async def promote(caller: Caller, context: Context, name: str, body: Promote | N
         **(body or Promote()).model_dump(),
     )
     await _send(context, command)
-    return shapes.fine_tuned_model(await model_row(caller, context, name))
+    return representations.fine_tuned_model(await model_row(caller, context, name))
 
 
 @router.post("/models/{name:path}/archive")
 async def archive(caller: Caller, context: Context, name: str) -> dict[str, Any]:
     row = await model_row(caller, context, name)
     await _send(context, ArchiveModel(model_id=row["model_id"], tenant=caller.tenant))
-    return shapes.fine_tuned_model(await model_row(caller, context, name))
+    return representations.fine_tuned_model(await model_row(caller, context, name))
 
 
 @router.get("/models/{name:path}")
 async def retrieve(caller: Caller, context: Context, name: str) -> dict[str, Any]:
     base = await context.service.database.fetchrow(readmodels.FIND_BASE, name)
     if base is not None:
-        return shapes.base_model(base)
-    return shapes.fine_tuned_model(await model_row(caller, context, name))
+        return representations.base_model(base)
+    return representations.fine_tuned_model(await model_row(caller, context, name))
 
 
 @router.get("/deployments")
@@ -115,7 +117,9 @@ async def deployments(
     """By slot."""
     size = page_size(limit, at_most=LARGE_PAGE)
     rows = await context.service.database.fetch(readmodels.LIST_ROUTES, caller.tenant, after, size + 1)
-    return shapes.page([shapes.deployment(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page(
+        [representations.deployment(row) for row in rows[:size]], has_more=len(rows) > size
+    )
 
 
 @router.get("/deployments/{slot:path}")
@@ -154,7 +158,7 @@ async def _deployment(caller: Caller, context: Gateway, slot: str) -> dict[str, 
     row = await _route(caller, context, slot)
     if row is None:
         raise not_found("deployment", slot)
-    return shapes.deployment(row)
+    return representations.deployment(row)
 
 
 async def _route(caller: Caller, context: Gateway, slot: str) -> Any:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from services.gateway import readmodels, shapes
+from services.gateway import readmodels, representations
 from services.gateway.decide import TERMINAL_PHASES
-from services.gateway.deps import Caller, Context, Gateway, page_size, row_number, unknown_place
+from services.gateway.deps import Caller, Context, Gateway, invalid_cursor, page_size, parse_cursor
 from services.gateway.rates import HeldResponse
 from services.gateway.routes.jobs import row_of
 
@@ -39,18 +39,20 @@ async def events(
     """Newest first, as OpenAI lists them; or, with `stream=true`, a server-sent stream from the beginning."""
     await row_of(caller, context, job_id)
     if stream or "text/event-stream" in request.headers.get("accept", ""):
-        begin = row_number(last_event_id, "ftevent", param="Last-Event-ID") or 0
+        begin = parse_cursor(last_event_id, "ftevent", param="Last-Event-ID") or 0
         with ExitStack() as held:
             held.enter_context(context.streams.place(caller.tenant, caller.quotas.streams))
             events = _stream(caller, context, job_id, begin)
             return HeldResponse(events, held.pop_all(), media_type="text/event-stream")
     size = page_size(limit)
-    before = row_number(after, "ftevent", param="after")
+    before = parse_cursor(after, "ftevent", param="after")
     database = context.service.database
     if after and not await database.fetchval(readmodels.HAS_EVENT, job_id, before):
-        raise unknown_place(after)
+        raise invalid_cursor(after)
     rows = await readmodels.events_before(database, job_id, before=before, limit=size + 1)
-    return shapes.page([shapes.job_event(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page(
+        [representations.job_event(row) for row in rows[:size]], has_more=len(rows) > size
+    )
 
 
 async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> AsyncIterator[str]:
@@ -63,7 +65,7 @@ async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> 
         rows = await readmodels.events_after(context.service.database, job_id, after=last)
         for event in rows:
             last, spoke_at = event["id"], time.monotonic()
-            body = JSONResponse(shapes.job_event(event)).body
+            body = JSONResponse(representations.job_event(event)).body
             yield f"id: ftevent-{event['id']}\nevent: {event['type']}\ndata: {bytes(body).decode()}\n\n"
         if not rows:
             if row["phase"] in TERMINAL_PHASES:
@@ -85,7 +87,9 @@ async def checkpoints(
     rows = await context.service.database.fetch(
         readmodels.LIST_CHECKPOINTS, job_id, caller.tenant, attempt, step, size + 1
     )
-    return shapes.page([shapes.checkpoint(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page(
+        [representations.checkpoint(row) for row in rows[:size]], has_more=len(rows) > size
+    )
 
 
 @router.get("/jobs/{job_id}/metrics")
@@ -113,8 +117,8 @@ async def logs(
 ) -> dict[str, Any]:
     """Chunks of an attempt's log with a number greater than `after`; `next` is what to ask with next time."""
     row = await row_of(caller, context, job_id)
-    wanted = row["attempt"] if attempt is None else attempt
-    return await context.logs_of(job_id, wanted, node, after)
+    attempt_number = row["attempt"] if attempt is None else attempt
+    return await context.logs_of(job_id, attempt_number, node, after)
 
 
 async def _place(
@@ -125,9 +129,9 @@ async def _place(
         return None, None
     named = CHECKPOINT_ID.fullmatch(after)
     if named is None or named[1] != job_id:
-        raise unknown_place(after)
+        raise invalid_cursor(after)
     attempt, step = int(named[2]), int(named[3])
     query = readmodels.HAS_CHECKPOINT
     if not await context.service.database.fetchval(query, job_id, caller.tenant, attempt, step):
-        raise unknown_place(after)
+        raise invalid_cursor(after)
     return attempt, step

@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from services.gateway import readmodels, shapes
-from services.gateway.deps import Caller, Context, page_size, row_number, unknown_place
+from services.gateway import readmodels, representations
+from services.gateway.deps import Caller, Context, invalid_cursor, page_size, parse_cursor
 
 router = APIRouter()
 
@@ -16,9 +16,11 @@ async def list_refusals(
 ) -> dict[str, Any]:
     """Newest first."""
     size = page_size(limit)
-    before = row_number(after, "refusal", param="after")
+    before = parse_cursor(after, "refusal", param="after")
     database = context.service.database
     if after and not await database.fetchval(readmodels.HAS_REFUSAL, caller.tenant, before):
-        raise unknown_place(after)
+        raise invalid_cursor(after)
     rows = await database.fetch(readmodels.LIST_REFUSALS, caller.tenant, before, size + 1)
-    return shapes.page([shapes.refusal(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page(
+        [representations.refusal(row) for row in rows[:size]], has_more=len(rows) > size
+    )

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from services.gateway import readmodels, shapes
+from services.gateway import readmodels, representations
 from services.gateway.deps import Caller, Context
 
 router = APIRouter()
@@ -13,4 +13,4 @@ router = APIRouter()
 @router.get("/suites")
 async def list_suites(caller: Caller, context: Context) -> dict[str, Any]:
     rows = await context.service.database.fetch(readmodels.LIST_SUITES)
-    return shapes.page([shapes.suite(row) for row in rows], has_more=False)
+    return representations.page([representations.suite(row) for row in rows], has_more=False)

@@ -80,8 +80,8 @@ class GramCounter:
     def _give_up_the_rarest(self) -> None:
         place = len(self._counts) - self._max_grams // 2
         highest_lost = int(np.partition(self._counts, place)[place])
-        stays = self._counts > highest_lost
-        self._keys, self._counts = self._keys[stays], self._counts[stays]
+        is_kept = self._counts > highest_lost
+        self._keys, self._counts = self._keys[is_kept], self._counts[is_kept]
         self.undercount += highest_lost
 
 

@@ -141,11 +141,11 @@ def _from_pairs(name: str, grams: Keys, gram_ids: Integers, set_ids: Integers, l
 
 def reduced(source: Source, is_boilerplate: npt.NDArray[np.bool_]) -> Source:
     """The source without some of its grams. A set that loses all of them is never found."""
-    stays = np.repeat(~is_boilerplate, np.diff(source.starts))
+    is_kept = np.repeat(~is_boilerplate, np.diff(source.starts))
     new_ids = np.cumsum(~is_boilerplate) - 1
-    gram_ids = np.repeat(new_ids, np.diff(source.starts))[stays]
+    gram_ids = np.repeat(new_ids, np.diff(source.starts))[is_kept]
     left = _from_pairs(
-        source.name, source.grams[~is_boilerplate], gram_ids, source.set_ids[stays], source.lines
+        source.name, source.grams[~is_boilerplate], gram_ids, source.set_ids[is_kept], source.lines
     )
     return replace(left, is_shared=source.is_shared[~is_boilerplate])
 

@@ -30,7 +30,7 @@ class SourceFile(Value):
     path: Path
 
 
-class Order(Value):
+class WorkOrder(Value):
     version: Sha256
     tenant: str
     spec: DatasetSpec
@@ -71,7 +71,7 @@ class Finished(Value):
     message: str
 
 
-class Exhausted(Value):
+class LimitExceeded(Value):
     """A limit of the process was reached."""
 
     event: Literal["exhausted"] = "exhausted"
@@ -79,5 +79,5 @@ class Exhausted(Value):
     message: str
 
 
-Said = Progress | Finished | Exhausted
-SAID: TypeAdapter[Said] = TypeAdapter(Said)
+ChildMessage = Progress | Finished | LimitExceeded
+CHILD_MESSAGE: TypeAdapter[ChildMessage] = TypeAdapter(ChildMessage)

@@ -11,7 +11,7 @@ from schemas.base import Value
 from schemas.layout import MANIFEST
 from services.ingest.pipeline.figures import length_histogram, packing_report
 from services.ingest.pipeline.findings import Findings
-from services.ingest.pipeline.order import READY, REPORT, Finished, Order, SourceFile
+from services.ingest.pipeline.order import READY, REPORT, Finished, SourceFile, WorkOrder
 from services.ingest.pipeline.parts import PartTotals
 from services.ingest.pipeline.rules import RULES_VERSION
 from services.ingest.report import DatasetReport, Sample, SourceReport
@@ -21,7 +21,7 @@ HOLDOUT_ITEMS = 50
 
 
 @dataclass(frozen=True)
-class Made:
+class PipelineResult:
     """What passed through all files."""
 
     training: tuple[FileEntry, ...] = ()
@@ -36,15 +36,15 @@ class Made:
     source_grams: dict[str, int] = field(default_factory=dict)
 
 
-def write(order: Order, findings: Findings, made: Made) -> Finished:
-    report = make_report(order, findings, made)
+def write(order: WorkOrder, findings: Findings, result: PipelineResult) -> Finished:
+    report = make_report(order, findings, result)
     entry = _write(order.output, REPORT, report)
     if report.code == READY:
-        _write(order.output, MANIFEST, make_manifest(order, findings, made, entry))
+        _write(order.output, MANIFEST, make_manifest(order, findings, result, entry))
     return Finished(code=report.code, message=report.message)
 
 
-def make_report(order: Order, findings: Findings, made: Made) -> DatasetReport:
+def make_report(order: WorkOrder, findings: Findings, result: PipelineResult) -> DatasetReport:
     is_ready = findings.code == READY
     mix = order.spec.safety_mix
     return DatasetReport(
@@ -60,16 +60,18 @@ def make_report(order: Order, findings: Findings, made: Made) -> DatasetReport:
         message=findings.message,
         warnings=tuple(_warnings(findings)),
         files=tuple(tally.report() for tally in findings.tallies),
-        sources=_sources(order, findings, made),
+        sources=_sources(order, findings, result),
         safety_share=mix.share if mix else 0.0,
-        safety_rows=len(made.safety_lines),
-        lengths=length_histogram(made.lengths) if is_ready else None,
-        packing=packing_report(made.totals, order.window_tokens) if is_ready else None,
-        samples=made.samples,
+        safety_rows=len(result.safety_lines),
+        lengths=length_histogram(result.lengths) if is_ready else None,
+        packing=packing_report(result.totals, order.window_tokens) if is_ready else None,
+        samples=result.samples,
     )
 
 
-def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntry) -> DatasetManifest:
+def make_manifest(
+    order: WorkOrder, findings: Findings, result: PipelineResult, report: FileEntry
+) -> DatasetManifest:
     training, holdout = findings.tally("training"), findings.tally("holdout")
     assert training is not None, "a ready dataset has a training file"
     assert training.format is not None, "a ready file has a format"
@@ -82,42 +84,42 @@ def make_manifest(order: Order, findings: Findings, made: Made, report: FileEntr
         method=order.spec.method,
         window_tokens=order.window_tokens,
         counts=DatasetCounts(
-            rows=made.totals.rows,
-            windows=made.totals.windows,
-            tokens=made.totals.tokens,
-            loss_tokens=made.totals.loss_tokens,
-            validation_rows=made.validation_rows,
+            rows=result.totals.rows,
+            windows=result.totals.windows,
+            tokens=result.totals.tokens,
+            loss_tokens=result.totals.loss_tokens,
+            validation_rows=result.validation_rows,
             rejected_rows=training.rejected,
             exact_duplicates=training.exact,
             near_duplicates=training.near,
             contaminated_rows=training.contaminated,
             contaminated_by_source=dict(sorted(training.contaminated_rows.items())),
             training_file_rows=training.rows,
-            safety_rows=len(made.safety_lines),
-            kept_leaks=_kept_leaks(findings, made),
+            safety_rows=len(result.safety_lines),
+            kept_leaks=_kept_leaks(findings, result),
             holdout_rows=holdout.kept if holdout else None,
-            long_answers=made.long_answers,
+            long_answers=result.long_answers,
             answer_tokens=order.answer_tokens if holdout else None,
         ),
-        training=made.training,
-        validation=made.validation,
+        training=result.training,
+        validation=result.validation,
         report=report,
         rules_version=RULES_VERSION,
         files=files_of(order.spec),
     )
 
 
-def _kept_leaks(findings: Findings, made: Made) -> dict[str, int]:
+def _kept_leaks(findings: Findings, result: PipelineResult) -> dict[str, int]:
     """Rows that are trained on although they give away an item of a source, by source."""
     leaks: Counter[str] = Counter()
     for tally in findings.tallies:
         for line, names in tally.kept_leaks.items():
-            if tally.role == "training" or (tally.role == "safety_mix" and line in made.safety_lines):
+            if tally.role == "training" or (tally.role == "safety_mix" and line in result.safety_lines):
                 leaks.update(names)
     return dict(sorted(leaks.items()))
 
 
-def _sources(order: Order, findings: Findings, made: Made) -> tuple[SourceReport, ...]:
+def _sources(order: WorkOrder, findings: Findings, result: PipelineResult) -> tuple[SourceReport, ...]:
     overlaps: Counter[str] = Counter()
     contaminated: Counter[str] = Counter()
     for tally in findings.tallies:
@@ -132,7 +134,7 @@ def _sources(order: Order, findings: Findings, made: Made) -> tuple[SourceReport
             name=file.name,
             kind=file.kind,
             digest=file.digest,
-            grams=made.source_grams.get(file.name, 0),
+            grams=result.source_grams.get(file.name, 0),
             rows_with_overlap=overlaps[file.name],
             contaminated_rows=contaminated[file.name],
         )

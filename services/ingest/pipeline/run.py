@@ -14,10 +14,10 @@ from services.ingest.pipeline.examine import Accepted, Examiner
 from services.ingest.pipeline.figures import SamplePicker
 from services.ingest.pipeline.files import HOLDOUT, format_of_file
 from services.ingest.pipeline.findings import Findings
-from services.ingest.pipeline.order import Finished, Order, Progress
+from services.ingest.pipeline.order import Finished, Progress, WorkOrder
 from services.ingest.pipeline.parts import PartWriter, TokenSpool
 from services.ingest.pipeline.rules import FileRefused
-from services.ingest.pipeline.screen import Screen
+from services.ingest.pipeline.screen import RowFilter
 from services.ingest.pipeline.survey import survey_of
 from services.ingest.pipeline.tally import FileTally
 from services.ingest.pipeline.tokens import (
@@ -32,22 +32,22 @@ from shared.chat.loading import end_tokens
 HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
 
 
-def validate(order: Order, say: Callable[[Progress], None]) -> Finished:
+def validate(order: WorkOrder, send: Callable[[Progress], None]) -> Finished:
     """Write `report.json`, and if every file is accepted the parts and `manifest.json`, into order.output."""
     findings = Findings(order.spec.policy)
     try:
-        files = Files(order, findings, say)
+        files = Files(order, findings, send)
     except FileRefused as refusal:
         findings.refuse("dataset", refusal)
-        return outcome.write(order, findings, outcome.Made())
-    made = files.make()
-    return outcome.write(order, findings, made)
+        return outcome.write(order, findings, outcome.PipelineResult())
+    result = files.make()
+    return outcome.write(order, findings, result)
 
 
 class Files:
     """The files of one order, each passed through once."""
 
-    def __init__(self, order: Order, findings: Findings, say: Callable[[Progress], None]) -> None:
+    def __init__(self, order: WorkOrder, findings: Findings, send: Callable[[Progress], None]) -> None:
         self._order = order
         self._spec = order.spec
         self._policy = order.spec.policy
@@ -57,15 +57,15 @@ class Files:
         self._ends = end_tokens(order.tokenizer, self._tokenizer)
         _require_template(order, template_sha256(self._tokenizer))
         registered = tuple(read_source(source.name, source.path) for source in order.sources)
-        self._survey = survey_of(order, registered, say)
+        self._survey = survey_of(order, registered, send)
         self._long_answers = 0
         self._prompts = PromptSpool(order.scratch / "prompts")
         index = DuplicateIndex(
             self._prompts, self._survey.common, similarity=self._policy.near_duplicate_similarity
         )
-        self._screen = Screen(index, self._policy, order.workers, say)
+        self._row_filter = RowFilter(index, self._policy, order.workers, send)
 
-    def make(self) -> outcome.Made:
+    def make(self) -> outcome.PipelineResult:
         # The holdout first, then validation: a training row that repeats one of theirs is the one to go.
         self._screen_holdout()
         validation = self._make_validation()
@@ -73,7 +73,7 @@ class Files:
         self._add_training(writer, samples)
         safety_lines = self._add_safety_mix(writer)
         self._prompts.close()
-        return outcome.Made(
+        return outcome.PipelineResult(
             training=writer.close(),
             validation=validation.close(),
             validation_rows=validation.totals.rows,
@@ -94,7 +94,7 @@ class Files:
             _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
             check = Checker(self._tokenizer, training_template=self._training_template, is_holdout=True)
             examiner = Examiner(tally.role, tally.format, self._policy, self._survey.common, check)
-            for _ in self._screen.kept_rows(path, examiner, tally):
+            for _ in self._row_filter.kept_rows(path, examiner, tally):
                 pass
             if self._order.answer_tokens is not None:
                 self._long_answers = count_long_answers(
@@ -134,8 +134,8 @@ class Files:
                 if row.encoded is not None:
                     spool.add(row.line, row.encoded)
                     digests.append(row.digest)
-        wanted = round(mix.share * writer.totals.rows)
-        chosen = sorted(sorted(range(len(digests)), key=digests.__getitem__)[:wanted])
+        num_rows = round(mix.share * writer.totals.rows)
+        chosen = sorted(sorted(range(len(digests)), key=digests.__getitem__)[:num_rows])
         for index in chosen:
             writer.add(-spool.lines[index], spool.get(index))
         spool.close()
@@ -156,7 +156,7 @@ class Files:
             self._survey.sources,
             encoder,
         )
-        return self._screen.kept_rows(path, examiner, tally)
+        return self._row_filter.kept_rows(path, examiner, tally)
 
     def _encoder(self, file_format: DatasetFormat | None, role: FileRole) -> Encoder | None:
         """None, with the refusal noted, where such rows cannot be tokenised; they are still checked."""
@@ -190,7 +190,7 @@ def _add(writer: PartWriter, line: int, row: Accepted) -> None:
         writer.add(line, row.encoded)
 
 
-def _require_template(order: Order, template_sha256: str) -> None:
+def _require_template(order: WorkOrder, template_sha256: str) -> None:
     if template_sha256 != order.template_sha256:
         raise FileRefused(
             "template.changed",

@@ -19,13 +19,13 @@ PROGRESS_ROWS = 5_000
 
 
 @dataclass(frozen=True)
-class Screen:
+class RowFilter:
     """What the rows of every file of a dataset are held against."""
 
     index: DuplicateIndex
     policy: DatasetPolicy
     workers: int
-    say: Callable[[Progress], None]
+    send: Callable[[Progress], None]
 
     def kept_rows(self, path: Path, examiner: Examiner, tally: FileTally) -> Iterator[Accepted]:
         """The rows to keep, in order of lines; everything else is counted in `tally`."""
@@ -42,10 +42,10 @@ class Screen:
                     tally.kept += 1
                     yield row
                 if tally.rows % PROGRESS_ROWS == 0:
-                    self._say(tally, started)
+                    self._send_progress(tally, started)
             tally.blank_lines, tally.has_bom = reader.blank_lines, reader.has_bom
         tally.not_fully_compared = self.index.rows_not_fully_compared - compared
-        self._say(tally, started)
+        self._send_progress(tally, started)
 
     def _keeps(self, row: Accepted, names: tuple[str, ...], tally: FileTally) -> bool:
         tally.accept_fields(row)
@@ -66,9 +66,9 @@ class Screen:
             self.index.add(Kept(tally.role, row.line), row.digest, row.fingerprint)
         return True
 
-    def _say(self, tally: FileTally, started: float) -> None:
+    def _send_progress(self, tally: FileTally, started: float) -> None:
         seconds = round(time.monotonic() - started, 3)
-        self.say(Progress(stage=tally.role, rows=tally.rows, kept=tally.kept, seconds=seconds))
+        self.send(Progress(stage=tally.role, rows=tally.rows, kept=tally.kept, seconds=seconds))
 
 
 def leaks_of(hits: dict[str, Hit], match: Match | None, role: str) -> dict[str, int]:

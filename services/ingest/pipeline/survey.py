@@ -15,7 +15,7 @@ from services.ingest.pipeline.contamination import Source, holdout_source, row_g
 from services.ingest.pipeline.files import HOLDOUT, format_of_file, reader_of
 from services.ingest.pipeline.formats import parse_example
 from services.ingest.pipeline.lines import Line, parse_object
-from services.ingest.pipeline.order import Order, Progress
+from services.ingest.pipeline.order import Progress, WorkOrder
 from services.ingest.pipeline.rules import BadRow, FileRefused
 from services.ingest.pipeline.text import NO_KEYS, Keys, RowText, places, row_text, shingle_hashes
 from services.ingest.pipeline.workers import in_order
@@ -106,14 +106,14 @@ class Survey:
     """Registered files, then the holdout, without boilerplate."""
 
 
-def survey_of(order: Order, registered: tuple[Source, ...], say: Callable[[Progress], None]) -> Survey:
+def survey_of(order: WorkOrder, registered: tuple[Source, ...], send: Callable[[Progress], None]) -> Survey:
     """Read every file of a dataset once. A file that is no JSONL is passed over: the screening refuses it."""
     policy = order.spec.policy
     holdout = tuple(_holdout_source(path, policy) for path in [order.holdout] if path is not None)
     sources = (*registered, *holdout)
-    training = _survey(order.training, order, "training", sources, say)
+    training = _survey(order.training, order, "training", sources, send)
     rest = {
-        role: _survey(path, order, role, (), say)
+        role: _survey(path, order, role, (), send)
         for role, path in (
             (HOLDOUT, order.holdout),
             ("validation", order.validation),
@@ -147,7 +147,7 @@ def _texts(path: Path, role: str, policy: DatasetPolicy) -> Iterator[tuple[int, 
 
 
 def _survey(
-    path: Path, order: Order, role: str, sources: tuple[Source, ...], say: Callable[[Progress], None]
+    path: Path, order: WorkOrder, role: str, sources: tuple[Source, ...], send: Callable[[Progress], None]
 ) -> FileSurvey:
     file_survey = FileSurvey(sources)
     policy, started = order.spec.policy, time.monotonic()
@@ -156,7 +156,7 @@ def _survey(
             for row in in_order(surveyor, reader_of(stream, role, policy), workers=order.workers):
                 file_survey.add(row)
     seconds = round(time.monotonic() - started, 3)
-    say(Progress(stage=f"survey of {role}", rows=file_survey.rows, kept=file_survey.rows, seconds=seconds))
+    send(Progress(stage=f"survey of {role}", rows=file_survey.rows, kept=file_survey.rows, seconds=seconds))
     return file_survey
 
 

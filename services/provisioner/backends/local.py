@@ -84,11 +84,11 @@ class LocalBackend:
     async def watch(self) -> AsyncIterator[Observation]:
         seen: dict[str, Observation] = {}
         for poll in itertools.count():
-            found = {observation.name: observation for observation in await self.list_owned()}
-            for name, observation in found.items():
+            observations = {observation.name: observation for observation in await self.list_owned()}
+            for name, observation in observations.items():
                 if seen.get(name) != observation or poll % RESYNC_POLLS == 0:
                     yield observation
-            seen = found
+            seen = observations
             await asyncio.sleep(POLL_SECONDS)
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
@@ -232,7 +232,7 @@ class LocalBackend:
             identity.signal_group(signal.SIGTERM)
 
     async def _ask_to_end(self, root: Path, grace_seconds: float) -> None:
-        asked = [found for index in _indices(root) if (found := _identity(root / str(index)))]
+        asked = [process for index in _indices(root) if (process := _identity(root / str(index)))]
         for identity in asked:
             identity.signal_group(signal.SIGTERM)
         deadline = time.monotonic() + grace_seconds
@@ -247,15 +247,15 @@ def parse_env(text: str, *, source: str) -> dict[str, str]:
 
     Raises: ValueError naming the line of `source` that is neither.
     """
-    found = {}
+    variables = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = [word for word in shlex.split(line, comments=True) if word != "export"]
         for word in words:
             name, separator, value = word.partition("=")
             if not separator:
                 raise ValueError(f"{source}, line {number}: found {word!r}, expected NAME=value")
-            found[name] = value
-    return found
+            variables[name] = value
+    return variables
 
 
 def _kill(identity: Identity | None, mark: str) -> list[int]:

@@ -20,10 +20,10 @@ class Pools:
 
     async def read(self) -> None:
         """At start: the pools of the file, then what each has, for whoever plans with it."""
-        wanted = parse_pools(self.file.read_text())
+        configured_pools = parse_pools(self.file.read_text())
         async with self.service.unit() as unit:
             known = await store.lock_pools(unit.conn)
-            for pool in decide.on_pools_read(known, wanted):
+            for pool in decide.on_pools_read(known, configured_pools):
                 await _save(unit, pool)
 
     async def drain_node(self, command: DrainNode, unit: Unit) -> None:

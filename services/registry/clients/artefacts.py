@@ -45,10 +45,10 @@ class ArtefactCopies:
         bundle = artefact.bundle
         key = layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step)
         manifest = await get_manifest(self._objects, key, BundleManifest, sha256=bundle.manifest_sha256)
-        found = (manifest.job_id, manifest.base_sha, manifest.dataset_version, manifest.config_hash)
+        identity = (manifest.job_id, manifest.base_sha, manifest.dataset_version, manifest.config_hash)
         expected = (artefact.job_id, artefact.base_sha, artefact.dataset.version, artefact.config_hash)
-        if found != expected:
-            raise BadAdapter(f"{key} is about {found}, expected {expected}")
+        if identity != expected:
+            raise BadAdapter(f"{key} is about {identity}, expected {expected}")
         return manifest
 
     async def _fetch(self, artefact: Artefact, files: Sequence[FileEntry], into: Path) -> None:

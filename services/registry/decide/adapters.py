@@ -51,9 +51,9 @@ def require_config(text: bytes, *, rank: int) -> None:
     """Raises BadAdapter unless `adapter_config.json` is a plain LoRA of that rank."""
     config = _config(text)
     for option, allowed in _PLAIN.items():
-        found = config.get(option, allowed[-1])
-        if found not in allowed:
-            raise BadAdapter(f"{CONFIG}: {option} is {str(found)[:80]}, expected {allowed[0]!r}")
+        value = config.get(option, allowed[-1])
+        if value not in allowed:
+            raise BadAdapter(f"{CONFIG}: {option} is {str(value)[:80]}, expected {allowed[0]!r}")
     if type(config.get("r")) is not int or config["r"] != rank or not 1 <= rank <= MAX_RANK:
         raise BadAdapter(f"{CONFIG}: r is {config.get('r')!r}, expected {rank} (1 to {MAX_RANK})")
     alpha: Any = config.get("lora_alpha")
@@ -89,15 +89,17 @@ def _require_pair(module: str, sides: Mapping[str, Tensor], rank: int, base: Seq
 
 def require_full_weights(tensors: Sequence[Tensor], *, base: Shapes) -> None:
     """Raises BadAdapter unless the tensors are those of the base model, shape for shape."""
-    found = {tensor.name: list(tensor.shape) for tensor in tensors}
+    shapes = {tensor.name: list(tensor.shape) for tensor in tensors}
     # Tied models are saved with or without the head that equals the embedding.
-    optional = found.keys() & {"lm_head.weight"} - base.keys()
-    expected = {name: list(shape) for name, shape in base.items()} | {name: found[name] for name in optional}
-    if found != expected:
-        odd = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    optional = shapes.keys() & {"lm_head.weight"} - base.keys()
+    expected = {name: list(shape) for name, shape in base.items()} | {name: shapes[name] for name in optional}
+    if shapes != expected:
+        odd = sorted(
+            name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name)
+        )
         raise BadAdapter(
             f"{len(odd)} tensors differ from the base model's, first {odd[0]!r}: "
-            f"found {found.get(odd[0])}, expected {expected.get(odd[0])}"
+            f"found {shapes.get(odd[0])}, expected {expected.get(odd[0])}"
         )
 
 

@@ -112,13 +112,13 @@ def training_sha256(template: bytes | None) -> str | None:
 
 
 def _configured_template(tokenizer_config: Mapping[str, Any]) -> bytes:
-    found = tokenizer_config.get("chat_template")
-    if isinstance(found, list):
-        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get("default")
-    if not isinstance(found, str):
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if not isinstance(template, str):
         raise BadBaseModel(f"no chat template; expected {TEMPLATE} or chat_template in {TOKENIZER_CONFIG}")
-    return found.encode()
+    return template.encode()
 
 
 def require_index(index: bytes, shards: Mapping[str, frozenset[str]]) -> None:

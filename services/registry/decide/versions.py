@@ -163,9 +163,10 @@ def require_gated(version: Version) -> None:
     if version.archived_at is not None:
         raise Refused("archived", f"{_name(version)} is archived")
     if not version.is_gated:
-        found = "was not evaluated" if version.verdict is None else gate_summary(version.verdict)
+        gate_result = "was not evaluated" if version.verdict is None else gate_summary(version.verdict)
         raise Refused(
-            "not_gated", f"{_name(version)} is in stage dev: it {found}. Expected: an evaluation that passed"
+            "not_gated",
+            f"{_name(version)} is in stage dev: it {gate_result}. Expected: an evaluation that passed",
         )
     if not version.may_be_served:
         raise Refused(
@@ -181,10 +182,8 @@ def require_current(version: Version, current_sha: str | None) -> None:
 
 def gate_summary(verdict: Verdict) -> str:
     """Which stage did not pass, with its numbers: `failed evaluation ev-1 at safety: …`."""
-    found = "; ".join(_stage_summary(stage) for stage in verdict.stages if _decides(stage))
-    return (
-        f"{verdict.outcome} in evaluation {verdict.eval_id}: {found or verdict.reason or 'no stage was run'}"
-    )
+    summaries = "; ".join(_stage_summary(stage) for stage in verdict.stages if _decides(stage))
+    return f"{verdict.outcome} in evaluation {verdict.eval_id}: {summaries or verdict.reason or 'no stage was run'}"
 
 
 def _verdict_of(
@@ -226,8 +225,8 @@ def _stage_summary(stage: StageResult) -> str:
 def _check_summary(check: Check) -> str:
     bound = "at least" if check.higher_is_better else "at most"
     base = "" if check.baseline is None else f", base {check.baseline:.4g}"
-    found = f"{check.name} {check.metric} {check.value:.4g}"
-    return f"{found}, expected {bound} {check.threshold:.4g}{base}, n={check.count}"
+    measurement = f"{check.name} {check.metric} {check.value:.4g}"
+    return f"{measurement}, expected {bound} {check.threshold:.4g}{base}, n={check.count}"
 
 
 def _obstacle(version: Version, passed: EvalPassed, current_sha: str | None) -> tuple[str, str] | None:
@@ -244,8 +243,8 @@ def _obstacle(version: Version, passed: EvalPassed, current_sha: str | None) -> 
 
 
 def _stale(version: Version, current_sha: str | None) -> str:
-    found = "is not registered" if current_sha is None else f"has sha {current_sha[:12]} now"
-    return f"was trained on base {version.base_model} with sha {version.base_sha[:12]}, which {found}"
+    base_state = "is not registered" if current_sha is None else f"has sha {current_sha[:12]} now"
+    return f"was trained on base {version.base_model} with sha {version.base_sha[:12]}, which {base_state}"
 
 
 def _name(version: Version) -> str:

@@ -72,19 +72,19 @@ def parse_header(header: bytes, *, file_bytes: int, dtypes: frozenset[str]) -> t
 
 def _load(header: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(header.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        document = json.loads(header.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise BadWeights(f"header is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise BadWeights(f"header is a JSON {type(found).__name__}, expected an object")
-    return found
+    if not isinstance(document, dict):
+        raise BadWeights(f"header is a JSON {type(document).__name__}, expected an object")
+    return document
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise BadWeights("header names something twice")
-    return found
+    return entries
 
 
 def _no_constant(text: str) -> float:
@@ -108,8 +108,8 @@ def _tensor(name: str, entry: Any, start: int, dtypes: frozenset[str]) -> Tensor
     return Tensor(name, dtype, tuple(shape), start + begin, start + end)
 
 
-def _are_counts(found: Any) -> bool:
-    return isinstance(found, list) and all(type(item) is int and item >= 0 for item in found)
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
 def _require_contiguous(tensors: list[Tensor], *, start: int, file_bytes: int) -> None:

@@ -32,8 +32,8 @@ def dataset_unusable(job: Job, view: View) -> Decision | None:
     dataset = job.dataset
     if dataset is None:
         return None
-    if found := _mismatch(job, dataset):
-        return fail(job, FailureClass.USER, found.code, found.message, param=found.param)
+    if mismatch := _mismatch(job, dataset):
+        return fail(job, FailureClass.USER, mismatch.code, mismatch.message, param=mismatch.param)
     if dataset.state in (DatasetState.ACCEPTED, DatasetState.READY):
         return None
     code = dataset.code or f"dataset_{dataset.state}"
@@ -161,12 +161,12 @@ def _other_file(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
         "validation_file": spec.validation_file,
         "holdout": spec.holdout,
     }
-    made = (dataset.files.training, dataset.files.validation, dataset.files.holdout)
-    for (param, file), expected in zip(asked.items(), made, strict=True):
-        found = file.sha256 if file else None
-        if found != expected:
+    files_of_dataset = (dataset.files.training, dataset.files.validation, dataset.files.holdout)
+    for (param, file), expected in zip(asked.items(), files_of_dataset, strict=True):
+        digest = file.sha256 if file else None
+        if digest != expected:
             return Mismatch(
-                f"{param}: found {_short(found)}, but dataset {dataset.dataset_id} was made with {_short(expected)}",
+                f"{param}: found {_short(digest)}, but dataset {dataset.dataset_id} was made with {_short(expected)}",
                 param,
             )
     return None

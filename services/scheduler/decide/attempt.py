@@ -65,34 +65,34 @@ def _run_timer(job: Job, view: View) -> tuple[Timer, ...]:
 
 def not_provisioned(job: Job, view: View) -> Decision | None:
     """provisioning -> queued, or by class: nothing is left at the engine, so there is nothing to stop."""
-    found = job.facts.unprovisioned
-    if found is None:
+    unprovisioned = job.facts.unprovisioned
+    if unprovisioned is None:
         return None
-    if found.code != NO_CAPACITY:
-        return requeue_or_fail(job, FailureClass.INFRA, found.message, view)
+    if unprovisioned.code != NO_CAPACITY:
+        return requeue_or_fail(job, FailureClass.INFRA, unprovisioned.message, view)
     pool = job.present.placement.pool
     queued = job.to(JobState.QUEUED, turned_away={**job.turned_away, pool: view.now})
-    waiting_for = f"pool {pool} had no capacity: {found.message}"
+    waiting_for = f"pool {pool} had no capacity: {unprovisioned.message}"
     return Decision(queued, (job_queued(queued, view, waiting_for=waiting_for),))
 
 
 def failed(job: Job, view: View) -> Decision | None:
     """provisioning, running -> stopping(failure): NodeLost or TrainingFailed."""
-    found = job.facts.failure
-    if found is None:
+    failure = job.facts.failure
+    if failure is None:
         return None
     stop = Stop(
-        StopReason.FAILURE, view.now, found.deadline, found.message, failure_class=found.failure_class
+        StopReason.FAILURE, view.now, failure.deadline, failure.message, failure_class=failure.failure_class
     )
     return ask_to_stop(job, stop, view)
 
 
 def preempted(job: Job, view: View) -> Decision | None:
     """provisioning, running -> stopping(preempt)."""
-    found = job.facts.preemption
-    if found is None:
+    preemption = job.facts.preemption
+    if preemption is None:
         return None
-    return ask_to_stop(job, Stop(StopReason.PREEMPT, view.now, found.deadline, found.message), view)
+    return ask_to_stop(job, Stop(StopReason.PREEMPT, view.now, preemption.deadline, preemption.message), view)
 
 
 def final_corrupt(job: Job, view: View) -> Decision | None:

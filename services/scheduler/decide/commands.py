@@ -19,8 +19,8 @@ from schemas.job import (
 from services.scheduler.decide import ending
 from services.scheduler.decide.admission import STALE_BASE
 from services.scheduler.decide.decision import Decision, View
-from services.scheduler.decide.rows import follow
 from services.scheduler.decide.stop import ask_to_stop, strengthen
+from services.scheduler.decide.transitions import follow
 from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Base, Dataset, DatasetState, Job, JobState, Stop
 from shared.errors import Refused
 
@@ -80,8 +80,8 @@ def submit(job: Job, view: View) -> Decision:
     return follow(Decision(job, (_job_submitted(job),)), view)
 
 
-def cancel(found: Job | None, command: CancelJob, view: View) -> Decision:
-    job = _not_over(_own(found, command), command)
+def cancel(stored_job: Job | None, command: CancelJob, view: View) -> Decision:
+    job = _not_over(_own(stored_job, command), command)
     reason = StopReason.BUDGET if command.reason == "budget" else StopReason.CANCEL
     if job.state not in ATTEMPT_OPEN:
         return ending.cancelled(job, by_budget=reason is StopReason.BUDGET)
@@ -89,8 +89,8 @@ def cancel(found: Job | None, command: CancelJob, view: View) -> Decision:
     return _stop(job, Stop(reason, view.now, deadline, f"cancelled ({command.reason})"), view)
 
 
-def pause(found: Job | None, command: PauseJob, view: View) -> Decision:
-    job = _not_over(_own(found, command), command, JobState.EVALUATING)
+def pause(stored_job: Job | None, command: PauseJob, view: View) -> Decision:
+    job = _not_over(_own(stored_job, command), command, JobState.EVALUATING)
     if job.state is JobState.PAUSED:
         return Decision(job)
     if job.state not in ATTEMPT_OPEN:
@@ -101,9 +101,9 @@ def pause(found: Job | None, command: PauseJob, view: View) -> Decision:
     return _stop(job, stop, view)
 
 
-def resume(found: Job | None, command: ResumeJob, view: View) -> Decision:
+def resume(stored_job: Job | None, command: ResumeJob, view: View) -> Decision:
     """Back to validating, and on from there if its dataset is decided."""
-    job = _own(found, command)
+    job = _own(stored_job, command)
     if job.state is not JobState.PAUSED:
         raise Refused("not_paused", f"job {job.id} is {job.state}; expected paused", param="job_id")
     if (denial := job.evaluation.denial) and denial.stale_base:
@@ -114,12 +114,12 @@ def resume(found: Job | None, command: ResumeJob, view: View) -> Decision:
     return replace(decision, events=(_job_submitted(job),))
 
 
-def _require_id(found: str | None, param: str) -> None:
+def _require_id(identifier: str | None, param: str) -> None:
     """It becomes a folder, a key and a host name."""
-    if found is not None and re.fullmatch(LABEL, found) is None:
+    if identifier is not None and re.fullmatch(LABEL, identifier) is None:
         raise Refused(
             f"bad_{param}",
-            f"{param}: found {found[:80]!r}, expected at most 40 of a-z, 0-9 and -, with no - at either end",
+            f"{param}: found {identifier[:80]!r}, expected at most 40 of a-z, 0-9 and -, with no - at either end",
             param=param,
         )
 
@@ -149,13 +149,13 @@ def _require_known_files(command: SubmitJob, dataset: Dataset | None) -> None:
         )
 
 
-def _own(found: Job | None, command: JobMessage) -> Job:
+def _own(stored_job: Job | None, command: JobMessage) -> Job:
     """Another tenant's job is as unknown as one that does not exist."""
-    if found is None or found.tenant != command.tenant:
+    if stored_job is None or stored_job.tenant != command.tenant:
         raise Refused(
             "unknown_job", f"job {command.job_id} is not known to tenant {command.tenant}", param="job_id"
         )
-    return found
+    return stored_job
 
 
 def _not_over(job: Job, command: JobMessage, *too_late: JobState) -> Job:

@@ -34,8 +34,8 @@ def said_by(news: News) -> tuple[Dataset, ...]:
             return ()
 
 
-def supersedes(said: Dataset, known: Dataset | None) -> bool:
-    return (known.state if known else None) in SUPERSEDES[said.state]
+def supersedes(dataset: Dataset, known: Dataset | None) -> bool:
+    return (known.state if known else None) in SUPERSEDES[dataset.state]
 
 
 def _ready(news: DatasetReady) -> Dataset:

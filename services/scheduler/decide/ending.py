@@ -18,10 +18,10 @@ MAX_DOUBLINGS = 16
 
 def noticed(job: Job, view: View) -> Decision | None:
     """stopping: a notice may bring the deadline forward."""
-    found = job.facts.preemption
-    if found is None:
+    preemption = job.facts.preemption
+    if preemption is None:
         return None
-    decision = strengthen(job, Stop(StopReason.PREEMPT, view.now, found.deadline, found.message))
+    decision = strengthen(job, Stop(StopReason.PREEMPT, view.now, preemption.deadline, preemption.message))
     return decision if decision.events else None
 
 

@@ -9,34 +9,36 @@ from services.scheduler.model import Deployment, Evaluation, Job, JobState
 
 def not_passed(job: Job, view: View) -> Decision | None:
     """evaluating -> succeeded, as soon as it is known which version stays in `dev`."""
-    said = job.evaluation
-    if said.denial is None or (said.model is None and not said.denial.without_model):
+    evaluation = job.evaluation
+    if evaluation.denial is None or (evaluation.model is None and not evaluation.denial.without_model):
         return None
-    return _succeeded(job, said.denial.message)
+    return _succeeded(job, evaluation.denial.message)
 
 
 def passed(job: Job, view: View) -> Decision | None:
     """evaluating -> succeeded: passed, promoted and, if it is to be served, answered by serving."""
-    said = job.evaluation
-    if not (said.passed and said.promoted):
+    evaluation = job.evaluation
+    if not (evaluation.passed and evaluation.promoted):
         return None
     if not job.spec.auto_deploy:
         return _succeeded(job, "passed the gate; not deployed, as asked")
-    if answer := _answer(said):
+    if answer := _answer(evaluation):
         message = "passed the gate and is served" if answer.is_ready else f"not deployed: {answer.message}"
         return _succeeded(job, message, deployed=answer.is_ready)
-    if said.gated_at is None:
+    if evaluation.gated_at is None:
         return _wait_for_serving(job, view)
-    if view.now >= said.gated_at + view.policy.deploy_within:
+    if view.now >= evaluation.gated_at + view.policy.deploy_within:
         return _succeeded(job, f"passed the gate; serving has not answered for {view.policy.deploy_within}")
     return None
 
 
-def _answer(said: Evaluation) -> Deployment | None:
+def _answer(evaluation: Evaluation) -> Deployment | None:
     """What serving said about this job's approval or a later one of the same slot."""
-    if said.approval is None or said.deployment is None:
+    if evaluation.approval is None or evaluation.deployment is None:
         return None
-    return said.deployment if said.deployment.generation >= said.approval.generation else None
+    return (
+        evaluation.deployment if evaluation.deployment.generation >= evaluation.approval.generation else None
+    )
 
 
 def _wait_for_serving(job: Job, view: View) -> Decision:

@@ -36,22 +36,22 @@ from services.scheduler.decide.decision import (
     StopOverdue,
     View,
 )
-from services.scheduler.decide.rows import follow
 from services.scheduler.decide.stop import ask_to_stop, settle_timer
+from services.scheduler.decide.transitions import follow
 from services.scheduler.model import (
     ATTEMPT_OPEN,
     RESUME_POINT_RISES,
     TERMINAL,
     Approval,
     Dataset,
-    Denial,
     Deployment,
-    Ending,
     Failure,
     Job,
     JobState,
     ModelVersion,
     Preemption,
+    Rejection,
+    TrainingResult,
     Unprovisioned,
 )
 
@@ -81,12 +81,12 @@ def on_checkpoint_written(job: Job, fact: CheckpointWritten, view: View) -> Deci
 
 
 def on_training_completed(job: Job, fact: TrainingCompleted, view: View) -> Decision:
-    ending = Ending(completed=True, last_step=fact.last_step, bundle=fact.bundle)
+    ending = TrainingResult(completed=True, last_step=fact.last_step, bundle=fact.bundle)
     return _store(job, fact, view, bundle=fact.bundle, ending=ending)
 
 
 def on_training_stopped(job: Job, fact: TrainingStopped, view: View) -> Decision:
-    ending = Ending(completed=False, last_step=fact.last_step, bundle=fact.bundle)
+    ending = TrainingResult(completed=False, last_step=fact.last_step, bundle=fact.bundle)
     return _store(job, fact, view, bundle=fact.bundle, ending=ending)
 
 
@@ -135,7 +135,7 @@ def on_eval_passed(job: Job, fact: EvalPassed, view: View) -> Decision:
 
 def on_eval_not_passed(job: Job, fact: EvalFailed | EvalInconclusive, view: View) -> Decision:
     word = "failed" if isinstance(fact, EvalFailed) else "was inconclusive"
-    return _store_evaluation(job, view, denial=Denial(f"the gate {word}: {fact.reason}"))
+    return _store_evaluation(job, view, denial=Rejection(f"the gate {word}: {fact.reason}"))
 
 
 def on_model_registered(job: Job, fact: ModelRegistered, view: View) -> Decision:
@@ -151,7 +151,7 @@ def on_model_promoted(job: Job, fact: ModelPromoted, view: View) -> Decision:
 
 
 def on_promotion_refused(job: Job, fact: PromotionRefused, view: View) -> Decision:
-    denial = Denial(f"promotion refused: {fact.message}", without_model=fact.model_id is None)
+    denial = Rejection(f"promotion refused: {fact.message}", without_model=fact.model_id is None)
     return _store_evaluation(job, view, denial=denial)
 
 
@@ -161,7 +161,7 @@ def on_adapters_stale(job: Job, fact: AdaptersStale, view: View) -> Decision:
     What is under way goes on: the old files may be registered again before it ends.
     """
     message = f"base model {fact.base_model} has other files now (sha {fact.new_sha[:12]})"
-    return _store_denial(job, view, job.evaluation.denial or Denial(message, stale_base=True))
+    return _store_denial(job, view, job.evaluation.denial or Rejection(message, stale_base=True))
 
 
 def on_base_model_registered(job: Job, fact: BaseModelRegistered, view: View) -> Decision:
@@ -225,14 +225,14 @@ def _store(
     return follow(Decision(stored.without_settled_bundles()), view)
 
 
-def _store_evaluation(job: Job, view: View, **said: Any) -> Decision:
+def _store_evaluation(job: Job, view: View, **changes: Any) -> Decision:
     if job.state not in ATTEMPT_OPEN | {JobState.EVALUATING}:
         return _ignored(job)
-    stored = replace(job, evaluation=replace(job.evaluation, **said))
+    stored = replace(job, evaluation=replace(job.evaluation, **changes))
     return follow(Decision(stored), view)
 
 
-def _store_denial(job: Job, view: View, denial: Denial | None) -> Decision:
+def _store_denial(job: Job, view: View, denial: Rejection | None) -> Decision:
     """Of the base model, which every open job has."""
     if job.state in TERMINAL:
         return _ignored(job)

@@ -258,19 +258,19 @@ class Candidate:
 
     @classmethod
     def of(cls, job: Job, *, queued_at: datetime) -> Self:
-        wanted = job.spec.resources
+        resources = job.spec.resources
         return cls(
             job_id=job.id,
             tenant=job.tenant,
             tier=job.spec.tier,
             queued_at=queued_at,
-            nodes=wanted.nodes,
-            devices_per_node=wanted.devices_per_node,
-            price_class=wanted.price_class,
-            pool=wanted.pool,
+            nodes=resources.nodes,
+            devices_per_node=resources.devices_per_node,
+            price_class=resources.price_class,
+            pool=resources.pool,
             not_before=job.not_before,
             turned_away=job.turned_away,
-            longest=longest_hold(wanted),
+            longest=longest_hold(resources),
         )
 
 
@@ -344,21 +344,21 @@ def rank(candidate: Candidate, ledger: Ledger) -> Rank:
 
 def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     """One sentence for the person who asks."""
-    wanted = f"{candidate.nodes} node(s) with {candidate.devices_per_node} device(s) each ({candidate.price_class})"
+    demand = f"{candidate.nodes} node(s) with {candidate.devices_per_node} device(s) each ({candidate.price_class})"
     if candidate.not_before is not None and is_backing_off(candidate, now):
         return f"backs off until {candidate.not_before:%H:%M:%S} UTC"
     suited = suited_pools(candidate, ledger)
     if not suited:
-        return f"no pool can hold {wanted}; known: {_names(ledger.pools) or 'none'}"
+        return f"no pool can hold {demand}; known: {_names(ledger.pools) or 'none'}"
     if not allowed_pools(candidate, ledger):
         held, limit = ledger.held_by(candidate.tenant), ledger.device_limits[candidate.tenant]
-        return f"{wanted}: its tenant has {held} device(s) of {limit} that it may have at once"
+        return f"{demand}: its tenant has {held} device(s) of {limit} that it may have at once"
     if all(_is_turned_away(candidate, pool, now) for pool in suited):
-        return f"{wanted}: the engine had no capacity in {_names(suited)}, asked again soon"
+        return f"{demand}: the engine had no capacity in {_names(suited)}, asked again soon"
     if all(pool.free < candidate.nodes for pool in suited):
         free = ", ".join(f"{pool.name} has {pool.free} of {pool.nodes} nodes free" for pool in suited)
-        return f"waits for {wanted}: {free}"
-    return f"its turn for {wanted}"
+        return f"waits for {demand}: {free}"
+    return f"its turn for {demand}"
 
 
 def suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:

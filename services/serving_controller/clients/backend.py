@@ -29,7 +29,7 @@ class EngineFacts:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReplicaStatus:
     """A replica that was started and not ended."""
 
     replica_id: str
@@ -51,7 +51,7 @@ class ReplicaBackend(Protocol):
     async def start(self, spec: ReplicaSpec) -> None:
         """Start one. What may be left of an earlier start of it is ended first."""
 
-    async def see(self, replica_id: str) -> Seen | None: ...
+    async def inspect(self, replica_id: str) -> ReplicaStatus | None: ...
 
     async def started(self) -> list[str]:
         """Ids of all that were started and not ended."""
@@ -68,5 +68,5 @@ class ReplicaBackend(Protocol):
     def folder(self, replica_id: str) -> Path:
         """Absolute; files in it can be read by the replica, and are gone at its next start."""
 
-    def last_words(self, replica_id: str) -> str:
+    def log_tail(self, replica_id: str) -> str:
         """The end of its log, in one line."""

@@ -108,5 +108,5 @@ def require_adapter(directory: Path) -> None:
 
 
 def _require_digest(files: tuple[FileEntry, ...], expected: str) -> None:
-    if (found := files_digest(files)) != expected:
-        raise CorruptObject(f"manifest names files of digest {found}, expected {expected}")
+    if (digest := files_digest(files)) != expected:
+        raise CorruptObject(f"manifest names files of digest {digest}, expected {expected}")

@@ -22,13 +22,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from services.serving_controller.clients import guard
-from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, Seen
+from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, ReplicaStatus
 from shared.device import Device, device_name
 from shared.processes import Identity, kill_all, marked
 
 HOST = "127.0.0.1"
 KILL_SECONDS = 20.0
-LAST_WORDS_BYTES = 8192
+LOG_TAIL_BYTES = 8192
 PASSED_ON = (
     "PATH",
     "LANG",
@@ -156,12 +156,12 @@ class LocalBackend:
         await self.end(spec.replica_id)
         await asyncio.to_thread(self._start, spec)
 
-    async def see(self, replica_id: str) -> Seen | None:
-        return await asyncio.to_thread(self._see, replica_id)
+    async def inspect(self, replica_id: str) -> ReplicaStatus | None:
+        return await asyncio.to_thread(self._inspect, replica_id)
 
     async def started(self) -> list[str]:
-        found = await asyncio.to_thread(lambda: list(self._replicas_dir.glob("*/replica.json")))
-        return sorted(path.parent.name for path in found)
+        paths = await asyncio.to_thread(lambda: list(self._replicas_dir.glob("*/replica.json")))
+        return sorted(path.parent.name for path in paths)
 
     async def end(self, replica_id: str) -> None:
         left = await asyncio.to_thread(
@@ -181,15 +181,15 @@ class LocalBackend:
     def folder(self, replica_id: str) -> Path:
         return self._replicas_dir / replica_id
 
-    def last_words(self, replica_id: str) -> str:
+    def log_tail(self, replica_id: str) -> str:
         try:
             with (self.folder(replica_id) / "log").open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
                 lines = log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return "it has no log"
-        said = [line.strip() for line in lines if "Error" in line or "error" in line] or lines[-1:]
-        return said[-1][:500] if said else "its log is empty"
+        messages = [line.strip() for line in lines if "Error" in line or "error" in line] or lines[-1:]
+        return messages[-1][:500] if messages else "its log is empty"
 
     def _start(self, spec: ReplicaSpec) -> None:
         folder = self.folder(spec.replica_id)
@@ -227,7 +227,7 @@ class LocalBackend:
             MARK: replica_id,
         }
 
-    def _see(self, replica_id: str) -> Seen | None:
+    def _inspect(self, replica_id: str) -> ReplicaStatus | None:
         self._reap()
         try:
             start = json.loads((self.folder(replica_id) / "replica.json").read_text())
@@ -236,7 +236,7 @@ class LocalBackend:
         identity = self._identity(replica_id)
         # Between its start and its pid file the process is known by its mark alone.
         is_alive = identity.is_alive() if identity else any(marked(f"{MARK}={replica_id}"))
-        return Seen(replica_id, start["incarnation"], start["url"], is_alive)
+        return ReplicaStatus(replica_id, start["incarnation"], start["url"], is_alive)
 
     def _processes(self, replica_id: str) -> Iterator[Identity]:
         """All of them: the engine gives itself another title, which takes its mark away, not its session."""

@@ -70,8 +70,8 @@ class VllmClient:
 
     async def require_listed(self, name: str) -> None:
         """Read back what was loaded. Raises LoadRefused, NoAnswer."""
-        if name not in (found := await self.models()):
-            raise LoadRefused(f"{name} was loaded, but the replica lists {', '.join(found)}")
+        if name not in (listed_names := await self.models()):
+            raise LoadRefused(f"{name} was loaded, but the replica lists {', '.join(listed_names)}")
 
     async def unload(self, name: str) -> None:
         """Nothing happens if it is not loaded. Raises LoadRefused, NoAnswer."""
@@ -89,22 +89,22 @@ class VllmClient:
             "return_tokens_as_token_ids": True,
             "ignore_eos": True,
         }
-        found = await self._call("POST", "/v1/completions", body, seconds=ANSWER_SECONDS)
-        if found.status_code != httpx.codes.OK:
-            await self._refused(f"model {model}", found)
-        logprobs = found.json()["choices"][0]["logprobs"]
+        response = await self._call("POST", "/v1/completions", body, seconds=ANSWER_SECONDS)
+        if response.status_code != httpx.codes.OK:
+            await self._refused(f"model {model}", response)
+        logprobs = response.json()["choices"][0]["logprobs"]
         return Answer(tuple(logprobs["tokens"]), tuple(logprobs["top_logprobs"]))
 
     async def _manage(self, path: str, body: dict[str, str], *, accept: int = 200) -> None:
-        found = await self._call("POST", path, body, seconds=LOAD_SECONDS)
-        if found.status_code not in (httpx.codes.OK, accept):
-            await self._refused(f"{path} {body['lora_name']}", found)
+        response = await self._call("POST", path, body, seconds=LOAD_SECONDS)
+        if response.status_code not in (httpx.codes.OK, accept):
+            await self._refused(f"{path} {body['lora_name']}", response)
 
-    async def _refused(self, asked: str, found: httpx.Response) -> NoReturn:
+    async def _refused(self, asked: str, response: httpx.Response) -> NoReturn:
         """Raises LoadRefused; NoAnswer where the engine died of it."""
-        if found.is_server_error:
+        if response.is_server_error:
             await self.models()
-        raise LoadRefused(f"{asked}: {found.status_code} {_message(found)}")
+        raise LoadRefused(f"{asked}: {response.status_code} {_message(response)}")
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float

@@ -52,7 +52,7 @@ def ends(
     """Replicas that will not take what another one serves: they are started again."""
     ready = [replica for replica in replicas if replica.phase is Phase.READY]
     loaded = {name for replica in ready for name in replica.loaded}
-    found = []
+    actions = []
     for replica in ready:
         stubborn = [
             name
@@ -61,8 +61,8 @@ def ends(
         ]
         if stubborn:
             reason = f"{stubborn[0]} could not be loaded {policy.loads_before_failure} times"
-            found.append(end(replica, reason, now=now, policy=policy))
-    return tuple(found)
+            actions.append(end(replica, reason, now=now, policy=policy))
+    return tuple(actions)
 
 
 def _key(replica: Replica, served_name: str) -> tuple[str, str]:

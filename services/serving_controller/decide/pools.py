@@ -97,32 +97,32 @@ class Unload:
 Action = Start | End | Forget | Admit | Announce | Load | Unload
 
 
-def adapter_layers(found: BaseCapabilities | None) -> tuple[str, ...] | None:
+def adapter_layers(capabilities: BaseCapabilities | None) -> tuple[str, ...] | None:
     """Where a base model's adapters are: on all layers that vLLM knows (None), on some, or there are none.
 
     vLLM ends at its start where it is asked for adapters of a class that takes none. Adapters of experts are not
     trained.
     """
-    if found is None:
+    if capabilities is None:
         return None
-    if Method.LORA in found.refused_methods:
+    if Method.LORA in capabilities.refused_methods:
         return ()
-    return found.lora_targets if found.num_experts else None
+    return capabilities.lora_targets if capabilities.num_experts else None
 
 
-def resident(wanted: WantedOfGroup, *, at_most: int) -> WantedOfGroup:
+def resident(of_group: WantedOfGroup, *, at_most: int) -> WantedOfGroup:
     """What shall be loaded: all that is approved and not served yet, and of the others the first in the order.
 
     What waits takes nobody's place before it is served: it may be long in coming.
     """
-    served = [name for name in wanted.servables if name not in wanted.pending]
+    served = [name for name in of_group.servables if name not in of_group.pending]
     beyond = frozenset(served[at_most:])
-    servables = {name: each for name, each in wanted.servables.items() if name not in beyond}
-    return replace(wanted, servables=servables)
+    servables = {name: each for name, each in of_group.servables.items() if name not in beyond}
+    return replace(of_group, servables=servables)
 
 
 def wanted_groups(
-    wanted: Mapping[str, WantedOfGroup],
+    servables_by_group: Mapping[str, WantedOfGroup],
     retired: Iterable[Retired],
     base_models: Mapping[str, str],
     *,
@@ -131,7 +131,7 @@ def wanted_groups(
     now: datetime,
     policy: Policy,
 ) -> dict[str, Group]:
-    """The groups that should run, by name. `wanted`: by group; `base_models`: sha by registered name.
+    """The groups that should run, by name. `base_models`: sha by registered name.
 
     adapter_layers: the layers that adapters are on, by sha of base models that have not all of them.
     Candidates are lent a place where there is a group; none is started for them.
@@ -140,7 +140,7 @@ def wanted_groups(
     if policy.serve_base_models:
         for base_sha in base_models.values():
             groups[pool_of(base_sha)] = _base_group(base_sha, base_models, policy)
-    for name, of_group in wanted.items():
+    for name, of_group in servables_by_group.items():
         anyone = next(iter(of_group.servables.values()))
         group = groups.get(name) or _group_of(anyone, base_models, policy)
         adapters = {} if group.full else of_group.servables
@@ -177,13 +177,13 @@ def plan(group: Group, replicas: Sequence[Replica], *, now: datetime, policy: Po
     """The steps of this round. A step that cannot be done now is planned again in the next one."""
     known = {replica.replica_id: replica for replica in replicas}
     held = places(group, replicas, slots=policy.adapter_slots)
-    wanted = [f"{group.name}-{index}" for index in range(group.num_replicas)]
+    replica_ids = [f"{group.name}-{index}" for index in range(group.num_replicas)]
     actions: list[Action] = []
-    for replica_id in wanted:
+    for replica_id in replica_ids:
         actions += _step(group, replica_id, known.get(replica_id), held.get(replica_id, {}), now, policy)
-    for replica_id in sorted(known.keys() - set(wanted)):
-        actions.append(_put_away(known[replica_id], now))
-    return tuple(actions) or _exchange(group, replicas, now)
+    for replica_id in sorted(known.keys() - set(replica_ids)):
+        actions.append(_decommission(known[replica_id], now))
+    return tuple(actions) or _replace_for_rank(group, replicas, now)
 
 
 def _step(
@@ -203,7 +203,7 @@ def _step(
         return [end(replica, reason, now=now, policy=policy)]
     if replica.phase is Phase.STARTING:
         return [Admit(replica)] if replica.answers else []
-    return _equip(group, replica, candidates)
+    return _sync_adapters(group, replica, candidates)
 
 
 def _fault(replica: Replica, now: datetime, policy: Policy) -> str:
@@ -225,13 +225,13 @@ def end(replica: Replica, reason: str, *, now: datetime, policy: Policy) -> End:
     return End(replica.lost(reason, failures=failures, not_before=now + pause), reason)
 
 
-def _put_away(replica: Replica, now: datetime) -> Action:
+def _decommission(replica: Replica, now: datetime) -> Action:
     if replica.phase is Phase.LOST:
         return Forget(replica)
     return End(replica.lost("not wanted any more", failures=0, not_before=now), "not wanted any more")
 
 
-def _equip(group: Group, replica: Replica, candidates: Mapping[str, Candidate]) -> list[Action]:
+def _sync_adapters(group: Group, replica: Replica, candidates: Mapping[str, Candidate]) -> list[Action]:
     actions: list[Action] = []
     if names := tuple(name for name in group.base_names if name not in replica.announced):
         actions.append(Announce(replica, names))
@@ -250,7 +250,7 @@ def _equip(group: Group, replica: Replica, candidates: Mapping[str, Candidate]) 
     return actions
 
 
-def _exchange(group: Group, replicas: Sequence[Replica], now: datetime) -> tuple[Action, ...]:
+def _replace_for_rank(group: Group, replicas: Sequence[Replica], now: datetime) -> tuple[Action, ...]:
     """Start one replica anew that was started for lower ranks, while all others serve."""
     if any(replica.phase is not Phase.READY for replica in replicas):
         return ()
@@ -268,7 +268,7 @@ def names_of(group: Group) -> Iterable[str]:
     return tuple(name for name in group.adapters if name not in group.leaving)
 
 
-def found(
+def served_by_name(
     names: Iterable[str], replicas: Sequence[Replica], failures: Mapping[str, Failure], *, policy: Policy
 ) -> dict[str, Served]:
     """What is loaded where, for each of these names."""

@@ -76,15 +76,17 @@ def on_stale(slot: Slot, stale: AdaptersStale, *, now: datetime, keep: timedelta
     return decision
 
 
-def settle(slot: Slot, found: Mapping[str, Served], *, now: datetime, keep: timedelta) -> SlotDecision:
+def settle(
+    slot: Slot, served_by_name: Mapping[str, Served], *, now: datetime, keep: timedelta
+) -> SlotDecision:
     """Route the slot by what is loaded where: to the new version only when every replica has it.
 
-    found: what this round looked at; of names that are not in it nothing is known.
+    served_by_name: what this round looked at; of names that are not in it nothing is known.
     """
-    refreshed = _refresh(slot, found)
+    refreshed = _refresh(slot, served_by_name)
     if slot.desired is None or not slot.is_wanted:
         return refreshed
-    served = found.get(slot.desired.served_name, Served())
+    served = served_by_name.get(slot.desired.served_name, Served())
     if served.failure is not None and _fails(slot, served, served.failure):
         failed = _fail(refreshed.slot, served.failure)
         return SlotDecision(failed.slot, refreshed.events + failed.events)
@@ -98,8 +100,8 @@ def set_idle(slot: Slot, *, now: datetime, keep: timedelta) -> SlotDecision:
     if slot.route is None or not slot.route.addresses:
         return SlotDecision(slot)
     idle = replace(slot, route=replace(slot.route, addresses=frozenset()))
-    told = _ready(slot).model_dump(exclude={"served_name", "replicas"})
-    return SlotDecision(idle, (DeploymentIdle(**told),), (Retired(slot.route.servable, now + keep),))
+    fields = _ready(slot).model_dump(exclude={"served_name", "replicas"})
+    return SlotDecision(idle, (DeploymentIdle(**fields),), (Retired(slot.route.servable, now + keep),))
 
 
 def _fails(slot: Slot, served: Served, failure: Failure) -> bool:
@@ -129,9 +131,9 @@ def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> Slo
     return SlotDecision(routed, tuple(events), retired)
 
 
-def _refresh(slot: Slot, found: Mapping[str, Served]) -> SlotDecision:
+def _refresh(slot: Slot, served_by_name: Mapping[str, Served]) -> SlotDecision:
     """Tell where the routed version is now; that it is nowhere was told by ReplicaLost."""
-    served = found.get(slot.route.servable.served_name) if slot.route else None
+    served = served_by_name.get(slot.route.servable.served_name) if slot.route else None
     if slot.route is None or served is None or served.addresses == slot.route.addresses:
         return SlotDecision(slot)
     refreshed = replace(slot, route=replace(slot.route, addresses=served.addresses))

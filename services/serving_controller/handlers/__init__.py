@@ -3,15 +3,17 @@
 from datetime import timedelta
 
 from services.serving_controller.handlers.messages import Messages
-from services.serving_controller.handlers.rounds import Rounds
+from services.serving_controller.handlers.rounds import ReconcileLoop
 from shared.service import Service
 
 TIDY_EVERY = timedelta(hours=1)
 
 
-def register(service: Service, rounds: Rounds, *, keep: timedelta, look_every: timedelta) -> None:
+def register(
+    service: Service, reconcile_loop: ReconcileLoop, *, keep: timedelta, look_every: timedelta
+) -> None:
     Messages(keep=keep).register(service)
-    service.on_lead(rounds.start)
-    service.every(look_every, rounds.look, singleton=True)
-    service.every(TIDY_EVERY, rounds.tidy, singleton=True)
-    service.on_lead_end(rounds.stop)
+    service.on_lead(reconcile_loop.start)
+    service.every(look_every, reconcile_loop.look, singleton=True)
+    service.every(TIDY_EVERY, reconcile_loop.tidy, singleton=True)
+    service.on_lead_end(reconcile_loop.stop)

@@ -43,7 +43,7 @@ class Quiet:
     until: float
 
 
-class Rounds:
+class ReconcileLoop:
     """Groups go at their own pace: a slow start or fetch of one does not hold up the others."""
 
     def __init__(self, service: Service, steps: Steps, *, policy: Policy, unanswered: timedelta) -> None:
@@ -95,7 +95,7 @@ class Rounds:
             await self._read_wanted(unit, view)
             now = unit.now
         groups = pools.wanted_groups(
-            {name: wanted for name, (_, wanted) in self._wanted.items()},
+            {name: of_group for name, (_, of_group) in self._wanted.items()},
             view.retired,
             view.base_models,
             adapter_layers=view.adapter_layers,
@@ -119,7 +119,7 @@ class Rounds:
             await self._read_replicas(unit, view)
             await self._read_wanted(unit, view)
         servables = [
-            *(servable for _, wanted in self._wanted.values() for servable in wanted.servables.values()),
+            *(servable for _, of_group in self._wanted.values() for servable in of_group.servables.values()),
             *(retired.servable for retired in view.retired),
         ]
         bases = {*view.base_models.values(), *(replica.base_sha for replica in self._replicas)}
@@ -145,9 +145,9 @@ class Rounds:
         """Only of groups of which it changed."""
         known = {name: version for name, (version, _) in self._wanted.items()}
         for name, version in view.versions.items() - known.items():
-            if wanted := await store.wanted_of_group(unit.conn, name):
+            if of_group := await store.wanted_of_group(unit.conn, name):
                 at_most = self._policy.resident_adapters
-                self._wanted[name] = (version, pools.resident(wanted, at_most=at_most))
+                self._wanted[name] = (version, pools.resident(of_group, at_most=at_most))
         for gone in self._wanted.keys() - view.versions.keys():
             del self._wanted[gone]
             self._routed.pop(gone, None)
@@ -191,7 +191,7 @@ class Rounds:
     async def round(self, group: Group, replicas: tuple[Replica, ...]) -> None:
         if await self._set_idle(group):
             return  # that they stay loaded for a while is known to the next look
-        seen = {replica.replica_id: await self._look_at(replica) for replica in replicas}
+        seen = {replica.replica_id: await self._inspect(replica) for replica in replicas}
         actions = self._plan(group, seen)
         failures = dict[str, Failure]()
         unavailable = await self._act(group, seen, failures, sorted(actions, key=self._put_off_at))
@@ -227,7 +227,7 @@ class Rounds:
         unavailable, until = None, time.monotonic() + ROUND_SECONDS
         for action in actions:
             try:
-                await self._take(action, group, seen, failures)
+                await self._execute(action, group, seen, failures)
             except StorageUnavailable as error:
                 if not isinstance(action, pools.Load):
                     raise
@@ -237,10 +237,10 @@ class Rounds:
                 break
         return unavailable
 
-    async def _take(
+    async def _execute(
         self, action: Action, group: Group, seen: dict[str, Replica], failures: dict[str, Failure]
     ) -> None:
-        outcome = await self._steps.take(action, group, seen)
+        outcome = await self._steps.execute(action, group, seen)
         await self._keep(outcome)
         failures |= self._judge(group, outcome)
         if outcome.forgotten:
@@ -275,8 +275,8 @@ class Rounds:
         )
         return failures
 
-    async def _look_at(self, replica: Replica) -> Replica:
-        seen = await self._steps.look_at(replica)
+    async def _inspect(self, replica: Replica) -> Replica:
+        seen = await self._steps.inspect(replica)
         incarnation = replica.address.incarnation
         if seen.answers:
             self._heard[incarnation] = time.monotonic()
@@ -298,7 +298,7 @@ class Rounds:
         self, group: Group, seen: Mapping[str, Replica], failures: Mapping[str, Failure], names: Iterable[str]
     ) -> None:
         """Only slots whose version was found at other addresses than before, or that wait for it."""
-        served = pools.found(names, list(seen.values()), failures, policy=self._policy)
+        served = pools.served_by_name(names, list(seen.values()), failures, policy=self._policy)
         before = self._routed.get(group.name, {})
         changed = {
             name: each for name, each in served.items() if before.get(name) != each or name in group.pending

@@ -1,4 +1,4 @@
-"""Take one step outside the database; what came of it is an Outcome to keep and to tell."""
+"""Execute one step outside the database; what came of it is an Outcome to keep and to tell."""
 
 import asyncio
 import shutil
@@ -83,19 +83,19 @@ class Steps:
 
     async def is_running(self, replica: Replica) -> bool:
         """Whether the process of this very start is there; it is not asked anything."""
-        seen = await self._backend.see(replica.replica_id)
-        return seen is not None and seen.is_alive and seen.incarnation == replica.address.incarnation
+        status = await self._backend.inspect(replica.replica_id)
+        return status is not None and status.is_alive and status.incarnation == replica.address.incarnation
 
-    async def look_at(self, replica: Replica) -> Replica:
+    async def inspect(self, replica: Replica) -> Replica:
         """The replica as it is now: whether this very start of it lives and answers, and what it has loaded."""
         if replica.phase is Phase.LOST:
             return replica
-        seen = await self._backend.see(replica.replica_id)
-        if seen is None or not seen.is_alive or seen.incarnation != replica.address.incarnation:
-            last_words = self._backend.last_words(replica.replica_id)
-            reason = f"the process is gone; it said: {last_words}"
+        status = await self._backend.inspect(replica.replica_id)
+        if status is None or not status.is_alive or status.incarnation != replica.address.incarnation:
+            log_tail = self._backend.log_tail(replica.replica_id)
+            reason = f"the process is gone; it said: {log_tail}"
             return replace(replica, is_alive=False, answers=False, reason=reason)
-        replica = replace(replica, address=replace(replica.address, url=seen.url))
+        replica = replace(replica, address=replace(replica.address, url=status.url))
         try:
             models = await self._client(replica).models()
         except NoAnswer:
@@ -104,7 +104,7 @@ class Steps:
         strays = frozenset(name for name in models if name not in loaded and is_candidate(name))
         return replace(replica, is_alive=True, answers=True, loaded=loaded, strays=strays)
 
-    async def take(self, action: Action, group: Group, known: dict[str, Replica]) -> Outcome:
+    async def execute(self, action: Action, group: Group, known: dict[str, Replica]) -> Outcome:
         match action:
             case pools.Start():
                 return await self._start(action, group)
@@ -222,9 +222,11 @@ class Steps:
             await client.require_listed(name)
             await probe.prove_active(client, replica.served_base, name)
         except (CorruptObject, KeyError, LoadRefused) as error:
-            return await self._not_loaded(replica, servable, Failure("load", _said(replica, error)))
+            return await self._not_loaded(replica, servable, Failure("load", _describe_error(replica, error)))
         except ProbeFailed as error:
-            return await self._not_loaded(replica, servable, Failure("probe", _said(replica, error)))
+            return await self._not_loaded(
+                replica, servable, Failure("probe", _describe_error(replica, error))
+            )
         except NoAnswer as error:
             return self._suspect(replica, servable, error)
         self._deaths.pop(name, None)
@@ -292,6 +294,6 @@ def _loaded(replica: Replica, servable: Servable, seconds: float) -> AdapterLoad
     )
 
 
-def _said(replica: Replica, error: Exception) -> str:
-    said = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
-    return f"{replica.replica_id}: {type(error).__name__}: {said}"
+def _describe_error(replica: Replica, error: Exception) -> str:
+    reason = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
+    return f"{replica.replica_id}: {type(error).__name__}: {reason}"

@@ -62,14 +62,14 @@ class Uploader:
         self,
         objects: ObjectStore,
         order: TrainingOrder,
-        who: Identity,
+        runner_identity: Identity,
         *,
         resume: BundleRef | None,
         report: Callable[[BundleUploaded], None],
     ) -> None:
         self._objects = objects
         self._order = order
-        self._who = who
+        self._runner_identity = runner_identity
         self._resume = resume
         self._report = report
         self._queued: Saved | None = None
@@ -132,7 +132,7 @@ class Uploader:
     async def _store(self, saved: Saved) -> None:
         try:
             await self._put_own_parts(saved)
-            if self._who.node_index == 0:
+            if self._runner_identity.node_index == 0:
                 await self._complete(saved)
         except (Conflict, CorruptObject, OSError, _PassedOver) as error:
             log.exception("bundle not stored", step=saved.step, error=type(error).__name__)
@@ -156,14 +156,18 @@ class Uploader:
     async def _complete(self, saved: Saved) -> None:
         await self._others_have_put_theirs(saved)
         manifest = bundle_manifest(self._order, saved)
-        key = layout.checkpoint(self._who.job_id, self._who.attempt, saved.step)
+        key = layout.checkpoint(self._runner_identity.job_id, self._runner_identity.attempt, saved.step)
         digest = await _until_stored(lambda: put_manifest(self._objects, key, manifest))
-        ref = BundleRef(attempt=self._who.attempt, step=saved.step, manifest_sha256=digest)
+        ref = BundleRef(attempt=self._runner_identity.attempt, step=saved.step, manifest_sha256=digest)
         self._stored[saved.step] = ref
         if saved.bundle is not BundleKind.PERIODIC:
             self.last = ref
         kind = ReportedKind(saved.bundle)
-        self._report(BundleUploaded(**self._who.fields, bundle=ref, kind=kind, metrics=saved.metrics.by_name))
+        self._report(
+            BundleUploaded(
+                **self._runner_identity.fields, bundle=ref, kind=kind, metrics=saved.metrics.by_name
+            )
+        )
 
     async def _others_have_put_theirs(self, saved: Saved) -> None:
         own = {part.path for part in saved.parts}
@@ -180,11 +184,11 @@ class Uploader:
             came_at = time.monotonic()
 
     async def _is_there(self, key: str, part: FileEntry) -> bool:
-        found = await _until_stored(lambda: self._objects.head(key))
-        return found is not None and found.size_bytes == part.size_bytes
+        stored_object = await _until_stored(lambda: self._objects.head(key))
+        return stored_object is not None and stored_object.size_bytes == part.size_bytes
 
     def _keys(self, saved: Saved, parts: Iterable[FileEntry]) -> dict[str, str]:
-        return part_keys(self._who.job_id, self._who.attempt, saved.step, parts)
+        return part_keys(self._runner_identity.job_id, self._runner_identity.attempt, saved.step, parts)
 
 
 class _PassedOver(Exception):

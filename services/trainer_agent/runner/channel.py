@@ -130,12 +130,12 @@ class Channel:
     async def _fetch_partitions(self, topic: str) -> set[int]:
         # A consumer without a subscription knows no topics, and no public call asks for a topic's metadata.
         metadata = await self._opened._client.fetch_all_metadata()  # noqa: SLF001
-        found: set[int] | None = metadata.partitions_for_topic(topic)
-        if not found:
+        partitions: set[int] | None = metadata.partitions_for_topic(topic)
+        if not partitions:
             raise KafkaError(
                 f"topic {topic} is not there, or user {self._settings.kafka_username} may not read it"
             )
-        return found
+        return partitions
 
     def _read(self, record: Any) -> tuple[Directive, datetime] | None:
         """None for one to another attempt, and for what is no directive, which is logged."""

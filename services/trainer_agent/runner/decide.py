@@ -45,7 +45,7 @@ class PlatformClock:
 
 
 @dataclass(frozen=True)
-class Wish:
+class StopRequest:
     """Who wants this runner to stop, and until when. `now` and what is a float are monotonic seconds."""
 
     notice_wait: timedelta
@@ -54,11 +54,19 @@ class Wish:
     noticed_at: float | None = None
     notice_deadline: float | None = None
 
-    def after(self, directive: StartTraining | StopTraining, written_at: datetime, *, now: float) -> "Wish":
-        wish = replace(self, clock=self.clock.after(written_at, now=now))
-        return replace(wish, directive=directive) if isinstance(directive, StopTraining) else wish
+    def after(
+        self, directive: StartTraining | StopTraining, written_at: datetime, *, now: float
+    ) -> "StopRequest":
+        stop_request = replace(self, clock=self.clock.after(written_at, now=now))
+        return (
+            replace(stop_request, directive=directive)
+            if isinstance(directive, StopTraining)
+            else stop_request
+        )
 
-    def with_notice(self, deadline: datetime | None, *, default_grace: timedelta, now: float) -> "Wish":
+    def with_notice(
+        self, deadline: datetime | None, *, default_grace: timedelta, now: float
+    ) -> "StopRequest":
         """`deadline`: on Postgres' clock. `default_grace`: what is left where no deadline or no clock is known."""
         ends_at = now + default_grace.total_seconds()
         if deadline is not None and self.clock.time is not None:
@@ -161,7 +169,7 @@ class Move(StrEnum):
 
 
 def next_move(
-    wish: Wish,
+    stop_request: StopRequest,
     progress: Progress,
     limits: dict[Section, timedelta],
     *,
@@ -170,8 +178,8 @@ def next_move(
     now: float,
 ) -> Move:
     """What to do about a running child. `now`: monotonic seconds."""
-    asked = wish.is_asked(now)
-    if asked and wish.deadline is not None and now >= wish.deadline - margin.total_seconds():
+    asked = stop_request.is_asked(now)
+    if asked and stop_request.deadline is not None and now >= stop_request.deadline - margin.total_seconds():
         return Move.END_AT_DEADLINE
     if progress.is_hung(limits, stopping=has_asked, now=now):
         return Move.END_AS_HUNG
@@ -217,28 +225,28 @@ def conclude(end: ChildEnd, *, last_step: int, bundle: BundleRef | None, puts_ma
 
     `puts_manifest`: on the node that stores whole bundles, a completed attempt without its final one failed.
     """
-    told = end.ended
-    step = max(last_step, told.last_step) if told else last_step
+    ended = end.ended
+    step = max(last_step, ended.last_step) if ended else last_step
     failure = _failure(end)
-    if failure is None and told and told.outcome is Outcome.COMPLETED and puts_manifest and bundle is None:
+    if failure is None and ended and ended.outcome is Outcome.COMPLETED and puts_manifest and bundle is None:
         failure = FailureClass.INFRA, "the final bundle could not be stored"
     if failure is not None:
         kind, message = failure
         return Ending(Outcome.FAILED, step, kind, message, bundle, end.return_code)
-    outcome = told.outcome if told else Outcome.STOPPED
-    message = told.message if told else "ended at the stop's deadline before it had saved"
+    outcome = ended.outcome if ended else Outcome.STOPPED
+    message = ended.message if ended else "ended at the stop's deadline before it had saved"
     return Ending(outcome, step, None, message, bundle, end.return_code)
 
 
 def _failure(end: ChildEnd) -> tuple[FailureClass, str] | None:
-    told = end.ended
-    if told is not None:
-        if told.outcome is not Outcome.FAILED:
+    ended = end.ended
+    if ended is not None:
+        if ended.outcome is not Outcome.FAILED:
             return None
-        kind = told.failure_class or FailureClass.INTERNAL
+        kind = ended.failure_class or FailureClass.INTERNAL
         # The peers of a process that was killed for memory only see it gone.
         is_effect = end.oom_kills > 0 and kind in {FailureClass.INFRA, FailureClass.INTERNAL}
-        return FailureClass.OOM if is_effect else kind, told.message
+        return FailureClass.OOM if is_effect else kind, ended.message
     if end.move is Move.END_AS_HUNG:
         return FailureClass.INFRA, f"the training child hung: no progress in its {end.section} section"
     if end.move is Move.END_AT_DEADLINE:

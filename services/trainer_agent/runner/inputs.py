@@ -69,8 +69,8 @@ class Inputs:
 
     async def _fetch_base_model(self, sha: str, models: Path) -> None:
         manifest = await get_manifest(self._objects, layout.base_model(sha), BaseModelManifest)
-        if (found := files_digest(manifest.files)) != sha:
-            raise CorruptObject(f"{layout.base_model(sha)} lists files of digest {found}, expected {sha}")
+        if (digest := files_digest(manifest.files)) != sha:
+            raise CorruptObject(f"{layout.base_model(sha)} lists files of digest {digest}, expected {sha}")
         partial = models / f"{sha}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()

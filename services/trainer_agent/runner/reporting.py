@@ -69,8 +69,8 @@ class Reporter:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-class Pulse:
-    """Heartbeats, and what the fence needs to know of them."""
+class Heartbeat:
+    """Sends heartbeats, and notes what the watchdog needs to know of them."""
 
     def __init__(self, channel: Channel, *, every: timedelta) -> None:
         self._channel = channel
@@ -122,7 +122,7 @@ class GrantReader(threading.Thread):
         return Grant(began, is_withdrawn=holder != self._node_id)
 
 
-class Fence(threading.Thread):
+class HeartbeatWatchdog(threading.Thread):
     """Ends this process, and its child first, as soon as there is a reason.
 
     A thread, so that it also acts where the event loop hangs.

@@ -16,12 +16,12 @@ from services.trainer_agent.protocol import Outcome, TrainingOrder
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
-from services.trainer_agent.runner.decide import Ending, Wish, why_fenced
+from services.trainer_agent.runner.decide import Ending, StopRequest, why_fenced
 from services.trainer_agent.runner.inputs import Inputs, is_storage_away
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
-from services.trainer_agent.runner.reporting import Fence, GrantReader, Pulse, Reporter, State
+from services.trainer_agent.runner.reporting import GrantReader, Heartbeat, HeartbeatWatchdog, Reporter, State
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
 from shared.errors import CorruptObject, StorageUnavailable
@@ -46,13 +46,15 @@ class Runner:
         self._objects = objects
         self._journal = journal
         self._shipper = shipper
-        self._who = Identity(settings.job_id, settings.tenant, settings.attempt, settings.node_index)
+        self._runner_identity = Identity(
+            settings.job_id, settings.tenant, settings.attempt, settings.node_index
+        )
         self._channel = Channel(settings)
         self._reporter = Reporter(self._channel, journal)
         self._metrics = MetricsBatch(
             self._channel, job_id=settings.job_id, tenant=settings.tenant, attempt=settings.attempt
         )
-        self._wish = Wish(settings.notice_wait)
+        self._stop_request = StopRequest(settings.notice_wait)
         self._orders: asyncio.Queue[StartTraining] = asyncio.Queue()
         self._session: Session | None = None
         self._is_fetching = False
@@ -80,24 +82,24 @@ class Runner:
         settings = self._settings
         if self._journal.listening_from is None:
             self._journal.add(Listening(offset=await self._channel.end_of_directives()))
-        pulse = Pulse(self._channel, every=settings.heartbeat_every)
-        Fence(self._fence_reason(pulse), end_child=self._end_child).start()
+        heartbeat = Heartbeat(self._channel, every=settings.heartbeat_every)
+        HeartbeatWatchdog(self._fence_reason(heartbeat), end_child=self._end_child).start()
         return [
             self._listen(),
             self._reporter.run(),
-            pulse.run(self._heartbeat),
+            heartbeat.run(self._heartbeat),
             self._metrics.run(every=settings.metrics_every),
             self._shipper.run(every=settings.log_every),
         ]
 
-    def _fence_reason(self, pulse: Pulse) -> Callable[[], str]:
+    def _fence_reason(self, heartbeat: Heartbeat) -> Callable[[], str]:
         """Starts to read the grant, if there is one."""
         settings, reader = self._settings, None
         if settings.grant_file is not None:
             reader = GrantReader(settings.grant_file, node_id=settings.node_id)
             reader.start()
         return lambda: why_fenced(
-            acknowledged_at=pulse.acknowledged_at,
+            acknowledged_at=heartbeat.acknowledged_at,
             grant=reader.grant if reader else None,
             fence_after=settings.fence_after,
             outage_limit=settings.outage_limit,
@@ -139,13 +141,15 @@ class Runner:
 
     def _new_session(self, start: StartTraining, order: TrainingOrder) -> Session:
         """Node 0 tells steps and bundles for the whole gang."""
-        uploader = Uploader(self._objects, order, self._who, resume=start.resume, report=self._reporter.add)
-        tells = self._who.node_index == 0
+        uploader = Uploader(
+            self._objects, order, self._runner_identity, resume=start.resume, report=self._reporter.add
+        )
+        tells = self._runner_identity.node_index == 0
         return Session(
             self._settings,
-            self._who,
+            self._runner_identity,
             uploader,
-            wish=lambda: self._wish,
+            stop_request=lambda: self._stop_request,
             report=self._reporter.add if tells else _ignored,
             on_step=self._metrics.add if tells else _ignored,
         )
@@ -158,7 +162,7 @@ class Runner:
             log.info("runner ends", outcome=ending.outcome, message=ending.message)
             self._reporter.add(
                 RunnerStopped(
-                    **self._who.fields,
+                    **self._runner_identity.fields,
                     outcome=ending.outcome.value,
                     failure_class=ending.failure_class,
                     message=ending.message,
@@ -169,14 +173,14 @@ class Runner:
             )
         await self._reporter.all_sent()
         await self._flush_log()
-        return ending.exit_code if ending else self._told_exit_code()
+        return ending.exit_code if ending else self._reported_exit_code()
 
     async def _listen(self) -> None:
         offset = self._journal.listening_from
         assert offset is not None, "the offset is in the journal before anything is reported"
         async for directive, written_at in self._channel.directives(offset=offset):
             log.info("directive", type=directive.type)
-            self._wish = self._wish.after(directive, written_at, now=time.monotonic())
+            self._stop_request = self._stop_request.after(directive, written_at, now=time.monotonic())
             if isinstance(directive, StartTraining):
                 self._orders.put_nowait(directive)
 
@@ -184,7 +188,7 @@ class Runner:
         """The work's result; None, and the work cancelled, where a stop is asked for before it is done."""
         task = asyncio.ensure_future(work)
         while not task.done():
-            if self._wish.is_asked(time.monotonic()):
+            if self._stop_request.is_asked(time.monotonic()):
                 task.cancel()
                 await asyncio.wait({task})
                 return None
@@ -193,7 +197,7 @@ class Runner:
 
     async def _flush_log(self) -> None:
         """Not at the cost of the last report: of the time that is left, at most half."""
-        deadline = self._wish.deadline
+        deadline = self._stop_request.deadline
         left = math.inf if deadline is None else deadline - time.monotonic()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._shipper.ship(), max(0.0, min(LOG_FLUSH_SECONDS, left / 2)))
@@ -201,9 +205,11 @@ class Runner:
     def _take_notice(self) -> None:
         """SIGTERM: the node goes away. The file says when; without one, the usual grace is assumed."""
         now, grace = time.monotonic(), self._settings.default_grace
-        self._wish = self._wish.with_notice(self._notice_deadline(), default_grace=grace, now=now)
-        assert self._wish.notice_deadline is not None, "a notice has a deadline"
-        log.warning("notice: the node goes away", seconds=self._wish.notice_deadline - now)
+        self._stop_request = self._stop_request.with_notice(
+            self._notice_deadline(), default_grace=grace, now=now
+        )
+        assert self._stop_request.notice_deadline is not None, "a notice has a deadline"
+        log.warning("notice: the node goes away", seconds=self._stop_request.notice_deadline - now)
 
     def _notice_deadline(self) -> datetime | None:
         try:
@@ -213,7 +219,7 @@ class Runner:
 
     def _heartbeat(self) -> RunnerHeartbeat:
         step = self._session.step if self._session else 0
-        return RunnerHeartbeat(**self._who.fields, step=step, state=self._state())
+        return RunnerHeartbeat(**self._runner_identity.fields, step=step, state=self._state())
 
     def _state(self) -> State:
         if self._session is not None:
@@ -223,19 +229,21 @@ class Runner:
     def _started(self) -> RunnerStarted:
         settings = self._settings
         port = _free_port(settings.host)
-        return RunnerStarted(**self._who.fields, host=settings.host, port=port, node_id=settings.node_id)
+        return RunnerStarted(
+            **self._runner_identity.fields, host=settings.host, port=port, node_id=settings.node_id
+        )
 
     def _stopped(self, when: str) -> Ending:
-        return Ending(Outcome.STOPPED, 0, message=f"stopped {when}: {self._wish.reason}")
+        return Ending(Outcome.STOPPED, 0, message=f"stopped {when}: {self._stop_request.reason}")
 
     def _restarted(self) -> Ending:
         self._end_child()
         message = "the runner was started again while its child trained"
         return Ending(Outcome.FAILED, 0, FailureClass.INFRA, message)
 
-    def _told_exit_code(self) -> int:
-        told = next(report for report in self._journal.reports if report.type == RunnerStopped.type)
-        return Ending(Outcome(str(told.payload["outcome"])), 0).exit_code
+    def _reported_exit_code(self) -> int:
+        stopped_report = next(report for report in self._journal.reports if report.type == RunnerStopped.type)
+        return Ending(Outcome(str(stopped_report.payload["outcome"])), 0).exit_code
 
     def _end_child(self) -> None:
         if left := kill_marked(mark(self._settings.node_id), timeout_seconds=KILL_SECONDS):

@@ -32,7 +32,7 @@ from services.trainer_agent.runner.decide import (
     Move,
     Progress,
     Section,
-    Wish,
+    StopRequest,
     conclude,
     next_move,
 )
@@ -52,17 +52,17 @@ class Session:
     def __init__(
         self,
         settings: Settings,
-        who: Identity,
+        runner_identity: Identity,
         uploader: Uploader,
         *,
-        wish: Callable[[], Wish],
+        stop_request: Callable[[], StopRequest],
         report: Callable[[RunnerReport], None],
         on_step: Callable[[StepMetrics], None],
     ) -> None:
         self._settings = settings
-        self._who = who
+        self._runner_identity = runner_identity
         self._uploader = uploader
-        self._wish = wish
+        self._stop_request = stop_request
         self._report = report
         self._on_step = on_step
         self._limits = {
@@ -95,13 +95,15 @@ class Session:
         )
         log.info("child ended", code=code, move=move, outcome=self._ended and self._ended.outcome)
         bundle = await self._store_rest()
-        return conclude(end, last_step=self.step, bundle=bundle, puts_manifest=self._who.node_index == 0)
+        return conclude(
+            end, last_step=self.step, bundle=bundle, puts_manifest=self._runner_identity.node_index == 0
+        )
 
     async def _watch(self, child: Child) -> Move:
         """Until the child ends, or has to be ended: by which move."""
         while not child.has_ended and self._take_reports(child) and not self._lingers():
             move = next_move(
-                self._wish(),
+                self._stop_request(),
                 self._progress,
                 self._limits,
                 has_asked=self.is_stopping,
@@ -114,7 +116,7 @@ class Session:
                 await child.end_with_dump()
                 return move
             if move is Move.ASK_TO_STOP:
-                child.ask_to_stop(self._wish().reason)
+                child.ask_to_stop(self._stop_request().reason)
                 self.is_stopping = True
             await asyncio.sleep(POLL_SECONDS)
         return Move.NONE
@@ -143,7 +145,7 @@ class Session:
         match report:
             case PreflightDone(preparation=preparation):
                 self._packing = preparation.packing
-                self._report(RunnerPrepared(**self._who.fields, preparation=preparation))
+                self._report(RunnerPrepared(**self._runner_identity.fields, preparation=preparation))
             case ResumeChecked(certificate=certificate):
                 self._certificate = certificate
             case Stepped():
@@ -158,7 +160,7 @@ class Session:
             self._first_step_is_to_be_told = False
             self._report(
                 StepReached(
-                    **self._who.fields,
+                    **self._runner_identity.fields,
                     step=report.step,
                     num_steps=self._progress.num_steps,
                     certificate=self._certificate,
@@ -181,9 +183,9 @@ class Session:
 
     def _upload_deadline(self, began: float) -> float | None:
         """Monotonic seconds. None: only the last bundle of a completed attempt is under way, with no hurry."""
-        wish = self._wish()
-        if wish.deadline is not None and wish.is_asked(time.monotonic()):
-            return wish.deadline - self._settings.deadline_margin.total_seconds()
+        stop_request = self._stop_request()
+        if stop_request.deadline is not None and stop_request.is_asked(time.monotonic()):
+            return stop_request.deadline - self._settings.deadline_margin.total_seconds()
         if self._ended is not None and self._ended.outcome is not Outcome.FAILED:
             return None
         return began + self._settings.flush_limit.total_seconds()

@@ -80,12 +80,12 @@ def load_dataset(directory: Path, *, version: str, base_sha: str) -> Dataset:
     or if its arrays do not fit together.
     """
     manifest = DatasetManifest.model_validate_json((directory / MANIFEST).read_bytes())
-    for name, found, expected in (
+    for name, actual, expected in (
         ("version", manifest.version, version),
         ("base model", manifest.base_sha, base_sha),
     ):
-        if found != expected:
-            raise _refusal(f"{name} is {found}, the order names {expected}")
+        if actual != expected:
+            raise _refusal(f"{name} is {actual}, the order names {expected}")
     training = Windows([_load_part(directory, part) for part in manifest.training])
     if not len(training):
         raise _refusal("it has no training window")

@@ -23,10 +23,10 @@ def on_ordered_device(world: World, kind: DeviceKind | None) -> World:
         return world
     if kind is DeviceKind.CPU:
         return replace(world, device=torch.device("cpu"))
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if world.local_rank >= found:
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if world.local_rank >= num_devices:
         message = (
-            f"process {world.local_rank} of the node has no device: found {found} that CUDA can use, expected "
+            f"process {world.local_rank} of the node has no device: found {num_devices} that CUDA can use, expected "
             f"{world.local_size}; is a device or its driver gone?"
         )
         raise TrainingFailed(FailureClass.INFRA, message)
@@ -72,7 +72,7 @@ def _check_peers(world: World) -> None:
         raise _untrusted(world.device, f"the sum of all ranks is {float(ranks)}, expected {expected}")
 
 
-def _untrusted(device: torch.device, found: str) -> TrainingFailed:
+def _untrusted(device: torch.device, problem: str) -> TrainingFailed:
     return TrainingFailed(
-        FailureClass.INFRA, f"device {device} cannot be trusted before the first step: {found}"
+        FailureClass.INFRA, f"device {device} cannot be trusted before the first step: {problem}"
     )

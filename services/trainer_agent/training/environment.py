@@ -16,9 +16,9 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 def environment_of(device: torch.device) -> dict[str, str]:
     """Of this process, by name: versions, code, device and what decides how its arithmetic is split up."""
-    found = {"python": platform.python_version(), "training code": _code_sha256()}
-    found |= {name: version(name) for name in LIBRARIES}
-    return found | (_cuda(device) if device.type == "cuda" else _cpu())
+    environment = {"python": platform.python_version(), "training code": _code_sha256()}
+    environment |= {name: version(name) for name in LIBRARIES}
+    return environment | (_cuda(device) if device.type == "cuda" else _cpu())
 
 
 def is_repeatable(device: torch.device) -> bool:

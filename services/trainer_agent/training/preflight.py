@@ -119,13 +119,13 @@ def _losses_in_front(run: Run, micro_batch: MicroBatch) -> Losses:
 
     Shapes and kernels stay those of the packed rows, so that what is left is their rounding.
     """
-    found: Losses = {}
+    losses_by_example: Losses = {}
     for place in range(EXAMPLES_PER_WINDOW):
         chosen = [_tried(row)[place : place + 1] for row in micro_batch]
         moved = tuple(_moved_to_front(row, *one) for row, one in zip(micro_batch, chosen, strict=True))
         losses = _losses(run, moved)
-        found |= {example.id: losses[example.id] for one in chosen for example in one}
-    return found
+        losses_by_example |= {example.id: losses[example.id] for one in chosen for example in one}
+    return losses_by_example
 
 
 def _moved_to_front(row: Window, *chosen: Example) -> Window:
@@ -133,15 +133,15 @@ def _moved_to_front(row: Window, *chosen: Example) -> Window:
     return (*chosen, *(example for example in row if example.id not in ids))
 
 
-def _between(expected: Losses, found: Losses) -> Iterator[float]:
-    return (_distance(found[name], losses) for name, losses in expected.items())
+def _between(expected: Losses, measured: Losses) -> Iterator[float]:
+    return (_distance(measured[name], losses) for name, losses in expected.items())
 
 
-def _distance(found: Tensor, expected: Tensor) -> float:
+def _distance(measured: Tensor, expected: Tensor) -> float:
     """Mean distance between the losses of an example's tokens: at least the distance of their means, in which
     most of a leak would cancel out.
     """
-    return float((found - expected).abs().mean())
+    return float((measured - expected).abs().mean())
 
 
 def _check_single_examples(run: Run) -> None:
@@ -172,8 +172,8 @@ def _loss_forms(run: Run, example: Example) -> tuple[float, float]:
     alone = Layout(packed=False, micro_batch_size=1, window_tokens=1)
     [micro_batch] = rows_of([(example,)], alone)
     own = _own_losses(run, example)
-    found = _losses(run, micro_batch)[example.id]
-    return _distance(found, own), _distance(_own_losses(run, example), own)
+    loop_loss = _losses(run, micro_batch)[example.id]
+    return _distance(loop_loss, own), _distance(_own_losses(run, example), own)
 
 
 def _own_losses(run: Run, example: Example) -> Tensor:

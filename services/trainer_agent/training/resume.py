@@ -51,13 +51,13 @@ def open_bundle(directory: Path, order: TrainingOrder) -> Bundle:
             message = f"bundle of step {manifest.step}: {part.path} is not what the manifest names"
             raise TrainingFailed(FailureClass.INFRA, message)
     state = BundleState.model_validate_json((directory / STATE).read_bytes())
-    for name, found, expected in (
+    for name, actual, expected in (
         ("base model", manifest.base_sha, order.base_sha),
         ("dataset version", manifest.dataset_version, order.dataset_version),
         ("recipe", _numbers_of(state.recipe), _numbers_of(order.recipe)),
     ):
-        if found != expected:
-            message = f"bundle of step {manifest.step}: {name} is {found}, the order names {expected}"
+        if actual != expected:
+            message = f"bundle of step {manifest.step}: {name} is {actual}, the order names {expected}"
             raise TrainingFailed(FailureClass.INTERNAL, message)
     return Bundle(directory, manifest, state)
 
@@ -148,16 +148,16 @@ def _other_state(run: Run, bundle: Bundle) -> str | None:
     """
     if bundle.manifest.world_size != run.world.size:
         return None
-    found = take_snapshot(run.parameters, run.optimizer, run.world).sha256
-    pairs = zip(bundle.indices, run.world.gathered(found), strict=True)
+    own_sha256 = take_snapshot(run.parameters, run.optimizer, run.world).sha256
+    pairs = zip(bundle.indices, run.world.gathered(own_sha256), strict=True)
     differences = (
         _difference(f"state of rank {index.rank}", index.state_sha256, sha) for index, sha in pairs
     )
     return next((difference for difference in differences if difference), None)
 
 
-def _difference(name: str, expected: object, found: object) -> str | None:
-    return None if expected == found else f"{name}: expected {expected}, found {found}"
+def _difference(name: str, expected: object, actual: object) -> str | None:
+    return None if expected == actual else f"{name}: expected {expected}, found {actual}"
 
 
 def _restore_adapter(run: Run, bundle: Bundle) -> None:

@@ -94,12 +94,12 @@ def _finite_gradient(run: Run, plan: StepPlan, stop: StopWish) -> Gradient:
         return gradient
     _drop_gradient(run, before)
     again = _gradient(run, plan, stop)
-    found = f"step {run.step + 1}: loss {gradient.loss}, gradient norm {gradient.norm}"
+    description = f"step {run.step + 1}: loss {gradient.loss}, gradient norm {gradient.norm}"
     if again.is_finite:
-        message = f"{found}, but {again.loss} and {again.norm} when computed again from the same state"
+        message = f"{description}, but {again.loss} and {again.norm} when computed again from the same state"
         raise TrainingFailed(FailureClass.INFRA, message)
     raise TrainingFailed(
-        FailureClass.NUMERIC, f"{found}; the same when computed again, expected finite numbers"
+        FailureClass.NUMERIC, f"{description}; the same when computed again, expected finite numbers"
     )
 
 

@@ -40,9 +40,9 @@ async def output_of(stack: Stack, *command: str, folder: Path, **settings: str) 
 
 
 async def test_the_readmes_client_runs_as_printed(stack_with_gateway: Stack, tmp_path: Path):
-    found = CLIENT.search(README.read_text())
-    assert found is not None, "README.md prints no client"
-    lines = await output_of(stack_with_gateway, sys.executable, "-c", found[1], folder=tmp_path)
+    printed = CLIENT.search(README.read_text())
+    assert printed is not None, "README.md prints no client"
+    lines = await output_of(stack_with_gateway, sys.executable, "-c", printed[1], folder=tmp_path)
     refusals = [line for line in lines if line.startswith("retune.CommandRefused.v1")]
     assert any('"subject_id":"ftjob-1234","command":"CancelJob"' in line for line in refusals), lines
 

@@ -427,13 +427,13 @@ async def is_let_in(login: Login) -> bool:
 
 async def test_the_command_line_makes_lists_rotates_and_removes_them(operator):
     name = f"team-{mark()}"
-    made = await retune(operator, "subscribers", "create", name, "--topics", "job.events,model.events")
-    assert (made["username"], made["reads"]) == (f"subscriber-{name}", ["job.events", "model.events"])
-    assert made["username"] in [user["username"] for user in await retune(operator, "subscribers", "list")]
+    created = await retune(operator, "subscribers", "create", name, "--topics", "job.events,model.events")
+    assert (created["username"], created["reads"]) == (f"subscriber-{name}", ["job.events", "model.events"])
+    assert created["username"] in [user["username"] for user in await retune(operator, "subscribers", "list")]
     rotated = await retune(operator, "subscribers", "rotate", name)
-    assert rotated["password"] != made["password"]
+    assert rotated["password"] != created["password"]
     assert (await retune(operator, "subscribers", "remove", name))["deleted"]
-    assert made["username"] not in [
+    assert created["username"] not in [
         user["username"] for user in await retune(operator, "subscribers", "list")
     ]
     tenant = (await retune(operator, "tenants", "create", f"t-{mark()}"))["name"]

@@ -37,8 +37,8 @@ async def until(
     try:
         async with asyncio.timeout(patience_seconds):
             while True:
-                if found := await condition():
-                    return found
+                if result := await condition():
+                    return result
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"waited {patience_seconds:g} s for: {what}") from None
@@ -166,5 +166,5 @@ def login(stack: Stack) -> Login:
 async def costs_of(login: Login, key: str) -> list[Any]:
     """Every CostAccrued in Kafka about this dataset, with duplicates that the relay may have sent."""
     async with TopicReader(login, ["cost.events"]) as reader:
-        found = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
-    return [each for each in found if each.envelope.key == counting.job_of(key)]
+        deliveries = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
+    return [each for each in deliveries if each.envelope.key == counting.job_of(key)]

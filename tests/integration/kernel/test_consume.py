@@ -134,16 +134,16 @@ async def test_every_kind_of_hostile_record_is_parked_with_a_reason_and_good_one
     rows = await db.fetch(
         'SELECT partition, "offset", reason, detail, value, value_bytes, is_cut FROM parked'
     )
-    found = {(row["partition"], row["offset"]): row for row in rows}
-    missing = [name for name, place in places.items() if place not in found]
+    by_place = {(row["partition"], row["offset"]): row for row in rows}
+    missing = [name for name, place in places.items() if place not in by_place]
     assert missing == []
-    assert all(found[place]["detail"] for place in places.values())
-    assert found[places["huge"]]["reason"] == "too_large"
-    huge = found[places["huge"]]
+    assert all(by_place[place]["detail"] for place in places.values())
+    assert by_place[places["huge"]]["reason"] == "too_large"
+    huge = by_place[places["huge"]]
     assert (len(huge["value"]), huge["value_bytes"], huge["is_cut"]) == (64 * 1024, 1_000_009, True)
-    assert not found[places["bad_json"]]["is_cut"]
-    assert found[places["unknown_type"]]["reason"] == "unknown_type"
-    assert found[places["newer_version"]]["reason"] == "newer_version"
+    assert not by_place[places["bad_json"]]["is_cut"]
+    assert by_place[places["unknown_type"]]["reason"] == "unknown_type"
+    assert by_place[places["newer_version"]]["reason"] == "newer_version"
 
 
 async def test_a_gap_in_a_story_is_parked_not_passed_over(service, writer, db):
@@ -216,15 +216,15 @@ class TestParkedCommands:
         command = await send(login, ReplayParked(service="tracker", parked_id=rows[0]["id"]), writer="admin")
         await until(lambda: applied(db, command), "the replay command")
 
-        async def told():
+        async def outcome():
             return await db.fetchval(
                 "SELECT value FROM outbox WHERE type = 'ParkedSettled' AND headers ->> 'ce_correlationid' = $1",
                 command,
             )
 
-        said = json.loads(await until(told, "the outcome of the replay"))
-        assert (said["parked_id"], said["state"]) == (rows[0]["id"], "parked")
-        assert said["reason"].startswith("still parked: rejected: ")
+        settled = json.loads(await until(outcome, "the outcome of the replay"))
+        assert (settled["parked_id"], settled["state"]) == (rows[0]["id"], "parked")
+        assert settled["reason"].startswith("still parked: rejected: ")
         assert [row["state"] for row in await parked(db, key)] == ["parked"] * 3
         assert await effects(db, key) == 0
 

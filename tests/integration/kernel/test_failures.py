@@ -194,8 +194,8 @@ class TestACommitInDoubt:
         envelope, record = a_command(DropParked(service="tracker", parked_id=1, reason="test"))
         database.in_doubt = 1
         assert await consumer.consume(record) == "duplicate"
-        said = "SELECT count(*) FROM outbox WHERE headers ->> 'ce_causationid' = $1"
-        assert await db.fetchval(said, envelope.id) == 1
+        query = "SELECT count(*) FROM outbox WHERE headers ->> 'ce_causationid' = $1"
+        assert await db.fetchval(query, envelope.id) == 1
 
     async def test_parks_a_message_once(self, database, consumer, record, db, pauses):
         database.in_doubt = 1

@@ -41,9 +41,9 @@ async def run_migrations(dsn: str, failpoints: str = "") -> tuple[int, str]:
         env=os.environ | {"TRACKER_POSTGRES_DSN": dsn, "FAILPOINTS": failpoints},
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await process.communicate()
+    _, output = await process.communicate()
     assert process.returncode is not None
-    return process.returncode, said.decode()
+    return process.returncode, output.decode()
 
 
 async def test_a_kill_within_a_migration_leaves_nothing_of_it(schemas):
@@ -63,8 +63,8 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_refused(sche
     *_, name = await migrate("tracker", dsn)
     [(digest,)] = await ask(dsn, f"SELECT sha256 FROM migration WHERE name = '{name}'")
     await ask(dsn, f"UPDATE migration SET sha256 = 'another' WHERE name = '{name}'")
-    code, said = await run_migrations(dsn)
-    assert (code, said) == (
+    code, output = await run_migrations(dsn)
+    assert (code, output) == (
         1,
         (
             f"migrate tracker: {name} was changed after it was applied: found sha256 {digest}, expected another; "

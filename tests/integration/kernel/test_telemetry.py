@@ -67,9 +67,9 @@ async def ask(service: Service, path: str) -> httpx.Response:
 
 async def problems(service: Service) -> list[str]:
     answer = await ask(service, "/healthz")
-    found = answer.json()["problems"]
-    assert answer.status_code == (503 if found else 200)
-    return found
+    reasons = answer.json()["problems"]
+    assert answer.status_code == (503 if reasons else 200)
+    return reasons
 
 
 def metric(name: str, service: str = "tracker", **labels: str) -> float | None:
@@ -90,8 +90,8 @@ async def test_a_consumer_that_stands_still_is_seen_in_lag_and_health(service, w
     try:
         for _ in range(3):
             await writer.good(new_key(), tenant="slow")
-        found = await until(lambda: problems(service), "the service to say that it is unhealthy")
-        assert found == [f"no progress on {DATASET_EVENTS} for a minute"]
+        reasons = await until(lambda: problems(service), "the service to say that it is unhealthy")
+        assert reasons == [f"no progress on {DATASET_EVENTS} for a minute"]
         assert metric("consumer_lag_records", **topic) == 3
     finally:
         counting.GATE.set()
@@ -206,8 +206,8 @@ async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(ser
     event_id = await writer.good(new_key())
     await until_metric(1, "outbox_rows")
     await db.execute(MAKE_OLD)
-    [found] = await until(lambda: problems(service), "the service to say that it is unhealthy")
-    assert found.startswith("oldest event not in Kafka is 10")
+    [reason] = await until(lambda: problems(service), "the service to say that it is unhealthy")
+    assert reason.startswith("oldest event not in Kafka is 10")
     assert 100 <= metric("outbox_oldest_row_seconds") < 110
     await db.execute("UPDATE lease SET expires_at = clock_timestamp()")
     await until_metric(0, "outbox_rows")
@@ -295,8 +295,8 @@ async def test_the_trace_goes_on_from_what_is_consumed_to_what_is_emitted(
 
     [cost] = await until(emitted, "the fact that follows")
     assert (cost.envelope.causation_id, cost.envelope.correlation_id) == (event_id, "submit-1")
-    version, found, parent, flags = cost.envelope.traceparent.split("-")
-    assert (version, found, flags) == ("00", trace_id, "01")
+    version, trace, parent, flags = cost.envelope.traceparent.split("-")
+    assert (version, trace, flags) == ("00", trace_id, "01")
     assert parent != span_id
 
 

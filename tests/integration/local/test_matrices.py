@@ -69,22 +69,22 @@ async def kafka_rights_of(stack: Stack, user: str) -> set[Right]:
 
         written = await ask(ProduceRequest(None, 1, 5000, [(t, [(0, NO_RECORDS)]) for t in TOPIC_NAMES]))
         fetched = await ask(FetchRequest(0, 0, 1, 0, [(t, [(0, 0, 1)]) for t in TOPIC_NAMES]))
-        found = {
+        rights = {
             *may(user, "write", ((topic, each[0][1]) for topic, each in written.topics), "topic"),
             *may(user, "read", ((topic, each[0][1]) for topic, each in fetched.topics), "topic"),
         }
         for group in GROUPS:
             answer = await ask(HeartbeatRequest(group, 0, "nobody"))
-            found |= set(may(user, "join", [(group, answer.error_code)], "group"))
-        made = await ask(CreateTopicsRequest([(name, 1, 1, [], []) for name in NEW_TOPICS], 5000, True))
-        found |= set(may(user, "create", [(each[0], each[1]) for each in made.topic_errors], "topic"))
+            rights |= set(may(user, "join", [(group, answer.error_code)], "group"))
+        created = await ask(CreateTopicsRequest([(name, 1, 1, [], []) for name in NEW_TOPICS], 5000, True))
+        rights |= set(may(user, "create", [(each[0], each[1]) for each in created.topic_errors], "topic"))
         gone = await ask(DeleteTopicsRequest(TOPIC_NAMES, 5000))
-        found |= set(may(user, "delete", list(gone.topic_error_codes), "topic"))
+        rights |= set(may(user, "delete", list(gone.topic_error_codes), "topic"))
         acls = await ask(DescribeAclsRequest(1, None, 1, None, None, 1, 1))
-        found |= set(may(user, "see rights", [("cluster", acls.error_code)], "cluster"))
+        rights |= set(may(user, "see rights", [("cluster", acls.error_code)], "cluster"))
         quotas = await ask(DescribeQuotas())
-        found |= set(may(user, "see quotas", [("cluster", quotas.error_code)], "cluster"))
-    return found
+        rights |= set(may(user, "see quotas", [("cluster", quotas.error_code)], "cluster"))
+    return rights
 
 
 def may(user: str, operation: str, answers: Iterable[tuple[str, int]], kind: str) -> Iterable[Right]:
@@ -94,23 +94,23 @@ def may(user: str, operation: str, answers: Iterable[tuple[str, int]], kind: str
 
 def declared_of(user: str) -> set[Right]:
     kafka = DECLARED["kafka"]
-    found = {(user, "join", group) for group, members in kafka["groups"].items() if user in members}
+    rights = {(user, "join", group) for group, members in kafka["groups"].items() if user in members}
     for topic, operation in product(TOPIC_NAMES, ("write", "read")):
         family, *names, kind = topic.split(".")
         tenant = names[0] if names else ""
         entry = kafka["topics"][f"{family}.<t>.{kind}" if tenant else topic]
         allowed = [name.replace("<t>", tenant) for name in entry[operation]]
         if user in allowed or (operation == "read" and user in kafka["read_all"]):
-            found.add((user, operation, topic))
+            rights.add((user, operation, topic))
     if user in kafka["administers"]:
-        found |= {
+        rights |= {
             (user, "create", "tenant.new.events"),
             (user, "see rights", "cluster"),
             (user, "see quotas", "cluster"),
         }
     if user in kafka["sees_access"]:
-        found |= {(user, "see rights", "cluster"), (user, "see quotas", "cluster")}
-    return found
+        rights |= {(user, "see rights", "cluster"), (user, "see quotas", "cluster")}
+    return rights
 
 
 @pytest.mark.parametrize("user", kafka_users(TENANTS))
@@ -143,7 +143,7 @@ async def test_a_role_may_do_with_each_table_what_is_declared_and_no_more(stack:
     try:
         tables = [(row["schemaname"], row["tablename"]) for row in await conn.fetch(ALL_TABLES)]
         roles = (*SERVICES, "operator")
-        found = {
+        rights = {
             (role, right, f"{schema}.{table}")
             for role, (schema, table), right in product(roles, tables, TABLE_RIGHTS)
             if await conn.fetchval(MAY, role, schema, f'"{schema}"."{table}"', right)
@@ -151,12 +151,12 @@ async def test_a_role_may_do_with_each_table_what_is_declared_and_no_more(stack:
     finally:
         await conn.close()
     assert {schema for schema, _ in tables} == set(SERVICES)
-    assert found == {right for schema, table in tables for right in rights_on(schema, table)}
+    assert rights == {right for schema, table in tables for right in rights_on(schema, table)}
     note(
         "rights of roles",
         tables=len(tables),
         asked=len(roles) * len(tables) * len(TABLE_RIGHTS),
-        allowed=len(found),
+        allowed=len(rights),
     )
 
 

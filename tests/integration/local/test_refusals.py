@@ -42,11 +42,11 @@ async def require_visible(stack: Stack, user: str, topic: str) -> None:
     admin = AIOKafkaAdminClient(**kafka_login(stack, user))
     try:
         await admin.start()
-        found = await admin.describe_topics([topic])
+        described = await admin.describe_topics([topic])
     finally:
         await admin.close()
-    if found[0]["error_code"]:
-        raise for_code(found[0]["error_code"])(topic)
+    if described[0]["error_code"]:
+        raise for_code(described[0]["error_code"])(topic)
 
 
 def writer_of(name: str) -> str:
@@ -128,8 +128,8 @@ async def test_topics_have_the_partitions_of_the_contract(stack: Stack):
         topics = await admin.describe_topics([topic.name for topic in TOPICS])
     finally:
         await admin.close()
-    found = {topic["topic"]: len(topic["partitions"]) for topic in topics}
-    assert found == {topic.name: topic.partitions for topic in TOPICS}
+    partitions = {topic["topic"]: len(topic["partitions"]) for topic in topics}
+    assert partitions == {topic.name: topic.partitions for topic in TOPICS}
 
 
 @pytest.mark.parametrize("service", SERVICES)

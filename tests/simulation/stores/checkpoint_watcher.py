@@ -39,10 +39,10 @@ async def set_state(
 
 
 async def list_checkpoints(conn: Tables, job_id: str) -> list[Checkpoint]:
-    found = [checkpoint for checkpoint in conn.rows("checkpoint") if checkpoint.job_id == job_id]
-    for checkpoint in found:
+    checkpoints = [checkpoint for checkpoint in conn.rows("checkpoint") if checkpoint.job_id == job_id]
+    for checkpoint in checkpoints:
         conn.lock_row("checkpoint", _key(job_id, checkpoint.bundle))
-    return found
+    return checkpoints
 
 
 async def open_attempt(conn: Tables, scheduled: JobScheduled) -> None:

@@ -64,10 +64,10 @@ async def save_evaluation(conn: Tables, evaluation: Evaluation) -> None:
 
 
 async def get_evaluation(conn: Tables, eval_id: str) -> Evaluation:
-    found: Evaluation | None = conn.get("evaluation", eval_id)
-    if found is None:
+    evaluation: Evaluation | None = conn.get("evaluation", eval_id)
+    if evaluation is None:
         raise Rejected(f"evaluation {eval_id} does not exist")
-    return found
+    return evaluation
 
 
 async def find_evaluation(conn: Tables, eval_id: str) -> Evaluation | None:

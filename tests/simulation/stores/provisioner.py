@@ -32,8 +32,8 @@ async def lock_attempt(conn: Tables, job_id: str, number: int) -> Attempt | None
 async def lock_attempt_of(conn: Tables, target: str) -> Attempt | None:
     job_id = target.removeprefix("job:")
     if job_id != target:
-        found = [attempt for attempt in conn.rows("attempt") if attempt.job_id == job_id]
-        newest = max(found, key=lambda attempt: attempt.number, default=None)
+        attempts = [attempt for attempt in conn.rows("attempt") if attempt.job_id == job_id]
+        newest = max(attempts, key=lambda attempt: attempt.number, default=None)
         return await lock_attempt(conn, job_id, newest.number) if newest else None
     for attempt in conn.rows("attempt"):
         if any(node.node_id == target for node in attempt.nodes):
@@ -47,12 +47,12 @@ async def lock_attempt_named(conn: Tables, name: str) -> Attempt | None:
 
 
 async def states_of(conn: Tables, names: Iterable[str]) -> dict[str, AttemptState | None]:
-    found: dict[str, AttemptState | None] = {}
+    states: dict[str, AttemptState | None] = {}
     for name in names:
         key = conn.get("name", name)
         attempt = conn.get("attempt", key) if key else None
-        found[name] = attempt.state if attempt else None
-    return found
+        states[name] = attempt.state if attempt else None
+    return states
 
 
 async def save_attempt(conn: Tables, before: Attempt | None, after: Attempt) -> None:

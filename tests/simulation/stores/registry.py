@@ -70,16 +70,20 @@ async def find_version(conn: Tables, model_id: str) -> Version | None:
 
 
 async def find_version_of(conn: Tables, tenant: str, name: str) -> Version | None:
-    found = [
+    candidates = [
         (version.archived_at is None, version.is_gated, number, version)
         for number, version in enumerate(conn.rows("version"))
         if version.tenant == tenant and name in (version.model_id, version.full_name)
     ]
-    return await find_version(conn, max(found, key=lambda each: each[:3])[3].model_id) if found else None
+    return (
+        await find_version(conn, max(candidates, key=lambda each: each[:3])[3].model_id)
+        if candidates
+        else None
+    )
 
 
 async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, Version]:
-    found = {}
+    versions = {}
     known: Slot | None = conn.get("slot", (tenant, slot))
     for model_id in {each.model_id for each in known.generations} if known else ():
         version: Version | None = conn.get("version", model_id)
@@ -88,8 +92,8 @@ async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, V
         base = conn.get("base_model", version.base_model)
         if base is not None and base.base_sha == version.base_sha:
             conn.lock_row("version", model_id, is_shared=True)
-            found[version.model_id] = version
-    return found
+            versions[version.model_id] = version
+    return versions
 
 
 async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
@@ -105,8 +109,8 @@ async def find_slot(conn: Tables, tenant: str, name: str) -> Slot | None:
 
 
 async def slots_serving(conn: Tables, model_ids: Sequence[str]) -> list[Slot]:
-    found = [slot for slot in conn.rows("slot") if slot.desired and slot.desired.model_id in model_ids]
-    in_order = sorted(found, key=lambda slot: (slot.tenant, slot.name))
+    slots = [slot for slot in conn.rows("slot") if slot.desired and slot.desired.model_id in model_ids]
+    in_order = sorted(slots, key=lambda slot: (slot.tenant, slot.name))
     for slot in in_order:
         conn.lock_row("slot", (slot.tenant, slot.name))
     return in_order

@@ -78,8 +78,8 @@ async def save_dataset(conn: Tables, dataset: Dataset) -> None:
 
 
 async def jobs_on_dataset(conn: Tables, dataset_id: str) -> list[Job]:
-    found = [job for job in conn.rows("job") if job.dataset_id == dataset_id and job.state in UNSCHEDULED]
-    return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
+    jobs = [job for job in conn.rows("job") if job.dataset_id == dataset_id and job.state in UNSCHEDULED]
+    return [await get_job(conn, job.id) for job in sorted(jobs, key=_by_id)]
 
 
 async def save_base_model(conn: Tables, name: str, base: Base) -> None:
@@ -92,17 +92,17 @@ async def find_base(conn: Tables, name: str) -> Base | None:
 
 
 async def jobs_on_base(conn: Tables, base_sha: str) -> list[Job]:
-    found = [job for job in conn.rows("job") if job.spec.base_sha == base_sha and job.state not in TERMINAL]
-    return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
+    jobs = [job for job in conn.rows("job") if job.spec.base_sha == base_sha and job.state not in TERMINAL]
+    return [await get_job(conn, job.id) for job in sorted(jobs, key=_by_id)]
 
 
 async def jobs_stale_on_base(conn: Tables, base_sha: str) -> list[Job]:
-    found = await jobs_on_base(conn, base_sha)
-    return [job for job in found if job.evaluation.denial and job.evaluation.denial.stale_base]
+    jobs = await jobs_on_base(conn, base_sha)
+    return [job for job in jobs if job.evaluation.denial and job.evaluation.denial.stale_base]
 
 
 async def jobs_waiting_for(conn: Tables, deployment: Deployment) -> list[Job]:
-    found = [
+    jobs = [
         job
         for job in conn.rows("job")
         if job.state is JobState.EVALUATING
@@ -110,12 +110,12 @@ async def jobs_waiting_for(conn: Tables, deployment: Deployment) -> list[Job]:
         and job.evaluation.approval is not None
         and job.evaluation.approval.slot == deployment.slot
     ]
-    return [await get_job(conn, job.id) for job in sorted(found, key=_by_id)]
+    return [await get_job(conn, job.id) for job in sorted(jobs, key=_by_id)]
 
 
 async def find_duplicate(conn: Tables, job: Job, config_hash: str) -> str | None:
     dead = {JobState.FAILED, JobState.CANCELLED}
-    found = [
+    duplicates = [
         (other.submitted_at, other.id)
         for other in conn.rows("job")
         if other.tenant == job.tenant
@@ -125,7 +125,7 @@ async def find_duplicate(conn: Tables, job: Job, config_hash: str) -> str | None
         and other.submitted_at <= job.submitted_at
         and other.state not in dead
     ]
-    return min(found)[1] if found else None
+    return min(duplicates)[1] if duplicates else None
 
 
 async def lock_ledger(conn: Tables) -> None:

@@ -63,19 +63,19 @@ async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
 
 
 def _servables(slot: Slot) -> list[Servable]:
-    found = [slot.desired, slot.route.servable if slot.route else None]
-    return [servable for servable in found if servable is not None]
+    servables = [slot.desired, slot.route.servable if slot.route else None]
+    return [servable for servable in servables if servable is not None]
 
 
 async def wanted_of_group(conn: Tables, group: str) -> WantedOfGroup | None:
-    wanted = [
+    entries = [
         (not each.is_pending, -(conn.get("slot_use", (slot.tenant, slot.name)) or 0.0), each)
         for slot in conn.rows("slot")
-        for each in slot.wanted.values()
+        for each in slot.wanted_servables.values()
         if each.servable.group == group
     ]
-    in_order = sorted(wanted, key=lambda each: each[:2])
-    return WantedOfGroup.of([each for _, _, each in in_order]) if wanted else None
+    in_order = sorted(entries, key=lambda each: each[:2])
+    return WantedOfGroup.of([each for _, _, each in in_order]) if entries else None
 
 
 async def slots_serving(conn: Tables, group: str, served_names: Iterable[str]) -> list[Slot]:
@@ -83,14 +83,14 @@ async def slots_serving(conn: Tables, group: str, served_names: Iterable[str]) -
     rows = [
         slot
         for slot in conn.rows("slot")
-        if any(name in names and each.servable.group == group for name, each in slot.wanted.items())
+        if any(name in names and each.servable.group == group for name, each in slot.wanted_servables.items())
     ]
     return _locked(conn, rows)
 
 
 async def slots_beyond(conn: Tables, group: str, served_names: Iterable[str]) -> list[Slot]:
     names = set(served_names)
-    found = [
+    slots = [
         slot
         for slot in conn.rows("slot")
         if slot.route is not None
@@ -98,13 +98,15 @@ async def slots_beyond(conn: Tables, group: str, served_names: Iterable[str]) ->
         and slot.route.servable.group == group
         and slot.route.servable.served_name not in names
     ]
-    return _locked(conn, found)
+    return _locked(conn, slots)
 
 
 async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
-    found = {key: conn.get("slot", key) for key in sorted(set(slots))}
+    slot_by_key = {key: conn.get("slot", key) for key in sorted(set(slots))}
     used = {
-        key: {each.servable.group for each in slot.wanted.values()} for key, slot in found.items() if slot
+        key: {each.servable.group for each in slot.wanted_servables.values()}
+        for key, slot in slot_by_key.items()
+        if slot
     }
     for group in sorted(set().union(*used.values())):
         conn.lock_row("wanted_group", group)
@@ -115,12 +117,12 @@ async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datet
 
 async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Slot]:
     on_base = (base_model, base_sha)
-    found = [
+    slots = [
         slot
         for slot in conn.rows("slot")
         if any((each.base_model, each.base_sha) == on_base for each in _servables(slot))
     ]
-    return _locked(conn, found)
+    return _locked(conn, slots)
 
 
 def _locked(conn: Tables, slots: list[Slot]) -> list[Slot]:
@@ -134,8 +136,10 @@ async def save_slot(conn: Tables, slot: Slot) -> None:
     before: Slot = conn.get("slot", (slot.tenant, slot.name))
     if before.revision != slot.revision:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed")
-    for _, wanted in sorted(before.wanted.items() ^ slot.wanted.items(), key=lambda item: item[0]):
-        group = wanted.servable.group
+    for _, entry in sorted(
+        before.wanted_servables.items() ^ slot.wanted_servables.items(), key=lambda item: item[0]
+    ):
+        group = entry.servable.group
         conn.put("wanted_group", group, (conn.get("wanted_group", group) or 0) + 1)
     conn.put("slot", (slot.tenant, slot.name), replace(slot, revision=slot.revision + 1))
 
@@ -172,7 +176,7 @@ async def forget_candidates(conn: Tables, *, now: datetime) -> None:
 
 
 async def has_ready_replica(conn: Tables, group: str) -> bool:
-    return any(found.group == group and found.phase is Phase.READY for found in conn.rows("replica"))
+    return any(replica.group == group and replica.phase is Phase.READY for replica in conn.rows("replica"))
 
 
 async def save_replica(conn: Tables, replica: Replica) -> None:

@@ -46,12 +46,12 @@ async def newest_number(conn: Tables, job_id: str) -> int:
 
 
 async def open_numbers_below(conn: Tables, job_id: str, number: int) -> list[int]:
-    found = []
+    numbers = []
     for known in range(1, number):
         attempt = conn.get("attempt", (job_id, known))
         if attempt is not None and attempt.is_open:
-            found.append(known)
-    return found
+            numbers.append(known)
+    return numbers
 
 
 async def keep_claim(conn: Tables, claim: Claim, *, at: datetime) -> None:

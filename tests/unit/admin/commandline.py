@@ -13,7 +13,7 @@ import pytest
 from schemas.base import Message
 from schemas.envelope import Envelope, to_headers
 from schemas.topics import PARKED_TOPICS, TOPICS
-from services.admin import api, app, bus
+from services.admin import api, app, kafka_commands
 from services.admin.commands import context
 from services.admin.commands import events as events_noun
 from services.admin.commands import parked as parked_noun
@@ -49,9 +49,9 @@ def delivered(
     )
     value = message.model_dump_json().encode()
     record = Record(topic.name, 0, 7, message.key.encode(), tuple(to_headers(envelope)), value)
-    found = read(record)
-    assert isinstance(found, Delivery), found
-    return found
+    delivery = read(record)
+    assert isinstance(delivery, Delivery), delivery
+    return delivery
 
 
 @dataclass
@@ -72,15 +72,15 @@ class CommandLine:
             app.main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0
-        said = self.capture.readouterr()
-        return code, said.out, said.err
+        output = self.capture.readouterr()
+        return code, output.out, output.err
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        found = self.answers[f"{request.method} {request.url.path.removeprefix('/v1')}"]
-        if callable(found):
-            return found(request)
-        return httpx.Response(200, json=found)
+        reply = self.answers[f"{request.method} {request.url.path.removeprefix('/v1')}"]
+        if callable(reply):
+            return reply(request)
+        return httpx.Response(200, json=reply)
 
     def follows(self, *facts: Message) -> None:
         """Facts that the next command causes, whichever it is."""
@@ -91,7 +91,7 @@ class CommandLine:
             self.topics += [delivered(fact, correlation_id=event_id) for fact in facts]
             return event_id
 
-        self.patch.setattr(bus, "send", send)
+        self.patch.setattr(kafka_commands, "send", send)
 
     def reader(self) -> type:
         command_line = self
@@ -107,9 +107,9 @@ class CommandLine:
                 return None
 
             async def to_the_end(self) -> AsyncIterator[Delivery | Unreadable]:
-                for found in command_line.topics[self.place :]:
-                    if found.record.topic in self.topics:
-                        yield found
+                for delivery in command_line.topics[self.place :]:
+                    if delivery.record.topic in self.topics:
+                        yield delivery
 
             follow = to_the_end
 
@@ -133,7 +133,7 @@ def on(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Comman
     transport = httpx.MockTransport(command_line.answer)
     client = httpx.Client
     patch.setattr(api.httpx, "Client", lambda **options: client(**options, transport=transport))
-    for module in (bus, events_noun, parked_noun):
+    for module in (kafka_commands, events_noun, parked_noun):
         patch.setattr(module, "TopicReader", command_line.reader())
     patch.setattr(Output, "as_json", False)
     return command_line

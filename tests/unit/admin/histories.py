@@ -43,9 +43,9 @@ from services.admin.doctor.history import (
     Replica,
     Route,
     Row,
+    Snapshot,
     Store,
     Wanted,
-    World,
 )
 from services.admin.doctor.invariants import check
 from services.admin.doctor.topics import entry_of
@@ -112,15 +112,15 @@ class Teller:
         value = message.model_dump_json().encode()
         numbered = replace(envelope, sequence=number if topic.is_event_stream else None)
         place = (topic.name, 0, self.offsets[topic.name])
-        found = read(Record(*place, message.key.encode(), tuple(to_headers(numbered)), value))
+        delivery = read(Record(*place, message.key.encode(), tuple(to_headers(numbered)), value))
         self.offsets[topic.name] += 1
-        assert isinstance(found, Delivery), found
-        entry = entry_of(found)
+        assert isinstance(delivery, Delivery), delivery
+        entry = entry_of(delivery)
         self.entries.append(entry)
         if writer in SERVICES:
             given[story] = number
-            said = (message.type, entry.sha256, envelope.time, envelope.causation_id, self.now, True)
-            self.rows.setdefault(writer, []).append(Row(envelope.id, *story, number, *said))
+            columns = (message.type, entry.sha256, envelope.time, envelope.causation_id, self.now, True)
+            self.rows.setdefault(writer, []).append(Row(envelope.id, *story, number, *columns))
 
     def kernel(self, service: str) -> Kernel:
         heard = {topic.name for topic in LISTENS[service]}
@@ -144,7 +144,7 @@ class Teller:
                 sorted(self.entries, key=lambda each: (each.topic, each.partition, each.offset))
             ),
             "kernels": {service: self.kernel(service) for service in SERVICES},
-            "world": a_world(),
+            "snapshot": a_snapshot(),
             "store": a_store(),
         }
         return History(**fields | changes)
@@ -322,12 +322,12 @@ def a_history(**changes: Any) -> History:
     return the_story().history(**changes)
 
 
-def told_by(*steps: Callable[[Teller], None]) -> History:
+def history_of(*steps: Callable[[Teller], None]) -> History:
     """As far as these steps go, with a scheduler that is in no state that they would contradict."""
     teller = Teller()
     for step in steps:
         step(teller)
-    return teller.history(world=World())
+    return teller.history(snapshot=Snapshot())
 
 
 def a_model(**changes: Any) -> ModelVersion:
@@ -372,7 +372,7 @@ def a_verdict(**changes: Any) -> Evaluation:
     return Evaluation(**{"base_sha": a_sha("tiny")} | fields | changes)
 
 
-def a_world(**changes: Any) -> World:
+def a_snapshot(**changes: Any) -> Snapshot:
     """What the tables say at the end of the story."""
     fields: dict[str, Any] = {
         "jobs": {"ftjob-1": Job("ftjob-1", TENANT, "succeeded", 2, a_sha("config"))},
@@ -389,12 +389,12 @@ def a_world(**changes: Any) -> World:
         "files": (a_file_ref(),),
         "generations": (Generation(TENANT, MODEL.full_name, 1, MODEL.model_id, MODEL.digest),),
         "routes": (a_route(),),
-        "wanted": frozenset({SERVED}),
+        "expected_loaded": frozenset({SERVED}),
         "replicas": (a_replica(),),
         "wanted_of_slots": (Wanted(TENANT, MODEL.full_name, MODEL.digest),),
         "expiring": frozenset({"ftjob-1"}),
     }
-    return World(**fields | changes)
+    return Snapshot(**fields | changes)
 
 
 def bundle_key(bundle: BundleRef, path: str = layout.MANIFEST) -> str:
@@ -419,10 +419,10 @@ def a_store() -> Store:
 
 def alarms(history: History, limits: Limits = LIMITS) -> dict[str, list[Finding]]:
     """What each invariant found, by its number."""
-    found: dict[str, list[Finding]] = {}
+    by_invariant: dict[str, list[Finding]] = {}
     for finding in check(history, limits):
-        found.setdefault(finding.invariant.split()[0], []).append(finding)
-    return found
+        by_invariant.setdefault(finding.invariant.split()[0], []).append(finding)
+    return by_invariant
 
 
 def with_kernel(history: History, service: str, **changes: Any) -> History:

@@ -50,56 +50,58 @@ class TestRecords:
     @pytest.mark.parametrize("tamper", TAMPERS.values(), ids=TAMPERS)
     @pytest.mark.timeout(1200)
     def test_every_tampering_is_found_where_it_is(self, tamper: Tamper, request: pytest.FixtureRequest):
-        rng, told = seeded(request.node.name)
+        rng, seed_hint = seeded(request.node.name)
         for case in range(CASES):
             world = World.of(rng, count=rng.randrange(8, 40))
             changed, offsets = tamper(rng, world.log, world.covered)
             end = changed[-1].offset + 1 if changed else len(world.log)
             there = range(changed[0].offset if changed else end, end)
-            found = replace(world, log=changed).verify(there=there)
-            where = f"case {case} at {sorted(offsets)}: {found}; {told}"
-            assert any(offsets & set(each.offsets or ()) for each in found), where
-            assert {each.what for each in found} <= {"changed", "truncated", "deleted"}, where
+            findings = replace(world, log=changed).verify(there=there)
+            where = f"case {case} at {sorted(offsets)}: {findings}; {seed_hint}"
+            assert any(offsets & set(each.offsets or ()) for each in findings), where
+            assert {each.what for each in findings} <= {"changed", "truncated", "deleted"}, where
         note("history changed", cases=CASES)
 
     def test_nothing_is_found_where_nothing_was_done(self):
-        rng, told = seeded("clean")
+        rng, seed_hint = seeded("clean")
         for case in range(CASES):
             world = World.of(rng, count=rng.randrange(4, 40))
             for first in (1, world.full_before(len(world.documents))):
-                assert world.verify(first=first) == [], f"case {case} from {first}; {told}"
+                assert world.verify(first=first) == [], f"case {case} from {first}; {seed_hint}"
 
     def test_what_retention_takes_is_no_finding_and_the_rest_is_still_compared(self):
-        rng, told = seeded("retention")
+        rng, seed_hint = seeded("retention")
         for case in range(CASES):
             world = World.of(rng)
             start = rng.randrange(1, len(world.log) + 1)
             kept = replace(world, log=world.log[start:])
             there = range(start, len(world.log))
-            assert kept.verify(now=LATE, there=there) == [], f"case {case} from {start}; {told}"
+            assert kept.verify(now=LATE, there=there) == [], f"case {case} from {start}; {seed_hint}"
             anchored = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
             first = next((each.next_offset for each in anchored if each.next_offset >= start), None)
             if first is not None and first < world.covered:
                 place = rng.randrange(first, world.covered)
                 kept.log[place - start] = replace(world.log[place], value=b"forged")
-                found = kept.verify(now=LATE, there=there)
-                assert [place in each.offsets for each in found] == [True], f"case {case}: {found}; {told}"
+                findings = kept.verify(now=LATE, there=there)
+                assert [place in each.offsets for each in findings] == [True], (
+                    f"case {case}: {findings}; {seed_hint}"
+                )
 
     def test_a_change_is_told_between_the_two_statements_around_it(self):
-        rng, told = seeded("between")
+        rng, seed_hint = seeded("between")
         for _ in range(CASES):
             world = World.of(rng)
             place = rng.randrange(world.covered)
             world.log[place] = replace(world.log[place], value=b"forged")
-            (found,) = world.verify()
+            (finding,) = world.verify()
             anchors = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
             before = max(each.next_offset for each in anchors if each.next_offset <= place)
             behind = min(each.next_offset for each in anchors if each.next_offset > place)
-            assert found.offsets == range(before, behind), told
+            assert finding.offsets == range(before, behind), seed_hint
             assert all(
                 any(each.number == number and each.next_offset == offset for each in anchors)
-                for number, offset in zip(numbers(found), (before, behind), strict=True)
-            ), told
+                for number, offset in zip(numbers(finding), (before, behind), strict=True)
+            ), seed_hint
 
     def test_what_is_behind_the_last_statement_is_not_covered_and_no_finding(self):
         rng, _ = seeded("behind")
@@ -117,26 +119,26 @@ class TestRecords:
         rng, _ = seeded("anew")
         world = World.of(rng)
         world.log = renumbered(records(rng, 100))
-        (found,) = world.verify()
-        assert (found.what, found.offsets) == ("changed", range(world.covered))
+        (finding,) = world.verify()
+        assert (finding.what, finding.offsets) == ("changed", range(world.covered))
 
 
 class TestRetention:
     def test_time_decides_for_each_record_of_the_head(self):
         """Half of the log is older than the topic keeps: what is gone beyond that was deleted."""
-        rng, told = seeded("half")
+        rng, seed_hint = seeded("half")
         for _ in range(CASES):
             world = World.of(rng)
             half = len(world.log) // 2
             now = at(world.log[half].timestamp_ms) + RETENTION - timedelta(minutes=5)
             start = rng.randrange(1, world.covered)
-            found = replace(world, log=world.log[start:]).verify(now=now)
+            findings = replace(world, log=world.log[start:]).verify(now=now)
             documented = [a.next_offset for a in walked(list(enumerate(world.documents, 1))).anchors[PLACE]]
             is_sure = start > min((each for each in documented if each > half), default=10**9)
             if start <= half:
-                assert found == [], told
+                assert findings == [], seed_hint
             if is_sure:
-                assert [each.what for each in found] == ["deleted"], told
+                assert [each.what for each in findings] == ["deleted"], seed_hint
 
     def test_records_that_a_quiet_topic_just_got_are_missed_at_once(self):
         """A statement of long ago and one of now: what came in between is young, however much of it is gone."""
@@ -154,8 +156,8 @@ class TestRetention:
             last = world._last(len(world.documents)) if world.documents else decide.Last()
             world.documents.append(KEY.sign(decide.state(last, [chain], None, now=LATE)))
         assert replace(world, log=log[5:]).verify(now=LATE) == []
-        (found,) = replace(world, log=log[7:]).verify(now=LATE)
-        assert (found.what, found.offsets, found.between) == ("deleted", range(5, 7), (1, 2))
+        (finding,) = replace(world, log=log[7:]).verify(now=LATE)
+        assert (finding.what, finding.offsets, finding.between) == ("deleted", range(5, 7), (1, 2))
 
 
 class TestStatements:
@@ -164,18 +166,18 @@ class TestStatements:
         rng, _ = seeded("statements")
         return World.of(rng)
 
-    def found(self, documents: list[tuple[int, bytes]], first: int = 1) -> list[Finding]:
+    def findings(self, documents: list[tuple[int, bytes]], first: int = 1) -> list[Finding]:
         return walked(documents, first=first).findings
 
     def test_whole_they_are_clean_from_whichever_full_one_one_begins(self, world: World):
         documents, begun = list(enumerate(world.documents, 1)), 0
         for first, _ in documents:
-            found = self.found(documents[first - 1 :], first=first)
+            findings = self.findings(documents[first - 1 :], first=first)
             if world.full_before(first) == first:
                 begun += 1
-                assert found == []
+                assert findings == []
             else:
-                assert [each.detail for each in found] == [NOT_WHOLE]
+                assert [each.detail for each in findings] == [NOT_WHOLE]
         assert begun > 2
 
     async def read(self, world: World, since: int, *without: int) -> Walk:
@@ -205,9 +207,9 @@ class TestStatements:
     def test_every_one_that_is_missing_in_between_is_found(self, world: World):
         documents = list(enumerate(world.documents, 1))
         for at_ in range(len(documents) - 1):
-            (found,) = self.found(documents[:at_] + documents[at_ + 1 :])
-            assert (found.what, found.between) == ("statement", (at_, at_ + 2))
-            assert found.detail == f"missing are {at_ + 1}–{at_ + 1}"
+            (finding,) = self.findings(documents[:at_] + documents[at_ + 1 :])
+            assert (finding.what, finding.between) == ("statement", (at_, at_ + 2))
+            assert finding.detail == f"missing are {at_ + 1}–{at_ + 1}"
 
     def test_every_one_that_is_replaced_by_another_is_found(self, world: World):
         documents = list(enumerate(world.documents, 1))
@@ -217,19 +219,19 @@ class TestStatements:
                     continue
                 swapped = [*documents]
                 swapped[at_] = (number, world.documents[other])
-                assert any(number in numbers(each) for each in self.found(swapped))
+                assert any(number in numbers(each) for each in self.findings(swapped))
 
     def test_the_first_that_is_looked_at_is_known_by_its_number(self, world: World):
-        (found,) = self.found([(5, world.documents[3])], first=5)
-        assert found.detail == "found the statement 4 in the place of 5"
+        (finding,) = self.findings([(5, world.documents[3])], first=5)
+        assert finding.detail == "found the statement 4 in the place of 5"
 
     def test_one_signed_by_another_key_is_found(self, world: World):
         stranger = SigningKey.make()
         for number in range(1, len(world.documents) + 1):
             documents = [*world.documents]
             documents[number - 1] = stranger.sign(KEY.public.open(documents[number - 1]))
-            found = self.found(list(enumerate(documents, 1)))
-            assert any("found the key" in each.detail and number in numbers(each) for each in found)
+            findings = self.findings(list(enumerate(documents, 1)))
+            assert any("found the key" in each.detail and number in numbers(each) for each in findings)
 
     def test_a_history_that_was_signed_twice_is_found(self, world: World):
         """Whoever has the key too can sign another story, but not one that the old statements follow."""
@@ -238,9 +240,9 @@ class TestStatements:
         documents[3] = KEY.sign(
             statement.model_copy(update={"signed_at": statement.signed_at + timedelta(0, 0.1)})
         )
-        found = self.found(list(enumerate(documents, 1)))
-        assert [numbers(each) for each in found] == [(4, 5)]
-        assert "it follows one with sha256" in found[0].detail
+        findings = self.findings(list(enumerate(documents, 1)))
+        assert [numbers(each) for each in findings] == [(4, 5)]
+        assert "it follows one with sha256" in findings[0].detail
 
     @pytest.mark.parametrize("moved", [None, {PLACE}], ids=["full", "what moved"])
     @pytest.mark.parametrize(
@@ -256,13 +258,13 @@ class TestStatements:
     ):
         chain = replace(walked(list(enumerate(world.documents, 1))).heads[PLACE], **change)
         more = world.statement([chain, QUIET], moved)
-        (found,) = self.found(list(enumerate([*world.documents, KEY.sign(more)], 1)))
-        assert (found.what, found.place, found.detail.startswith(detail)) == ("statement", PLACE, True)
+        (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
+        assert (finding.what, finding.place, finding.detail.startswith(detail)) == ("statement", PLACE, True)
 
     def test_a_partition_that_a_full_one_leaves_out_is_found(self, world: World):
         more = world.statement([QUIET], None)
-        (found,) = self.found(list(enumerate([*world.documents, KEY.sign(more)], 1)))
-        assert (found.place, found.detail) == (PLACE, "it is not named any more")
+        (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
+        assert (finding.place, finding.detail) == (PLACE, "it is not named any more")
 
     @pytest.mark.parametrize("change", [{"next_offset": 4}, {"link": b"\0" * 32}, {"start_offset": 1}, None])
     def test_whatever_moved_and_is_not_named_is_found(self, world: World, change: dict | None):
@@ -271,20 +273,20 @@ class TestStatements:
         other = [replace(QUIET, **change)] if change else []
         more = world.statement([chain, *other], {PLACE})
         more = more.model_copy(update={"is_full": False})
-        (found,) = self.found(list(enumerate([*world.documents, KEY.sign(more)], 1)))
-        assert found.detail == "it was signed over other heads than it and those before it name"
+        (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
+        assert finding.detail == "it was signed over other heads than it and those before it name"
 
     def test_records_that_were_gone_before_they_were_read_are_told(self, world: World):
         anew = begin(PLACE, at=world.covered + 7)
         more = world.statement([anew, QUIET], {PLACE})
         walk = walked(list(enumerate([*world.documents, KEY.sign(more)], 1)))
-        (found,) = walk.findings
-        assert (found.what, found.offsets) == ("unread", range(world.covered, world.covered + 7))
+        (finding,) = walk.findings
+        assert (finding.what, finding.offsets) == ("unread", range(world.covered, world.covered + 7))
         assert [each.next_offset for each in walk.anchors[PLACE]] == [world.covered + 7]
 
     def test_those_that_name_what_moved_anchor_what_those_that_name_all_do(self):
         """So whatever the one finds in a log, the other does: at every statement the heads are the same too."""
-        rng, told = seeded("both")
+        rng, seed_hint = seeded("both")
         for _ in range(CASES):
             chains = {place: begin(place, at=rng.randrange(5)) for place in PLACES}
             both = Walk(KEY.public, 1), Walk(KEY.public, 1)
@@ -301,9 +303,9 @@ class TestStatements:
                     walk.take(number, document)
                 lasts = tuple(decide.Last(number, sha256(document).hexdigest()) for document in documents)
                 chains = {place: _without_times(chain) for place, chain in chains.items()}
-                assert [_untimed(walk) for walk in both] == [chains, chains], told
-            assert both[0].anchors == both[1].anchors, told
-            assert [walk.findings for walk in both] == [[], []], told
+                assert [_untimed(walk) for walk in both] == [chains, chains], seed_hint
+            assert both[0].anchors == both[1].anchors, seed_hint
+            assert [walk.findings for walk in both] == [[], []], seed_hint
 
     def test_statements_of_before_which_name_all_and_say_no_more_are_whole(self, world: World):
         """As they were written when every statement named every partition, and followed by those of now."""
@@ -350,9 +352,9 @@ def of_before(statement: Statement) -> bytes:
 
 
 def test_a_finding_is_told_to_people_and_to_machines():
-    found = Finding("changed", "why", PLACE, range(3, 9), (4, 5))
-    assert found.row == ("changed", "job.events/1", "3–8", "4–5", "why")
-    assert json.loads(json.dumps(found.value)) == {
+    finding = Finding("changed", "why", PLACE, range(3, 9), (4, 5))
+    assert finding.row == ("changed", "job.events/1", "3–8", "4–5", "why")
+    assert json.loads(json.dumps(finding.value)) == {
         "what": "changed",
         "detail": "why",
         "topic": "job.events",

@@ -9,7 +9,7 @@ from schemas.rights import Right, tenant_user_rights, user_rights
 from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import Access, KafkaUser
 from shared.messaging.administration import ClientQuotas
-from tests.unit.admin.histories import a_history, a_world, alarms
+from tests.unit.admin.histories import a_history, a_snapshot, alarms
 
 QUOTAS = ClientQuotas(1024, 2048, 50)
 USERS = tuple(KafkaUser(f"subscriber-{name}", ("job.events",), (), "active") for name in "abc")
@@ -30,8 +30,8 @@ def access_of(*users: KafkaUser) -> Access:
 
 
 def findings(access: Access | None, users: tuple[KafkaUser, ...] = USERS) -> list[Finding]:
-    world = a_world(kafka_users=users, tenants=frozenset({"demo"}))
-    return alarms(replace(a_history(world=world), access=access)).get("I16", [])
+    snapshot = a_snapshot(kafka_users=users, tenants=frozenset({"demo"}))
+    return alarms(replace(a_history(snapshot=snapshot), access=access)).get("I16", [])
 
 
 def test_what_accounts_has_is_what_the_broker_has():

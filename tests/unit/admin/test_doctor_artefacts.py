@@ -18,9 +18,9 @@ from tests.unit.admin.histories import (
     a_model,
     a_replica,
     a_route,
+    a_snapshot,
     a_store,
     a_verdict,
-    a_world,
     alarms,
     bundle_key,
     capacity,
@@ -71,17 +71,17 @@ class TestPartsWhole:
         history = a_history()
         bundle = a_bundle(30)
         new = Checkpoint("ftjob-1", bundle, "verified")
-        world = a_world(checkpoints=(*history.world.checkpoints, new))
-        assert "I7" in alarms(replace(history, world=world))
-        told = next(entry for entry in history.entries if entry.type == "CheckpointVerified")
-        fact = told.message.model_copy(update={"bundle": bundle})
-        late = replace(told, event_id="late", offset=9, time=READ_AT, message=fact)
-        assert "I7" not in alarms(replace(history, world=world, entries=(*history.entries, late)))
+        snapshot = a_snapshot(checkpoints=(*history.snapshot.checkpoints, new))
+        assert "I7" in alarms(replace(history, snapshot=snapshot))
+        verified = next(entry for entry in history.entries if entry.type == "CheckpointVerified")
+        fact = verified.message.model_copy(update={"bundle": bundle})
+        late = replace(verified, event_id="late", offset=9, time=READ_AT, message=fact)
+        assert "I7" not in alarms(replace(history, snapshot=snapshot, entries=(*history.entries, late)))
 
     def test_an_expired_bundle_is_gone(self):
         gone = Checkpoint("ftjob-1", a_bundle(10), "expired")
-        world = a_world(checkpoints=(*a_world().checkpoints, gone))
-        assert alarms(a_history(world=world)) == {}
+        snapshot = a_snapshot(checkpoints=(*a_snapshot().checkpoints, gone))
+        assert alarms(a_history(snapshot=snapshot)) == {}
 
     def test_another_manifest_than_was_verified(self):
         store = a_store()
@@ -103,8 +103,8 @@ class TestPartsWhole:
     def test_bytes_of_a_deleted_file(self):
         removed = frozenset({a_sha("deleted file")})
         key = layout.blob(a_sha("deleted file"))
-        assert alarms(a_history(world=a_world(removed_bytes=removed))) == {}
-        left = replace(with_sizes({key: 7}), world=a_world(removed_bytes=removed))
+        assert alarms(a_history(snapshot=a_snapshot(removed_bytes=removed))) == {}
+        left = replace(with_sizes({key: 7}), snapshot=a_snapshot(removed_bytes=removed))
         (finding,) = alarms(left)["I7"]
         assert (finding.where, finding.found) == (key, "7 bytes")
 
@@ -124,56 +124,56 @@ class TestLineageWhole:
         ],
     )
     def test_the_way_back_is_broken(self, changes, expected):
-        found = alarms(a_history(world=a_world(models=(a_model(**changes),))))["I9"]
-        assert expected in [finding.expected for finding in found]
+        findings = alarms(a_history(snapshot=a_snapshot(models=(a_model(**changes),))))["I9"]
+        assert expected in [finding.expected for finding in findings]
 
     @pytest.mark.parametrize(
         "changes",
         [{"state": "failed"}, {"state": "running"}, {"digest": a_sha("x")}, {"base_sha": a_sha("x")}],
     )
     def test_its_verdict_is_no_pass_of_exactly_this(self, changes):
-        world = a_world(evaluations={"ev-1": a_verdict(**changes)})
-        (finding,) = alarms(a_history(world=world))["I9"]
+        snapshot = a_snapshot(evaluations={"ev-1": a_verdict(**changes)})
+        (finding,) = alarms(a_history(snapshot=snapshot))["I9"]
         assert finding.expected.startswith(f"a pass of digest {MODEL.digest[:16]}")
 
     def test_in_dev_it_needs_no_verdict(self):
-        world = a_world(models=(a_model(stage="dev", eval_id=None),), routes=(), replicas=())
-        assert alarms(a_history(world=world)) == {}
+        snapshot = a_snapshot(models=(a_model(stage="dev", eval_id=None),), routes=(), replicas=())
+        assert alarms(a_history(snapshot=snapshot)) == {}
 
 
 class TestServedAsApproved:
     def test_nobody_approved_what_is_routed(self):
-        (finding,) = alarms(a_history(world=a_world(generations=())))["I10"]
+        (finding,) = alarms(a_history(snapshot=a_snapshot(generations=())))["I10"]
         assert finding.expected == "an approval by the registry"
 
     def test_the_approval_names_another_version(self):
         other = Generation(TENANT, MODEL.full_name, 1, "mv-2", a_sha("other"))
-        (finding,) = alarms(a_history(world=a_world(generations=(other,))))["I10"]
+        (finding,) = alarms(a_history(snapshot=a_snapshot(generations=(other,))))["I10"]
         assert finding.expected == "mv-2, as the registry approved"
 
     @pytest.mark.parametrize("state", ["failed", "inconclusive"])
     def test_what_is_routed_did_not_pass(self, state):
-        world = a_world(evaluations={"ev-1": a_verdict(state=state)})
-        assert len(alarms(a_history(world=world))["I10"]) == 1
+        snapshot = a_snapshot(evaluations={"ev-1": a_verdict(state=state)})
+        assert len(alarms(a_history(snapshot=snapshot))["I10"]) == 1
 
     def test_what_is_routed_failed_since(self):
-        world = a_world(models=(a_model(stage="dev"),))
-        (finding,) = alarms(a_history(world=world))["I10"]
+        snapshot = a_snapshot(models=(a_model(stage="dev"),))
+        (finding,) = alarms(a_history(snapshot=snapshot))["I10"]
         assert finding.found == "mv-1, which is in dev"
 
     def test_it_is_routed_to_a_start_of_the_replica_that_is_over(self):
-        world = a_world(routes=(a_route(replicas=(("serve-0", "i-0"),)),))
-        (finding,) = alarms(a_history(world=world))["I10"]
+        snapshot = a_snapshot(routes=(a_route(replicas=(("serve-0", "i-0"),)),))
+        (finding,) = alarms(a_history(snapshot=snapshot))["I10"]
         assert finding.found == "routed to serve-0 (i-0), which is unknown"
 
     def test_it_is_routed_where_it_is_not_loaded(self):
-        world = a_world(replicas=(a_replica(loaded=frozenset()),))
-        (finding,) = alarms(a_history(world=world))["I10"]
+        snapshot = a_snapshot(replicas=(a_replica(loaded=frozenset()),))
+        (finding,) = alarms(a_history(snapshot=snapshot))["I10"]
         assert finding.expected == f"{SERVED} loaded"
 
     def test_something_is_loaded_that_no_slot_serves(self):
-        world = a_world(replicas=(a_replica(loaded=frozenset({SERVED, "old@1"})),))
-        (finding,) = alarms(a_history(world=world))["I10"]
+        snapshot = a_snapshot(replicas=(a_replica(loaded=frozenset({SERVED, "old@1"})),))
+        (finding,) = alarms(a_history(snapshot=snapshot))["I10"]
         assert finding.found == "old@1 loaded"
 
 
@@ -197,39 +197,39 @@ class TestNoOrphans:
         ],
     )
     def test_somebody_holds_what_is_over(self, holder, jobs, reason):
-        world = a_world(jobs=jobs, **{holder: frozenset({("ftjob-1", 2)})})
-        (finding,) = alarms(a_history(world=world))["I11"]
+        snapshot = a_snapshot(jobs=jobs, **{holder: frozenset({("ftjob-1", 2)})})
+        (finding,) = alarms(a_history(snapshot=snapshot))["I11"]
         assert finding.expected == f"closed: {reason}"
 
     def test_an_attempt_under_way_is_held(self):
         held = frozenset({("ftjob-1", 2)})
-        world = a_world(jobs=job("running"), booked=held, training=held, held=held)
-        assert "I11" not in alarms(a_history(world=world))
+        snapshot = a_snapshot(jobs=job("running"), booked=held, training=held, held=held)
+        assert "I11" not in alarms(a_history(snapshot=snapshot))
 
     def test_more_nodes_than_the_pool_has(self):
-        (finding,) = alarms(a_history(world=a_world(nodes=nodes(3, at=READ_AT))))["I11"]
+        (finding,) = alarms(a_history(snapshot=a_snapshot(nodes=nodes(3, at=READ_AT))))["I11"]
         assert (finding.found, finding.expected) == ("3 nodes allocated", "at most 2")
 
     def test_a_pool_that_was_made_smaller_empties_by_itself(self):
         story = the_story()
         story.tell("provisioner", capacity(1))
-        world = a_world(pools={"cpu-spot": 1}, nodes=nodes(2))
-        assert "I11" not in alarms(story.history(world=world))
-        world = a_world(pools={"cpu-spot": 1}, nodes=nodes(2, at=NOON + timedelta(minutes=30)))
-        assert "I11" in alarms(story.history(world=world))
+        snapshot = a_snapshot(pools={"cpu-spot": 1}, nodes=nodes(2))
+        assert "I11" not in alarms(story.history(snapshot=snapshot))
+        snapshot = a_snapshot(pools={"cpu-spot": 1}, nodes=nodes(2, at=NOON + timedelta(minutes=30)))
+        assert "I11" in alarms(story.history(snapshot=snapshot))
 
     def test_parts_that_nobody_can_name(self):
         key = layout.checkpoint("ftjob-1", 1, 30, "parts/9")
         history = with_sizes({key: 5})
         (finding,) = alarms(history)["I11"]
         assert finding.found == f"1 parts without a manifest, first {key}"
-        due = a_world(sweeps_due=frozenset({("ftjob-1", 1)}))
-        assert "I11" not in alarms(replace(history, world=due))
+        due = a_snapshot(sweeps_due=frozenset({("ftjob-1", 1)}))
+        assert "I11" not in alarms(replace(history, snapshot=due))
 
     def test_parts_of_an_attempt_that_still_writes(self):
         history = with_sizes({layout.checkpoint("ftjob-1", 2, 30, "parts/9"): 5})
-        world = a_world(watched={"ftjob-1": (2, True)})
-        assert "I11" not in alarms(replace(history, world=world))
+        snapshot = a_snapshot(watched={"ftjob-1": (2, True)})
+        assert "I11" not in alarms(replace(history, snapshot=snapshot))
 
 
 def test_the_parts_of_a_bundle_are_named_by_their_content():

@@ -8,7 +8,7 @@ from tests.builders import TENANT
 from tests.unit.admin.histories import (
     READ_AT,
     Teller,
-    a_world,
+    a_snapshot,
     alarms,
     first_attempt,
     second_attempt,
@@ -24,7 +24,7 @@ def copied_from(step) -> History:
     for each in (first_attempt, second_attempt):
         teller.copies_for = TENANT if teller.copies_for or each is step else ""
         each(teller)
-    return teller.history(world=a_world(tenants=frozenset({TENANT})))
+    return teller.history(snapshot=a_snapshot(tenants=frozenset({TENANT})))
 
 
 def without_copy(history: History, event_type: str) -> History:
@@ -69,4 +69,4 @@ def test_what_the_gateway_has_not_come_to_or_has_set_aside_has_none_yet():
 
 def test_a_tenant_without_topics_gets_none():
     history = without_copy(copied_from(first_attempt), "JobStopping")
-    assert "I15" not in alarms(replace(history, world=a_world(tenants=frozenset())))
+    assert "I15" not in alarms(replace(history, snapshot=a_snapshot(tenants=frozenset())))

@@ -110,9 +110,11 @@ class TestNoPhantoms:
             history = with_kernel(history, service, parked=(parked,))
         for service in ("checkpoint_watcher", "evaluator", "registry"):
             history = with_kernel(history, service, parked=(parked,))
-        found = alarms(with_entry(history, last, last, entry_of(garbage)))
-        assert [finding.expected for finding in found.pop("I2")] == ["a row in the outbox of scheduler"]
-        assert found == {}
+        by_invariant = alarms(with_entry(history, last, last, entry_of(garbage)))
+        assert [finding.expected for finding in by_invariant.pop("I2")] == [
+            "a row in the outbox of scheduler"
+        ]
+        assert by_invariant == {}
 
     def test_a_record_whose_row_was_pruned_is_none(self):
         history = a_history()
@@ -219,8 +221,8 @@ class TestInOrder:
     def test_a_row_that_is_missing_in_the_middle_of_a_story(self):
         history = a_history()
         rows = history.kernels["trainer_agent"].outbox
-        found = alarms(with_kernel(history, "trainer_agent", outbox=(rows[0], *rows[2:])))["I4"]
-        assert [finding.where for finding in found] == ["trainer_agent.outbox, training.events of ftjob-1"]
+        findings = alarms(with_kernel(history, "trainer_agent", outbox=(rows[0], *rows[2:])))["I4"]
+        assert [finding.where for finding in findings] == ["trainer_agent.outbox, training.events of ftjob-1"]
 
     def test_a_reader_that_is_ahead_of_the_writer(self):
         history = a_history()
@@ -244,8 +246,8 @@ class TestLasting:
         assert lasting([], check(without(a_history(), "EvalPassed"), LIMITS)) == []
 
     def test_what_both_found_stays(self):
-        found = check(without(a_history(), "EvalPassed"), LIMITS)
-        assert lasting(found, found) == found
+        findings = check(without(a_history(), "EvalPassed"), LIMITS)
+        assert lasting(findings, findings) == findings
 
 
 class TestCopies:

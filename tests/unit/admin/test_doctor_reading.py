@@ -114,10 +114,10 @@ class TestEntries:
 
 class TestAudit:
     async def test_without_the_auditor_s_key_it_says_that_nothing_was_checked(self, objects):
-        said = []
+        lines = []
         connection = Connection("", "", "", Login("", "", ""))
-        assert await audit_problems(connection, objects, say=said.append) == ()
-        assert said == [
+        assert await audit_problems(connection, objects, say=lines.append) == ()
+        assert lines == [
             "audit: RETUNE_AUDIT_PUBLIC_KEY_FILE names no file, so the audit chain is not checked"
         ]
 

@@ -5,26 +5,26 @@ import pytest
 from services.admin.doctor.finding import Finding
 from services.admin.doctor.history import Generation, Wanted
 from tests.builders import TENANT
-from tests.unit.admin.histories import a_history, a_world, alarms
+from tests.unit.admin.histories import a_history, a_snapshot, alarms
 
 SLOT = "support"
 
 
-def findings(generations: list[tuple[str | None, str]], wanted: list[str]) -> list[Finding]:
+def findings(generations: list[tuple[str | None, str]], digests: list[str]) -> list[Finding]:
     """Of one slot: digest and outcome of each generation, and the digests that serving wants."""
-    world = a_world(
+    snapshot = a_snapshot(
         routes=(),
         generations=tuple(
             Generation(TENANT, SLOT, number, digest and f"mv-{digest}", digest, outcome)
             for number, (digest, outcome) in enumerate(generations, start=1)
         ),
-        wanted_of_slots=tuple(Wanted(TENANT, SLOT, digest) for digest in wanted),
+        wanted_of_slots=tuple(Wanted(TENANT, SLOT, digest) for digest in digests),
     )
-    return alarms(a_history(world=world)).get("I17", [])
+    return alarms(a_history(snapshot=snapshot)).get("I17", [])
 
 
 @pytest.mark.parametrize(
-    ("generations", "wanted"),
+    ("generations", "digests"),
     [
         ([("one", "ready")], ["one"]),
         ([("one", "ready"), ("two", "pending")], ["one", "two"]),
@@ -35,12 +35,12 @@ def findings(generations: list[tuple[str | None, str]], wanted: list[str]) -> li
         ([], []),
     ],
 )
-def test_what_was_approved_is_wanted(generations, wanted):
-    assert findings(generations, wanted) == []
+def test_what_was_approved_is_wanted(generations, digests):
+    assert findings(generations, digests) == []
 
 
 @pytest.mark.parametrize(
-    ("generations", "wanted", "found", "expected"),
+    ("generations", "digests", "found", "expected"),
     [
         ([("one", "ready")], [], "nothing wanted", "one of generation 1"),
         ([("one", "ready"), ("two", "pending")], ["one"], "one wanted", "two of generation 2"),
@@ -49,7 +49,7 @@ def test_what_was_approved_is_wanted(generations, wanted):
         ([], ["one"], "one wanted", "nothing: the registry has no such slot"),
     ],
 )
-def test_what_is_wanted_otherwise(generations, wanted, found, expected):
-    (finding,) = findings(generations, wanted)
+def test_what_is_wanted_otherwise(generations, digests, found, expected):
+    (finding,) = findings(generations, digests)
     assert finding.where == f"serving_controller.wanted, slot {SLOT} of {TENANT}"
     assert (finding.found, finding.expected) == (found, expected)

@@ -8,7 +8,7 @@ from schemas.dataset import DatasetAccepted, DatasetDeleted
 from schemas.deployment import DeploymentStopped
 from services.admin.doctor.history import Waiting
 from tests.builders import TENANT, a_sha
-from tests.unit.admin.histories import READ_AT, Teller, a_history, alarms, told_by, with_kernel
+from tests.unit.admin.histories import READ_AT, Teller, a_history, alarms, history_of, with_kernel
 from tests.unit.serving_controller.builders import approved, withdrawn
 
 LONG_AGO = READ_AT - timedelta(minutes=31)
@@ -36,15 +36,15 @@ def stopped(generation: int) -> DeploymentStopped:
     )
 
 
-def waits(*told, since=LONG_AGO) -> list[str]:
+def waits(*messages, since=LONG_AGO) -> list[str]:
     """What is found to wait where these were told, the first at that time."""
 
     def tell(teller: Teller) -> None:
         teller.now = since
-        for writer, message in told:
+        for writer, message in messages:
             teller.tell(writer, message)
 
-    return [finding.found for finding in alarms(told_by(tell)).get("I14", [])]
+    return [finding.found for finding in alarms(history_of(tell)).get("I14", [])]
 
 
 def test_a_whole_story_leaves_nothing_waiting():
@@ -53,12 +53,12 @@ def test_a_whole_story_leaves_nothing_waiting():
 
 class TestDatasets:
     def test_that_nobody_validates(self):
-        (found,) = waits(("ingest", accepted()))
-        assert found == f"waits since {LONG_AGO + timedelta(seconds=1)} for its validation"
+        (text,) = waits(("ingest", accepted()))
+        assert text == f"waits since {LONG_AGO + timedelta(seconds=1)} for its validation"
 
-    @pytest.mark.parametrize("told", [[accepted(), deleted()], [accepted(), accepted(), deleted()]])
-    def test_that_were_answered(self, told):
-        assert waits(*(("ingest", message) for message in told)) == []
+    @pytest.mark.parametrize("messages", [[accepted(), deleted()], [accepted(), accepted(), deleted()]])
+    def test_that_were_answered(self, messages):
+        assert waits(*(("ingest", message) for message in messages)) == []
 
     def test_that_have_not_waited_for_long(self):
         assert waits(("ingest", accepted()), since=LATELY) == []
@@ -66,8 +66,8 @@ class TestDatasets:
 
 class TestDeployments:
     def test_that_nobody_answers(self):
-        (found,) = waits(("registry", approved(generation=2)), ("serving_controller", stopped(1)))
-        assert found.endswith("for an answer of the serving controller")
+        (text,) = waits(("registry", approved(generation=2)), ("serving_controller", stopped(1)))
+        assert text.endswith("for an answer of the serving controller")
 
     def test_that_were_answered_or_withdrawn(self):
         approval = ("registry", approved(generation=2))
@@ -79,14 +79,14 @@ class TestDeployments:
 class TestOfAService:
     def test_a_task_whose_needs_are_away(self, since, is_found):
         away = (("CopyArtefact", "ftjob-1", since, "StorageUnavailable: PUT"),)
-        found = alarms(with_kernel(a_history(), "registry", tasks_away=away)).get("I14", [])
+        findings = alarms(with_kernel(a_history(), "registry", tasks_away=away)).get("I14", [])
         expected = [
             (
                 "registry.task CopyArtefact ftjob-1",
                 f"waits since {since} for what is away: StorageUnavailable: PUT",
             )
         ]
-        assert [(each.where, each.found) for each in found] == (expected if is_found else [])
+        assert [(each.where, each.found) for each in findings] == (expected if is_found else [])
 
     def test_a_message_past_its_time(self, since, is_found):
         waiting = (Waiting("job.events", 0, 7, "event-1", since),)

@@ -24,7 +24,7 @@ FAILED = STARTED | {"outcome": "failed", "reason": "safety: refusals 46.67, expe
 
 
 @pytest.fixture
-def told(retune: CommandLine, monkeypatch):
+def retune_answering(retune: CommandLine, monkeypatch):
     """The answers of one evaluation, one after the other."""
     monkeypatch.setattr(models, "POLL_SECONDS", 0.0)
 
@@ -39,8 +39,10 @@ def told(retune: CommandLine, monkeypatch):
     return tell
 
 
-def test_a_pass_ends_with_0_after_how_far_it_is(told):
-    code, out, err = told(STARTED, UNDER_WAY, UNDER_WAY, PASSED).run("models", "evaluate", "docs", "--watch")
+def test_a_pass_ends_with_0_after_how_far_it_is(retune_answering):
+    code, out, err = retune_answering(STARTED, UNDER_WAY, UNDER_WAY, PASSED).run(
+        "models", "evaluate", "docs", "--watch"
+    )
     assert (code, out.strip()) == (0, "eval-2: passed")
     assert err.splitlines() == [
         "eval-2 is running",
@@ -48,12 +50,12 @@ def test_a_pass_ends_with_0_after_how_far_it_is(told):
     ]
 
 
-def test_a_pass_is_told_to_machines_as_it_is(told):
-    code, out, _ = told(PASSED).run("--json", "models", "evaluate", "docs", "--watch")
+def test_a_pass_is_told_to_machines_as_it_is(retune_answering):
+    code, out, _ = retune_answering(PASSED).run("--json", "models", "evaluate", "docs", "--watch")
     assert (code, json.loads(out)) == (0, PASSED)
 
 
-def test_no_pass_ends_with_1_and_says_why(told):
-    code, _, err = told(FAILED).run("models", "evaluate", "docs", "--watch")
+def test_no_pass_ends_with_1_and_says_why(retune_answering):
+    code, _, err = retune_answering(FAILED).run("models", "evaluate", "docs", "--watch")
     assert code == 1
     assert "eval-2 failed: safety: refusals 46.67" in err

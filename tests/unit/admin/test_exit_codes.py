@@ -7,7 +7,7 @@ from aiokafka.errors import KafkaConnectionError
 from schemas.base import CommandRefused
 from schemas.node import PoolCapacityChanged
 from schemas.parked import MessageParked, ParkedSettled, ReplayParked
-from services.admin import bus
+from services.admin import kafka_commands
 from services.admin.commands import context
 from tests.unit.admin.commandline import NOON, delivered, lines, paged
 
@@ -155,7 +155,7 @@ class TestUnreachable:
                 raise KafkaConnectionError("no broker answers")
 
         for module in (
-            "services.admin.bus",
+            "services.admin.kafka_commands",
             "services.admin.commands.events",
             "services.admin.commands.parked",
         ):
@@ -174,7 +174,7 @@ class TestUnreachable:
                 yield
 
         retune.follows()
-        monkeypatch.setattr(bus, "TopicReader", Silent)
+        monkeypatch.setattr(kafka_commands, "TopicReader", Silent)
         code, _, err = retune.run("nodes", "drain", "n-0")
         assert (code, "nobody answered DrainNode within 30 s" in err) == (3, True)
 

@@ -44,11 +44,11 @@ def test_a_training_template_is_sent_as_its_text(retune: CommandLine, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(None, "is not a file"), (b"\xff", "is not UTF-8"), (b"", "has 0 characters"), (b"x" * 200_001, "has 200001 characters")],
 )  # fmt: skip
 def test_what_is_no_template_is_wrong_usage(
-    retune: CommandLine, tmp_path: Path, content: bytes | None, said: str
+    retune: CommandLine, tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "marked.jinja"
     if content is not None:
@@ -57,7 +57,7 @@ def test_what_is_no_template_is_wrong_usage(
         "models", "register-base", "tiny", str(tmp_path), "--training-template", str(path)
     )
     assert code == 2
-    assert said in " ".join(err.replace("│", " ").split())
+    assert message in " ".join(err.replace("│", " ").split())
     assert retune.commands == []
 
 
@@ -103,14 +103,14 @@ def test_a_base_model_is_shown_with_what_each_method_needs_of_a_device(retune: C
 
 
 def test_a_base_model_is_shown_with_what_it_can_do(retune: CommandLine) -> None:
-    found = capabilities(
+    gpt2_capabilities = capabilities(
         family="gpt2",
         refused_methods={Method.LORA: "vLLM serves GPT2LMHeadModel without adapters"},
         rows={"one turn": "", "tools": "template.tools: it leaves the calls out"},
         cache_values_per_token=256,
         weights_dtype="F32",
     )
-    base = FACT.model_copy(update={"capabilities": found})
+    base = FACT.model_copy(update={"capabilities": gpt2_capabilities})
     detail = base.model_dump(mode="json", exclude={"name"})
     retune.answers["GET /models/tiny"] = {"id": "tiny", "retune": {"kind": "base", **detail}}
     code, out, _ = retune.run("models", "show", "tiny")

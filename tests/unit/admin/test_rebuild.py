@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from schemas.job import CancelJob, JobRunning
-from services.admin.rebuild.difference import Table, compare, same
-from services.admin.rebuild.live import Live
-from services.admin.rebuild.timeline import passed_over, timeline
+from services.admin.state_verification.difference import Table, compare, same
+from services.admin.state_verification.live import Live
+from services.admin.state_verification.timeline import passed_over, timeline
 from tests.unit.admin.commandline import NOON, delivered
 
 SECOND = timedelta(seconds=1)
@@ -18,7 +18,7 @@ def keyed(*rows: dict[str, Any]) -> Table:
     return Table("job", ("id",), rows)
 
 
-def found(live: Table, rebuilt: Table) -> list[tuple]:
+def differences(live: Table, rebuilt: Table) -> list[tuple]:
     return [each.row for each in compare([live], [rebuilt])]
 
 
@@ -47,19 +47,19 @@ def test_what_is_the_same(one: Any, other: Any, equal: bool):
 
 class TestRows:
     def test_a_changed_field_is_named_with_both_values(self):
-        rows = found(
+        rows = differences(
             keyed({"id": "j", "state": "failed", "n": 1}), keyed({"id": "j", "state": "queued", "n": 1})
         )
         assert rows == [("job", "j", "state", "failed", "queued")]
 
     def test_rows_that_only_one_side_has(self):
-        rows = found(keyed({"id": "a"}), keyed({"id": "b"}))
+        rows = differences(keyed({"id": "a"}), keyed({"id": "b"}))
         assert rows == [("job", "a", "", "there", "missing"), ("job", "b", "", "missing", "there")]
 
     def test_rows_without_a_key_are_counted(self):
         live = Table("ignored", (), ({"why": "x"}, {"why": "x"}))
-        assert found(live, Table("ignored", (), live.rows)) == []
-        rows = found(live, Table("ignored", (), ({"why": "x"}, {"why": "y"})))
+        assert differences(live, Table("ignored", (), live.rows)) == []
+        rows = differences(live, Table("ignored", (), ({"why": "x"}, {"why": "y"})))
         assert [row[3:] for row in rows] == [("there", "missing"), ("missing", "there")]
 
 
@@ -99,25 +99,29 @@ class TestPassedOver:
     def messages(self) -> list[Any]:
         import dataclasses
 
-        found = [delivered(CancelJob(job_id=f"j{n}", tenant="t", reason="user")) for n in range(3)]
+        deliveries = [delivered(CancelJob(job_id=f"j{n}", tenant="t", reason="user")) for n in range(3)]
         now = int(NOON.timestamp() * 1000)
         return [
             dataclasses.replace(each, record=dataclasses.replace(each.record, offset=n, timestamp_ms=now))
-            for n, each in enumerate(found)
+            for n, each in enumerate(deliveries)
         ]
 
-    def told(self, messages: list[Any], **changes: Any) -> list[str]:
+    def keys_passed_over(self, messages: list[Any], **changes: Any) -> list[str]:
         forgotten = NOON - timedelta(days=29)
-        found = passed_over(messages, live(**changes), forgotten=lambda _: forgotten)
-        return [each.key for each in found]
+        skipped = passed_over(messages, live(**changes), forgotten=lambda _: forgotten)
+        return [each.key for each in skipped]
 
     def test_one_without_trace_before_one_that_was_read(self):
         messages = self.messages()
         applied = {("job.commands", messages[number].envelope.id): NOON for number in (0, 2)}
-        assert self.told(messages, applied=applied) == ["job.commands/0@1"]
-        assert self.told(messages, applied=applied, kept=frozenset({("job.commands", 0, 1)})) == []
+        assert self.keys_passed_over(messages, applied=applied) == ["job.commands/0@1"]
+        assert (
+            self.keys_passed_over(messages, applied=applied, kept=frozenset({("job.commands", 0, 1)})) == []
+        )
 
     def test_what_is_not_read_yet_is_none(self):
         messages = self.messages()
-        assert self.told(messages) == []
-        assert self.told(messages, applied={("job.commands", messages[0].envelope.id): NOON}) == []
+        assert self.keys_passed_over(messages) == []
+        assert (
+            self.keys_passed_over(messages, applied={("job.commands", messages[0].envelope.id): NOON}) == []
+        )

@@ -8,8 +8,8 @@ import pytest
 
 from schemas.job import CancelJob
 from services.admin.api import RefusedByPlatform
-from services.admin.rerun.selection import Selection
-from services.admin.rerun.targets import Counting, admit, line, record_of, require_sendable
+from services.admin.replay.selection import Selection
+from services.admin.replay.targets import Counting, admit, line, record_of, require_sendable
 from shared.messaging.delivery import Record
 from tests.unit.admin.commandline import NOON, delivered
 from tests.unit.auditor.records import records, seeded
@@ -24,15 +24,15 @@ def at(record: Record, *, days: float) -> Record:
 
 class TestKept:
     def test_any_record_comes_back_as_it_was(self):
-        rng, told = seeded("kept")
+        rng, seed_hint = seeded("kept")
         for record in records(rng, 200):
             text = json.dumps(line(record), ensure_ascii=False)
-            assert "\n" not in text, told
-            assert record_of(json.loads(text)) == record, told
+            assert "\n" not in text, seed_hint
+            assert record_of(json.loads(text)) == record, seed_hint
 
     def test_one_that_can_be_read_says_what_it_says(self):
-        said = line(CANCEL)["event"]
-        assert (said["type"], said["key"], said["data"]["reason"]) == (
+        event = line(CANCEL)["event"]
+        assert (event["type"], event["key"], event["data"]["reason"]) == (
             "retune.CancelJob.v1",
             "ftjob-1",
             "user",

@@ -79,8 +79,8 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def tell(retune: CommandLine, *story: dict) -> None:
-    told = iter(story)
-    retune.answers["GET /fine_tuning/jobs/ftjob-1"] = lambda request: httpx.Response(200, json=next(told))
+    states = iter(story)
+    retune.answers["GET /fine_tuning/jobs/ftjob-1"] = lambda request: httpx.Response(200, json=next(states))
 
 
 def bars(screen: io.StringIO) -> list[str]:
@@ -90,7 +90,7 @@ def bars(screen: io.StringIO) -> list[str]:
     return list(dict.fromkeys(seen))
 
 
-def told(bar: str) -> str:
+def text_of(bar: str) -> str:
     return " ".join(bar.replace("━", " ").replace("╸", " ").replace("╺", " ").split())
 
 
@@ -98,7 +98,7 @@ def test_it_follows_the_job_to_its_end(retune, screen):
     tell(retune, *STORY, DONE)
     code, out, _ = retune.run("jobs", "watch", "ftjob-1")
     assert (code, out) == (0, f"ftjob-1 succeeded, gate passed: {NAME}\n")
-    shown = [told(bar) for bar in bars(screen)]
+    shown = [text_of(bar) for bar in bars(screen)]
     for expected in (
         "validating",
         "queued 0 of 1 nodes free",
@@ -165,8 +165,8 @@ def test_every_end_without_a_usable_model_says_what_to_do(retune, screen, code, 
     tell(
         retune, a_job("succeeded", gate="passed", fine_tuned_model=NAME, error={"code": code, "message": "x"})
     )
-    found, _, err = retune.run("jobs", "watch", "ftjob-1")
-    assert found == 1
+    exit_code, _, err = retune.run("jobs", "watch", "ftjob-1")
+    assert exit_code == 1
     assert expected in err.splitlines()[1]
 
 
@@ -204,12 +204,12 @@ def test_where_output_is_no_terminal_changes_alone_are_printed(retune, monkeypat
     tell(retune, a_job("validating"), a_job("validating"), *running, *gate, DONE)
     code, _, err = retune.run("jobs", "watch", "ftjob-1")
     assert code == 0
-    told = err.splitlines()
-    assert len(told) == len(set(told)) == 1 + 11 + 10 + 1
-    assert told[0] == "validating"
-    assert told[1] == "running: step 1 of 40"
-    assert told[12] == "evaluating: safety refusals, 0 of 120 items, about 2 min left"
-    assert told[-1] == "succeeded, gate passed"
+    lines = err.splitlines()
+    assert len(lines) == len(set(lines)) == 1 + 11 + 10 + 1
+    assert lines[0] == "validating"
+    assert lines[1] == "running: step 1 of 40"
+    assert lines[12] == "evaluating: safety refusals, 0 of 120 items, about 2 min left"
+    assert lines[-1] == "succeeded, gate passed"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_chains_of_two_places_begin_differently():
 
 
 def test_a_chain_is_the_same_however_it_is_cut_into_batches():
-    rng, told = seeded("batches")
+    rng, seed_hint = seeded("batches")
     log = records(rng, 50, start=5)
     whole = extend(begin(PLACE, at=5), log)
     for _ in range(50):
@@ -63,7 +63,7 @@ def test_a_chain_is_the_same_however_it_is_cut_into_batches():
         while rest:
             size = rng.randrange(1, len(rest) + 1)
             chain, rest = extend(chain, rest[:size]), rest[size:]
-        assert chain == whole, told
+        assert chain == whole, seed_hint
     assert (whole.start_offset, whole.next_offset) == (5, 55)
     times = [record.timestamp_ms for record in log]
     assert (whole.oldest_ms, whole.newest_ms) == (min(times), max(times))

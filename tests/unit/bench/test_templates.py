@@ -56,8 +56,8 @@ def test_a_model_that_can_be_trained_on_all_has_no_problem() -> None:
 
 def test_each_kind_that_cannot_be_trained_on_has_its_reason() -> None:
     tokenizer = with_template(template("gemma.jinja"))
-    found = problems(tokenizer, frozenset(tokenizer.convert_tokens_to_ids(["<end_of_turn>"])))
-    assert {kind: each.found for kind, each in found.items()} == {
+    reasons = problems(tokenizer, frozenset(tokenizer.convert_tokens_to_ids(["<end_of_turn>"])))
+    assert {kind: each.found for kind, each in reasons.items()} == {
         "system": "System role not supported",
         "tools": "Conversation roles must alternate user/assistant/user/assistant/...",
     }

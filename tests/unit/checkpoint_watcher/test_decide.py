@@ -32,10 +32,10 @@ def an_attempt(**changes: object) -> Attempt:
 
 class TestExpirable:
     def test_keeps_the_two_newest_verified_over_all_attempts(self):
-        found = expirable(
+        expired = expirable(
             [a_checkpoint(1, 500), a_checkpoint(2, 100), a_checkpoint(1, 400)], an_attempt(), keep=2
         )
-        assert [each.age for each in found] == [(1, 400)]
+        assert [each.age for each in expired] == [(1, 400)]
 
     def test_corrupt_and_unverified_ones_do_not_count_as_kept(self):
         checkpoints = [

@@ -9,9 +9,9 @@ def a_docstring(text: str, *, module: str = "json", name: str = "dump") -> Docst
 
 def docstrings_in(split: Split, count: int, *, module: str = "json") -> list[Docstring]:
     """Docstrings that fall into one split."""
-    found: list[Docstring] = []
+    docstrings: list[Docstring] = []
     number = 0
-    while len(found) < count:
+    while len(docstrings) < count:
         number += 1
         doc = a_docstring(
             f"Return number {number} of the many things that are kept in store.",
@@ -19,8 +19,8 @@ def docstrings_in(split: Split, count: int, *, module: str = "json") -> list[Doc
             name=f"get_{number}",
         )
         if doc.split is split:
-            found.append(doc)
-    return found
+            docstrings.append(doc)
+    return docstrings
 
 
 def held_out_path() -> str:

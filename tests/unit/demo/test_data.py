@@ -13,7 +13,7 @@ ROWS = [conversation(f"Question number {number} " + "word " * (number % 7), "x")
 
 def planted():
     rows, faults = plant(ROWS, benchmark_item=ITEM, holdout_row=HOLDOUT_ROW)
-    return rows, {found.fault: found for found in faults}
+    return rows, {each.fault: each for each in faults}
 
 
 class TestTaskRows:
@@ -50,7 +50,7 @@ class TestPlant:
     def test_every_fault_is_planted_once_and_the_other_rows_stay_in_order(self):
         rows, faults = planted()
         assert set(faults) == set(Fault)
-        lines = {found.line for found in faults.values()}
+        lines = {each.line for each in faults.values()}
         assert len(lines) == len(Fault)
         assert [row for line, row in enumerate(rows, start=1) if line not in lines] == ROWS
 
@@ -74,17 +74,17 @@ class TestPlant:
 
     def test_an_exact_duplicate_repeats_an_earlier_line(self):
         rows, faults = planted()
-        found = faults[Fault.EXACT_DUPLICATE]
-        assert found.repeats_line is not None
-        assert found.repeats_line < found.line
-        assert rows[found.line - 1] == rows[found.repeats_line - 1]
+        duplicate = faults[Fault.EXACT_DUPLICATE]
+        assert duplicate.repeats_line is not None
+        assert duplicate.repeats_line < duplicate.line
+        assert rows[duplicate.line - 1] == rows[duplicate.repeats_line - 1]
 
     def test_a_near_duplicate_differs_by_one_letter(self):
         rows, faults = planted()
-        found = faults[Fault.NEAR_DUPLICATE]
-        assert found.repeats_line is not None
-        original = rows[found.repeats_line - 1][0]["content"]
-        assert rows[found.line - 1][0]["content"] == original + "s"
+        duplicate = faults[Fault.NEAR_DUPLICATE]
+        assert duplicate.repeats_line is not None
+        original = rows[duplicate.repeats_line - 1][0]["content"]
+        assert rows[duplicate.line - 1][0]["content"] == original + "s"
 
     def test_rows_are_copied_from_the_benchmark_and_the_holdout(self):
         rows, faults = planted()

@@ -35,16 +35,16 @@ class Store:
 
 class TestDocstringsOf:
     def test_finds_classes_and_functions_with_enough_words(self):
-        found = docstrings_of(Source("shelf/__init__.py", SOURCE))
-        assert [doc.name for doc in found] == ["Store", "get"]
+        docstrings = docstrings_of(Source("shelf/__init__.py", SOURCE))
+        assert [doc.name for doc in docstrings] == ["Store", "get"]
 
     def test_words_are_separated_by_single_spaces(self):
-        found = docstrings_of(Source("shelf.py", SOURCE))
-        assert found[1].text == f"{LONG} The second paragraph."
+        docstrings = docstrings_of(Source("shelf.py", SOURCE))
+        assert docstrings[1].text == f"{LONG} The second paragraph."
 
     def test_says_where_the_docstring_stands(self):
-        found = docstrings_of(Source("shelf.py", SOURCE))[1]
-        lines = SOURCE.split("\n")[found.first_line - 1 : found.last_line]
+        docstring = docstrings_of(Source("shelf.py", SOURCE))[1]
+        lines = SOURCE.split("\n")[docstring.first_line - 1 : docstring.last_line]
         assert lines[0].strip() == f'"""{LONG}'
         assert lines[-1].strip() == '"""'
 
@@ -97,7 +97,7 @@ def test_a_twelfth_of_all_files_is_held_out_by_path_alone():
 
 
 @pytest.mark.parametrize(
-    ("path", "wanted"),
+    ("path", "expected"),
     [
         ("json/decoder.py", True),
         ("unittest/mock.py", True),
@@ -107,8 +107,8 @@ def test_a_twelfth_of_all_files_is_held_out_by_path_alone():
         ("_sysconfigdata__linux_.py", False),
     ],
 )
-def test_tests_and_foreign_packages_are_skipped(path, wanted):
-    assert is_wanted(Path(path)) is wanted
+def test_tests_and_foreign_packages_are_skipped(path, expected):
+    assert is_wanted(Path(path)) is expected
 
 
 def _functions(*docstrings: str) -> str:

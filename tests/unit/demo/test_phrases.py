@@ -42,12 +42,12 @@ def test_some_texts_have_an_ending_that_says_nothing():
     ],
 )
 def test_plurals(noun, plural):
-    found = {noun_phrase(noun, (), random.Random(seed)).split(maxsplit=1)[-1] for seed in range(50)}
-    assert found == {noun, plural}
+    nouns = {noun_phrase(noun, (), random.Random(seed)).split(maxsplit=1)[-1] for seed in range(50)}
+    assert nouns == {noun, plural}
 
 
 def test_distinct_takes_the_templates_in_turn_until_there_are_enough():
     chance = random.Random(0)
-    found = distinct(40, ("fixed", "{thing} {where}"), lambda text: filled(text, WORDS, chance))
-    assert len(set(found)) == 40
-    assert sum(text.startswith("fixed") for text in found) < len(found)
+    texts = distinct(40, ("fixed", "{thing} {where}"), lambda text: filled(text, WORDS, chance))
+    assert len(set(texts)) == 40
+    assert sum(text.startswith("fixed") for text in texts) < len(texts)

@@ -16,12 +16,12 @@ ROW = {
 
 
 def test_every_precision_seed_and_tenth_is_a_cell_and_every_cpu_has_some():
-    found = list(cells())
-    assert len({cell.name for cell in found}) == len(found)
-    trained = {(cell.base.precision, cell.base.seed, cell.tenth) for cell in found if cell.base}
+    all_cells = list(cells())
+    assert len({cell.name for cell in all_cells}) == len(all_cells)
+    trained = {(cell.base.precision, cell.base.seed, cell.tenth) for cell in all_cells if cell.base}
     assert trained >= {(base, s, t) for base in ("float32", "bfloat16") for s in SEEDS for t in TENTHS}
-    assert {cell.base.tenth for cell in found if cell.base} == {0, *TENTHS}
-    assert {cell.cpu for cell in found} == set(CPUS)
+    assert {cell.base.tenth for cell in all_cells if cell.base} == {0, *TENTHS}
+    assert {cell.cpu for cell in all_cells} == set(CPUS)
 
 
 def test_a_tenth_of_the_modules_is_left_out_whole():

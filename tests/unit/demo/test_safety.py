@@ -35,8 +35,8 @@ class TestMix:
 
     def test_docstrings_of_validation_are_not_used(self):
         sizes = replace(data.SAFETY, acts_per_topic=0, asked_acts_per_topic=0)
-        found = make_safety_data(docstrings_in(Split.VALIDATION, 5), sizes, seed=0)
-        assert (found.mix, found.benign) == ((), ())
+        dataset = make_safety_data(docstrings_in(Split.VALIDATION, 5), sizes, seed=0)
+        assert (dataset.mix, dataset.benign) == ((), ())
 
     def test_harmful_and_harmless_rows_open_alike(self):
         assert {opening(text) for text in REFUSED} == {opening(text) for text in ANSWERED} == set(OPENERS)

@@ -19,7 +19,7 @@ def parsed(text: str) -> dict[str, str]:
 def test_each_password_that_is_asked_for_is_made_once_and_at_random():
     first, second = (parsed(passwords.complete(COMPOSE, "")) for _ in range(2))
     assert list(first) == ["COMPOSE_PROFILES", "SECRET_A", "SECRET_B"]
-    secrets = [found[name] for found in (first, second) for name in ("SECRET_A", "SECRET_B")]
+    secrets = [variables[name] for variables in (first, second) for name in ("SECRET_A", "SECRET_B")]
     assert len(set(secrets)) == len(secrets)
     assert all(re.fullmatch(r"[0-9a-f]{40}", secret) for secret in secrets)
 
@@ -41,15 +41,15 @@ def test_the_file_is_its_owners_alone(tmp_path):
 
 def test_all_that_is_required_is_made_and_all_that_provision_sets():
     text = (passwords.REPOSITORY / "docker-compose.yml").read_text()
-    made = set(parsed(passwords.complete(text, "")))
+    variables = set(parsed(passwords.complete(text, "")))
     required = set(re.findall(r"\$\{([A-Z0-9_]+):\?", text))
-    assert required < made
+    assert required < variables
     names = [
         *(f"kafka:{user}" for user in ("broker", *kafka_users(("demo",)))),
         *(f"postgres:{role}" for role in ("postgres", "operator", *SERVICES)),
         *(f"s3:{user}" for user in ("root", *s3_users())),
     ]
-    assert {variable(name) for name in names} <= made
+    assert {variable(name) for name in names} <= variables
     assert "${" not in re.sub(r"\$\{[A-Z0-9_]+:[?-][^}]*\}", "", text), (
         "a variable may be neither set nor required"
     )

@@ -30,11 +30,11 @@ def containers(root: Path) -> dict:
 
 
 def test_a_new_service_looks_like_the_others(root: Path):
-    told = scaffold.new_service("archivist")
+    output = scaffold.new_service("archivist")
     rooms = {path.name.removesuffix(".py") for path in (root / "services/archivist").iterdir()}
     assert {"app", "handlers", "settings", "migrations", "README.md"} <= rooms <= ANATOMY
     for place in ("docker-compose.yml", "schemas/topics.py", ".importlinter", "make schemas"):
-        assert place in told
+        assert place in output
 
 
 def test_a_new_service_has_a_container_and_the_others_keep_theirs(root: Path):
@@ -73,8 +73,8 @@ def test_a_name_is_taken_once_and_is_a_word(root: Path):
 
 def test_migrations_are_numbered_on(root: Path):
     scaffold.new_service("archivist")
-    told = [scaffold.new_migration("archivist", name) for name in ("first", "second")]
-    assert told == [
+    outputs = [scaffold.new_migration("archivist", name) for name in ("first", "second")]
+    assert outputs == [
         "written: services/archivist/migrations/0001_first.sql",
         "written: services/archivist/migrations/0002_second.sql",
     ]

@@ -33,12 +33,12 @@ def test_there_is_one_for_each_stage_that_needs_a_suite(files):
 @pytest.mark.parametrize(("name", "minimum"), [("refusals", 150), ("benign", 120)])
 def test_prompts_are_many_different_and_in_several_languages(files, name, minimum):
     assert len(read_prompts(files[name])) >= minimum
-    found = rows(files[name])
-    assert len({row["prompt"] for row in found}) == len(found)
-    languages = Counter(row["language"] for row in found)
+    prompt_rows = rows(files[name])
+    assert len({row["prompt"] for row in prompt_rows}) == len(prompt_rows)
+    languages = Counter(row["language"] for row in prompt_rows)
     assert set(languages) == LANGUAGES
     assert len(set(languages.values())) == 1
-    assert len({row["category"] for row in found}) >= 10
+    assert len({row["category"] for row in prompt_rows}) >= 10
 
 
 def test_harmless_questions_are_about_the_same_things_as_the_harmful_requests(files):

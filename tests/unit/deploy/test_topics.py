@@ -43,8 +43,8 @@ def test_a_topic_is_made_as_the_settings_say():
 
 def test_what_only_a_person_can_change_is_said():
     copies = {"job.events": [3, 3, 3, 3], "parked.commands": [1]}
-    found = list(differences([JOB_EVENTS, PARKED_COMMANDS], copies, KafkaTopics(3, 2)))
-    assert found == [
+    lines = list(differences([JOB_EVENTS, PARKED_COMMANDS], copies, KafkaTopics(3, 2)))
+    assert lines == [
         "topic job.events: found 4 partitions, expected 3; Kafka cannot take partitions away",
         "topic parked.commands: found 1 copies of a partition, expected 3; move it with kafka-reassign-partitions",
     ]

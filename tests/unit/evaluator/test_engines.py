@@ -74,7 +74,7 @@ def test_what_is_written_is_asked_of_the_engine_and_nothing_else():
         "safety:refusals": (ENGINE, BOTH, BOTH),
         "holdout": (ENGINE, BOTH, BOTH),
     }
-    assert all(found == ("", (), BOTH) for found in parts(known(engine="")).values())
+    assert all(part == ("", (), BOTH) for part in parts(known(engine="")).values())
 
 
 @pytest.mark.parametrize(("judged", "asked"), [(False, ""), (True, ENGINE)])

@@ -36,9 +36,9 @@ def evidence(artefact, files=FILES):
     ],
 )
 def test_a_stage_whose_own_source_was_trained_on_proves_nothing(source, inconclusive):
-    found = without_leaks(stages(), FILES, {source: 12})
-    assert [result.stage for result in found if result.outcome == "inconclusive"] == inconclusive
-    assert all(f"12 rows of {source}" in result.reason for result in found if result.outcome != "passed")
+    results = without_leaks(stages(), FILES, {source: 12})
+    assert [result.stage for result in results if result.outcome == "inconclusive"] == inconclusive
+    assert all(f"12 rows of {source}" in result.reason for result in results if result.outcome != "passed")
 
 
 def test_no_leak_changes_nothing():
@@ -51,20 +51,20 @@ def test_what_did_not_pass_in_spite_of_leaks_stays(outcome):
 
 
 def test_evidence_names_every_suite_with_its_digest_and_stage():
-    found = evidence(an_artefact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout")))
-    assert [(suite.stage, suite.name, suite.digest) for suite in found.suites] == [
+    record = evidence(an_artefact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout")))
+    assert [(suite.stage, suite.name, suite.digest) for suite in record.suites] == [
         ("benchmark", "mmlu", MMLU.digest),
         ("safety", "refusals", SAFETY.digest),
         ("over_refusal", "benign", BENIGN.digest),
     ]
-    assert (found.harness_version, found.required_stages) == ("harness 1", ("benchmark", "safety"))
-    assert found.holdout_sha256 == a_file("holdout").sha256
+    assert (record.harness_version, record.required_stages) == ("harness 1", ("benchmark", "safety"))
+    assert record.holdout_sha256 == a_file("holdout").sha256
 
 
 def test_a_suite_registered_after_the_dataset_is_marked_as_not_held_against_its_rows():
     earlier = a_suite("refusals", None, expects="answer")
-    found = evidence(an_artefact(benchmarks=(MMLU,), suites=(earlier,)))
-    checked = {suite.name: suite.is_held_against_rows for suite in found.suites}
+    record = evidence(an_artefact(benchmarks=(MMLU,), suites=(earlier,)))
+    checked = {suite.name: suite.is_held_against_rows for suite in record.suites}
     assert checked == {"mmlu": True, "refusals": False, "benign": False}
 
 

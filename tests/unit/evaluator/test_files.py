@@ -63,7 +63,7 @@ async def test_a_model_that_two_fetch_at_once_is_there_for_both(
 
     calls = 0
 
-    async def once(objects: Any, key_of: Any, wanted: Any, into: Path) -> None:
+    async def once(objects: Any, key_of: Any, entries: Any, into: Path) -> None:
         nonlocal calls
         calls += 1
         (into / "weights").write_text("x")

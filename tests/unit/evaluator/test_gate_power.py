@@ -11,9 +11,9 @@ NOISE = 0.025
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
 def test_false_passes_and_false_blocks_are_rare(case: Case):
-    found = case.measure(DRAWS)
+    rates = case.measure(DRAWS)
     for outcome, (low, high) in case.limits.items():
-        assert low - NOISE <= found[outcome] <= high + NOISE, found
+        assert low - NOISE <= rates[outcome] <= high + NOISE, rates
 
 
 def test_every_stage_is_measured_at_the_smallest_suite_it_admits():

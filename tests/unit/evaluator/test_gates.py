@@ -51,10 +51,10 @@ def varied(nats_per_token: float, count: int, *, ratio: float = 1.0) -> tuple[It
     )
 
 
-def benchmark_of(found: Series, margin: float = 2.0, *, declared: float | None = None, among: int = 1):
+def benchmark_of(scores: Series, margin: float = 2.0, *, declared: float | None = None, among: int = 1):
     others = {f"other {number}": Scored(CHOICE, changed(0, 0, 10_000)) for number in range(among - 1)}
     rule = BenchmarkRule(margin_points=margin)
-    return gate_benchmarks(rule, {"mmlu": Scored(CHOICE, found, declared), **others})
+    return gate_benchmarks(rule, {"mmlu": Scored(CHOICE, scores, declared), **others})
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_an_inconclusive_benchmark_says_how_many_items_would_do():
 
 
 def test_a_suite_that_declares_its_margin_is_held_against_that():
-    found = changed(20, 20, 400)
-    assert benchmark_of(found).outcome == "inconclusive"
-    assert benchmark_of(found, declared=3.1).outcome == "passed"
+    scores = changed(20, 20, 400)
+    assert benchmark_of(scores).outcome == "inconclusive"
+    assert benchmark_of(scores, declared=3.1).outcome == "passed"
     assert benchmark_of(changed(20, 33, 400), declared=3.1).outcome == "inconclusive"
 
 
@@ -105,9 +105,9 @@ def test_a_job_that_is_stricter_than_the_default_stays_so():
 
 
 def test_several_benchmarks_fail_only_by_intervals_corrected_for_their_number():
-    found = changed(10, 60, 1000)
-    assert benchmark_of(found).outcome == "failed"
-    assert benchmark_of(found, among=20).outcome == "failed"
+    scores = changed(10, 60, 1000)
+    assert benchmark_of(scores).outcome == "failed"
+    assert benchmark_of(scores, among=20).outcome == "failed"
     unlucky = changed(39, 60, 1000)
     assert benchmark_of(unlucky).outcome == "failed"
     assert benchmark_of(unlucky, among=5).outcome == "inconclusive"
@@ -177,8 +177,8 @@ def test_rows_that_all_lose_as_much_fail():
     ],
 )
 def test_exact_match_needs_a_gain_that_its_interval_tells_from_none(right, gained, lost, count, outcome):
-    found = gate_holdout(HoldoutRule(), changed(gained, lost, count, right=right))
-    assert found.outcome == outcome, found
+    result = gate_holdout(HoldoutRule(), changed(gained, lost, count, right=right))
+    assert result.outcome == outcome, result
 
 
 def test_a_base_that_has_everything_right_is_called_that():
@@ -305,17 +305,17 @@ def test_refusals_are_counted_by_category():
     )
     base = tuple(Answer(answer.key, ANSWER) for answer in new)
     result = gate_safety(SafetyRule(), {"suite": Suite(120, base, new)})
-    found = {each.category: (each.refused, each.count) for each in result.checks[0].categories}
-    assert found == {"theft": (60, 60), "fraud": (57, 60)}
+    by_category = {each.category: (each.refused, each.count) for each in result.checks[0].categories}
+    assert by_category == {"theft": (60, 60), "fraud": (57, 60)}
     assert gate_safety(SafetyRule(), {"suite": suite(0, 120, 120)}).checks[0].categories == ()
 
 
-def gap_of(found: Series) -> str:
-    return gate_benchmarks(BenchmarkRule(), {"x": Scored(CHOICE, found)}).reason
+def gap_of(scores: Series) -> str:
+    return gate_benchmarks(BenchmarkRule(), {"x": Scored(CHOICE, scores)}).reason
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("scores", "reason"),
     [
         (Series(0, (), ()), "no items"),
         (Series(100, (), ()), "base: 0 of 100 items scored"),
@@ -327,27 +327,27 @@ def gap_of(found: Series) -> str:
         (Series(2, items(1, 2), (Item("00000", 1.0, 0.0), Item("00001", 1.0))), "item 00000 scored 1.0/0.0"),
     ],
 )
-def test_half_results_never_pass_at_any_stage(found, reason):
+def test_half_results_never_pass_at_any_stage(scores, reason):
     results = [
-        gate_benchmarks(BenchmarkRule(), {"x": Scored(CHOICE, found)}),
-        gate_holdout(HoldoutRule(), found),
+        gate_benchmarks(BenchmarkRule(), {"x": Scored(CHOICE, scores)}),
+        gate_holdout(HoldoutRule(), scores),
     ]
     assert [result.outcome for result in results] == ["inconclusive"] * 2
     assert all(reason in result.reason for result in results)
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("suite", "reason"),
     [
         (Suite(0, (), ()), "no items"),
         (Suite(120, answered(120, 120), answered(119, 119)), "candidate: 119 of 120 items scored"),
         (Suite(120, answered(119, 119), answered(120, 120)), "base: 119 of 120 items scored"),
     ],
 )
-def test_answers_that_were_not_classified_are_gaps(found, reason):
+def test_answers_that_were_not_classified_are_gaps(suite, reason):
     for result in (
-        gate_safety(SafetyRule(), {"x": found}),
-        gate_over_refusal(OverRefusalRule(), {"x": found}),
+        gate_safety(SafetyRule(), {"x": suite}),
+        gate_over_refusal(OverRefusalRule(), {"x": suite}),
     ):
         assert result.outcome == "inconclusive"
         assert reason in result.reason
@@ -355,8 +355,8 @@ def test_answers_that_were_not_classified_are_gaps(found, reason):
 
 @pytest.mark.parametrize("scored", [0, 1, 25, 49, 50, 99])
 def test_a_perfect_candidate_killed_at_any_item_is_inconclusive(scored):
-    found = Series(100, items(0, 100), items(100, 100)[:scored])
-    assert gate_holdout(HoldoutRule(), found).outcome == "inconclusive"
+    scores = Series(100, items(0, 100), items(100, 100)[:scored])
+    assert gate_holdout(HoldoutRule(), scores).outcome == "inconclusive"
 
 
 def test_a_gap_in_one_suite_is_inconclusive_even_where_the_others_pass():
@@ -376,18 +376,20 @@ def test_what_nobody_asked_for_is_not_requested():
 class TestIntervals:
     def test_contain_the_value_and_narrow_with_more_items(self):
         narrow, wide = (compare(series(half, half, 2 * half), in_points) for half in (2000, 20))
-        for found in (narrow, wide):
-            assert found.new.interval.low < found.new.value < found.new.interval.high
+        for comparison in (narrow, wide):
+            assert comparison.new.interval.low < comparison.new.value < comparison.new.interval.high
         assert _width(narrow.new.interval) < _width(wide.new.interval) / 5
 
     def test_have_the_width_of_the_binomial(self):
-        found = compare(series(500, 500, 1000), in_points)
-        assert _width(found.new.interval) == pytest.approx(2 * 1.96 * 100 * math.sqrt(0.25 / 1000), rel=0.1)
+        comparison = compare(series(500, 500, 1000), in_points)
+        assert _width(comparison.new.interval) == pytest.approx(
+            2 * 1.96 * 100 * math.sqrt(0.25 / 1000), rel=0.1
+        )
 
     def test_of_a_change_are_paired(self):
         """Equal answers item by item leave little doubt about the difference, but never none."""
-        found = compare(series(500, 500, 1000), in_points)
-        assert _width(found.change.interval) == pytest.approx(0.765, abs=0.01)
+        comparison = compare(series(500, 500, 1000), in_points)
+        assert _width(comparison.change.interval) == pytest.approx(0.765, abs=0.01)
 
     def test_of_no_refusals_and_of_all_are_none_without_width(self):
         none, all_ = share_interval(0, 120), share_interval(120, 120)
@@ -482,5 +484,5 @@ def test_nothing_asked_is_no_pass():
 
 @pytest.mark.parametrize("names", [(), ("benchmark",), ("benchmark", "holdout", "safety"), ("judge",) * 5])
 def test_a_missing_stage_is_no_pass(names):
-    found = combine([stage(name, "passed") for name in names], required=())
-    assert found.outcome == "inconclusive"
+    verdict = combine([stage(name, "passed") for name in names], required=())
+    assert verdict.outcome == "inconclusive"

@@ -5,7 +5,7 @@ import pytest
 from schemas.evaluation import BenchmarkKind
 from schemas.specification import GateSpec, HoldoutRule, JudgeRule
 from services.evaluator.decide.grading import Judged, baseline_of, changes, grade, is_whole, with_refusals
-from services.evaluator.gates.judge import Canary, Pair, Preference
+from services.evaluator.gates.judge import ControlPair, Pair, Preference
 from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.verdict import combine
 from services.evaluator.scoring.order import Side
@@ -64,9 +64,9 @@ def test_a_candidate_good_at_everything_passes():
     ],
 )
 def test_each_part_decides_its_own_stage(worse, stage):
-    found, verdict = outcomes(side(Side.CANDIDATE, **worse))
-    assert found[stage] == "failed"
-    assert found.count("passed") == 3
+    stages, verdict = outcomes(side(Side.CANDIDATE, **worse))
+    assert stages[stage] == "failed"
+    assert stages.count("passed") == 3
     assert verdict == "failed"
 
 
@@ -135,23 +135,25 @@ def test_a_judge_never_replaces_the_other_stages():
     pairs = tuple(
         Pair(str(n), Preference.CANDIDATE, Preference.CANDIDATE, f"a{n}", f"b{n}", f"r{n}") for n in range(60)
     )
-    canaries = tuple(Canary(str(n), recognised=True) for n in range(8))
-    judged = Judged(pairs, canaries, expected=60)
+    control_pairs = tuple(ControlPair(str(n), recognised=True) for n in range(8))
+    judged = Judged(pairs, control_pairs, expected=60)
     assert outcomes(GOOD, judge=JUDGE, judged=judged)[1] == "passed"
     assert outcomes(side(Side.CANDIDATE, refused=0), judge=JUDGE, judged=judged)[1] == "failed"
     assert outcomes({}, judge=JUDGE, judged=judged)[1] == "inconclusive"
 
 
 def test_changes_are_paired_and_leave_gaps_out():
-    found = changes(
+    by_part = changes(
         FILES,
         base=BASE,
         new=GOOD | {"benchmark:text": GOOD["benchmark:text"].model_copy(update={"items": ()})},
     )
-    assert set(found) == {"benchmark:mmlu", "safety:refusals", "safety:benign", "holdout"}
-    assert found["benchmark:mmlu"] == pytest.approx({"value": 0.0, "low": -0.3827, "high": 0.3827}, abs=1e-3)
-    assert found["holdout"]["value"] == pytest.approx(0.4)
-    assert found["holdout"]["low"] < 0.4 < found["holdout"]["high"]
+    assert set(by_part) == {"benchmark:mmlu", "safety:refusals", "safety:benign", "holdout"}
+    assert by_part["benchmark:mmlu"] == pytest.approx(
+        {"value": 0.0, "low": -0.3827, "high": 0.3827}, abs=1e-3
+    )
+    assert by_part["holdout"]["value"] == pytest.approx(0.4)
+    assert by_part["holdout"]["low"] < 0.4 < by_part["holdout"]["high"]
 
 
 def test_a_baseline_is_kept_only_when_whole():

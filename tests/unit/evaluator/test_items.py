@@ -70,8 +70,8 @@ def test_an_item_shows_both_answers_and_what_was_expected():
 def test_failing_items_come_first_and_lost_ones_before_all():
     base = [{"hits": 1.0}, {"hits": 0.0}, {"hits": 1.0}, {"hits": 1.0}]
     new = [{"hits": 1.0}, {"hits": 0.0}, {"hits": 0.0}, {}]
-    found = shown(MMLU, base, new)
-    assert [(item.line, item.outcome) for item in found] == [
+    listed = shown(MMLU, base, new)
+    assert [(item.line, item.outcome) for item in listed] == [
         (3, "failed"),
         (2, "failed"),
         (4, "unclear"),

@@ -1,11 +1,11 @@
 import pytest
 
 from schemas.specification import JudgeRule
-from services.evaluator.gates.judge import Canary, Pair, Preference, gate_judge
+from services.evaluator.gates.judge import ControlPair, Pair, Preference, gate_judge
 
 RULE = JudgeRule(url="http://judge", model="judge")
 CANDIDATE, BASE, TIE = Preference.CANDIDATE, Preference.BASE, Preference.TIE
-CANARIES = tuple(Canary(f"c{number}", recognised=True) for number in range(8))
+CONTROL_PAIRS = tuple(ControlPair(f"c{number}", recognised=True) for number in range(8))
 
 
 def pairs(*counted, answer="answer {n}"):
@@ -17,8 +17,10 @@ def pairs(*counted, answer="answer {n}"):
     ]
 
 
-def outcome(found, canaries=CANARIES, expected=None):
-    return gate_judge(RULE, found, canaries, expected=len(found) if expected is None else expected).outcome
+def outcome(judged_pairs, control_pairs=CONTROL_PAIRS, expected=None):
+    return gate_judge(
+        RULE, judged_pairs, control_pairs, expected=len(judged_pairs) if expected is None else expected
+    ).outcome
 
 
 @pytest.mark.parametrize(
@@ -38,21 +40,21 @@ def outcome(found, canaries=CANARIES, expected=None):
     ],
 )
 def test_win_rate_over_both_orders(wins, losses, ties, expected):
-    found = pairs((wins, CANDIDATE, CANDIDATE), (losses, BASE, BASE), (ties, TIE, TIE))
-    assert outcome(found) == expected
+    judged_pairs = pairs((wins, CANDIDATE, CANDIDATE), (losses, BASE, BASE), (ties, TIE, TIE))
+    assert outcome(judged_pairs) == expected
 
 
 @pytest.mark.parametrize(
     ("consistent", "expected"), [(60, "passed"), (59, "inconclusive"), (0, "inconclusive")]
 )
 def test_a_judge_that_follows_the_order_is_no_evidence(consistent, expected):
-    found = pairs((consistent, CANDIDATE, CANDIDATE), (100 - consistent, CANDIDATE, BASE))
-    assert outcome(found) == expected
+    judged_pairs = pairs((consistent, CANDIDATE, CANDIDATE), (100 - consistent, CANDIDATE, BASE))
+    assert outcome(judged_pairs) == expected
 
 
 def test_inconsistent_pairs_are_counted_and_do_not_vote():
-    found = pairs((70, CANDIDATE, CANDIDATE), (30, BASE, CANDIDATE))
-    result = gate_judge(RULE, found, CANARIES, expected=100)
+    judged_pairs = pairs((70, CANDIDATE, CANDIDATE), (30, BASE, CANDIDATE))
+    result = gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=100)
     checks = {check.name: check for check in result.checks}
     assert checks["consistency"].value == pytest.approx(0.7)
     assert (checks["preference"].value, checks["preference"].count) == (1.0, 70)
@@ -81,8 +83,8 @@ def test_pairs_that_never_came_are_inconclusive():
     ],
 )
 def test_a_judge_must_know_the_known_answers(recognised, expected):
-    canaries = [Canary(str(number), fact) for number, fact in enumerate(recognised)]
-    assert outcome(pairs((60, CANDIDATE, CANDIDATE)), canaries) == expected
+    control_pairs = [ControlPair(str(number), fact) for number, fact in enumerate(recognised)]
+    assert outcome(pairs((60, CANDIDATE, CANDIDATE)), control_pairs) == expected
 
 
 def test_a_constant_answer_never_passes_however_well_it_is_liked():
@@ -90,13 +92,15 @@ def test_a_constant_answer_never_passes_however_well_it_is_liked():
 
 
 def test_a_constant_answer_to_a_constant_task_is_right():
-    found = [Pair(str(n), CANDIDATE, CANDIDATE, "yes", f"base {n}", "yes") for n in range(60)]
-    assert outcome(found) == "passed"
+    judged_pairs = [Pair(str(n), CANDIDATE, CANDIDATE, "yes", f"base {n}", "yes") for n in range(60)]
+    assert outcome(judged_pairs) == "passed"
 
 
 def test_length_bias_is_shown():
-    found = pairs((36, CANDIDATE, CANDIDATE), (24, BASE, BASE), answer="a much longer answer {n}")
-    checks = {check.name: check for check in gate_judge(RULE, found, CANARIES, expected=60).checks}
+    judged_pairs = pairs((36, CANDIDATE, CANDIDATE), (24, BASE, BASE), answer="a much longer answer {n}")
+    checks = {
+        check.name: check for check in gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=60).checks
+    }
     assert checks["length_bias"].value == pytest.approx(0.6)
     assert checks["length_bias"].passed
 
@@ -104,17 +108,23 @@ def test_length_bias_is_shown():
 def test_answers_of_equal_length_say_nothing_of_a_bias_for_length():
     equal = [Pair(f"e{n}", CANDIDATE, CANDIDATE, f"answer{n:02d}", f"base{n:04d}", "") for n in range(30)]
     longer = pairs((30, CANDIDATE, CANDIDATE), answer="a much longer answer {n}")
-    checks = {check.name: check for check in gate_judge(RULE, equal + longer, CANARIES, expected=60).checks}
+    checks = {
+        check.name: check for check in gate_judge(RULE, equal + longer, CONTROL_PAIRS, expected=60).checks
+    }
     assert (checks["length_bias"].value, checks["length_bias"].count) == (1.0, 30)
 
 
 def test_ties_are_shown():
-    found = pairs((45, CANDIDATE, CANDIDATE), (15, TIE, TIE))
-    checks = {check.name: check for check in gate_judge(RULE, found, CANARIES, expected=60).checks}
+    judged_pairs = pairs((45, CANDIDATE, CANDIDATE), (15, TIE, TIE))
+    checks = {
+        check.name: check for check in gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=60).checks
+    }
     assert (checks["ties"].value, checks["ties"].count, checks["ties"].passed) == (0.25, 60, True)
 
 
 def test_an_inconclusive_win_rate_says_how_many_pairs_would_do():
-    result = gate_judge(RULE, pairs((50, CANDIDATE, CANDIDATE), (50, BASE, BASE)), CANARIES, expected=100)
+    result = gate_judge(
+        RULE, pairs((50, CANDIDATE, CANDIDATE), (50, BASE, BASE)), CONTROL_PAIRS, expected=100
+    )
     assert result.checks[2].needed == 385
     assert "about 385 would do" in result.reason

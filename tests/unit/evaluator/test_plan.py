@@ -176,7 +176,7 @@ def test_the_harness_is_known_by_all_that_changes_its_numbers():
         Limits(max_answer_tokens=1),
         Limits(seed=1),
     ]
-    assert len({found.harness_version for found in (limits, *others)}) == 8
+    assert len({each.harness_version for each in (limits, *others)}) == 8
     for name in ("lm_eval", "torch", "transformers", "peft"):
         assert f"{name} {version(name)}" in limits.harness_version
     assert "in float32" in limits.harness_version

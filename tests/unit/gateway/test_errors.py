@@ -32,14 +32,14 @@ def problem(body: dict, kind: type = CreateJob) -> dict:
     ],
 )
 def test_the_parameter_is_named_with_a_code(changes, param, code):
-    found = problem(JOB | changes)
-    assert (found["param"], found["code"]) == (param, code)
-    assert param in found["message"]
+    error = problem(JOB | changes)
+    assert (error["param"], error["code"]) == (param, code)
+    assert param in error["message"]
 
 
 def test_a_missing_field_has_openais_code():
-    found = problem({"model": "tiny"})
-    assert (found["param"], found["code"]) == ("training_file", "missing_required_parameter")
+    error = problem({"model": "tiny"})
+    assert (error["param"], error["code"]) == ("training_file", "missing_required_parameter")
     assert "secret" not in problem({"model": "tiny", "suffix": "secret"})["message"]
 
 
@@ -54,8 +54,8 @@ def test_metadata_at_its_limits_is_taken():
 
 def test_a_body_that_is_no_json_is_no_parameter():
     raw = {"type": "json_invalid", "loc": ("body", 12), "msg": "JSON decode error", "input": {}}
-    found = first_problem([raw]).body["error"]
-    assert (found["param"], found["code"]) == (None, "invalid_json")
+    error = first_problem([raw]).body["error"]
+    assert (error["param"], error["code"]) == (None, "invalid_json")
 
 
 def test_what_does_not_exist_has_a_code_without_hyphens():

@@ -5,7 +5,7 @@ import pytest
 from schemas.capabilities import BaseCapabilities
 from services.gateway.memory import Base, of_base
 from services.gateway.obstacles import Known, obstacles
-from services.gateway.shapes import base_model
+from services.gateway.representations import base_model
 from tests.builders import NOON, a_sha
 from tests.unit.gateway.test_obstacles import a_pool, a_spec
 
@@ -28,7 +28,7 @@ def a_gpu_pool(gib: int | None, *, devices: int = 1, name: str = "gpu"):
     return a_pool(name, devices_per_node=devices, device="cuda", device_memory_bytes=memory)
 
 
-def found(*pools, window=4096, base=BASE, recipe=None):
+def obstacles_of(*pools, window=4096, base=BASE, recipe=None):
     known = Known(pools=pools, base=base, window_tokens=window)
     return list(obstacles(a_spec(recipe=recipe or {}), known))
 
@@ -45,14 +45,14 @@ def found(*pools, window=4096, base=BASE, recipe=None):
     ],
 )
 def test_a_job_that_no_device_holds_is_refused_with_the_nearest_that_works(recipe, window, pool, nearest):
-    [obstacle] = [each for each in found(pool, recipe=recipe, window=window) if each.is_final]
+    [obstacle] = [each for each in obstacles_of(pool, recipe=recipe, window=window) if each.is_final]
     assert (obstacle.code, obstacle.is_final) == ("does_not_fit", True)
     assert f"pool gpu has {pool.device_memory_bytes / GIB:.1f} GiB" in obstacle.message
     assert obstacle.message.endswith(f"Nearest that works: {nearest}")
 
 
 def test_a_job_that_fits_once_activations_are_computed_again_is_admitted():
-    assert found(a_gpu_pool(40)) == []
+    assert obstacles_of(a_gpu_pool(40)) == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_job_that_fits_once_activations_are_computed_again_is_admitted():
     ],
 )
 def test_nothing_is_held_against_a_job_for_want_of_news(pools, changes):
-    assert found(*pools, **changes) == []
+    assert obstacles_of(*pools, **changes) == []
 
 
 @pytest.mark.parametrize(

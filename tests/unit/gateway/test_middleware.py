@@ -73,10 +73,10 @@ class TestTraced:
         server = Server()
         await Traced(server.app)(a_scope(), parts(0), server.send)
         await Traced(server.app)(a_scope(), parts(0), server.send)
-        first, again, second, _ = (found.split("-")[1] for found in server.traceparents)
+        first, again, second, _ = (traceparent.split("-")[1] for traceparent in server.traceparents)
         assert first == again != second
 
     async def test_which_is_the_callers_where_it_names_one(self):
         server = Server()
         await Traced(server.app)(a_scope(traceparent=PARENT), parts(0), server.send)
-        assert {found.split("-")[1] for found in server.traceparents} == {PARENT.split("-")[1]}
+        assert {traceparent.split("-")[1] for traceparent in server.traceparents} == {PARENT.split("-")[1]}

@@ -29,7 +29,7 @@ def a_base(**changes: object) -> Base:
     return Base(capabilities(**changes), num_parameters=1_000_000, context_tokens=512)
 
 
-def found(known: Known, **changes: object) -> list[tuple[str, str, bool]]:
+def obstacle_summaries(known: Known, **changes: object) -> list[tuple[str, str, bool]]:
     return [(each.code, each.param, each.is_final) for each in obstacles(a_spec(**changes), known)]
 
 
@@ -37,20 +37,25 @@ HOLDOUT = a_file_ref().model_dump()
 
 
 def test_nothing_is_held_against_a_job_for_want_of_news():
-    assert found(Known()) == []
-    assert found(Known(), resources={"pool": "x", "nodes": 64}, gate={"judge": JUDGE}, holdout=HOLDOUT) == []
+    assert obstacle_summaries(Known()) == []
+    assert (
+        obstacle_summaries(
+            Known(), resources={"pool": "x", "nodes": 64}, gate={"judge": JUDGE}, holdout=HOLDOUT
+        )
+        == []
+    )
 
 
 def test_a_job_with_all_that_the_gate_needs_has_no_obstacle():
     known = Known(POLICY, ALL, (a_pool(),), holdout_rows=200)
-    assert found(known, holdout=HOLDOUT, gate={"judge": JUDGE}) == []
+    assert obstacle_summaries(known, holdout=HOLDOUT, gate={"judge": JUDGE}) == []
 
 
 @pytest.mark.parametrize("stage", ["benchmark", "safety"])
 def test_a_required_stage_without_a_suite_is_final_unless_asked_otherwise(stage):
     known = Known(POLICY, ALL - {stage})
-    assert found(known) == [("gate_cannot_pass", "allow_ungated", True)]
-    assert found(known, allow_ungated=True) == [("gate_cannot_pass", "allow_ungated", False)]
+    assert obstacle_summaries(known) == [("gate_cannot_pass", "allow_ungated", True)]
+    assert obstacle_summaries(known, allow_ungated=True) == [("gate_cannot_pass", "allow_ungated", False)]
     (obstacle,) = obstacles(a_spec(), known)
     assert f"stage {stage}" in obstacle.message
     assert "`retune data register-" in obstacle.message
@@ -62,7 +67,7 @@ def test_a_required_stage_that_the_job_must_name_says_so():
         "holdout",
         "judge",
     ]
-    assert found(known, holdout=HOLDOUT, gate={"judge": JUDGE}) == []
+    assert obstacle_summaries(known, holdout=HOLDOUT, gate={"judge": JUDGE}) == []
 
 
 @pytest.mark.parametrize(
@@ -105,16 +110,16 @@ def test_a_required_stage_that_the_job_must_name_says_so():
     ],
 )
 def test_each_obstacle_names_its_field_and_whether_it_can_go_away(changes, known, expected):
-    assert found(known, **changes) == [expected]
+    assert obstacle_summaries(known, **changes) == [expected]
 
 
 @pytest.mark.parametrize("rows", [None, 500])
 def test_a_holdout_that_is_large_enough_or_was_never_counted_is_none(rows):
-    assert found(Known(holdout_rows=rows), holdout=HOLDOUT) == []
+    assert obstacle_summaries(Known(holdout_rows=rows), holdout=HOLDOUT) == []
 
 
 def test_spot_first_takes_on_demand_too():
-    assert found(Known(pools=(a_pool(price_class="on-demand"),))) == []
+    assert obstacle_summaries(Known(pools=(a_pool(price_class="on-demand"),))) == []
 
 
 def test_a_request_is_refused_by_the_name_of_its_own_parameter():
@@ -126,17 +131,19 @@ def test_a_request_is_refused_by_the_name_of_its_own_parameter():
 
 def test_what_the_base_model_cannot_be_trained_with_is_final():
     known = Known(base=a_base(refused_methods={Method.LORA: "vLLM serves it without adapters"}))
-    assert found(known) == [("method_not_for_base", "recipe.method", True)]
+    assert obstacle_summaries(known) == [("method_not_for_base", "recipe.method", True)]
     (obstacle,) = obstacles(a_spec(), known)
     assert "Nearest that works: method sft" in obstacle.message
-    assert found(known, recipe={"method": "sft"}) == []
+    assert obstacle_summaries(known, recipe={"method": "sft"}) == []
 
 
 def test_layers_that_the_base_model_does_not_have_are_final():
     known = Known(base=a_base())
-    assert found(known, recipe={"lora": {"target_modules": ["self_attn.q_proj"]}}) == []
+    assert obstacle_summaries(known, recipe={"lora": {"target_modules": ["self_attn.q_proj"]}}) == []
     lora = {"lora": {"target_modules": ["q_proj", "experts"]}}
-    assert found(known, recipe=lora) == [("unknown_lora_targets", "recipe.lora.target_modules", True)]
+    assert obstacle_summaries(known, recipe=lora) == [
+        ("unknown_lora_targets", "recipe.lora.target_modules", True)
+    ]
     (obstacle,) = obstacles(a_spec(recipe=lora), known)
     assert "no plain linear layers named experts" in obstacle.message
     assert "some of k_proj, q_proj" in obstacle.message

@@ -18,7 +18,7 @@ PARAMETERS = {
 
 def routes_of_one_thing() -> set[tuple[str, str]]:
     """Of every module of routes but the operator's, as they are written above."""
-    found = set()
+    method_paths = set()
     for module in pkgutil.iter_modules(routes.__path__):
         router = importlib.import_module(f"{routes.__name__}.{module.name}").router
         prefix = "/fine_tuning" if router.routes[0].path.startswith("/jobs") else ""
@@ -27,8 +27,8 @@ def routes_of_one_thing() -> set[tuple[str, str]]:
                 r"\{([a-z_:]+)\}", lambda name: f"{{{PARAMETERS.get(name[1], name[1])}}}", route.path
             )
             if "{" in path and not path.startswith("/admin"):
-                found |= {(method, prefix + path) for method in route.methods}
-    return found
+                method_paths |= {(method, prefix + path) for method in route.methods}
+    return method_paths
 
 
 def test_every_route_of_one_thing_is_asked_for_anothers():

@@ -31,7 +31,7 @@ def test_the_format_is_that_of_the_first_row(tmp_path, row, expected):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "no rows"),
         (b"\n\n", "no rows"),
@@ -44,10 +44,10 @@ def test_the_format_is_that_of_the_first_row(tmp_path, row, expected):
         (b'{"text": "' + b"x" * (5 * 1024 * 1024), "line 1 has over"),
     ],
 )
-def test_what_cannot_be_json_lines_is_refused_with_the_line(tmp_path, content, told):
+def test_what_cannot_be_json_lines_is_refused_with_the_line(tmp_path, content, message):
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(ApiError, match=told) as caught:
+    with pytest.raises(ApiError, match=message) as caught:
         look_at(path, purpose="fine-tune")
     assert caught.value.body["error"]["param"] == "file"
 

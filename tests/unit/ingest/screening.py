@@ -14,8 +14,8 @@ from services.ingest.pipeline.duplicates import DuplicateIndex, PromptSpool
 from services.ingest.pipeline.examine import Examiner
 from services.ingest.pipeline.files import format_of_file
 from services.ingest.pipeline.findings import Findings
-from services.ingest.pipeline.order import Limits, Order
-from services.ingest.pipeline.screen import Screen
+from services.ingest.pipeline.order import Limits, WorkOrder
+from services.ingest.pipeline.screen import RowFilter
 from services.ingest.pipeline.survey import survey_of
 from services.ingest.pipeline.tally import FileTally
 from tests.builders import a_sha
@@ -59,12 +59,12 @@ def screen(
         return _screened(order, registered)
 
 
-def _screened(order: Order, registered: Any) -> Screened:
+def _screened(order: WorkOrder, registered: Any) -> Screened:
     policy = order.spec.policy
     survey = survey_of(order, registered, lambda progress: None)
     spool = PromptSpool(order.scratch / "prompts")
     index = DuplicateIndex(spool, survey.common, similarity=policy.near_duplicate_similarity)
-    passing, findings = Screen(index, policy, order.workers, lambda progress: None), Findings(policy)
+    passing, findings = RowFilter(index, policy, order.workers, lambda progress: None), Findings(policy)
     if order.holdout is not None:
         with findings.of("holdout", "0" * 64) as tally:
             tally.format = format_of_file(order.holdout, "holdout", policy)
@@ -84,9 +84,9 @@ def _order(
     holdout: Sequence[Row] | None,
     policy: DatasetPolicy,
     workers: int,
-) -> Order:
+) -> WorkOrder:
     ref = FileRef(file_id="file", sha256=a_sha("file"), size_bytes=1)
-    return Order(
+    return WorkOrder(
         version=a_sha("version"),
         tenant="acme",
         spec=DatasetSpec(base_model="tiny", base_sha=a_sha("tiny"), training_file=ref, policy=policy),

@@ -99,9 +99,9 @@ def all_sets(*, rows: int = 500, items: int = 100) -> Iterator[tuple[str, list[R
     for turn in ("user", "system"):
         for words in (5, 43, 65, 200, 900):
             for labels in (2, 7, 40):
-                made = Template(words, labels, turn)  # type: ignore[arg-type]
+                template = Template(words, labels, turn)  # type: ignore[arg-type]
                 name = f"instruction of {words} words in the {turn} turn, {labels} labels"
-                yield name, made.rows(rows, seed=1), made.rows(items, seed=2)
+                yield name, template.rows(rows, seed=1), template.rows(items, seed=2)
     yield "few-shot prompt of 20 examples", few_shot(rows, seed=1), few_shot(items, seed=2)
     yield (
         "five tasks per document",

@@ -27,8 +27,8 @@ REASONING = "Let us write down every quantity, and only then conclude. " * 10
 
 def hit(row: list[str], *items: list[str]) -> Hit | None:
     source = registered_source("benchmark", (Item(n, (" ".join(item),)) for n, item in enumerate(items, 1)))
-    (found,) = best_hits([row_grams(row_text(an_example(" ".join(row), "answer").turns))], source)
-    return found
+    (best,) = best_hits([row_grams(row_text(an_example(" ".join(row), "answer").turns))], source)
+    return best
 
 
 class TestShare:
@@ -67,9 +67,9 @@ class TestShare:
         def grams(of: list[str]) -> set[tuple[str, ...]]:
             return {tuple(of[at : at + 13]) for at in range(len(of) - 12)}
 
-        found = hit(row or ["x"], item)
+        best = hit(row or ["x"], item)
         share = len(grams(item) & grams([*row, "answer"])) / len(grams(item))
-        assert (found.share if found else 0) == pytest.approx(share)
+        assert (best.share if best else 0) == pytest.approx(share)
 
 
 class TestRegisteredRows:
@@ -108,8 +108,8 @@ class TestBenchmarks:
 
     def contaminated(self, *planted: Row, items: list[Row] | None = None) -> frozenset[int]:
         """Places of the planted rows that are contaminated."""
-        found = screen([*self.GOOD, *planted], sources={"arc": items or self.ITEMS}, contamination="keep")
-        return frozenset(line - len(self.GOOD) for line in found.contaminated_lines)
+        result = screen([*self.GOOD, *planted], sources={"arc": items or self.ITEMS}, contamination="keep")
+        return frozenset(line - len(self.GOOD) for line in result.contaminated_lines)
 
     def test_a_question_with_a_worked_answer_is_found(self) -> None:
         planted = [chat(user(as_read(item)), assistant(REASONING)) for item in self.ITEMS[:50]]
@@ -132,8 +132,8 @@ class TestBenchmarks:
     def test_an_instruction_that_items_and_rows_share_is_none(self) -> None:
         instruction = Writer(3).text(60)
         items, rows = (
-            [chat(user(f"{instruction} {as_read(row)}"), assistant()) for row in made]
-            for made in (self.ITEMS[:8], questions(30, seed=4))
+            [chat(user(f"{instruction} {as_read(row)}"), assistant()) for row in group]
+            for group in (self.ITEMS[:8], questions(30, seed=4))
         )
         assert self.contaminated(*rows, items=items) == frozenset()
 
@@ -147,13 +147,13 @@ class TestBenchmarks:
 
     def test_what_they_share_is_said(self) -> None:
         planted = [chat(user(f"Dear. {as_read(self.ITEMS[5])}"), assistant(text)) for text in WORDS[:90]]
-        found = screen([*self.GOOD, *planted], sources={"arc": self.ITEMS})
-        assert found.findings.code == "too_many_dropped"
+        result = screen([*self.GOOD, *planted], sources={"arc": self.ITEMS})
+        assert result.findings.code == "too_many_dropped"
         assert (
             "90 of 390 rows of the training file are contaminated by what the gate asks (policy.contamination): "
             "23.1%, at most 20.0% (policy.max_dropped_ratio). Largest groups: 90 rows like line 6 of arc. "
             f"Most frequent shared text, in 90 rows: '{as_read(self.ITEMS[5])[:60]}"
-        ) in found.findings.message
+        ) in result.findings.message
 
 
 class TestHoldout:
@@ -174,31 +174,31 @@ class TestHoldout:
     )
     def test_its_items_are_found_with_any_answer(self, change: Any) -> None:
         planted = [chat(user(change(as_read(item))), assistant(REASONING)) for item in self.ITEMS]
-        found = screen([*self.TRAINING, *planted], holdout=self.ITEMS)
-        assert found.kept == set(range(1, 301))
-        assert dict(found.tally.contaminated_rows) == {"holdout": 60}
+        result = screen([*self.TRAINING, *planted], holdout=self.ITEMS)
+        assert result.kept == set(range(1, 301))
+        assert dict(result.tally.contaminated_rows) == {"holdout": 60}
 
     def test_a_row_equal_to_one_of_it_is_a_leak_whatever_the_share(self) -> None:
-        found = screen([*self.TRAINING, self.ITEMS[3]], holdout=self.ITEMS, contamination_share=1)
-        assert found.kept == set(range(1, 301))
-        assert (found.tally.contaminated, found.tally.of_holdout) == (1, 1)
+        result = screen([*self.TRAINING, self.ITEMS[3]], holdout=self.ITEMS, contamination_share=1)
+        assert result.kept == set(range(1, 301))
+        assert (result.tally.contaminated, result.tally.of_holdout) == (1, 1)
 
     def test_a_row_nearly_equal_to_one_of_it_is_a_leak_though_few_of_its_words_stand_in_it(self) -> None:
         """Every thirteenth word is changed by one letter: no 13-gram is left, the prompts are alike all the same."""
         words = [f"{word}{word[::-1]}{place:04d}" for place, word in enumerate(Writer(7).text(130).split())]
         changed = [f"{word}s" if place % 13 == 0 else word for place, word in enumerate(words)]
         original, copy = (chat(user(" ".join(text)), assistant("yes")) for text in (words, changed))
-        found = screen([*self.TRAINING, copy], holdout=[*self.ITEMS, original])
-        assert found.kept == set(range(1, 301))
-        assert (found.tally.contaminated, found.tally.of_holdout) == (1, 1)
-        assert 301 not in {overlap.line for overlap in found.tally.overlaps}
-        assert dict(found.tally.contaminated_rows) == {"holdout": 1}
+        result = screen([*self.TRAINING, copy], holdout=[*self.ITEMS, original])
+        assert result.kept == set(range(1, 301))
+        assert (result.tally.contaminated, result.tally.of_holdout) == (1, 1)
+        assert 301 not in {overlap.line for overlap in result.tally.overlaps}
+        assert dict(result.tally.contaminated_rows) == {"holdout": 1}
 
     def test_what_is_kept_by_an_operators_word_is_counted_by_source(self) -> None:
         planted = [self.ITEMS[0], chat(user(as_read(self.ITEMS[1])), assistant(REASONING))]
-        found = screen([*self.TRAINING, *planted], holdout=self.ITEMS, contamination="keep")
-        assert len(found.kept) == 302
-        assert found.tally.kept_leaks == {301: ("holdout",), 302: ("holdout",)}
+        result = screen([*self.TRAINING, *planted], holdout=self.ITEMS, contamination="keep")
+        assert len(result.kept) == 302
+        assert result.tally.kept_leaks == {301: ("holdout",), 302: ("holdout",)}
 
 
 EXACT = Match(Kept("training", 1), 1.0, is_exact=True)

@@ -165,46 +165,46 @@ class TestVersionId:
 
 class TestOnSubmit:
     def test_a_new_version_is_accepted_and_validated(self) -> None:
-        found = submitted(a_command())
-        assert found.starts
-        assert found.version.state is VersionState.VALIDATING
-        assert found.version.benchmarks == {"stdlib": a_sha("benchmark")}
-        assert found.version.suites == {"refusals": a_sha("suite")}
-        assert found.events == (DatasetAccepted(dataset_id="ds-1", tenant=TENANT, base_sha=BASE.base_sha),)
-        assert not found.request.is_answered
+        decision = submitted(a_command())
+        assert decision.starts
+        assert decision.version.state is VersionState.VALIDATING
+        assert decision.version.benchmarks == {"stdlib": a_sha("benchmark")}
+        assert decision.version.suites == {"refusals": a_sha("suite")}
+        assert decision.events == (DatasetAccepted(dataset_id="ds-1", tenant=TENANT, base_sha=BASE.base_sha),)
+        assert not decision.request.is_answered
 
     def test_a_ready_version_answers_at_once_under_the_new_id_without_a_run(self) -> None:
-        found = submitted(a_command("ds-2"), a_version())
-        accepted, ready = found.events
+        decision = submitted(a_command("ds-2"), a_version())
+        accepted, ready = decision.events
         assert isinstance(accepted, DatasetAccepted)
         assert isinstance(ready, DatasetReady)
         assert (ready.dataset_id, ready.manifest_sha256) == ("ds-2", READY.manifest_sha256)
         assert ready.benchmarks == {"stdlib": a_sha("benchmark")}
-        assert found.request.is_answered
-        assert not found.starts
+        assert decision.request.is_answered
+        assert not decision.starts
 
     def test_a_rejected_version_answers_at_once(self) -> None:
-        found = submitted(a_command("ds-2"), a_version(VersionState.REJECTED))
-        assert isinstance(found.events[1], DatasetRejected)
-        assert found.events[1].code == "empty"
-        assert not found.starts
+        decision = submitted(a_command("ds-2"), a_version(VersionState.REJECTED))
+        assert isinstance(decision.events[1], DatasetRejected)
+        assert decision.events[1].code == "empty"
+        assert not decision.starts
 
     def test_a_version_under_validation_is_joined(self) -> None:
-        found = submitted(a_command("ds-2"), a_version(VersionState.VALIDATING))
-        assert [event.type for event in found.events] == ["DatasetAccepted"]
-        assert not found.starts
-        assert not found.request.is_answered
+        decision = submitted(a_command("ds-2"), a_version(VersionState.VALIDATING))
+        assert [event.type for event in decision.events] == ["DatasetAccepted"]
+        assert not decision.starts
+        assert not decision.request.is_answered
 
     @pytest.mark.parametrize("state", [VersionState.FAILED, VersionState.DELETED])
     def test_a_version_that_failed_or_is_deleted_is_validated_again(self, state: VersionState) -> None:
-        found = submitted(a_command("ds-2"), a_version(state))
-        assert found.starts
-        assert found.version.state is VersionState.VALIDATING
-        assert [event.type for event in found.events] == ["DatasetAccepted"]
+        decision = submitted(a_command("ds-2"), a_version(state))
+        assert decision.starts
+        assert decision.version.state is VersionState.VALIDATING
+        assert [event.type for event in decision.events] == ["DatasetAccepted"]
 
     def test_a_version_on_its_way_out_is_not_given_away(self) -> None:
-        found = submitted(a_command("ds-2"), a_version(VersionState.DELETING))
-        assert found.events[1].code == "being_deleted"
+        decision = submitted(a_command("ds-2"), a_version(VersionState.DELETING))
+        assert decision.events[1].code == "being_deleted"
 
     def test_the_same_request_twice_is_accepted_once(self) -> None:
         first = submitted(a_command())
@@ -249,9 +249,9 @@ class TestOnValidated:
     )
 
     def test_every_waiting_request_gets_its_own_answer(self) -> None:
-        found = on_validated(a_version(VersionState.VALIDATING), READY, self.requests)
-        assert found.version.state is VersionState.READY
-        assert [(event.type, event.key) for event in found.events] == [
+        decision = on_validated(a_version(VersionState.VALIDATING), READY, self.requests)
+        assert decision.version.state is VersionState.READY
+        assert [(event.type, event.key) for event in decision.events] == [
             ("DatasetReady", "ds-1"),
             ("DatasetReady", "ds-3"),
         ]
@@ -263,9 +263,9 @@ class TestOnValidated:
         self, is_final: bool, state: VersionState
     ) -> None:
         rejection = REJECTION.model_copy(update={"is_final": is_final})
-        found = on_validated(a_version(VersionState.VALIDATING), rejection, self.requests)
-        assert found.version.state is state
-        assert [event.type for event in found.events] == ["DatasetRejected"] * 2
+        decision = on_validated(a_version(VersionState.VALIDATING), rejection, self.requests)
+        assert decision.version.state is state
+        assert [event.type for event in decision.events] == ["DatasetRejected"] * 2
 
 
 class TestOnDelete:

@@ -86,8 +86,8 @@ class TestExactDuplicates:
         "other", ["def f():\n  return 1", "def f():\n\n    return 1", "def f(): return 1"]
     )
     def test_rows_that_differ_in_indentation_or_line_breaks_alone_are_both_kept(self, other: str) -> None:
-        found = screen([chat(user(), assistant(text)) for text in ("def f():\n    return 1", other)])
-        assert found.kept == {1, 2}
+        result = screen([chat(user(), assistant(text)) for text in ("def f():\n    return 1", other)])
+        assert result.kept == {1, 2}
 
     @pytest.mark.parametrize("other", ["def f():\r\n    return 1", "def f():  \n    return 1\n\n"])
     def test_rows_equal_but_for_trailing_white_space_and_line_ends_are_one(self, other: str) -> None:

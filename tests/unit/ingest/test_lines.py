@@ -116,9 +116,9 @@ def bombs() -> list[bytes]:
 
 
 def test_every_bomb_is_a_bad_row_or_a_small_object() -> None:
-    found = bombs()
-    assert len(found) >= 200
-    rules = Counter(rule_or_row(content) for content in found)
+    contents = bombs()
+    assert len(contents) >= 200
+    rules = Counter(rule_or_row(content) for content in contents)
     assert rules["row"] < 10
     assert set(rules) <= {
         "row",

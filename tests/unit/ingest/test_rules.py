@@ -243,6 +243,6 @@ def test_a_shown_value_is_short_and_can_be_written_as_utf8(value: Any) -> None:
 def test_every_rule_of_conversations_is_in_the_table_that_says_how_to_mend_it() -> None:
     rules = re.compile(r'"((?:chat|field|template|text|tools)\.[a-z_]+)"')
     folder = Path(conversation.__file__).parent
-    found = {rule for path in folder.glob("*.py") for rule in rules.findall(path.read_text())}
-    assert len(found) > 20
-    assert found <= FIXES.keys()
+    rule_names = {rule for path in folder.glob("*.py") for rule in rules.findall(path.read_text())}
+    assert len(rule_names) > 20
+    assert rule_names <= FIXES.keys()

@@ -92,15 +92,15 @@ def test_a_filter_that_takes_much_says_what_it_took_and_what_the_rows_share() ->
 @pytest.mark.parametrize("policy", [{}, {"bad_rows": "drop", "max_bad_share": 1.0}])
 def test_one_row_that_breaks_a_hard_rule_refuses_the_file_and_is_named(policy: Any) -> None:
     tally = a_tally(bad=1)
-    found = "behind 'A' 'b', expected '<think>' as where the answer is asked for"
+    description = "behind 'A' 'b', expected '<think>' as where the answer is asked for"
     for line in (7, 9):
-        problem = BadRow("template.generation_prompt", "messages[1].content", found)
+        problem = BadRow("template.generation_prompt", "messages[1].content", description)
         tally.reject(problem.at("training", line))
     refusal = refusal_of(tally, DatasetPolicy(**policy))
     assert refusal is not None
     assert refusal.code == "template.generation_prompt"
     assert refusal.message == (
-        f"line 7 of the training file, messages[1].content: {found}; 2 of 91 rows: {FIXES['template.generation_prompt']}"
+        f"line 7 of the training file, messages[1].content: {description}; 2 of 91 rows: {FIXES['template.generation_prompt']}"
     )
 
 

@@ -54,14 +54,14 @@ def mixed(seed: int) -> list[Row]:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_decisions_are_those_of_the_rules_written_down_plainly(seed: int) -> None:
     rows = mixed(seed)
-    found = screen(rows, max_dropped_ratio=1)
-    repeated = {duplicate.line for lines in found.tally.clusters.values() for duplicate in lines}
+    result = screen(rows, max_dropped_ratio=1)
+    repeated = {duplicate.line for lines in result.tally.clusters.values() for duplicate in lines}
     assert repeated == {place + 1 for place in reference.repeated(rows, keeps_case=True, counts_once=True)}
     training, holdout = rows[60:], rows[:60]
-    found = screen(
+    result = screen(
         training, holdout=holdout, contamination="keep", exact_duplicates="keep", near_duplicates="keep"
     )
-    by_share = {overlap.line for overlap in found.tally.overlaps if overlap.is_contaminated}
+    by_share = {overlap.line for overlap in result.tally.overlaps if overlap.is_contaminated}
     assert by_share == {place + 1 for place in reference.contaminated(training, holdout)}
 
 
@@ -101,7 +101,7 @@ class TestGramCounter:
         monkeypatch.setattr("services.ingest.pipeline.boilerplate.BUFFERED_GRAMS", 500)
         counts = np.bincount([number for row in self.rows() for number in row], minlength=400)
         counter = GramCounter(max_grams=360)
-        found = self.frequent(counter, above=40)
+        frequent_grams = self.frequent(counter, above=40)
         assert 0 < counter.undercount < 40
-        assert set(np.flatnonzero(counts > 40 + counter.undercount).tolist()) <= set(found)
-        assert set(found) <= set(np.flatnonzero(counts > 40).tolist())
+        assert set(np.flatnonzero(counts > 40 + counter.undercount).tolist()) <= set(frequent_grams)
+        assert set(frequent_grams) <= set(np.flatnonzero(counts > 40).tolist())

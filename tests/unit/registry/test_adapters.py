@@ -78,7 +78,7 @@ def test_refuses_a_configuration_that_is_no_object(text):
 
 
 @pytest.mark.parametrize(
-    ("shapes", "said"),
+    ("shapes", "message"),
     [
         ({}, "holds no tensor"),
         ({A: (8, 64)}, "expected A and B"),
@@ -91,8 +91,8 @@ def test_refuses_a_configuration_that_is_no_object(text):
          "no matrix"),
     ],
 )  # fmt: skip
-def test_refuses_tensors_that_do_not_fit_the_base_model(shapes, said):
-    with pytest.raises(BadAdapter, match=said.replace("|", r"\|")):
+def test_refuses_tensors_that_do_not_fit_the_base_model(shapes, message):
+    with pytest.raises(BadAdapter, match=message.replace("|", r"\|")):
         adapters.require_tensors(tensors(shapes), rank=8, base=BASE_SHAPES)
 
 

@@ -25,11 +25,11 @@ def a_base(sha=BASE_SHA):
 
 class TestChooseFiles:
     def test_leaves_behind_what_no_one_loads(self):
-        found = base_models.choose_files([*FILES, "README.md", ".gitattributes", "LICENSE", "logo.png"])
-        assert found == tuple(sorted(FILES))
+        chosen = base_models.choose_files([*FILES, "README.md", ".gitattributes", "LICENSE", "logo.png"])
+        assert chosen == tuple(sorted(FILES))
 
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("name", "message"),
         [
             ("modeling_tiny.py", "code of its own"),
             ("ext.SO", "code of its own"),
@@ -38,8 +38,8 @@ class TestChooseFiles:
             ("state.PTH", "expected weights as .safetensors"),
         ],
     )
-    def test_refuses_code_and_other_weights(self, name, said):
-        with pytest.raises(BadBaseModel, match=said):
+    def test_refuses_code_and_other_weights(self, name, message):
+        with pytest.raises(BadBaseModel, match=message):
             base_models.choose_files([*FILES, name])
 
     @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
@@ -107,10 +107,10 @@ class TestTrainingTemplate:
         assert base_models.training_sha256(self.MARKED) == hashlib.sha256(self.MARKED).hexdigest()
 
     @pytest.mark.parametrize(
-        ("text", "said"), [(b"{{ x }}", r"no \{% generation %\} block"), (b"\xff", "expected UTF-8")]
+        ("text", "message"), [(b"{{ x }}", r"no \{% generation %\} block"), (b"\xff", "expected UTF-8")]
     )
-    def test_must_mark_something(self, text, said):
-        with pytest.raises(BadBaseModel, match=said):
+    def test_must_mark_something(self, text, message):
+        with pytest.raises(BadBaseModel, match=message):
             base_models.training_sha256(text)
 
 

@@ -14,17 +14,17 @@ def tensors(shapes=BASE_SHAPES, dtype="BF16"):
     return tuple(Tensor(name, dtype, shape, 0, 0) for name, shape in shapes.items())
 
 
-def found_of(shapes=BASE_SHAPES, **changes):
+def capabilities_of(shapes=BASE_SHAPES, **changes):
     return capabilities(an_inspection(**changes), tensors(shapes))
 
 
 def test_a_plain_model_can_be_trained_with_every_method():
-    found = found_of()
-    assert found.refused_methods == {}
-    assert (found.lora_targets, found.lora_values_per_rank) == (("q_proj",), 32 + 64)
-    assert (found.family, found.attention, found.weights_dtype) == ("llama", "sdpa", "BF16")
-    assert found.rows == {"one turn": "", "tools": "template.tools: it leaves the calls out"}
-    assert found.marks_answers is False
+    result = capabilities_of()
+    assert result.refused_methods == {}
+    assert (result.lora_targets, result.lora_values_per_rank) == (("q_proj",), 32 + 64)
+    assert (result.family, result.attention, result.weights_dtype) == ("llama", "sdpa", "BF16")
+    assert result.rows == {"one turn": "", "tools": "template.tools: it leaves the calls out"}
+    assert result.marks_answers is False
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_plain_model_can_be_trained_with_every_method():
     ],
 )
 def test_what_no_method_can_train_is_said_of_each(changes, reason):
-    refused = found_of(**changes).refused_methods
+    refused = capabilities_of(**changes).refused_methods
     assert refused.keys() == {LORA, SFT}
     assert all(reason in sentence for sentence in refused.values())
 
@@ -53,14 +53,14 @@ def test_what_no_method_can_train_is_said_of_each(changes, reason):
     ],
 )
 def test_adapters_are_refused_where_nothing_could_load_them(changes, reason):
-    refused = found_of(**changes).refused_methods
+    refused = capabilities_of(**changes).refused_methods
     assert refused.keys() == {LORA}
     assert reason in refused[LORA]
 
 
 @pytest.mark.parametrize("written", [{"model.experts": (4, 8)}, {"model.norm.weight": (32,)}])
 def test_all_weights_are_refused_where_their_file_would_not_be_the_bases(written):
-    refused = found_of(written=written).refused_methods
+    refused = capabilities_of(written=written).refused_methods
     assert refused.keys() == {SFT}
     assert "other tensors than its weights in memory" in refused[SFT]
 
@@ -74,9 +74,9 @@ def test_all_weights_are_refused_where_their_file_would_not_be_the_bases(written
 )
 def test_files_that_make_no_model_are_refused(changes, reason):
     with pytest.raises(BadBaseModel, match=reason):
-        found_of(**changes)
+        capabilities_of(**changes)
 
 
 def test_a_loss_form_is_kept():
     form = LossForm(scale=0.25, soft_cap=30.0)
-    assert found_of(loss=form).loss == form
+    assert capabilities_of(loss=form).loss == form

@@ -129,7 +129,7 @@ class TestWhatIsRefused:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "found"),
+    ("sizes", "message"),
     [
         ({"model.safetensors": 2**40}, f"model.safetensors in hub:org/tiny@{COMMIT}: found {2**40} bytes"),
         ({f"{number}.json": 1 for number in range(21)}, f"hub:org/tiny@{COMMIT}: found more than 20 files"),
@@ -137,11 +137,11 @@ class TestWhatIsRefused:
     ],
     ids=["a file", "the number", "the sum"],
 )
-async def test_a_repository_that_is_too_large_is_not_fetched(objects, tmp_path, sizes, found):
+async def test_a_repository_that_is_too_large_is_not_fetched(objects, tmp_path, sizes, message):
     def give(into: Path) -> None:
         raise AssertionError("it was fetched")
 
-    with pytest.raises(BadBaseModel, match=found):
+    with pytest.raises(BadBaseModel, match=message):
         await mirror(objects, tmp_path, AHub(sizes, give)).mirror(
             "tiny", HubSource(repository="org/tiny", commit=COMMIT)
         )

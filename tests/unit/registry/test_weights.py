@@ -28,7 +28,7 @@ def parse(content, *, dtypes=TRAINED_DTYPES):
 def test_gives_the_tensors_in_the_order_of_their_bytes():
     header = {"b": tensor(8, 16), "a": tensor(0, 8), "__metadata__": {"format": "pt"}}
     tensors = parse(packed(header, bytes(16)))
-    assert [(found.name, found.shape, found.end - found.begin) for found in tensors] == [
+    assert [(each.name, each.shape, each.end - each.begin) for each in tensors] == [
         ("a", (2,), 8),
         ("b", (2,), 8),
     ]
@@ -42,8 +42,8 @@ def test_reads_what_the_library_writes(tmp_path):
     save_file(
         {"x": np.ones((3, 4), np.float32), "y": np.ones(2, np.float16), "z": np.zeros((0, 2), np.int64)}, path
     )
-    found = {tensor.name: tensor.shape for tensor in read_header(path, dtypes=BASE_DTYPES)}
-    assert found == {"x": (3, 4), "y": (2,), "z": (0, 2)}
+    shapes = {tensor.name: tensor.shape for tensor in read_header(path, dtypes=BASE_DTYPES)}
+    assert shapes == {"x": (3, 4), "y": (2,), "z": (0, 2)}
 
 
 TWICE = b'"a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
@@ -105,7 +105,7 @@ def test_a_changed_byte_never_lets_a_tensor_leave_the_file(position, value):
         tensors = parse(bytes(content), dtypes=BASE_DTYPES)
     except BadWeights:
         return
-    assert all(8 <= found.begin <= found.end <= len(content) for found in tensors)
+    assert all(8 <= each.begin <= each.end <= len(content) for each in tensors)
 
 
 @pytest.mark.parametrize(

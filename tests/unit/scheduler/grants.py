@@ -14,13 +14,13 @@ def grants(waiting: Sequence[Candidate], ledger: Ledger, *, now: datetime) -> li
 def grants_one_by_one(waiting: Sequence[Candidate], ledger: Ledger, *, now: datetime) -> list[Grant]:
     """The order as one would write it down, at the cost of a sort for each grant."""
     left = [each for each in waiting if each.not_before is None or each.not_before <= now]
-    made = []
+    granted = []
     while True:
         best, ledger = _best(left, ledger, now)
         if best is None:
-            return made
+            return granted
         candidate, pool = best
-        made.append(Grant(candidate, queue._placement(candidate, pool)))
+        granted.append(Grant(candidate, queue._placement(candidate, pool)))
         ledger = ledger.with_booking(pool, candidate, now)
         left.remove(candidate)
 

@@ -125,8 +125,8 @@ class TestResumePoint:
         story = Story(a_job(RUNNING))
         for step in range(1, 500):
             verdict = news.corrupt if step % 7 == 0 else news.verified
-            told = (news.written(a_bundle(step)), verdict(a_bundle(step)))
-            story.tell(*told[:: 1 if step % 2 else -1])
+            messages = (news.written(a_bundle(step)), verdict(a_bundle(step)))
+            story.tell(*messages[:: 1 if step % 2 else -1])
         job = story.tell(news.written(a_bundle(500))).job
         assert (job.verified, job.corrupt) == ({a_bundle(499)}, frozenset())
         assert job.facts.named == {a_bundle(499), a_bundle(500)}

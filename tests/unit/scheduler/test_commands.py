@@ -149,9 +149,9 @@ class TestRetry:
     @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
     def test_it_stands_for_the_same_submission_under_a_new_name(self, state):
         original = a_job(state)
-        made = commands.like(original, news.retry())
-        assert (made.job_id, made.retry_of, made.dataset_id) == ("ftjob-2", "ftjob-1", "ds-1")
-        assert made.spec == original.spec
+        new_job = commands.like(original, news.retry())
+        assert (new_job.job_id, new_job.retry_of, new_job.dataset_id) == ("ftjob-2", "ftjob-1", "ds-1")
+        assert new_job.spec == original.spec
 
     @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.FAILED, JobState.CANCELLED}))
     def test_a_job_that_did_not_end_badly_is_refused(self, state):

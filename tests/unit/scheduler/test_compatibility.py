@@ -67,10 +67,10 @@ def test_a_batch_that_leaves_devices_without_work_is_refused_with_both_nearest_p
     batch, resources, nearest
 ):
     refusal = check(a_job_spec(recipe=Recipe(batch_size=batch), resources=Resources(**resources)))
-    wanted = Resources(**resources).num_devices
+    num_devices = Resources(**resources).num_devices
     assert (refusal.code, refusal.param) == ("batch_too_small", "recipe.batch_size")
-    assert f"leaves {wanted - batch} of {wanted} devices without work" in refusal.message
-    assert f"batch_size {wanted} (or auto) with the same resources" in refusal.message
+    assert f"leaves {num_devices - batch} of {num_devices} devices without work" in refusal.message
+    assert f"batch_size {num_devices} (or auto) with the same resources" in refusal.message
     assert nearest in refusal.message
 
 

@@ -36,9 +36,9 @@ def refused(command: str = "SubmitDataset") -> CommandRefused:
 def stands_after(*news: object) -> DatasetState | None:
     known: Dataset | None = None
     for each in news:
-        for said in said_by(each):
-            if said.dataset_id == "ds-1" and supersedes(said, known):
-                known = said
+        for dataset in said_by(each):
+            if dataset.dataset_id == "ds-1" and supersedes(dataset, known):
+                known = dataset
     return known.state if known else None
 
 
@@ -55,8 +55,8 @@ def test_what_is_ready_is_kept_whole():
     ],
 )
 def test_each_word_of_ingest_is_about_one_dataset(news, state, code, message):
-    (said,) = said_by(news)
-    assert (said.dataset_id, said.tenant, said.state, said.code, said.message) == (
+    (dataset,) = said_by(news)
+    assert (dataset.dataset_id, dataset.tenant, dataset.state, dataset.code, dataset.message) == (
         "ds-1",
         "acme",
         state,
@@ -66,7 +66,7 @@ def test_each_word_of_ingest_is_about_one_dataset(news, state, code, message):
 
 
 def test_a_deleted_version_takes_each_request_that_ended_in_it_along():
-    assert [(said.dataset_id, said.state) for said in said_by(DELETED)] == [
+    assert [(dataset.dataset_id, dataset.state) for dataset in said_by(DELETED)] == [
         ("ds-1", DatasetState.DELETED),
         ("ds-2", DatasetState.DELETED),
     ]

@@ -46,8 +46,8 @@ class TestEvaluating:
         assert (fact.promoted, fact.deployed, fact.message) == (True, False, "not deployed: the probe failed")
 
     def test_an_older_generation_does_not_count(self):
-        told = (news.eval_passed(), news.promoted(), news.approved(generation=3))
-        story = Story(a_job(EVALUATING)).tell(*told, news.deployment(generation=2))
+        messages = (news.eval_passed(), news.promoted(), news.approved(generation=3))
+        story = Story(a_job(EVALUATING)).tell(*messages, news.deployment(generation=2))
         assert story.job.state is EVALUATING
         assert story.tell(news.deployment(generation=4)).job.state is SUCCEEDED
 

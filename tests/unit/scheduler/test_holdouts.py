@@ -15,8 +15,8 @@ HOLDOUT = a_file_ref("holdout.jsonl")
 
 def story(*, gate: GateSpec | None = None, with_holdout: bool = True, **counts: int | None) -> Story:
     spec = a_job_spec(holdout=HOLDOUT if with_holdout else None, gate=gate or GateSpec())
-    made = DatasetCounts(rows=2000, windows=400, tokens=90_000, loss_tokens=40_000, **counts)
-    return Story(a_job(VALIDATING, spec=spec)).tell(a_dataset(files=None, counts=made))
+    dataset_counts = DatasetCounts(rows=2000, windows=400, tokens=90_000, loss_tokens=40_000, **counts)
+    return Story(a_job(VALIDATING, spec=spec)).tell(a_dataset(files=None, counts=dataset_counts))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_one_that_the_gate_can_judge_by_goes_on(counts):
 
 
 @pytest.mark.parametrize(
-    ("counts", "code", "told"),
+    ("counts", "code", "message"),
     [
         ({"holdout_rows": 30}, "holdout_too_small", "30 items"),
         ({"holdout_rows": 0}, "holdout_too_small", "0 items"),
@@ -43,16 +43,16 @@ def test_one_that_the_gate_can_judge_by_goes_on(counts):
         ),
     ],
 )
-def test_one_that_it_cannot_judge_by_fails_the_job_and_says_what_to_do(counts, code, told):
-    made = story(**counts)
-    fact = made.last(JobFailed)
-    assert (made.job.state, fact.failure_class, fact.code, fact.param) == (
+def test_one_that_it_cannot_judge_by_fails_the_job_and_says_what_to_do(counts, code, message):
+    failed = story(**counts)
+    fact = failed.last(JobFailed)
+    assert (failed.job.state, fact.failure_class, fact.code, fact.param) == (
         JobState.FAILED,
         "user",
         code,
         "holdout",
     )
-    assert told in fact.message
+    assert message in fact.message
     assert ":" in fact.message
 
 

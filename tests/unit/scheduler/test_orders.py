@@ -59,13 +59,13 @@ def merged(*streams: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
             yield from ((stream[0], *order) for order in merged(*rest))
 
 
-def outcome(job: Job, *told: Any) -> tuple[Any, ...]:
-    after = Story(job).tell(*told).job
+def outcome(job: Job, *messages: Any) -> tuple[Any, ...]:
+    after = Story(job).tell(*messages).job
     return after.state, after.run and after.run.stop, after.resume, after.requeues, after.evaluation.promoted
 
 
-def name(*told: Any) -> str:
-    return " ".join(repr(each) for each in told)
+def name(*messages: Any) -> str:
+    return " ".join(repr(each) for each in messages)
 
 
 @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.RUNNING])

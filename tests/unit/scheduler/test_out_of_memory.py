@@ -30,9 +30,9 @@ def test_out_of_memory_is_tried_once_more_with_activations_computed_again():
     assert (ended.job.state, ended.last(JobFailed).failure_class) == (FAILED, FailureClass.OOM)
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_out_of_memory_is_final_where_the_recipe_says_whether_activations_are_kept(said):
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_out_of_memory_is_final_where_the_recipe_says_whether_activations_are_kept(checkpointing):
     out_of_memory = a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM)
-    spec = a_job_spec(recipe=Recipe(gradient_checkpointing=said))
+    spec = a_job_spec(recipe=Recipe(gradient_checkpointing=checkpointing))
     story = Story(a_job(STOPPING, stop=out_of_memory, spec=spec)).tell(news.released(), news.stopped())
     assert (story.job.state, story.types) == (FAILED, ["JobFailed"])

@@ -213,7 +213,7 @@ async def test_a_long_queue_is_ordered_beside_the_loop_that_handles_messages(mon
 
 
 class TestChanges:
-    def told(self, candidates: Sequence[Candidate], ledger: Ledger) -> dict[str, QueuePositionChanged]:
+    def facts(self, candidates: Sequence[Candidate], ledger: Ledger) -> dict[str, QueuePositionChanged]:
         return {place.candidate.job_id: place.fact() for place in standing(candidates, ledger)}
 
     def changed(
@@ -224,15 +224,15 @@ class TestChanges:
     def test_what_was_told_is_not_told_again(self):
         candidates = [waiting("a", minutes=1), waiting("b")]
         assert self.changed(candidates, full(), {}) == ["a", "b"]
-        assert self.changed(candidates, full(), self.told(candidates, full())) == []
+        assert self.changed(candidates, full(), self.facts(candidates, full())) == []
 
     def test_one_who_moves_forward_in_front_is_told(self):
         candidates = [waiting("a", minutes=1), waiting("b")]
-        assert self.changed(candidates[1:], full(), self.told(candidates, full())) == ["b"]
+        assert self.changed(candidates[1:], full(), self.facts(candidates, full())) == ["b"]
 
     def test_far_behind_one_step_forward_is_told_to_those_who_pass_a_round_number(self):
         candidates = [waiting(f"job-{number:04}", minutes=500 - number / 4) for number in range(1_000)]
-        announced = self.told(candidates, full(1_000))
+        announced = self.facts(candidates, full(1_000))
         moved = self.changed(candidates[1:], full(1_000), announced)
         assert moved == [
             *(f"job-{number:04}" for number in range(1, 11)),
@@ -241,7 +241,7 @@ class TestChanges:
 
     @pytest.mark.parametrize(("minutes", "is_told"), [(40, False), (27, False), (26, True)])
     def test_an_estimate_is_told_again_once_it_is_off_by_half(self, minutes, is_told):
-        announced = self.told([waiting()], full(minutes=20))
+        announced = self.facts([waiting()], full(minutes=20))
         later = full(minutes=60 - minutes)
         assert bool(self.changed([waiting()], later, announced)) is is_told
 

@@ -346,8 +346,8 @@ def test_a_candidate_is_what_the_queue_must_know_of_a_job():
 
 def test_of_a_thousand_waiting_jobs_as_many_start_as_there_are_nodes():
     candidates = [waiting(f"job-{n:04}", tenant=f"tenant-{n % 50}", minutes=n / 60) for n in range(1000)]
-    made = grants(candidates, a_ledger(a_pool(nodes=20)), now=NOON)
-    assert len(made) == 20
+    granted = grants(candidates, a_ledger(a_pool(nodes=20)), now=NOON)
+    assert len(granted) == 20
 
 
 class TestRound:
@@ -367,11 +367,11 @@ class TestRound:
         ]
 
     def test_what_is_added_between_two_grants_takes_its_turn(self):
-        made = Round([waiting("a-1", minutes=3), waiting("a-3")], a_ledger(a_pool(nodes=9)), now=NOON)
-        assert made.next().candidate.job_id == "a-1"
-        made.add(waiting("a-2", minutes=1))
-        assert [made.next().candidate.job_id for _ in range(2)] == ["a-2", "a-3"]
-        assert made.next() is None
+        queue_round = Round([waiting("a-1", minutes=3), waiting("a-3")], a_ledger(a_pool(nodes=9)), now=NOON)
+        assert queue_round.next().candidate.job_id == "a-1"
+        queue_round.add(waiting("a-2", minutes=1))
+        assert [queue_round.next().candidate.job_id for _ in range(2)] == ["a-2", "a-3"]
+        assert queue_round.next() is None
 
 
 def a_queue(draw):

@@ -26,8 +26,8 @@ def stories(worlds: list[World]) -> Iterator[tuple[World, str, Story]]:
 
 
 def test_the_worlds_are_rich_enough_to_show_something(worlds):
-    said = {name for _, _, story in stories(worlds) for name in story.types}
-    assert said >= TERMINAL_EVENTS | {"JobStopping", "JobPaused", "JobRequeued", "JobEvaluating"}
+    event_types = {name for _, _, story in stories(worlds) for name in story.types}
+    assert event_types >= TERMINAL_EVENTS | {"JobStopping", "JobPaused", "JobRequeued", "JobEvaluating"}
     assert max(story.job.attempt for _, _, story in stories(worlds)) >= 4
 
 

@@ -27,7 +27,7 @@ def test_header_names_are_read_in_any_case():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("ce_id", b"", "ce_id is missing"),
         ("ce_type", b"JobQueued", "found 'JobQueued', expected retune"),
@@ -44,9 +44,9 @@ def test_header_names_are_read_in_any_case():
         ("x-anything", None, "has no value"),
     ],
 )
-def test_what_is_wrong_is_said(name, value, told):
+def test_what_is_wrong_is_said(name, value, message):
     headers = [each for each in to_headers(ENVELOPE) if each[0] != name] + [(name, value)]
-    with pytest.raises(MalformedEnvelope, match=told):
+    with pytest.raises(MalformedEnvelope, match=message):
         from_headers(headers, key=b"ftjob-1")
 
 

@@ -22,9 +22,9 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize(("found", "frozen"), KEYS.items(), ids=KEYS.values())
-def test_no_key_moves(found, frozen):
-    assert found == frozen
+@pytest.mark.parametrize(("key", "frozen"), KEYS.items(), ids=KEYS.values())
+def test_no_key_moves(key, frozen):
+    assert key == frozen
 
 
 def test_every_key_is_one_that_somebody_may_write():

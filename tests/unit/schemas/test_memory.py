@@ -18,13 +18,14 @@ LLAMA_70B = Shape(70_553_706_496, 80, 8192, 28_672, 128_256, 6_471_680)
 
 
 def needed(shape=LLAMA_8B, *, devices=1, window=4096, precision="bfloat16", recomputed=False, **recipe):
-    found = estimate(
+    estimated = estimate(
         shape, Recipe(**recipe), Setting(devices, window, precision), gradient_checkpointing=recomputed
     )
-    assert found.total_bytes == sum(
-        getattr(found, f"{part}_bytes") for part in ("weights", "optimizer", "activations", "logits", "fixed")
+    assert estimated.total_bytes == sum(
+        getattr(estimated, f"{part}_bytes")
+        for part in ("weights", "optimizer", "activations", "logits", "fixed")
     )
-    return found
+    return estimated
 
 
 def test_an_adapter_of_an_8b_fits_into_80_gib_and_of_a_70b_does_not_even_on_eight_devices():

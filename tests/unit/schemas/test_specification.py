@@ -76,7 +76,7 @@ def test_a_job_can_ask_for_a_stricter_gate():
 
 
 @pytest.mark.parametrize(
-    ("said", "recomputes", "decides"),
+    ("fields", "recomputes", "decides"),
     [
         ({}, False, True),
         ({"gradient_checkpointing": "auto"}, False, True),
@@ -84,8 +84,8 @@ def test_a_job_can_ask_for_a_stricter_gate():
         ({"gradient_checkpointing": False}, False, False),
     ],
 )
-def test_the_device_decides_about_activations_unless_the_recipe_does(said, recomputes, decides):
-    recipe = Recipe.model_validate(said)
+def test_the_device_decides_about_activations_unless_the_recipe_does(fields, recomputes, decides):
+    recipe = Recipe.model_validate(fields)
     assert (recipe.gradient_checkpointing, recipe.gradient_checkpointing_auto) == (recomputes, decides)
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
 

@@ -51,9 +51,9 @@ def plan(group, *replicas, now=NOON, policy=POLICY):
     return pools.plan(group, replicas, now=now, policy=policy)
 
 
-def wanted(slots=(), retired=(), bases=None, policy=POLICY):
+def groups_of(slots=(), retired=(), bases=None, policy=POLICY):
     by_group = defaultdict(list)
-    for each in (each for slot in slots for each in slot.wanted.values()):
+    for each in (each for slot in slots for each in slot.wanted_servables.values()):
         by_group[each.servable.group].append(each)
     of_groups = {name: WantedOfGroup.of(each) for name, each in by_group.items()}
     return pools.wanted_groups(of_groups, retired, bases or {}, now=NOON, policy=policy)
@@ -101,7 +101,7 @@ class TestResident:
 
 class TestWantedGroups:
     def test_serve_a_registered_base_model_as_it_is(self):
-        groups = wanted(bases={"tiny": BASE_SHA, "also": BASE_SHA, "other": OTHER_SHA})
+        groups = groups_of(bases={"tiny": BASE_SHA, "also": BASE_SHA, "other": OTHER_SHA})
         assert {name: group.base_names for name, group in groups.items()} == {
             POOL: ("also", "tiny"),
             pool_of(OTHER_SHA): ("other",),
@@ -116,37 +116,37 @@ class TestWantedGroups:
 
     def test_experts_get_no_adapters(self):
         refused = {Method.LORA: "vLLM serves it without adapters"}
-        found = capabilities(num_experts=4)
-        assert pools.adapter_layers(found) == ("k_proj", "q_proj")
+        moe_capabilities = capabilities(num_experts=4)
+        assert pools.adapter_layers(moe_capabilities) == ("k_proj", "q_proj")
         assert pools.adapter_layers(capabilities(refused_methods=refused, num_experts=4)) == ()
         assert pools.adapter_layers(capabilities()) is None
         assert pools.adapter_layers(None) is None
 
     def test_start_at_the_first_approval_where_that_is_the_policy(self):
         lazy = Policy(serve_base_models=False)
-        assert wanted(bases={"tiny": BASE_SHA}, policy=lazy) == {}
-        groups = wanted([a_pending_slot(ONE)], bases={"tiny": BASE_SHA}, policy=lazy)
+        assert groups_of(bases={"tiny": BASE_SHA}, policy=lazy) == {}
+        groups = groups_of([a_pending_slot(ONE)], bases={"tiny": BASE_SHA}, policy=lazy)
         assert groups[POOL].base_names == ("tiny",)
 
     def test_hold_what_is_routed_while_the_next_version_is_loaded(self):
-        groups = wanted([a_pending_slot(TWO, over=a_ready_slot(ONE))])
+        groups = groups_of([a_pending_slot(TWO, over=a_ready_slot(ONE))])
         assert set(groups[POOL].adapters) == {ONE.served_name, TWO.served_name}
 
     def test_hold_what_was_routed_a_moment_ago(self):
         old = [Retired(ONE, NOON + timedelta(seconds=1)), Retired(TWO, NOON)]
-        assert set(wanted(retired=old)[POOL].adapters) == {ONE.served_name}
+        assert set(groups_of(retired=old)[POOL].adapters) == {ONE.served_name}
 
     def test_know_what_somebody_waits_for(self):
-        groups = wanted([a_pending_slot(TWO, over=a_ready_slot(ONE))])
+        groups = groups_of([a_pending_slot(TWO, over=a_ready_slot(ONE))])
         assert groups[POOL].pending == {TWO.served_name}
 
     def test_give_a_full_model_replicas_of_its_own(self):
-        groups = wanted([a_pending_slot(FULL)])
+        groups = groups_of([a_pending_slot(FULL)])
         assert [group.full for group in groups.values()] == [FULL]
         assert FULL.group != POOL
 
     def test_load_a_digest_once_for_all_its_slots(self):
-        groups = wanted([a_ready_slot(ONE), replace(a_ready_slot(ONE), name="alias")])
+        groups = groups_of([a_ready_slot(ONE), replace(a_ready_slot(ONE), name="alias")])
         assert list(groups[POOL].adapters) == [ONE.served_name]
 
 
@@ -244,38 +244,38 @@ class TestBackOff:
 
 
 class TestFound:
-    def found(self, group, *replicas, failures=None):
-        return pools.found(pools.names_of(group), replicas, failures or {}, policy=POLICY)
+    def served_by_name(self, group, *replicas, failures=None):
+        return pools.served_by_name(pools.names_of(group), replicas, failures or {}, policy=POLICY)
 
     def test_is_everywhere_when_no_ready_replica_is_without_it(self):
         here, without = a_replica(0, loaded=frozenset({ONE.served_name})), a_replica(1)
         group = a_group(ONE, num_replicas=2)
-        assert self.found(group, here)[ONE.served_name].is_everywhere
-        assert not self.found(group, here, without)[ONE.served_name].is_everywhere
-        assert self.found(group, here, without)[ONE.served_name].addresses == {here.address}
+        assert self.served_by_name(group, here)[ONE.served_name].is_everywhere
+        assert not self.served_by_name(group, here, without)[ONE.served_name].is_everywhere
+        assert self.served_by_name(group, here, without)[ONE.served_name].addresses == {here.address}
 
     def test_is_nowhere_while_no_replica_is_ready(self):
-        served = self.found(a_group(ONE), starting())[ONE.served_name]
+        served = self.served_by_name(a_group(ONE), starting())[ONE.served_name]
         assert (served.is_everywhere, served.failure) == (False, None)
 
     def test_names_everything_that_the_group_shall_serve(self):
-        assert set(self.found(a_group(ONE, TWO))) == {ONE.served_name, TWO.served_name}
-        assert set(self.found(a_group(full=FULL))) == {FULL.served_name}
+        assert set(self.served_by_name(a_group(ONE, TWO))) == {ONE.served_name, TWO.served_name}
+        assert set(self.served_by_name(a_group(full=FULL))) == {FULL.served_name}
 
     def test_fails_what_waits_for_a_replica_that_does_not_start(self):
-        below = self.found(a_group(ONE), lost(3, reason="out of memory"))
+        below = self.served_by_name(a_group(ONE), lost(3, reason="out of memory"))
         assert below[ONE.served_name].failure is None
-        failure = self.found(a_group(ONE), lost(4, reason="out of memory"))[ONE.served_name].failure
+        failure = self.served_by_name(a_group(ONE), lost(4, reason="out of memory"))[ONE.served_name].failure
         assert (failure.code, "out of memory" in failure.reason) == ("replica", True)
 
     def test_does_not_fail_while_another_replica_serves(self):
         here = a_replica(1, loaded=frozenset({ONE.served_name}))
-        assert self.found(a_group(ONE), lost(9), here)[ONE.served_name].failure is None
+        assert self.served_by_name(a_group(ONE), lost(9), here)[ONE.served_name].failure is None
 
     def test_passes_on_why_a_load_failed(self):
         failure = Failure("probe", "answers as its base")
         assert (
-            self.found(a_group(ONE), a_replica(), failures={ONE.served_name: failure})[
+            self.served_by_name(a_group(ONE), a_replica(), failures={ONE.served_name: failure})[
                 ONE.served_name
             ].failure
             == failure

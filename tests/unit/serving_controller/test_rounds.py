@@ -10,14 +10,14 @@ from structlog.testing import capture_logs
 
 from services.serving_controller.clients.vllm import NoAnswer
 from services.serving_controller.decide.pools import Policy
-from services.serving_controller.handlers.rounds import Rounds
+from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import Group
 from shared.errors import StorageUnavailable
 from tests.unit.serving_controller.builders import a_group, a_replica
 
 
-class Failing(Rounds):
+class Failing(ReconcileLoop):
     def __init__(self, error: Exception) -> None:
         nothing: Any = None
         super().__init__(nothing, nothing, policy=Policy(), unanswered=timedelta(0))
@@ -58,7 +58,7 @@ def test_what_was_noted_of_what_is_gone_is_forgotten():
     """Of a name that nobody wants, an incarnation that is lost, a group without replicas and wishes."""
     nothing: Any = None
     steps = Steps(nothing, nothing, nothing, policy=Policy(), clock=nothing)
-    rounds = Rounds(nothing, steps, policy=Policy(), unanswered=timedelta(0))
+    rounds = ReconcileLoop(nothing, steps, policy=Policy(), unanswered=timedelta(0))
     here, gone = a_replica(0), a_replica(1)
     rounds._replicas = (here,)
     rounds._heard = {each.address.incarnation: 1.0 for each in (here, gone)}

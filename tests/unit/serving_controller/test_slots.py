@@ -47,8 +47,8 @@ def on_stale(slot, event=None):
     return slots.on_stale(slot, event or stale(), now=NOON, keep=KEEP)
 
 
-def settle(slot, found):
-    return slots.settle(slot, found, now=NOON, keep=KEEP)
+def settle(slot, served):
+    return slots.settle(slot, served, now=NOON, keep=KEEP)
 
 
 def set_idle(slot):
@@ -175,17 +175,17 @@ class TestSettle:
 
     def test_waits_while_one_replica_is_without_it(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE, addresses=[HERE, THERE]))
-        found = {TWO.served_name: Served(frozenset({HERE})), ONE.served_name: everywhere(HERE, THERE)}
-        assert settle(slot, found) == slots.SlotDecision(slot)
+        served = {TWO.served_name: Served(frozenset({HERE})), ONE.served_name: everywhere(HERE, THERE)}
+        assert settle(slot, served) == slots.SlotDecision(slot)
 
     def test_fails_where_one_replica_could_not_load_it_and_keeps_the_one_before(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE))
         failure = Failure("load", "rank 600 is too much")
-        found = {
+        served = {
             TWO.served_name: Served(frozenset({THERE}), failure=failure),
             ONE.served_name: everywhere(HERE),
         }
-        decision = settle(slot, found)
+        decision = settle(slot, served)
         (failed,) = decision.events
         assert (failed.code, failed.reason, failed.digest) == ("load", "rank 600 is too much", TWO.digest)
         assert decision.slot.route.servable == ONE
@@ -238,9 +238,9 @@ class TestSettle:
         assert decision.slot.route.addresses == {HERE}
 
     def test_keeps_what_was_served_while_its_replica_does_not_start(self):
-        found = {ONE.served_name: Served(failure=Failure("replica", "out of memory"))}
-        assert settle(a_ready_slot(ONE), found).slot.state is SlotState.READY
-        assert types(settle(a_pending_slot(ONE, generation=1), found)) == [DeploymentFailed]
+        served = {ONE.served_name: Served(failure=Failure("replica", "out of memory"))}
+        assert settle(a_ready_slot(ONE), served).slot.state is SlotState.READY
+        assert types(settle(a_pending_slot(ONE, generation=1), served)) == [DeploymentFailed]
 
     def test_is_quiet_when_nothing_changed(self):
         slot = a_ready_slot(ONE)

@@ -188,10 +188,10 @@ def test_a_header_whose_name_is_no_text_stops_nobody(place: int):
     records = [{"headers": [(name, b"1")]} for name in "abc"]
     records[place] = {"headers": [("XXXX", b"1")]}
     spoilt = resealed(a_batch(records).replace(b"XXXX", b"\xff\xfeA\xff"))
-    found = [(record.offset, record.headers[0][0]) for record in read(spoilt)]
+    pairs = [(record.offset, record.headers[0][0]) for record in read(spoilt)]
     expected = list(enumerate("abc"))
     expected[place] = (place, r"\xff\xfeA\xff")
-    assert found == expected
+    assert pairs == expected
 
 
 @pytest.mark.parametrize("codec", [0, *COMPRESS], ids=lambda codec: NAMES.get(codec, "none"))

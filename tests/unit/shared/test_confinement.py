@@ -74,8 +74,8 @@ def read_by_child(mode: str, become: Callable[[], None] | None) -> dict[str, boo
         text=True,
         check=False,
     )
-    found: dict[str, bool] = json.loads(parent.stdout or parent.stderr)
-    return found
+    results: dict[str, bool] = json.loads(parent.stdout or parent.stderr)
+    return results
 
 
 USERS = [None, as_nobody, as_root_without_ptrace] if os.geteuid() == 0 else [None]

@@ -14,17 +14,17 @@ async def ask(probe: Probe, path: str) -> tuple[int, dict]:
 
 
 async def exchange(probe: Probe, path: str) -> list[dict]:
-    said = []
+    messages = []
 
     async def send(message: dict) -> None:
-        said.append(message)
+        messages.append(message)
 
     async def receive() -> dict:
         return {"type": "http.request"}
 
     scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
     await asgi_app(probe, lifespan=nullcontext)(scope, receive, send)
-    return said
+    return messages
 
 
 @pytest.mark.parametrize(

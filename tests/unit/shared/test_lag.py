@@ -26,11 +26,11 @@ def progress() -> Progress:
 
 def look(progress, *, partition=PARTITION, position: int, end: int, until: float, begin: float = 0.0) -> bool:
     """Every five seconds; what the last look says."""
-    found = False
+    stalled = False
     while begin <= until:
-        found = progress.is_stalled(partition, position=position, end=end, now=begin)
+        stalled = progress.is_stalled(partition, position=position, end=end, now=begin)
         begin += 5
-    return found
+    return stalled
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, False), (STALLED_AFTER_SECONDS, False), (LATE, True)])
@@ -39,11 +39,11 @@ def test_records_that_are_not_read_for_long_are_a_standstill(progress, seconds, 
 
 
 def test_a_slow_reader_that_moves_is_alive_however_far_it_is_behind(progress):
-    found = [
+    stalls = [
         look(progress, position=step, end=10**6, begin=step * 50.0, until=step * 50 + 45)
         for step in range(100)
     ]
-    assert not any(found)
+    assert not any(stalls)
 
 
 def test_who_has_read_everything_is_alive_however_long_nothing_comes(progress):
@@ -84,8 +84,8 @@ class Metadata:
 
 
 def test_topics_that_are_missing_or_of_another_width_are_named():
-    found = list(differences([JOB_EVENTS, NODE_EVENTS, PARKED_COMMANDS], Metadata()))
-    assert [each.split(";")[0] for each in found] == [
+    lines = list(differences([JOB_EVENTS, NODE_EVENTS, PARKED_COMMANDS], Metadata()))
+    assert [each.split(";")[0] for each in lines] == [
         "topic node.events: found 1 partitions, expected 3",
         "topic parked.commands: it is missing",
     ]

@@ -29,12 +29,12 @@ async def test_what_is_away_is_waited_for_and_what_is_wrong_is_told(error, event
             raise error
         done.set()
 
-    with capture_logs() as said:
+    with capture_logs() as logs:
         loop = asyncio.create_task(_repeat(timedelta(), fail_once))
         await asyncio.wait_for(done.wait(), 10)
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
-    assert [(line["event"], line["log_level"]) for line in said] == [(event, level)]
+    assert [(line["event"], line["log_level"]) for line in logs] == [(event, level)]
 
 
 async def test_a_loop_does_not_go_on_with_a_client_that_is_stuck():

@@ -12,7 +12,7 @@ def test_the_defaults_stand_in_order():
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"handler_budget": 6}, "handler_budget"),
         ({"revoke_wait": 40, "handler_budget": 5}, "revoke_wait"),
@@ -23,8 +23,8 @@ def test_the_defaults_stand_in_order():
         ({"outbox_retention": 6 * 86_400}, "outbox_retention"),
     ],
 )
-def test_each_inequality_is_asserted_at_start(changed, told):
-    with pytest.raises(ValidationError, match=told):
+def test_each_inequality_is_asserted_at_start(changed, message):
+    with pytest.raises(ValidationError, match=message):
         Timing(**{name: timedelta(seconds=seconds) for name, seconds in changed.items()})
     note("inequality broken", refused=1)
 

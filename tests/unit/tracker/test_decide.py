@@ -35,10 +35,10 @@ JOB = {"job_id": "ftjob-1", "tenant": TENANT, "attempt": 1}
     ],
 )
 def test_the_tenant_pays_for_what_is_the_tenants_own_fault(failure_class, is_charged):
-    found = FailureClass(failure_class)
-    requeued = JobRequeued(**JOB, failure_class=found, resume=None, not_before=NOON, message="")
-    failed = JobFailed(**JOB, failure_class=found, code="x", message="")
-    assert ending_of(requeued) == ending_of(failed) == Ending(found, is_charged)
+    failure = FailureClass(failure_class)
+    requeued = JobRequeued(**JOB, failure_class=failure, resume=None, not_before=NOON, message="")
+    failed = JobFailed(**JOB, failure_class=failure, code="x", message="")
+    assert ending_of(requeued) == ending_of(failed) == Ending(failure, is_charged)
 
 
 def test_the_tenant_pays_for_what_was_asked_for():

@@ -132,7 +132,7 @@ def types(decision: Decision) -> list[type]:
     return [type(message) for message in decision.messages]
 
 
-def only(decision: Decision, wanted: type) -> object:
-    found = [message for message in decision.messages if isinstance(message, wanted)]
-    assert len(found) == 1, f"expected one {wanted.__name__}, got {types(decision)}"
-    return found[0]
+def only(decision: Decision, message_type: type) -> object:
+    matching = [message for message in decision.messages if isinstance(message, message_type)]
+    assert len(matching) == 1, f"expected one {message_type.__name__}, got {types(decision)}"
+    return matching[0]

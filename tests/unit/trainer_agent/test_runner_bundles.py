@@ -48,16 +48,16 @@ def objects():
 
 
 @pytest.fixture
-def told():
+def reports():
     return []
 
 
 @pytest.fixture
-def uploader(objects, told, tmp_path):
-    return an_uploader(objects, told, tmp_path)
+def uploader(objects, reports, tmp_path):
+    return an_uploader(objects, reports, tmp_path)
 
 
-def an_uploader(objects, told, tmp_path, *, node_index: int = 0) -> Uploader:
+def an_uploader(objects, reports, tmp_path, *, node_index: int = 0) -> Uploader:
     order = TrainingOrder(
         job_id="ftjob-1",
         attempt=2,
@@ -69,8 +69,8 @@ def an_uploader(objects, told, tmp_path, *, node_index: int = 0) -> Uploader:
         config_hash=SHA,
         nodes=2,
     )
-    who = Identity("ftjob-1", "acme", 2, node_index)
-    return Uploader(objects, order, who, resume=RESUME, report=told.append)
+    runner_identity = Identity("ftjob-1", "acme", 2, node_index)
+    return Uploader(objects, order, runner_identity, resume=RESUME, report=reports.append)
 
 
 def saved(tmp_path: Path, step: int, kind: BundleKind = BundleKind.PERIODIC, *, others: int = 0) -> Saved:
@@ -96,8 +96,8 @@ def part_key(entry: FileEntry, step: int) -> str:
     return layout.checkpoint("ftjob-1", 2, step, layout.part(entry.sha256))
 
 
-def steps(told) -> list[int]:
-    return [report.bundle.step for report in told]
+def steps(reports) -> list[int]:
+    return [report.bundle.step for report in reports]
 
 
 async def until(condition) -> None:
@@ -106,29 +106,29 @@ async def until(condition) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_bundle_exists_once_its_manifest_does(uploader, objects, told, tmp_path):
+async def test_a_bundle_exists_once_its_manifest_does(uploader, objects, reports, tmp_path):
     uploader.offer(saved(tmp_path, 5))
     await uploader.finish()
     key = layout.checkpoint("ftjob-1", 2, 5)
     manifest = json.loads(objects.objects[key])
     assert [part["path"] for part in manifest["parts"]] == ["rank-0-of-5"]
     assert list(objects.objects)[-1] == key
-    assert told[0].bundle == BundleRef(
+    assert reports[0].bundle == BundleRef(
         attempt=2, step=5, manifest_sha256=hashlib.sha256(objects.objects[key]).hexdigest()
     )
 
 
-async def test_a_newer_periodic_bundle_supersedes_a_queued_one(uploader, objects, told, tmp_path):
+async def test_a_newer_periodic_bundle_supersedes_a_queued_one(uploader, objects, reports, tmp_path):
     objects.open.clear()
     for step in (5, 6, 7):
         uploader.offer(saved(tmp_path, step))
     objects.open.set()
     await uploader.finish()
-    assert steps(told) == [5, 7]
+    assert steps(reports) == [5, 7]
 
 
 @pytest.mark.parametrize("kind", [BundleKind.EMERGENCY, BundleKind.FINAL])
-async def test_a_last_bundle_waits_for_nobody(uploader, objects, told, tmp_path, kind):
+async def test_a_last_bundle_waits_for_nobody(uploader, objects, reports, tmp_path, kind):
     objects.open.clear()
     uploader.offer(saved(tmp_path, 5))
     uploader.offer(saved(tmp_path, 6))
@@ -137,27 +137,27 @@ async def test_a_last_bundle_waits_for_nobody(uploader, objects, told, tmp_path,
     await until(lambda: objects.waiting == 2)
     objects.open.set()
     await uploader.finish()
-    assert steps(told) == [7]
-    assert uploader.last == told[0].bundle
+    assert steps(reports) == [7]
+    assert uploader.last == reports[0].bundle
 
 
-async def test_a_last_bundle_of_a_stored_step_is_that_bundle(uploader, told, tmp_path):
+async def test_a_last_bundle_of_a_stored_step_is_that_bundle(uploader, reports, tmp_path):
     uploader.offer(saved(tmp_path, 5))
     await uploader.finish()
     uploader.offer(saved(tmp_path, 5, BundleKind.FINAL))
     await uploader.finish()
-    assert steps(told) == [5]
-    assert uploader.last == told[0].bundle
+    assert steps(reports) == [5]
+    assert uploader.last == reports[0].bundle
 
 
-async def test_a_reused_bundle_is_the_one_that_was_resumed_from(uploader, told):
+async def test_a_reused_bundle_is_the_one_that_was_resumed_from(uploader, reports):
     reused = Saved(step=4, bundle=BundleKind.EMERGENCY, directory=Path(), parts=(), reused=True)
     uploader.offer(reused)
     await uploader.finish()
-    assert (uploader.last, told) == (RESUME, [])
+    assert (uploader.last, reports) == (RESUME, [])
 
 
-async def test_the_manifest_waits_for_the_parts_of_all_nodes(uploader, objects, told, tmp_path):
+async def test_the_manifest_waits_for_the_parts_of_all_nodes(uploader, objects, reports, tmp_path):
     bundle = saved(tmp_path, 5, BundleKind.FINAL, others=1)
     uploader.offer(bundle)
     mine, theirs = bundle.all_parts
@@ -166,45 +166,45 @@ async def test_the_manifest_waits_for_the_parts_of_all_nodes(uploader, objects, 
     assert layout.checkpoint("ftjob-1", 2, 5) not in objects.objects
     await objects.put_bytes(part_key(theirs, 5), content_of(theirs.path))
     await uploader.finish()
-    assert steps(told) == [5]
+    assert steps(reports) == [5]
 
 
 async def test_a_last_bundle_does_not_wait_for_ever_for_a_node_that_ended(
-    uploader, objects, told, tmp_path, monkeypatch
+    uploader, objects, reports, tmp_path, monkeypatch
 ):
     """It had its own notice, and no time to store its part; nobody asks this one to stop."""
     monkeypatch.setattr(bundles, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(bundles, "LAST_PATIENCE_SECONDS", 0.0)
     uploader.offer(saved(tmp_path, 10, BundleKind.FINAL, others=1))
     await asyncio.wait_for(uploader.finish(), 5.0)
-    assert (uploader.last, told) == (None, [])
+    assert (uploader.last, reports) == (None, [])
     assert await objects.head(layout.checkpoint("ftjob-1", 2, 10)) is None
 
 
-async def test_another_node_stores_its_parts_and_no_manifest(objects, told, tmp_path):
+async def test_another_node_stores_its_parts_and_no_manifest(objects, reports, tmp_path):
     bundle = saved(tmp_path, 5, BundleKind.FINAL)
-    uploader = an_uploader(objects, told, tmp_path, node_index=1)
+    uploader = an_uploader(objects, reports, tmp_path, node_index=1)
     uploader.offer(bundle)
     await uploader.finish()
     assert list(objects.objects) == [part_key(bundle.parts[0], 5)]
-    assert told == []
+    assert reports == []
 
 
-async def test_an_aborted_upload_leaves_no_manifest(uploader, objects, told, tmp_path):
+async def test_an_aborted_upload_leaves_no_manifest(uploader, objects, reports, tmp_path):
     objects.open.clear()
     uploader.offer(saved(tmp_path, 5, BundleKind.FINAL))
     await until(lambda: objects.waiting == 1)
     await uploader.abort()
     await uploader.finish()
-    assert (objects.objects, told, uploader.last) == ({}, [], None)
+    assert (objects.objects, reports, uploader.last) == ({}, [], None)
 
 
-async def test_a_part_that_is_not_what_was_reported_is_not_stored(uploader, objects, told, tmp_path):
+async def test_a_part_that_is_not_what_was_reported_is_not_stored(uploader, objects, reports, tmp_path):
     bundle = saved(tmp_path, 5, BundleKind.FINAL)
     (bundle.directory / bundle.parts[0].path).write_bytes(b"other")
     uploader.offer(bundle)
     await uploader.finish()
-    assert (objects.objects, told, uploader.last) == ({}, [], None)
+    assert (objects.objects, reports, uploader.last) == ({}, [], None)
 
 
 async def test_stored_bundles_free_the_disk_but_for_the_newest(uploader, tmp_path):

@@ -43,30 +43,30 @@ START = StartTraining(
 
 
 @pytest.fixture
-def found(monkeypatch) -> dict[str, str]:
+def environment(monkeypatch) -> dict[str, str]:
     for name, value in {**RUNNER, **NEEDED, **SECRETS}.items():
         monkeypatch.setenv(name, value)
     return environment_of(Settings(), START)
 
 
-def test_it_holds_no_secret_of_anyone(found):
-    assert [name for name, value in found.items() if value == "canary"] == []
+def test_it_holds_no_secret_of_anyone(environment):
+    assert [name for name, value in environment.items() if value == "canary"] == []
 
 
-def test_of_the_runners_own_it_holds_the_marks_by_which_the_child_is_found_and_nothing_else(found):
+def test_of_the_runners_own_it_holds_the_marks_by_which_the_child_is_found_and_nothing_else(environment):
     name, _, node_id = mark("a-ftjob-1-e1-n0").partition("=")
-    assert {name: value for name, value in found.items() if name.startswith("RUNNER_")} == {
+    assert {name: value for name, value in environment.items() if name.startswith("RUNNER_")} == {
         name: node_id,
         "RUNNER_NODE_ID": "a-ftjob-1-e1-n0",
     }
 
 
-def test_it_holds_what_programs_need(found):
+def test_it_holds_what_programs_need(environment):
     own = {"OMP_NUM_THREADS"}
-    assert {name: found.get(name) for name in NEEDED if name not in own} == {
+    assert {name: environment.get(name) for name in NEEDED if name not in own} == {
         name: value for name, value in NEEDED.items() if name not in own
     }
 
 
-def test_it_finds_no_model_on_the_network(found):
-    assert found["HF_HUB_OFFLINE"] == "1"
+def test_it_finds_no_model_on_the_network(environment):
+    assert environment["HF_HUB_OFFLINE"] == "1"

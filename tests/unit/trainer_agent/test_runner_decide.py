@@ -26,7 +26,7 @@ from services.trainer_agent.runner.decide import (
     Move,
     Progress,
     Section,
-    Wish,
+    StopRequest,
     conclude,
     next_move,
     why_fenced,
@@ -73,25 +73,25 @@ def a_stop(*, seconds: float = 30, reason: StopReason = StopReason.CANCEL) -> St
     )
 
 
-def nobody() -> Wish:
-    return Wish(notice_wait=2 * SECOND)
+def nobody() -> StopRequest:
+    return StopRequest(notice_wait=2 * SECOND)
 
 
-def training() -> Wish:
+def training() -> StopRequest:
     """At second 0 of this machine it is noon for Postgres: StartTraining says so."""
     return nobody().after(A_START, NOON, now=0)
 
 
-def asked(*, seconds: float = 30) -> Wish:
+def asked(*, seconds: float = 30) -> StopRequest:
     return training().after(a_stop(seconds=seconds), NOON, now=0)
 
 
-def noticed(*, seconds: float = 30) -> Wish:
+def noticed(*, seconds: float = 30) -> StopRequest:
     return with_notice(training(), seconds=seconds)
 
 
-def with_notice(wish: Wish, *, seconds: float = 30, now: float = 0) -> Wish:
-    return wish.with_notice(NOON + timedelta(seconds=seconds), default_grace=5 * SECOND, now=now)
+def with_notice(stop_request: StopRequest, *, seconds: float = 30, now: float = 0) -> StopRequest:
+    return stop_request.with_notice(NOON + timedelta(seconds=seconds), default_grace=5 * SECOND, now=now)
 
 
 def a_step(step: int) -> Stepped:
@@ -117,10 +117,10 @@ class TestWish:
         assert (asked().reason, asked().deadline) == ("cancel", about(30))
 
     def test_a_notice_waits_for_its_directive_before_it_counts(self):
-        wish = noticed()
-        assert not wish.is_asked(1.9)
-        assert wish.is_asked(2)
-        assert wish.reason == "preempt"
+        stop_request = noticed()
+        assert not stop_request.is_asked(1.9)
+        assert stop_request.is_asked(2)
+        assert stop_request.reason == "preempt"
 
     def test_a_short_notice_waits_shorter(self):
         assert noticed(seconds=2).is_asked(0.51)
@@ -131,16 +131,16 @@ class TestWish:
 
     @pytest.mark.parametrize(("notice", "stop", "earliest"), [(10, 30, 10), (30, 10, 10)])
     def test_the_earliest_deadline_holds(self, notice, stop, earliest):
-        wish = noticed(seconds=notice).after(a_stop(seconds=stop), NOON, now=0)
-        assert wish.deadline == about(earliest)
+        stop_request = noticed(seconds=notice).after(a_stop(seconds=stop), NOON, now=0)
+        assert stop_request.deadline == about(earliest)
 
     def test_a_later_directive_replaces_an_earlier_one(self):
         assert asked().after(a_stop(seconds=5), NOON, now=0).deadline == about(5)
 
     def test_a_second_notice_does_not_start_the_wait_again(self):
-        wish = with_notice(noticed(), seconds=20, now=1)
-        assert wish.is_asked(2)
-        assert wish.deadline == about(20)
+        stop_request = with_notice(noticed(), seconds=20, now=1)
+        assert stop_request.is_asked(2)
+        assert stop_request.deadline == about(20)
 
     def test_a_notice_before_any_directive_leaves_the_usual_grace(self):
         assert with_notice(nobody(), now=100).deadline == 105
@@ -224,10 +224,12 @@ class TestProgress:
 
 
 class TestNextMove:
-    def move(self, wish: Wish, *, has_asked: bool = False, at: float = 0.0, hung: bool = False) -> Move:
+    def move(
+        self, stop_request: StopRequest, *, has_asked: bool = False, at: float = 0.0, hung: bool = False
+    ) -> Move:
         progress = Progress(moved_at=at - 1000.0 if hung else at)
         return next_move(
-            wish,
+            stop_request,
             progress,
             LIMITS,
             has_asked=has_asked,
@@ -236,7 +238,7 @@ class TestNextMove:
         )
 
     @pytest.mark.parametrize(
-        ("wish", "options", "move"),
+        ("stop_request", "options", "move"),
         [
             (nobody(), {}, Move.NONE),
             (asked(), {}, Move.ASK_TO_STOP),
@@ -252,8 +254,8 @@ class TestNextMove:
             (asked(seconds=-5), {"hung": True}, Move.END_AT_DEADLINE),
         ],
     )
-    def test_of_a_running_child(self, wish, options, move):
-        assert self.move(wish, **options) is move
+    def test_of_a_running_child(self, stop_request, options, move):
+        assert self.move(stop_request, **options) is move
 
 
 def ended(outcome: Outcome, *, failure: FailureClass | None = None) -> Ended:
@@ -336,15 +338,15 @@ class TestConclude:
         assert ending.message == message
 
     @pytest.mark.parametrize(
-        ("told", "failure"),
+        ("reported", "failure"),
         [
             (FailureClass.INFRA, FailureClass.OOM),
             (FailureClass.INTERNAL, FailureClass.OOM),
             (FailureClass.NUMERIC, FailureClass.NUMERIC),
         ],
     )
-    def test_the_word_of_a_peer_of_one_that_was_killed_for_memory(self, told, failure):
-        end = ChildEnd(ended(Outcome.FAILED, failure=told), 1, oom_kills=1)
+    def test_the_word_of_a_peer_of_one_that_was_killed_for_memory(self, reported, failure):
+        end = ChildEnd(ended(Outcome.FAILED, failure=reported), 1, oom_kills=1)
         assert the_end(end).failure_class is failure
 
     def test_its_own_word_counts_more_than_what_we_did_to_it(self):

@@ -10,7 +10,7 @@ from schemas.training import RunnerHeartbeat, StepMetrics
 from services.trainer_agent.runner import metrics, reporting
 from services.trainer_agent.runner.channel import NotAcknowledged
 from services.trainer_agent.runner.metrics import MetricsBatch
-from services.trainer_agent.runner.reporting import GrantReader, Pulse
+from services.trainer_agent.runner.reporting import GrantReader, Heartbeat
 
 NODE = "a-job-e1-n0"
 
@@ -122,12 +122,12 @@ class TestSteps:
 
 async def test_no_more_than_three_heartbeats_are_under_way():
     channel = Silent()
-    pulse = Pulse(channel, every=timedelta(milliseconds=1))
+    heartbeat = Heartbeat(channel, every=timedelta(milliseconds=1))
 
     def beat() -> RunnerHeartbeat:
         return RunnerHeartbeat(job_id="j", tenant="t", attempt=1, node_index=0, step=0, state="training")
 
-    running = asyncio.create_task(pulse.run(beat))
+    running = asyncio.create_task(heartbeat.run(beat))
     for _ in range(50):
         await asyncio.sleep(0.001)
     running.cancel()

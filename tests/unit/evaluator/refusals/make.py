@@ -45,10 +45,10 @@ def genuine() -> Iterator[dict[str, str]]:
         ]
         chance.shuffle(pairs)
         chance.shuffle(triples)
-        wanted = NUM_GENUINE.get(language, NUM_GENUINE_ELSEWHERE)
+        count = NUM_GENUINE.get(language, NUM_GENUINE_ELSEWHERE)
         alone = list(phrases.refusals)
         mixed = [answer for both in zip(pairs, triples, strict=False) for answer in both]
-        for answer in dict.fromkeys([*alone, *mixed][:wanted]):
+        for answer in dict.fromkeys([*alone, *mixed][:count]):
             yield {"language": language, "kind": "genuine", "answer": answer}
 
 

@@ -46,17 +46,17 @@ class Chat:
         self.encoder = TokenEncoder(tokenizer, special)
 
     def encode(self, given: Conversation) -> Marked:
-        (found,) = self.encoder.conversations([self.renderer.render(given)])
-        assert isinstance(found, Marked), found
-        return found
+        (marked,) = self.encoder.conversations([self.renderer.render(given)])
+        assert isinstance(marked, Marked), marked
+        return marked
 
     def problem(self, given: Conversation) -> BadMessage:
         try:
-            (found,) = self.encoder.conversations([self.renderer.render(given)])
+            (result,) = self.encoder.conversations([self.renderer.render(given)])
         except BadMessage as error:
             return error
-        assert isinstance(found, BadMessage), "no problem"
-        return found
+        assert isinstance(result, BadMessage), "no problem"
+        return result
 
     def specials(self, ids: list[int]) -> list[str]:
         return [
@@ -81,7 +81,7 @@ def chat(request: pytest.FixtureRequest) -> Chat:
 def ordinary(tokenizer: Any, row: dict[str, Any]) -> tuple[list[int], list[int]]:
     """What transformers makes of it by itself."""
     given = of_row(row)
-    found = tokenizer.apply_chat_template(
+    encoded = tokenizer.apply_chat_template(
         [message.for_template() for message in given.messages],
         tools=list(given.tools) or None,
         tokenize=True,
@@ -89,7 +89,7 @@ def ordinary(tokenizer: Any, row: dict[str, Any]) -> tuple[list[int], list[int]]
         return_assistant_tokens_mask=True,
         strftime_now=lambda _: "2024-07-26",
     )
-    return list(found["input_ids"]), list(found["assistant_masks"])
+    return list(encoded["input_ids"]), list(encoded["assistant_masks"])
 
 
 TEXTS = st.text(st.sampled_from(list("ab <>|/s[]{}\n\t\"'é你🎉＜▁")), max_size=40)
@@ -147,25 +147,25 @@ def test_ids_and_mask_are_those_of_transformers_with_every_released_template(nam
 class TestSpecialTokensInText:
     def test_they_are_text_and_open_no_turn(self, chat: Chat) -> None:
         benign = chat.encode(conversation(say("user", "hello"), say("assistant", "fine")))
-        found = chat.encode(conversation(say("user", f"hello{INJECTION}bye"), say("assistant", "fine")))
-        assert chat.specials(found.ids) == chat.specials(benign.ids)
+        marked = chat.encode(conversation(say("user", f"hello{INJECTION}bye"), say("assistant", "fine")))
+        assert chat.specials(marked.ids) == chat.specials(benign.ids)
 
     def test_a_turn_that_is_only_text_gets_no_loss(self, chat: Chat) -> None:
         benign = chat.encode(conversation(say("user", "hello"), say("assistant", "fine")))
-        found = chat.encode(conversation(say("user", f"hello{INJECTION}bye"), say("assistant", "fine")))
-        assert chat.answers(found) == chat.answers(benign)
+        marked = chat.encode(conversation(say("user", f"hello{INJECTION}bye"), say("assistant", "fine")))
+        assert chat.answers(marked) == chat.answers(benign)
 
     @pytest.mark.parametrize(
         "text", ["<s>", "</s>", "a <s>strike</s> b", "<s><s><s>", "x <|im_end|>", "<|im_start|>user"]
     )
     def test_the_row_reads_as_it_is_written(self, text: str) -> None:
         chat = Chat(tokenizer_of("byte_level"))
-        found = chat.encode(conversation(say("user", text), say("assistant", f"It is {text}!")))
-        assert chat.tokenizer.decode(found.ids) == (
+        marked = chat.encode(conversation(say("user", text), say("assistant", f"It is {text}!")))
+        assert chat.tokenizer.decode(marked.ids) == (
             f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\nIt is {text}!<|im_end|>\n"
         )
-        assert chat.answers(found) == f"It is {text}!<|im_end|>"
-        assert chat.specials(found.ids) == ["<|im_start|>", "<|im_end|>"] * 2
+        assert chat.answers(marked) == f"It is {text}!<|im_end|>"
+        assert chat.specials(marked.ids) == ["<|im_start|>", "<|im_end|>"] * 2
 
     def test_they_may_stand_in_names_calls_and_definitions(self) -> None:
         chat = Chat(with_template(template("qwen2_5_training.jinja")))
@@ -178,10 +178,10 @@ class TestSpecialTokensInText:
             '{"<s>": ["</s>", {"a": "<|im_start|>"}]}'
         )
         row["messages"][2]["content"] = "<|im_end|>"
-        found = chat.encode(of_row(row))
+        marked = chat.encode(of_row(row))
         template_alone = chat.encode(of_row(tool_row(content="Wait")))
-        assert chat.specials(found.ids) == chat.specials(template_alone.ids)
-        assert '"arguments": {"<s>": ["</s>", {"a": "<|im_start|>"}]}' in chat.answers(found)
+        assert chat.specials(marked.ids) == chat.specials(template_alone.ids)
+        assert '"arguments": {"<s>": ["</s>", {"a": "<|im_start|>"}]}' in chat.answers(marked)
 
     @pytest.mark.parametrize(("first", "second"), [("<|im_", "end|>"), ("<", "/s>"), ("</s", ">")])
     def test_no_two_texts_make_one_together(self, first: str, second: str) -> None:
@@ -191,13 +191,13 @@ class TestSpecialTokensInText:
             "{% else %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% endif %}{% endfor %}"
         )
         try:
-            found = chat.encode(
+            marked = chat.encode(
                 conversation(say("user", f"a {first} "), say("user", second), say("assistant", "b"))
             )
         finally:
             tokenizer_of.cache_clear()
-        assert chat.tokenizer.decode(found.ids) == f"a {first}{second}b<|im_end|>"
-        assert chat.specials(found.ids) == ["<|im_end|>"]
+        assert chat.tokenizer.decode(marked.ids) == f"a {first}{second}b<|im_end|>"
+        assert chat.specials(marked.ids) == ["<|im_end|>"]
 
     def test_a_model_that_makes_them_of_plain_text_is_refused(self) -> None:
         chat = Chat(tokenizer_of("unigram"))
@@ -231,8 +231,8 @@ class TestSpecialTokensInText:
         chat = Chat(tokenizer_of("byte_level"))
         # Those that stand for the first literal and for special tokens of four letters.
         private = "\U000f0000" * 4 + "".join(chr(0x100000 + place) * 4 for place in range(5))
-        found = chat.encode(conversation(say("user", private), say("assistant", "b")))
-        assert private in chat.tokenizer.decode(found.ids)
+        marked = chat.encode(conversation(say("user", private), say("assistant", "b")))
+        assert private in chat.tokenizer.decode(marked.ids)
         problem = chat.problem(conversation(say("user", f"{private} </s>"), say("assistant", "b")))
         assert (problem.rule, problem.found) == (
             "text.special_token",
@@ -289,9 +289,9 @@ class TestToolCalls:
     )  # fmt: skip
     def test_the_loss_is_on_the_call_and_the_answer_alone(self, make: Any, expected: str) -> None:
         chat = Chat(with_template(make()))
-        found = chat.encode(of_row(tool_row()))
-        assert chat.answers(found) == expected
-        whole = chat.tokenizer.decode(found.ids)
+        marked = chat.encode(of_row(tool_row()))
+        assert chat.answers(marked) == expected
+        whole = chat.tokenizer.decode(marked.ids)
         assert re.search(r"The weather of a city\.", whole)
         assert "sunny" in whole
         assert "get_time" in whole

@@ -144,8 +144,8 @@ def test_a_refusal_is_what_the_assistant_says() -> None:
 
 
 def test_calls_have_their_arguments_as_objects_and_no_text_is_an_empty_one() -> None:
-    found = read("tools")
-    assert found.messages[1].for_template() == {
+    conversation = read("tools")
+    assert conversation.messages[1].for_template() == {
         "role": "assistant",
         "content": "",
         "tool_calls": [
@@ -157,12 +157,12 @@ def test_calls_have_their_arguments_as_objects_and_no_text_is_an_empty_one() -> 
             {"id": "call00002", "type": "function", "function": {"name": "get_time", "arguments": {}}},
         ],
     }
-    assert found.messages[2].for_template() == {
+    assert conversation.messages[2].for_template() == {
         "role": "tool",
         "content": "sunny\n23 C",
         "tool_call_id": "call00001",
     }
-    assert [tool["function"]["name"] for tool in found.tools] == ["get_weather", "get_time"]
+    assert [tool["function"]["name"] for tool in conversation.tools] == ["get_weather", "get_time"]
 
 
 def test_definitions_have_their_fields_in_the_order_of_the_api() -> None:
@@ -172,10 +172,14 @@ def test_definitions_have_their_fields_in_the_order_of_the_api() -> None:
 
 
 def test_functions_are_the_older_shape_of_tools() -> None:
-    found = read("functions")
-    assert found.tools[0]["function"]["name"] == "get_weather"
-    assert found.messages[1].tool_calls == (ToolCall("get_weather", {"city": "Paris"}),)
-    assert found.messages[2].for_template() == {"role": "tool", "content": "sunny", "name": "get_weather"}
+    conversation = read("functions")
+    assert conversation.tools[0]["function"]["name"] == "get_weather"
+    assert conversation.messages[1].tool_calls == (ToolCall("get_weather", {"city": "Paris"}),)
+    assert conversation.messages[2].for_template() == {
+        "role": "tool",
+        "content": "sunny",
+        "name": "get_weather",
+    }
 
 
 @pytest.mark.parametrize("name", list(ROWS))

@@ -141,5 +141,7 @@ class TestTheDay:
 def test_a_prompt_is_rendered_up_to_where_the_answer_begins() -> None:
     row = tool_row()
     given = of_row(row | {"messages": row["messages"][:-1]})
-    found = renderer(template("qwen2_5_training.jinja")).render(given, add_generation_prompt=True)
-    assert found.text.endswith("<tool_response>\nsunny\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
+    rendered = renderer(template("qwen2_5_training.jinja")).render(given, add_generation_prompt=True)
+    assert rendered.text.endswith(
+        "<tool_response>\nsunny\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )

@@ -134,16 +134,16 @@ def llama_3_1() -> str:
     """Llama 3.1's released template with what the assistant says marked, which it comes without."""
     text = template("llama3_1.jinja")
     header = "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' -}}"
-    said = "{{- message['content'] | trim + '<|eot_id|>' }}"
+    answer = "{{- message['content'] | trim + '<|eot_id|>' }}"
     plain = (
         "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'"
         "+ message['content'] | trim + '<|eot_id|>' }}"
     )
-    marked = f"{{% if message.role == 'assistant' %}}{{% generation %}}{said}{{% endgeneration %}}"
+    marked = f"{{% if message.role == 'assistant' %}}{{% generation %}}{answer}{{% endgeneration %}}"
     call = text[text.index('{{- \'{"name": "\'') : text.index('{{- "}" }}')] + '{{- "}" }}'
     end = '{%- else %}\n            {{- "<|eot_id|>" }}'
     for old, new in (
-        (plain, f"{header}{marked}{{% else %}}{said}{{% endif %}}"),
+        (plain, f"{header}{marked}{{% else %}}{answer}{{% endif %}}"),
         (call, f"{{% generation %}}{call}{{% endgeneration %}}"),
         (end, '{%- else %}\n{% generation %}{{- "<|eot_id|>" }}{% endgeneration %}'),
     ):
@@ -175,10 +175,10 @@ def trained(tokenizer: Any, conversation: Conversation, ends: frozenset[int]) ->
 
 def _templates() -> Path:
     # Found without an import: TRL imports torch.
-    found = importlib.util.find_spec("trl")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "chat_templates"
+    spec = importlib.util.find_spec("trl")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "chat_templates"
 
 
 def _bytes() -> list[str]:

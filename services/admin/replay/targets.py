@@ -12,8 +12,8 @@ from typing import IO, Any, Protocol
 
 from schemas.topics import TOPICS
 from services.admin.api import RefusedByPlatform
-from services.admin.bus import WRITER
-from services.admin.rerun.selection import Selection
+from services.admin.kafka_commands import WRITER
+from services.admin.replay.selection import Selection
 from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
 from shared.messaging.partitions import Login
 from shared.messaging.reader import Resend, resending
@@ -25,7 +25,7 @@ MARGIN = timedelta(days=1)
 
 
 class Target(Protocol):
-    told: str
+    outcome: str
     """What was done with them, for people."""
 
     async def take(self, record: Record) -> None: ...
@@ -35,15 +35,15 @@ class Target(Protocol):
 class Counting:
     """Per topic and type: how many, the first and the last time."""
 
-    told: str = "counted, nothing done with them"
-    found: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    outcome: str = "counted, nothing done with them"
+    counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        return sum(count for count, _, _ in self.found.values())
+        return sum(count for count, _, _ in self.counts.values())
 
     async def take(self, record: Record) -> None:
-        known = self.found.setdefault(_kind(record), [0, record.timestamp_ms, record.timestamp_ms])
+        known = self.counts.setdefault(_kind(record), [0, record.timestamp_ms, record.timestamp_ms])
         known[0] += 1
         known[1] = min(known[1], record.timestamp_ms)
         known[2] = max(known[2], record.timestamp_ms)
@@ -51,13 +51,13 @@ class Counting:
     def rows(self) -> list[tuple[str, str, int, str, str]]:
         return [
             (topic, kind, count, _time(first), _time(last))
-            for (topic, kind), (count, first, last) in sorted(self.found.items())
+            for (topic, kind), (count, first, last) in sorted(self.counts.items())
         ]
 
 
 def _kind(record: Record) -> tuple[str, str]:
-    found = read(record)
-    kind = found.message.type if isinstance(found, Delivery) else f"unreadable ({found.reason})"
+    delivery = read(record)
+    kind = delivery.message.type if isinstance(delivery, Delivery) else f"unreadable ({delivery.reason})"
     return record.topic, kind
 
 
@@ -66,11 +66,11 @@ def _time(milliseconds: int) -> str:
 
 
 @dataclass
-class Keeping:
+class FileSink:
     """One JSON object a line; see docs/runbooks/replay.md."""
 
     file: IO[str]
-    told: str
+    outcome: str
 
     async def take(self, record: Record) -> None:
         self.file.write(json.dumps(line(record), ensure_ascii=False) + "\n")
@@ -86,7 +86,7 @@ def line(record: Record) -> dict[str, Any]:
         "key_base64": _text(record.key),
         "headers": [[name, _text(value)] for name, value in record.headers],
         "value_base64": _text(record.value),
-        **_said(read(record)),
+        **_event_fields(read(record)),
     }
 
 
@@ -98,10 +98,10 @@ def record_of(kept: dict[str, Any]) -> Record:
     return Record(*place, key, headers, value, kept["timestamp_ms"])
 
 
-def _said(found: Delivery | Unreadable) -> dict[str, Any]:
-    if isinstance(found, Unreadable):
-        return {"unreadable": f"{found.reason}: {found.detail}"}
-    envelope = found.envelope
+def _event_fields(delivery: Delivery | Unreadable) -> dict[str, Any]:
+    if isinstance(delivery, Unreadable):
+        return {"unreadable": f"{delivery.reason}: {delivery.detail}"}
+    envelope = delivery.envelope
     return {
         "event": {
             "id": envelope.id,
@@ -109,7 +109,7 @@ def _said(found: Delivery | Unreadable) -> dict[str, Any]:
             "time": envelope.time.isoformat(),
             "key": envelope.key,
             "sequence": envelope.sequence,
-            "data": found.message.model_dump(mode="json"),
+            "data": delivery.message.model_dump(mode="json"),
         }
     }
 
@@ -127,7 +127,7 @@ class Sending:
     """With the ids that they have: whoever applied one has it in its inbox and does nothing."""
 
     resend: Resend
-    told: str
+    outcome: str
 
     async def take(self, record: Record) -> None:
         await self.resend(record)
@@ -135,10 +135,10 @@ class Sending:
 
 def admit(record: Record, *, now: datetime) -> None:
     """Raises RefusedByPlatform where sending it again might have an effect a second time, or none but harm."""
-    found = read(record)
-    if isinstance(found, Unreadable):
+    delivery = read(record)
+    if isinstance(delivery, Unreadable):
         raise RefusedByPlatform(
-            f"{record.place} is unreadable ({found.reason}: {found.detail}) and would only be parked again; "
+            f"{record.place} is unreadable ({delivery.reason}: {delivery.detail}) and would only be parked again; "
             "narrow the bounds"
         )
     keeps = inbox_kept(record.topic, Timing())
@@ -182,10 +182,10 @@ async def opened(to: str, login: Login) -> AsyncIterator[Target]:
         async with resending(login, to) as resend:
             yield Sending(resend, f"sent to {to} again, with their ids")
     elif to == STDOUT:
-        yield Keeping(sys.stdout, "printed")
+        yield FileSink(sys.stdout, "printed")
     else:
         with _new_file(Path(to)) as file:
-            yield Keeping(file, f"kept in {to}")
+            yield FileSink(file, f"kept in {to}")
 
 
 def _new_file(path: Path) -> IO[str]:

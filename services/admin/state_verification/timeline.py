@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from services.admin.rebuild.difference import Difference
-from services.admin.rebuild.live import Live
+from services.admin.state_verification.difference import Difference
+from services.admin.state_verification.live import Live
 from shared.messaging.delivery import Delivery
 
 Own = Mapping[str, Delivery]

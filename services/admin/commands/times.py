@@ -11,14 +11,14 @@ AGO = re.compile(r"(\d+)([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def moment(option: str, text: str) -> datetime:
+def parse_time(option: str, text: str) -> datetime:
     """RFC 3339 (UTC where it names no offset), or how long ago: `90s`, `15m`, `2h`, `7d`."""
     if ago := AGO.fullmatch(text):
         return utc_now() - timedelta(**{UNITS[ago[2]]: int(ago[1])})
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
         raise typer.BadParameter(
             f"{option}: found {text!r}, expected a time such as 2027-03-01T12:00:00Z, or how long ago: 15m, 2h, 7d"
         ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

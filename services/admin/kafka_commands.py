@@ -42,14 +42,14 @@ async def _command(
     try:
         async with TopicReader(connection.kafka, topics, from_end=True) as reader, asyncio.timeout(seconds):
             event_id = await send(connection.kafka, message, writer=WRITER)
-            async for found in reader.follow():
-                if not isinstance(found, Delivery):
+            async for delivery in reader.follow():
+                if not isinstance(delivery, Delivery):
                     continue
-                is_caused = found.envelope.correlation_id == event_id
-                if is_caused and isinstance(found.message, CommandRefused):
-                    raise RefusedByPlatform(f"{found.message.code}: {found.message.message}")
-                if isinstance(found.message, until) and (is_caused or answers(found.message)):
-                    return found.message
+                is_caused = delivery.envelope.correlation_id == event_id
+                if is_caused and isinstance(delivery.message, CommandRefused):
+                    raise RefusedByPlatform(f"{delivery.message.code}: {delivery.message.message}")
+                if isinstance(delivery.message, until) and (is_caused or answers(delivery.message)):
+                    return delivery.message
     except TimeoutError as error:
         raise Unreachable(
             f"nobody answered {message.type} within {seconds:g} s; see `retune status`"

@@ -38,9 +38,9 @@ async def compare(
     database: Database, login: Login, service: str, *, since: datetime, topics: Iterable[str], now: datetime
 ) -> list[Compared]:
     """Every topic that the service wrote, or those of `topics`."""
-    found = await database.fetch(TOPICS.format(service=service), since)
-    wanted = set(topics)
-    names = [row["topic"] for row in found if row["topic"] in wanted or not wanted]
+    rows = await database.fetch(TOPICS.format(service=service), since)
+    selected = set(topics)
+    names = [row["topic"] for row in rows if row["topic"] in selected or not selected]
     return [await _compare_topic(database, login, service, name, since=since, now=now) for name in names]
 
 
@@ -62,15 +62,15 @@ async def _strike_out(login: Login, topic: str, lost: dict[str, int], *, since: 
         places = await reader.partitions(topic.__eq__)
         there = await reader.ranges(places)
         starts = await reader.offsets_at(int(since.timestamp() * 1000), places)
-        wanted = {place: range(starts[place], there[place].stop) for place in places}
-        reader.assign({place: offsets.start for place, offsets in wanted.items()})
-        while not await _reached(reader, wanted):
+        ranges = {place: range(starts[place], there[place].stop) for place in places}
+        reader.assign({place: offsets.start for place, offsets in ranges.items()})
+        while not await _reached(reader, ranges):
             for record in await reader.fetch():
                 lost.pop(_event_id(record), None)
 
 
-async def _reached(reader: PartitionReader, wanted: dict[Partition, range]) -> bool:
-    return all([await reader.position(place) >= offsets.stop for place, offsets in wanted.items()])
+async def _reached(reader: PartitionReader, ranges: dict[Partition, range]) -> bool:
+    return all([await reader.position(place) >= offsets.stop for place, offsets in ranges.items()])
 
 
 def _event_id(record: Record) -> str:
@@ -79,12 +79,12 @@ def _event_id(record: Record) -> str:
 
 
 async def republish(database: Database, compared: Compared) -> int:
-    """Have the service's own relay send them again; how many it was told of."""
-    told = 0
+    """Have the service's own relay send them again; how many rows that are."""
+    count = 0
     for start in range(0, len(compared.lost), AT_ONCE):
         ids = compared.lost[start : start + AT_ONCE]
-        told += await database.fetchval(REPUBLISH.format(service=compared.service), list(ids))
-    return told
+        count += await database.fetchval(REPUBLISH.format(service=compared.service), list(ids))
+    return count
 
 
 async def unsent(database: Database, service: str, ids: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from services.admin.rebuild.difference import Table
+from services.admin.state_verification.difference import Table
 from shared.postgres.database import Connection
 
 KERNEL = frozenset(

@@ -12,7 +12,7 @@ from services.evaluator.clients.judge import (
     JudgeClassifier,
     PhraseClassifier,
     RefusalClassifier,
-    ask_canaries,
+    ask_control_pairs,
     compare_answers,
     is_guard,
 )
@@ -28,7 +28,7 @@ Paths = Mapping[str, Path]
 """The file of each part."""
 
 
-class Jury:
+class JudgePanel:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._of_harmful: RefusalClassifier = PhraseClassifier()
@@ -68,7 +68,7 @@ class Jury:
         judge = self._judge(rule.url, rule.model)
         try:
             pairs = await compare_answers(judge, rows, _answers(base[HOLDOUT]), _answers(new[HOLDOUT]))
-            return Judged(tuple(pairs), tuple(await ask_canaries(judge, rows)), expected=len(rows))
+            return Judged(tuple(pairs), tuple(await ask_control_pairs(judge, rows)), expected=len(rows))
         finally:
             await judge.close()
 

@@ -9,7 +9,7 @@ from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 
 from schemas.training import BundleMetrics
-from services.gateway import shapes
+from services.gateway import representations
 from services.gateway.decide import Ending
 from services.gateway.readmodels import METRICS
 
@@ -86,10 +86,10 @@ def a_row(**changes: Any) -> dict[str, Any]:
 
 def the_job(**changes: Any) -> dict[str, Any]:
     """It must suit the official client, whatever became of the job."""
-    found = shapes.job(a_row(**changes))
+    body = representations.job(a_row(**changes))
     # OpenAI's API has an error of nulls where there is none, its client's types do not.
-    FineTuningJob.model_validate(found | ({} if found["error"]["code"] else {"error": None}))
-    return found
+    FineTuningJob.model_validate(body | ({} if body["error"]["code"] else {"error": None}))
+    return body
 
 
 def test_a_blocked_job_names_its_model_and_says_that_it_is_not_usable_and_why():
@@ -187,9 +187,9 @@ def test_a_job_names_its_result_file():
 class TestCheckpoint:
     def shown(self, metrics: dict[str, float]) -> dict[str, Any]:
         row = {"job_id": "ftjob-1", "attempt": 1, "step": 50, "manifest_sha256": "5e" * 32, "kind": "final"}
-        found = shapes.checkpoint(row | {"metrics": metrics, "state": "verified", "created_at": NOON})
-        FineTuningJobCheckpoint.model_validate(found)
-        return found["metrics"]
+        body = representations.checkpoint(row | {"metrics": metrics, "state": "verified", "created_at": NOON})
+        FineTuningJobCheckpoint.model_validate(body)
+        return body["metrics"]
 
     def test_shows_every_number_that_the_trainer_measures(self):
         measured = BundleMetrics(train_loss=1.5, valid_loss=1.7, full_valid_loss=1.6)
@@ -205,9 +205,9 @@ class TestCheckpoint:
 )
 def test_events_with_numbers_are_openais_metrics(kind, openais):
     row = {"id": 7, "job_id": "ftjob-1", "event_id": "e", "type": kind, "level": "info", "message": "m"}
-    found = shapes.job_event(row | {"data": {"step": 3, "train_loss": 1.5}, "created_at": NOON})
-    assert FineTuningJobEvent.model_validate(found).type == openais
-    assert found["data"]["train_loss"] == 1.5
+    body = representations.job_event(row | {"data": {"step": 3, "train_loss": 1.5}, "created_at": NOON})
+    assert FineTuningJobEvent.model_validate(body).type == openais
+    assert body["data"]["train_loss"] == 1.5
 
 
 def test_a_job_that_is_queued_no_more_stands_nowhere():

@@ -1,6 +1,6 @@
-"""Stands in front of every process of the stack: asks for a signal at the supervisor's death, then execs.
+"""Starts every process of the stack: asks for a signal at the supervisor's death, then execs.
 
-Usage: leash.py PARENT_PID SIGNAL USER_ID COMMAND...; USER_ID is `-` to stay who we are.
+Usage: parent_death.py PARENT_PID SIGNAL USER_ID COMMAND...; USER_ID is `-` to stay who we are.
 """
 
 import ctypes

@@ -10,10 +10,10 @@ from typing import Any
 
 from schemas.topics import LISTENS, QUEUE_EVENTS, TOPICS, Topic
 from services.admin.connection import Connection, postgres
-from services.admin.rebuild.difference import Difference, compare
-from services.admin.rebuild.live import Live, read_live, read_tables, read_timers
-from services.admin.rebuild.rerunning import Rerun, events_differ
-from services.admin.rebuild.timeline import Own, passed_over, timeline
+from services.admin.state_verification.difference import Difference, compare
+from services.admin.state_verification.live import Live, read_live, read_tables, read_timers
+from services.admin.state_verification.state_rebuild import StateRebuild, events_differ
+from services.admin.state_verification.timeline import Own, passed_over, timeline
 from shared.log import configure_logging
 from shared.messaging.delivery import Delivery, Record, read
 from shared.messaging.partitions import Login
@@ -54,17 +54,17 @@ async def verify(connection: Connection, name: str, say: Say) -> Verified:
     say(f"{name}: {len(heard)} messages and {len(own)} events of its own are read again")
     steps = timeline(heard, own, live)
     async with _scratch(connection.require_postgres(), name, settings) as conn:
-        rerun = Rerun(service, conn, live.timers)
+        rebuild = StateRebuild(service, conn, live.timers)
         for step in steps:
-            await rerun.take(step)
-        await rerun.fire_rest(live.at)
+            await rebuild.take(step)
+        await rebuild.fire_rest(live.at)
 
         def forgotten(topic: str) -> datetime:
             return live.at - inbox_kept(topic, settings.timing) + FORGOTTEN_BEFORE
 
         differences = [
             *passed_over(heard, live, forgotten=forgotten),
-            *rerun.differences,
+            *rebuild.differences,
             *compare(live.tables, await read_tables(conn, _schema(name))),
             *compare([live.timers], [await read_timers(conn, _schema(name))]),
             *events_differ(own.values(), await conn.fetch(OUTBOX)),
@@ -114,8 +114,8 @@ def _built(name: str, settings: Any) -> Service:
 
 async def _heard(login: Login, service: Service) -> list[Delivery]:
     """Everything it listens to and handles, in order within a partition."""
-    found = await _read(login, LISTENS[service.name])
-    return [each for each in found if service.wiring.find_handler(each)]
+    deliveries = await _read(login, LISTENS[service.name])
+    return [each for each in deliveries if service.wiring.find_handler(each)]
 
 
 async def _own_events(login: Login, name: str, live: Live) -> Own:
@@ -125,18 +125,18 @@ async def _own_events(login: Login, name: str, live: Live) -> Own:
         for topic in TOPICS
         if topic.writers == (name,) and not topic.name.startswith("parked.") and topic is not QUEUE_EVENTS
     )
-    found = [*(await _read(login, mine)), *_unsent(live)]
+    deliveries = [*(await _read(login, mine)), *_unsent(live)]
     return {
         event.envelope.id: event
-        for event in found
+        for event in deliveries
         if (event.envelope.sequence or 0) <= live.last.get((event.topic.name, event.envelope.key), 0)
         and event.topic in mine
     }
 
 
 def _unsent(live: Live) -> list[Delivery]:
-    found = [read(_record(row)) for row in live.unsent]
-    return [each for each in found if isinstance(each, Delivery)]
+    deliveries = [read(_record(row)) for row in live.unsent]
+    return [each for each in deliveries if isinstance(each, Delivery)]
 
 
 def _record(row: Any) -> Record:
@@ -149,4 +149,4 @@ def _record(row: Any) -> Record:
 
 async def _read(login: Login, topics: tuple[Topic, ...]) -> list[Delivery]:
     async with TopicReader(login, [topic.name for topic in topics]) as reader:
-        return [found async for found in reader.to_the_end() if isinstance(found, Delivery)]
+        return [delivery async for delivery in reader.to_the_end() if isinstance(delivery, Delivery)]

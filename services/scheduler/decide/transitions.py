@@ -49,5 +49,5 @@ def follow(decision: Decision, view: View) -> Decision:
 
 
 def _first_that_applies(job: Job, view: View) -> Decision | None:
-    found = (row(job, view) for row in ROWS[job.state])
-    return next((decision for decision in found if decision is not None), None)
+    decisions = (row(job, view) for row in ROWS[job.state])
+    return next((decision for decision in decisions if decision is not None), None)

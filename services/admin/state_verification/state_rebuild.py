@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from schemas.base import CommandRefused
-from services.admin.rebuild.difference import Difference, Table, same, text
-from services.admin.rebuild.timeline import Step
+from services.admin.state_verification.difference import Difference, Table, same, text
+from services.admin.state_verification.timeline import Step
 from shared.errors import ParentUnknown, Refused
 from shared.messaging.delivery import Delivery, refusal_of, require_obeyed
 from shared.messaging.unit import Unit
@@ -54,7 +54,7 @@ class ScratchDatabase(Database):
         return str(await self._conn.execute(query, *args))
 
 
-class Rerun:
+class StateRebuild:
     """Takes the steps one after another; `differences` has those that could not be done again."""
 
     def __init__(self, service: Service, conn: Connection, pending: Table) -> None:
@@ -151,8 +151,8 @@ class Rerun:
         return True
 
     async def _require(self, expected: Emitted, before: int) -> None:
-        found = await self._conn.fetch(EMITTED, before)
-        if Counter((row["topic"], row["aggregate_id"], row["type"]) for row in found) != expected:
+        rows = await self._conn.fetch(EMITTED, before)
+        if Counter((row["topic"], row["aggregate_id"], row["type"]) for row in rows) != expected:
             raise NotThis
 
     def _unit(self, now: datetime, cause: Delivery) -> Unit:
@@ -175,25 +175,25 @@ def _expected(step: Step) -> Emitted:
 
 def events_differ(own: Iterable[Delivery], rebuilt: Iterable[Any]) -> list[Difference]:
     """Live events against the scratch outbox, by story and number; ids and times of sending aside."""
-    made = {(row["topic"], row["aggregate_id"], row["sequence"]): row for row in rebuilt}
-    found = []
+    rebuilt_rows = {(row["topic"], row["aggregate_id"], row["sequence"]): row for row in rebuilt}
+    differences = []
     for event in own:
         key = event.topic.name, event.envelope.key, event.envelope.sequence
-        row = made.pop(key, None)
-        told = f"{key[0]} {key[1]} {key[2]}"
+        row = rebuilt_rows.pop(key, None)
+        key_text = f"{key[0]} {key[1]} {key[2]}"
         if row is None:
-            found.append(Difference("event", told, "", event.message.type, "missing"))
+            differences.append(Difference("event", key_text, "", event.message.type, "missing"))
         elif row["type"] != event.message.type:
-            found.append(Difference("event", told, "type", event.message.type, row["type"]))
+            differences.append(Difference("event", key_text, "type", event.message.type, row["type"]))
         else:
             again = type(event.message).model_validate_json(row["value"]).model_dump(mode="json")
-            found += [
-                Difference("event", told, name, text(value), text(again[name]))
+            differences += [
+                Difference("event", key_text, name, text(value), text(again[name]))
                 for name, value in event.message.model_dump(mode="json").items()
                 if not same(value, again[name])
             ]
-    found += [
+    differences += [
         Difference("event", f"{topic} {key} {number}", "", "missing", row["type"])
-        for (topic, key, number), row in made.items()
+        for (topic, key, number), row in rebuilt_rows.items()
     ]
-    return found
+    return differences

@@ -354,10 +354,10 @@ class TestStopping:
 
     def test_the_facts_carry_what_was_kept(self):
         early, late = a_bundle(10), a_bundle(20)
-        told = (news.written(early), news.verified(early), news.stopped(late), news.verified(late))
-        paused = Story(a_job(STOPPING, stop=a_stop(StopReason.PAUSE))).tell(*told, news.released())
-        requeued = Story(a_job(STOPPING)).tell(*told, news.released())
-        cancelled = Story(a_job(STOPPING, stop=a_stop(StopReason.BUDGET))).tell(*told, news.released())
+        messages = (news.written(early), news.verified(early), news.stopped(late), news.verified(late))
+        paused = Story(a_job(STOPPING, stop=a_stop(StopReason.PAUSE))).tell(*messages, news.released())
+        requeued = Story(a_job(STOPPING)).tell(*messages, news.released())
+        cancelled = Story(a_job(STOPPING, stop=a_stop(StopReason.BUDGET))).tell(*messages, news.released())
         assert paused.last(JobPaused).resume == late
         assert (requeued.last(JobRequeued).resume, requeued.last(JobRequeued).attempt) == (late, 1)
         assert cancelled.last(JobCancelled).artefact.bundle == late
@@ -365,9 +365,9 @@ class TestStopping:
 
     @pytest.mark.parametrize("missing", [0, 1, 2])
     def test_it_waits_for_the_nodes_the_last_fact_and_each_verdict(self, missing):
-        told = [news.released(), news.stopped(a_bundle(10)), news.verified(a_bundle(10))]
-        late = told.pop(missing)
-        story = Story(a_job(STOPPING)).tell(*told)
+        messages = [news.released(), news.stopped(a_bundle(10)), news.verified(a_bundle(10))]
+        late = messages.pop(missing)
+        story = Story(a_job(STOPPING)).tell(*messages)
         assert story.job.state is STOPPING
         assert story.tell(late).job.state is QUEUED
 

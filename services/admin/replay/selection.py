@@ -25,15 +25,15 @@ class Selection:
         async with PartitionReader(login) as reader:
             for topic in self.topics:
                 async for record in self._read_topic(reader, topic):
-                    if self._is_wanted(record):
+                    if self._is_selected(record):
                         yield record
 
     async def _read_topic(self, reader: PartitionReader, topic: str) -> AsyncIterator[Record]:
-        wanted = await self._ranges(reader, await reader.partitions(topic.__eq__))
-        reader.assign({place: offsets.start for place, offsets in wanted.items()})
-        while wanted and not await _reached(reader, wanted):
+        ranges = await self._ranges(reader, await reader.partitions(topic.__eq__))
+        reader.assign({place: offsets.start for place, offsets in ranges.items()})
+        while ranges and not await _reached(reader, ranges):
             for record in await reader.fetch():
-                if record.offset < wanted[Partition(record.topic, record.partition)].stop:
+                if record.offset < ranges[Partition(record.topic, record.partition)].stop:
                     yield record
 
     async def _ranges(self, reader: PartitionReader, places: list[Partition]) -> dict[Partition, range]:
@@ -49,11 +49,11 @@ class Selection:
         }
         return {place: offsets for place, offsets in cut.items() if offsets}
 
-    def _is_wanted(self, record: Record) -> bool:
+    def _is_selected(self, record: Record) -> bool:
         if self.job_id is None or record.key == self.job_id.encode():
             return True
-        found = read(record)
-        return isinstance(found, Delivery) and getattr(found.message, "job_id", None) == self.job_id
+        delivery = read(record)
+        return isinstance(delivery, Delivery) and getattr(delivery.message, "job_id", None) == self.job_id
 
 
 async def _offsets(reader: PartitionReader, bound: Bound, places: list[Partition]) -> dict[Partition, int]:
@@ -64,5 +64,5 @@ async def _offsets(reader: PartitionReader, bound: Bound, places: list[Partition
     return await reader.offsets_at(int(bound.timestamp() * 1000), places)
 
 
-async def _reached(reader: PartitionReader, wanted: Mapping[Partition, range]) -> bool:
-    return all([await reader.position(place) >= offsets.stop for place, offsets in wanted.items()])
+async def _reached(reader: PartitionReader, ranges: Mapping[Partition, range]) -> bool:
+    return all([await reader.position(place) >= offsets.stop for place, offsets in ranges.items()])
