@@ -41,7 +41,7 @@ class Envelope:
     time: datetime
     key: str
     sequence: int | None = None
-    """Position in the story of (topic, key); only on `*.events`."""
+    """Position in the event stream of (topic, key); only on `*.events`."""
     correlation_id: str = ""
     causation_id: str = ""
     traceparent: str = ""

@@ -1,4 +1,4 @@
-"""job.commands and job.events: the story of one job."""
+"""job.commands and job.events: the event stream of one job."""
 
 from datetime import datetime
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""The story of a job as `job.events` tells it: what may follow what, and which state the job is in after it."""
+"""The states of a job as `job.events` has them: what may follow what, and which state the job is in after it."""
 
 from collections.abc import Mapping
 

@@ -31,7 +31,7 @@ class Event:
 
 
 def events(number: int, *, seed: int | str, topic: str = "cost.events") -> Iterator[Event]:
-    """Stories of a thousand aggregates, shuffled into one another; every id is new for every seed."""
+    """Event streams of a thousand aggregates, shuffled into one another; every id is new for every seed."""
     random_ = random.Random(seed)
     prefix = f"{random_.getrandbits(64):016x}"
     sequences = [0] * NUM_AGGREGATES

@@ -87,7 +87,7 @@ async def main(num_events: int, num_rounds: int) -> None:
 async def one_round(
     stack: Stack, conn: asyncpg.Connection, side: Side, num_events: int, number: int
 ) -> tuple[float, int]:
-    """Events per second of one backlog, and how many came before one that was written earlier in their story."""
+    """Events per second of one backlog, and how many came before an earlier one of their event stream."""
     starts = await ends(stack)
     async with relaying(stack, side) as wake:
         await side.fill(

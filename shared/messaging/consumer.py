@@ -327,7 +327,7 @@ class Consumer:
         return "ignored"
 
     async def _admit(self, conn: Connection, delivery: Delivery, source: tuple[str, int]) -> None:
-        """Raise unless this message is the next of its story and was not applied before."""
+        """Raise unless this message is the next of its event stream and was not applied before."""
         envelope, topic = delivery.envelope, delivery.topic
         past = await conn.fetchrow(FIND_PAST, self._service, topic.name, envelope.id, envelope.key)
         assert past is not None, "a SELECT without FROM has one row"
@@ -381,7 +381,7 @@ class Consumer:
         return None
 
     async def _insert_inbox(self, conn: Connection, delivery: Delivery) -> bool:
-        """And, where it belongs to a story, how far that was read; whether it is new."""
+        """And, where it belongs to an event stream, how far that was read; whether it is new."""
         envelope, topic = delivery.envelope, delivery.topic
         is_new = await conn.fetchval(
             INSERT_INBOX,

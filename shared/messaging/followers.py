@@ -1,6 +1,6 @@
 """Parked messages whose turn has come: what was missing before them was read, or what held them back was settled.
 
-They follow by themselves, one after another, whichever way the story came so far.
+They follow by themselves, one after another, whichever way the event stream came so far.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 1.0
 
-# From story to story by the index. What has no number holds back what was parked after it. Where such a message was
-# dropped it is not known how far the story was read: a gap stays a gap there.
+# From one event stream to the next by the index. What has no number holds back what was parked after it. Where such
+# a message was dropped, it is not known how far the event stream was read: a gap stays a gap there.
 DUE = """
     WITH RECURSIVE heads AS (
         (SELECT topic, aggregate_id, sequence, id, reason FROM parked
@@ -39,7 +39,7 @@ DUE = """
 
 
 class Followers:
-    """Hands the first parked message of each story to its handler again once it is the next."""
+    """Hands the first parked message of each event stream to its handler again once it is the next."""
 
     def __init__(self, service: str, database: Database, consumer: Any, *, wake: Callable[[], None]) -> None:
         self._service = service
@@ -53,7 +53,7 @@ class Followers:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _go_on(self) -> bool:
-        """Whether a story went on, so that the next of it may be due."""
+        """Whether an event stream went on, so that the next of it may be due."""
         due = await self._database.fetch(DUE)
         outcomes = [await self._follow(row["id"]) for row in due]
         if outcomes:

@@ -1,6 +1,6 @@
 """Messages set aside for a person: kept with their bytes, replayed or dropped by command, never lost.
 
-A parked message of a story holds back every later one of the same aggregate, so that order survives.
+A parked message of an event stream holds back every later one of the same aggregate, so that order survives.
 """
 
 import base64
@@ -215,7 +215,7 @@ class ParkedCommands:
             await unit.start_task(ReplayTask(parked_id=command.parked_id))
 
     async def drop(self, command: DropParked, unit: Unit) -> None:
-        """Leave a message out for good; the story goes on behind it."""
+        """Leave a message out for good; the event stream goes on behind it."""
         if command.service != self._service:
             return
         row = await self._open_row(unit.conn, command.parked_id)

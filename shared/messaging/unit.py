@@ -15,7 +15,7 @@ from shared.failpoints import failpoint
 from shared.postgres.database import Connection
 from shared.telemetry.tracing import current_traceparent
 
-# The counter's row lock is held until commit, so the next number of a story cannot be given before this
+# The counter's row lock is held until commit, so the next number of an event stream cannot be given before this
 # one is visible: the relay, which reads by id, can neither skip nor swap two events of an aggregate.
 INSERT_OUTBOX = """
     WITH taken AS (
@@ -96,7 +96,7 @@ class Unit:
     async def copy_to(self, topic: Topic) -> None:
         """Put the fact that is handled in the outbox of another topic as it came: id, source, time and payload stay.
 
-        Its number is that of the story there.
+        Its number is that of the event stream there.
         """
         assert self.envelope is not None, "a fact comes with an envelope"
         envelope = replace(self.envelope, sequence=None)

@@ -1,4 +1,4 @@
-"""Messages that came before what they refer to, or whose handler failed; those behind them in a story wait too.
+"""Messages that came before what they refer to, or whose handler failed; later ones of their aggregate wait too.
 
 Nobody waits in the loop that consumes: what is tried later is a row, and other aggregates go on.
 """
@@ -48,7 +48,7 @@ TAKE_RELEASED = """
     UPDATE waiting SET released = false
      WHERE id = ANY(ARRAY(SELECT id FROM waiting WHERE released ORDER BY id FOR UPDATE SKIP LOCKED))
     RETURNING id, topic, partition, "offset", key, headers, value"""
-# The next of its story has its turn.
+# The next of its event stream has its turn.
 DELETE = """
     WITH gone AS (DELETE FROM waiting WHERE id = $1 RETURNING topic, aggregate_id)
     UPDATE waiting SET released = true FROM gone

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from schemas.topics import LISTENS, TENANT_FACT_TYPES, tenant_events
 from services.admin.doctor.finding import Finding
-from services.admin.doctor.history import Entry, History, Kernel, Limits, Story
+from services.admin.doctor.history import Entry, EventStream, History, Kernel, Limits
 
 COPIED = frozenset(topic.name for topic in LISTENS["gateway"] if topic.is_event_stream)
 TYPES = frozenset(message.type for message in TENANT_FACT_TYPES)
@@ -30,16 +30,16 @@ def _is_of_a_tenant(entry: Entry, history: History) -> bool:
     return entry.tenant in history.snapshot.tenants and entry.topic in COPIED and entry.type in TYPES
 
 
-def _first_copied(facts: list[Entry], gateway: Kernel, history: History) -> Mapping[Story, int]:
-    """Story -> offset of its first fact that has a copy: earlier ones may be from before the tenant had topics.
+def _first_copied(facts: list[Entry], gateway: Kernel, history: History) -> Mapping[EventStream, int]:
+    """EventStream -> offset of its first fact that has a copy: earlier ones may be from before the tenant had topics.
 
     Retention takes the oldest copies of a key first.
     """
-    first: dict[Story, int] = {}
+    first: dict[EventStream, int] = {}
     for entry in facts:
         if _has_copy(entry, gateway, history):
-            story = (entry.topic, entry.key)
-            first[story] = min(entry.offset, first.get(story, entry.offset))
+            stream = (entry.topic, entry.key)
+            first[stream] = min(entry.offset, first.get(stream, entry.offset))
     return first
 
 

@@ -13,7 +13,7 @@ from schemas.base import BundleRef, FileRef, Message
 from schemas.rights import Right
 from shared.messaging.administration import ClientQuotas
 
-Story = tuple[str, str]
+EventStream = tuple[str, str]
 """(topic, key)"""
 
 
@@ -100,11 +100,11 @@ class Kernel:
     """The kernel's tables in the schema of one service."""
 
     outbox: tuple[Row, ...] = ()
-    sequences: Mapping[Story, int] = field(default_factory=dict)
-    """Last number given to each story."""
-    inbox: Mapping[Story, bytes] = field(default_factory=dict)
+    sequences: Mapping[EventStream, int] = field(default_factory=dict)
+    """Last number given to each event stream."""
+    inbox: Mapping[EventStream, bytes] = field(default_factory=dict)
     """(topic, event id) -> sha256 of the payload that was applied."""
-    positions: Mapping[Story, int] = field(default_factory=dict)
+    positions: Mapping[EventStream, int] = field(default_factory=dict)
     waiting: tuple[Waiting, ...] = ()
     parked: tuple[Parked, ...] = ()
     timers_due: tuple[tuple[str, datetime], ...] = ()
@@ -115,7 +115,7 @@ class Kernel:
     """Kind, key, since when something that it needs is away, and the last error."""
 
     @cached_property
-    def by_id(self) -> Mapping[Story, Row]:
+    def by_id(self) -> Mapping[EventStream, Row]:
         """By topic and event id: a copy has the id of its original."""
         return {(row.topic, row.event_id): row for row in self.outbox}
 
@@ -126,7 +126,7 @@ class Kernel:
         return frozenset((each.topic, each.partition, each.offset) for each in aside)
 
     @cached_property
-    def set_aside_ids(self) -> frozenset[Story]:
+    def set_aside_ids(self) -> frozenset[EventStream]:
         aside: tuple[Waiting | Parked, ...] = (*self.waiting, *self.parked)
         return frozenset((each.topic, each.event_id) for each in aside)
 
@@ -351,14 +351,14 @@ class History:
             if isinstance(entry.message, kinds):
                 yield entry
 
-    def stories(self, topic: str) -> Mapping[str, tuple[Entry, ...]]:
+    def streams(self, topic: str) -> Mapping[str, tuple[Entry, ...]]:
         """Key -> its records, each once, in the order of the log."""
         return _stories(_once(self.of_topic(topic)))
 
     @cached_property
-    def ids(self) -> Mapping[Story, Entry]:
+    def ids(self) -> Mapping[EventStream, Entry]:
         """(topic, event id) -> its first record."""
-        first: dict[Story, Entry] = {}
+        first: dict[EventStream, Entry] = {}
         for entry in self.entries:
             first.setdefault((entry.topic, entry.event_id), entry)
         return first
@@ -386,4 +386,4 @@ def _stories(entries: Iterable[Entry]) -> Mapping[str, tuple[Entry, ...]]:
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)
-    return {key: tuple(story) for key, story in by_key.items()}
+    return {key: tuple(stream) for key, stream in by_key.items()}

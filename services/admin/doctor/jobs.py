@@ -28,17 +28,17 @@ WAITS_FOR_OTHERS = frozenset({"queued", "paused", *TERMINAL})
 
 def fenced(history: History, limits: Limits) -> Iterator[Finding]:
     """I5: once an attempt was heard of, nothing of an earlier one is accepted; its last fact is its last."""
-    for job_id, story in history.stories(JOB_EVENTS.name).items():
-        yield from _attempts_of_job(job_id, story)
-    for job_id, story in history.stories(TRAINING_EVENTS.name).items():
-        yield from _facts_of_attempts(job_id, story)
-    for job_id, story in history.stories(NODE_EVENTS.name).items():
-        yield from _released_once(job_id, story)
+    for job_id, stream in history.streams(JOB_EVENTS.name).items():
+        yield from _attempts_of_job(job_id, stream)
+    for job_id, stream in history.streams(TRAINING_EVENTS.name).items():
+        yield from _facts_of_attempts(job_id, stream)
+    for job_id, stream in history.streams(NODE_EVENTS.name).items():
+        yield from _released_once(job_id, stream)
 
 
-def _attempts_of_job(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]:
+def _attempts_of_job(job_id: str, stream: Iterable[Entry]) -> Iterator[Finding]:
     present: int | None = None
-    for entry in story:
+    for entry in stream:
         if entry.sequence == 1:
             present = 0
         attempt = getattr(entry.message, "attempt", None)
@@ -51,9 +51,9 @@ def _attempts_of_job(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]:
         present = max(attempt, present or 0)
 
 
-def _facts_of_attempts(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]:
+def _facts_of_attempts(job_id: str, stream: Iterable[Entry]) -> Iterator[Finding]:
     newest, ended = 0, 0
-    for entry in story:
+    for entry in stream:
         fact = entry.message
         if not isinstance(fact, AttemptMessage):
             continue
@@ -70,9 +70,9 @@ def _facts_of_attempts(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]
             ended = fact.attempt
 
 
-def _released_once(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]:
+def _released_once(job_id: str, stream: Iterable[Entry]) -> Iterator[Finding]:
     released: set[int] = set()
-    for entry in story:
+    for entry in stream:
         attempt = getattr(entry.message, "attempt", None)
         if attempt in released:
             yield _of(entry, f"a fact of attempt {attempt}", "none after its NodesReleased")
@@ -83,17 +83,17 @@ def _released_once(job_id: str, story: Iterable[Entry]) -> Iterator[Finding]:
 def legal(history: History, limits: Limits) -> Iterator[Finding]:
     """I6: jobs move only as the state machine allows, nothing follows a terminal state, and tables agree."""
     sequences = history.kernels["scheduler"].sequences if "scheduler" in history.kernels else {}
-    for job_id, entries in history.stories(JOB_EVENTS.name).items():
-        story = [entry for entry in entries if isinstance(entry.message, JobFact)]
-        yield from _illegal_moves(story)
+    for job_id, entries in history.streams(JOB_EVENTS.name).items():
+        stream = [entry for entry in entries if isinstance(entry.message, JobFact)]
+        yield from _illegal_moves(stream)
         is_all = bool(entries) and entries[-1].sequence == sequences.get((JOB_EVENTS.name, job_id))
-        if story and is_all and (job := history.snapshot.jobs.get(job_id)):
-            yield from _disagreement(job, story[-1])
+        if stream and is_all and (job := history.snapshot.jobs.get(job_id)):
+            yield from _disagreement(job, stream[-1])
 
 
-def _illegal_moves(story: list[Entry]) -> Iterator[Finding]:
+def _illegal_moves(stream: list[Entry]) -> Iterator[Finding]:
     last: type[JobFact] | None = None
-    for entry in story:
+    for entry in stream:
         fact = type(entry.message)
         assert issubclass(fact, JobFact), "only facts of jobs are looked at"
         allowed = NEXT[last] if last else {FIRST} if entry.sequence == 1 else {fact}
@@ -194,9 +194,9 @@ def _older_than_newest(entry: Entry, fact: JobRequeued | JobPaused, known: _Bund
 
 def _fell_behind(history: History) -> Iterator[Finding]:
     """What an attempt begins from is never older than what was known when the job came to its place."""
-    for story in history.stories(JOB_EVENTS.name).values():
+    for stream in history.streams(JOB_EVENTS.name).values():
         known: BundleRef | None = None
-        for entry in story:
+        for entry in stream:
             fact = entry.message
             if not isinstance(fact, JobRequeued | JobPaused | JobScheduled):
                 continue

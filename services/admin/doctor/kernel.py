@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from schemas.topics import LISTENS, SERVICES, Topic
 from services.admin.doctor.finding import Finding
-from services.admin.doctor.history import Entry, History, Kernel, Limits, Row, Story
+from services.admin.doctor.history import Entry, EventStream, History, Kernel, Limits, Row
 from shared.messaging.delivery import topic_named
 
 INBOX_KEPT = timedelta(days=29)
@@ -213,7 +213,7 @@ def _applied_otherwise(service: str, kernel: Kernel, topic: str, history: Histor
 
 
 def in_order(history: History, limits: Limits) -> Iterator[Finding]:
-    """I4: the numbers of a story are 1, 2, 3…, in the log, in the outbox and where it is read."""
+    """I4: the numbers of an event stream are 1, 2, 3…, in the log, in the outbox and where it is read."""
     yield from _gaps_in_log(history)
     for service, kernel in history.kernels.items():
         yield from _gaps_in_outbox(service, kernel)
@@ -222,27 +222,27 @@ def in_order(history: History, limits: Limits) -> Iterator[Finding]:
 
 def _gaps_in_log(history: History) -> Iterator[Finding]:
     for topic in {entry.topic for entry in history.entries if topic_named(entry.topic).is_event_stream}:
-        for key, story in _numbered(history.of_topic(topic)).items():
-            yield from _gaps(topic, key, story)
+        for key, stream in _numbered(history.of_topic(topic)).items():
+            yield from _gaps(topic, key, stream)
 
 
 def _numbered(entries: Iterable[Entry]) -> Mapping[str, list[Entry]]:
-    stories: dict[str, list[Entry]] = defaultdict(list)
+    streams: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.type:
-            stories[entry.key].append(entry)
-    return stories
+            streams[entry.key].append(entry)
+    return streams
 
 
-def _gaps(topic: str, key: str, story: Sequence[Entry]) -> Iterator[Finding]:
+def _gaps(topic: str, key: str, stream: Sequence[Entry]) -> Iterator[Finding]:
     """A batch that was sent twice tells 1 2 3 2 3 4, which every reader understands."""
-    if len({entry.partition for entry in story}) > 1:
-        actual = f"records on partitions {sorted({entry.partition for entry in story})}"
-        yield Finding(f"{topic}, story of {key}", actual, "one partition")
+    if len({entry.partition for entry in stream}) > 1:
+        actual = f"records on partitions {sorted({entry.partition for entry in stream})}"
+        yield Finding(f"{topic}, event stream of {key}", actual, "one partition")
         return
     ids: dict[int, str] = {}
     last: int | None = None
-    for entry in story:
+    for entry in stream:
         number = entry.sequence or 0
         if number not in ids and last is not None and number != last + 1:
             yield Finding(f"{entry.place} {entry.type} of {key}", f"number {number}", f"number {last + 1}")
@@ -253,22 +253,22 @@ def _gaps(topic: str, key: str, story: Sequence[Entry]) -> Iterator[Finding]:
 
 
 def _gaps_in_outbox(service: str, kernel: Kernel) -> Iterator[Finding]:
-    counts: Counter[Story] = Counter()
-    lowest: dict[Story, int] = {}
+    counts: Counter[EventStream] = Counter()
+    lowest: dict[EventStream, int] = {}
     for row in kernel.outbox:
-        story = (row.topic, row.key)
-        counts[story] += 1
-        lowest[story] = min(row.sequence, lowest.get(story, row.sequence))
-    for story, count in counts.items():
-        last = kernel.sequences.get(story, 0)
-        if count != last - lowest[story] + 1:
-            actual = f"{count} rows from number {lowest[story]} on"
-            yield Finding(f"{service}.outbox, {story[0]} of {story[1]}", actual, f"all up to number {last}")
+        stream = (row.topic, row.key)
+        counts[stream] += 1
+        lowest[stream] = min(row.sequence, lowest.get(stream, row.sequence))
+    for stream, count in counts.items():
+        last = kernel.sequences.get(stream, 0)
+        if count != last - lowest[stream] + 1:
+            actual = f"{count} rows from number {lowest[stream]} on"
+            yield Finding(f"{service}.outbox, {stream[0]} of {stream[1]}", actual, f"all up to number {last}")
 
 
 def _read_ahead(service: str, kernel: Kernel, history: History) -> Iterator[Finding]:
     last = {
-        story: number for writer in history.kernels.values() for story, number in writer.sequences.items()
+        stream: number for writer in history.kernels.values() for stream, number in writer.sequences.items()
     }
     for (topic, key), position in kernel.positions.items():
         writers = topic_named(topic).writers

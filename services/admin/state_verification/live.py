@@ -56,7 +56,7 @@ class Live:
     kept: frozenset[tuple[str, int, int]]
     """Topic, partition and offset of what is parked, was dropped, or waits."""
     last: dict[tuple[str, str], int]
-    """The last number given to each story."""
+    """The last number given to each event stream."""
     unsent: tuple[Any, ...]
     """Outbox rows that the relay has not sent."""
     timers: Table

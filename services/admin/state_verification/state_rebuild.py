@@ -174,7 +174,7 @@ def _expected(step: Step) -> Emitted:
 
 
 def events_differ(own: Iterable[Delivery], rebuilt: Iterable[Any]) -> list[Difference]:
-    """Live events against the scratch outbox, by story and number; ids and times of sending aside."""
+    """Live events against the scratch outbox, by event stream and number; ids and times of sending aside."""
     rebuilt_rows = {(row["topic"], row["aggregate_id"], row["sequence"]): row for row in rebuilt}
     differences = []
     for event in own:

@@ -57,8 +57,8 @@ def passed_over(
     for message in heard:
         record, envelope = message.record, message.envelope
         place = record.topic, record.partition
-        story = record.topic, envelope.key, envelope.sequence or 0
-        is_twin = envelope.sequence is not None and seen.setdefault(story, envelope.id) != envelope.id
+        stream = record.topic, envelope.key, envelope.sequence or 0
+        is_twin = envelope.sequence is not None and seen.setdefault(stream, envelope.id) != envelope.id
         is_applied = (message.topic.name, envelope.id) in live.applied
         if is_applied or (*place, record.offset) in live.kept:
             traced[place] = max(traced.get(place, 0), record.offset)

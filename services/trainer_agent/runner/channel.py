@@ -51,7 +51,7 @@ class Channel:
         self._consumer: AIOKafkaConsumer | None = None
         self._creating = asyncio.Lock()
         self._cause: Envelope | None = None
-        """The newest directive's: reports belong to the same story and trace."""
+        """The newest directive's: reports belong to the same event stream and trace."""
 
     async def open(self) -> None:
         self._consumer = AIOKafkaConsumer(
@@ -156,7 +156,7 @@ class Channel:
         return directive, envelope.time
 
     def _envelope(self, message: Message, event_id: str, time: datetime) -> Envelope:
-        """Reports belong to the story and the trace of the newest directive."""
+        """Reports belong to the event stream and the trace of the newest directive."""
         cause = self._cause
         return Envelope(
             id=event_id,
