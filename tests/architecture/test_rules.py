@@ -1,5 +1,6 @@
 """House rules that a tool can hold. Each message says what to do instead."""
 
+import ast
 import re
 import statistics
 import subprocess
@@ -117,6 +118,7 @@ UNPICKLING = re.compile(
     r"|(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?",
     re.IGNORECASE,
 )
+NO_NOUNS = frozenset({"found", "told", "said", "made", "wanted"})
 FORBIDDEN_NAMES = re.compile(r"(^|_)(manager|helper|helpers|utils|util|misc)(_|\.|$)")
 
 
@@ -202,6 +204,27 @@ def test_nothing_is_unpickled():
 def test_names_say_what_a_thing_is():
     violations = [module.name for module in modules() if FORBIDDEN_NAMES.search(module.path.stem)]
     assert not violations
+
+
+def test_variables_are_nouns():
+    """What a problem `found` beside what it `expected` is a field, so its `__init__` takes it."""
+    violations = [
+        f"{module.name}:{function.lineno} {function.name}: {name}"
+        for module in modules()
+        for function in module.functions()
+        for name in sorted(NO_NOUNS & variables(function))
+    ]
+    assert violations == []
+
+
+def variables(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    stored = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    return stored | (set() if function.name == "__init__" else parameters)
 
 
 class TestSizeBudget:
