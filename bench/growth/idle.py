@@ -28,6 +28,7 @@ from bench.report import progress, write
 from deploy.local.stack import Stack
 from schemas.specification import Resources
 from schemas.topics import SERVICES
+from services.serving_controller.settings import Settings
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 JOBS = """
@@ -64,25 +65,30 @@ NODES = """
     INSERT INTO node (node_id, job_id, number, index, pool, price_per_hour, allocated_at, released_at)
     SELECT 'a-ftjob-' || number || '-e1-n0', 'ftjob-' || number, 1, 0, 'cpu-spot', 0, now(), now()
       FROM generate_series(1, $1::int) AS number"""
-MADE = """
-    (SELECT 'slot-' || number AS slot, jsonb_build_object(
+VERSIONS = """
+    (SELECT number, 'slot-' || number AS slot, jsonb_build_object(
         'model_id', 'mv-' || number, 'full_name', 'ft:tiny:demo:' || number, 'kind', 'adapter', 'rank', 8,
         'digest', encode(sha256(number::text::bytea), 'hex'), 'base_model', 'tiny', 'base_sha', base_sha) AS servable,
         group_name, jsonb_build_object('replica_id', replica_id, 'incarnation', incarnation, 'url', url) AS address
-       FROM replica, generate_series(1, $1::int) AS number) AS made"""
+       FROM replica, generate_series(1, $1::int) AS number) AS versions"""
 SLOTS = f"""
     INSERT INTO slot (tenant, name, generation, state, desired, route, served)
     SELECT 'demo', slot, 1, 'ready', servable, jsonb_build_object(
-               'servable', servable, 'generation', 1, 'addresses', jsonb_build_array(address)),
+               'servable', servable, 'generation', 1,
+               'addresses', CASE WHEN number <= $2::int THEN jsonb_build_array(address) ELSE '[]' END),
            ARRAY[servable ->> 'digest']
-      FROM {MADE}"""
+      FROM {VERSIONS}"""
+USED = (
+    "INSERT INTO slot_use SELECT 'demo', 'slot-' || number, now() FROM generate_series(1, $1::int) AS number"
+)
 WANTED = f"""
     INSERT INTO wanted (tenant, slot, served_name, group_name, servable, is_pending)
     SELECT 'demo', slot, (servable ->> 'full_name') || '@' || (servable ->> 'digest'), group_name, servable, false
-      FROM {MADE}"""
+      FROM {VERSIONS}"""
 GROUPS = "INSERT INTO wanted_group (name) SELECT DISTINCT group_name FROM wanted"
 LOADED = """
-    UPDATE replica SET loaded = (SELECT array_agg(served_name) FROM wanted), version = nextval('version')
+    UPDATE replica SET loaded = (SELECT array_agg(served_name) FROM wanted JOIN slot_use USING (tenant, slot)),
+           version = nextval('version')
     RETURNING loaded"""
 
 
@@ -143,10 +149,12 @@ async def fill(stack: Stack, *, finished: int, deployed: int, waiting: int) -> N
 
 
 async def deploy(stack: Stack, deployed: int) -> None:
-    """Versions that the replica has and that slots serve; the controller finds them at its start."""
+    """Slots of so many versions, and the replica has those that were used last; as the controller leaves them."""
     await stack.stop("serving_controller")
     async with connected(stack, "serving_controller") as conn:
-        await conn.execute(SLOTS, deployed)
+        resident = Settings.model_fields["max_resident_adapters"].default
+        await conn.execute(SLOTS, deployed, resident)
+        await conn.execute(USED, min(deployed, resident))
         await conn.execute(WANTED, deployed)
         await conn.execute(GROUPS)
         names = await conn.fetchval(LOADED)
@@ -182,7 +190,15 @@ def cpu_seconds(pid: int) -> float:
     """Of a process and what it started that still lives; a service's replicas and runners are no part of it."""
     process = psutil.Process(pid)
     parts = [process, *(process.children(recursive=True) if "postgres" in process.name() else ())]
-    return sum(sum(each.cpu_times()[:2]) for each in parts)
+    return sum(map(_cpu_seconds, parts))
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Nothing of a backend of Postgres that has ended meanwhile."""
+    try:
+        return sum(process.cpu_times()[:2])
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 if __name__ == "__main__":
