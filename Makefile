@@ -43,7 +43,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation-package retune -e .
 	@touch $@
 
-demo: setup ## the main job on the standard library; PRETRAIN=1 makes its base model anew
+demo: setup ## the main job on the standard library; PRETRAIN=1 trains its base model again
 	@$(BIN)/python -u -m deploy.demo
 
 up: setup ## start the local stack and return when it is healthy
