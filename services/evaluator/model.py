@@ -1,6 +1,5 @@
 """What the evaluator knows: suites, versions, baselines, and the state of each evaluation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -11,10 +10,7 @@ from schemas.base import FileRef, Sha256, Value
 from schemas.evaluation import BenchmarkKind, Evidence, Expects, MarginPoints, StageResult
 from schemas.job import Artefact
 from schemas.model import ModelRegistered
-
-
-class IllegalTransition(Exception):
-    """An evaluation was moved where its table does not lead: our bug."""
+from shared.transitions import Transitions
 
 
 class EvaluationState(StrEnum):
@@ -26,17 +22,18 @@ class EvaluationState(StrEnum):
     ABANDONED = "abandoned"  # before it began: the registry refused the artefact, or the job was cancelled
 
 
-ALLOWED: Mapping[EvaluationState, frozenset[EvaluationState]] = {
-    EvaluationState.WAITING: frozenset({EvaluationState.RUNNING, EvaluationState.ABANDONED}),
-    EvaluationState.RUNNING: frozenset(
-        {EvaluationState.PASSED, EvaluationState.FAILED, EvaluationState.INCONCLUSIVE}
-    ),
-    EvaluationState.PASSED: frozenset(),
-    EvaluationState.FAILED: frozenset(),
-    EvaluationState.INCONCLUSIVE: frozenset(),
-    EvaluationState.ABANDONED: frozenset(),
-}
-TERMINAL = frozenset(state for state, moves in ALLOWED.items() if not moves)
+TRANSITIONS = Transitions[EvaluationState](
+    {
+        EvaluationState.WAITING: frozenset({EvaluationState.RUNNING, EvaluationState.ABANDONED}),
+        EvaluationState.RUNNING: frozenset(
+            {EvaluationState.PASSED, EvaluationState.FAILED, EvaluationState.INCONCLUSIVE}
+        ),
+        EvaluationState.PASSED: frozenset(),
+        EvaluationState.FAILED: frozenset(),
+        EvaluationState.INCONCLUSIVE: frozenset(),
+        EvaluationState.ABANDONED: frozenset(),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -76,13 +73,12 @@ class Evaluation:
     revision: int = 0
 
     def to(self, state: EvaluationState, **changes: Any) -> "Evaluation":
-        if state not in ALLOWED[self.state]:
-            raise IllegalTransition(f"evaluation {self.eval_id}: {self.state} -> {state}")
+        TRANSITIONS.require(self.state, state, what=f"evaluation {self.eval_id}")
         return replace(self, state=state, **changes)
 
     @property
     def is_over(self) -> bool:
-        return self.state in TERMINAL
+        return self.state in TRANSITIONS.terminal
 
 
 class Suite(Value):

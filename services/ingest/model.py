@@ -7,6 +7,7 @@ from typing import Any, Literal
 from schemas.artefacts import DatasetCounts, DatasetFiles
 from schemas.base import Count, FileRef, Sha256, Value
 from schemas.dataset import RowProblem
+from shared.transitions import Transitions
 
 
 class VersionState(StrEnum):
@@ -18,18 +19,16 @@ class VersionState(StrEnum):
     DELETED = "deleted"
 
 
-ALLOWED: dict[VersionState, frozenset[VersionState]] = {
-    VersionState.VALIDATING: frozenset({VersionState.READY, VersionState.REJECTED, VersionState.FAILED}),
-    VersionState.READY: frozenset({VersionState.DELETING}),
-    VersionState.REJECTED: frozenset({VersionState.DELETING}),
-    VersionState.FAILED: frozenset({VersionState.VALIDATING, VersionState.DELETING}),
-    VersionState.DELETING: frozenset({VersionState.DELETED}),
-    VersionState.DELETED: frozenset({VersionState.VALIDATING}),
-}
-
-
-class IllegalTransition(Exception):
-    pass
+TRANSITIONS = Transitions[VersionState](
+    {
+        VersionState.VALIDATING: frozenset({VersionState.READY, VersionState.REJECTED, VersionState.FAILED}),
+        VersionState.READY: frozenset({VersionState.DELETING}),
+        VersionState.REJECTED: frozenset({VersionState.DELETING}),
+        VersionState.FAILED: frozenset({VersionState.VALIDATING, VersionState.DELETING}),
+        VersionState.DELETING: frozenset({VersionState.DELETED}),
+        VersionState.DELETED: frozenset({VersionState.VALIDATING}),
+    }
+)
 
 
 class BaseModel(Value):
@@ -80,8 +79,7 @@ class Version:
     revision: int = 0
 
     def to(self, state: VersionState, **changes: Any) -> "Version":
-        if state not in ALLOWED[self.state]:
-            raise IllegalTransition(f"dataset version {self.id}: {self.state} -> {state}")
+        TRANSITIONS.require(self.state, state, what=f"dataset version {self.id}")
         return replace(self, state=state, **changes)
 
 

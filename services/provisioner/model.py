@@ -9,6 +9,7 @@ from typing import Any
 from schemas.base import DeviceKind, PriceClass
 from schemas.layout import attempt_name
 from schemas.node import AllocatedNode, PoolCapacityChanged
+from shared.transitions import Transitions
 
 FENCED_EXIT = 70
 """Of a runner that ended itself because Kafka took nothing from it."""
@@ -25,21 +26,21 @@ class AttemptState(StrEnum):
     RELEASED = "released"  # NodesReleased was sent; nothing is left at the engine
 
 
-ALLOWED: dict[AttemptState, frozenset[AttemptState]] = {
-    AttemptState.CREATING: frozenset({AttemptState.RUNNING, AttemptState.FAILING, AttemptState.RELEASING}),
-    AttemptState.RUNNING: frozenset({AttemptState.RELEASING}),
-    AttemptState.FAILING: frozenset({AttemptState.REFUSED, AttemptState.RELEASING}),
-    # A stop of an attempt that held nothing is answered like any other, after the engine was asked again.
-    AttemptState.REFUSED: frozenset({AttemptState.RELEASING}),
-    AttemptState.RELEASING: frozenset({AttemptState.RELEASED}),
-    AttemptState.RELEASED: frozenset(),
-}
+TRANSITIONS = Transitions[AttemptState](
+    {
+        AttemptState.CREATING: frozenset(
+            {AttemptState.RUNNING, AttemptState.FAILING, AttemptState.RELEASING}
+        ),
+        AttemptState.RUNNING: frozenset({AttemptState.RELEASING}),
+        AttemptState.FAILING: frozenset({AttemptState.REFUSED, AttemptState.RELEASING}),
+        # A stop of an attempt that held nothing is answered like any other, after the engine was asked again.
+        AttemptState.REFUSED: frozenset({AttemptState.RELEASING}),
+        AttemptState.RELEASING: frozenset({AttemptState.RELEASED}),
+        AttemptState.RELEASED: frozenset(),
+    }
+)
 
 GONE = frozenset({AttemptState.REFUSED, AttemptState.RELEASED})
-
-
-class IllegalTransition(Exception):
-    """Our own bug: a decision asked for a move that the table does not have."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,7 @@ class Attempt:
     revision: int = 0
 
     def to(self, state: AttemptState, **changes: Any) -> "Attempt":
-        if state not in ALLOWED[self.state]:
-            raise IllegalTransition(f"attempt {self.name}: {self.state} -> {state}")
+        TRANSITIONS.require(self.state, state, what=f"attempt {self.name}")
         return replace(self, state=state, **changes)
 
     @property

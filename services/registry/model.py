@@ -12,18 +12,17 @@ from schemas.base import BundleRef, Value
 from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.evaluation import StageResult
 from schemas.model import Stage
+from shared.transitions import IllegalTransition, Transitions
 
 SHORT_DIGEST = 8
 
-ALLOWED: Mapping[Stage, frozenset[Stage]] = {
-    Stage.DEV: frozenset({Stage.STAGING}),
-    Stage.STAGING: frozenset({Stage.PRODUCTION, Stage.DEV}),
-    Stage.PRODUCTION: frozenset({Stage.DEV}),
-}
-
-
-class IllegalMove(RuntimeError):
-    """A stage is skipped, or a slot is given to what has not passed the gate: our own mistake."""
+TRANSITIONS = Transitions[Stage](
+    {
+        Stage.DEV: frozenset({Stage.STAGING}),
+        Stage.STAGING: frozenset({Stage.PRODUCTION, Stage.DEV}),
+        Stage.PRODUCTION: frozenset({Stage.DEV}),
+    }
+)
 
 
 def model_id(job_id: str, digest: str) -> str:
@@ -156,8 +155,7 @@ class Version:
         return self.stage is Stage.PRODUCTION and (self.has_holdout or accepts)
 
     def to(self, stage: Stage, **changes: Any) -> Self:
-        if stage not in ALLOWED[self.stage]:
-            raise IllegalMove(f"model version {self.model_id}: {self.stage} -> {stage}")
+        TRANSITIONS.require(self.stage, stage, what=f"model version {self.model_id}")
         return replace(self, stage=stage, **changes)
 
 
@@ -201,7 +199,9 @@ class Slot:
     def approve(self, version: Version) -> Self:
         if not version.may_be_served:
             gate_result = version.verdict.outcome if version.verdict else "not evaluated"
-            raise IllegalMove(f"slot {self.name}: {version.model_id} is {version.stage} and {gate_result}")
+            raise IllegalTransition(
+                f"slot {self.name}: {version.model_id} is {version.stage} and {gate_result}"
+            )
         return self._next(version.model_id, version.digest, Outcome.PENDING)
 
     def withdraw(self) -> Self:

@@ -1,4 +1,4 @@
-"""A job and its attempts: the states, the one door between them, and all that is known about a job."""
+"""A job and its attempts: the states, their transitions, and all that is known about a job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from schemas.base import BundleRef, DatasetRef, DeviceKind, FailureClass, PriceC
 from schemas.capabilities import BaseCapabilities
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec
-from shared.errors import Rejected
+from shared.transitions import Transitions
 
 
 class JobState(StrEnum):
@@ -27,27 +27,33 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
-ALLOWED: Mapping[JobState, frozenset[JobState]] = {
-    JobState.VALIDATING: frozenset({JobState.QUEUED, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}),
-    JobState.QUEUED: frozenset({JobState.PROVISIONING, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}),
-    JobState.PROVISIONING: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.QUEUED, JobState.FAILED}),
-    JobState.RUNNING: frozenset({JobState.STOPPING, JobState.EVALUATING}),
-    JobState.STOPPING: frozenset(
-        {JobState.EVALUATING, JobState.PAUSED, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
-    ),
-    JobState.PAUSED: frozenset({JobState.VALIDATING, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}),
-    JobState.EVALUATING: frozenset({JobState.SUCCEEDED, JobState.CANCELLED}),
-    JobState.SUCCEEDED: frozenset(),
-    JobState.FAILED: frozenset(),
-    JobState.CANCELLED: frozenset(),
-}
-TERMINAL = frozenset(state for state, moves in ALLOWED.items() if not moves)
+TRANSITIONS = Transitions[JobState](
+    {
+        JobState.VALIDATING: frozenset(
+            {JobState.QUEUED, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}
+        ),
+        JobState.QUEUED: frozenset(
+            {JobState.PROVISIONING, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}
+        ),
+        JobState.PROVISIONING: frozenset(
+            {JobState.RUNNING, JobState.STOPPING, JobState.QUEUED, JobState.FAILED}
+        ),
+        JobState.RUNNING: frozenset({JobState.STOPPING, JobState.EVALUATING}),
+        JobState.STOPPING: frozenset(
+            {JobState.EVALUATING, JobState.PAUSED, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
+        ),
+        JobState.PAUSED: frozenset(
+            {JobState.VALIDATING, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
+        ),
+        JobState.EVALUATING: frozenset({JobState.SUCCEEDED, JobState.CANCELLED}),
+        JobState.SUCCEEDED: frozenset(),
+        JobState.FAILED: frozenset(),
+        JobState.CANCELLED: frozenset(),
+    }
+)
+TERMINAL = TRANSITIONS.terminal
 ATTEMPT_OPEN = frozenset({JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING})
 RESUME_POINT_RISES = ATTEMPT_OPEN | {JobState.QUEUED, JobState.PAUSED}
-
-
-class IllegalTransition(Rejected):
-    """A move that the table does not list."""
 
 
 REQUEUE_BUDGET: Mapping[FailureClass, int | None] = {
@@ -302,12 +308,8 @@ class Job:
     revision: int = 0
 
     def to(self, state: JobState, **changes: Any) -> Self:
-        """The only door between states."""
-        if state not in ALLOWED[self.state]:
-            raise IllegalTransition(
-                f"job {self.id}: {self.state} -> {state}, "
-                f"allowed: {', '.join(sorted(ALLOWED[self.state])) or 'nothing'}"
-            )
+        """The only transition method."""
+        TRANSITIONS.require(self.state, state, what=f"job {self.id}")
         return replace(self, state=state, **changes)
 
     @property

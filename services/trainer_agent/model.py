@@ -8,6 +8,7 @@ from typing import Any
 from schemas.base import BundleRef, FailureClass
 from schemas.job import JobScheduled, StopReason
 from schemas.training import Member, RunnerReport
+from shared.transitions import Transitions
 
 
 class AttemptState(StrEnum):
@@ -16,15 +17,13 @@ class AttemptState(StrEnum):
     CLOSED = "closed"  # its last fact was sent
 
 
-ALLOWED: dict[AttemptState, frozenset[AttemptState]] = {
-    AttemptState.GATHERING: frozenset({AttemptState.TRAINING, AttemptState.CLOSED}),
-    AttemptState.TRAINING: frozenset({AttemptState.CLOSED}),
-    AttemptState.CLOSED: frozenset(),
-}
-
-
-class IllegalTransition(Exception):
-    """Our own bug: a decision asked for a move that the table does not have."""
+TRANSITIONS = Transitions[AttemptState](
+    {
+        AttemptState.GATHERING: frozenset({AttemptState.TRAINING, AttemptState.CLOSED}),
+        AttemptState.TRAINING: frozenset({AttemptState.CLOSED}),
+        AttemptState.CLOSED: frozenset(),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,7 @@ class Attempt:
     revision: int = 0
 
     def to(self, state: AttemptState, **changes: Any) -> "Attempt":
-        if state not in ALLOWED[self.state]:
-            raise IllegalTransition(f"attempt {self.number} of {self.job_id}: {self.state} -> {state}")
+        TRANSITIONS.require(self.state, state, what=f"attempt {self.number} of {self.job_id}")
         return replace(self, state=state, **changes)
 
     @property

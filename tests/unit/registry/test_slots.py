@@ -8,8 +8,9 @@ from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.evaluation import EvalInconclusive
 from schemas.model import DeploymentApproved, DeploymentWithdrawn, ModelDemoted, PromoteModel, Stage
 from services.registry.decide import slots, versions
-from services.registry.model import Approval, Generation, IllegalMove, Outcome, Slot, Verdict
+from services.registry.model import Approval, Generation, Outcome, Slot, Verdict
 from shared.errors import Refused
+from shared.transitions import IllegalTransition
 from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, SAFE, a_version, failed, passed
 
 ONE, TWO, THREE = (a_version(number, stage=Stage.PRODUCTION) for number in (1, 2, 3))
@@ -197,7 +198,7 @@ def test_undeploy_of_an_empty_slot_is_refused():
 )
 def test_no_slot_takes_what_is_not_gated(changes):
     version = a_version(**{"stage": Stage.STAGING} | changes)
-    with pytest.raises(IllegalMove):
+    with pytest.raises(IllegalTransition):
         Slot("acme", "support").approve(version)
 
 

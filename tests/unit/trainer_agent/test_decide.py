@@ -22,7 +22,7 @@ from schemas.training import (
 )
 from services.trainer_agent import decide
 from services.trainer_agent.decide import SILENCE, Decision, Purpose
-from services.trainer_agent.model import Attempt, AttemptState, IllegalTransition, Stop
+from services.trainer_agent.model import Attempt, AttemptState, Stop
 from tests.moves import moves_of
 from tests.unit.trainer_agent.attempts import (
     LONG_AGO,
@@ -342,9 +342,7 @@ class TestSilence:
 
 
 def test_an_attempt_moves_so_and_no_other_way():
-    assert moves_of(
-        AttemptState, lambda state: an_attempt(state=state), field="state", refused=IllegalTransition
-    ) == {
+    assert moves_of(AttemptState, lambda state: an_attempt(state=state), field="state") == {
         "gathering": {"training", "closed"},
         "training": {"closed"},
         "closed": set(),
