@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import openai
 
-from services.admin.commands.watch import TERMINAL, line, mark
+from schemas.lifecycle import TERMINAL
+from services.admin.commands.watch import line, mark
 from services.admin.connection import find_connection
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import TopicReader

@@ -9,6 +9,7 @@ from schemas.base import FileRef
 from schemas.compatibility import Refusal, check
 from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
+from schemas.lifecycle import TERMINAL
 from schemas.specification import (
     AVAILABLE_METHODS,
     FORMATS_OF_METHOD,
@@ -38,7 +39,6 @@ STATUS_OF_PHASE = {
     "cancelled": "cancelled",
 }
 WHY_NOT = "only an operator may have rows trained on that stand in a benchmark, suite or holdout"
-TERMINAL_PHASES = frozenset({"succeeded", "failed", "cancelled"})
 SHOWN_STEPS = 100
 """Steps of a job that its timeline shows the numbers of."""
 RESULTS_PURPOSE = "fine-tune-results"
@@ -74,7 +74,7 @@ class Ending:
             return verdict
         if self.is_promoted:
             return "passed"
-        if self.verdict is None and self.phase in TERMINAL_PHASES and not self.has_model:
+        if self.verdict is None and self.phase in TERMINAL and not self.has_model:
             return "not_asked"
         return "pending"
 

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from schemas.lifecycle import TERMINAL
 from services.admin.api import RefusedByPlatform
 from services.admin.commands.base_models import described_estimate, described_model
 from services.admin.commands.context import api
-from services.admin.commands.watch import TERMINAL, doing, ending, is_over, line, mark, place, state_of
+from services.admin.commands.watch import doing, ending, is_over, line, mark, place, state_of
 from services.admin.output import legible, note, show, show_table, stderr, write
 
 app = typer.Typer(help="Fine-tuning jobs.", no_args_is_help=True)

@@ -3,9 +3,10 @@
 import time
 from typing import Any
 
+from schemas.lifecycle import TERMINAL
+
 Job = dict[str, Any]
 
-TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 LINES_OF_A_STAGE = 10
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from schemas.lifecycle import TERMINAL
 from services.gateway import readmodels, representations
-from services.gateway.decide import TERMINAL_PHASES
 from services.gateway.deps import Caller, Context, Gateway, invalid_cursor, page_size, parse_cursor
 from services.gateway.rates import HeldResponse
 from services.gateway.routes.jobs import row_of
@@ -68,7 +68,7 @@ async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> 
             body = JSONResponse(representations.job_event(event)).body
             yield f"id: ftevent-{event['id']}\nevent: {event['type']}\ndata: {bytes(body).decode()}\n\n"
         if not rows:
-            if row["phase"] in TERMINAL_PHASES:
+            if row["phase"] in TERMINAL:
                 yield "data: [DONE]\n\n"
                 return
             if time.monotonic() - spoke_at > SSE_KEEPALIVE_SECONDS:
