@@ -12,7 +12,7 @@ from faststream.middlewares import AckPolicy
 from faststream.security import SASLScram512
 from pydantic_settings import SettingsConfigDict
 
-from bench.kernel.consume_edge import TOPIC
+from bench.kernel.consumer import TOPIC
 from schemas.dataset import DatasetDeleted
 from shared.messaging.unit import Unit
 from shared.service import Service

@@ -6,7 +6,7 @@ by default commits offsets before the handler runs (an event can be lost), and `
 each message (an event can come twice). The clock runs from the tenth part of the events to the last, so that
 start-up is out of it. After each round the rows are compared with the events.
 
-    python -m bench.kernel.consume_edge [--events 5000] [--rounds 5]
+    python -m bench.kernel.consumer [--events 5000] [--rounds 5]
 """
 
 import argparse
@@ -49,7 +49,7 @@ async def main(num_events: int, num_rounds: int) -> None:
     for side in SIDES[1:]:
         results[side]["retune_is_times_faster"] = ours / results[side]["events_per_second"]["median"]
     write(
-        "consume-consumer",
+        "consumer",
         results,
         packages=("aiokafka", "asyncpg", "faststream"),
         settings={"events": num_events, "partitions": 1, "kafka": "4.3.1"},
