@@ -1,1 +1,1 @@
-"""Library code with no domain in it. Imports schemas, never services."""
+"""Library code with no domain in it, which imports schemas but never services."""

@@ -1,6 +1,6 @@
-"""What training and a base model's registration must agree on about transformers' models.
+"""Facts about transformers' models on which training and a base model's registration must agree.
 
-Imports no torch: modules are known by the names of their classes.
+The module imports no torch: it recognises modules by the names of their classes.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,14 +10,14 @@ from schemas.capabilities import LossForm
 
 Attention = Literal["sdpa", "eager"]
 INNER_SIZES = ("moe_intermediate_size", "intermediate_size", "n_inner", "ffn_dim")
-"""Names that configurations have for the inner size of a layer's feed-forward part, of one expert first."""
+"""Configuration names for the inner size of a layer's feed-forward part; the name for one expert comes first."""
 Tensor = TypeVar("Tensor")
 
 
 def attention_of(config: Any) -> Attention:
-    """The fastest attention that computes what the model means; PyTorch's own leaves a cap of the scores out.
+    """Return the fastest attention that is correct for the model; PyTorch's own leaves out a cap of the scores.
 
-    Packed examples are kept apart by either. Raises KeyError where transformers has no such model.
+    Either keeps packed examples apart. Raises KeyError if transformers has no such model.
     """
     is_capped = bool(getattr(config.get_text_config(), "attn_logit_softcapping", None))
     has_sdpa = model_class_of(config)._supports_sdpa  # noqa: SLF001 transformers has no public name for it
@@ -25,14 +25,14 @@ def attention_of(config: Any) -> Attention:
 
 
 def model_class_of(config: Any) -> Any:
-    """The causal language model of a configuration. Raises KeyError where transformers has none."""
+    """Return the class of the causal language model for a configuration. Raises KeyError if transformers has none."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
 def loss_form(config: Any) -> LossForm:
-    """As the families' configurations name it: Gemma caps, Granite divides, Cohere multiplies."""
+    """Return scale and cap of the logits, by the families' names: Gemma caps, Granite divides, Cohere multiplies."""
     text = config.get_text_config()
     divisor = getattr(text, "logits_scaling", None) or 1.0
     factor = getattr(text, "logit_scale", None) or 1.0
@@ -41,13 +41,13 @@ def loss_form(config: Any) -> LossForm:
 
 
 def first_size(config: Any, names: tuple[str, ...]) -> int:
-    """The first of these that the configuration has; 0: none."""
+    """Return the first of these sizes that the configuration has, or 0 if it has none."""
     sizes = (getattr(config, name, None) for name in names)
     return next((size for size in sizes if type(size) is int), 0)
 
 
 def plain_linears(model: Any) -> dict[str, Any]:
-    """The matrices that an adapter can be added to, by name: all but the head, experts and routers."""
+    """Return the linear modules that an adapter can be added to, by name: all but the head, experts and routers."""
     head = model.get_output_embeddings()
     return {
         name: module
@@ -57,21 +57,21 @@ def plain_linears(model: Any) -> dict[str, Any]:
 
 
 def converts_names(model: Any) -> bool:
-    """Whether a loaded model's tensors have other names, or another form, than in its files."""
+    """Return whether a loaded model's tensors have other names, or another form, than in its files."""
     return bool(getattr(model, "_weight_conversions", None))
 
 
 def tied_names(model: Any) -> dict[str, str]:
-    """Further names of parameters that have several, each with the one that `named_parameters` gives."""
+    """Map each further name of a parameter that has several to the name that `named_parameters` gives."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     every = model.named_parameters(remove_duplicate=False)
     return {name: first[id(parameter)] for name, parameter in every if first[id(parameter)] != name}
 
 
 def as_in_files(model: Any, tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
-    """Tensors of a loaded model by the names, and in the form, that its files have.
+    """Return tensors of a loaded model by the names, and in the form, that its files have.
 
-    names: of the tensors in the files; some leave the name of the model within the model out.
+    `names` are those of the tensors in the files; some files leave out the prefix of the inner base model.
     """
     from transformers.core_model_loading import revert_weight_conversion
 

@@ -1,4 +1,4 @@
-"""The one place that reads the wall clock. Decisions get the time as an argument."""
+"""The one place that reads the wall clock; decisions get the time as an argument."""
 
 from datetime import UTC, datetime
 

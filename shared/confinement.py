@@ -1,4 +1,4 @@
-"""What a process keeps from the other processes of its user: the children that open tenants' files are among them."""
+"""Protection of a process from others of its user, among them the children that open tenants' files."""
 
 import ctypes
 import os
@@ -7,10 +7,10 @@ PR_SET_DUMPABLE = 4
 
 
 def keep_memory_private() -> None:
-    """From here on no process of our user reads this one's memory or first environment, or traces it.
+    """Keep other processes of our user from tracing this one or reading its memory or first environment.
 
-    Who has CAP_SYS_PTRACE still can, as root has where it keeps its capabilities. Programs that this process starts
-    are not covered: each `exec` begins again.
+    Processes with CAP_SYS_PTRACE still can, as those of root with its capabilities. Programs that this process starts
+    are not covered: each `exec` resets the protection. Raises OSError.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         error = ctypes.get_errno()

@@ -1,4 +1,4 @@
-"""How many cores this process may use: as it is bound to them, and as its control group pays for them."""
+"""The number of cores that this process may use, by its CPU affinity and the quota of its control group."""
 
 import os
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def usable_cores(*, cgroups: Path = CGROUPS, own_cgroup: Path = OWN_CGROUP) -> int:
-    """Whole cores, at least one. Control groups of version 2; elsewhere only those that it is bound to count."""
+    """Return the whole cores, at least one. Without control groups of version 2, only the CPU affinity counts."""
     shares = [_share(folder) for folder in _folders(cgroups, own_cgroup)]
     return max(1, int(min([len(os.sched_getaffinity(0)), *shares])))
 
 
 def _folders(cgroups: Path, own_cgroup: Path) -> Iterator[Path]:
-    """The process's group and those around it, each of which may have a limit."""
+    """Yield the process's group and its ancestors, each of which may have a limit."""
     for line in _read(own_cgroup).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

@@ -1,4 +1,4 @@
-"""Which product computes: read from the system, since services import no torch."""
+"""The product name of the device that computes, read from the system because services import no torch."""
 
 import platform
 import re
@@ -14,7 +14,7 @@ _GPU_MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 
 
 def device_name(device: Device, *, cpu_info: Path = CPU_INFO, gpus: Path = GPUS) -> str:
-    """The first product of this kind; empty where the system does not say."""
+    """Return the first product of this kind; if the system names none, a CPU's architecture or "" for a GPU."""
     files = [cpu_info] if device == "cpu" else sorted(gpus.glob("*/information"))
     pattern = _CPU_MODEL if device == "cpu" else _GPU_MODEL
     for path in files:

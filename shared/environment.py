@@ -1,4 +1,4 @@
-"""What a child process gets of our environment: what programs need to run, by name, and so no secret."""
+"""The part of our environment that a child process gets: named variables that programs need, and so no secret."""
 
 import os
 
@@ -27,12 +27,12 @@ FAMILIES = (
         "PYTORCH_",
         "TORCH_",
     ),
-    # Between machines: NCCL, libfabric with EFA, UCX.
+    # These serve traffic between machines: NCCL, libfabric with EFA, UCX.
     *("NCCL_", "GLOO_", "FI_", "UCX_"),
 )
 
 
 def inherited(*families: str) -> dict[str, str]:
-    """`families`: beginnings of further names that this child may see."""
+    """Return the variables for a child; `families` are prefixes of further names that it may see."""
     begins = (*FAMILIES, *families)
     return {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(begins)}

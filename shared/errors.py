@@ -1,8 +1,8 @@
-"""What the consumer does with an error of a handler.
+"""Errors of handlers, which decide what the consumer does with a message.
 
-Rejected: the message is parked at once. Refused: answered by CommandRefused. ParentUnknown: the message waits.
-Whatever `is_unavailable` names is waited for, unless this message alone meets it for a minute. That and everything
-else is tried eight times with back-off, then parked.
+After Rejected the message is parked at once, Refused is answered by CommandRefused, after ParentUnknown the message
+waits. An error that `is_unavailable` accepts is waited out, unless this message alone meets it for a minute. After
+that, and after any other error, the message is tried eight times with back-off, then parked.
 """
 
 from datetime import timedelta
@@ -14,7 +14,7 @@ class RetuneError(Exception):
 
 
 class Rejected(RetuneError):
-    """This message can never succeed. It is parked with the reason; nothing is retried."""
+    """This message can never succeed. It is parked with the reason and not retried."""
 
 
 class Refused(RetuneError):
@@ -31,21 +31,21 @@ class Refused(RetuneError):
 
 
 class TooLarge(Refused):
-    """A message is larger than the limit for what is written: 413 over HTTP."""
+    """A message is larger than the limit for writing; HTTP answers 413."""
 
     def __init__(self, size: str, *, limit: int) -> None:
         super().__init__("too_large", f"{size}, expected at most {limit}")
 
 
 class StaleWrite(RetuneError):
-    """The aggregate was written by someone else since it was read."""
+    """The aggregate was written by another writer since it was read."""
 
 
 class Unavailable(RetuneError):
-    """Something outside did not answer, or with a server error. That says nothing about what was asked for."""
+    """A dependency did not answer, or answered with a server error, which leaves the request undecided."""
 
     dependency: ClassVar[str]
-    """Its name, for people."""
+    """Name of the dependency, for people."""
 
 
 class StorageUnavailable(Unavailable):
@@ -55,7 +55,7 @@ class StorageUnavailable(Unavailable):
 
 
 class CorruptObject(RetuneError):
-    """An object's size or sha256 is not what its manifest says."""
+    """An object's size or sha256 differs from that in its manifest."""
 
 
 class Conflict(RetuneError):
@@ -63,7 +63,7 @@ class Conflict(RetuneError):
 
 
 class ParentUnknown(RetuneError):
-    """What the message refers to is not known yet; it waits until `unit.release(parent)` or the limit."""
+    """The parent that the message refers to is not known yet; it waits until `unit.release(parent)` or the limit."""
 
     def __init__(self, parent: str, *, within: timedelta = timedelta(minutes=5)) -> None:
         super().__init__(f"{parent} is not known yet")

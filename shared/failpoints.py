@@ -1,4 +1,4 @@
-"""Named places where a test can make a process die, fail or stall. Off unless FAILPOINTS is set.
+"""Named places where a test can make a process die, fail or stall; they are off unless FAILPOINTS is set.
 
 FAILPOINTS="db.commit.before=kill@3;relay.sent=raise;outbox.inserted=stall:0.5"
   kill    SIGKILL to this process at the n-th pass (default: the first)
@@ -60,7 +60,7 @@ NAMES = frozenset(
 
 
 class FailpointHit(RuntimeError):
-    """Raised by a failpoint that a test switched on."""
+    """The error that a failpoint raises after a test switched it on."""
 
 
 @dataclass

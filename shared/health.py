@@ -1,4 +1,4 @@
-"""`/livez`, `/healthz` by progress and `/metrics`, for any service without routes of its own."""
+"""The routes `/livez`, `/healthz` (by progress) and `/metrics`, for any service without routes of its own."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from prometheus_client import make_asgi_app
 MAX_OUTBOX_AGE_SECONDS = 60.0
 MAX_AWAY_SECONDS = 5.0
 RETRY_AFTER = {"retry-after": "5"}
-"""Goes with every 503."""
+"""Header that every answer with status 503 carries."""
 
 ROUTES = "/livez, /healthz and /metrics"
 
@@ -20,7 +20,7 @@ Asgi = Callable[..., Any]
 
 @dataclass
 class Probe:
-    """What decides whether a process is healthy; the service keeps it up to date."""
+    """The state that decides whether a process is healthy; the service keeps it up to date."""
 
     ready: bool = False
     postgres_away_seconds: Callable[[], float] = lambda: 0.0
@@ -28,7 +28,7 @@ class Probe:
     stalled_topics: list[str] = field(default_factory=list)
     missing_topics: list[str] = field(default_factory=list)
     parked_blocking: int = 0
-    """Nothing that a restart would change, so no problem of the process."""
+    """Parked messages that hold others back; a restart would not help, so they are no problem of the process."""
 
     def problems(self) -> list[str]:
         problems = [] if self.ready else ["not ready yet"]

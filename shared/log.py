@@ -1,4 +1,4 @@
-"""Structured logs: a static event name, identifiers as fields, context bound once by the consumer."""
+"""Structured logs with a static event name, identifiers as fields and context that the consumer binds once."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from opentelemetry import trace
 
 
 def configure_logging(service: str, *, level: int = logging.INFO) -> None:
-    """One JSON object a line on stderr; third-party warnings come through the same door."""
+    """Log one JSON object per line to stderr; warnings of libraries go to stderr as plain text."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     structlog.configure(
         processors=[
@@ -41,7 +41,7 @@ def log_context(**fields: object) -> Iterator[None]:
 def _add_trace_id(
     _logger: object, _method: str, entry: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Of the span that is open: the same in the logs of every service that the trace passes through."""
+    """Add the trace id of the open span, which is the same in the logs of every service that the trace passes."""
     context = trace.get_current_span().get_span_context()
     if context.is_valid:
         entry["trace_id"] = trace.format_trace_id(context.trace_id)

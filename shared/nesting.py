@@ -1,14 +1,14 @@
-"""How deep JSON from outside may nest: our rule, and not how far an interpreter happens to recurse."""
+"""The limit on nesting of JSON from outside, which does not depend on how far an interpreter can recurse."""
 
 import json
 import re
 from typing import Any
 
 MAX_NESTING = 32
-"""Levels of objects and lists; no message of ours has more than ten."""
+"""Limit on levels of objects and lists; no message of ours has more than ten."""
 
-# A string, closed or not, or a bracket outside strings. Nothing in it is ever tried twice, so a hostile text costs
-# no more than a long one.
+# A token is a string, closed or not, or a bracket outside strings. No part of the pattern backtracks, so the cost of
+# a hostile text grows only with its length.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -17,7 +17,7 @@ class TooDeep(ValueError):
 
 
 def require_shallow(text: str) -> None:
-    """Raises TooDeep. The text need not be JSON; what is wrong with it otherwise is for the parser to say."""
+    """Raise TooDeep if the text nests too deep. It need not be JSON; the parser reports all other errors."""
     if text.count("[") + text.count("{") <= MAX_NESTING:
         return
     depth = 0
@@ -32,7 +32,7 @@ def require_shallow(text: str) -> None:
 
 
 def shallow_json(data: bytes, **options: Any) -> Any:
-    """json.loads of UTF-8 text that nests no deeper than the rule allows. Raises ValueError."""
+    """Parse UTF-8 JSON with json.loads. Raises ValueError, also if it nests deeper than the rule allows."""
     text = data.decode("utf-8-sig")
     require_shallow(text)
     return json.loads(text, **options)

@@ -1,9 +1,9 @@
-"""Passwords that two services know and no message carries."""
+"""Passwords that two services can derive, so that no message carries them."""
 
 import hashlib
 import hmac
 
 
 def derived_password(secret: str, user: str, nonce: str) -> str:
-    """Who has the user's name and the nonce, but not the secret, knows nothing of it."""
+    """Return a password that cannot be derived from the user's name and the nonce without the secret."""
     return hmac.new(secret.encode(), f"{user}\n{nonce}".encode(), hashlib.sha256).hexdigest()

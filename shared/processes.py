@@ -1,4 +1,4 @@
-"""Processes by (pid, start time), so that a recycled pid is never taken for ours. Linux only: reads /proc."""
+"""Processes by (pid, start time), so that a recycled pid is never taken for ours. It reads /proc, so Linux only."""
 
 import os
 import signal
@@ -21,20 +21,20 @@ _STATE, _GROUP, _SESSION, _START = 0, 2, 3, 19
 class Identity:
     pid: int
     start: int
-    """Clock ticks since boot, field 22 of /proc/<pid>/stat."""
+    """Start time in clock ticks since boot, field 22 of /proc/<pid>/stat."""
 
     def __str__(self) -> str:
         return f"{self.pid} {self.start}"
 
     @classmethod
     def parse(cls, text: str) -> "Identity":
-        """The content of a pid file: `<pid> <start>`. Raises ValueError."""
+        """Parse the content of a pid file, `<pid> <start>`. Raises ValueError."""
         pid, start = text.split()
         return cls(int(pid), int(start))
 
     @classmethod
     def of(cls, pid: int) -> "Identity | None":
-        """Who has this pid now; None for nobody and for a zombie."""
+        """Return the process that has this pid now, or None if there is none or it is a zombie."""
         fields = _stat(pid)
         return cls(pid, int(fields[_START])) if fields and fields[_STATE] != "Z" else None
 
@@ -45,13 +45,13 @@ class Identity:
         self._send(os.kill, number)
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Signal the process, with the group if it leads one; nothing if the pid is another's by now."""
+        """Signal the process, with the group if it leads one; do nothing if another process has the pid by now."""
         fields = _stat(self.pid)
         leads = fields is not None and int(fields[_GROUP]) == self.pid
         self._send(os.killpg if leads else os.kill, number)
 
     def session(self) -> Iterator["Identity"]:
-        """The live processes of the session that this process leads or led."""
+        """Yield the live processes of the session that this process leads or led."""
         holder = _stat(self.pid)
         if holder is not None and int(holder[_START]) != self.start:
             return  # the pid is another's by now, so no process of the old session is left
@@ -67,7 +67,7 @@ class Identity:
 
 
 def marked(mark: str) -> Iterator[Identity]:
-    """Every live process but ours that carries `mark` (NAME=value) in its first environment."""
+    """Yield every live process but ours that carries `mark` (NAME=value) in its first environment."""
     mark_bytes = mark.encode()
     for pid in _pids():
         is_other = pid != os.getpid()
@@ -81,12 +81,12 @@ def signal_marked(mark: str, number: signal.Signals) -> None:
 
 
 def kill_marked(mark: str, *, timeout_seconds: float) -> list[int]:
-    """Kill all that carry `mark`. Returns the pids of those that would not go."""
+    """Kill all processes that carry `mark` and return the pids of those left after the time-out."""
     return kill_all(lambda: marked(mark), timeout_seconds=timeout_seconds)
 
 
 def kill_all(find: Finder, *, timeout_seconds: float) -> list[int]:
-    """Kill until none is found, since one may fork while another dies. Returns the pids that would not go."""
+    """Kill until none is found, since one may fork while another dies. Returns the pids left after the time-out."""
     deadline = time.monotonic() + timeout_seconds
     while left := sorted(set(find())):
         if time.monotonic() > deadline:
@@ -109,7 +109,7 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/<pid>/stat from the third (state) on."""
+    """Return the fields of /proc/<pid>/stat from the third (state) on, or None if there is no such process."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

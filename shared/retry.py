@@ -1,4 +1,4 @@
-"""What to do while something that we depend on is away: ask again and again, ever more seldom, and not for ever."""
+"""Retries while a dependency is unavailable, at growing intervals and up to a limit."""
 
 import asyncio
 import random
@@ -18,25 +18,25 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class RetryPolicy:
     limit: timedelta = timedelta(hours=24)
-    """Of one absence; after it, what was asked for has failed."""
+    """Limit of one absence, after which the call has failed."""
     shortest: timedelta = timedelta(milliseconds=500)
     longest: timedelta = timedelta(seconds=30)
 
     def pause(self, away_for: timedelta) -> timedelta:
-        """As long as it was away so far, within bounds; up to half of it less, so that not all ask at once."""
+        """Return the absence so far, within bounds, less up to half of it, so that clients do not all ask at once."""
         bounded = min(max(away_for, self.shortest), self.longest)
         return bounded * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 A_DAY = RetryPolicy()
 FOR_EVER = RetryPolicy(limit=timedelta.max, longest=timedelta(seconds=5))
-"""For what a process cannot do anything without."""
+"""Policy for dependencies without which a process cannot do anything."""
 
 
 async def retry_until_available(
     call: Callable[[], Awaitable[Result]], *, is_away: Callable[[Exception], bool], patience: RetryPolicy
 ) -> Result:
-    """What the call gives once nothing that it needs is away. Raises its error at the end of the patience."""
+    """Return the call's result once its dependencies are available. Raises its error after the policy's limit."""
     away_since: float | None = None
     while True:
         try:

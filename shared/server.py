@@ -1,4 +1,4 @@
-"""The HTTP server of a service, and how it stops: nothing new is taken, and what is under way has a time to end."""
+"""The HTTP server of a service. At a stop it takes no new requests, and those under way have some time to end."""
 
 import sys
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from shared.settings import ServiceSettings
 from shared.slow_clients import PacedConnection
 
 START_FAILED = 3
-"""Exit code, as uvicorn has it."""
+"""Exit code of a failed start, as in uvicorn."""
 STOP_SECONDS = 8
-"""For answers that are under way. With the stop of a service's loops it has to fit into what supervisors give."""
+"""Time for answers that are under way; with the stop of a service's loops it must fit into supervisors' limits."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's waits for open connections before the application hears that it is to stop."""
+    """A server that notifies the application first; uvicorn's waits for open connections before its lifespan ends."""
 
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
@@ -30,9 +30,9 @@ class Server(uvicorn.Server):
 
 
 def serve(app: Any, settings: ServiceSettings, *, on_stop: Callable[[], None] = lambda: None) -> None:
-    """Until SIGTERM or SIGINT. What the process knows is kept from its children from here on.
+    """Serve until SIGTERM or SIGINT. The process's memory is protected from its children from here on.
 
-    on_stop: called at the signal, to end what would last for as long as its client stays.
+    `on_stop` is called at the signal, to end answers that would last for as long as their clients stay.
     """
     keep_memory_private()
     config = uvicorn.Config(

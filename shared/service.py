@@ -1,6 +1,6 @@
-"""One service process: its consumer, relay, timers, tasks and loops; start, stop, health.
+"""One service process with its consumer, relay, timers, tasks and loops, its start, stop and health.
 
-Crash-only: whatever a loop cannot recover from ends the process; start-up is the recovery path.
+The process is crash-only: an error that a loop cannot recover from ends it, and start-up is the recovery path.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ READ_ALL_SECONDS = 3.0
 RECORDS_OF_A_POLL = 100
 POLL_MILLISECONDS = 500
 JOIN_SECONDS = 10.0
-"""Without Kafka for so long, a starting process serves its HTTP routes all the same."""
+"""Time without Kafka after which a starting process serves its HTTP routes anyway."""
 TOPICS_SECONDS = 30.0
 TOPICS_POLL_SECONDS = 1.0
 PRUNE_EVERY = timedelta(hours=1)
@@ -79,7 +79,7 @@ MEASURE_EVERY = timedelta(seconds=5)
 
 
 class WrongTopics(RuntimeError):
-    """Kafka answers, and topics of this service are missing or have another number of partitions."""
+    """Kafka answers, but topics of this service are missing or have another number of partitions."""
 
 
 Loop = Callable[[], Awaitable[None]]
@@ -88,7 +88,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a service does with what it hears, for those who make its state again somewhere else."""
+    """The handlers, timers and loops of a service, for rebuilding its state in another place."""
 
     find_handler: Callable[[Delivery], Handler | None]
     timers: Mapping[str, tuple[type[BaseModel], TimerHandler]]
@@ -96,9 +96,9 @@ class Wiring:
 
 
 class Service:
-    """Wire handlers with `on…`, then `run()`. `name` is also the Kafka user, group, role and schema.
+    """A service. Register handlers with `on…`, then `run()`; `name` is also the Kafka user, group, role and schema.
 
-    One that listens to no topic (schemas.topics.READERS) has neither group nor relay, nor a right to them.
+    A service that listens to no topic (schemas.topics.READERS) has neither group nor relay, nor a right to them.
     """
 
     def __init__(self, name: str, settings: ServiceSettings, *, tenant_topics: bool = False) -> None:
@@ -150,7 +150,7 @@ class Service:
         self._joined = asyncio.Event()
         self._stopping = False
         self._idle_since: float | None = time.monotonic()
-        """None while records are consumed."""
+        """Monotonic time since which no records are consumed, in seconds; None while some are."""
         self.clock = self.database.now
         self._loops: list[tuple[str, Loop]] = []
         self._reconcilers: list[Loop] = []
@@ -188,16 +188,16 @@ class Service:
         waits: Callable[[Any, str, Unit], Awaitable[None]] = report_nothing,
         patience: RetryPolicy = A_DAY,
     ) -> None:
-        """attempts: how often it may fail by its own errors. What is away is waited for, as `patience` says.
+        """Register a kind of task. `attempts` is the number of failures by its own errors after which it has failed.
 
-        waits: called with what is waited for, once per absence.
+        An unavailable dependency is waited for within `patience`; `waits` is called with its name once per absence.
         """
         self._tasks.on(TaskKind(payload, work, done, failed, attempts, concurrency, waits, patience))
 
     def every(self, period: timedelta, function: Loop, *, singleton: bool = False) -> None:
-        """Call the function again and again; while Postgres is away it waits, any other error is logged.
+        """Call the function once per period; while Postgres is unavailable it waits, any other error is logged.
 
-        singleton: only in the process that leads, whatever number of them the service has.
+        With `singleton`, only the process that leads calls it, however many processes the service has.
         """
         if singleton:
             self._leader.loops.append(lambda: _repeat(period, function))
@@ -206,19 +206,19 @@ class Service:
         self._reconcilers.append(function)
 
     def prune(self, query: str, *, older_than: timedelta) -> None:
-        """Delete old rows of an own table once an hour; `query` as Pruning says."""
+        """Delete old rows of one of the service's tables once an hour; Pruning describes `query`."""
         self._prunings.append(Pruning(query, older_than))
 
     def on_lead(self, function: Loop) -> None:
-        """Called when this process begins to lead, before its singleton loops run."""
+        """Call the function when this process begins to lead, before its singleton loops run."""
         self._leader.begin_hooks.append(function)
 
     def on_lead_end(self, function: Loop) -> None:
-        """Called when another process may lead from now on, and before this one stops."""
+        """Call the function when another process may lead from now on, and before this one stops."""
         self._leader.end_hooks.append(function)
 
     def on_start(self, function: Loop) -> None:
-        """Called once the database is open, before the first message."""
+        """Call the function once the database is open, before the first message."""
         self._start_hooks.append(function)
 
     def on_stop(self, function: Loop) -> None:
@@ -226,9 +226,9 @@ class Service:
 
     @asynccontextmanager
     async def unit(self, *, correlation_id: str = "") -> AsyncIterator[Unit]:
-        """A transaction outside any message: for loops and HTTP requests.
+        """Open a transaction outside any message, for loops and HTTP requests.
 
-        In a singleton loop, raises LeaseLost where this process does not lead any more.
+        In a singleton loop it raises LeaseLost if this process does not lead any more.
         """
         async with self.database.transaction() as conn:
             await require_lead(conn)
@@ -247,15 +247,15 @@ class Service:
         self._contact.answered(self.clock())
 
     def listening_since(self) -> datetime:
-        """Since when this process could read what was written to Kafka, without a gap; now where it cannot."""
+        """Return since when this process could read from Kafka without a gap; the current time if it cannot."""
         return self._contact.since(self.clock())
 
     async def with_timeout(self, work: Awaitable[Result], *, seconds: float) -> Result:
-        """What `work` on Kafka returns. Raises ClientUnresponsive where Kafka answers and the work does not end."""
+        """Return the result of `work` on Kafka. Raises ClientUnresponsive if Kafka answers and it does not end."""
         return await await_through_outage(work, self._kafka_answers, seconds=seconds)
 
     async def _has_read_all(self) -> bool:
-        """False where it takes its time, or where Kafka cannot be asked."""
+        """Return whether the group catches up within READ_ALL_SECONDS; False if Kafka cannot be asked."""
         try:
             async with asyncio.timeout(READ_ALL_SECONDS):
                 await self._lag.caught_up_everywhere()
@@ -264,7 +264,7 @@ class Service:
         return True
 
     def wake(self) -> None:
-        """Something was committed: let the relay, the tasks and the waiting messages look at once."""
+        """Let the relay, the tasks and the waiting messages look for work at once, after a commit."""
         self._relay.wake_event.set()
         self._tasks.wake_event.set()
         self._waiting_messages.wake_event.set()
@@ -277,9 +277,9 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Everything between start and stop, for a server that has its own routes as well.
+        """Run everything between start and stop, for a server that has its own routes as well.
 
-        Begins also while Postgres or Kafka is away; until Postgres is there, `database` raises NotConnected.
+        It starts even while Postgres or Kafka is unavailable; until Postgres answers, `database` raises NotConnected.
         """
         startup = Startup(self.database, self._start_hooks)
         await startup.wait_until_done_or_unavailable()
@@ -311,14 +311,14 @@ class Service:
             await self._consume()
 
     async def _stop_consuming(self, consuming: asyncio.Task[None]) -> None:
-        """What is being handled may end, for as long as a rebalance would wait for it."""
+        """Let the records in hand be finished, for as long as a rebalance would wait for them."""
         self._stopping = True
         if self._joined.is_set():
             await asyncio.wait({consuming}, timeout=self.settings.timing.revoke_wait.total_seconds())
         await _cancel([consuming])
 
     async def _join(self) -> None:
-        """Take part in the group once Kafka is there."""
+        """Join the group once Kafka is available."""
         await wait_until_available(self._kafka_answers)
         await self._require_topics()
         if self._listens:
@@ -329,7 +329,7 @@ class Service:
         log.info("service started", owner=self._owner)
 
     async def _require_topics(self) -> None:
-        """Raises WrongTopics where the topics are not set up within TOPICS_SECONDS."""
+        """Raise WrongTopics if the topics are not set up within TOPICS_SECONDS."""
         topics = [*LISTENS[self.name], *(topic for topic in TOPICS if self.name in topic.writers)]
         until = time.monotonic() + TOPICS_SECONDS
         while topics and (problems := await self._wrong_topics(topics)):
@@ -399,7 +399,7 @@ class Service:
             self._subscriber = self._broker.subscriber(*names, **options)
 
     async def _consume(self) -> None:
-        """Whatever is raised here ends the process: the committed offset is the truth, and nothing is skipped."""
+        """Consume until stopped; any error ends the process, so that reading resumes at the committed offset."""
         consumer: Any = self._subscriber.consumer
         turns = Turns(consumer)
         while not self._stopping:
@@ -445,7 +445,7 @@ class Service:
         self._insist_on_progress(stalled)
 
     def _insist_on_progress(self, stalled: Sequence[TopicPartition]) -> None:
-        """Raises ClientUnresponsive where partitions of this process have records and none is handed over."""
+        """Raise ClientUnresponsive if partitions of this process have records and none is handed over."""
         is_busy = self._idle_since is None or time.monotonic() - self._idle_since < STALLED_AFTER_SECONDS
         if is_busy or not self.probe.ready:
             return

@@ -1,4 +1,4 @@
-"""What every service reads from its environment, once, at start. Each subclass sets its prefix."""
+"""Settings that every service reads from its environment once, at start. Each subclass sets its prefix."""
 
 from datetime import timedelta
 from typing import Annotated, Literal, Self
@@ -8,9 +8,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Timing(BaseSettings):
-    """Times that must stand in a certain order to one another (asserted at start).
+    """Durations whose relative order is checked at start.
 
-    None of them is needed for safety, epochs are; they bound waste.
+    Safety depends on epochs and on none of these; they bound waste.
     """
 
     model_config = SettingsConfigDict(frozen=True, env_prefix="TIMING_")
@@ -23,16 +23,16 @@ class Timing(BaseSettings):
     lease_ttl: timedelta = timedelta(seconds=15)
     lease_renew: timedelta = timedelta(seconds=5)
     postgres_silence: timedelta = timedelta(seconds=15)
-    """After so long without an answer a connection is dead, though nobody closed it."""
+    """Time without an answer after which a connection is taken for dead although it was not closed."""
     segment_age: timedelta = timedelta(days=8)
-    """Kafka deletes whole segments: a record may be read for so much longer than its topic keeps it."""
+    """How much longer than its topic's retention a record may be read, because Kafka deletes whole segments."""
     outbox_retention: timedelta = timedelta(days=7)
     settled_retention: timedelta = timedelta(days=90)
-    """Of parked rows that a person has replayed or dropped, and of events that one has left out."""
+    """Retention of parked rows that a person has replayed or dropped, and of events that a person has dropped."""
     history_retention: Annotated[timedelta, Field(ge=timedelta(days=60))] = timedelta(days=180)
-    """Of what tells how an ended job went: steps, events, attempts, logs, refusals. Longer than any topic."""
+    """Retention of an ended job's steps, events, attempts, logs and refusals; it is longer than any topic's."""
     turn_retention: timedelta = timedelta(days=1)
-    """Of when a tenant was served; one who was not for so long is next."""
+    """Retention of the time when a tenant was last served; a tenant not served for that long is next."""
 
     @model_validator(mode="after")
     def _stand_in_order(self) -> Self:
@@ -52,7 +52,7 @@ class Timing(BaseSettings):
 
 
 class ServiceSettings(BaseSettings):
-    """No default for an address or a secret; a missing variable stops the process with its name."""
+    """Settings without a default for an address or a secret; a missing variable stops the process with its name."""
 
     model_config = SettingsConfigDict(frozen=True)
 
@@ -69,7 +69,7 @@ class ServiceSettings(BaseSettings):
     http_host: str = "127.0.0.1"
     http_port: int
     slot: int = 0
-    """Number of this process among those of the service; unique by construction."""
+    """Number of this process among those of the service, unique by construction."""
     parked_rows_with_bytes: PositiveInt = 1_000
-    """Of each topic that tenants or nodes write; of a record beyond it only place, reason and digest are kept."""
+    """Quota per topic that tenants or nodes write; of a record beyond it only place, reason and digest are kept."""
     timing: Timing = Timing()

@@ -1,7 +1,7 @@
-"""HTTP connections whose client neither sends nor takes what is due: ended, whatever they hold.
+"""HTTP connections that end when their client neither sends nor takes data that is due, whatever they hold.
 
-Due is the head of a request from the connection's first moment on, its body, and the taking of the answer. Nothing is
-due while the request is worked on, or while a stream has nothing to say.
+A client must send the head of a request from the connection's first moment on, then its body, and must take the
+answer. No data is due while the request is worked on, or while a stream has none to send.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ log = get_logger(__name__)
 
 LOOK_SECONDS = 10.0
 LEAST_BYTES = 10 * 1024
-"""Between two looks, while something is due."""
+"""Least number of bytes to move between two looks while data is due."""
 LOOKS = 3
-"""So many in a row with less end the connection: one alone may fall in a pause of ours."""
+"""Number of looks in a row with fewer bytes that end the connection; a single one may fall in a pause of ours."""
 
 
 class PacedConnection(HttpToolsProtocol):
@@ -51,7 +51,7 @@ class PacedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def resume_writing(self) -> None:
-        """Whatever was to be sent is nearly gone."""
+        """Count LEAST_BYTES as moved, because the write buffer is nearly empty."""
         self._moved_bytes += LEAST_BYTES
         super().resume_writing()
 

@@ -1,4 +1,4 @@
-"""A service begins while what it needs is away: HTTP at once, its loops when Postgres is there."""
+"""Start of a service while its dependencies are unavailable: HTTP at once, its loops when Postgres answers."""
 
 import asyncio
 import time
@@ -12,11 +12,11 @@ Step = Callable[[], Awaitable[None]]
 
 LOOK_SECONDS = 1.0
 SLOW_SECONDS = 10.0
-"""Who has not begun after so long serves HTTP, though nothing is known to be away."""
+"""Time after which a service that has not started serves HTTP, though no dependency is known to be unavailable."""
 
 
 class Startup:
-    """Opens the database and calls the hooks, in the background, however long what they need is away."""
+    """A background task that opens the database and calls the hooks, waiting out unavailable dependencies."""
 
     def __init__(self, database: Database, hooks: Sequence[Step]) -> None:
         self._database = database
@@ -28,7 +28,7 @@ class Startup:
         return self._task.done() and not self._task.cancelled() and self._task.exception() is None
 
     async def wait_until_done_or_unavailable(self) -> None:
-        """Raises what a hook raised."""
+        """Wait until start-up is done, Postgres is unavailable or SLOW_SECONDS are over. Raises errors of hooks."""
         until = time.monotonic() + SLOW_SECONDS
         while not (await asyncio.wait({self._task}, timeout=LOOK_SECONDS))[0]:
             if self._database.away_seconds or time.monotonic() > until:

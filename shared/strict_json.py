@@ -1,4 +1,4 @@
-"""JSON without what Python's reader lets pass: keys that occur twice, NaN, nesting of any depth."""
+"""Strict reading of JSON, which refuses what Python's reader accepts: duplicate keys, NaN, nesting of any depth."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ SHOWN_CHARACTERS = 80
 
 
 class JsonProblem(ValueError):
-    """`code`: invalid, depth or duplicate_key; `field` is the key that occurs twice, else empty."""
+    """The text is refused: `code` is invalid, depth or duplicate_key; `field` is the duplicate key, else empty."""
 
     def __init__(self, code: str, found: str, field: str = "") -> None:
         super().__init__(found)
@@ -20,7 +20,7 @@ class JsonProblem(ValueError):
 
 
 def read_json(text: str) -> Any:
-    """Raises JsonProblem. Cost grows with the text alone, whatever it holds."""
+    """Parse JSON. Raises JsonProblem. The cost grows only with the length of the text, whatever it holds."""
     try:
         require_shallow(text)
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_not_json)
@@ -35,7 +35,7 @@ def read_json(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as people see it in a report: its type where it is large, cut where it is long."""
+    """Return a value as a report shows it: objects and lists by type, long texts cut."""
     if isinstance(value, dict):
         return cut(f"object with {', '.join(sorted(map(str, list(value)[:10]))) or 'no field'}")
     if isinstance(value, list):

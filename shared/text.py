@@ -1,4 +1,4 @@
-"""Text from outside: what Postgres and JSON take of it, and how much of it goes into a sentence."""
+"""Checks of text from outside: what Postgres and JSON can store of it, and how much of it goes into a message."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ MAX_DETAIL_CHARACTERS = 1000
 
 
 def is_storable(text: str) -> bool:
-    """Without U+0000, which Postgres does not take, and half surrogate pairs, which UTF-8 has not."""
+    """Return whether text is free of U+0000, which Postgres refuses, and unpaired surrogates, which UTF-8 lacks."""
     if "\0" in text:
         return False
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def are_storable(value: Any) -> bool:
-    """Whether every text in a JSON value is, names of fields too."""
+    """Return whether every text in a JSON value is storable, names of fields too."""
     match value:
         case str():
             return is_storable(value)
@@ -25,6 +25,6 @@ def are_storable(value: Any) -> bool:
 
 
 def storable(detail: str) -> str:
-    """The text with what cannot be stored replaced, and not endless."""
+    """Return the text, cut to MAX_DETAIL_CHARACTERS, with characters that cannot be stored replaced."""
     text = detail[:MAX_DETAIL_CHARACTERS].replace("\0", "\ufffd")
     return text.encode("utf-8", "replace").decode()

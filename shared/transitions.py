@@ -1,4 +1,4 @@
-"""Which state may follow which: one table for each state machine, and one error for a move that it does not have."""
+"""Tables of the allowed moves of state machines, and the error for a move that a table does not have."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,20 +10,20 @@ State = TypeVar("State", bound=StrEnum)
 
 
 class IllegalTransition(Rejected):
-    """A decision asked for a move that its table does not have: a mistake of ours, which no retry corrects."""
+    """A decision asked for a move that its table does not have; this is a bug of ours, which no retry corrects."""
 
 
 class Transitions(Generic[State]):
     def __init__(self, allowed: Mapping[State, frozenset[State]]) -> None:
         self._allowed = allowed
         self.terminal = frozenset(state for state, following in allowed.items() if not following)
-        """The states that nothing follows."""
+        """States that no other state follows."""
 
     def allows(self, state: State, following: State) -> bool:
         return following in self._allowed[state]
 
     def require(self, state: State, following: State, *, what: str) -> None:
-        """Raises IllegalTransition. `what`: whose states these are, for the message."""
+        """Raise IllegalTransition unless the move is allowed. `what` names the owner of the states in the message."""
         if not self.allows(state, following):
             allowed = ", ".join(sorted(self._allowed[state])) or "nothing"
             raise IllegalTransition(f"{what}: {state} -> {following}, allowed: {allowed}")

@@ -1,1 +1,1 @@
-"""The hash chain over a partition's records, and the signature under what was read."""
+"""The hash chain over a partition's records, and signed statements of how far it was read."""

@@ -1,8 +1,8 @@
-"""One hash chain per partition: no record can be changed, left out, added or moved without a trace.
+"""A hash chain per partition: no record can be changed, left out, added or moved without a trace.
 
 link = sha256(link before, offset, timestamp, key, number of headers, each header's name and value, value).
-Numbers have eight bytes; before each text or byte field stands its length, so that no two lists of fields give
-the same bytes. A field without a value counts as length 2^64 - 1.
+Numbers have eight bytes; the length of each text or byte field precedes it, so that no two lists of fields give
+the same bytes. A field without a value has the length 2^64 - 1.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ NUMBER_BYTES = 8
 
 @dataclass(frozen=True)
 class Chain:
-    """How far a partition was read, and the link there."""
+    """The state of a partition's chain: how far it was read, and the link at that offset."""
 
     place: Partition
     start_offset: int
     next_offset: int
     link: bytes
     oldest_ms: int | None = None
-    """Least time of the records that were read since the statement before; None where there were none."""
+    """Least time of the records since the previous statement, in milliseconds since 1970; None if there were none."""
     newest_ms: int | None = None
 
 
@@ -36,7 +36,7 @@ def begin(place: Partition, *, at: int) -> Chain:
 
 
 def extend(chain: Chain, records: Iterable[Record]) -> Chain:
-    """The chain after these records of its partition. Raises ValueError where one does not come behind it."""
+    """Return the chain after these records. Raises ValueError if one is of another partition or out of order."""
     link, next_offset, times = chain.link, chain.next_offset, [chain.oldest_ms, chain.newest_ms]
     for record in records:
         if (record.topic, record.partition) != chain.place or record.offset < next_offset:
@@ -55,7 +55,7 @@ def next_link(link: bytes, record: Record) -> bytes:
 
 
 def encoded_head(chain: Chain) -> bytes:
-    """Which partition, where its chain begins and ends, and the link there."""
+    """Encode the partition, the first and next offset of its chain, and the link."""
     topic, numbers = (
         _field(chain.place.topic.encode()),
         (chain.place.partition, chain.start_offset, chain.next_offset),

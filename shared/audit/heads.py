@@ -1,4 +1,4 @@
-"""Where every partition stands, from statements of which most name only what moved."""
+"""The chain heads of all partitions, computed from statements of which most name only those that moved."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,13 @@ Heads = Mapping[Partition, Chain]
 
 
 def heads_of(statement: Statement) -> Heads:
-    """Of the partitions that it names."""
+    """Return the heads of the partitions that the statement names."""
     chains = map(_chain, statement.partitions)
     return {chain.place: chain for chain in chains}
 
 
 def after(statements: Iterable[Statement]) -> Heads:
-    """A full one and those that follow it."""
+    """Return the heads after statements of which the first is full."""
     nothing: Heads = {}
     return reduce(moved_on, statements, nothing)
 
@@ -37,7 +37,7 @@ def sha256_of(chains: Iterable[Chain]) -> str:
 
 
 def agrees(heads: Heads, statement: Statement) -> bool:
-    """Whether these are what the statement was signed over."""
+    """Return whether the statement was signed over these heads; one without a digest agrees with all."""
     return statement.heads_sha256 in (None, sha256_of(heads.values()))
 
 

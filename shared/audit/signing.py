@@ -1,4 +1,4 @@
-"""Ed25519 under statements: the auditor signs, whoever has the public key checks."""
+"""Ed25519 signatures of statements, which the auditor makes and holders of the public key check."""
 
 import base64
 import hashlib
@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.serialization import (
 from schemas.audit import SignedStatement, Statement
 
 PURPOSE = b"retune.audit.statement.v1\0"
-"""Stands before what is signed, so that a signature serves for nothing else."""
+"""Prefix of the signed bytes, so that a signature serves no other purpose."""
 
 
 class BadSignature(ValueError):
-    """A statement is not one that this key has signed; the sentence says what is wrong with it."""
+    """A statement was not signed by this key; the text gives the reason."""
 
 
 class PublicKey:
@@ -34,7 +34,7 @@ class PublicKey:
 
     @classmethod
     def read(cls, path: Path) -> "PublicKey":
-        """From a PEM file. Raises ValueError, OSError."""
+        """Read the key from a PEM file. Raises OSError, or ValueError if it holds no Ed25519 public key."""
         key = load_pem_public_key(path.read_bytes())
         if not isinstance(key, Ed25519PublicKey):
             raise ValueError(f"{path}: found a {type(key).__name__}, expected an Ed25519 public key")  # noqa: TRY004
@@ -44,7 +44,7 @@ class PublicKey:
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def open(self, document: bytes) -> Statement:
-        """The statement in an object. Raises BadSignature."""
+        """Check a signed object and return its statement. Raises BadSignature."""
         try:
             signed = SignedStatement.model_validate_json(document)
             signature = base64.b64decode(signed.signature, validate=True)
@@ -72,9 +72,9 @@ class SigningKey:
 
     @classmethod
     def read_or_make(cls, path: Path) -> "SigningKey":
-        """From a PEM file that only its owner may read; made where there is none yet.
+        """Read the key from a PEM file that only its owner may read, or make it if there is none yet.
 
-        Of two processes that start at once, one makes it for both.
+        Of two processes that start at once, one makes it for both. Raises ValueError if it is no Ed25519 key.
         """
         if not path.exists():
             _write_once(path, cls.make().pem(), mode=0o600)
@@ -87,11 +87,11 @@ class SigningKey:
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def publish(self, path: Path) -> None:
-        """Write the public key where the operator finds it."""
+        """Write the public key to a PEM file for the operator."""
         _write(path, self.public.pem(), mode=0o644)
 
     def sign(self, statement: Statement) -> bytes:
-        """The object to store."""
+        """Return the signed statement as the JSON object to store."""
         text = statement.model_dump_json(exclude_none=True)
         signature = self._key.sign(PURPOSE + text.encode())
         signed = SignedStatement(
@@ -103,12 +103,12 @@ class SigningKey:
 
 
 def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """Whole or not at all."""
+    """Write the file atomically, replacing an existing one."""
     _draft(path, content, mode=mode).replace(path)
 
 
 def _write_once(path: Path, content: bytes, *, mode: int) -> None:
-    """Whole, or not at all where somebody else was first."""
+    """Write the file atomically, unless another process was first."""
     draft = _draft(path, content, mode=mode)
     with suppress(FileExistsError):
         os.link(draft, path)

@@ -1,1 +1,1 @@
-"""Conversations: how rows hold them, and how a model's template makes tokens of them."""
+"""Conversations: the shapes in which rows hold them, and their tokens by a model's template."""

@@ -1,4 +1,4 @@
-"""A conversation as one value, whatever shape its row had; services read and render the same one."""
+"""A conversation as one value, whatever shape its row had; all services read and render this value."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 Tool = dict[str, Any]
-"""`{"type": "function", "function": {"name", "description", "parameters", "strict"}}`, in this order."""
+"""A tool is `{"type": "function", "function": {"name", "description", "parameters", "strict"}}`, in this order."""
 
 
 class BadMessage(ValueError):
@@ -24,11 +24,11 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
     id: str | None = None
-    """None where the row gives none, as older shapes do."""
+    """Id of the call; None if the row gives none, as in older shapes."""
 
     @property
     def text(self) -> str:
-        """Equal for equal calls, whatever their ids and the order of their arguments."""
+        """Return a text that is equal for equal calls, whatever their ids and the order of their arguments."""
         return json.dumps(
             {"arguments": self.arguments, "name": self.name}, sort_keys=True, ensure_ascii=False
         )
@@ -44,9 +44,9 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     role: str
-    """system, user, assistant or tool: what templates know."""
+    """One of the roles that templates know: system, user, assistant or tool."""
     content: str
-    """Empty where an assistant message only calls tools; what templates are given then in serving too."""
+    """Text, empty if an assistant message only calls tools; templates get the empty text in serving too."""
     field: str
     """Path of the content in the row."""
     name: str | None = None
@@ -56,7 +56,7 @@ class ChatMessage:
 
     @property
     def text(self) -> str:
-        """The content and, on lines of their own, the calls."""
+        """Return the content and, on lines of their own, the calls."""
         return "\n".join(
             [*([self.content] if self.content else []), *(call.text for call in self.tool_calls)]
         )
@@ -90,17 +90,17 @@ class Conversation:
     tools: tuple[Tool, ...] = ()
 
     def answered(self, content: str) -> "Conversation":
-        """With an answer of the assistant behind it, which alone counts."""
+        """Return the conversation with an answer of the assistant added, which alone is trained."""
         answer = ChatMessage("assistant", content, "answer")
         return replace(self, messages=(*self.messages, answer)).last_alone()
 
     def last_alone(self) -> "Conversation":
-        """As the gate reads it: what was said before the last message is history, and no answer to learn."""
+        """Return the conversation as the gate reads it: messages before the last are history and not trained."""
         *earlier, last = self.messages
         return replace(self, messages=(*(replace(each, is_trained=False) for each in earlier), last))
 
     def with_texts(self, change: Callable[[Any], Any]) -> "Conversation":
-        """The conversation with `change` made to every value that is its own; roles and types are the format's."""
+        """Return the conversation with `change` applied to the row's own values; roles and types are the format's."""
         return Conversation(
             tuple(message.with_texts(change) for message in self.messages),
             tuple(
@@ -121,5 +121,5 @@ class Conversation:
 
 
 def question(text: str) -> Conversation:
-    """What a user asks, with nothing before it."""
+    """Return a conversation that consists of one message of the user."""
     return Conversation((ChatMessage("user", text, "prompt"),))

@@ -1,4 +1,4 @@
-"""Texts as token ids in which a special token stands only where the template wrote one."""
+"""Encoding of texts as token ids in which a special token occurs only where the template wrote one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ SHOWN_ENDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Token ids, and 1 where the token is part of an answer; equally long."""
+    """Token ids and a mask of equal length that is 1 where the token is part of an answer."""
 
     ids: list[int]
     mask: list[int]
 
 
 class EndTokens:
-    """What a model stops at when it is served; an answer that ends with another token never taught it to."""
+    """The tokens at which a served model stops; an answer that ends with another token does not teach it to stop."""
 
     def __init__(self, tokenizer: Any, ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = ids
 
     def problem(self, marked: Marked, field: str) -> BadMessage | None:
-        """Where the last target of the row is none of them."""
+        """Return a problem if the last target token of the row is no end token, else None."""
         backwards = zip(reversed(marked.ids), reversed(marked.mask), strict=True)
         targets = (token for token, is_target in backwards if is_target)
         # White space behind the end-of-turn token is the template's.
@@ -42,19 +42,19 @@ class EndTokens:
 
 
 class TokenEncoder:
-    """Encodes with one of transformers' fast tokenizers, and says so where it cannot keep texts apart."""
+    """An encoder on one of transformers' fast tokenizers, which reports texts that it cannot keep apart."""
 
     def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
         self._tokenizer = tokenizer
         self._special = special
         unknown = tokenizer.unk_token_id
         ids = tokenizer.convert_tokens_to_ids(special.texts)
-        # The model itself gives the unknown token for what it has no token for.
+        # The tokenizer itself gives the unknown token for a text that it has no token for.
         self._special_ids = frozenset(ids) - {unknown, None}
         self._aliased: _AliasedTokenizer | None = None
 
     def conversations(self, renderings: Sequence[Rendering]) -> list[Marked | BadMessage]:
-        """One result for each rendering, in order."""
+        """Encode renderings; return one result for each, in order."""
         plain = [rendering.text for rendering in renderings if rendering.guarded is None]
         encodings = iter(self._encodings(plain))
         return [
@@ -65,7 +65,7 @@ class TokenEncoder:
         ]
 
     def openings(self, prompts: Sequence[str]) -> list[list[int] | BadMessage]:
-        """Text alone, in which nothing is special, behind the tokenizer's start and without its end."""
+        """Encode plain prompts, in which no text is special, with the tokenizer's start and without its end."""
         encoded = self._texts(prompts, is_start=True)
         allowed = self._tokenizer.num_special_tokens_to_add()
         return [
@@ -78,7 +78,7 @@ class TokenEncoder:
         ]
 
     def completions(self, texts: Sequence[str]) -> list[list[int] | BadMessage]:
-        """Text alone, in which nothing is special, with the end of text behind it where there is one."""
+        """Encode plain texts, in which no text is special, each followed by the end of text if there is one."""
         end = [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
         encoded = self._texts(texts, is_start=False)
         return [_unsplit("completion") if self._num_special(ids) else ids + end for ids in encoded]
@@ -98,16 +98,16 @@ class TokenEncoder:
         return encodings
 
     def _checked(self, rendering: Rendering, encoding: Any) -> Marked | BadMessage:
-        """A normalising tokenizer may find a special token where its text does not stand."""
+        """Refuse more special tokens than are written: a normalising tokenizer may find one in other text."""
         written = sum(1 for _ in self._special.pattern.finditer(rendering.text))
         if self._num_special(encoding.ids) > written:
             return _unsplit("messages")
         return _marked(rendering, encoding.ids, encoding)
 
     def _apart(self, rendering: Rendering, guarded: str) -> Marked | BadMessage:
-        """The template's special tokens by their aliases, the row's own text as text.
+        """Encode the template's special tokens by their aliases, and the row's own text as text.
 
-        Held against the ordinary way on a text in which only the template's are left.
+        The result is compared with the ordinary encoding on a text in which only the template's are left.
         """
         if len(self._special.texts) > MAX_ALIASES:
             return _unsplit("messages")
@@ -126,7 +126,7 @@ class TokenEncoder:
 
 
 class _AliasedTokenizer:
-    """A copy of a tokenizer that splits special tokens, and has an equally long alias for each of them."""
+    """A copy of a tokenizer that splits special tokens and has an equally long alias for each of them."""
 
     def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
         from tokenizers import AddedToken, Tokenizer
@@ -160,7 +160,7 @@ class _AliasedTokenizer:
         }
 
     def encode(self, text: str, guarded: str) -> tuple[list[int], Any]:
-        """Ids, and the encoding for its offsets. `guarded` shows which special tokens of `text` are special."""
+        """Return ids, and the encoding for its offsets. `guarded` shows which special texts of `text` are tokens."""
         pieces, end = [], 0
         for match in self._pattern.finditer(guarded):
             pieces += [text[end : match.start()], self._aliases[match[0]]]
@@ -176,7 +176,7 @@ def _marked(rendering: Rendering, ids: list[int], encoding: Any) -> Marked | Bad
 
 
 def _joined_problem(rendering: Rendering, encoding: Any) -> BadMessage | None:
-    """A token over the boundary stands for text that the prompt for the answer ends with as other tokens."""
+    """Return a problem if a token spans the boundary: the prompt for the answer ends with other tokens there."""
     assert rendering.boundary is not None, "asked where there is a boundary"
     token = encoding.char_to_token(rendering.boundary)
     start, end = (0, 0) if token is None else encoding.token_to_chars(token)
@@ -191,9 +191,9 @@ def _joined_problem(rendering: Rendering, encoding: Any) -> BadMessage | None:
 
 
 def answer_mask(encoding: Any, answers: Sequence[tuple[int, int]]) -> list[int]:
-    """1 for each token that holds a character of an answer.
+    """Return a mask that is 1 for each token that holds a character of an answer.
 
-    answers: (start, end) in characters of the encoded text.
+    `answers` are (start, end) in characters of the encoded text.
     """
     mask = [0] * len(encoding.ids)
     for start, end in answers:
@@ -207,12 +207,12 @@ def answer_mask(encoding: Any, answers: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _first_token(encoding: Any, places: range) -> int | None:
-    """The token of the first place that has one: a tokenizer may leave characters out."""
+    """Return the token of the first place that has one, as a tokenizer may leave characters out."""
     return next((token for place in places if (token := encoding.char_to_token(place)) is not None), None)
 
 
 def _last_of_character(encoding: Any, token: int) -> int:
-    """The last of the tokens that stand for bytes of the same character."""
+    """Return the last of the tokens that stand for bytes of the same character."""
     start = encoding.token_to_chars(token)[0]
     while token + 1 < len(encoding.ids) and encoding.token_to_chars(token + 1)[0] == start:
         token += 1

@@ -1,4 +1,4 @@
-"""Tokenizers of models' directories, without their code and without torch."""
+"""Loading of tokenizers from models' directories, without their code and without torch."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class BadTokenizer(ValueError):
-    """No tokenizer that conversations are rendered and encoded with. `code` is a stable word for machines."""
+    """The tokenizer cannot render and encode conversations. `code` is a stable word for machines."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -16,9 +16,9 @@ class BadTokenizer(ValueError):
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a local directory; no code of the directory runs and torch is never imported.
+    """Load the tokenizer of a local directory; no code of the directory runs and torch is never imported.
 
-    For processes that do nothing else. Raises: BadTokenizer.
+    It is for processes that do no other work, since `import torch` fails afterwards. Raises BadTokenizer.
     """
     # None makes `import torch` fail, so that transformers takes its tokenizers alone.
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
@@ -39,7 +39,10 @@ def load_tokenizer(directory: Path) -> Any:
 
 
 def end_tokens(directory: Path, tokenizer: Any) -> frozenset[int]:
-    """What a model stops at when it is served: as its generation_config.json says, or config.json without one."""
+    """Return ids of the tokens at which a served model stops, the tokenizer's own end token among them.
+
+    The others come from generation_config.json or, if there is none, from config.json.
+    """
     names = ("generation_config.json", "config.json")
     config = next((directory / name for name in names if (directory / name).is_file()), None)
     configured = json.loads(config.read_bytes()).get("eos_token_id") if config else None

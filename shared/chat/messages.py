@@ -1,4 +1,4 @@
-"""Messages as OpenAI's chat API shapes them, read strictly; errors name rule, field and what was found."""
+"""Strict reading of messages in the shape of OpenAI's chat API; errors name rule, field and found value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-"""Roles of rows and the role that templates know each by. `function` is the older name of `tool`."""
+"""Maps roles of rows to the roles that templates know. `function` is the older name of `tool`."""
 
-# Which role may come before each; None is the start.
+# The roles that may come before each role; None is the start.
 FOLLOWS: dict[str, frozenset[str | None]] = {
     "system": frozenset({None}),
     "user": frozenset({None, "system", "user", "assistant", "tool"}),
@@ -25,12 +25,12 @@ FOLLOWS: dict[str, frozenset[str | None]] = {
     "tool": frozenset({"assistant", "tool"}),
 }
 PARTS = {"text": "text", "refusal": "refusal"}
-"""Types of content parts that are text, and the field that holds it."""
+"""Maps types of content parts that are text to the field that holds it."""
 PART_SEPARATOR = "\n"
-"""Between text parts of one message, as vLLM joins them for templates that want a string."""
+"""Separator of the text parts of one message, as vLLM joins them for templates that want a string."""
 
 TOOL_FIELDS = frozenset({"tools", "functions", "parallel_tool_calls"})
-"""Fields that stand beside the messages and say what may be called."""
+"""Fields beside the messages that define which tools may be called and how."""
 MESSAGE_FIELDS = {
     "system": frozenset({"role", "content", "name"}),
     "user": frozenset({"role", "content", "name"}),
@@ -42,9 +42,9 @@ MESSAGE_FIELDS = {
 
 
 def read_conversation(holder: Mapping[str, Any], field: str, prefix: str = "") -> Conversation:
-    """The messages in `holder[field]` with the tools beside them. Raises BadMessage.
+    """Read the messages in `holder[field]` with the tools beside them. Raises BadMessage.
 
-    prefix: path of `holder` in the row, ending in a full stop, or empty.
+    `prefix` is the path of `holder` in the row, ending in a full stop, or empty.
     """
     tools = read_tools(holder, prefix)
     path = f"{prefix}{field}"
@@ -55,7 +55,7 @@ def read_conversation(holder: Mapping[str, Any], field: str, prefix: str = "") -
 
 
 def read_answer(value: Any, path: str, holder: Mapping[str, Any]) -> ChatMessage:
-    """One message to a conversation whose tools stand in `holder`. Raises BadMessage."""
+    """Read one message that answers a conversation whose tools are in `holder`. Raises BadMessage."""
     message = read_message(value, path)
     one_at_a_time = holder.get("parallel_tool_calls") is False
     check_calls([message], [path], read_tools(holder, ""), one_at_a_time=one_at_a_time)
@@ -63,7 +63,7 @@ def read_answer(value: Any, path: str, holder: Mapping[str, Any]) -> ChatMessage
 
 
 def read_messages(value: Any, path: str) -> tuple[ChatMessage, ...]:
-    """At least one message, their roles in order. Raises BadMessage."""
+    """Read a list of at least one message with roles in an allowed order. Raises BadMessage."""
     if not isinstance(value, list):
         raise BadMessage("field.type", path, f"{shown(value)}, expected a list of messages")
     if not value:
@@ -74,7 +74,7 @@ def read_messages(value: Any, path: str) -> tuple[ChatMessage, ...]:
 
 
 def read_message(message: Any, path: str) -> ChatMessage:
-    """Raises BadMessage."""
+    """Read one message; `path` is its place in the row. Raises BadMessage."""
     if not isinstance(message, dict):
         raise BadMessage("chat.message_type", path, shown(message))
     name = required(message, "role", f"{path}.")
@@ -95,7 +95,7 @@ def read_message(message: Any, path: str) -> ChatMessage:
 
 
 def unread_fields(messages: Any) -> list[str]:
-    """Names of the fields of raw messages that nothing reads, sorted."""
+    """Return the sorted names of the fields of raw messages that are not read."""
     extra = {key for message in messages for key in set(message) - MESSAGE_FIELDS[ROLES[message["role"]]]}
     return sorted(extra)
 
@@ -107,7 +107,7 @@ def required(holder: Mapping[str, Any], field: str, prefix: str = "") -> Any:
 
 
 def text_of(value: Any, path: str, empty_rule: str = "field.empty") -> str:
-    """Raises BadMessage unless the value is a string with something in it that UTF-8 can hold."""
+    """Return the value. Raises BadMessage unless it is a string that is not blank and that UTF-8 can encode."""
     if not isinstance(value, str):
         raise BadMessage("field.type", path, f"{shown(value)}, expected a string")
     if not value.strip():
@@ -116,7 +116,7 @@ def text_of(value: Any, path: str, empty_rule: str = "field.empty") -> str:
 
 
 def _content(message: Mapping[str, Any], role: str, path: str, *, is_optional: bool) -> tuple[str, str]:
-    """The message's text and the path where it stands."""
+    """Return the message's text and its path."""
     content, refusal, field = message.get("content"), None, f"{path}.content"
     if role == "assistant":
         refusal = message.get("refusal")
@@ -131,7 +131,7 @@ def _content(message: Mapping[str, Any], role: str, path: str, *, is_optional: b
     if "content" not in message and refusal is None:
         raise BadMessage("field.missing", field, shown(dict(message)))
     text = _joined(content, role, field)
-    # What a tool answers may be empty, and a call needs no words.
+    # The answer of a tool may be empty, and a call needs no words.
     if not text.strip() and not is_optional and role != "tool":
         raise BadMessage("chat.content_empty", field, shown(text))
     return _encodable(text, field), field

@@ -1,4 +1,4 @@
-"""A training template held against the one that a model is served with, by conversations of each kind."""
+"""Comparison of a training template with the one that a model is served with, on conversations of each kind."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from shared.chat.tokenizer import ChatTokenizer
 
 
 class BadTemplate(ValueError):
-    """The template cannot stand in training for the one that the model is served with."""
+    """The template cannot replace, in training, the one that the model is served with."""
 
 
 def _turns(*turns: tuple[str, str]) -> Conversation:
@@ -70,11 +70,11 @@ PROBES: dict[str, Conversation] = {
 }  # fmt: skip
 """One conversation for each kind of row."""
 KINDS = ("one turn", "several turns", "system", "reasoning", "tools")
-"""Those that templates differ in, for people."""
+"""Kinds of conversations in which templates differ, for people."""
 
 
 def require_same_text(tokenizer: Any, training_template: str) -> None:
-    """Raises BadTemplate unless the training template marks the texts that the tokenizer's own template makes."""
+    """Raise BadTemplate unless the training template marks the texts that the tokenizer's own template makes."""
     if not is_marked(training_template):
         raise BadTemplate("no {% generation %} block, expected one around what the assistant says")
     special = SpecialTokens(tokenizer)
@@ -89,7 +89,7 @@ def require_same_text(tokenizer: Any, training_template: str) -> None:
 
 
 def _takes(own: Renderer, conversation: Conversation) -> bool:
-    """Rows that the model's own template refuses, or whose tools it leaves out, are no rows of this model."""
+    """Return whether the model can have such rows: its own template neither refuses them nor leaves out tools."""
     try:
         own.render(conversation)
     except BadMessage as problem:
@@ -100,9 +100,9 @@ def _takes(own: Renderer, conversation: Conversation) -> bool:
 def problems(
     tokenizer: Any, ends: frozenset[int], training_template: str | None = None
 ) -> dict[str, BadMessage]:
-    """Of each kind of row that a model could not learn to answer, the first reason.
+    """Return, for each kind of row that a model could not learn to answer, the first reason.
 
-    ends: ids of the tokens that the model stops at when it is served.
+    `ends` are ids of the tokens at which the served model stops.
     """
     chat, end_tokens = ChatTokenizer(tokenizer, training_template), EndTokens(tokenizer, ends)
     results = {kind: _problem(chat, end_tokens, conversation) for kind, conversation in PROBES.items()}
@@ -110,7 +110,7 @@ def problems(
 
 
 def _problem(chat: ChatTokenizer, ends: EndTokens, conversation: Conversation) -> BadMessage | None:
-    """As ingest makes tokens of a row."""
+    """Encode the conversation as ingest does a row, and return the first problem."""
     try:
         rendering = chat.renderer.with_boundary(conversation, chat.renderer.render(conversation))
     except BadMessage as problem:
@@ -122,7 +122,7 @@ def _problem(chat: ChatTokenizer, ends: EndTokens, conversation: Conversation) -
 
 
 def main(directory: Path) -> None:
-    """Says on standard output what keeps the training template of a base model's directory from use."""
+    """Write the problem of the training template in a base model's directory, or null, to standard output as JSON."""
     try:
         require_same_text(load_tokenizer(directory), (directory / TRAINING_TEMPLATE).read_text())
     except (BadTemplate, BadTokenizer) as error:

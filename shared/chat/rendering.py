@@ -1,4 +1,4 @@
-"""Conversations as a model reads them: by its own chat template and tokenizer, with the answers marked."""
+"""Rendering of conversations by a model's own chat template and tokenizer, with the answers marked."""
 
 import json
 import re
@@ -14,16 +14,16 @@ from shared.strict_json import cut
 
 GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 PROBE = "What?"
-"""A message that every template that can show a string shows."""
+"""A message that any template shows if it can show a string."""
 SHOWN_CHARACTERS = 24
-"""Of a text on either side of a difference."""
+"""Number of characters shown of a text on either side of a difference."""
 
 TEMPLATE_DATE = datetime(2024, 7, 26, tzinfo=UTC)
-"""What `strftime_now` says in every template, so that equal rows make equal tokens on any day.
+"""The date that `strftime_now` formats in every template, so that equal rows make equal tokens on any day.
 
-It is the day that Llama 3.1's template falls back to where no date is given.
+Llama 3.1's template falls back to this day if no date is given.
 """
-# Templates are programs of strangers: a sum of text and nothing is a TypeError, a missing key a LookupError.
+# Templates are foreign programs: adding text to None is a TypeError, a missing key a LookupError.
 TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -31,33 +31,33 @@ TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError,
 class Rendering:
     text: str
     answers: tuple[tuple[int, int], ...]
-    """Characters of what the assistant says, as (start, end): the template's generation blocks, or derived."""
+    """Spans of the assistant's text in characters, (start, end), from the template's generation blocks or derived."""
     guarded: str | None = None
-    """The same text with private characters where the row's own text looks like a special token; None: nowhere."""
+    """The text with private characters where the row's own text looks like a special token; None if none does."""
     boundary: int | None = None
-    """Where the prompt for the last answer ends and no token may go on; None: any may."""
+    """Character at which the prompt for the last answer ends and which no token may span; None if one may."""
     is_derived: bool = False
-    """The answers are of the trained turns alone, where a template's blocks are of every turn."""
+    """Whether `answers` has only the trained turns; a template's own blocks are of every turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a template asks of those who use it."""
+    """The properties of a template on which its use depends."""
 
     is_marked: bool
     wants_parts: bool
-    """Its content is a list of parts, as for models of images; it leaves a string out."""
+    """Whether content must be a list of parts, as for models of images; such a template leaves out a string."""
 
 
 def is_marked(template: str) -> bool:
-    """Whether the template itself says what the assistant says."""
+    """Return whether the template itself marks the assistant's text."""
     return bool(GENERATION_MARKER.search(template))
 
 
 class Renderer:
-    """Renders with the template of `tokenizer`, which is one of transformers' fast tokenizers.
+    """A renderer with the template of `tokenizer`, which is one of transformers' fast tokenizers.
 
-    training_template: marks the answers in texts that must be those of the tokenizer's own template.
+    `training_template` marks the answers in texts that must be those of the tokenizer's own template.
     """
 
     def __init__(self, tokenizer: Any, special: SpecialTokens, training_template: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Renderer:
         self._forms: dict[str, _Form] = {}
 
     def render(self, conversation: Conversation, *, add_generation_prompt: bool = False) -> Rendering:
-        """Raises BadMessage where the template cannot show all of the conversation."""
+        """Render the conversation. Raises BadMessage if the template cannot show all of it."""
         rendering = self._guarded(conversation, add_generation_prompt)
         places = rendering.answers
         if not self._is_marked(conversation):
@@ -84,9 +84,9 @@ class Renderer:
         return rendering
 
     def with_boundary(self, conversation: Conversation, rendering: Rendering) -> Rendering:
-        """The rendering with the end of the prompt that the model is given when the last answer is asked for.
+        """Return the rendering with the end of the prompt that the model gets when the last answer is asked for.
 
-        Raises BadMessage where training has another text there: the model would never be asked what it learnt.
+        Raises BadMessage if training has another text there: the model would never be asked what it learnt.
         """
         last = conversation.messages[-1]
         if not last.is_trained:
@@ -96,12 +96,12 @@ class Renderer:
         start = next((start for start, end in rendering.answers if end > len(prompt)), len(rendering.text))
         if place < len(prompt) or start > place:
             raise _other_prompt(last.field, prompt, rendering.text[place:], num_known=place)
-        # What the row itself begins with, a line end say, may be one token with what stands before it.
+        # The first text of the row itself, such as a line end, may form one token with the text before it.
         is_own = rendering.text.startswith(last.content[:SHOWN_CHARACTERS], place)
         return replace(rendering, boundary=None if is_own else place)
 
     def plain(self, conversation: Conversation, *, add_generation_prompt: bool = False) -> str:
-        """The text alone, whatever it shows of the conversation; a template's refusal where it refuses it."""
+        """Return the text, whatever it shows of the conversation, or the reason if the template refuses it."""
         try:
             return self._rendered(conversation, add_generation_prompt).text
         except BadMessage as refusal:
@@ -200,7 +200,7 @@ class Renderer:
     def _require_tools(
         self, conversation: Conversation, rendering: Rendering, add_generation_prompt: bool
     ) -> None:
-        """Raises BadMessage where the text is the same without the definitions."""
+        """Raise BadMessage if the text is the same without the definitions or lacks the name of a tool."""
         try:
             without = self._rendered(replace(conversation, tools=()), add_generation_prompt).text
         except BadMessage:
@@ -219,7 +219,7 @@ def _trained(
 
 
 def _other_prompt(field: str, prompt: str, trained: str, *, num_known: int) -> BadMessage:
-    """The prompt for the last answer ends otherwise than the text in front of it in training."""
+    """Return the problem that the prompt for the last answer differs from the text before the answer in training."""
     expected = repr(prompt[num_known:][:SHOWN_CHARACTERS]) if prompt[num_known:] else "the answer"
     return BadMessage(
         "template.generation_prompt",
@@ -244,7 +244,7 @@ def _parts(content: str) -> list[dict[str, str]]:
 
 
 def _require_calls(conversation: Conversation, text: str, spans: tuple[tuple[int, int], ...]) -> None:
-    """Every call stands, in order, in what is trained, every result in the text. Raises BadMessage."""
+    """Raise BadMessage unless each call occurs, in order, in the trained spans, and each result in the text."""
     answers = [text[start:end] for start, end in spans]
     at = (0, 0)
     for message in conversation.messages:
@@ -257,7 +257,7 @@ def _require_calls(conversation: Conversation, text: str, spans: tuple[tuple[int
 
 
 def _after_call(call: ToolCall, path: str, answers: list[str], at: tuple[int, int]) -> tuple[int, int]:
-    """The place behind the call's name, as (answer, character). Raises BadMessage where a part is missing."""
+    """Return the place behind the call's name, as (answer, character). Raises BadMessage if a part is missing."""
     for number in range(at[0], len(answers)):
         start = answers[number].find(call.name, at[1] if number == at[0] else 0)
         if start < 0:
@@ -270,7 +270,7 @@ def _after_call(call: ToolCall, path: str, answers: list[str], at: tuple[int, in
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """What must be read somewhere for the value not to be lost: its strings, keys and numbers."""
+    """Yield the texts that must occur for the value not to be lost: its strings, keys and numbers."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             yield key
@@ -285,7 +285,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _stands_in(text: str, rendered: str) -> bool:
-    """As it is, or as JSON has it."""
+    """Return whether the text occurs, unchanged or as escaped in JSON."""
     forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
     return any(form in rendered for form in forms)
 

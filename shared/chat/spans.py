@@ -1,10 +1,10 @@
-"""Where the assistant's turns stand in a text whose template does not mark them.
+"""Location of the assistant's turns in a text whose template does not mark them.
 
-A turn begins where the prompt for its answer ends: with what the template writes when the answer is asked for. It
+A turn begins where the prompt for its answer ends, with the text that the template writes to ask for the answer. It
 ends where the text ends when the conversation stops after the turn, its end-of-turn token included. Both are read off
-texts of the same template, so they hold for templates that nobody has looked at. Some templates write a turn that is
-not the last in another way than they ask for it: without the thinking block, or with another end. The places then
-follow from what changes in the text when the turn's own words change.
+texts of the same template, so they hold for unknown templates. Some templates write a turn that is not the last in
+another way than they ask for it: without the thinking block, or with another end. The places are then found by
+changing the turn's own words and comparing the texts.
 """
 
 import re
@@ -15,16 +15,16 @@ from shared.chat.conversation import BadMessage, ChatMessage, Conversation
 from shared.strict_json import cut
 
 Render = Callable[[Conversation, bool], str]
-"""A conversation's text; True: with the prompt for an answer behind it."""
+"""A function that returns a conversation's text, followed by the prompt for an answer if its flag is True."""
 SpanOf = tuple[int, int]
-"""Start and end in characters."""
+"""A span as start and end in characters."""
 STAND_INS = range(0xE000, 0xF900)
-"""Characters for private use, which no template writes: one that the row lacks stands for the words of a turn."""
+"""Private-use characters, which no template writes: one that the row lacks replaces the words of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Templated:
-    """A conversation and what its template makes of it."""
+    """A conversation with its text as rendered by the template."""
 
     conversation: Conversation
     text: str
@@ -34,9 +34,9 @@ class Templated:
 
 
 def assistant_spans(given: Templated) -> tuple[SpanOf | None, ...]:
-    """One span for each assistant turn, in order; None for one that is not trained and has no call or no clear place.
+    """Return a span for each assistant turn, in order; None for an untrained one without a call or a clear place.
 
-    Raises BadMessage where a trained turn does not stand in one place as a whole.
+    Raises BadMessage if a trained turn is not in one place as a whole.
     """
     spans: list[SpanOf | None] = []
     for number, message in enumerate(given.conversation.messages):
@@ -48,7 +48,7 @@ def assistant_spans(given: Templated) -> tuple[SpanOf | None, ...]:
 
 
 def regions(spans: tuple[SpanOf | None, ...], length: int) -> tuple[SpanOf, ...]:
-    """The spans, and for those that are None all that lies between their neighbours."""
+    """Return the spans, with each None replaced by all the text between its neighbours."""
     places = []
     for number, span in enumerate(spans):
         behind = max((each[1] for each in spans[:number] if each), default=0)
@@ -58,7 +58,7 @@ def regions(spans: tuple[SpanOf | None, ...], length: int) -> tuple[SpanOf, ...]
 
 
 def prompt_of(given: Templated, number: int) -> str:
-    """What a model is given when it is asked for the message with this number."""
+    """Return the prompt that a model gets when it is asked for the message with this number."""
     asked = replace(given.conversation, messages=given.conversation.messages[:number])
     return given.render(asked, True)
 
@@ -74,7 +74,7 @@ def _span(given: Templated, number: int, behind: int) -> SpanOf:
 
 
 def _span_of_history(given: Templated, number: int, behind: int) -> SpanOf | None:
-    """Of a turn that is not trained, whose calls alone are looked for."""
+    """Return the span of an untrained turn, or None if it has no calls, which alone matter, or no clear place."""
     if not given.conversation.messages[number].tool_calls:
         return None
     try:
@@ -105,7 +105,7 @@ def _end(given: Templated, number: int, start: int) -> int:
 
 
 def _first_word(given: Templated, number: int, conversation: Conversation, text: str) -> int:
-    """Where the words of the turn begin: where the text changes with them. Raises BadMessage."""
+    """Return where the turn's words begin, which is where the text changes with them. Raises BadMessage."""
     message = conversation.messages[number]
     stand_in = next((char for char in map(chr, STAND_INS) if char not in text), None)
     if stand_in is None:
@@ -119,7 +119,10 @@ def _first_word(given: Templated, number: int, conversation: Conversation, text:
 
 
 def _behind_end_of_turn(given: Templated, place: int) -> int:
-    """`place` is where the turn's text stops being what it is as the last: at its end-of-turn token or behind it."""
+    """Return the end of the turn; from `place` on, its text is not what it would be if the turn were the last.
+
+    `place` is at the end-of-turn token or behind it.
+    """
     for start, end in given.specials:
         if start < place < end:
             place = start
@@ -132,13 +135,13 @@ def _behind_end_of_turn(given: Templated, place: int) -> int:
 
 
 def _without_space_behind_end(given: Templated, start: int, end: int) -> int:
-    """Line ends behind the end-of-turn token are the template's: no answer goes on after that token."""
+    """Return the end without line ends behind the end-of-turn token: no answer continues after that token."""
     bare = start + len(given.text[start:end].rstrip())
     return bare if any(special_end == bare for _, special_end in given.specials) else end
 
 
 def _require_whole(given: Templated, number: int, start: int, end: int) -> None:
-    """Nothing but white space of what the turn says may be missing. Raises BadMessage."""
+    """Raise BadMessage if more than white space of the turn's words is missing from the span."""
     message = given.conversation.messages[number]
     words = _visible(message.content)
     if words in _visible(given.text[start:end]):
@@ -155,7 +158,7 @@ def _visible(text: str) -> str:
 
 
 def num_common(one: str, other: str) -> int:
-    """Length of the longest common beginning, in characters."""
+    """Return the length of the longest common prefix, in characters."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

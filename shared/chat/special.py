@@ -1,28 +1,28 @@
-"""Special tokens in a row's own text: kept apart from those that the template writes.
+"""Separation of special tokens in a row's own text from those that the template writes.
 
-What looks like a special token in a row's text is replaced by private-use characters of the same length before the
-template renders it. So the places of the rendered text stay the same, and whatever looks like a special token in it
-is the template's.
+Text of a row that looks like a special token is replaced by private-use characters of the same length before the
+template renders it. Places in the rendered text stay the same, and any text in it that looks like a special token is
+the template's.
 """
 
 import re
 from typing import Any
 
 FIRST_FILLER = 0xF0000
-"""Planes 15 and 16 are for private use: one filler per literal, one alias per special token."""
+"""First filler. Planes 15 and 16 are for private use: one filler per literal, one alias per special token."""
 FIRST_ALIAS = 0x100000
 MAX_LITERALS = MAX_ALIASES = 0xFFFE
-"""Characters of a plane; the last two of each are none."""
+"""Number of characters in a plane; the last two code points of each are none."""
 FILLERS = re.compile("([\U000f0000-\U000ffffd])\\1*")
 PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
 
 
 class NotSeparable(ValueError):
-    """The text cannot be kept apart from what the template writes."""
+    """The row's text cannot be kept apart from the template's."""
 
 
 class SpecialTokens:
-    """The special tokens of a tokenizer, by the text that stands for them."""
+    """The special tokens of a tokenizer, identified by their texts."""
 
     def __init__(self, tokenizer: Any) -> None:
         added = [token for token in tokenizer.added_tokens_decoder.values() if token.special]
@@ -36,7 +36,7 @@ class SpecialTokens:
         self._longest = max(map(len, self.texts), default=0)
 
     def guarded_ends(self, text: str) -> tuple[int, int]:
-        """How many characters at either end could become a special token together with what stands beside."""
+        """Return how many characters at either end could form a special token with the text beside them."""
         sizes = range(min(self._longest - 1, len(text)), 0, -1)
         head = next((size for size in sizes if text[:size] in self._ends), 0)
         tail = next((size for size in sizes if text[-size:] in self._beginnings), 0)
@@ -44,7 +44,7 @@ class SpecialTokens:
 
 
 class Guard:
-    """Replaces in the strings of one row what looks like a special token, and puts it back."""
+    """Replaces texts that look like special tokens in the strings of one row, and restores them."""
 
     def __init__(self, special: SpecialTokens) -> None:
         self._special = special
@@ -55,7 +55,7 @@ class Guard:
         return bool(self._literals)
 
     def __call__(self, value: Any) -> Any:
-        """The value with every string in it guarded, keys too."""
+        """Return the value with every string in it guarded, keys too. Raises NotSeparable for too many literals."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, dict):
@@ -65,7 +65,7 @@ class Guard:
         return value
 
     def restore(self, rendered: str) -> str:
-        """Raises NotSeparable where the template took a filler apart."""
+        """Put the original texts back. Raises NotSeparable if the template took a filler apart."""
         literals = {filler: literal for literal, filler in self._literals.items()}
 
         def literal(match: re.Match[str]) -> str:

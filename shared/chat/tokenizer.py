@@ -1,4 +1,4 @@
-"""One tokenizer with its template: all that makes tokens of conversations and of texts."""
+"""A tokenizer with its template, which encodes both conversations and plain texts."""
 
 from typing import Any, TypeVar
 
@@ -11,9 +11,9 @@ Result = TypeVar("Result", Marked, list[int])
 
 
 class ChatTokenizer:
-    """`tokenizer` is one of transformers' fast tokenizers. Every method raises BadMessage.
+    """An encoder on `tokenizer`, one of transformers' fast tokenizers. Every method raises BadMessage.
 
-    training_template: marks the answers in place of the tokenizer's own template, in the same texts.
+    `training_template` marks the answers in place of the tokenizer's own template, in the same texts.
     """
 
     def __init__(self, tokenizer: Any, training_template: str | None = None) -> None:
@@ -24,24 +24,24 @@ class ChatTokenizer:
 
     @property
     def has_template(self) -> bool:
-        """A model without one completes prompts as they are, and can read no conversation."""
+        """Whether there is a template; a model without one only completes prompts and can read no conversation."""
         return bool(self._tokenizer.chat_template)
 
     def marked(self, conversation: Conversation) -> Marked:
-        """All of the conversation, its answers marked."""
+        """Encode the whole conversation, with its answers marked."""
         return self._marked(conversation, add_generation_prompt=False)
 
     def prompt(self, asked: Conversation) -> list[int]:
-        """Up to where the answer begins."""
+        """Encode the conversation and the prompt up to where the answer begins."""
         return self._marked(asked, add_generation_prompt=True).ids
 
     def opening(self, text: str) -> list[int]:
-        """A prompt that is completed as it is: with the tokenizer's start and without its end."""
+        """Encode a prompt that is completed as it is, with the tokenizer's start and without its end."""
         (result,) = self.encoder.openings([text])
         return _good(result)
 
     def completion(self, text: str) -> list[int]:
-        """What follows an opening, with the end of text behind it."""
+        """Encode the text that follows an opening, with the end of text behind it."""
         (result,) = self.encoder.completions([text])
         return _good(result)
 

@@ -1,4 +1,4 @@
-"""Tools of a conversation: their definitions, the calls, and that each call is answered."""
+"""Tools of a conversation: reading of definitions and calls, and the check that each call is answered."""
 
 import json
 import re
@@ -9,13 +9,13 @@ from shared.chat.conversation import BadMessage, ChatMessage, Tool, ToolCall
 from shared.strict_json import JsonProblem, read_json, shown
 
 NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-"""OpenAI's letters, and what names of tool servers and published data sets have besides."""
+"""The characters that OpenAI allows, and those in names of tool servers and published data sets."""
 DEFINITION_FIELDS = ("name", "description", "parameters", "strict")
 _TYPES = {"description": str, "parameters": dict, "strict": bool}
 
 
 def read_tools(holder: Mapping[str, Any], prefix: str) -> tuple[Tool, ...]:
-    """The definitions in `tools`, or in `functions`, its older shape. Raises BadMessage."""
+    """Read the definitions in `tools`, or in `functions`, its older shape. Raises BadMessage."""
     if not isinstance(holder.get("parallel_tool_calls"), bool | None):
         value = holder["parallel_tool_calls"]
         raise BadMessage(
@@ -36,7 +36,7 @@ def read_tools(holder: Mapping[str, Any], prefix: str) -> tuple[Tool, ...]:
 
 
 def read_calls(message: Mapping[str, Any], role: str, path: str) -> tuple[ToolCall, ...]:
-    """The calls in `tool_calls`, or in `function_call`, its older shape. Raises BadMessage."""
+    """Read the calls in `tool_calls`, or in `function_call`, its older shape. Raises BadMessage."""
     listed = _listed(message, "tool_calls", f"{path}.")
     older = message.get("function_call")
     if (listed or older) and role != "assistant":
@@ -51,9 +51,9 @@ def read_calls(message: Mapping[str, Any], role: str, path: str) -> tuple[ToolCa
 def check_calls(
     messages: Sequence[ChatMessage], paths: Sequence[str], tools: Sequence[Tool], *, one_at_a_time: bool
 ) -> None:
-    """Names are defined, ids differ, and tool messages answer the calls before them. Raises BadMessage.
+    """Raise BadMessage unless names are defined, ids differ and tool messages answer the calls before them.
 
-    The calls of the last message need no answer: they are what the row teaches.
+    The calls of the last message need no answer: the row teaches them.
     """
     names = {tool["function"]["name"] for tool in tools}
     open_calls: list[str | None] = []
@@ -72,7 +72,7 @@ def check_calls(
 
 
 def _answer(message: ChatMessage, where: str, open_calls: list[str | None], *, has_calls: bool) -> None:
-    """Strike the call that is answered. Text that calls a tool in its own way is answered without ids."""
+    """Remove the call that is answered. Text that calls a tool in its own way is answered without ids."""
     if not has_calls and message.tool_call_id is None:
         return
     if message.tool_call_id not in open_calls:
@@ -106,7 +106,7 @@ def _ids(ids: Sequence[str | None]) -> str:
 
 
 def _listed(holder: Mapping[str, Any], field: str, prefix: str) -> list[tuple[Any, str]]:
-    """The entries of a list with their paths; nothing where the field is null or absent."""
+    """Return the entries of a list with their paths; none if the field is null or absent."""
     entries = holder.get(field)
     if entries is None:
         return []
@@ -116,7 +116,7 @@ def _listed(holder: Mapping[str, Any], field: str, prefix: str) -> list[tuple[An
 
 
 def _function(entry: Any, path: str) -> Any:
-    """The `function` of a tool or of a call."""
+    """Return the `function` of a tool or of a call."""
     if not isinstance(entry, dict):
         raise BadMessage("tools.shape", path, f"{shown(entry)}, expected an object with type and function")
     kind = entry.get("type", "function")
@@ -163,7 +163,7 @@ def _name(function: Any, path: str) -> str:
 
 
 def _arguments(given: Any, path: str) -> dict[str, Any]:
-    """From a string of JSON, as the API gives them, or from the object itself, as data sets have them."""
+    """Read arguments from a JSON string, as in the API, or from the object itself, as in data sets."""
     value = given
     if isinstance(given, str):
         try:

@@ -1,7 +1,7 @@
 """Users, rights and quotas of a broker that allows nothing by default.
 
-What aiokafka's client does not offer is spoken with its own protocol classes. Reaches into a private method of the
-pinned aiokafka; tests/integration/local holds it to the broker.
+Requests that aiokafka's client does not offer are built from its own protocol classes. The module calls a private
+method of the pinned aiokafka; tests/integration/local checks it against the broker.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from shared.messaging.kafka import sasl
 
 SCRAM_ITERATIONS = 4096
 LOCKED_ITERATIONS = SCRAM_ITERATIONS + 1
-"""Tells a user that was locked from one that may log in: a listing says nothing else of a password."""
+"""Marks a user as locked: the number of iterations is all that a listing shows of a password."""
 # Codes of the Kafka protocol.
 SCRAM_SHA_512 = 2
 OPERATIONS = {
@@ -59,7 +59,7 @@ APPLIED_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
 Acl = tuple[int, str, int, str, str, int, int]
-"""Resource type, name and pattern; principal, host, operation, permission."""
+"""An ACL consists of resource type, name and pattern; principal, host, operation and permission."""
 
 
 class NotAuthorized(KafkaError):
@@ -76,17 +76,17 @@ class ScramUser:
 
 @dataclass(frozen=True)
 class ClientQuotas:
-    """Of all connections of one user together, at each broker; None: no limit."""
+    """Limits on all connections of one user together, at each broker; None means no limit."""
 
     producer_byte_rate: int | None = None
     consumer_byte_rate: int | None = None
     request_percentage: int | None = None
-    """Time of the broker's threads; 100 is one of them."""
+    """Share of the broker's thread time in percent; 100 is one thread."""
 
 
 @asynccontextmanager
 async def administrator(bootstrap: str, user: str, password: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client with this user's rights."""
+    """Start an admin client with this user's rights and close it at the end."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **sasl(user, password))
     try:
         await admin.start()
@@ -104,9 +104,10 @@ def scram_user(name: str, password: str, *, iterations: int = SCRAM_ITERATIONS) 
 async def replace_rights(
     admin: AIOKafkaAdminClient, rights: Iterable[Right], *, owns: Callable[[str, str], bool]
 ) -> None:
-    """Make these rights all there are of those that the caller owns, by user and name of the resource.
+    """Make these rights the only ones among those that the caller owns.
 
-    Returns when the broker applies them, not when it has said yes.
+    `owns` decides by user and name of the resource. Returns once the broker applies the rights, which is later
+    than its answer.
     """
     acls = {_acl(right) for right in rights}
 
@@ -136,7 +137,7 @@ async def _known(admin: AIOKafkaAdminClient) -> set[Acl]:
 
 
 async def list_rights(admin: AIOKafkaAdminClient) -> set[Right]:
-    """All that are allowed to anybody; what no Right can say, such as a denial, is not among them."""
+    """Return all rights that are granted to any user, without what a Right cannot express, such as denials."""
     operations, resources = ({code: name for name, code in each.items()} for each in (OPERATIONS, RESOURCES))
     return {
         Right(user.removeprefix(PRINCIPAL), operations[operation], resources[kind], name, pattern == PREFIXED)  # type: ignore[arg-type]
@@ -156,7 +157,7 @@ async def _delete(admin: AIOKafkaAdminClient, acls: Iterable[Acl]) -> None:
 
 
 class CreateAcls(Request[CreateAclsRequest_v1]):
-    """Many at once; aiokafka's own request carries one."""
+    """A request that creates many ACLs at once; aiokafka's own request carries one."""
 
     API_KEY = 30
 
@@ -168,7 +169,7 @@ class CreateAcls(Request[CreateAclsRequest_v1]):
 
 
 class DeleteAcls(Request[DeleteAclsRequest_v1]):
-    """Many at once, each named exactly."""
+    """A request that deletes many ACLs at once, each named exactly."""
 
     API_KEY = 31
 
@@ -186,12 +187,12 @@ async def set_passwords(admin: AIOKafkaAdminClient, users: Iterable[ScramUser]) 
 
 
 async def lock_user(admin: AIOKafkaAdminClient, name: str) -> None:
-    """Give the user a password that nobody knows. Kafka 4.3 must not be asked to delete one (decision 0050)."""
+    """Give the user an unknown random password. Kafka 4.3 must not be asked to delete one (decision 0050)."""
     await set_passwords(admin, [scram_user(name, secrets.token_hex(32), iterations=LOCKED_ITERATIONS)])
 
 
 async def list_users(admin: AIOKafkaAdminClient) -> set[str]:
-    """Names of those with a password that somebody may know."""
+    """Return the names of the users that have a password and are not locked."""
     response = await _send(admin, DescribeScramUsers())
     _check("listing of users", [(response.error_code, response.error_message)])
     return {
@@ -237,7 +238,7 @@ class DescribeScramUsersRequest_v0(RequestStruct):  # noqa: N801 - aiokafka's wa
 
 
 class DescribeScramUsers(Request[DescribeScramUsersRequest_v0]):
-    """Of all users; says nothing of their passwords."""
+    """A request that lists all users, without their passwords."""
 
     API_KEY = 50
 
@@ -308,7 +309,7 @@ _ENTITY = CompactArray(
 
 
 async def set_quotas(admin: AIOKafkaAdminClient, users: Iterable[str], quotas: ClientQuotas) -> None:
-    """Make these all that each of the users has. Returns when the broker applies them."""
+    """Make these the only quotas of each user. Returns once the broker applies them."""
     names = set(users)
     if not names:
         return
@@ -327,7 +328,7 @@ async def quotas_of(admin: AIOKafkaAdminClient, users: Iterable[str]) -> dict[st
 
 
 def _client_quotas(limits: Iterable[tuple[str, float, Any]]) -> ClientQuotas:
-    """What is bounded beside is another's."""
+    """Convert the limits that ClientQuotas names; other limits of the user do not belong to this module."""
     names = {each.name for each in fields(ClientQuotas)}
     return ClientQuotas(**{name: int(limit) for name, limit, _ in limits if name in names})
 
@@ -434,7 +435,7 @@ class DescribeQuotasRequest_v1(RequestStruct):  # noqa: N801 - aiokafka's way to
 
 
 class DescribeQuotas(Request[DescribeQuotasRequest_v1]):
-    """Of all users that have some of their own."""
+    """A request that lists the quotas of all users that have quotas of their own."""
 
     API_KEY = 48
 
@@ -447,7 +448,7 @@ async def _send(admin: AIOKafkaAdminClient, request: Request[Any]) -> Any:
 
 
 def _check(what: str, results: Sequence[tuple[int, str | None]]) -> None:
-    """Raises KafkaError, NotAuthorized where it needs a right that the caller does not have."""
+    """Raise KafkaError if a result is an error, or NotAuthorized if the caller lacks the right for it."""
     refused = [f"error {code} {text}" for code, text in results if code != 0]
     if any(code == ClusterAuthorizationFailedError.errno for code, _ in results):
         raise NotAuthorized(f"{what}: {refused[0]}")

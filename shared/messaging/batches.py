@@ -1,9 +1,9 @@
-"""Record batches as Kafka's fetch response has them, read totally and within bounds.
+"""Reading of the record batches in Kafka's fetch response, for any input and within bounds.
 
 aiokafka decompresses without a limit, and raises at a batch that it cannot read without ever passing it, so that one
-record of anybody who may write a topic stops every reader of its partition. Here nothing raises but a first
-mismatch of a checksum: what cannot be read of a batch becomes one record per offset whose value is an
-UnreadableBatch. Takes the place of a private name of the pinned aiokafka.
+record of any client that may write a topic stops every reader of its partition. Here only the first mismatch of a
+checksum raises: each offset of a batch that cannot be read becomes a record whose value is an UnreadableBatch. The
+module replaces a private name of the pinned aiokafka.
 """
 
 from collections import deque
@@ -19,27 +19,27 @@ from schemas.envelope import MAX_HEADERS
 from shared.messaging.codecs import Undecodable, decompress
 
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-"""Of a batch that was compressed: eight times what the broker takes, and 32 of the largest messages that are read.
-What a producer has compressed in good faith seldom shrinks by more."""
+"""Limit of a batch after decompression: eight times what the broker takes, and 32 of the largest messages that are
+read. Data that a producer compressed in good faith seldom shrinks by more."""
 MAX_READ_HEADERS = 10 * MAX_HEADERS
-"""Of one record; what is behind them is kept as a digest."""
+"""Number of headers of one record that are read; those behind them are kept as a digest."""
 MORE_HEADERS = "retune-more-headers"
 MAX_STAND_INS = 1_000
-"""For one batch: a megabyte may claim a hundred million offsets, and each stand-in is a row that somebody reads."""
+"""Limit for one batch: a megabyte may claim a hundred million offsets, and each stand-in is a row for a person."""
 
 # baseOffset length leaderEpoch magic crc attributes lastOffsetDelta baseTimestamp maxTimestamp producerId
 # producerEpoch baseSequence records: https://kafka.apache.org/documentation/#recordbatch
 HEADER = Struct(">qiibIhiqqqhii")
 LENGTH_OFFSET, OVERHEAD_BYTES, MAGIC_OFFSET, CHECKED_OFFSET = 8, 12, 16, 21
-"""Where a batch says how long it is, what that leaves out, its version, and what the checksum covers."""
+"""Offset of a batch's length, bytes that the length leaves out, offset of its version, start of the checked data."""
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 MAX_VARINT_BITS = 63
 
 
 class UnreadableBatch(bytes):
-    """The value of a record that could not be read: the bytes of its batch as they lie in the log, or nothing.
+    """The value of a record that could not be read: the bytes of its batch as they are in the log, or no bytes.
 
-    The first unreadable record of a batch has the bytes, those behind it have none.
+    The first unreadable record of a batch has the bytes; those behind it have none.
     """
 
     detail: str
@@ -51,7 +51,7 @@ class UnreadableBatch(bytes):
 
 
 class BatchRecord(NamedTuple):
-    """The attributes of aiokafka's own records."""
+    """A record with the attributes of aiokafka's own records."""
 
     offset: int
     timestamp: int
@@ -67,12 +67,12 @@ class Malformed(ValueError):
 
 
 def patch_batch_reading() -> None:
-    """Make every consumer of this process read so."""
+    """Make every consumer of this process read its batches through `Batches`."""
     fetcher.MemoryRecords = Batches
 
 
 class Batches:
-    """The batches of one partition in one fetch response; the last may be cut off there, and is left out."""
+    """The batches of one partition in one fetch response; a last batch that is cut off there is left out."""
 
     def __init__(self, data: bytes) -> None:
         self._data = bytes(data)
@@ -96,11 +96,11 @@ class Batches:
 
 
 _mismatches: deque[tuple[int, int, int]] = deque(maxlen=1_000)
-"""Base offset, checksum and computed checksum of batches that were damaged, here or on their way from the broker."""
+"""Base offset, checksum and computed checksum of batches that were damaged in the log or on their way from it."""
 
 
 class Batch:
-    """What aiokafka's fetcher asks of a batch. Records are made one by one, as they are asked for."""
+    """A batch with the interface that aiokafka's fetcher needs. Records are decoded one by one, on demand."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -122,7 +122,7 @@ class Batch:
         self._records = self._read()
 
     def validate_crc(self) -> bool:
-        """False where it should be fetched again: damaged for the first time. What stays so is unreadable."""
+        """Return False at a first mismatch: the batch is fetched again. One that stays damaged is unreadable."""
         if self._fault:
             return True
         computed = int(calc_crc32c(self._raw[CHECKED_OFFSET:]))
@@ -190,7 +190,7 @@ class Batch:
         return BatchRecord(self.base_offset + offset_delta, time, int(is_log_time), key, value, headers), end
 
     def _stand_ins(self, first: int, fault: str) -> Iterator[BatchRecord]:
-        """One per offset that could not be read; the last is for all the rest where there are too many."""
+        """Yield a record per offset that could not be read; beyond MAX_STAND_INS the last stands for the rest."""
         one_by_one = min(self.next_offset, first + MAX_STAND_INS - 1)
         for offset in range(first, one_by_one):
             yield _stand_in(offset, self._raw if offset == first else b"", fault)
@@ -204,7 +204,7 @@ def _stand_in(offset: int, raw: bytes, fault: str) -> BatchRecord:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A whole number in zigzag and the place behind it. IndexError at the end of the data."""
+    """Return a zigzag-coded integer and the place behind it. Raises Malformed, or IndexError at the data's end."""
     byte = data[place]
     place += 1
     value, shift = byte & 0x7F, 7

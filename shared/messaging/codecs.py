@@ -9,21 +9,21 @@ import cramjam
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 FIRST_RATIO = 16
-"""The first buffer of lz4 and zstd, in bytes for each compressed byte; few batches need the second, of the limit."""
+"""Size of the first lz4 or zstd buffer, per compressed byte; few batches need the second, as large as the limit."""
 LEAST_BUFFER_BYTES = 64 * 1024
 
 XERIAL = b"\x82SNAPPY\x00"
-"""Begins a stream of snappy blocks, as Java's clients write them; others write one block."""
+"""Prefix of a stream of snappy blocks, which Java's clients write; other clients write one block."""
 XERIAL_HEADER_BYTES = 16
 GZIP_MEMBERS = 16 + zlib.MAX_WBITS
 
 
 class Undecodable(ValueError):
-    """Bytes that cannot be decompressed, or not within the limit."""
+    """The bytes cannot be decompressed, or not within the limit."""
 
 
 def decompress(codec: int, data: bytes, *, limit: int) -> bytes:
-    """At most `limit` bytes. Raises Undecodable, and nothing else."""
+    """Return the decompressed data, at most `limit` bytes. Raises Undecodable and no other error."""
     decode = CODECS.get(codec)
     if decode is None:
         raise Undecodable(f"found compression codec {codec}, expected one of {sorted(CODECS)}")
@@ -39,7 +39,7 @@ def decompress(codec: int, data: bytes, *, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """One or more members, one behind the other."""
+    """Decompress one or more gzip members that follow one another."""
     parts, left = [], limit
     while data:
         member = zlib.decompressobj(GZIP_MEMBERS)
@@ -69,14 +69,14 @@ def _unsnap(data: bytes, limit: int) -> bytes:
 
 
 def _unsnap_block(block: bytes, limit: int) -> bytes:
-    """The block says in its first bytes how large it becomes, and cramjam takes no more memory than that."""
+    """Decompress a block: its first bytes give the size of the result, and cramjam takes no more memory than that."""
     if cramjam.snappy.decompress_raw_len(block) > limit:
         raise _too_large(limit)
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _into_buffer(codec: Any) -> Callable[[bytes, int], bytes]:
-    """lz4 and zstd: cramjam stops at the end of the buffer that it is given."""
+    """Return the decoder of lz4 or zstd, for which cramjam stops at the end of the buffer that it is given."""
 
     def decode(data: bytes, limit: int) -> bytes:
         first = min(limit, max(LEAST_BUFFER_BYTES, FIRST_RATIO * len(data)))

@@ -1,8 +1,8 @@
-"""Lets aiokafka find out that a connection is gone, also under uvloop.
+"""A patch that lets aiokafka detect a lost connection under uvloop too.
 
-To write to a transport that has just closed does nothing on asyncio's own loop and raises RuntimeError on uvloop.
-aiokafka does not know that error: it ends the task that keeps the metadata, for which its client then waits for ever.
-Reaches into private names of the pinned aiokafka.
+Writing to a transport that has just closed does nothing on asyncio's own loop and raises RuntimeError on uvloop.
+aiokafka does not handle that error: it ends the task that keeps the metadata, for which its client then waits for
+ever. The module patches private names of the pinned aiokafka.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 
 
 def patch_closed_transports() -> None:
-    """Make every client of this process see a connection that is gone as one."""
+    """Make every client of this process treat a write to a closed transport as a lost connection."""
     for name in ("send", "_send_sasl_token"):
         setattr(AIOKafkaConnection, name, _telling(getattr(AIOKafkaConnection, name)))
 

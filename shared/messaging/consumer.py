@@ -1,8 +1,8 @@
 """The consumer: inbox, handler and outbox in one transaction; then, and only then, the offset.
 
 Records that were fetched together share a transaction; one that is out of the ordinary gets its own. A record
-ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. Only for Postgres is anything waited
-for here: a message whose handler fails is tried again from its row in `waiting`, while others go on.
+ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. The consumer itself waits only for
+Postgres: a message whose handler fails is tried again from its row in `waiting`, while others continue.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ log = get_logger(__name__)
 
 Handler = Callable[[Any, Unit], Awaitable[None]]
 Settle = Callable[[Connection], Awaitable[None]]
-"""Runs in the message's transaction: takes it from the table that it came from."""
+"""A function that deletes or marks the row that the message came from, in the message's transaction."""
 
 MAX_ATTEMPTS = 8
 TRIES_AT_ONCE = 2
-"""Without a pause: what two writers did at the same time seldom meets twice."""
+"""Number of attempts without a pause: a conflict of two concurrent writers seldom happens twice."""
 FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 5.0
 POSTGRES = RetryPolicy(
@@ -44,19 +44,19 @@ POSTGRES = RetryPolicy(
     shortest=timedelta(seconds=0.1),
     longest=timedelta(seconds=MAX_BACKOFF_SECONDS),
 )
-"""While it is away it is waited for without a limit; this one is of what it alone does not do in time."""
+"""An outage of Postgres is waited out without a limit; the limit here is for work that is late although it is up."""
 MAX_PARKED_IN_A_ROW = 20
 TOGETHER_SECONDS = 0.1
-"""A shared transaction takes no further record after so long: others may wait for its locks."""
+"""Time after which a shared transaction takes no further record, because others may wait for its locks."""
 
 LOG = ("log", 0)
-"""Where a message came from that was in no table."""
+"""The source of a message that comes from Kafka and not from a table."""
 
-# A member that has lost the partition may come late with a number that the new one is past.
+# A member that has lost the partition may write late, with a number that the new member has passed.
 SAVE_POSITION = """
     INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
     ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $3)"""
-# Both in one statement: each is a round trip that every message pays.
+# Both writes share one statement, because each statement is a round trip that every message pays.
 INSERT_INBOX = """
     WITH entered AS (
         INSERT INTO inbox (consumer, topic, event_id, payload_sha256) VALUES ($1, $2, $3, $4)
@@ -66,8 +66,8 @@ INSERT_INBOX = """
         SELECT $2, $5, $6 FROM entered WHERE $6::bigint IS NOT NULL
         ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $6))
     SELECT EXISTS (SELECT FROM entered)"""
-# A shared transaction holds what several messages have locked, in the order of the log: who waits for locks so can
-# deadlock. Alone each message takes its locks in the order that its service keeps.
+# A shared transaction holds the locks of several messages, taken in the order of the log, so waiting for locks in it
+# can deadlock. Alone, each message takes its locks in the order that its service keeps.
 WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '50ms'"
 FIND_PAST = """
     SELECT (SELECT payload_sha256 FROM inbox WHERE consumer = $1 AND topic = $2 AND event_id = $3) AS applied,
@@ -79,11 +79,11 @@ FIND_PAST = """
 
 
 class TooManyParked(Exception):
-    """Handler after handler fails: the fault is ours, so stop instead of parking the whole topic."""
+    """Handler after handler fails, so the fault is ours: stop instead of parking the whole topic."""
 
 
 class _Duplicate(Exception):
-    """Applied before: nothing is done."""
+    """The message was applied before, so nothing is done."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _MustPark(Exception):
 
 
 class _Failed(Exception):
-    """The handler failed with what may be gone the next time."""
+    """The handler failed with an error that may be gone at the next attempt."""
 
     def __init__(self, detail: str, *, times: int = TRIES_AT_ONCE, pause: timedelta = timedelta(0)) -> None:
         super().__init__(detail)
@@ -125,9 +125,10 @@ class Consumer:
         has_read_all: Callable[[], Awaitable[bool]] = _always,
         kept_rows: int = parking.KEPT_ROWS,
     ) -> None:
-        """`has_read_all`: whether all that the log has when it is called is applied soon.
+        """Make a consumer that has no handlers yet.
 
-        `kept_rows`: of parked records of one topic that tenants or nodes write, so many keep their bytes.
+        `has_read_all` returns whether all records that the log has at the call are applied soon. `kept_rows` is the
+        number of parked records that keep their bytes, for each topic that tenants or nodes write.
         """
         self._service = service
         self._database = database
@@ -144,7 +145,7 @@ class Consumer:
         self._handlers[topic, message.type] = handler
 
     async def consume_all(self, records: Sequence[Record]) -> None:
-        """Bring records of the log to their ends, in this order."""
+        """Process records of the log to their outcomes, in this order."""
         left = [_read(record) for record in records]
         while left:
             together = await self._consume_together(left)
@@ -153,7 +154,7 @@ class Consumer:
             del left[: together or 1]
 
     async def consume(self, record: Record) -> str:
-        """Bring a record of the log to its end; the outcome."""
+        """Process a record of the log and return its outcome."""
         return await self._consume(_read(record))
 
     async def _consume(self, entry: Delivery | Unreadable) -> str:
@@ -167,7 +168,7 @@ class Consumer:
     async def deliver(
         self, delivery: Delivery, *, settle: Settle | None = None, source: tuple[str, int] = LOG
     ) -> str:
-        """Apply, refuse, let wait or park. `source`: the table and row id that it was kept in."""
+        """Apply, refuse or park the message, or let it wait. `source` is the table and row id that it was kept in."""
         with self._observed(delivery):
             return await self._decide(delivery, settle, source)
 
@@ -184,7 +185,7 @@ class Consumer:
             HANDLER_SECONDS.labels(self._service, delivery.message.type).observe(time.monotonic() - began)
 
     async def _consume_together(self, entries: Sequence[Delivery | Unreadable]) -> int:
-        """How many of the first records one transaction has ended: those before the first that needs its own."""
+        """Process in one transaction the records before the first that needs its own; return how many they are."""
         ends: list[_Outcome] = []
         while len(entries) > 1:
             try:
@@ -203,9 +204,9 @@ class Consumer:
         return len(ends)
 
     async def _commit_together(self, entries: Sequence[Delivery | Unreadable], ends: list[_Outcome]) -> bool:
-        """Add to `ends` one by one; all of them are committed, or the error comes from the next.
+        """Add outcomes to `ends` one by one and commit them; an error is that of the record after the last of them.
 
-        Whether there are rows that the loops of the process should be wake_event for.
+        Returns whether the loops of the process should be woken for new rows.
         """
         outgoing = 0
         async with self._database.transaction() as conn:
@@ -229,7 +230,7 @@ class Consumer:
         return outgoing > 0
 
     async def _apply_once(self, delivery: Delivery, unit: Unit) -> _Outcome:
-        """In a shared transaction what is not admitted is no error: nothing was written for it."""
+        """Apply the message; if it is not admitted, it has written nothing and the shared transaction continues."""
         try:
             return _Outcome(await self._apply_in(unit, delivery, LOG))
         except _Duplicate:
@@ -261,8 +262,8 @@ class Consumer:
             return await self._wait_for_postgres(partial(self._try_later, delivery, failed, leave, source))
 
     async def _try_now(self, apply: Callable[[], Awaitable[str]], table: str) -> str:
-        """Raises _Failed where the handler did so each time, or does not end in time."""
-        # Others of `waiting` have their turn behind this one: it tries once, and the minute passes in its row.
+        """Try the message without a pause. Raises _Failed if the handler fails each time or does not end in time."""
+        # Other rows of `waiting` have their turn behind this one: it tries once, and the minute passes in its row.
         patience = replace(POSTGRES, limit=timedelta(0)) if table == "waiting" else POSTGRES
         for number in range(1, TRIES_AT_ONCE + 1):
             try:
@@ -282,7 +283,7 @@ class Consumer:
         raise _Failed(f"{type(last).__name__}: {last}") from last
 
     async def _wait_for_postgres(self, attempt: Callable[[], Awaitable[str]]) -> str:
-        """Wait for an absent Postgres. Raises Overdue, which ends the process, where it alone is not done in time."""
+        """Retry through an outage of Postgres. Raises Overdue, ending the process, if it is late without one."""
         return await retry_through_outage(attempt, self._database, patience=POSTGRES)
 
     async def _try_later(
@@ -316,7 +317,7 @@ class Consumer:
         return outcome
 
     async def _apply_in(self, unit: Unit, delivery: Delivery, source: tuple[str, int]) -> str:
-        """Raises _Duplicate before anything is written."""
+        """Apply the message in the unit's transaction. Raises _Duplicate before anything is written."""
         await self._admit(unit.conn, delivery, source)
         if handler := self.find_handler(delivery):
             await self._handle(handler, delivery, unit)
@@ -381,7 +382,7 @@ class Consumer:
         return None
 
     async def _insert_inbox(self, conn: Connection, delivery: Delivery) -> bool:
-        """And, where it belongs to an event stream, how far that was read; whether it is new."""
+        """Insert the message, and its position if it belongs to an event stream; return whether it is new."""
         envelope, topic = delivery.envelope, delivery.topic
         is_new = await conn.fetchval(
             INSERT_INBOX,
@@ -399,7 +400,7 @@ class Consumer:
     async def _refuse(self, delivery: Delivery, refused: Refused, settle: Settle | None) -> str:
         async with self._database.transaction() as conn:
             if not await self._insert_inbox(conn, delivery):
-                # Said before: by a member that the partition went to, or in a commit whose answer was lost.
+                # Refused before: by a member that the partition went to, or in a commit whose answer was lost.
                 if settle is not None:
                     await settle(conn)
                 return "duplicate"
@@ -423,7 +424,7 @@ class Consumer:
         return "waiting"
 
     async def _keep_waiting(self, delivery: Delivery, settle: Settle | None, source: tuple[str, int]) -> str:
-        """Its time is over once all is read that was there by then: no outage of ours counts as waiting."""
+        """End the wait once all records are read that the log had at expiry: no outage of ours counts as waiting."""
         is_expired = await waiting.is_expired(self._database, source[1], now=self._database.now())
         if not is_expired or not await self._has_read_all():
             return "waiting"
@@ -436,7 +437,7 @@ class Consumer:
         return await self._refuse(delivery, refused, settle)
 
     async def _park(self, delivery: Delivery, end: _MustPark, settle: Settle | None) -> str:
-        # What a tenant sends is no sign that the fault is ours, and ends no process.
+        # A tenant's message is no evidence that the fault is ours, and ends no process.
         counts = end.reason == "failed" and delivery.topic.tenant is None
         if counts and self._parked_in_a_row >= MAX_PARKED_IN_A_ROW:
             raise TooManyParked(f"{self._parked_in_a_row + 1} messages in a row failed: {end.detail}")
@@ -484,7 +485,7 @@ def _read(record: Record) -> Delivery | Unreadable:
 
 
 def _blocks(unreadable: Unreadable) -> bool:
-    """Later messages of the same aggregate wait behind it."""
+    """Return whether later messages of the same aggregate wait behind this one."""
     return unreadable.record.topic.endswith(".events")
 
 

@@ -1,4 +1,4 @@
-"""From the bytes of a record to a typed message. Total: nothing raises, nothing is dropped."""
+"""Reading of a record's bytes as a typed message. `read` is total: it never raises and drops no record."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ _OF_TENANTS = {"commands": tenant_commands, "events": tenant_events}
 
 @dataclass(frozen=True)
 class Record:
-    """A record of the log, as it came."""
+    """A record of the log as it was received."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...]
     value: bytes | None
     timestamp_ms: int = -1
-    """Milliseconds since 1970, of the producer's clock; -1 where it was not kept."""
+    """Time on the producer's clock in milliseconds since 1970; -1 if it was not kept."""
 
     @property
     def place(self) -> str:
@@ -39,19 +39,19 @@ class Record:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A record that was understood."""
+    """A record that was read as a message."""
 
     record: Record
     topic: Topic
     envelope: Envelope
     message: Message
     refused: Refused | None = None
-    """Why a command is not carried out whose payload was not read; `message` has no field then."""
+    """Why a command is refused without its payload being read; `message` has no fields then."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A record that was not; it is parked with this reason."""
+    """A record that is parked for this reason, in most cases because it could not be read."""
 
     record: Record
     reason: str
@@ -60,11 +60,11 @@ class Unreadable:
     event_id: str
     sequence: int | None = None
     is_message: bool = False
-    """It was read, and is parked for another reason: all of it is kept."""
+    """Whether the record was read and is parked for another reason; all of it is kept then."""
 
 
 def topic_named(name: str) -> Topic:
-    """The declared topic; those of a tenant are made from their patterns. Raises KeyError."""
+    """Return the declared topic; a tenant's is made from its pattern. Raises KeyError for an unknown name."""
     parts = name.split(".")
     if len(parts) == 3 and parts[0] == "tenant":
         return _OF_TENANTS[parts[2]](parts[1])
@@ -72,7 +72,7 @@ def topic_named(name: str) -> Topic:
 
 
 def read(record: Record) -> Delivery | Unreadable:
-    """Decode headers, type and payload; the first thing wrong decides the reason."""
+    """Decode headers, type and payload; the first error decides the reason."""
     if isinstance(record.value, UnreadableBatch):
         return _unreadable(record, None, "unreadable_batch", record.value.detail)
     try:
@@ -124,7 +124,7 @@ def _read_payload(
 
 
 def require_obeyed(delivery: Delivery, *, now: datetime) -> None:
-    """Raises Refused for a command that no handler shall see."""
+    """Raise Refused for a command that must reach no handler: one too large, or older than its topic's retention."""
     if delivery.refused is not None:
         raise delivery.refused
     kept = timedelta(days=delivery.topic.retention_days)
@@ -137,7 +137,7 @@ def require_obeyed(delivery: Delivery, *, now: datetime) -> None:
 
 
 def _written_ms(delivery: Delivery) -> float:
-    """The broker bounds how far a record's own time may be ahead; that in the envelope may be anything."""
+    """Return the earlier time: the broker bounds how far the record's is ahead; the envelope's may be anything."""
     written, recorded = delivery.envelope.time.timestamp() * 1000, delivery.record.timestamp_ms
     return written if recorded < 0 else min(written, recorded)
 

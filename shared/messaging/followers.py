@@ -1,6 +1,6 @@
-"""Parked messages whose turn has come: what was missing before them was read, or what held them back was settled.
+"""Replay of parked messages that are next: the gap before them was read, or the message ahead of them was settled.
 
-They follow by themselves, one after another, whichever way the event stream came so far.
+They are replayed automatically, one after another, however the event stream was read up to them.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 1.0
 
-# From one event stream to the next by the index. What has no number holds back what was parked after it. Where such
-# a message was dropped, it is not known how far the event stream was read: a gap stays a gap there.
+# Goes from one event stream to the next by the index. A message without a number holds back those parked after it.
+# Where such a message was dropped, the position of the event stream is unknown: a gap stays a gap there.
 DUE = """
     WITH RECURSIVE heads AS (
         (SELECT topic, aggregate_id, sequence, id, reason FROM parked
@@ -53,7 +53,7 @@ class Followers:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _go_on(self) -> bool:
-        """Whether an event stream went on, so that the next of it may be due."""
+        """Hand over due messages; return whether an event stream advanced, so that its next message may be due."""
         due = await self._database.fetch(DUE)
         outcomes = [await self._follow(row["id"]) for row in due]
         if outcomes:

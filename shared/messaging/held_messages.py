@@ -1,4 +1,4 @@
-"""What stands still until somebody acts: parked messages that hold others back, messages that wait for long."""
+"""Metrics of messages that may need an operator: parked ones that hold others back and ones that wait for long."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ OLDEST = 'SELECT topic, partition, "offset", key, headers, value FROM waiting OR
 
 
 async def measure_held_messages(database: Database, service: str, *, now: datetime) -> int:
-    """Set the metrics; how many parked messages hold others back."""
+    """Set the metrics and return how many parked messages hold others back."""
     blocking = int(await database.fetchval(BLOCKING))
     PARKED_BLOCKING.labels(service).set(blocking)
     WAITING_AGE.labels(service).set(await _oldest_seconds(database, now))

@@ -19,15 +19,15 @@ patch_batch_reading()
 patch_closed_transports()
 
 KafkaFailed = KafkaError
-"""What every client made here raises, also where the broker is away."""
+"""The error that every client made here raises, also when the broker is unavailable."""
 RELAYED_BATCH_BYTES = 256 * 1024
-"""Of one partition. Only one batch of each is under way, so small ones would wait for one another."""
+"""Batch size for one partition. Only one batch of each is in flight, so small ones would wait for one another."""
 TENANT_COMMANDS = r"tenant\.[^.]+\.commands"
 """Pattern of the topics that tenants write commands to, one for each tenant."""
 
 
 def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:
-    """For consumers alone: facts leave by the relay."""
+    """Return a broker for consumers alone; facts are published by the relay."""
     return KafkaBroker(
         settings.kafka_bootstrap,
         client_id=client_id,
@@ -53,14 +53,14 @@ def kafka_producer(
         request_timeout_ms=10_000,
         **sasl(username, password, security_protocol=security_protocol),
     )
-    # The client counts a batch's time while its partition has no leader, and what it drops has a sequence number
-    # that the broker waits for: who sends has a time limit of his own.
+    # The client counts a batch's time while its partition has no leader, and a batch that it drops has a sequence
+    # number that the broker waits for; each sender has a time limit of its own.
     producer._message_accumulator._batch_ttl = math.inf  # noqa: SLF001
     return producer
 
 
 def sasl(username: str, password: str, *, security_protocol: str = "SASL_PLAINTEXT") -> dict[str, Any]:
-    """Keyword arguments of every aiokafka client."""
+    """Return the keyword arguments that log any aiokafka client in."""
     return {
         "security_protocol": security_protocol,
         "sasl_mechanism": "SCRAM-SHA-512",
@@ -78,6 +78,6 @@ def _security(settings: ServiceSettings) -> BaseSecurity:
 
 
 def record_of_kafka(raw: Any) -> Record:
-    """What aiokafka's consumer gives, as ours."""
+    """Return our record for one of aiokafka's consumer."""
     headers = tuple(raw.headers)
     return Record(raw.topic, raw.partition, raw.offset, raw.key, headers, raw.value, raw.timestamp)

@@ -1,4 +1,4 @@
-"""Telling a Kafka that is away, for which one waits, from one that answers and does nothing for us."""
+"""Checks that tell an unavailable Kafka, which is waited for, from one that answers while a client is stuck."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,11 +33,11 @@ AnyClient = TypeVar("AnyClient", bound=Client)
 
 
 class ClientUnresponsive(TimeoutError):
-    """Kafka answers, and a client of ours does nothing. Nothing mends it but a new process."""
+    """Kafka answers, but one of our clients makes no progress. Only a new process fixes that."""
 
 
 async def kafka_answers(settings: ServiceSettings) -> bool:
-    """Whether a new connection to one of the brokers gets the metadata of the cluster."""
+    """Return whether a new connection to one of the brokers gets the metadata of the cluster."""
     login = sasl(
         settings.kafka_username,
         settings.kafka_password.get_secret_value(),
@@ -54,7 +54,7 @@ async def kafka_answers(settings: ServiceSettings) -> bool:
 
 
 async def _ask_for_metadata(host: str, port: int, login: dict[str, Any]) -> None:
-    """The client's own bootstrap leaves its connection open where it is cancelled."""
+    """Ask over a connection of our own: the client's own bootstrap leaves its connection open if it is cancelled."""
     connection = await create_conn(host, port, **login)
     try:
         await connection.send(MetadataRequest([]))
@@ -73,7 +73,7 @@ async def wait_until_available(answers: Answers) -> None:
 
 
 async def await_through_outage(work: Awaitable[Result], answers: Answers, *, seconds: float) -> Result:
-    """What `work` gives. ClientUnresponsive where Kafka answers and the work still does not end for so long."""
+    """Return the result of `work`. Raises ClientUnresponsive if it takes `seconds` more after Kafka has answered."""
     running = asyncio.ensure_future(work)
     has_answered = False
     try:
@@ -91,7 +91,7 @@ async def await_through_outage(work: Awaitable[Result], answers: Answers, *, sec
 
 @asynccontextmanager
 async def started(client: AnyClient, answers: Answers = always_available) -> AsyncIterator[AnyClient]:
-    """Its own `async with` leaves it open where it cannot start, and can wait for ever at both ends."""
+    """Start and stop the client; its own `async with` leaves it open if the start fails, and may hang at each end."""
     try:
         await await_through_outage(client.start(), answers, seconds=START_TIMEOUT_SECONDS)
         yield client

@@ -1,4 +1,4 @@
-"""How far the group is behind, and whether it moves: liveness is progress, not an open socket."""
+"""Measures how far the group is behind and whether it moves: liveness is progress, not an open socket."""
 
 import asyncio
 import re
@@ -19,23 +19,23 @@ from shared.telemetry.metrics import LAG
 
 STALLED_AFTER_SECONDS = 60.0
 UNSEEN_SECONDS = 30.0
-"""Who did not look for so long, for Kafka was away or the process was stopped, saw no standstill."""
+"""A longer gap between two looks, from an outage of Kafka or a stopped process, restarts the time of no progress."""
 LONGEST_GAP = timedelta(seconds=15)
-"""Between two answers of Kafka, which is asked every five seconds. Beyond it, it was away."""
+"""Limit between two answers of Kafka, which is asked every five seconds; beyond it, Kafka was unavailable."""
 POLL_SECONDS = 0.2
 START_SECONDS = 4.0
-"""For a client whose start is given up; whoever cancelled waits for a second more."""
+"""How long a cancelled start of a client may still take; its caller waits one second longer than this."""
 
 
 class Progress:
-    """Since when each partition stands still although there are records to read."""
+    """Tracks since when each partition makes no progress although there are records to read."""
 
     def __init__(self) -> None:
         self._stands: dict[tuple[str, int], tuple[int, float, float]] = {}
-        """Position, since when, and when that was seen last."""
+        """Maps a partition to its position, when that began, and when it was last seen."""
 
     def is_stalled(self, partition: tuple[str, int], *, position: int, end: int, now: float) -> bool:
-        """`now` is in seconds of a clock that is never set."""
+        """Return whether the partition has stalled; `now` is in seconds on a monotonic clock."""
         last, since, seen = self._stands.get(partition, (position, now, now))
         if position != last or position >= end or now - seen > UNSEEN_SECONDS:
             since = now
@@ -44,7 +44,7 @@ class Progress:
 
 
 class Contact:
-    """Since when Kafka has answered this process without a gap."""
+    """Tracks since when Kafka has answered this process without a gap."""
 
     def __init__(self) -> None:
         self._since: datetime | None = None
@@ -56,7 +56,7 @@ class Contact:
         self._last = now
 
     def since(self, now: datetime) -> datetime:
-        """`now` where it has not answered yet, or has not for too long."""
+        """Return the first answer without a gap since, or `now` if there is none or the last is too old."""
         if self._since is None or self._last is None or now - self._last > LONGEST_GAP:
             return now
         return self._since
@@ -76,10 +76,10 @@ class Lag:
         self._admin: Any = None
         self.ids = TopicIds()
         self.missing: list[str] = []
-        """Topics that were not there at the last look."""
+        """Topics that did not exist at the last measurement."""
 
     async def measure(self) -> list[TopicPartition]:
-        """Set the lag metrics; the partitions with records to read and no progress for a minute."""
+        """Set the lag metrics and return the partitions with records to read and no progress for a minute."""
         consumer, metadata = await self._consumer(), await self._metadata()
         self.missing = [topic for topic in self._topics if not metadata.partitions_for_topic(topic)]
         partitions = _partitions(metadata, self._listened(metadata))
@@ -115,7 +115,7 @@ class Lag:
             await asyncio.sleep(POLL_SECONDS)
 
     async def wrong_topics(self, topics: Iterable[Topic]) -> list[str]:
-        """What is missing, or not as the contract says, of those that this user may see."""
+        """Return the problems of topics that are missing or unlike the contract, as far as this user may see them."""
         self.ids.learn(await topic_ids(await self._administrator()), (), {})
         return list(differences(topics, await self._metadata()))
 
@@ -143,7 +143,7 @@ class Lag:
         return await consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
 
     async def _positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """What was never committed, or is gone by now, is read from the first record that is still there."""
+        """Return where each partition is read next: at its first record if nothing valid or existing is committed."""
         first = await (await self._consumer()).beginning_offsets(partitions)
         admin = await self._administrator()
         committed: Committed = await admin.list_consumer_group_offsets(self._group)
@@ -175,7 +175,7 @@ class Lag:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # Its own bootstrap leaves a connection open where it is cancelled.
+            # The client's own bootstrap leaves a connection open if it is cancelled.
             if (await asyncio.wait({starting}, timeout=START_SECONDS))[0] and starting.exception() is None:
                 await ending(client)
             raise

@@ -1,4 +1,4 @@
-"""The one process of a service that runs its singleton loops, under one lease for all of them."""
+"""Election of the one process of a service that runs its singleton loops, under one lease for all of them."""
 
 import asyncio
 import contextlib
@@ -15,16 +15,16 @@ from shared.postgres.database import Connection, false_if_unavailable
 log = get_logger(__name__)
 
 RELEASE_SECONDS = 1.0
-"""A lease that Postgres does not take back in that time runs out by itself."""
+"""Time for giving the lease back to Postgres; after that it is left to expire."""
 
 Loop = Callable[[], Awaitable[None]]
 
 _lease: ContextVar[Lease | None] = ContextVar("lease", default=None)
-"""Of the loop that runs, and of what it started."""
+"""The lease of the current loop and of the tasks that it started."""
 
 
 async def require_lead(conn: Connection) -> None:
-    """In a singleton loop: raises LeaseLost unless this process still leads, and does until the commit."""
+    """Raise LeaseLost, in a singleton loop, unless this process leads now and until the commit."""
     if lease := _lease.get():
         await lease.require(conn)
 
@@ -35,12 +35,12 @@ class Leader:
         self._ttl = ttl
         self._renew = renew
         self.loops: list[Loop] = []
-        """Each goes on until it is cancelled."""
+        """Functions that each run until they are cancelled."""
         self.begin_hooks: list[Loop] = []
         self.end_hooks: list[Loop] = []
 
     async def run(self) -> None:
-        """Lead again and again, until cancelled."""
+        """Lead whenever the lease can be held, until cancelled."""
         while self.loops:
             asked_at = time.monotonic()
             if await false_if_unavailable(self._lease.hold()):
@@ -48,7 +48,7 @@ class Leader:
             await asyncio.sleep(self._renew.total_seconds())
 
     async def _lead(self, asked_at: float) -> None:
-        """Until the lease is lost, or what the loops begin with is away."""
+        """Run the loops until the lease is lost or something that they depend on is unavailable."""
         log.info("process leads", epoch=self._lease.epoch)
         try:
             await under_lease(
@@ -84,7 +84,7 @@ async def _call(hooks: Sequence[Loop]) -> None:
 
 
 async def _until_one_ends(loops: Sequence[Loop]) -> None:
-    """By an error, which is raised; the others are cancelled, once: what they undo then must not be interrupted."""
+    """Raise the first error of a loop; the others are cancelled once, for their cleanup must not be interrupted."""
     tasks = [asyncio.ensure_future(loop()) for loop in loops]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,4 +1,4 @@
-"""A lease on the database's clock. The epoch rises at every grant and fences earlier holders."""
+"""A lease that runs on the database's clock. The epoch rises at every grant and fences earlier holders."""
 
 import asyncio
 import time
@@ -15,9 +15,9 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 
 RENEW_AGAIN_SECONDS = 0.5
-"""After a renewal that Postgres did not answer."""
+"""Pause after a renewal that Postgres did not answer."""
 MARGIN = 0.1
-"""Share of a lease's time that is not used: the work ends before another process' can begin."""
+"""Share of a lease's time that is not used, so that work ends before that of another process can begin."""
 
 # The same owner may take its own lease again at once: owners are unique by construction (service and slot),
 # so a restarted process need not wait for the lease of its predecessor to run out.
@@ -31,7 +31,7 @@ RENEW = """
     UPDATE lease SET expires_at = clock_timestamp() + $4
      WHERE name = $1 AND owner = $2 AND epoch = $3 RETURNING true"""
 
-# Shared: who else acquires the lease waits until the transaction has ended.
+# The row is locked in share mode: another acquirer of the lease waits until the transaction has ended.
 REQUIRE = "SELECT true FROM lease WHERE name = $1 AND owner = $2 AND epoch = $3 FOR SHARE"
 
 RELEASE = """
@@ -39,7 +39,7 @@ RELEASE = """
 
 
 class LeaseLost(Exception):
-    """Another process may have taken over; what this one does under the lease is dropped."""
+    """Another process may have taken over; this one's work under the lease is dropped."""
 
 
 class Lease:
@@ -51,7 +51,7 @@ class Lease:
         self.epoch: int | None = None
 
     async def hold(self) -> bool:
-        """Acquire or renew; whether this process holds the lease now."""
+        """Acquire or renew the lease; return whether this process holds it now."""
         if self.epoch is not None and await self._renew(self.epoch):
             return True
         self.epoch = await self._database.fetchval(ACQUIRE, self._name, self._owner, self._ttl)
@@ -60,16 +60,16 @@ class Lease:
         return self.epoch is not None
 
     async def renew(self) -> bool:
-        """Whether this process held it all the time."""
+        """Renew the lease; return whether this process held it all the time."""
         return self.epoch is not None and await self._renew(self.epoch)
 
     async def require(self, conn: Connection) -> None:
-        """Nobody else gets the lease before the transaction ends. Raises LeaseLost where somebody has."""
+        """Keep the lease from other owners until the transaction ends. Raises LeaseLost if one of them has it."""
         if not await conn.fetchval(REQUIRE, self._name, self._owner, self.epoch):
             raise LeaseLost(f"lease {self._name} of {self._owner}, epoch {self.epoch}")
 
     async def release(self) -> bool:
-        """Let another process have it before it runs out; whether it was still this one's."""
+        """Let another process have the lease before it expires; return whether this one still held it."""
         return bool(await self._database.fetchval(RELEASE, self._name, self._owner, self.epoch))
 
     async def _renew(self, epoch: int) -> bool:
@@ -86,9 +86,9 @@ async def under_lease(
     ttl: timedelta,
     pause: timedelta,
 ) -> Result:
-    """What the work gives, while its lease is renewed. Raises LeaseLost, with the work cancelled, where it is lost.
+    """Return the result of the work, renewing its lease meanwhile. Cancels it and raises LeaseLost if that is lost.
 
-    granted_at: on the monotonic clock, from before it was asked for.
+    `granted_at` is on the monotonic clock, taken before the lease was asked for.
     """
     running = asyncio.ensure_future(work)
     ttl_seconds, pause_seconds = ttl.total_seconds() * (1 - MARGIN), pause.total_seconds()
@@ -111,7 +111,7 @@ async def under_lease(
 async def _renewed_until(
     renew: Callable[[], Awaitable[bool]], holds_until: float, ttl_seconds: float
 ) -> float:
-    """Later than before, unless Postgres is away. Raises LeaseLost where the lease is over or another's."""
+    """Renew; return the new end, or the old one if Postgres is unavailable. Raises LeaseLost if the lease is lost."""
     asked_at = time.monotonic()
     try:
         async with asyncio.timeout(max(holds_until - asked_at, RENEW_AGAIN_SECONDS)):

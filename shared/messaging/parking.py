@@ -1,4 +1,4 @@
-"""Messages set aside for a person: kept with their bytes, replayed or dropped by command, never lost.
+"""Messages set aside for a person, which are kept with their bytes and replayed or dropped by command, never lost.
 
 A parked message of an event stream holds back every later one of the same aggregate, so that order survives.
 """
@@ -28,7 +28,7 @@ KEPT_ROWS = 1_000
 KEPT_VALUE_BYTES = 64 * 1024
 KEPT_HEADER_BYTES = 32 * 1024
 KEPT_KEY_BYTES = 2 * MAX_NAME_BYTES
-"""Of a record that could not be read. A message is kept whole: MAX_VALUE_BYTES bounds it."""
+"""Limits on what is kept of a record that could not be read. A message is kept whole: MAX_VALUE_BYTES bounds it."""
 
 INSERT = """
     INSERT INTO parked
@@ -81,7 +81,7 @@ def from_delivery(delivery: Delivery, reason: str, detail: str) -> Unreadable:
 
 
 def cut(record: Record) -> Record:
-    """What is kept of a record that could not be read."""
+    """Return the part that is kept of a record that could not be read."""
     key, value = record.key, record.value
     return replace(
         record,
@@ -92,12 +92,12 @@ def cut(record: Record) -> Record:
 
 
 def bare(record: Record) -> Record:
-    """What is kept of a record beyond the quota: where it lies."""
+    """Return what is kept of a record beyond the quota: its place in the log."""
     return replace(record, key=None, headers=(), value=None)
 
 
 def digest_of(record: Record) -> bytes:
-    """Of key, headers and value, each with its length: no two records have one digest."""
+    """Return a digest of key, headers and value, each with its length, so that different records do not share one."""
     parts = [
         record.key,
         *(part for name, value in record.headers for part in (name.encode(), value)),
@@ -111,13 +111,13 @@ def digest_of(record: Record) -> bytes:
 
 
 def _first_headers(record: Record) -> tuple[tuple[str, bytes | None], ...]:
-    """Those that fit, up to the first that does not."""
+    """Return the headers up to the first that does not fit into KEPT_HEADER_BYTES."""
     sizes = accumulate(len(name.encode()) + len(value or b"") for name, value in record.headers)
     return tuple(each for each, size in zip(record.headers, sizes, strict=True) if size <= KEPT_HEADER_BYTES)
 
 
 async def park(unit: Unit, unreadable: Unreadable, *, blocks: bool, kept_rows: int) -> None:
-    """Keep the bytes and tell the world, once per record: place and digest.
+    """Keep the bytes and emit MessageParked, once per record as told by place and digest.
 
     Of a topic that tenants or nodes write, the bytes of at most `kept_rows` records are kept.
     """
@@ -177,7 +177,7 @@ async def _is_beyond_quota(conn: Connection, topic: str, kept_rows: int) -> bool
 
 
 async def is_behind_parked(conn: Connection, delivery: Delivery, source: tuple[str, int]) -> bool:
-    """By number: what was lost and comes again may come after what was parked because it was missing."""
+    """Compare by sequence: a lost event may come again after the later ones that were parked for its absence."""
     before, envelope = source[1] if source[0] == "parked" else NO_ROW, delivery.envelope
     return bool(await conn.fetchval(IS_BEHIND, delivery.topic.name, envelope.key, before, envelope.sequence))
 
@@ -185,7 +185,7 @@ async def is_behind_parked(conn: Connection, delivery: Delivery, source: tuple[s
 async def hand_over(
     database: Database, consumer: Any, parked_id: int, *, settle: Callable[[Connection], Awaitable[None]]
 ) -> str:
-    """Give a parked message to its handler again; the outcome. What fails again stays, with the new reason.
+    """Give a parked message to its handler again and return the outcome; one that fails stays, with the new reason.
 
     `settle` runs in the message's transaction.
     """
@@ -201,7 +201,7 @@ async def hand_over(
 
 
 class ParkedCommands:
-    """Obeys ReplayParked and DropParked where they name this service."""
+    """Carries out ReplayParked and DropParked commands that name this service."""
 
     def __init__(self, service: str, database: Database, consumer: Any) -> None:
         self._service = service
@@ -215,7 +215,7 @@ class ParkedCommands:
             await unit.start_task(ReplayTask(parked_id=command.parked_id))
 
     async def drop(self, command: DropParked, unit: Unit) -> None:
-        """Leave a message out for good; the event stream goes on behind it."""
+        """Skip a message for good; the event stream continues behind it."""
         if command.service != self._service:
             return
         row = await self._open_row(unit.conn, command.parked_id)

@@ -1,4 +1,4 @@
-"""Partitions by assignment, from offsets that the caller keeps: in no group, committing nothing."""
+"""Reading of assigned partitions from offsets that the caller keeps, without a group and without commits."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from shared.settings import ServiceSettings
 
 POLL_MILLISECONDS = 200
 MAX_PARTITION_BYTES = 256 * 1024
-"""Of one partition that wait in memory; a larger record comes alone."""
+"""Limit of one partition's bytes that wait in memory; a larger record comes alone."""
 MAX_FETCH_BYTES = 8 * 1024 * 1024
 MAX_RECORDS = 2_000
-"""Of one `fetch`, unless its caller asks for fewer."""
+"""Number of records that one `fetch` returns at most, unless its caller asks for fewer."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Login:
 
 
 class PartitionReader:
-    """`async with PartitionReader(login) as reader`; `assign`, then `fetch` again and again.
+    """A reader for `async with PartitionReader(login) as reader`: call `assign`, then `fetch` repeatedly.
 
-    A position that the log does not have is an error (KafkaFailed), never skipped.
+    A position that the log does not have raises KafkaFailed and is never skipped.
     """
 
     def __init__(self, login: Login) -> None:
@@ -75,7 +75,7 @@ class PartitionReader:
         await self._consumer.stop()
 
     async def partitions(self, is_selected: Callable[[str], bool]) -> list[Partition]:
-        """Every partition there is of the topics that `wanted` names."""
+        """Return every partition of the topics that `is_selected` accepts, in order."""
         metadata = await self._consumer._client.fetch_all_metadata()  # noqa: SLF001  no public call fetches a topic's
         return [
             Partition(topic, number)
@@ -84,14 +84,14 @@ class PartitionReader:
         ]
 
     async def ranges(self, places: Iterable[Partition]) -> dict[Partition, range]:
-        """From the first offset that is still there to the next that will be given."""
+        """Return for each partition the range from its first existing offset to the next that will be given."""
         partitions = [TopicPartition(*place) for place in places]
         begins = await self._consumer.beginning_offsets(partitions)
         ends = await self._consumer.end_offsets(partitions)
         return {Partition(*each): range(begins[each], ends[each]) for each in partitions}
 
     async def offsets_at(self, milliseconds: int, places: Iterable[Partition]) -> dict[Partition, int]:
-        """Of the first record at or after a time (since 1970); the end where there is none."""
+        """Return the offset of each partition's first record at or after a time since 1970, or else its end."""
         partitions = [TopicPartition(*place) for place in places]
         ends = await self._consumer.end_offsets(partitions)
         offsets = await self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds))
@@ -106,14 +106,14 @@ class PartitionReader:
             self._consumer.seek(TopicPartition(*place), offset)
 
     async def position(self, place: Partition) -> int:
-        """Of the next record that `fetch` gives."""
+        """Return the offset of the next record that `fetch` gives."""
         position: int = await self._consumer.position(TopicPartition(*place))
         return position
 
     async def fetch(self, *, max_records: int = MAX_RECORDS) -> list[Record]:
-        """What has come, within POLL_MILLISECONDS; in order within a partition.
+        """Return the records that come within POLL_MILLISECONDS, in order within a partition.
 
-        Where it raises, records that were taken are lost: assign again from what was kept.
+        If it raises, records that were taken are lost: assign again from the offsets that were kept.
         """
         taken = await self._turns.take(wait_ms=POLL_MILLISECONDS, max_records=max_records)
         return [record_of_kafka(each) for each in taken]

@@ -1,4 +1,4 @@
-"""Reading topics from outside any group: for the command line, the demo and tests. Commits nothing."""
+"""Reading of topics outside any group, for the command line, the demo and tests. It commits nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ SEND_SECONDS = 30.0
 
 
 class TopicReader:
-    """Reads whole topics by their own offsets: `async with TopicReader(login, names) as reader`."""
+    """A reader of whole topics by their own offsets, for `async with TopicReader(login, names) as reader`."""
 
     def __init__(self, login: Login, topics: Iterable[str], *, from_end: bool = False) -> None:
         self._topics = frozenset(topics)
@@ -55,14 +55,14 @@ class TopicReader:
         self._reader.assign(await self._reader.offsets_at(milliseconds, self._places))
 
     async def to_the_end(self) -> AsyncIterator[Delivery | Unreadable]:
-        """Everything up to the ends that the topics have now, oldest record time first within a fetch."""
+        """Yield all records up to the ends that the topics have now, oldest record time first within a fetch."""
         ranges = await self._reader.ranges(self._places)
         while not await self._reached({place: there.stop for place, there in ranges.items()}):
             for delivery in await self._fetch():
                 yield delivery
 
     async def follow(self) -> AsyncIterator[Delivery | Unreadable]:
-        """Everything from here on, for ever."""
+        """Yield all records from the current position on, without end."""
         while True:
             for delivery in await self._fetch():
                 yield delivery
@@ -76,7 +76,7 @@ class TopicReader:
 
 
 def _by_time(records: Iterable[Record]) -> list[Record]:
-    """Oldest first; those of a partition stay in their order, whatever time their producers gave them."""
+    """Sort oldest first; records of a partition keep their order, whatever time their producers gave them."""
     latest: dict[Partition, int] = {}
     times = []
     for record in records:
@@ -88,10 +88,10 @@ def _by_time(records: Iterable[Record]) -> list[Record]:
 
 @asynccontextmanager
 async def resending(login: Login, topic: str) -> AsyncIterator[Resend]:
-    """What puts records on a topic again as they are, ids included."""
+    """Provide a function that sends records to a topic again unchanged, with their ids."""
 
     async def resend(record: Record) -> None:
-        # The record's key chooses its partition; its time is now, so that retention begins anew.
+        # The record's key chooses its partition; its time is now, so that retention starts again.
         async with asyncio.timeout(SEND_SECONDS):
             await producer.send_and_wait(
                 topic, value=record.value, key=record.key, headers=list(record.headers)
@@ -102,7 +102,7 @@ async def resending(login: Login, topic: str) -> AsyncIterator[Resend]:
 
 
 async def send(login: Login, command: Message, *, writer: str, topic: str | None = None) -> str:
-    """Put one message on its topic as `writer`, without an outbox; its event id. Raises TooLarge."""
+    """Send one message to its topic as `writer`, without an outbox, and return its event id. Raises TooLarge."""
     event_id = uuid4().hex
     envelope = Envelope(
         id=event_id,

@@ -1,7 +1,7 @@
-"""The outbox's way to Kafka: one relay per schema, under a lease. The only code that publishes facts.
+"""The relay from the outbox to Kafka: one per schema, under a lease. It is the only code that publishes facts.
 
-A row that the broker refuses for itself is set aside, with those behind it of the same aggregate: a later fact
-without the one before it would be parked by everybody who reads it.
+A row that the broker refuses for the row's own fault is set aside, with those behind it of the same aggregate: a
+later fact without the one before it would be parked by all its readers.
 """
 
 import asyncio
@@ -47,15 +47,15 @@ Result = TypeVar("Result")
 
 BATCH_ROWS = 1_000
 BATCHES_UNDER_WAY = 3
-"""At most: handed over to Kafka's client and not yet marked."""
+"""Limit of the batches that were handed over to Kafka's client and are not yet marked."""
 IDLE_POLL_SECONDS = 0.5
 SEND_TIMEOUT_SECONDS = 30.0
 LARGE_BYTES = MAX_FACT_BYTES
-"""No message that is written now is larger; what is older may be more than the broker takes."""
+"""Size that no newly written message exceeds; an older, larger one may be more than the broker takes."""
 REFUSALS = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTimestampError, PolicyViolationError)
-"""What a broker says of a batch that it will never take."""
+"""Errors with which a broker refuses a batch that it will never take."""
 
-# All but what is under way, and not what is beyond the last id: a lower one may be committed after a higher one.
+# Excludes rows under way by their ids and not by the last id: a lower id may be committed after a higher one.
 READ = """
     SELECT id, topic, aggregate_id, sequence, headers, value,
            EXISTS (SELECT FROM set_aside
@@ -66,7 +66,7 @@ READ = """
            EXCEPT SELECT unnest($1::bigint[])))
      ORDER BY id"""
 
-# Nobody waits for the disk: a mark that a crash of Postgres takes back is a record that is sent twice.
+# The commit does not wait for the disk: if a crash of Postgres loses a mark, a record is sent twice.
 MARK = """
     WITH unflushed AS (SELECT set_config('synchronous_commit', 'off', true))
     DELETE FROM unpublished USING unflushed WHERE id = ANY($1)"""
@@ -76,7 +76,7 @@ SET_ASIDE = """
     INSERT INTO set_aside (id, topic, aggregate_id, detail)
     SELECT id, topic, aggregate_id, $2 FROM outbox JOIN taken USING (id) ON CONFLICT DO NOTHING"""
 
-# What held a row may have been dropped or sent again since the row was read; then it is read once more.
+# The event that held a row may have been dropped or sent again since the row was read; then the row is read again.
 SET_ASIDE_BEHIND = """
     WITH taken AS (
         DELETE FROM unpublished USING outbox
@@ -96,7 +96,7 @@ BACKLOG = """
 
 
 class SendFailed(RuntimeError):
-    """Kafka is there and did not take a batch. The rows stay in the outbox; the process ends and starts anew."""
+    """Kafka is available but did not take a batch. The rows stay in the outbox; the process ends and is restarted."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Batch:
 
 
 class _Refused(Exception):
-    """Kafka will never take a batch. Its producer is of no more use: it has counted the records of that batch."""
+    """Kafka will never take a batch. Its producer cannot be used again: it has counted the records of that batch."""
 
     def __init__(self, rows: Sequence[Any], error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -135,13 +135,16 @@ class Relay:
         self._renewed_at = 0.0
         self._under_way: deque[asyncio.Task[None]] = deque()
         self._ids: set[int] = set()
-        """Of the rows that are under way."""
+        """Ids of the rows that were handed over to Kafka's client and are not yet marked."""
         self._alone: set[int] = set()
-        """Of rows that go in a batch of their own, with nothing behind them under way: one of them was refused."""
+        """Ids of rows to send each in its own batch with no row behind it in flight: one of them was refused."""
         self.wake_event = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. While Kafka is away it waits; a failure to send that is no row's own ends the process."""
+        """Relay until cancelled, waiting while Kafka is unavailable.
+
+        Raises SendFailed, which ends the process, for a failure to send that is no row's own.
+        """
         await wait_until_available(self._kafka_answers)
         while True:
             async with started(self._make_producer(), self._kafka_answers) as producer:
@@ -164,7 +167,7 @@ class Relay:
             self._ids.clear()
 
     async def _isolate(self, refused: _Refused) -> bool:
-        """Set aside the row that was refused; where it is one of several, send each of them alone."""
+        """Set aside the row that was refused; if it is one of several, mark each of them to be sent alone."""
         if len(refused.rows) > 1:
             self._alone.update(row["id"] for row in refused.rows)
             return True
@@ -181,7 +184,7 @@ class Relay:
         return True
 
     async def _is_busy(self, producer: AIOKafkaProducer) -> bool:
-        """Relay one batch; whether there may be more."""
+        """Relay one batch and return whether there may be more."""
         return await self._holds_lease() and await self._drain(producer)
 
     async def _holds_lease(self) -> bool:
@@ -191,7 +194,7 @@ class Relay:
         return self._lease.epoch is not None
 
     async def _drain(self, producer: AIOKafkaProducer) -> bool:
-        """Send one batch in the order of the outbox. It is marked once every record is acknowledged."""
+        """Send one batch in the order of the outbox; it is marked once every record is acknowledged."""
         rows = await self._database.fetch(READ, list(self._ids), len(self._ids) + BATCH_ROWS)
         if held := [row for row in rows if row["is_held"]]:
             await self._database.execute(SET_ASIDE_BEHIND, [row["id"] for row in held])
@@ -202,14 +205,14 @@ class Relay:
             batches = await self._with_timeout(len(ready), _enqueue(producer, ready))
             self._ids.update(row["id"] for row in ready)
             self._under_way.append(asyncio.create_task(self._finish(ready, batches)))
-        # Behind a part of a batch nothing waits: to read on at once would make many small batches of one.
+        # After a partial batch all are awaited: reading on at once would make many small batches of one.
         most = BATCHES_UNDER_WAY - 1 if len(ready) >= BATCH_ROWS else 0
         while len(self._under_way) > most:
             await self._under_way.popleft()
         return len(rows) >= BATCH_ROWS or len(ready) < len(free)
 
     def _before_first_suspect(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Those before the first row that may be refused, or that row alone: no later one is sent before its end."""
+        """Return the rows before the first that may be refused, or that one alone: no later row is sent before."""
         for place, row in enumerate(rows):
             if row["id"] in self._alone or len(row["value"]) > LARGE_BYTES:
                 return rows[: max(1, place)] if not self._under_way or place else []
@@ -242,7 +245,7 @@ class Relay:
             ) from error
 
     async def measure(self) -> float:
-        """Set the backlog's metrics; the age in seconds of the oldest row not yet in Kafka."""
+        """Set the backlog's metrics and return the age in seconds of the oldest row not yet in Kafka."""
         row = await self._database.fetchrow(BACKLOG)
         assert row is not None
         OUTBOX_ROWS.labels(self._service).set(row["rows"])
@@ -252,7 +255,7 @@ class Relay:
 
 
 def _require_acknowledged(failed: Mapping[asyncio.Future[Any], _Batch], num_rows: int) -> None:
-    """Raises _Refused for the first batch that Kafka will never take; SendFailed for what is no batch's own fault."""
+    """Raise _Refused for the first batch that Kafka will never take, or SendFailed if no batch is at fault."""
     for ack, batch in failed.items():
         if isinstance(error := ack.exception(), REFUSALS):
             raise _Refused(batch.rows, error)
@@ -262,7 +265,7 @@ def _require_acknowledged(failed: Mapping[asyncio.Future[Any], _Batch], num_rows
 
 
 async def _enqueue(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[_Batch]:
-    """Put the rows behind all that the producer was given before."""
+    """Give the rows to the producer, behind all that it was given before."""
     by_partition = await _by_partition(producer, rows)
     batches = await asyncio.gather(
         *(_enqueue_partition(producer, *place, mine) for place, mine in by_partition.items())
@@ -271,7 +274,7 @@ async def _enqueue(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[_Bat
 
 
 async def _by_partition(producer: AIOKafkaProducer, rows: Sequence[Any]) -> dict[tuple[str, int], list[Any]]:
-    """The rows of each topic's partition, in the order of the outbox."""
+    """Group the rows by topic and partition, in the order of the outbox."""
     by_partition: dict[tuple[str, int], list[Any]] = defaultdict(list)
     partitions = {
         name: sorted(await _retry_send(partial(producer.partitions_for, name)))
@@ -285,14 +288,14 @@ async def _by_partition(producer: AIOKafkaProducer, rows: Sequence[Any]) -> dict
 
 @lru_cache(maxsize=10_000)
 def _hash(key: str) -> int:
-    """Kafka's own, so that every client finds a key in the same partition; slow in Python, so remembered."""
+    """Return Kafka's own hash, which gives a key one partition for all clients; cached because Python is slow."""
     return int(murmur2(key.encode())) & 0x7FFFFFFF
 
 
 async def _enqueue_partition(
     producer: AIOKafkaProducer, topic: str, partition: int, rows: list[Any]
 ) -> list[_Batch]:
-    """Batch by batch: single sends would make a future for every record."""
+    """Enqueue the rows in batches, because single sends would make a future for every record."""
     batches = []
     for builder, mine in _batches(producer, rows, is_event_stream=topic_named(topic).is_event_stream):
         builder.close()
@@ -316,12 +319,12 @@ def _batches(
 async def _enqueue_batch(
     producer: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int
 ) -> Awaitable[Any]:
-    """What is awaited for the acknowledgement."""
+    """Enqueue the batch and return an awaitable of its acknowledgement."""
     return await _retry_send(partial(producer.send_batch, batch, topic, partition=partition))
 
 
 async def _retry_send(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Again and again: who waits for us knows whether Kafka is away or takes nothing."""
+    """Retry without a limit: the caller's timeout tells whether Kafka is unavailable or takes no records."""
     while True:
         try:
             return await ask()
@@ -330,7 +333,7 @@ async def _retry_send(ask: Callable[[], Awaitable[Result]]) -> Result:
 
 
 def _append(batch: BatchBuilder, row: Any, is_event_stream: bool) -> bool:
-    """Whether there was room for it."""
+    """Append the row and return whether there was room for it."""
     headers = list(zip(row["headers"], map(str.encode, row["headers"].values()), strict=True))
     if is_event_stream:
         headers.append(("ce_sequence", str(row["sequence"]).encode()))

@@ -1,4 +1,4 @@
-"""Old rows of the kernel's tables, and of those that a service names. docs/retention.md has all of them."""
+"""Deletion of old rows from the kernel's tables and those that a service names; docs/retention.md lists all."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,9 +10,9 @@ from shared.postgres.database import Database
 from shared.settings import Timing
 
 ROWS_AT_ONCE = 10_000
-"""Millions in one statement would take longer than a statement may."""
+"""Rows deleted per statement; millions in one would exceed the time limit of a statement."""
 
-# Long enough that Kafka can be repaired from the outbox.
+# The outbox is kept long enough that Kafka can be repaired from it.
 PRUNE_OUTBOX = """
     DELETE FROM outbox WHERE id = ANY(ARRAY(
         SELECT id FROM outbox WHERE created_at < now() - $1::interval
@@ -41,18 +41,18 @@ PRUNE_TURNS = """
 
 @dataclass(frozen=True)
 class Pruning:
-    """Of a service's own table."""
+    """Retention of a table that belongs to a service."""
 
     query: str
-    """Deletes rows that are older than $1, $2 of them at most."""
+    """Statement that deletes rows older than $1, at most $2 of them."""
     older_than: timedelta
 
 
 def inbox_kept(topic: str, timing: Timing) -> timedelta:
-    """As long as a record of the topic may be read again, so that it is known then."""
+    """Return how long a record of the topic may be read again; until then its inbox row marks it as a duplicate."""
     try:
         days = topic_named(topic).retention_days
-    except KeyError:  # of an earlier release
+    except KeyError:  # a topic of an earlier release
         days = max(each.retention_days for each in TOPICS)
     return timedelta(days=days) + timing.segment_age
 

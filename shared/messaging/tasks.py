@@ -1,8 +1,8 @@
 """Leased tasks: work of minutes, outside any transaction, that survives crashes and reports by events.
 
-Claim with a lease, work, apply only if the lease still holds. A task is done at least once; what it does
-outside must be idempotent, what it writes inside happens once. It fails by its own errors alone: what is away is
-waited for, and a process that ends is no failure of its task.
+A worker claims a task with a lease, works, and applies the result only if the lease still holds. A task is done at
+least once: its outside effects must be idempotent, its writes to the database happen once. Only a task's own errors
+make it fail: an unavailable dependency is waited for, and the end of a process is no failure of its task.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 0.5
 UNPOKED_SECONDS = 10.0
-"""Whoever starts a task wakes a worker; a worker looks without that only in case that another took its wake."""
+"""Interval of a worker's look without a wake, in case another worker took the one that the start of a task sent."""
 MAX_BACKOFF_SECONDS = 30.0
 LONG_TRY = timedelta(minutes=10)
-"""Who got on for so long was not without what it needs: another absence begins."""
+"""A try that lasted longer than this had its dependency meanwhile, so a new absence begins."""
 NOW = timedelta(0)
 
-# Behind those that are due already: whatever ended the process may have been one of these.
+# They go behind those that are due already: one of these tasks may have ended the process.
 FREE_OWN = """
     UPDATE task SET lease_expires_at = NULL, not_before = greatest(not_before, clock_timestamp())
      WHERE lease_owner = $1"""
@@ -51,8 +51,8 @@ IS_ANY_DUE = """
         SELECT FROM task WHERE kind = ANY($1) AND not_before <= clock_timestamp() AND set_aside_at IS NULL
            AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp()))"""
 
-# Of the tenants with a task that is due: who has fewest running, then who was served longest ago, then whose task is
-# oldest. Reads as many rows as there are tenants, however many tasks each has.
+# Of the tenants with a due task it takes the one with fewest running, then the one served longest ago, then the one
+# with the oldest task. It reads as many rows as there are tenants, however many tasks each has.
 CLAIM = """
     WITH RECURSIVE tenants AS (
         (SELECT tenant FROM task WHERE kind = $2 AND set_aside_at IS NULL ORDER BY tenant LIMIT 1)
@@ -124,10 +124,10 @@ class TaskKind:
     done: Callable[[Any, Any, Unit], Awaitable[None]]
     failed: Callable[[Any, Exception, Unit], Awaitable[None]]
     attempts: int
-    """How often it may fail by its own errors."""
+    """Number of failures by its own errors after which the task has failed."""
     concurrency: int
     waits: Callable[[Any, str, Unit], Awaitable[None]] = report_nothing
-    """Called with what is waited for, once per absence."""
+    """Function that is called once per absence, with the name of the dependency."""
     patience: RetryPolicy = A_DAY
 
     @property
@@ -136,7 +136,7 @@ class TaskKind:
 
 
 def unavailable_dependency(error: BaseException) -> str | None:
-    """The name of what did not answer; None where the error is the task's own."""
+    """Return the name of the dependency that did not answer, or None if the error is the task's own."""
     if isinstance(error, BaseExceptionGroup):
         names = [unavailable_dependency(each) for each in error.exceptions]
         return None if None in names else names[0]
@@ -148,7 +148,7 @@ def unavailable_dependency(error: BaseException) -> str | None:
 
 
 def _is_of_postgres(error: BaseException) -> bool:
-    """A file that is missing and a child that hangs are errors of the operating system too, but the task's own."""
+    """Return whether Postgres is at fault; a missing file or a hanging child is an OSError too, but the task's."""
     if isinstance(error, OSError):
         return isinstance(error, _NOT_REACHED) or error.errno in _NO_WAY
     return is_unavailable(error)
@@ -178,7 +178,7 @@ class Tasks:
         self._kinds.append(kind)
 
     async def run(self) -> None:
-        """One worker per kind and unit of concurrency, until cancelled."""
+        """Run one worker per kind and unit of concurrency, until cancelled."""
         await retry_until_available(self._take_back, is_away=_is_of_postgres, patience=FOR_EVER)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
@@ -198,7 +198,7 @@ class Tasks:
             TASKS_SET_ASIDE.labels(self._service, kind.name).set(row["set_aside"] if row else 0)
 
     async def _watch(self) -> None:
-        """One look for all that wait: each worker's own would cost an idle service most of its time."""
+        """Poll once for all idle workers: polling by each of them would take most of an idle service's time."""
         kinds = [kind.name for kind in self._kinds]
         while kinds:
             if await false_if_unavailable(self._database.fetchval(IS_ANY_DUE, kinds)):
@@ -223,7 +223,7 @@ class Tasks:
         return True
 
     async def _claim(self, kind: TaskKind) -> Any:
-        """One after another: two at once would not see each other's task, and both serve the same tenant."""
+        """Claim under a lock: concurrent claims would not see each other's task and would serve the same tenant."""
         if not await self._database.fetchval(IS_ANY_DUE, [kind.name]):
             return None
         async with self._database.transaction() as conn:
@@ -231,7 +231,7 @@ class Tasks:
             return await conn.fetchrow(CLAIM, self._owner, kind.name, self._ttl)
 
     async def _outcome(self, claim: "_Claim") -> str:
-        """Whatever a task does but to lose Postgres ends here: it must not end the process, nor hold up others."""
+        """Handle every error of a task but a lost Postgres: it must neither end the process nor delay other tasks."""
         try:
             return await self._tried(claim)
         except LeaseLost:
@@ -295,7 +295,7 @@ class Tasks:
         )
 
     async def _finish(self, claim: "_Claim", apply: Callable[[Unit], Awaitable[None]]) -> None:
-        """What was worked out is not lost to a Postgres that is away for no longer than the lease holds."""
+        """Commit the result, retrying so that it survives an outage of Postgres that is shorter than the lease."""
         await retry_until_available(
             lambda: self._commit(claim, apply), is_away=_is_of_postgres, patience=RetryPolicy(limit=self._ttl)
         )
@@ -313,12 +313,12 @@ class Tasks:
 
 @dataclass(frozen=True)
 class _Claim:
-    """One try of a task, from the claim of its lease on."""
+    """One try of a task, starting with the claim of its lease."""
 
     kind: TaskKind
     row: Any
     began: float
-    """On the monotonic clock."""
+    """Time before the claim, on the monotonic clock in seconds."""
 
     @property
     def lease(self) -> tuple[str, str, int]:
@@ -326,7 +326,7 @@ class _Claim:
 
     @property
     def away_for(self) -> timedelta:
-        """How long the present absence has lasted."""
+        """Return how long the present absence has lasted."""
         tried_for = timedelta(seconds=time.monotonic() - self.began)
         before = self.row["away_for"]
         return NOW if before is None or tried_for > LONG_TRY else before + tried_for

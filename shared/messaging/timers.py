@@ -1,4 +1,4 @@
-"""Timers are rows; when due they fire into the same kind of handler as messages do."""
+"""Timers, which are rows; a due timer calls the same kind of handler as a message does."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ MAX_BACKOFF = timedelta(seconds=60)
 
 IS_ANY_DUE = "SELECT EXISTS (SELECT FROM timer WHERE fires_at <= now() AND type = ANY($1))"
 
-# The time at which the transaction began can be looked up in an index; the clock's own, which moves, cannot.
+# The transaction's start time can be looked up in an index; clock_timestamp(), which moves, cannot.
 TAKE = """
     DELETE FROM timer WHERE id = (
         SELECT id FROM timer WHERE fires_at <= now() AND type = ANY($1)
@@ -52,7 +52,7 @@ class Timers:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _fire_next(self) -> bool:
-        """Fire the earliest due timer in one transaction with its handler; whether there was one."""
+        """Fire the earliest due timer in one transaction with its handler; return whether there was one."""
         if not await self._database.fetchval(IS_ANY_DUE, list(self.handlers)):
             return False
         row = None
@@ -79,7 +79,7 @@ class Timers:
             await handler(payload_type.model_validate(row["payload"]), unit)
 
     async def _postpone(self, timer_id: int) -> None:
-        """A failed timer comes again after a back-off; until then those behind it have their turn."""
+        """Delay a failed timer by a back-off; until then those behind it have their turn."""
         row = await self._database.fetchrow(POSTPONE, timer_id, MAX_BACKOFF)
         if row is not None:
             log.error("timer postponed", type=row["type"], attempts=row["attempts"])

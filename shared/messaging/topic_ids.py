@@ -1,8 +1,8 @@
-"""Of which topic a position is: one that is deleted and made again has the same name and another id.
+"""Topic ids of committed positions: a topic that is deleted and made again has the same name and another id.
 
-Each committed offset names the id. A position of a topic that is no more would hide the first records of the new one.
-Reaches into a private method of the pinned aiokafka, whose own requests do not ask for ids;
-tests/integration/kernel/test_topic_made_again.py holds it to the broker.
+Each committed offset names the id: a position of a deleted topic would hide the first records of the new one. The
+module calls a private method of the pinned aiokafka, whose own requests do not ask for ids;
+tests/integration/kernel/test_topic_made_again.py checks it against the broker.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,17 +34,17 @@ Committed = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class TopicIds:
-    """What this process knows of the ids, and which partitions are to be read from their first record."""
+    """The ids that this process knows, and the partitions that must be read from their first record."""
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
         self.strange: set[TopicPartition] = set()
-        """Their positions are of a topic that is no more."""
+        """Partitions whose positions belong to a deleted topic."""
 
     def learn(
         self, ids: Mapping[str, str], partitions: Iterable[TopicPartition], committed: Committed
     ) -> None:
-        """Compare what is with what was known before, and with what the committed offsets name."""
+        """Compare the current ids with the known ones and those that the committed offsets name, and store them."""
         for each in partitions:
             known = {self._ids.get(each.topic, ""), _id_of(committed.get(each))}
             if each.topic in ids and known - {"", ids[each.topic]}:
@@ -56,7 +56,7 @@ class TopicIds:
         return named not in ("", self._ids.get(partition.topic, ""))
 
     def offsets(self, records: Sequence[Record]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """To commit once these were handled; nothing of a topic that is to be read anew."""
+        """Return the offsets to commit once these records are handled, without partitions that must be read again."""
         places = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
         return {
             each: OffsetAndMetadata(offset, self._ids.get(each.topic, ""))
@@ -65,7 +65,7 @@ class TopicIds:
         }
 
     async def read_from_start(self, consumer: Any) -> None:
-        """Go to the first record of each partition of ours whose position is of a topic that is no more."""
+        """Seek to the first record of each assigned partition whose position belongs to a deleted topic."""
         self.strange &= consumer.assignment()
         if not (ours := set(self.strange)):
             return
@@ -81,12 +81,12 @@ class TopicIds:
 
 
 def _id_of(committed: OffsetAndMetadata | None) -> str:
-    """Empty where nothing was committed, or without an id."""
+    """Return the committed topic id, or "" if no offset was committed, or one without an id."""
     return committed.metadata if committed is not None and committed.offset >= 0 else ""
 
 
 async def topic_ids(admin: AIOKafkaAdminClient) -> dict[str, str]:
-    """Of every topic that this user may see."""
+    """Return the ids of all topics that this user may see, by name."""
     response = await admin._send_request(AllTopics())  # noqa: SLF001
     return {name: topic_id for error, name, topic_id, *_ in response.topics if error == 0}
 

@@ -1,4 +1,4 @@
-"""Topics of the broker: made, changed and checked by the contract and the operator's settings."""
+"""Creation, change and check of the broker's topics by the contract and the operator's settings."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ TOPIC_EXISTS = 36
 DAY_MS = 24 * 3600 * 1000
 MIN_RETENTION_DAYS = 7
 MAX_AHEAD_MS = DAY_MS
-"""A record's time is that of its producer's machine. Further ahead of the broker's clock, it is refused."""
+"""How far a record's time, set by its producer's clock, may be ahead of the broker's before it is refused."""
 
 
 @dataclass(frozen=True)
 class KafkaTopics:
-    """What every topic of the platform is made with, and is checked against."""
+    """Settings with which every topic of the platform is made and checked."""
 
     replication_factor: int = 1
-    """Brokers that have a copy."""
+    """Number of brokers that have a copy."""
     min_insync_replicas: int = 1
-    """Copies that a record is in before it is acknowledged."""
+    """Number of copies that have a record before it is acknowledged."""
     max_message_bytes: int = MAX_BATCH_BYTES
-    """Of a batch as it is sent."""
+    """Limit of a batch as it is sent, after compression."""
     tenant_retention_days: int = 30
-    """How long `tenant.<t>.events` keeps a fact."""
+    """Number of days for which `tenant.<t>.events` keeps a fact."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_insync_replicas <= self.replication_factor:
@@ -49,7 +49,7 @@ class KafkaTopics:
 
 
 async def create_topics(admin: AIOKafkaAdminClient, topics: Sequence[Topic], settings: KafkaTopics) -> None:
-    """Make these topics what contract and settings say."""
+    """Create these topics, or change them, to match the contract and the settings."""
     new_topics = [
         NewTopic(
             topic.name,
@@ -80,7 +80,7 @@ def topic_configs(topic: Topic, settings: KafkaTopics) -> dict[str, str]:
 
 
 async def _update_topics(admin: AIOKafkaAdminClient, topics: list[Topic], settings: KafkaTopics) -> None:
-    """Of topics that are there: more partitions and other settings; what cannot be changed here is an error."""
+    """Add partitions to existing topics and change their settings. Raises WrongTopics if that cannot be done here."""
     if not topics:
         return
     described = await admin.describe_topics([topic.name for topic in topics])
@@ -95,13 +95,13 @@ async def _update_topics(admin: AIOKafkaAdminClient, topics: list[Topic], settin
 
 
 class WrongTopics(RuntimeError):
-    """A topic is not what the contract or the settings say, and it takes a person to change it."""
+    """A topic does not match the contract or the settings, and only a person can change it."""
 
 
 def differences(
     topics: Iterable[Topic], copies: Mapping[str, Sequence[int]], settings: KafkaTopics
 ) -> Iterator[str]:
-    """`copies`: of each topic the number of replicas of each of its partitions."""
+    """Yield the problems of topics; `copies` maps a topic to the number of replicas of each of its partitions."""
     for topic in topics:
         replicas = copies[topic.name]
         if len(replicas) > topic.partitions:

@@ -1,7 +1,7 @@
-"""Records from Kafka's client, one partition at a time, each in its turn.
+"""Records are taken from Kafka's client one partition at a time, each in its turn.
 
-aiokafka moves a partition's position as it takes its records, and forgets all that it took where the next partition
-raises. So each call takes from one partition: it takes nothing, or hands over all that it took.
+aiokafka moves a partition's position as it takes its records, and forgets all that it took if the next partition
+raises. Therefore each call takes from one partition: it takes no record, or hands over all that it took.
 """
 
 from collections.abc import Collection
@@ -21,12 +21,12 @@ class Turns:
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
         self._left: Collection[TopicPartition] = ()
-        """Those that had no turn in this round; empty where the next round begins."""
+        """Partitions that had no turn in this round; empty when the next round begins."""
 
     async def take(self, *, wait_ms: int, max_records: int) -> list[Any]:
-        """What has come, in order within each partition; empty where nothing came in that time.
+        """Return the records that came, in order within each partition, or none if none came in that time.
 
-        Where it raises, what was taken before is lost to its caller: read again from what was committed or kept.
+        If it raises, records taken before are lost: read again from the offset that was committed or kept.
         """
         taken = more = await self._take_one(wait_ms=wait_ms, max_records=max_records)
         while more and len(taken) < max_records:
@@ -35,7 +35,7 @@ class Turns:
         return taken
 
     async def _take_one(self, *, wait_ms: int, max_records: int) -> list[Any]:
-        """The next records of one partition."""
+        """Return the next records of one partition, or none if no partition has any."""
         while True:
             assigned = self._consumer.assignment()
             self._left = [each for each in self._left if each in assigned]
@@ -52,7 +52,7 @@ class Turns:
         return first
 
     async def _get(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> list[Any]:
-        """A batch that was damaged on its way is fetched again: then it is whole, or unreadable for good."""
+        """Return records; a damaged batch gives none and is fetched again, then whole or unreadable for good."""
         try:
             batches = await self._consumer.getmany(
                 *partitions, timeout_ms=timeout_ms, max_records=max_records

@@ -1,4 +1,4 @@
-"""One message, one transaction: all that a handler may read, write and emit."""
+"""The unit of work, one transaction per message: all that a handler may read, write and emit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1 AND NOT 
 
 
 def require_size(topic: Topic, message_type: str, headers: Mapping[str, str], value: bytes) -> None:
-    """Raises TooLarge: what is written can be read by everybody, and so can what follows from it."""
+    """Raise TooLarge over the limit, so that all readers can read the message and those that follow from it."""
     limit = MAX_COMMAND_BYTES if topic.is_commands else MAX_FACT_BYTES
     size = len(value) + sum(len(name) + len(text.encode()) for name, text in headers.items())
     if size > limit:
@@ -49,10 +49,10 @@ def require_size(topic: Topic, message_type: str, headers: Mapping[str, str], va
 
 
 class Task(BaseModel, frozen=True):
-    """Base of a leased task's payload. Equal keys of one kind are one task."""
+    """Base class of a leased task's payload. Equal keys of one kind are one task."""
 
     tenant: str = ""
-    """Tenants' tasks of one kind are done in turn; those of nobody take turns as one tenant's."""
+    """Tenant of the task. Tenants' tasks of one kind are done in turn; those without one count as one tenant's."""
 
     @property
     def key(self) -> str:
@@ -63,21 +63,21 @@ class Task(BaseModel, frozen=True):
 class Unit:
     conn: Connection
     writer: str
-    """The service that emits."""
+    """Name of the service that emits."""
     now: datetime
     envelope: Envelope | None = None
-    """Of the message that is handled; None in timers, tasks and loops."""
+    """Envelope of the message that is handled; None in timers, tasks and loops."""
     topic: str = ""
     correlation_id: str = ""
     payload: bytes = b""
-    """Of the message that is handled, as it came."""
+    """Payload of the message that is handled, as it was received."""
     outgoing: int = 0
-    """Rows that the loops of the process should be woken for after the commit."""
+    """Number of rows for which the loops of the process should be woken after the commit."""
 
     async def emit(self, *messages: Message) -> list[str]:
-        """Put the messages in the outbox; their event ids. Topic and key follow from the message.
+        """Put the messages in the outbox and return their event ids. Topic and key follow from the message.
 
-        Raises TooLarge where one could not be read by everybody who listens.
+        Raises TooLarge if some listener could not read one.
         """
         event_ids = []
         for message in messages:
@@ -94,9 +94,9 @@ class Unit:
         return event_ids
 
     async def copy_to(self, topic: Topic) -> None:
-        """Put the fact that is handled in the outbox of another topic as it came: id, source, time and payload stay.
+        """Put the handled fact in the outbox for another topic with its id, source, time and payload unchanged.
 
-        Its number is that of the event stream there.
+        Its sequence is the next of the event stream there.
         """
         assert self.envelope is not None, "a fact comes with an envelope"
         envelope = replace(self.envelope, sequence=None)
@@ -106,7 +106,7 @@ class Unit:
         self.outgoing += 1
 
     async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
-        """Hand `payload` to its timer handler at that time or soon after. It is never cancelled."""
+        """Hand `payload` to its timer handler at that time or soon after. A timer cannot be cancelled."""
         await self.conn.execute(
             INSERT_TIMER,
             type(payload).__name__,
@@ -117,9 +117,9 @@ class Unit:
         )
 
     async def start_task(self, task: Task) -> None:
-        """Have the task done after this commit; nothing happens if it is under way already.
+        """Have the task done after this commit; one that is under way already is left as it is.
 
-        One that was set aside begins anew.
+        One that was set aside starts again.
         """
         await self.conn.execute(
             INSERT_TASK,
@@ -133,19 +133,19 @@ class Unit:
         self.outgoing += 1
 
     async def cancel_task(self, kind: type[Task], key: str) -> None:
-        """Have the task done no more: who works on it stops when its lease is to be renewed.
+        """Cancel the task; its worker stops when it tries to renew the lease.
 
-        Call it before what the task writes at its end is read: the end locks the task first, too.
+        Call it before reading rows that the task writes at its end: the end locks the task first, too.
         """
         await self.conn.execute(CANCEL_TASK, kind.__name__, key)
 
     async def release(self, parent: str) -> None:
-        """Let the messages that waited for this parent run again."""
+        """Let the messages that wait for this parent be tried again."""
         await self.conn.execute(RELEASE_WAITING, parent)
         self.outgoing += 1
 
     def _headers(self, message: Message, event_id: str) -> dict[str, str]:
-        """All but `ce_sequence`, which the relay adds from the row."""
+        """Return all headers but `ce_sequence`, which the relay adds from the row."""
         envelope = Envelope(
             id=event_id,
             type=message.type,

@@ -1,6 +1,6 @@
 """Messages that came before what they refer to, or whose handler failed; later ones of their aggregate wait too.
 
-Nobody waits in the loop that consumes: what is tried later is a row, and other aggregates go on.
+The loop that consumes does not wait: a message to be tried later is a row, and other aggregates continue.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from shared.telemetry.metrics import WAITING
 BEHIND = "behind a waiting message"
 POLL_SECONDS = 1.0
 FAILED_AT_ONCE = 20
-"""Of those that failed before, in a round: however many there are, what waits for its parent is tried in between."""
+"""Limit per round of messages that failed before, so that those waiting for a parent are tried in between."""
 
 INSERT = """
     INSERT INTO waiting
@@ -43,12 +43,12 @@ HEADS = """
     (SELECT * FROM heads WHERE failures = 0)
      UNION ALL
     (SELECT * FROM heads WHERE failures > 0 AND not_before <= clock_timestamp() ORDER BY not_before LIMIT $1)"""
-# A row that is locked is being tried or released in another transaction, and nobody waits for it here.
+# A row that is locked is being tried or released in another transaction, and is not waited for here.
 TAKE_RELEASED = """
     UPDATE waiting SET released = false
      WHERE id = ANY(ARRAY(SELECT id FROM waiting WHERE released ORDER BY id FOR UPDATE SKIP LOCKED))
     RETURNING id, topic, partition, "offset", key, headers, value"""
-# The next of its event stream has its turn.
+# The next message of its event stream has its turn.
 DELETE = """
     WITH gone AS (DELETE FROM waiting WHERE id = $1 RETURNING topic, aggregate_id)
     UPDATE waiting SET released = true FROM gone
@@ -57,7 +57,7 @@ DELETE = """
                   WHERE topic = gone.topic AND aggregate_id = gone.aggregate_id AND id > $1 ORDER BY id LIMIT 1)"""
 NO_ROW = 2**62
 NUL = "\u0100"
-"""Stands for the byte 0 in `headers`, which jsonb cannot hold; latin-1 has no such character."""
+"""Substitute for the byte 0 in `headers`, which jsonb cannot hold; latin-1 has no such character."""
 
 
 async def add(conn: Connection, delivery: Delivery, unknown: ParentUnknown, *, now: datetime) -> None:
@@ -87,7 +87,7 @@ async def add_failed(conn: Connection, delivery: Delivery, *, failures: int, pau
 
 
 async def now_for_parent(database: Database, row_id: int, unknown: ParentUnknown, *, now: datetime) -> None:
-    """Who failed before, or waited for something else, has its time from here on."""
+    """Restart the time limit of a message that failed before or waited for another parent."""
     await database.execute(NOW_FOR_PARENT, row_id, unknown.parent, now + unknown.within)
 
 
@@ -105,7 +105,7 @@ async def is_expired(database: Database, row_id: int, *, now: datetime) -> bool:
 
 
 class WaitingMessages:
-    """Tries messages again: when woken those that were released, once a second the first of each aggregate."""
+    """Tries messages again: the released ones when woken, and the first of each aggregate once a second."""
 
     def __init__(self, database: Database, consumer: Any, *, service: str) -> None:
         self._database = database
@@ -122,7 +122,7 @@ class WaitingMessages:
                 await false_if_unavailable(self._try_released())
 
     async def _try_heads(self) -> bool:
-        """Whether more of those that failed are due."""
+        """Try the first message of each aggregate; return whether more of those that failed are due."""
         heads = await self._database.fetch(HEADS, FAILED_AT_ONCE)
         WAITING.labels(self._service).set(len(heads))
         for row in heads:
@@ -131,7 +131,7 @@ class WaitingMessages:
         return bool(sum(row["failures"] > 0 for row in heads) == FAILED_AT_ONCE)
 
     async def _try_released(self) -> bool:
-        """Those behind one that waits no more are released with it, and tried at once."""
+        """Try released messages; the end of one releases the next of its aggregate, which is tried at once."""
         while released := await self._database.fetch(TAKE_RELEASED):
             for row in released:
                 await self._retry(row)
@@ -149,7 +149,7 @@ class WaitingMessages:
 
 
 def headers_to_json(record: Record) -> list[list[str | None]]:
-    """Header values may be any bytes or null; latin-1 keeps each byte as one character."""
+    """Return headers for jsonb: values may be any bytes or null, and latin-1 keeps each byte as one character."""
     return [
         [name.replace("\0", NUL), None if value is None else value.decode("latin-1").replace("\0", NUL)]
         for name, value in record.headers
@@ -157,7 +157,7 @@ def headers_to_json(record: Record) -> list[list[str | None]]:
 
 
 def record_of(row: Any) -> Record:
-    """The record that a row of `waiting` or `parked` was made from."""
+    """Return the record from which a row of `waiting` or `parked` was made."""
     headers = tuple(
         (name.replace(NUL, "\0"), None if value is None else value.replace(NUL, "\0").encode("latin-1"))
         for name, value in row["headers"]

@@ -1,13 +1,13 @@
-"""Loops sleep until there is something to do, or for so long as they may miss it."""
+"""Sleeping of loops until there is something to do, or for as long as they may miss it."""
 
 import asyncio
 import contextlib
 
 
 async def wait_for_wake(wake_event: asyncio.Event, *, at_most_seconds: float) -> None:
-    """Return when it is set or the time is over. A cancellation that comes together with the wake is kept.
+    """Return when the event is set or the time is over. A cancellation that comes together with the wake is kept.
 
-    `asyncio.wait_for` of Python 3.11 drops it, and the loop would go on for ever.
+    `asyncio.wait_for` of Python 3.11 drops such a cancellation, and the loop would run for ever.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(at_most_seconds):

@@ -1,1 +1,1 @@
-"""Pool, migrations and the kernel's tables."""
+"""The Postgres pool, the migrations and the kernel's tables."""

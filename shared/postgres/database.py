@@ -1,4 +1,4 @@
-"""One pool per process, in the service's own schema; what Postgres says when it cannot be reached."""
+"""The pool of a process, in the service's own schema, and the classes of errors of an unavailable Postgres."""
 
 import asyncio
 import json
@@ -32,32 +32,32 @@ _AWAY = (
 )
 
 _STATE_LOST = asyncpg.InternalClientError
-"""The driver's own bookkeeping, as after a line that broke in the middle of an answer: of this connection alone."""
+"""The driver lost its state, as when a connection broke within an answer; only this connection is affected."""
 
 CONTENDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
-"""Somebody else was faster, or has gone and left locks: roll back and try again."""
+"""Errors of contention: another transaction was faster or left locks, so roll back and try again."""
 
 _OVERDUE = (asyncpg.QueryCanceledError, TimeoutError)
-"""A statement had its time; or Postgres has none for anybody."""
+"""Errors of a time limit: the statement itself took too long, or Postgres serves no client in time."""
 
 ANSWER_SECONDS = 5.0
 WRITE = "SELECT pg_logical_emit_message(true, 'retune', 'is there room and time')"
-"""A record of its log, flushed to its disk, that nobody reads."""
+"""Statement that writes an unused record to Postgres' log and flushes it to disk."""
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether Postgres is away or contended, so that waiting helps and no attempt should be counted."""
+    """Return whether Postgres is unavailable or contended, so that waiting helps and no attempt should be counted."""
     return isinstance(error, _AWAY) or may_be_its_own(error)
 
 
 def may_be_its_own(error: BaseException) -> bool:
-    """Of an unavailable Postgres: whether one statement can meet it again and again while all others succeed."""
+    """Return whether one statement can meet this error of unavailability repeatedly while all others succeed."""
     is_broken_connection = isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
     return isinstance(error, (*_OVERDUE, *CONTENDED, _STATE_LOST)) or is_broken_connection
 
 
 async def false_if_unavailable(step: Awaitable[bool]) -> bool:
-    """Of a loop that goes on when Postgres is back: what the step says, or False where it was unavailable."""
+    """Return the result of a loop's step, or False if Postgres was unavailable, for the loop to try again later."""
     try:
         return await step
     except Exception as error:
@@ -68,7 +68,7 @@ async def false_if_unavailable(step: Awaitable[bool]) -> bool:
 
 
 def is_unstorable(error: BaseException) -> bool:
-    """Whether a value does not fit its column or is no text, so that no further attempt can help."""
+    """Return whether a value does not fit its column or is no text, so that no further attempt can help."""
     # asyncpg itself reports what it cannot encode as InterfaceError, which is then a ValueError too.
     is_not_encoded = isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
     is_no_text = isinstance(error, UnicodeEncodeError | PydanticSerializationError)
@@ -85,15 +85,15 @@ class NotConnected(ConnectionError):
 
 class _Connection(asyncpg.Connection):
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109, its own signature
-        """Without a goodbye: the server needs none, and one that is silent would be waited for."""
+        """Close without the protocol's termination message: the server needs none, and a silent one would block."""
         self.terminate()
 
 
 class Database:
     """A pool whose connections see only the service's own schema.
 
-    One that says nothing for the time of `silence` is taken for dead: Silent. No transaction takes longer than
-    twice that time.
+    A connection without an answer for the time of `silence` is taken for dead and raises Silent. No transaction
+    takes longer than twice that time.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Database:
         self._silence_seconds = silence.total_seconds()
         self._pool: asyncpg.Pool | None = None
         self._clock_ahead = timedelta(0)
-        """Postgres' clock, less what a clock that is never set would say here."""
+        """Difference of Postgres' clock and this machine's monotonic clock."""
         self._away_since: float | None = None
 
     async def open(self) -> None:
@@ -126,12 +126,12 @@ class Database:
             server_settings={
                 "application_name": self._application,
                 "statement_timeout": _milliseconds(silence),
-                # What a dead client of ours has locked is free again when its successor comes; where it died
-                # within a request, as between Parse and Bind, only the second of these counts.
+                # Locks of a dead client of ours are released before its successor starts; if it died within a
+                # request, as between Parse and Bind, only the second of these applies.
                 "idle_in_transaction_session_timeout": _milliseconds(silence),
                 "transaction_timeout": _milliseconds(silence * 2),
                 "lock_timeout": _milliseconds(silence * 2 / 3),
-                # And its session, which nothing else ends for two hours, in up to twice the silence.
+                # These end its session, which would otherwise last for two hours, in up to twice the silence.
                 "tcp_keepalives_idle": str(max(1, int(silence))),
                 "tcp_keepalives_interval": str(max(1, int(silence / 3))),
                 "tcp_keepalives_count": "3",
@@ -140,11 +140,11 @@ class Database:
 
     @property
     def away_seconds(self) -> float:
-        """For how long Postgres has been unavailable; 0 while it answers."""
+        """Return for how many seconds Postgres has been unavailable; 0 while it answers."""
         return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
     async def takes_writes(self) -> bool:
-        """Whether Postgres does for a new connection what anybody needs of it, within a few seconds."""
+        """Return whether Postgres completes a write for a new connection within ANSWER_SECONDS."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 conn = await asyncpg.connect(self._dsn, connection_class=_Connection)
@@ -159,7 +159,7 @@ class Database:
         return True
 
     def now(self) -> datetime:
-        """The time of Postgres' clock, which all services share, whatever the clock of this machine says."""
+        """Return the time of Postgres' clock, which all services share, whatever this machine's clock shows."""
         return _never_set() + self._clock_ahead
 
     async def read_clock(self) -> None:
@@ -171,7 +171,7 @@ class Database:
         await self._read_clock(conn)
 
     async def _read_clock(self, conn: Any) -> None:
-        """Never ahead of Postgres by more than its clock runs slower: the answer's way is not counted."""
+        """Read Postgres' clock; `now` is ahead of it only by relative drift, as the answer's latency is not added."""
         self._clock_ahead = await conn.fetchval("SELECT clock_timestamp()") - _never_set()
 
     async def close(self) -> None:
@@ -189,7 +189,7 @@ class Database:
         return self._in_transaction()
 
     def snapshot(self) -> AbstractAsyncContextManager[Connection]:
-        """All that is read inside is what the tables held at one moment."""
+        """Open a read-only transaction whose reads all see the tables as of one moment."""
         return self._in_transaction(isolation="repeatable_read", readonly=True)
 
     @asynccontextmanager
@@ -212,7 +212,7 @@ class Database:
 
     @asynccontextmanager
     async def _track_availability(self) -> AsyncIterator[None]:
-        """Keeps since when Postgres is away. Raises Silent in place of any other TimeoutError."""
+        """Record since when Postgres is unavailable. Raises Silent in place of any other TimeoutError."""
         try:
             yield
         except _AWAY as error:
@@ -223,7 +223,7 @@ class Database:
         self._away_since = None
 
     async def _drop(self, lost: Connection) -> None:
-        """To cancel or to roll back would take as long again, and so would each idle connection of this line."""
+        """Drop all connections: a cancel or rollback would take as long again, and so would each idle connection."""
         lost.terminate()
         await self.pool.expire_connections()
 
@@ -245,7 +245,7 @@ class Database:
 
 
 def _never_set() -> datetime:
-    """A clock of this machine that nobody sets, from some beginning on."""
+    """Return this machine's monotonic time, counted from an arbitrary date."""
     return BEGINNING + timedelta(seconds=time.monotonic())
 
 
@@ -254,13 +254,13 @@ def _milliseconds(seconds: float) -> str:
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
-    """Nothing is set for longer than a transaction; the default reset would be a round trip each time."""
+    """Reset nothing: no setting outlives a transaction, and the default reset would be a round trip each time."""
 
 
 async def lock_name(conn: Connection, name: str) -> None:
     """Make other transactions that lock this name wait until this one ends.
 
-    For two messages that each write one row and read the other's: whichever comes second must see the first.
+    This serves two messages that each write one row and read the other's: the second must see the first.
     """
     await conn.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", name)
 

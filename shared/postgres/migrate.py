@@ -1,7 +1,7 @@
 """Apply a service's migrations: `python -m shared.postgres.migrate <service> …`.
 
-Numbered SQL files, forward only, each in its own transaction with a lock time-out and recorded in the
-schema's `migration` table with its sha256. The kernel's files come first, named `kernel/…`.
+Migrations are numbered SQL files, forward only. Each runs in its own transaction with a lock time-out and is recorded
+in the schema's `migration` table with its sha256. The kernel's files come first, named `kernel/…`.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ CREATE_RECORD = """
 
 
 class MigrationError(RuntimeError):
-    """A migration cannot be applied; the sentence names the file and what to do."""
+    """A migration cannot be applied; the text names the file and what to do."""
 
 
 def migrations_of(service: str) -> Iterator[tuple[str, str]]:
-    """(recorded name, SQL) in the order they are applied. Raises MigrationError on a bad file name."""
+    """Yield (recorded name, SQL) in the order of application. Raises MigrationError on a bad file name."""
     for prefix, folder in (("kernel/", KERNEL), ("", SERVICES / service / "migrations")):
         for path in sorted(folder.glob("*.sql")):
             if not NAME.fullmatch(path.name):
@@ -41,7 +41,7 @@ def migrations_of(service: str) -> Iterator[tuple[str, str]]:
 
 
 async def migrate(service: str, dsn: str) -> list[str]:
-    """Bring the service's schema up to date; the names of what was applied."""
+    """Bring the service's schema up to date and return the names of the applied migrations."""
     conn = await asyncpg.connect(dsn)
     try:
         # One migrator at a time; the lock goes with the connection.

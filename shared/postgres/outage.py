@@ -1,4 +1,4 @@
-"""Telling a Postgres that is away, for which one waits, from one that does everything but this one thing."""
+"""Checks that tell an unavailable Postgres, which is waited for, from one that only fails for one statement."""
 
 import asyncio
 import time
@@ -16,20 +16,20 @@ Result = TypeVar("Result")
 
 
 class Overdue(Exception):
-    """Postgres takes what others write, and this did not end in time, again and again."""
+    """Postgres takes the writes of others, but this call repeatedly did not end in time."""
 
 
 async def is_outage(error: BaseException, database: Database) -> bool:
-    """Whether the error is of a Postgres that nobody can use, not of the statement that met it."""
+    """Return whether the error is due to a Postgres that no client can use, and not to the statement that met it."""
     return is_unavailable(error) and not (may_be_its_own(error) and await database.takes_writes())
 
 
 async def retry_through_outage(
     call: Callable[[], Awaitable[Result]], database: Database, *, patience: RetryPolicy
 ) -> Result:
-    """What the call gives once Postgres is there, however long that takes. Any other error is the caller's.
+    """Return the result of the call once Postgres is available, however long that takes. Other errors are raised.
 
-    Raises Overdue where Postgres takes writes and the call still meets locks or time limits, for the limit of
+    Raises Overdue if Postgres takes writes and the call still meets locks or time limits, for the limit of
     `patience` without a break.
     """
     away_since = overdue_since = None

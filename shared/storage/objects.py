@@ -1,4 +1,4 @@
-"""Objects in S3: keys written once, sha256 and size verified on both ways, boto3 kept off the event loop."""
+"""Objects in S3 with write-once keys, sha256 and size verified in both directions, boto3 off the event loop."""
 
 import asyncio
 import base64
@@ -35,17 +35,17 @@ class ObjectHead:
     key: str
     size_bytes: int
     sha256: str | None
-    """From our own metadata; None in listings."""
+    """Digest from our own metadata; None in listings."""
 
 
 class ObjectStore(Protocol):
-    """A bucket. Raises StorageUnavailable, CorruptObject, Conflict; KeyError where a key does not exist."""
+    """A bucket. Methods raise StorageUnavailable, CorruptObject or Conflict, and KeyError if a key does not exist."""
 
     async def put_file(self, key: str, path: Path, *, sha256: str) -> None:
-        """Write once. An existing object with the same sha256 is success, another is Conflict."""
+        """Write once. An existing object with the same sha256 is success; any other raises Conflict."""
 
     async def put_bytes(self, key: str, data: bytes) -> str:
-        """Write once; the sha256 of the data."""
+        """Write once and return the sha256 of the data."""
 
     async def get_file(self, key: str, path: Path, *, sha256: str, size_bytes: int) -> None:
         """Fetch to `path`, which appears only when size and sha256 are right."""
@@ -55,7 +55,7 @@ class ObjectStore(Protocol):
     ) -> bytes: ...
 
     async def verify(self, key: str, *, sha256: str, size_bytes: int) -> None:
-        """Read the object through. CorruptObject unless size and sha256 are right."""
+        """Read the whole object. Raises CorruptObject unless size and sha256 are right."""
 
     async def head(self, key: str) -> ObjectHead | None: ...
 
@@ -64,11 +64,11 @@ class ObjectStore(Protocol):
     async def delete(self, keys: Iterable[str]) -> None: ...
 
     async def copy(self, source: str, target: str, *, sha256: str) -> None:
-        """Write once, within the bucket."""
+        """Copy within the bucket; `target` is written once."""
 
 
 async def put_manifest(objects: ObjectStore, key: str, manifest: BaseModel) -> str:
-    """Write the manifest, last of all; its sha256."""
+    """Write the manifest, after all of its files, and return its sha256."""
     failpoint("s3.manifest.before")
     digest = await objects.put_bytes(key, manifest_bytes(manifest))
     failpoint("s3.manifest.after")
@@ -82,7 +82,7 @@ def manifest_bytes(manifest: BaseModel) -> bytes:
 async def get_manifest(
     objects: ObjectStore, key: str, model: type[Model], *, sha256: str | None = None
 ) -> Model:
-    """Raises CorruptObject where the object is no such manifest."""
+    """Read and parse a manifest. Raises CorruptObject if the object is no such manifest."""
     content = await objects.get_bytes(key, sha256=sha256)
     try:
         return model.model_validate_json(content)
@@ -95,7 +95,7 @@ async def fetch_files(
 ) -> None:
     """Fetch files below `into` under their own paths, a few at a time, each verified.
 
-    Nothing is written below `into` once it has raised. Raises CorruptObject where a path leaves `into`.
+    Once it has raised, it writes no more below `into`. Raises CorruptObject if a path leaves `into`.
     """
     slots = asyncio.Semaphore(PARALLEL_FETCHES)
     failed = asyncio.Event()
@@ -127,7 +127,7 @@ def sha256_of(path: Path) -> str:
 
 
 class S3ObjectStore:
-    """ObjectStore on boto3. One client is shared by the threads that its calls run in."""
+    """An ObjectStore on boto3. The threads in which its calls run share one client."""
 
     def __init__(self, endpoint: str, access_key: str, secret_key: str, *, bucket: str) -> None:
         self._bucket = bucket
@@ -186,7 +186,7 @@ class S3ObjectStore:
         await self._call(self._copy, source, target, sha256)
 
     async def _call(self, function: Callable[..., Result], *args: object) -> Result:
-        """Run in a thread; botocore's errors become ours."""
+        """Run the function in a thread and translate botocore's errors into ours."""
         try:
             return await asyncio.to_thread(function, *args)
         except ClientError as error:
@@ -262,7 +262,7 @@ class S3ObjectStore:
         self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
 
     def _accept_same(self, error: ClientError, key: str, sha256: str) -> None:
-        """A key that exists already is success if it holds the same bytes."""
+        """Accept an existing key with the same bytes; raise the error, StorageUnavailable or Conflict otherwise."""
         if _code(error) not in {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}:
             raise error
         head = self._head(key)

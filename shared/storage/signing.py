@@ -17,13 +17,13 @@ MACHINE_TIME, AHEAD = "machine_time", "store_is_ahead"
 
 
 class StoreClock:
-    """How far S3's clock is ahead of this machine's, as a refusal says that carries S3's time."""
+    """The lead of S3's clock over this machine's, taken from a refusal that carries S3's time."""
 
     def __init__(self) -> None:
         self.ahead = timedelta(0)
 
     def install(self, client: Any) -> None:
-        """For all requests of the client."""
+        """Sign all requests of the client by S3's clock."""
         auth.AUTH_TYPE_MAPS[SIGNATURE] = _AuthByStoreClock
         client.meta.events.register("before-sign.s3", self._before_sign)
         client.meta.events.register("needs-retry.s3", self._after_response)
@@ -32,7 +32,7 @@ class StoreClock:
         request.context[AHEAD] = self.ahead
 
     def _after_response(self, response: Any, request_dict: Any, **_: Any) -> float | None:
-        """Seconds until the request is signed and sent again; None: this clock is not why it was refused."""
+        """Return the seconds until the request is signed and sent again, or None if the clock is not the reason."""
         context = request_dict["context"]
         store_time = _time_of_refusal(response)
         if store_time is None or MACHINE_TIME not in context:
@@ -55,7 +55,7 @@ def _time_of_refusal(response: Any) -> datetime | None:
 
 
 class _AuthByStoreClock(auth.S3SigV4Auth):
-    """What botocore signs with, but for the time."""
+    """A signer like botocore's own, except for the time."""
 
     def _modify_request_before_signing(self, request: Any) -> None:
         context = request.context

@@ -1,4 +1,4 @@
-"""A bucket in memory for unit tests. The suite of tests/integration/storage/test_objects.py runs on it and on S3."""
+"""A bucket in memory for unit tests; tests/integration/storage/test_objects.py runs on it and on S3."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from shared.storage.objects import MAX_BYTES_IN_MEMORY, ObjectHead
 
 
 class FakeObjectStore:
-    """ObjectStore in a dictionary."""
+    """An ObjectStore that keeps its objects in a dictionary."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

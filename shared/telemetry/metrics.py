@@ -1,4 +1,4 @@
-"""Every metric of the kernel, with kind, unit and meaning."""
+"""All metrics of the kernel, each with its kind, unit and meaning."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -1,4 +1,4 @@
-"""The trace follows the message: `traceparent` goes into outbox headers and is restored by the consumer."""
+"""Traces that follow messages: `traceparent` goes into outbox headers and is restored by the consumer."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _TRACER = trace.get_tracer("retune")
 
 
 def configure_tracing(service: str) -> None:
-    """Export spans by OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set; else only ids are made."""
+    """Export spans by OTLP if OTEL_EXPORTER_OTLP_ENDPOINT is set; otherwise only ids are made."""
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,7 +25,7 @@ def configure_tracing(service: str) -> None:
 
 @contextmanager
 def span(name: str, *, traceparent: str = "", **attributes: str) -> Iterator[None]:
-    """A span, child of `traceparent` where one is given."""
+    """Run the block in a span, which is a child of `traceparent` if one is given."""
     parent = extract({"traceparent": traceparent}) if traceparent else None
     with _TRACER.start_as_current_span(name, context=parent, attributes=attributes):
         yield
