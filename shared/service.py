@@ -27,6 +27,7 @@ from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.messaging.consumer import Consumer, Handler
 from shared.messaging.delivery import Delivery, Record
+from shared.messaging.due import Due
 from shared.messaging.followers import Followers
 from shared.messaging.held_messages import measure_held_messages
 from shared.messaging.kafka import (
@@ -363,6 +364,7 @@ class Service:
         ]
         return [
             *(of_the_group if self._listens else []),
+            ("due", self._due().run),
             ("timers", self._timers.run),
             ("tasks", self._tasks.run),
             ("measure tasks", lambda: _repeat(MEASURE_EVERY, self._tasks.measure)),
@@ -371,6 +373,20 @@ class Service:
             ("singleton loops", self._leader.run),
             *self._loops,
         ]
+
+    def _due(self) -> Due:
+        return Due(
+            self.database,
+            wakes={
+                "outbox": self._relay.wake_event,
+                "waiting": self._waiting_messages.wake_event,
+                "parked": self._followers.wake_event,
+                "task": self._tasks.wake_event,
+                "timer": self._timers.wake_event,
+            },
+            task_kinds=lambda: self._tasks.kinds,
+            timer_types=lambda: list(self._timers.handlers),
+        )
 
     def _obey_parked_commands(self) -> None:
         desk = ParkedCommands(self.name, self.database, self._consumer)

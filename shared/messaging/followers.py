@@ -10,12 +10,12 @@ from typing import Any
 from schemas.parked import ParkedSettled
 from shared.log import get_logger
 from shared.messaging import parking
+from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
 from shared.messaging.unit import Unit
+from shared.messaging.wake import wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
 
 log = get_logger(__name__)
-
-POLL_SECONDS = 1.0
 
 # Goes from one event stream to the next by the index. A message without a number holds back those parked after it.
 # Where such a message was dropped, the position of the event stream is unknown: a gap stays a gap there.
@@ -46,11 +46,12 @@ class Followers:
         self._database = database
         self._consumer = consumer
         self._wake = wake
+        self.wake_event = asyncio.Event()
 
     async def run(self) -> None:
         while True:
             if not await false_if_unavailable(self._go_on()):
-                await asyncio.sleep(POLL_SECONDS)
+                await wait_for_wake(self.wake_event, at_most_seconds=WITHOUT_A_WAKE_SECONDS)
 
     async def _go_on(self) -> bool:
         """Hand over due messages; return whether an event stream advanced, so that its next message may be due."""

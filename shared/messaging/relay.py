@@ -48,7 +48,6 @@ Result = TypeVar("Result")
 BATCH_ROWS = 1_000
 BATCHES_UNDER_WAY = 3
 """Limit of the batches that were handed over to Kafka's client and are not yet marked."""
-IDLE_POLL_SECONDS = 0.5
 SEND_TIMEOUT_SECONDS = 30.0
 LARGE_BYTES = MAX_FACT_BYTES
 """Size that no newly written message exceeds; an older, larger one may be more than the broker takes."""
@@ -150,13 +149,13 @@ class Relay:
             async with started(self._make_producer(), self._kafka_answers) as producer:
                 refused = await self._send_until_refused(producer)
             while not await false_if_unavailable(self._isolate(refused)):
-                await wait_for_wake(self.wake_event, at_most_seconds=IDLE_POLL_SECONDS)
+                await wait_for_wake(self.wake_event, at_most_seconds=self._renew_seconds)
 
     async def _send_until_refused(self, producer: AIOKafkaProducer) -> _Refused:
         try:
             while True:
                 if not await false_if_unavailable(self._is_busy(producer)):
-                    await wait_for_wake(self.wake_event, at_most_seconds=IDLE_POLL_SECONDS)
+                    await wait_for_wake(self.wake_event, at_most_seconds=self._renew_seconds)
         except _Refused as refused:
             return refused
         finally:

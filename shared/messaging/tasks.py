@@ -16,6 +16,7 @@ from typing import Any
 
 from shared.errors import Rejected, Unavailable
 from shared.log import get_logger, log_context
+from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
 from shared.messaging.kafka import KafkaFailed
 from shared.messaging.lease import LeaseLost, under_lease
 from shared.messaging.unit import Task, Unit
@@ -28,9 +29,6 @@ from shared.text import storable
 
 log = get_logger(__name__)
 
-POLL_SECONDS = 0.5
-UNPOKED_SECONDS = 10.0
-"""Interval of a worker's look without a wake, in case another worker took the one that the start of a task sent."""
 MAX_BACKOFF_SECONDS = 30.0
 LONG_TRY = timedelta(minutes=10)
 """A try that lasted longer than this had its dependency meanwhile, so a new absence begins."""
@@ -177,18 +175,21 @@ class Tasks:
     def on(self, kind: TaskKind) -> None:
         self._kinds.append(kind)
 
+    @property
+    def kinds(self) -> list[str]:
+        return [kind.name for kind in self._kinds]
+
     async def run(self) -> None:
         """Run one worker per kind and unit of concurrency, until cancelled."""
         await retry_until_available(self._take_back, is_away=_is_of_postgres, patience=FOR_EVER)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch())
             for kind in self._kinds:
                 for _ in range(kind.concurrency):
                     group.create_task(self._work_off(kind))
 
     async def _take_back(self) -> None:
         await self._database.execute(FREE_OWN, self._owner)
-        await self._database.execute(TAKE_BACK, [kind.name for kind in self._kinds])
+        await self._database.execute(TAKE_BACK, self.kinds)
 
     async def measure(self) -> None:
         counts = {row["kind"]: row for row in await self._database.fetch(COUNT)}
@@ -197,18 +198,10 @@ class Tasks:
             TASKS_WAITING.labels(self._service, kind.name).set(row["waiting"] if row else 0)
             TASKS_SET_ASIDE.labels(self._service, kind.name).set(row["set_aside"] if row else 0)
 
-    async def _watch(self) -> None:
-        """Poll once for all idle workers: polling by each of them would take most of an idle service's time."""
-        kinds = [kind.name for kind in self._kinds]
-        while kinds:
-            if await false_if_unavailable(self._database.fetchval(IS_ANY_DUE, kinds)):
-                self.wake_event.set()
-            await asyncio.sleep(POLL_SECONDS)
-
     async def _work_off(self, kind: TaskKind) -> None:
         while True:
             if not await false_if_unavailable(self._work_next(kind)):
-                await wait_for_wake(self.wake_event, at_most_seconds=UNPOKED_SECONDS)
+                await wait_for_wake(self.wake_event, at_most_seconds=WITHOUT_A_WAKE_SECONDS)
 
     async def _work_next(self, kind: TaskKind) -> bool:
         began = time.monotonic()

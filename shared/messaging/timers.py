@@ -9,7 +9,9 @@ from asyncpg import Record
 from pydantic import BaseModel
 
 from shared.log import get_logger
+from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
 from shared.messaging.unit import Unit
+from shared.messaging.wake import wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
 from shared.postgres.outage import is_outage
 from shared.telemetry.tracing import span
@@ -17,7 +19,6 @@ from shared.telemetry.tracing import span
 log = get_logger(__name__)
 
 TimerHandler = Callable[[Any, Unit], Awaitable[None]]
-POLL_SECONDS = 0.25
 MAX_BACKOFF = timedelta(seconds=60)
 
 IS_ANY_DUE = "SELECT EXISTS (SELECT FROM timer WHERE fires_at <= now() AND type = ANY($1))"
@@ -41,6 +42,7 @@ class Timers:
         self._database = database
         self._service = service
         self._wake = wake
+        self.wake_event = asyncio.Event()
         self.handlers: dict[str, tuple[type[BaseModel], TimerHandler]] = {}
 
     def on(self, payload: type[BaseModel], handler: TimerHandler) -> None:
@@ -49,7 +51,7 @@ class Timers:
     async def run(self) -> None:
         while self.handlers:
             if not await false_if_unavailable(self._fire_next()):
-                await asyncio.sleep(POLL_SECONDS)
+                await wait_for_wake(self.wake_event, at_most_seconds=WITHOUT_A_WAKE_SECONDS)
 
     async def _fire_next(self) -> bool:
         """Fire the earliest due timer in one transaction with its handler; return whether there was one."""

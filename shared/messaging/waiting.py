@@ -4,18 +4,20 @@ The loop that consumes does not wait: a message to be tried later is a row, and 
 """
 
 import asyncio
+import math
 import time
 from datetime import datetime, timedelta
 from typing import Any
 
 from shared.errors import ParentUnknown
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
 from shared.messaging.wake import wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
 from shared.telemetry.metrics import WAITING
 
 BEHIND = "behind a waiting message"
-POLL_SECONDS = 1.0
+HEADS_SECONDS = 1.0
 FAILED_AT_ONCE = 20
 """Limit per round of messages that failed before, so that those waiting for a parent are tried in between."""
 
@@ -114,12 +116,18 @@ class WaitingMessages:
         self.wake_event = asyncio.Event()
 
     async def run(self) -> None:
+        tried_at = -math.inf
         while True:
-            tried_at = time.monotonic()
-            are_more_due = await false_if_unavailable(self._try_heads())
-            while not are_more_due and (left := tried_at + POLL_SECONDS - time.monotonic()) > 0:
-                await wait_for_wake(self.wake_event, at_most_seconds=left)
+            are_more_due = False
+            if time.monotonic() - tried_at < HEADS_SECONDS:
                 await false_if_unavailable(self._try_released())
+            else:
+                tried_at = time.monotonic()
+                are_more_due = await false_if_unavailable(self._try_heads())
+            if are_more_due:
+                tried_at = -math.inf
+            else:
+                await wait_for_wake(self.wake_event, at_most_seconds=WITHOUT_A_WAKE_SECONDS)
 
     async def _try_heads(self) -> bool:
         """Try the first message of each aggregate; return whether more of those that failed are due."""

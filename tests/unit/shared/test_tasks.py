@@ -9,7 +9,6 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from shared.errors import CorruptObject, Rejected, StorageUnavailable
-from shared.messaging import tasks
 from shared.messaging.tasks import TaskKind, Tasks, unavailable_dependency
 from shared.messaging.unit import Task
 from shared.postgres.database import Silent
@@ -46,36 +45,39 @@ def test_an_absence_has_a_name(error, dependency):
 class Idle:
     """A database without tasks that counts what it is asked."""
 
-    def __init__(self) -> None:
-        self.by_watch = 0
-        self.by_workers = 0
-        self.polled = asyncio.Event()
+    def __init__(self, expected: int) -> None:
+        self.asked = 0
+        self._expected = expected
+        self.are_asked = asyncio.Event()
 
     async def execute(self, query: str, *_: object) -> str:
         return ""
 
     async def fetchval(self, query: str, kinds: list[str]) -> bool:
-        """A worker asks for its own kind, the watch for both."""
-        self.by_workers += len(kinds) == 1
-        self.by_watch += len(kinds) == 2
-        if self.by_watch == 50:
-            self.polled.set()
+        self.asked += 1
+        if self.asked == self._expected:
+            self.are_asked.set()
         return False
 
 
-async def test_of_many_idle_workers_none_asks_by_itself(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tasks, "POLL_SECONDS", 0.001)
-    idle: Any = Idle()
+async def test_of_many_idle_workers_none_asks_without_a_wake():
+    idle: Any = Idle(expected=8)
     seconds = timedelta(seconds=1)
     working = Tasks(idle, service="a", owner="a-0", ttl=seconds, renew=seconds, wake=lambda: None)
     for kind in (Nothing, NothingElse):
         working.on(TaskKind(kind, ignore, ignore, ignore, attempts=1, concurrency=4))
     running = asyncio.create_task(working.run())
     async with asyncio.timeout(30):
-        await idle.polled.wait()
+        await idle.are_asked.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert idle.asked == 8
+    working.wake_event.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert idle.asked == 16
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert idle.by_workers == 8
 
 
 class Nothing(Task):

@@ -84,7 +84,7 @@ async def lose_connection(payload, unit):
 
 
 async def test_a_timer_whose_connection_is_lost_waits_and_nobody_is_called(monkeypatch):
-    monkeypatch.setattr(timers, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(timers, "WITHOUT_A_WAKE_SECONDS", 0.0)
     database = Flaky()
     loop = Timers(database, service="tracker", wake=lambda: None)
     loop.on(Ring, lose_connection)
@@ -99,7 +99,7 @@ async def test_a_timer_whose_connection_is_lost_waits_and_nobody_is_called(monke
 
 
 async def test_a_loop_outlives_a_postgres_that_goes_between_two_statements(monkeypatch):
-    monkeypatch.setattr(timers, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(timers, "WITHOUT_A_WAKE_SECONDS", 0.0)
     database = Going()
     loop = Timers(database, service="tracker", wake=lambda: None)
     loop.on(Ring, fail)
