@@ -4,7 +4,6 @@ The process is crash-only: an error that a loop cannot recover from ends it, and
 """
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -22,9 +21,11 @@ from pydantic import BaseModel
 from schemas.base import Message
 from schemas.parked import DropParked, ReplayParked
 from schemas.topics import LISTENS, TOPICS, Topic
+from shared import loops
 from shared.failpoints import failpoint
 from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
+from shared.loops import Loop
 from shared.messaging.consumer import Consumer, Handler
 from shared.messaging.delivery import Delivery, Record
 from shared.messaging.due import Due
@@ -45,7 +46,7 @@ from shared.messaging.kafka_health import (
 )
 from shared.messaging.lag import STALLED_AFTER_SECONDS, Contact, Lag
 from shared.messaging.leader import Leader, require_lead
-from shared.messaging.lease import Lease, LeaseLost
+from shared.messaging.lease import Lease
 from shared.messaging.parking import ParkedCommands, ReplayTask
 from shared.messaging.relay import Relay
 from shared.messaging.retention import Pruning, prune, prune_kernel
@@ -54,7 +55,7 @@ from shared.messaging.timers import TimerHandler, Timers
 from shared.messaging.turns import Turns
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import WaitingMessages
-from shared.postgres.database import Database, is_unavailable
+from shared.postgres.database import Database
 from shared.retry import A_DAY, RetryPolicy
 from shared.server import serve
 from shared.settings import ServiceSettings
@@ -83,7 +84,6 @@ class WrongTopics(RuntimeError):
     """Kafka answers, but topics of this service are missing or have another number of partitions."""
 
 
-Loop = Callable[[], Awaitable[None]]
 Result = TypeVar("Result")
 
 
@@ -201,9 +201,9 @@ class Service:
         With `singleton`, only the process that leads calls it, however many processes the service has.
         """
         if singleton:
-            self._leader.loops.append(lambda: _repeat(period, function))
+            self._leader.loops.append(lambda: loops.repeat(period, function))
         else:
-            self._loops.append((function.__qualname__, lambda: _repeat(period, function)))
+            self._loops.append((function.__qualname__, lambda: loops.repeat(period, function)))
         self._reconcilers.append(function)
 
     def prune(self, query: str, *, older_than: timedelta) -> None:
@@ -284,8 +284,8 @@ class Service:
         """
         startup = Startup(self.database, self._start_hooks)
         await startup.wait_until_done_or_unavailable()
-        loops = [_begin(name, partial(startup.then, loop)) for name, loop in self._all_loops()]
-        consuming = _begin("consume", partial(startup.then, self._join_and_consume))
+        running = [loops.start(name, partial(startup.then, loop)) for name, loop in self._all_loops()]
+        consuming = loops.start("consume", partial(startup.then, self._join_and_consume))
         joined = asyncio.create_task(self._joined.wait())
         if startup.is_done:
             await asyncio.wait({joined, consuming}, timeout=JOIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -293,11 +293,11 @@ class Service:
             yield
         finally:
             self.probe.ready = False
-            await _cancel([joined])
+            await loops.cancel([joined])
             await self._stop_consuming(consuming)
             if self._listens:
                 await self._broker.stop()
-            await _cancel(loops)
+            await loops.cancel(running)
             await startup.cancel()
             for hook in self._stop_hooks if startup.is_done else ():
                 await hook()
@@ -316,7 +316,7 @@ class Service:
         self._stopping = True
         if self._joined.is_set():
             await asyncio.wait({consuming}, timeout=self.settings.timing.revoke_wait.total_seconds())
-        await _cancel([consuming])
+        await loops.cancel([consuming])
 
     async def _join(self) -> None:
         """Join the group once Kafka is available."""
@@ -356,37 +356,31 @@ class Service:
         )
 
     def _all_loops(self) -> list[tuple[str, Loop]]:
+        due = Due(
+            self.database,
+            relay=self._relay,
+            waiting=self._waiting_messages,
+            followers=self._followers,
+            tasks=self._tasks,
+            timers=self._timers,
+        )
         of_the_group = [
             ("relay", self._relay.run),
             ("waiting", self._waiting_messages.run),
             ("followers of parked messages", self._followers.run),
-            ("measure", lambda: _repeat(MEASURE_EVERY, self._measure)),
+            ("measure", lambda: loops.repeat(MEASURE_EVERY, self._measure)),
         ]
         return [
             *(of_the_group if self._listens else []),
-            ("due", self._due().run),
+            ("due", due.run),
             ("timers", self._timers.run),
             ("tasks", self._tasks.run),
-            ("measure tasks", lambda: _repeat(MEASURE_EVERY, self._tasks.measure)),
-            ("clock", lambda: _repeat(CLOCK_EVERY, self.database.read_clock)),
-            ("retention", lambda: _repeat(PRUNE_EVERY, self._prune)),
+            ("measure tasks", lambda: loops.repeat(MEASURE_EVERY, self._tasks.measure)),
+            ("clock", lambda: loops.repeat(CLOCK_EVERY, self.database.read_clock)),
+            ("retention", lambda: loops.repeat(PRUNE_EVERY, self._prune)),
             ("singleton loops", self._leader.run),
             *self._loops,
         ]
-
-    def _due(self) -> Due:
-        return Due(
-            self.database,
-            wakes={
-                "outbox": self._relay.wake_event,
-                "waiting": self._waiting_messages.wake_event,
-                "parked": self._followers.wake_event,
-                "task": self._tasks.wake_event,
-                "timer": self._timers.wake_event,
-            },
-            task_kinds=lambda: self._tasks.kinds,
-            timer_types=lambda: list(self._timers.handlers),
-        )
 
     def _obey_parked_commands(self) -> None:
         desk = ParkedCommands(self.name, self.database, self._consumer)
@@ -442,7 +436,7 @@ class Service:
         except (CommitFailedError, IllegalStateError):
             log.info("partition moved before the offset was committed", place=records[0].place)
         except Exception as error:
-            _exit(f"consume {records[0].place} to {records[-1].place}", error)
+            loops.exit_process(f"consume {records[0].place} to {records[-1].place}", error)
         finally:
             self._idle_since = time.monotonic()
 
@@ -470,45 +464,6 @@ class Service:
             raise ClientUnresponsive(
                 f"records lie for a minute in {', '.join(left)}, and Kafka's client hands over none"
             )
-
-
-async def _repeat(period: timedelta, function: Loop) -> None:
-    while True:
-        began = time.monotonic()
-        try:
-            await function()
-        except (ClientUnresponsive, LeaseLost):
-            raise
-        except Exception as error:
-            if is_unavailable(error) or isinstance(error, KafkaFailed):
-                log.warning(
-                    "loop waits", loop=function.__qualname__, error=f"{type(error).__name__}: {error}"
-                )
-            else:
-                log.exception("loop failed", loop=function.__qualname__)
-        await asyncio.sleep(max(0.0, period.total_seconds() - (time.monotonic() - began)))
-
-
-def _begin(name: str, loop: Loop) -> asyncio.Task[None]:
-    return asyncio.create_task(_exit_on_error(name, loop))
-
-
-async def _exit_on_error(name: str, loop: Loop) -> None:
-    try:
-        await loop()
-    except Exception as error:
-        _exit(name, error)
-
-
-def _exit(where: str, error: BaseException) -> None:
-    log.error("process ends", where=where, exc_info=error)
-    os._exit(1)
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _milliseconds(duration: timedelta) -> int:

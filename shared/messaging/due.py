@@ -4,19 +4,21 @@ If each loop asked on its own, an idle process would do little else.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
 
+from shared.messaging.followers import Followers
+from shared.messaging.relay import Relay
+from shared.messaging.tasks import Tasks
+from shared.messaging.timers import Timers
+from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database, false_if_unavailable
 
 POLL_SECONDS = 0.5
 SHORTEST_SECONDS = 0.02
-WITHOUT_A_WAKE_SECONDS = 10.0
-"""A loop looks on its own after so long, in case that a wake was lost."""
 
 # The oldest row by its index: a scan would read the dead rows of a queue that was long before it finds none.
 LOOK = """
-    SELECT EXISTS (SELECT FROM unpublished ORDER BY id LIMIT 1) AS outbox,
-           EXISTS (SELECT FROM waiting ORDER BY id LIMIT 1) AS waiting,
+    SELECT (SELECT id FROM unpublished ORDER BY id LIMIT 1) IS NOT NULL AS outbox,
+           (SELECT id FROM waiting ORDER BY id LIMIT 1) IS NOT NULL AS waiting,
            EXISTS (SELECT FROM parked
                     WHERE state = 'parked' AND blocks AND reason IN ('gap', 'behind_parked')) AS parked,
            EXISTS (SELECT FROM task
@@ -27,20 +29,25 @@ LOOK = """
 
 
 class Due:
-    """Wakes by the name of what is due: `outbox`, `waiting`, `parked`, `task`, `timer`."""
-
     def __init__(
         self,
         database: Database,
         *,
-        wakes: Mapping[str, asyncio.Event],
-        task_kinds: Callable[[], Sequence[str]],
-        timer_types: Callable[[], Sequence[str]],
+        relay: Relay,
+        waiting: WaitingMessages,
+        followers: Followers,
+        tasks: Tasks,
+        timers: Timers,
     ) -> None:
         self._database = database
-        self._wakes = wakes
-        self._task_kinds = task_kinds
-        self._timer_types = timer_types
+        self._tasks = tasks
+        self._timers = timers
+        self._wakes = {
+            "outbox": relay.wake_event,
+            "waiting": waiting.wake_event,
+            "parked": followers.wake_event,
+            "task": tasks.wake_event,
+        }
         self._pause_seconds = POLL_SECONDS
 
     async def run(self) -> None:
@@ -50,18 +57,14 @@ class Due:
             await asyncio.sleep(self._pause_seconds)
 
     async def _look(self) -> bool:
-        row = await self._database.fetchrow(LOOK, self._task_kinds(), self._timer_types())
+        row = await self._database.fetchrow(LOOK, self._tasks.kinds, list(self._timers.handlers))
         assert row is not None, "a SELECT without FROM has one row"
-        for name in ("outbox", "waiting", "parked", "task"):
+        for name, event in self._wakes.items():
             if row[name]:
-                self._wake(name)
-        if row["timer_in"] is not None:
-            if row["timer_in"] <= 0:
-                self._wake("timer")
-            else:
-                self._pause_seconds = min(POLL_SECONDS, max(SHORTEST_SECONDS, row["timer_in"]))
+                event.set()
+        timer_in = row["timer_in"]
+        if timer_in is not None and timer_in <= 0:
+            self._timers.wake_event.set()
+        elif timer_in is not None:
+            self._pause_seconds = min(POLL_SECONDS, max(SHORTEST_SECONDS, timer_in))
         return True
-
-    def _wake(self, name: str) -> None:
-        if event := self._wakes.get(name):
-            event.set()

@@ -10,9 +10,8 @@ from typing import Any
 from schemas.parked import ParkedSettled
 from shared.log import get_logger
 from shared.messaging import parking
-from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
 from shared.messaging.unit import Unit
-from shared.messaging.wake import wait_for_wake
+from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
 
 log = get_logger(__name__)

@@ -16,11 +16,10 @@ from typing import Any
 
 from shared.errors import Rejected, Unavailable
 from shared.log import get_logger, log_context
-from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
 from shared.messaging.kafka import KafkaFailed
 from shared.messaging.lease import LeaseLost, under_lease
 from shared.messaging.unit import Task, Unit
-from shared.messaging.wake import wait_for_wake
+from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
 from shared.postgres.database import Database, Silent, false_if_unavailable, is_unavailable, lock_name
 from shared.retry import A_DAY, FOR_EVER, RetryPolicy, retry_until_available
 from shared.telemetry.metrics import TASK_SECONDS, TASKS, TASKS_SET_ASIDE, TASKS_WAITING

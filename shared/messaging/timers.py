@@ -9,9 +9,8 @@ from asyncpg import Record
 from pydantic import BaseModel
 
 from shared.log import get_logger
-from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
 from shared.messaging.unit import Unit
-from shared.messaging.wake import wait_for_wake
+from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
 from shared.postgres.outage import is_outage
 from shared.telemetry.tracing import span

@@ -11,8 +11,7 @@ from typing import Any
 
 from shared.errors import ParentUnknown
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
-from shared.messaging.due import WITHOUT_A_WAKE_SECONDS
-from shared.messaging.wake import wait_for_wake
+from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
 from shared.telemetry.metrics import WAITING
 

@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 
+WITHOUT_A_WAKE_SECONDS = 10.0
+"""A loop looks on its own after so long, in case that a wake was lost."""
+
 
 async def wait_for_wake(wake_event: asyncio.Event, *, at_most_seconds: float) -> None:
     """Return when the event is set or the time is over. A cancellation that comes together with the wake is kept.

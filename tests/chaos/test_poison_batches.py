@@ -59,7 +59,7 @@ async def assert_parked(db: asyncpg.Pool, service: str, topic: str, expected: di
 @pytest.fixture
 async def died(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     died: list[str] = []
-    monkeypatch.setattr("shared.service._die", lambda where, error: died.append(f"{where}: {error!r}"))
+    monkeypatch.setattr("shared.loops.exit_process", lambda where, error: died.append(f"{where}: {error!r}"))
     return died
 
 

@@ -14,7 +14,7 @@ from schemas.base import Message
 from schemas.topics import TENANT_COMMAND_TYPES, Topic
 from shared.clock import utc_now
 from shared.service import Service
-from tests.chaos.consumers import HEARD, edges, record_of, sample
+from tests.chaos.consumers import HEARD, consumers, record_of, sample
 from tests.chaos.scale import note
 from tests.chaos.snapshots import state_of
 
@@ -42,7 +42,7 @@ COUNTS = frozenset({"commands_of_day"})
 
 @pytest.fixture(scope="module")
 async def services(stack: Stack) -> AsyncIterator[dict[str, Service]]:
-    async with edges(stack) as services:
+    async with consumers(stack) as services:
         yield services
 
 

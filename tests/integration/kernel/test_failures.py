@@ -60,7 +60,7 @@ def pauses(monkeypatch) -> list[int]:
 @pytest.fixture
 def impatient(monkeypatch) -> RetryPolicy:
     """Asks Postgres again without a pause, for as long as usual."""
-    patience = RetryPolicy(limit=consumer.POSTGRES.limit, shortest=timedelta(0), longest=timedelta(0))
+    patience = RetryPolicy(limit=consumer_module.POSTGRES.limit, shortest=timedelta(0), longest=timedelta(0))
     monkeypatch.setattr(consumer_module, "POSTGRES", patience)
     return patience
 
@@ -208,9 +208,9 @@ async def test_a_member_that_comes_late_does_not_set_a_story_back(db):
     heard, ignored = new_key(), new_key()
     for number in (7, 5):
         entry = "tracker", DATASET_EVENTS, f"{heard} {number}", b""
-        assert await db.fetchval(consumer.INSERT_INBOX, *entry, heard, number)
-        assert not await db.fetchval(consumer.INSERT_INBOX, *entry, heard, 9)
-        await db.execute(consumer.SAVE_POSITION, DATASET_EVENTS, ignored, number)
+        assert await db.fetchval(consumer_module.INSERT_INBOX, *entry, heard, number)
+        assert not await db.fetchval(consumer_module.INSERT_INBOX, *entry, heard, 9)
+        await db.execute(consumer_module.SAVE_POSITION, DATASET_EVENTS, ignored, number)
     for key in (heard, ignored):
         assert await db.fetchval("SELECT sequence FROM position WHERE aggregate_id = $1", key) == 7
 

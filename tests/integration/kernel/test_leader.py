@@ -7,11 +7,11 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from shared.loops import repeat
 from shared.messaging import lease as leases
 from shared.messaging.leader import Leader, require_lead
 from shared.messaging.lease import Lease, LeaseLost
 from shared.postgres.database import Database
-from shared.service import _repeat
 from tests.chaos.scale import note
 from tests.integration.kernel.conftest import until
 
@@ -52,7 +52,7 @@ class Process:
         self.lease = Away(database, "leader", owner=owner, ttl=TTL)
         self._leader = Leader(self.lease, ttl=TTL, renew=RENEW)
         self._leader.begin_hooks.append(self._begin)
-        self._leader.loops.append(lambda: _repeat(timedelta(), self.write))
+        self._leader.loops.append(lambda: repeat(timedelta(), self.write))
         self._leader.end_hooks.append(self._end)
         self._task = asyncio.create_task(self._leader.run())
 

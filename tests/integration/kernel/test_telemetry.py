@@ -14,6 +14,7 @@ from aiokafka.admin import RecordsToDelete
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import REGISTRY
 
+import shared.loops
 import shared.service
 from deploy.local.site import site
 from deploy.local.stack import Stack
@@ -108,7 +109,7 @@ async def end(monkeypatch) -> asyncio.Future[tuple[str, BaseException]]:
     """Where the process would have ended, and why."""
     monkeypatch.setattr(shared.service, "STALLED_AFTER_SECONDS", 0.5)
     end = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(shared.service, "_die", lambda where, error: end.set_result((where, error)))
+    monkeypatch.setattr(shared.loops, "exit_process", lambda where, error: end.set_result((where, error)))
     return end
 
 

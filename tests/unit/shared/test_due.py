@@ -1,6 +1,7 @@
 """One look wakes each loop that has something to do, and no other; the next comes when the next timer is due."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,24 +44,30 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def woken_by(*answers: dict[str, Any]) -> set[str]:
-    wakes = {name: asyncio.Event() for name in ("outbox", "waiting", "parked", "task", "timer")}
+    loops: dict[str, Any] = {
+        name: SimpleNamespace(wake_event=asyncio.Event(), kinds=["Chore"], handlers={"Reminder": None})
+        for name in ("relay", "waiting", "followers", "tasks", "timers")
+    }
     postgres: Any = Postgres(*answers)
-    looking = Due(postgres, wakes=wakes, task_kinds=lambda: ["Chore"], timer_types=lambda: ["Reminder"])
+    looking = Due(postgres, **loops)
     with pytest.raises(Ended):
         await looking.run()
     assert postgres.asked == [(["Chore"], ["Reminder"])] * 2
-    return {name for name, event in wakes.items() if event.is_set()}
+    return {name for name, loop in loops.items() if loop.wake_event.is_set()}
 
 
-@pytest.mark.parametrize("name", ["outbox", "waiting", "parked", "task"])
-async def test_what_has_rows_is_woken(pauses, name):
-    assert await woken_by(NOTHING | {name: True}) == {name}
+@pytest.mark.parametrize(
+    ("table", "loop"),
+    [("outbox", "relay"), ("waiting", "waiting"), ("parked", "followers"), ("task", "tasks")],
+)
+async def test_the_loop_whose_table_has_rows_is_woken(pauses, table, loop):
+    assert await woken_by(NOTHING | {table: True}) == {loop}
     assert pauses == [POLL_SECONDS, POLL_SECONDS]
 
 
 @pytest.mark.parametrize("late", [0.0, -3.0])
 async def test_a_timer_that_is_due_is_woken(pauses, late):
-    assert await woken_by(NOTHING | {"timer_in": late}) == {"timer"}
+    assert await woken_by(NOTHING | {"timer_in": late}) == {"timers"}
 
 
 @pytest.mark.parametrize(

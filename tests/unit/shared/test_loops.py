@@ -7,8 +7,8 @@ import pytest
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 from structlog.testing import capture_logs
 
+from shared.loops import repeat
 from shared.messaging.kafka_health import ClientUnresponsive
-from shared.service import _repeat
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ async def test_what_is_away_is_waited_for_and_what_is_wrong_is_told(error, event
         done.set()
 
     with capture_logs() as logs:
-        loop = asyncio.create_task(_repeat(timedelta(), fail_once))
+        loop = asyncio.create_task(repeat(timedelta(), fail_once))
         await asyncio.wait_for(done.wait(), 10)
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
@@ -42,4 +42,4 @@ async def test_a_loop_does_not_go_on_with_a_client_that_is_stuck():
         raise ClientUnresponsive("Kafka answers")
 
     with pytest.raises(ClientUnresponsive):
-        await asyncio.wait_for(_repeat(timedelta(), is_stuck), 10)
+        await asyncio.wait_for(repeat(timedelta(), is_stuck), 10)
