@@ -34,7 +34,7 @@ FOR_EVER = RetryPolicy(limit=timedelta.max, longest=timedelta(seconds=5))
 
 
 async def retry_until_available(
-    call: Callable[[], Awaitable[Result]], *, is_away: Callable[[Exception], bool], patience: RetryPolicy
+    call: Callable[[], Awaitable[Result]], *, is_away: Callable[[Exception], bool], retry_policy: RetryPolicy
 ) -> Result:
     """Return the call's result once its dependencies are available. Raises its error after the policy's limit."""
     away_since: float | None = None
@@ -46,7 +46,7 @@ async def retry_until_available(
                 raise
             away_since = away_since or time.monotonic()
             away_for = timedelta(seconds=time.monotonic() - away_since)
-            if away_for >= patience.limit:
+            if away_for >= retry_policy.limit:
                 raise
             log.warning("waits for what is away", error=f"{type(error).__name__}: {error}")
-        await asyncio.sleep(patience.pause(away_for).total_seconds())
+        await asyncio.sleep(retry_policy.pause(away_for).total_seconds())

@@ -187,13 +187,13 @@ class Service:
         attempts: int = 3,
         concurrency: int = 1,
         waits: Callable[[Any, str, Unit], Awaitable[None]] = report_nothing,
-        patience: RetryPolicy = A_DAY,
+        retry_policy: RetryPolicy = A_DAY,
     ) -> None:
         """Register a kind of task. `attempts` is the number of failures by its own errors after which it has failed.
 
-        An unavailable dependency is waited for within `patience`; `waits` is called with its name once per absence.
+        An unavailable dependency is waited for as `retry_policy` says; `waits` gets its name once per absence.
         """
-        self._tasks.on(TaskKind(payload, work, done, failed, attempts, concurrency, waits, patience))
+        self._tasks.on(TaskKind(payload, work, done, failed, attempts, concurrency, waits, retry_policy))
 
     def every(self, period: timedelta, function: Loop, *, singleton: bool = False) -> None:
         """Call the function once per period; while Postgres is unavailable it waits, any other error is logged.
@@ -324,8 +324,8 @@ class Service:
         await self._require_topics()
         if self._listens:
             timing = self.settings.timing
-            patience = timing.rebalance_timeout + timing.session_timeout
-            await self.with_timeout(self._broker.start(), seconds=patience.total_seconds())
+            limit = timing.rebalance_timeout + timing.session_timeout
+            await self.with_timeout(self._broker.start(), seconds=limit.total_seconds())
         self.probe.ready = True
         log.info("service started", owner=self._owner)
 

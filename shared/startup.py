@@ -44,9 +44,9 @@ class Startup:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _open(self) -> None:
-        await retry_until_available(self._database.open, is_away=is_unavailable, patience=FOR_EVER)
+        await retry_until_available(self._database.open, is_away=is_unavailable, retry_policy=FOR_EVER)
         for hook in self._hooks:
-            await retry_until_available(hook, is_away=_is_away, patience=FOR_EVER)
+            await retry_until_available(hook, is_away=_is_away, retry_policy=FOR_EVER)
 
 
 def _is_away(error: Exception) -> bool:

@@ -31,7 +31,7 @@ from shared.telemetry.tracing import span
 log = get_logger(__name__)
 
 Handler = Callable[[Any, Unit], Awaitable[None]]
-Settle = Callable[[Connection], Awaitable[None]]
+Resolve = Callable[[Connection], Awaitable[None]]
 """A function that deletes or marks the row that the message came from, in the message's transaction."""
 
 MAX_ATTEMPTS = 8
@@ -166,11 +166,11 @@ class Consumer:
         return outcome
 
     async def deliver(
-        self, delivery: Delivery, *, settle: Settle | None = None, source: tuple[str, int] = LOG
+        self, delivery: Delivery, *, resolve: Resolve | None = None, source: tuple[str, int] = LOG
     ) -> str:
         """Apply, refuse or park the message, or let it wait. `source` is the table and row id that it was kept in."""
         with self._observed(delivery):
-            return await self._decide(delivery, settle, source)
+            return await self._decide(delivery, resolve, source)
 
     @contextmanager
     def _observed(self, delivery: Delivery) -> Iterator[None]:
@@ -241,33 +241,33 @@ class Consumer:
             return _Outcome("parked", unreadable)
 
     async def _decide(
-        self, delivery: Delivery, settle: Settle | None, source: tuple[str, int], *, is_last: bool = False
+        self, delivery: Delivery, resolve: Resolve | None, source: tuple[str, int], *, is_last: bool = False
     ) -> str:
         # A replayed message that fails again keeps its row.
-        leave = None if source[0] == "parked" else settle
+        leave = None if source[0] == "parked" else resolve
         try:
-            return await self._try_now(partial(self._apply, delivery, settle, source), source[0])
+            return await self._try_now(partial(self._apply, delivery, resolve, source), source[0])
         except _Duplicate:
-            await self._settle(settle)
+            await self._resolve(resolve)
             return "duplicate"
         except _MustPark as end:
             return await self._wait_for_postgres(partial(self._park, delivery, end, leave))
         except Refused as refused:
-            return await self._wait_for_postgres(partial(self._refuse, delivery, refused, settle))
+            return await self._wait_for_postgres(partial(self._refuse, delivery, refused, resolve))
         except ParentUnknown as unknown:
             if is_last:
-                return await self._wait_for_postgres(partial(self._stop_waiting, delivery, unknown, settle))
-            return await self._wait_for_postgres(partial(self._wait, delivery, unknown, settle, source))
+                return await self._wait_for_postgres(partial(self._stop_waiting, delivery, unknown, resolve))
+            return await self._wait_for_postgres(partial(self._wait, delivery, unknown, resolve, source))
         except _Failed as failed:
             return await self._wait_for_postgres(partial(self._try_later, delivery, failed, leave, source))
 
     async def _try_now(self, apply: Callable[[], Awaitable[str]], table: str) -> str:
         """Try the message without a pause. Raises _Failed if the handler fails each time or does not end in time."""
         # Other rows of `waiting` have their turn behind this one: it tries once, and the minute passes in its row.
-        patience = replace(POSTGRES, limit=timedelta(0)) if table == "waiting" else POSTGRES
+        retry_policy = replace(POSTGRES, limit=timedelta(0)) if table == "waiting" else POSTGRES
         for number in range(1, TRIES_AT_ONCE + 1):
             try:
-                return await retry_through_outage(apply, self._database, patience=patience)
+                return await retry_through_outage(apply, self._database, retry_policy=retry_policy)
             except (_Duplicate, _MustPark, Refused, ParentUnknown):
                 raise
             except Overdue as error:
@@ -284,10 +284,10 @@ class Consumer:
 
     async def _wait_for_postgres(self, attempt: Callable[[], Awaitable[str]]) -> str:
         """Retry through an outage of Postgres. Raises Overdue, ending the process, if it is late without one."""
-        return await retry_through_outage(attempt, self._database, patience=POSTGRES)
+        return await retry_through_outage(attempt, self._database, retry_policy=POSTGRES)
 
     async def _try_later(
-        self, delivery: Delivery, failed: "_Failed", leave: Settle | None, source: tuple[str, int]
+        self, delivery: Delivery, failed: "_Failed", leave: Resolve | None, source: tuple[str, int]
     ) -> str:
         table, row_id = source
         before = await waiting.failures_of(self._database, row_id) if table == "waiting" else 0
@@ -302,13 +302,13 @@ class Consumer:
             await waiting.add_failed(conn, delivery, failures=failures, pause=pause)
         return "waiting"
 
-    async def _apply(self, delivery: Delivery, settle: Settle | None, source: tuple[str, int]) -> str:
+    async def _apply(self, delivery: Delivery, resolve: Resolve | None, source: tuple[str, int]) -> str:
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             unit = self._unit(conn, delivery)
             outcome = await self._apply_in(unit, delivery, source)
-            if settle is not None:
-                await settle(conn)
+            if resolve is not None:
+                await resolve(conn)
             failpoint("db.commit.before")
         failpoint("db.commit.after")
         self._parked_in_a_row = 0
@@ -397,64 +397,66 @@ class Consumer:
         payload, now = delivery.record.value or b"", self._database.now()
         return Unit(conn, self._service, now, envelope, delivery.topic.name, correlation, payload)
 
-    async def _refuse(self, delivery: Delivery, refused: Refused, settle: Settle | None) -> str:
+    async def _refuse(self, delivery: Delivery, refused: Refused, resolve: Resolve | None) -> str:
         async with self._database.transaction() as conn:
             if not await self._insert_inbox(conn, delivery):
                 # Refused before: by a member that the partition went to, or in a commit whose answer was lost.
-                if settle is not None:
-                    await settle(conn)
+                if resolve is not None:
+                    await resolve(conn)
                 return "duplicate"
             unit = self._unit(conn, delivery)
             await unit.emit(refusal_of(delivery, refused))
-            if settle is not None:
-                await settle(conn)
+            if resolve is not None:
+                await resolve(conn)
         self._wake()
         return "refused"
 
     async def _wait(
-        self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None, source: tuple[str, int]
+        self, delivery: Delivery, unknown: ParentUnknown, resolve: Resolve | None, source: tuple[str, int]
     ) -> str:
         if source[0] == "waiting":
             await waiting.now_for_parent(self._database, source[1], unknown, now=self._database.now())
-            return await self._keep_waiting(delivery, settle, source)
+            return await self._keep_waiting(delivery, resolve, source)
         async with self._database.transaction() as conn:
             await waiting.add(conn, delivery, unknown, now=self._database.now())
-            if settle is not None:
-                await settle(conn)
+            if resolve is not None:
+                await resolve(conn)
         return "waiting"
 
-    async def _keep_waiting(self, delivery: Delivery, settle: Settle | None, source: tuple[str, int]) -> str:
+    async def _keep_waiting(
+        self, delivery: Delivery, resolve: Resolve | None, source: tuple[str, int]
+    ) -> str:
         """End the wait once all records are read that the log had at expiry: no outage of ours counts as waiting."""
         is_expired = await waiting.is_expired(self._database, source[1], now=self._database.now())
         if not is_expired or not await self._has_read_all():
             return "waiting"
-        return await self._decide(delivery, settle, source, is_last=True)
+        return await self._decide(delivery, resolve, source, is_last=True)
 
-    async def _stop_waiting(self, delivery: Delivery, unknown: ParentUnknown, settle: Settle | None) -> str:
+    async def _stop_waiting(self, delivery: Delivery, unknown: ParentUnknown, resolve: Resolve | None) -> str:
         if not delivery.topic.is_commands:
-            return await self._park(delivery, _MustPark("parent_unknown", str(unknown)), settle)
+            return await self._park(delivery, _MustPark("parent_unknown", str(unknown)), resolve)
         refused = Refused("unknown_parent", f"{unknown.parent} is not known after the time limit")
-        return await self._refuse(delivery, refused, settle)
+        return await self._refuse(delivery, refused, resolve)
 
-    async def _park(self, delivery: Delivery, end: _MustPark, settle: Settle | None) -> str:
+    async def _park(self, delivery: Delivery, end: _MustPark, resolve: Resolve | None) -> str:
         # A tenant's message is no evidence that the fault is ours, and ends no process.
         counts = end.reason == "failed" and delivery.topic.tenant is None
         if counts and self._parked_in_a_row >= MAX_PARKED_IN_A_ROW:
             raise TooManyParked(f"{self._parked_in_a_row + 1} messages in a row failed: {end.detail}")
         blocks = end.blocks and delivery.topic.is_event_stream
         unreadable = parking.from_delivery(delivery, end.reason, end.detail)
-        outcome = await self._store_parked(unreadable, blocks=blocks, settle=settle)
+        outcome = await self._store_parked(unreadable, blocks=blocks, resolve=resolve)
         self._parked_in_a_row += counts
         return outcome
 
     async def _park_unreadable(self, unreadable: Unreadable) -> str:
-        return await self._store_parked(unreadable, blocks=_blocks(unreadable), settle=None)
+        return await self._store_parked(unreadable, blocks=_blocks(unreadable), resolve=None)
 
-    async def _store_parked(self, unreadable: Unreadable, *, blocks: bool, settle: Settle | None) -> str:
+    async def _store_parked(self, unreadable: Unreadable, *, blocks: bool, resolve: Resolve | None) -> str:
         async with self._database.transaction() as conn:
             await self._keep(Unit(conn, self._service, self._database.now()), unreadable, blocks=blocks)
-            if settle is not None:
-                await settle(conn)
+            if resolve is not None:
+                await resolve(conn)
         self._report_parked(unreadable)
         self._wake()
         return "parked"
@@ -472,10 +474,10 @@ class Consumer:
         )
         PARKED.labels(self._service, unreadable.record.topic, unreadable.reason).inc()
 
-    async def _settle(self, settle: Settle | None) -> None:
-        if settle is not None:
+    async def _resolve(self, resolve: Resolve | None) -> None:
+        if resolve is not None:
             async with self._database.transaction() as conn:
-                await settle(conn)
+                await resolve(conn)
 
 
 def _read(record: Record) -> Delivery | Unreadable:

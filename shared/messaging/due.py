@@ -7,7 +7,7 @@ import asyncio
 
 from shared.messaging.followers import Followers
 from shared.messaging.relay import Relay
-from shared.messaging.tasks import Tasks
+from shared.messaging.tasks import IS_DUE, Tasks
 from shared.messaging.timers import Timers
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database, false_if_unavailable
@@ -16,19 +16,18 @@ POLL_SECONDS = 0.5
 SHORTEST_SECONDS = 0.02
 
 # The oldest row by its index: a scan would read the dead rows of a queue that was long before it finds none.
-LOOK = """
+LOOK = f"""
     SELECT (SELECT id FROM unpublished ORDER BY id LIMIT 1) IS NOT NULL AS outbox,
            (SELECT id FROM waiting ORDER BY id LIMIT 1) IS NOT NULL AS waiting,
-           EXISTS (SELECT FROM parked
-                    WHERE state = 'parked' AND blocks AND reason IN ('gap', 'behind_parked')) AS parked,
-           EXISTS (SELECT FROM task
-                    WHERE kind = ANY($1) AND not_before <= clock_timestamp() AND set_aside_at IS NULL
-                      AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())) AS task,
+           EXISTS (SELECT FROM parked WHERE state = 'parked' AND blocks) AS parked,
+           EXISTS (SELECT FROM task WHERE {IS_DUE}) AS task,
            (SELECT extract(epoch FROM fires_at - clock_timestamp()) FROM timer
              WHERE type = ANY($2) ORDER BY fires_at LIMIT 1)::float AS timer_in"""
 
 
 class Due:
+    """Looks at the tables of all loops, POLL_SECONDS apart, or sooner when the next timer is due."""
+
     def __init__(
         self,
         database: Database,

@@ -1,4 +1,4 @@
-"""Replay of parked messages that are next: the gap before them was read, or the message ahead of them was settled.
+"""Replay of parked messages that are next: the gap before them was read, or the message ahead of them is dealt with.
 
 They are replayed automatically, one after another, however the event stream was read up to them.
 """
@@ -15,6 +15,9 @@ from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
 
 log = get_logger(__name__)
+
+REST_SECONDS = 1.0
+"""Between two looks at every event stream with a parked message, however often the loop is woken."""
 
 # Goes from one event stream to the next by the index. A message without a number holds back those parked after it.
 # Where such a message was dropped, the position of the event stream is unknown: a gap stays a gap there.
@@ -50,6 +53,7 @@ class Followers:
     async def run(self) -> None:
         while True:
             if not await false_if_unavailable(self._go_on()):
+                await asyncio.sleep(REST_SECONDS)
                 await wait_for_wake(self.wake_event, at_most_seconds=WITHOUT_A_WAKE_SECONDS)
 
     async def _go_on(self) -> bool:
@@ -61,8 +65,8 @@ class Followers:
         return any(outcome != "parked" for outcome in outcomes)
 
     async def _follow(self, parked_id: int) -> str:
-        async def settle(conn: Connection) -> None:
-            if await conn.fetchval(parking.SETTLE, parked_id, "replayed"):
+        async def resolve(conn: Connection) -> None:
+            if await conn.fetchval(parking.RESOLVE, parked_id, "replayed"):
                 unit = Unit(conn, self._service, self._database.now())
                 await unit.emit(
                     ParkedSettled(
@@ -73,6 +77,6 @@ class Followers:
                     )
                 )
 
-        outcome = await parking.hand_over(self._database, self._consumer, parked_id, settle=settle)
+        outcome = await parking.hand_over(self._database, self._consumer, parked_id, resolve=resolve)
         log.info("parked message followed", parked_id=parked_id, outcome=outcome)
         return outcome

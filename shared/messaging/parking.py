@@ -49,7 +49,7 @@ FIND = """
            reason, detail, is_cut
       FROM parked WHERE id = $1"""
 NAME_RECORD = "UPDATE parked SET record_sha256 = $2 WHERE id = $1 AND record_sha256 = ''"
-SETTLE = """
+RESOLVE = """
     UPDATE parked SET state = $2, settled_at = clock_timestamp() WHERE id = $1 AND state = 'parked'
     RETURNING true"""
 SKIP_TO = """
@@ -92,7 +92,7 @@ def cut(record: Record) -> Record:
 
 
 def bare(record: Record) -> Record:
-    """Return what is kept of a record beyond the quota: its place in the log."""
+    """Return what is kept of a record beyond the quota: its location in the log."""
     return replace(record, key=None, headers=(), value=None)
 
 
@@ -117,7 +117,7 @@ def _first_headers(record: Record) -> tuple[tuple[str, bytes | None], ...]:
 
 
 async def park(unit: Unit, unreadable: Unreadable, *, blocks: bool, kept_rows: int) -> None:
-    """Keep the bytes and emit MessageParked, once per record as told by place and digest.
+    """Keep the bytes and emit MessageParked, once per record, known by its location and digest.
 
     Of a topic that tenants or nodes write, the bytes of at most `kept_rows` records are kept.
     """
@@ -183,11 +183,11 @@ async def is_behind_parked(conn: Connection, delivery: Delivery, source: tuple[s
 
 
 async def hand_over(
-    database: Database, consumer: Any, parked_id: int, *, settle: Callable[[Connection], Awaitable[None]]
+    database: Database, consumer: Any, parked_id: int, *, resolve: Callable[[Connection], Awaitable[None]]
 ) -> str:
     """Give a parked message to its handler again and return the outcome; one that fails stays, with the new reason.
 
-    `settle` runs in the message's transaction.
+    `resolve` runs in the message's transaction.
     """
     row = await database.fetchrow(FIND, parked_id)
     assert row is not None, "a parked message is handed over by its row"
@@ -196,7 +196,7 @@ async def hand_over(
     delivery = read(record)
     if isinstance(delivery, Unreadable):
         return "parked"
-    outcome: str = await consumer.deliver(delivery, settle=settle, source=("parked", parked_id))
+    outcome: str = await consumer.deliver(delivery, resolve=resolve, source=("parked", parked_id))
     return outcome
 
 
@@ -219,7 +219,7 @@ class ParkedCommands:
         if command.service != self._service:
             return
         row = await self._open_row(unit.conn, command.parked_id)
-        await unit.conn.execute(SETTLE, row["id"], "dropped")
+        await unit.conn.execute(RESOLVE, row["id"], "dropped")
         if row["sequence"] is None:
             await unit.conn.execute(FORGET_POSITION, row["topic"], row["aggregate_id"])
         else:
@@ -232,10 +232,10 @@ class ParkedCommands:
     async def work(self, task: ReplayTask) -> str:
         """Hand the message to its handler again; it stays parked, with the new reason, if it fails again."""
 
-        async def settle(conn: Connection) -> None:
-            await conn.execute(SETTLE, task.parked_id, "replayed")
+        async def resolve(conn: Connection) -> None:
+            await conn.execute(RESOLVE, task.parked_id, "replayed")
 
-        outcome = await hand_over(self._database, self._consumer, task.parked_id, settle=settle)
+        outcome = await hand_over(self._database, self._consumer, task.parked_id, resolve=resolve)
         failpoint("dlq.replayed")
         return outcome
 

@@ -43,10 +43,10 @@ TAKE_BACK = """
     UPDATE task SET set_aside_at = NULL, failures = 0, not_before = clock_timestamp()
      WHERE kind = ANY($1) AND set_aside_at IS NOT NULL"""
 
-IS_ANY_DUE = """
-    SELECT EXISTS (
-        SELECT FROM task WHERE kind = ANY($1) AND not_before <= clock_timestamp() AND set_aside_at IS NULL
-           AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp()))"""
+IS_DUE = """
+    kind = ANY($1) AND not_before <= clock_timestamp() AND set_aside_at IS NULL
+    AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())"""
+IS_ANY_DUE = f"SELECT EXISTS (SELECT FROM task WHERE {IS_DUE})"
 
 # Of the tenants with a due task it takes the one with fewest running, then the one served longest ago, then the one
 # with the oldest task. It reads as many rows as there are tenants, however many tasks each has.
@@ -125,7 +125,7 @@ class TaskKind:
     concurrency: int
     waits: Callable[[Any, str, Unit], Awaitable[None]] = report_nothing
     """Function that is called once per absence, with the name of the dependency."""
-    patience: RetryPolicy = A_DAY
+    retry_policy: RetryPolicy = A_DAY
 
     @property
     def name(self) -> str:
@@ -180,7 +180,7 @@ class Tasks:
 
     async def run(self) -> None:
         """Run one worker per kind and unit of concurrency, until cancelled."""
-        await retry_until_available(self._take_back, is_away=_is_of_postgres, patience=FOR_EVER)
+        await retry_until_available(self._take_back, is_away=_is_of_postgres, retry_policy=FOR_EVER)
         async with asyncio.TaskGroup() as group:
             for kind in self._kinds:
                 for _ in range(kind.concurrency):
@@ -250,7 +250,7 @@ class Tasks:
 
     async def _after_error(self, claim: "_Claim", task: Task, error: Exception) -> str:
         dependency = unavailable_dependency(error)
-        if dependency is not None and claim.away_for < claim.kind.patience.limit:
+        if dependency is not None and claim.away_for < claim.kind.retry_policy.limit:
             await self._wait(claim, task, dependency, error)
             return "waiting"
         failures = claim.row["failures"] + 1
@@ -264,7 +264,7 @@ class Tasks:
 
     async def _wait(self, claim: "_Claim", task: Task, dependency: str, error: Exception) -> None:
         away_for = claim.away_for
-        pause = claim.kind.patience.pause(away_for)
+        pause = claim.kind.retry_policy.pause(away_for)
         log.warning("task waits", waiting_for=dependency, away_for=str(away_for), error=_text(error))
         async with self._database.transaction() as conn:
             if not await conn.fetchval(WAIT, *claim.lease, _text(error), pause, away_for):
@@ -289,7 +289,9 @@ class Tasks:
     async def _finish(self, claim: "_Claim", apply: Callable[[Unit], Awaitable[None]]) -> None:
         """Commit the result, retrying so that it survives an outage of Postgres that is shorter than the lease."""
         await retry_until_available(
-            lambda: self._commit(claim, apply), is_away=_is_of_postgres, patience=RetryPolicy(limit=self._ttl)
+            lambda: self._commit(claim, apply),
+            is_away=_is_of_postgres,
+            retry_policy=RetryPolicy(limit=self._ttl),
         )
         self._wake()
 

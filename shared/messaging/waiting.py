@@ -148,10 +148,10 @@ class WaitingMessages:
         delivery = read(record_of(row))
         assert not isinstance(delivery, Unreadable), "only messages that were read can wait"
 
-        async def settle(conn: Connection) -> None:
+        async def resolve(conn: Connection) -> None:
             await conn.execute(DELETE, row["id"])
 
-        outcome: str = await self._consumer.deliver(delivery, settle=settle, source=("waiting", row["id"]))
+        outcome: str = await self._consumer.deliver(delivery, resolve=resolve, source=("waiting", row["id"]))
         return outcome
 
 

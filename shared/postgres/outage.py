@@ -25,12 +25,12 @@ async def is_outage(error: BaseException, database: Database) -> bool:
 
 
 async def retry_through_outage(
-    call: Callable[[], Awaitable[Result]], database: Database, *, patience: RetryPolicy
+    call: Callable[[], Awaitable[Result]], database: Database, *, retry_policy: RetryPolicy
 ) -> Result:
     """Return the result of the call once Postgres is available, however long that takes. Other errors are raised.
 
     Raises Overdue if Postgres takes writes and the call still meets locks or time limits, for the limit of
-    `patience` without a break.
+    `retry_policy` without a break.
     """
     away_since = overdue_since = None
     while True:
@@ -45,7 +45,7 @@ async def retry_through_outage(
             now = time.monotonic()
             away_since = began if away_since is None else away_since
             overdue_since = (began if overdue_since is None else overdue_since) if is_its_own else None
-            if overdue_since is not None and now - overdue_since >= patience.limit.total_seconds():
+            if overdue_since is not None and now - overdue_since >= retry_policy.limit.total_seconds():
                 raise Overdue(f"not done within {now - overdue_since:.0f} s: {text}") from error
             log.warning("waits for Postgres", error=text, away_for=round(now - away_since, 1))
-        await asyncio.sleep(patience.pause(timedelta(seconds=now - away_since)).total_seconds())
+        await asyncio.sleep(retry_policy.pause(timedelta(seconds=now - away_since)).total_seconds())

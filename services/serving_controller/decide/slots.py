@@ -76,7 +76,7 @@ def on_stale(slot: Slot, stale: AdaptersStale, *, now: datetime, keep: timedelta
     return decision
 
 
-def settle(
+def reconcile(
     slot: Slot, served_by_name: Mapping[str, Served], *, now: datetime, keep: timedelta
 ) -> SlotDecision:
     """Route the slot by what is loaded where: to the new version only when every replica has it.

@@ -320,7 +320,7 @@ class ReconcileLoop:
         has_switched = False
         async with self._service.unit() as unit:
             for slot in await store.slots_serving(unit.conn, group.name, served):
-                decision = slots.settle(slot, served, now=unit.now, keep=self._policy.keep)
+                decision = slots.reconcile(slot, served, now=unit.now, keep=self._policy.keep)
                 if decision.slot != slot:
                     has_switched = True
                     await apply(unit, decision)

@@ -196,7 +196,7 @@ class _PassedOver(Exception):
 
 
 async def _until_stored(call: Callable[[], Awaitable[Result]]) -> Result:
-    return await retry_until_available(call, is_away=is_storage_away, patience=ENDLESS)
+    return await retry_until_available(call, is_away=is_storage_away, retry_policy=ENDLESS)
 
 
 def _remove_older(saved: Saved) -> None:

@@ -26,15 +26,15 @@ Result = TypeVar("Result")
 
 class Inputs:
     def __init__(
-        self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path, patience: RetryPolicy
+        self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path, retry_policy: RetryPolicy
     ) -> None:
         self._objects = objects
         self._work_dir = work_dir
         self._cache_dir = cache_dir
-        self._patience = patience
+        self._retry_policy = retry_policy
 
     async def fetch(self, start: StartTraining) -> TrainingOrder:
-        """Raises StorageUnavailable at the end of its patience; CorruptObject, KeyError at once."""
+        """Raises StorageUnavailable at the end of its retry_policy; CorruptObject, KeyError at once."""
         base_dir, dataset_dir, resume_dir = await asyncio.gather(
             self._wait_for_postgres(lambda: self._base_model(start.base_sha)),
             self._wait_for_postgres(lambda: self._dataset(start.dataset)),
@@ -56,7 +56,7 @@ class Inputs:
         )
 
     async def _wait_for_postgres(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        return await retry_until_available(call, is_away=is_storage_away, patience=self._patience)
+        return await retry_until_available(call, is_away=is_storage_away, retry_policy=self._retry_policy)
 
     async def _base_model(self, sha: str) -> Path:
         """In the machine's cache: whole or not there. Nodes of one machine fetch it once."""

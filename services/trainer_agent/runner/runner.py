@@ -125,7 +125,7 @@ class Runner:
             self._objects,
             work_dir=self._settings.work_dir,
             cache_dir=self._settings.cache_dir,
-            patience=RetryPolicy(limit=self._settings.inputs_limit),
+            retry_policy=RetryPolicy(limit=self._settings.inputs_limit),
         )
         try:
             order = await self._unless_stopped(inputs.fetch(start))

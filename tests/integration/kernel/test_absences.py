@@ -71,7 +71,7 @@ class Chores:
         self.waits_for.append(waits_for)
 
     def kind(self, **changed: Any) -> TaskKind:
-        known = {"attempts": 1, "concurrency": 1, "waits": self._wait, "patience": AT_ONCE}
+        known = {"attempts": 1, "concurrency": 1, "waits": self._wait, "retry_policy": AT_ONCE}
         return TaskKind(Chore, self._work, self._finish, self._give_up, **(known | changed))
 
     def tasks(self, *, ttl_seconds: float = 15.0) -> Tasks:

@@ -60,9 +60,11 @@ def pauses(monkeypatch) -> list[int]:
 @pytest.fixture
 def impatient(monkeypatch) -> RetryPolicy:
     """Asks Postgres again without a pause, for as long as usual."""
-    patience = RetryPolicy(limit=consumer_module.POSTGRES.limit, shortest=timedelta(0), longest=timedelta(0))
-    monkeypatch.setattr(consumer_module, "POSTGRES", patience)
-    return patience
+    retry_policy = RetryPolicy(
+        limit=consumer_module.POSTGRES.limit, shortest=timedelta(0), longest=timedelta(0)
+    )
+    monkeypatch.setattr(consumer_module, "POSTGRES", retry_policy)
+    return retry_policy
 
 
 @pytest.fixture

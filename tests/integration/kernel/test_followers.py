@@ -35,8 +35,8 @@ async def reasons(db, key: str) -> list[str]:
     return [row["reason"] for row in rows]
 
 
-async def settled(db, key: str) -> list[int]:
-    """Numbers of the story's parked messages of which a fact says that they were replayed."""
+async def replayed(db, key: str) -> list[int]:
+    """Numbers of the event stream's parked messages of which a fact says that they were replayed."""
     ids = await db.fetch("SELECT id, sequence FROM parked WHERE aggregate_id = $1", key)
     numbers = {row["id"]: row["sequence"] for row in ids}
     facts = [
@@ -73,39 +73,39 @@ async def add_parent(service, key: str) -> None:
 class TestTheMissingNumberComes:
     async def test_late_in_the_log(self, service, writer: Writer, db, login):
         key = new_key()
-        story = {number: await writer.good(key, sequence=number) for number in (1, 3, 5, 4)}
+        ids = {number: await writer.good(key, sequence=number) for number in (1, 3, 5, 4)}
         await until_parked(db, key, ["gap", "behind_parked", "behind_parked"])
-        story[2] = await writer.good(key, sequence=2)
-        await until_applied(db, key, [story[number] for number in range(1, 6)])
+        ids[2] = await writer.good(key, sequence=2)
+        await until_applied(db, key, [ids[number] for number in range(1, 6)])
 
         async def are_told() -> bool:
             return len(await costs_of(login, key)) == 5
 
         await until(are_told, "what each of them emitted")
-        assert await settled(db, key) == [3, 4, 5]
+        assert await replayed(db, key) == [3, 4, 5]
         assert await reasons(db, key) == []
 
     async def test_and_waits_for_its_parent_first(self, service, writer: Writer, db):
         key = new_key()
-        story = {number: await writer.good(key, sequence=number) for number in (1, 3, 4)}
+        ids = {number: await writer.good(key, sequence=number) for number in (1, 3, 4)}
         await until_parked(db, key, ["gap", "behind_parked"])
-        story[2] = await writer.good(key, sequence=2, tenant="orphan")
+        ids[2] = await writer.good(key, sequence=2, tenant="orphan")
         await until(
             lambda: db.fetchval("SELECT true FROM waiting WHERE aggregate_id = $1", key), "it to wait"
         )
-        assert await applied(db, key) == [story[1]]
+        assert await applied(db, key) == [ids[1]]
         await add_parent(service, key)
-        await until_applied(db, key, [story[number] for number in range(1, 5)])
+        await until_applied(db, key, [ids[number] for number in range(1, 5)])
 
     async def test_from_an_operator_who_replays_it(self, service, writer: Writer, db, login):
         key = new_key()
         first = await writer.good(key, sequence=1)
         second = await writer.good(key, sequence=2, tenant="early")
-        story = {number: await writer.good(key, sequence=number) for number in (6, 5, 3, 4)}
+        ids = {number: await writer.good(key, sequence=number) for number in (6, 5, 3, 4)}
         await until_parked(db, key, ["rejected", *["behind_parked"] * 4])
         await add_parent(service, key)
         await send(login, ReplayParked(service="tracker", parked_id=await id_of(db, key, 2)), writer="admin")
-        await until_applied(db, key, [first, second, *(story[number] for number in range(3, 7))])
+        await until_applied(db, key, [first, second, *(ids[number] for number in range(3, 7))])
 
     async def test_in_its_place_an_operator_drops_what_lies_there(self, service, writer: Writer, db, login):
         key = new_key()
@@ -151,7 +151,7 @@ class TestFollowing:
         await consume(key, 2)
         assert [await followers._go_on() for _ in range(3)] == [True, True, False]
         assert len(await applied(db, key)) == 4
-        assert await settled(db, key) == [3, 4]
+        assert await replayed(db, key) == [3, 4]
 
     async def test_ends_at_one_that_fails_and_does_not_try_it_again(self, followers, consume, db):
         key = new_key()
@@ -163,7 +163,7 @@ class TestFollowing:
         assert not await followers._go_on()
         details = await db.fetch("SELECT detail FROM parked WHERE aggregate_id = $1", key)
         assert {row["detail"] for row in details} == {"not tried since"}
-        assert await settled(db, key) == []
+        assert await replayed(db, key) == []
 
     async def test_of_two_processes_has_one_effect(self, followers, consume, database, consumer, db):
         other = Followers("tracker", database, consumer, wake=lambda: None)
@@ -175,7 +175,7 @@ class TestFollowing:
             await asyncio.gather(followers._go_on(), other._go_on())
         for key in keys:
             assert len(await applied(db, key)) == 4
-            assert await settled(db, key) == [3, 4]
+            assert await replayed(db, key) == [3, 4]
 
     async def test_passes_over_no_gap_where_a_message_without_a_number_was_dropped(
         self, followers, consume, db

@@ -47,8 +47,8 @@ def on_stale(slot, event=None):
     return slots.on_stale(slot, event or stale(), now=NOON, keep=KEEP)
 
 
-def settle(slot, served):
-    return slots.settle(slot, served, now=NOON, keep=KEEP)
+def reconcile(slot, served):
+    return slots.reconcile(slot, served, now=NOON, keep=KEEP)
 
 
 def set_idle(slot):
@@ -74,7 +74,7 @@ class TestIdle:
         assert types(decision) == [DeploymentIdle]
 
     def test_it_is_told_to_be_ready_where_it_is_loaded_again(self):
-        decision = settle(a_ready_slot(ONE, addresses=()), {ONE.served_name: everywhere(HERE)})
+        decision = reconcile(a_ready_slot(ONE, addresses=()), {ONE.served_name: everywhere(HERE)})
         assert types(decision) == [DeploymentReady]
         assert decision.slot.route.addresses == {HERE}
 
@@ -166,7 +166,7 @@ class TestStaleBase:
 
 class TestSettle:
     def test_routes_when_every_replica_has_it(self):
-        decision = settle(a_pending_slot(ONE, generation=1), {ONE.served_name: everywhere(HERE, THERE)})
+        decision = reconcile(a_pending_slot(ONE, generation=1), {ONE.served_name: everywhere(HERE, THERE)})
         (ready,) = decision.events
         assert isinstance(ready, DeploymentReady)
         assert ready.served_name == f"{ONE.full_name}@{ONE.digest}"
@@ -176,7 +176,7 @@ class TestSettle:
     def test_waits_while_one_replica_is_without_it(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE, addresses=[HERE, THERE]))
         served = {TWO.served_name: Served(frozenset({HERE})), ONE.served_name: everywhere(HERE, THERE)}
-        assert settle(slot, served) == slots.SlotDecision(slot)
+        assert reconcile(slot, served) == slots.SlotDecision(slot)
 
     def test_fails_where_one_replica_could_not_load_it_and_keeps_the_one_before(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE))
@@ -185,7 +185,7 @@ class TestSettle:
             TWO.served_name: Served(frozenset({THERE}), failure=failure),
             ONE.served_name: everywhere(HERE),
         }
-        decision = settle(slot, served)
+        decision = reconcile(slot, served)
         (failed,) = decision.events
         assert (failed.code, failed.reason, failed.digest) == ("load", "rank 600 is too much", TWO.digest)
         assert decision.slot.route.servable == ONE
@@ -193,58 +193,62 @@ class TestSettle:
 
     def test_keeps_the_version_before_loaded_for_a_while(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE))
-        decision = settle(slot, {TWO.served_name: everywhere(HERE), ONE.served_name: everywhere(HERE)})
+        decision = reconcile(slot, {TWO.served_name: everywhere(HERE), ONE.served_name: everywhere(HERE)})
         assert [retired.servable for retired in decision.retired] == [ONE]
         assert types(decision) == [DeploymentReady]
 
     def test_tells_when_an_earlier_digest_is_back(self):
         over = a_ready_slot(TWO, generation=2, served=frozenset({ONE.digest, TWO.digest}))
-        decision = settle(a_pending_slot(ONE, generation=3, over=over), {ONE.served_name: everywhere(HERE)})
+        decision = reconcile(
+            a_pending_slot(ONE, generation=3, over=over), {ONE.served_name: everywhere(HERE)}
+        )
         assert types(decision) == [DeploymentReady, DeploymentRolledBack]
         assert decision.events[1].previous_digest == TWO.digest
 
     def test_answers_a_new_generation_of_what_is_served_already(self):
         slot = a_pending_slot(ONE, generation=2, over=a_ready_slot(ONE))
-        decision = settle(slot, {ONE.served_name: everywhere(HERE)})
+        decision = reconcile(slot, {ONE.served_name: everywhere(HERE)})
         assert [event.generation for event in decision.events] == [2]
         assert decision.retired == ()
 
     def test_tells_the_new_start_of_a_replica(self):
-        decision = settle(a_ready_slot(ONE), {ONE.served_name: everywhere(AGAIN)})
+        decision = reconcile(a_ready_slot(ONE), {ONE.served_name: everywhere(AGAIN)})
         (ready,) = decision.events
         assert ready.replicas[0].incarnation == "second"
         assert ready.generation == 1
 
     def test_says_nothing_while_no_replica_is_left(self):
-        decision = settle(a_ready_slot(ONE), {ONE.served_name: Served()})
+        decision = reconcile(a_ready_slot(ONE), {ONE.served_name: Served()})
         assert decision.events == ()
         assert decision.slot.route.addresses == frozenset()
         assert decision.slot.state is SlotState.READY
 
     def test_leaves_what_another_group_serves_alone(self):
         slot = a_ready_slot(ONE)
-        assert settle(slot, {TWO.served_name: everywhere(HERE)}).slot == slot
+        assert reconcile(slot, {TWO.served_name: everywhere(HERE)}).slot == slot
 
     def test_fails_what_no_replica_could_load_again_once_none_is_asked_any_more(self):
         once, last = (Failure("load", "file is gone", is_final=is_final) for is_final in (False, True))
-        assert settle(a_ready_slot(ONE), {ONE.served_name: Served(failure=once)}).slot.is_wanted
-        assert types(settle(a_ready_slot(ONE), {ONE.served_name: Served(failure=last)})) == [DeploymentFailed]
+        assert reconcile(a_ready_slot(ONE), {ONE.served_name: Served(failure=once)}).slot.is_wanted
+        assert types(reconcile(a_ready_slot(ONE), {ONE.served_name: Served(failure=last)})) == [
+            DeploymentFailed
+        ]
 
     def test_keeps_what_one_replica_serves_whatever_another_says(self):
         slot = a_ready_slot(ONE, addresses={HERE, THERE})
         failure = Failure("load", "the disk is on fire", is_final=True)
-        decision = settle(slot, {ONE.served_name: Served(frozenset({HERE}), failure=failure)})
+        decision = reconcile(slot, {ONE.served_name: Served(frozenset({HERE}), failure=failure)})
         assert types(decision) == [DeploymentReady]
         assert decision.slot.route.addresses == {HERE}
 
     def test_keeps_what_was_served_while_its_replica_does_not_start(self):
         served = {ONE.served_name: Served(failure=Failure("replica", "out of memory"))}
-        assert settle(a_ready_slot(ONE), served).slot.state is SlotState.READY
-        assert types(settle(a_pending_slot(ONE, generation=1), served)) == [DeploymentFailed]
+        assert reconcile(a_ready_slot(ONE), served).slot.state is SlotState.READY
+        assert types(reconcile(a_pending_slot(ONE, generation=1), served)) == [DeploymentFailed]
 
     def test_is_quiet_when_nothing_changed(self):
         slot = a_ready_slot(ONE)
-        assert settle(slot, {ONE.served_name: everywhere(HERE)}) == slots.SlotDecision(slot)
+        assert reconcile(slot, {ONE.served_name: everywhere(HERE)}) == slots.SlotDecision(slot)
 
 
 facts = st.one_of(

@@ -52,13 +52,13 @@ def failing(*errors: tuple[Exception, int]):
 
 @pytest.mark.parametrize("error", [AWAY, asyncpg.DiskFullError("full"), asyncpg.AdminShutdownError("stop")])
 async def test_what_is_away_is_waited_for_however_long(clock, error):
-    done = await retry_through_outage(failing((error, 5000)), Postgres(True), patience=QUICK)
+    done = await retry_through_outage(failing((error, 5000)), Postgres(True), retry_policy=QUICK)
     assert (done, clock.now > 3600) == ("done", True)
 
 
 @pytest.mark.parametrize("error", [LOCKED, TimeoutError("silent"), asyncpg.QueryCanceledError("slow")])
 async def test_so_is_one_that_takes_no_writes_from_anybody(clock, error):
-    done = await retry_through_outage(failing((error, 5000)), Postgres(False), patience=QUICK)
+    done = await retry_through_outage(failing((error, 5000)), Postgres(False), retry_policy=QUICK)
     assert (done, clock.now > 3600) == ("done", True)
 
 
@@ -74,23 +74,25 @@ async def test_so_is_one_that_takes_no_writes_from_anybody(clock, error):
 )
 async def test_what_alone_is_not_done_in_time_is_overdue_after_a_minute(clock, error):
     with pytest.raises(Overdue, match=f"not done within 6[01] s: {type(error).__name__}"):
-        await retry_through_outage(failing((error, 10**6)), Postgres(True), patience=QUICK)
+        await retry_through_outage(failing((error, 10**6)), Postgres(True), retry_policy=QUICK)
 
 
 async def test_the_minute_begins_again_behind_an_absence(clock):
     call = failing((LOCKED, 20), (AWAY, 1), (LOCKED, 20))
-    assert await retry_through_outage(call, Postgres(True), patience=QUICK) == "done"
+    assert await retry_through_outage(call, Postgres(True), retry_policy=QUICK) == "done"
     assert clock.now > 60
 
 
 async def test_and_where_postgres_took_no_writes_in_between():
     postgres = Postgres(*[True] * 20, False, *[True] * 19)
-    assert await retry_through_outage(failing((LOCKED, 40)), postgres, patience=QUICK) == "done"
+    assert await retry_through_outage(failing((LOCKED, 40)), postgres, retry_policy=QUICK) == "done"
 
 
 async def test_another_error_is_the_callers_at_once():
     with pytest.raises(KeyError):
-        await retry_through_outage(failing((KeyError("a fault of ours"), 1)), Postgres(True), patience=QUICK)
+        await retry_through_outage(
+            failing((KeyError("a fault of ours"), 1)), Postgres(True), retry_policy=QUICK
+        )
 
 
 def test_what_may_be_one_statements_own_is_waited_for_too():

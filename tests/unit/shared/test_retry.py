@@ -12,9 +12,9 @@ QUICK = RetryPolicy(limit=timedelta(seconds=60), shortest=timedelta(0), longest=
 
 
 def test_a_pause_is_as_long_as_the_absence_so_far_within_bounds():
-    patience = RetryPolicy()
+    retry_policy = RetryPolicy()
     for seconds, longest in ((0.0, 0.5), (3.0, 3.0), (90_000.0, 30.0)):
-        pauses = {patience.pause(timedelta(seconds=seconds)).total_seconds() for _ in range(50)}
+        pauses = {retry_policy.pause(timedelta(seconds=seconds)).total_seconds() for _ in range(50)}
         assert longest / 2 <= min(pauses) <= max(pauses) <= longest
         assert len(pauses) > 1
 
@@ -32,7 +32,7 @@ async def test_what_comes_back_gives_its_answer():
             raise answer
         return answer
 
-    assert await retry_until_available(call, is_away=is_connection_error, patience=QUICK) == "here"
+    assert await retry_until_available(call, is_away=is_connection_error, retry_policy=QUICK) == "here"
 
 
 async def test_another_error_is_the_callers_at_once():
@@ -40,7 +40,7 @@ async def test_another_error_is_the_callers_at_once():
         raise KeyError("no such object")
 
     with pytest.raises(KeyError):
-        await retry_until_available(call, is_away=is_connection_error, patience=QUICK)
+        await retry_until_available(call, is_away=is_connection_error, retry_policy=QUICK)
 
 
 async def test_patience_has_an_end(monkeypatch):
@@ -51,5 +51,5 @@ async def test_patience_has_an_end(monkeypatch):
         raise ConnectionError("away")
 
     with pytest.raises(ConnectionError):
-        await retry_until_available(call, is_away=is_connection_error, patience=QUICK)
+        await retry_until_available(call, is_away=is_connection_error, retry_policy=QUICK)
     assert 60 <= next(clock) - 1000 < 70

@@ -14,8 +14,8 @@ from shared.startup import Startup
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
     monkeypatch.setattr(startup, "LOOK_SECONDS", 0.001)
-    patience = RetryPolicy(limit=timedelta.max, shortest=timedelta(0), longest=timedelta(0))
-    monkeypatch.setattr(startup, "FOR_EVER", patience)
+    retry_policy = RetryPolicy(limit=timedelta.max, shortest=timedelta(0), longest=timedelta(0))
+    monkeypatch.setattr(startup, "FOR_EVER", retry_policy)
 
 
 class Postgres:
