@@ -132,7 +132,7 @@ async def test_also_where_the_process_starts_again_after_that(
 async def test_who_looks_from_outside_sees_how_far_the_group_has_read(
     service: Service, operator: Operator, stack: Stack, db
 ):
-    """The `Lag` of a tool is told no ids at a start, as a service's has."""
+    """A tool's `Lag` measures nothing before, as a service's does, and so has no ids of topics."""
     await until_refused(db, await operator.send(4))
     async with asyncio.timeout(60):
         await pipeline.caught_up(stack, "tracker")
