@@ -1,1 +1,1 @@
-"""The contract: messages, topics, specifications and artefact formats. Imports pydantic only."""
+"""The contract: messages, topics, specifications and artifact formats. Imports pydantic only."""

@@ -106,7 +106,7 @@ class DeviceKind(StrEnum):
     CUDA = "cuda"
 
 
-class PriceClass(StrEnum):
+class CapacityType(StrEnum):
     """What a node costs, and whether it may be taken back."""
 
     SPOT = "spot"  # may be taken back with notice

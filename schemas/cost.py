@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from schemas.base import Attempt, FailureClass, JobId, Message, PriceClass, Seconds, TenantName, Usd
+from schemas.base import Attempt, CapacityType, FailureClass, JobId, Message, Seconds, TenantName, Usd
 
 
 class CostAccrued(Message):
@@ -16,7 +16,7 @@ class CostAccrued(Message):
     cost: Usd
     total: Usd
     """Of the job so far, paid by the tenant or not."""
-    price_class: PriceClass
+    capacity_type: CapacityType
     until: datetime
     """When the last node was released."""
     failure_class: FailureClass | None = None

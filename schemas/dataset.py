@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.artefacts import DatasetCounts, DatasetFiles
+from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import DatasetId, Message, Sha256, TenantName, Value
 from schemas.specification import DatasetSpec
 

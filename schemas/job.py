@@ -9,6 +9,7 @@ from pydantic import Field
 from schemas.base import (
     Attempt,
     BundleRef,
+    CapacityType,
     Count,
     DatasetId,
     DatasetRef,
@@ -17,7 +18,6 @@ from schemas.base import (
     FileRef,
     JobId,
     Message,
-    PriceClass,
     Reference,
     Seconds,
     Sha256,
@@ -161,7 +161,7 @@ class JobScheduled(JobFact):
     resume: BundleRef | None
     pool: str
     """Name of the node pool."""
-    price_class: PriceClass
+    capacity_type: CapacityType
     nodes: Count
     """Number of nodes."""
     devices_per_node: Count
@@ -213,7 +213,7 @@ class JobRequeued(JobFact):
     """Why the attempt ended, for people."""
 
 
-class Artefact(JobFact):
+class Artifact(JobFact):
     """What the evaluator and the registry need about a trained model."""
 
     attempt: Attempt
@@ -242,7 +242,7 @@ class Artefact(JobFact):
     """Contaminated rows that were trained on, by source: its stage proves nothing. `holdout` for the holdout."""
 
 
-class JobEvaluating(Artefact):
+class JobEvaluating(Artifact):
     """Training is complete and its final bundle verified."""
 
 
@@ -279,7 +279,7 @@ class JobCancelled(JobFact):
 
     reason: Literal["user", "budget"]
     """Who wanted it: a person, or the job's budget."""
-    artefact: Artefact | None
+    artifact: Artifact | None
     """The newest verified bundle, kept as a `dev` version; None if there is none."""
     last_step: Step = 0
     attempt: Attempt | None = None

@@ -82,13 +82,13 @@ class Setting:
     """Where and how large a recipe's forward passes are."""
 
     num_devices: int
-    window_tokens: int
+    max_seq_length: int
     precision: Precision
 
     @classmethod
-    def of(cls, recipe: Recipe, *, num_devices: int, window_tokens: int, is_gpu: bool) -> Self:
+    def of(cls, recipe: Recipe, *, num_devices: int, max_seq_length: int, is_gpu: bool) -> Self:
         by_device: Precision = "bfloat16" if is_gpu else "float32"
-        return cls(num_devices, window_tokens, by_device if recipe.precision == "auto" else recipe.precision)
+        return cls(num_devices, max_seq_length, by_device if recipe.precision == "auto" else recipe.precision)
 
 
 def estimate(
@@ -129,12 +129,12 @@ def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
 
 
 def _activations(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: bool) -> int:
-    tokens = recipe.micro_batch_size * setting.window_tokens
+    tokens = recipe.micro_batch_size * setting.max_seq_length
     per_layer = tokens * (
         HIDDEN_BYTES[recipe.method, setting.precision] * shape.hidden_size
         + INNER_BYTES[setting.precision] * shape.inner_size
     )
-    masks = MASK_BYTES * recipe.micro_batch_size * setting.window_tokens**2
+    masks = MASK_BYTES * recipe.micro_batch_size * setting.max_seq_length**2
     # The layer that is in its backward pass has its gradients too.
     if not recomputed:
         return per_layer * (shape.num_layers + 1) + masks
@@ -144,5 +144,5 @@ def _activations(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: 
 
 
 def _logits(shape: Shape, recipe: Recipe, setting: Setting) -> int:
-    all_of_them = recipe.micro_batch_size * setting.window_tokens * shape.vocab_size
+    all_of_them = recipe.micro_batch_size * setting.max_seq_length * shape.vocab_size
     return LOGIT_BYTES * min(all_of_them, max(LOGITS_AT_ONCE, shape.vocab_size))

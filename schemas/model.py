@@ -87,7 +87,7 @@ class DeployModel(ModelCommand):
     """Name that the version is served under."""
 
 
-class RegisterArtefact(Message):
+class RegisterArtifact(Message):
     """Copy what a job trained once more: its job ended without a model version, for the copy had failed."""
 
     keyed_by = "job_id"
@@ -198,7 +198,7 @@ class ModelDemoted(ModelFact):
 
 
 class PromotionRefused(Message):
-    """The version is not promoted. `artefact`: it could not be copied or verified, so there is no version."""
+    """The version is not promoted. `artifact`: it could not be copied or verified, so there is no version."""
 
     keyed_by = "job_id"
     job_id: JobId

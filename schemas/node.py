@@ -8,12 +8,12 @@ from pydantic import Field
 from schemas.base import (
     Attempt,
     Bytes,
+    CapacityType,
     Count,
     DeviceKind,
     FailureClass,
     JobId,
     Message,
-    PriceClass,
     Reference,
     Seconds,
     TenantName,
@@ -78,7 +78,7 @@ class NodesProvisioned(NodeFact):
 
     pool: str
     """Name of the node pool."""
-    price_class: PriceClass
+    capacity_type: CapacityType
     nodes: tuple[AllocatedNode, ...]
     """Number of nodes."""
 
@@ -129,7 +129,7 @@ class PoolCapacityChanged(Message):
     keyed_by = "pool"
     pool: str
     """Name of the node pool."""
-    price_class: PriceClass
+    capacity_type: CapacityType
     nodes: Count
     """Nodes the pool has in all."""
     free: Count

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.base import FileRef, PriceClass, Reference, Sentence, Sha256
+from schemas.base import CapacityType, FileRef, Reference, Sentence, Sha256
 
 Auto = Literal["auto"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -89,10 +89,10 @@ class DatasetPolicy(Spec):
     """`auto` takes the format of the first row; every other row must have the same."""
     bad_rows: Literal["reject_file", "drop"] = "drop"
     """What a row that breaks a rule means: the whole file, or that row. Either way it is reported."""
-    max_bad_share: Share = 0.1
+    max_bad_ratio: Share = 0.1
     """With `drop`: above this share of bad rows the file is rejected."""
-    over_length: Literal["reject", "truncate"] = "reject"
-    """A row of more tokens than the window: dropped as a bad row, or cut at the end."""
+    truncation: bool = False
+    """Whether a row of more tokens than the window is cut at the end; otherwise it is a bad row."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
     """What becomes of rows equal to an earlier one."""
     near_duplicates: Literal["drop", "keep"] = "drop"
@@ -102,12 +102,12 @@ class DatasetPolicy(Spec):
     answers and equal system turns are near duplicates."""
     contamination: Literal["drop", "reject_file", "keep"] = "drop"
     """`keep` is for operators: rows that are kept make the stage of their source inconclusive."""
-    contamination_share: Share = 0.5
+    contamination_ratio: Share = 0.5
     """Share of the 13-grams of a benchmark, suite or holdout item from which on a row that holds them is
     contaminated; above the default for operators only."""
     max_dropped_ratio: Share = 0.2
     """A filter (exact duplicates, near duplicates, contamination) that would drop more of a file rejects it."""
-    window_tokens: Annotated[int, Field(ge=16, le=1_048_576)] | Auto = "auto"
+    max_seq_length: Annotated[int, Field(ge=16, le=1_048_576)] | Auto = "auto"
     """Tokens of one packed window. `auto`: 4,096, or the base model's context if that is smaller."""
     max_row_bytes: Annotated[int, Field(ge=1, le=1024**3)] = 4 * 1024 * 1024
     """Longer rows are bad."""
@@ -130,7 +130,7 @@ class LoraSpec(Spec):
     """Linear layers that get an adapter."""
 
     @property
-    def scale_numerator(self) -> float:
+    def lora_alpha(self) -> float:
         return self.alpha if self.alpha is not None else 2.0 * self.rank
 
 
@@ -159,7 +159,7 @@ class Recipe(Spec):
     so many more that all of them have whole micro batches to do."""
     micro_batch_size: Annotated[int, Field(ge=1, le=4096)] = 1
     """Windows per forward pass of one device."""
-    warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
+    warmup_ratio: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
     """Share of all steps over which the rate rises linearly; then it falls along a cosine to zero."""
     weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Of AdamW."""
@@ -200,9 +200,9 @@ class Resources(Spec):
     """Number of nodes."""
     devices_per_node: Annotated[int, Field(ge=1, le=16)] = 1
     """Training processes on each node."""
-    price_class: PriceClass | Literal["spot-first"] = "spot-first"
+    capacity_type: CapacityType | Literal["spot-first"] = "spot-first"
     pool: Name | None = None
-    """A pool by name; None lets the scheduler choose among the pools of the price class."""
+    """A pool by name; None lets the scheduler choose among the pools of the capacity type."""
     grace_seconds: Annotated[float, Field(ge=1, le=600)] = 30.0
     """Time between a notice and the end of a node in which a bundle is written."""
     max_run_seconds: Annotated[float, Field(ge=1, le=30 * 24 * 3600)] | None = None

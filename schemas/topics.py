@@ -94,7 +94,7 @@ MODEL_COMMANDS = Topic(
         model.UndeployModel,
         model.ExportModel,
         model.DeleteModel,
-        model.RegisterArtefact,
+        model.RegisterArtifact,
     ),
 )
 EVAL_COMMANDS = Topic(

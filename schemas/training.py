@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat
 
-from schemas.artefacts import ResumeCertificate
+from schemas.artifacts import ResumeCertificate
 from schemas.base import (
     Attempt,
     BundleRef,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.artefacts import DatasetCounts, DatasetFiles
-from schemas.base import BundleRef, DatasetRef, FailureClass, FileRef, PriceClass
+from schemas.artifacts import DatasetCounts, DatasetFiles
+from schemas.base import BundleRef, CapacityType, DatasetRef, FailureClass, FileRef
 from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec, Recipe, Resources
@@ -97,7 +97,7 @@ def a_dataset(state: DatasetState = DatasetState.READY, **changes: Any) -> Datas
 
 
 def a_placement(pool: str = "cpu-spot", **changes: Any) -> Placement:
-    fields = {"pool": pool, "price_class": PriceClass.SPOT, "nodes": 1, "devices_per_node": 1}
+    fields = {"pool": pool, "capacity_type": CapacityType.SPOT, "nodes": 1, "devices_per_node": 1}
     return Placement(**fields | changes)
 
 
@@ -169,7 +169,7 @@ def an_evaluation(**fields: Any) -> Evaluation:
 def a_pool(name: str = "cpu-spot", **changes: Any) -> Pool:
     fields = {
         "name": name,
-        "price_class": PriceClass.ON_DEMAND if "demand" in name else PriceClass.SPOT,
+        "capacity_type": CapacityType.ON_DEMAND if "demand" in name else CapacityType.SPOT,
         "nodes": 2,
         "devices_per_node": 1,
         "price_per_hour": 1,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
+from schemas.artifacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import BundleRef
 from shared.storage.objects import ObjectStore, put_manifest, sha256_of
 

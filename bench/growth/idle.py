@@ -38,15 +38,15 @@ JOBS = """
            'none', now(), '[]', '[]', '{}', '{}', '[]', '{}'
       FROM generate_series(1, $1::int) AS number"""
 ATTEMPTS = """
-    INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, scheduled_at, start_deadline,
+    INSERT INTO attempt (job_id, number, pool, capacity_type, nodes, devices_per_node, scheduled_at, start_deadline,
                          facts, freed_at)
     SELECT 'ftjob-' || number, 1, 'cpu-spot', 'spot', 1, 1, now(), now(), '{}', now()
       FROM generate_series(1, $1::int) AS number"""
 BUSY_POOL = """
-    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at)
+    INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at)
     VALUES ('busy', 'spot', 250, 1, 0.1, now())"""
 HOLDING = """
-    INSERT INTO attempt (job_id, number, tenant, pool, price_class, nodes, devices_per_node, scheduled_at,
+    INSERT INTO attempt (job_id, number, tenant, pool, capacity_type, nodes, devices_per_node, scheduled_at,
                          start_deadline, facts)
     SELECT 'ftjob-1', 1 + number, 't' || number, 'busy', 'spot', 1, 1, now(), now(), '{}'
       FROM generate_series(1, 250) AS number"""
@@ -58,7 +58,7 @@ WAITING = """
            'none', 'none', now(), '{}', 'none', now() - number * interval '1 ms', '[]', '[]', '{}', '{}', '[]', '{}'
       FROM generate_series(1, $1::int) AS number"""
 HELD = """
-    INSERT INTO attempt (job_id, number, name, tenant, state, pool, price_class, devices_per_node, grace_seconds)
+    INSERT INTO attempt (job_id, number, name, tenant, state, pool, capacity_type, devices_per_node, grace_seconds)
     SELECT 'ftjob-' || number, 1, 'a-ftjob-' || number || '-e1', 'demo', 'released', 'cpu-spot', 'spot', 1, 30
       FROM generate_series(1, $1::int) AS number"""
 NODES = """

@@ -100,7 +100,7 @@ def _order(directory: Path, training: list[bytes], holdout: list[bytes]) -> Work
     for name, lines in files.items():
         (directory / name).write_bytes(b"".join(lines))
     ref = FileRef(file_id="file", sha256=a_sha("file"), size_bytes=1)
-    policy = DatasetPolicy(max_dropped_ratio=1.0, max_bad_share=1.0)
+    policy = DatasetPolicy(max_dropped_ratio=1.0, max_bad_ratio=1.0)
     spec = DatasetSpec(base_model="tiny", base_sha=a_sha("tiny"), training_file=ref, policy=policy)
     template = (directory / "tokenizer" / "chat_template.jinja").read_bytes()
     return WorkOrder(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from schemas.base import Message, PriceClass
+from schemas.base import CapacityType, Message
 from schemas.cost import CostAccrued
 from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
@@ -51,7 +51,7 @@ def _cost(aggregate: str, sequence: int) -> CostAccrued:
         node_seconds=float(sequence),
         cost="0.125",
         total="12.5",
-        price_class=PriceClass.SPOT,
+        capacity_type=CapacityType.SPOT,
         until=TIME,
     )
 

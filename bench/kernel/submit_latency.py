@@ -28,7 +28,7 @@ import httpx
 from bench.kernel.parts import operator_login
 from bench.report import percentile, progress, summary, write
 from deploy.local.stack import Stack
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.job import JobScheduled
 from schemas.node import PoolCapacityChanged
 from shared.messaging.delivery import Delivery
@@ -150,7 +150,7 @@ async def announce_nodes(stack: Stack) -> None:
         for name, nodes in (("wide", NODES), ("full", 0)):
             fact = PoolCapacityChanged(
                 pool=name,
-                price_class=PriceClass.SPOT,
+                capacity_type=CapacityType.SPOT,
                 nodes=nodes,
                 free=nodes,
                 devices_per_node=1,

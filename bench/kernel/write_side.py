@@ -10,7 +10,7 @@ import time
 
 from bench.kernel.parts import SERVICE
 from bench.kernel.relay_side import a_relay
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from shared.clock import utc_now
 from shared.messaging.relay import Relay
@@ -38,7 +38,7 @@ class Writers:
                     node_seconds=1.0,
                     cost="0.125",
                     total="12.5",
-                    price_class=PriceClass.SPOT,
+                    capacity_type=CapacityType.SPOT,
                     until=unit.now,
                 )
             )

@@ -18,7 +18,7 @@ from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.specification import LoraSpec, Method, Recipe
 from services.evaluator.scoring.order import Candidate, HoldoutPart, Side, WorkOrder
 from services.evaluator.scoring.run import run
-from services.registry.clients.artefacts import require_adapter, require_full
+from services.registry.clients.artifacts import require_adapter, require_full
 from services.registry.clients.mirror import describe
 from services.registry.decide.capabilities import capabilities
 from services.registry.inspection.networks import inspect

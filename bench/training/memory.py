@@ -51,7 +51,7 @@ def main() -> None:
         name = " ".join(f"{key}={value}" for key, value in case.items())
         results[name] = json.loads(done.stdout.splitlines()[-1])
         report.progress(f"{name}: {results[name]}")
-    settings = {"window_tokens": WINDOW_TOKENS, "micro_batch_size": 1, "shapes": SHAPES}
+    settings = {"max_seq_length": WINDOW_TOKENS, "micro_batch_size": 1, "shapes": SHAPES}
     report.write("training-memory", results, packages=("torch", "transformers", "peft"), settings=settings)
 
 
@@ -85,7 +85,7 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         measured = _resident("VmHWM") - before
-    setting = Setting.of(recipe, num_devices=1, window_tokens=WINDOW_TOKENS, is_gpu=False)
+    setting = Setting.of(recipe, num_devices=1, max_seq_length=WINDOW_TOKENS, is_gpu=False)
     memory_estimate = estimate(shape, recipe, setting, gradient_checkpointing=case["recomputed"])
     estimated = memory_estimate.total_bytes - memory_estimate.fixed_bytes
     return {

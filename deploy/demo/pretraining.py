@@ -27,7 +27,7 @@ class PretrainingSettings:
     """Peak rate of Muon, for the matrices of the layers."""
     other_rate: float = 0.006
     """Peak rate of AdamW, for the embedding and the norms."""
-    warmup_share: float = 0.04
+    warmup_ratio: float = 0.04
     decay_share: float = 0.7
     max_grad_norm: float = 1.0
     precision: Precision = "float32"
@@ -133,7 +133,7 @@ def _batches(rows: Rows, settings: PretrainingSettings) -> list[Rows]:
 
 def _rate_share(index: int, num_steps: int, settings: PretrainingSettings) -> float:
     """Share of the peak rate: a linear rise, the peak, a linear fall to near zero."""
-    rise = (index + 1) / max(1.0, settings.warmup_share * num_steps)
+    rise = (index + 1) / max(1.0, settings.warmup_ratio * num_steps)
     fall = (num_steps - index) / max(1.0, settings.decay_share * num_steps)
     return min(1.0, rise, max(0.02, fall))
 

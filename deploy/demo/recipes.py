@@ -11,7 +11,7 @@ RECIPE: dict[str, Any] = {
     "checkpoint": {"every_steps": 50, "every_seconds": 15},
 }
 
-POLICY: dict[str, Any] = {"window_tokens": 256}
+POLICY: dict[str, Any] = {"max_seq_length": 256}
 
 SAFETY_SHARE = 1.0
 """All rows of the mix."""

@@ -11,10 +11,10 @@ from pydantic import SecretStr
 
 from deploy.demo.data import DemoFiles
 from deploy.demo.recipes import BENCHMARK, BENIGN_SUITE, POLICY, RECIPE, SAFETY_SHARE, SAFETY_SUITE
-from schemas.artefacts import DatasetManifest
+from schemas.artifacts import DatasetManifest
 from schemas.base import BundleRef, DatasetRef, FileRef
 from schemas.evaluation import BenchmarkKind, Expects, StageResult
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.layout import MANIFEST
 from schemas.model import ModelRegistered
 from schemas.specification import DatasetPolicy, DatasetSpec, GateSpec, Recipe, SafetyMix, resolve_recipe
@@ -143,10 +143,10 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
     paths = {_file(path).sha256: path for path in _suite_files(files)}
     judge_panel, limits = JudgePanel(_settings(work_dir)), Limits(max_new_tokens=ANSWER_TOKENS)
     suites = tuple(_suites(files))
-    artefact = _artefact(base_dir, files, suites, rank=rank)
-    known = files_of(artefact, suites, {}, Harness(limits.harness_version, judge_panel.name))
+    artifact = _artifact(base_dir, files, suites, rank=rank)
+    known = files_of(artifact, suites, {}, Harness(limits.harness_version, judge_panel.name))
     order = order_of(
-        _version(artefact), known, limits, base_path=base_dir, model_path=adapter, blob_paths=paths
+        _version(artifact), known, limits, base_path=base_dir, model_path=adapter, blob_paths=paths
     )
     scores = run(order, work_dir, lambda _line: None)
     if scores.failure is not None:
@@ -157,7 +157,7 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
     base = {part.part: part for part in scored if part.side is Side.BASE}
     new = {part.part: part for part in scored if part.side is Side.CANDIDATE}
     return Judgement(
-        stages=grade(artefact, known, base=base, new=new, judged=Judged()),
+        stages=grade(artifact, known, base=base, new=new, judged=Judged()),
         changes=changes(known, base=base, new=new),
         scores={(part.part, part.side): part for part in scored},
     )
@@ -199,8 +199,8 @@ def _sources(files: DemoFiles) -> Iterator[SourceFile]:
         yield SourceFile(name=suite.name, kind=kind, digest=suite.digest, path=path)
 
 
-def _artefact(base_dir: Path, files: DemoFiles, suites: tuple[Suite, ...], *, rank: int) -> Artefact:
-    return Artefact(
+def _artifact(base_dir: Path, files: DemoFiles, suites: tuple[Suite, ...], *, rank: int) -> Artifact:
+    return Artifact(
         job_id=JOB,
         tenant=TENANT,
         attempt=1,
@@ -234,21 +234,21 @@ def _settings(scratch_dir: Path) -> Settings:
     )
 
 
-def _version(artefact: Artefact) -> ModelRegistered:
+def _version(artifact: Artifact) -> ModelRegistered:
     return ModelRegistered(
         model_id="mv-rehearsal",
-        tenant=artefact.tenant,
-        job_id=artefact.job_id,
+        tenant=artifact.tenant,
+        job_id=artifact.job_id,
         digest=NO_SHA,
-        full_name=artefact.full_name,
-        kind=artefact.kind,
-        rank=artefact.rank,
-        base_model=artefact.base_model,
-        base_sha=artefact.base_sha,
-        dataset_version=artefact.dataset.version,
-        config_hash=artefact.config_hash,
-        template_sha256=artefact.template_sha256,
-        bundle=artefact.bundle,
+        full_name=artifact.full_name,
+        kind=artifact.kind,
+        rank=artifact.rank,
+        base_model=artifact.base_model,
+        base_sha=artifact.base_sha,
+        dataset_version=artifact.dataset.version,
+        config_hash=artifact.config_hash,
+        template_sha256=artifact.template_sha256,
+        bundle=artifact.bundle,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from schemas import layout
-from schemas.artefacts import BundleManifest
+from schemas.artifacts import BundleManifest
 from schemas.base import BundleRef
 from services.checkpoint_watcher import decide
 from shared.errors import CorruptObject

@@ -8,18 +8,18 @@ from pydantic import Field
 
 from schemas.base import FileRef, Sha256, Value
 from schemas.evaluation import BenchmarkKind, Evidence, Expects, MarginPoints, StageResult
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from shared.transitions import Transitions
 
 
 class EvaluationState(StrEnum):
-    WAITING = "waiting"  # for the registry's version of the artefact
+    WAITING = "waiting"  # for the registry's version of the artifact
     RUNNING = "running"
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
-    ABANDONED = "abandoned"  # before it began: the registry refused the artefact, or the job was cancelled
+    ABANDONED = "abandoned"  # before it began: the registry refused the artifact, or the job was cancelled
 
 
 TRANSITIONS = Transitions[EvaluationState](
@@ -62,7 +62,7 @@ class Place:
 @dataclass(frozen=True)
 class Evaluation:
     eval_id: str
-    artefact: Artefact
+    artifact: Artifact
     """What was trained and what it is to be held against."""
     number: int = 1
     """Which evaluation of its job this is."""

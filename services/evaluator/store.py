@@ -6,7 +6,7 @@ from typing import Any
 from schemas.base import BundleRef
 from schemas.deployment import CandidateReady, ReplicaReady
 from schemas.evaluation import GatePolicyPublished, RegisteredSuite, StageResult
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from services.evaluator.model import (
     Baseline,
@@ -20,10 +20,10 @@ from services.evaluator.model import (
 from shared.errors import Rejected, StaleWrite
 from shared.postgres.database import Connection, lock_name
 
-SAVE_ARTEFACT = """
-    INSERT INTO artefact (job_id, tenant, body) VALUES ($1, $2, $3)
+SAVE_ARTIFACT = """
+    INSERT INTO artifact (job_id, tenant, body) VALUES ($1, $2, $3)
     ON CONFLICT (job_id) DO UPDATE SET body = $3"""
-FIND_ARTEFACT = "SELECT body FROM artefact WHERE job_id = $1"
+FIND_ARTIFACT = "SELECT body FROM artifact WHERE job_id = $1"
 SAVE_VERSION = """
     INSERT INTO model_version (model_id, tenant, job_id, body) VALUES ($1, $2, $3, $4)
     ON CONFLICT (model_id) DO UPDATE SET body = $4"""
@@ -31,9 +31,9 @@ FIND_VERSION = "SELECT body FROM model_version WHERE model_id = $1 AND tenant = 
 ARCHIVE_VERSION = "UPDATE model_version SET is_archived = true WHERE model_id = $1"
 IS_ARCHIVED = "SELECT is_archived FROM model_version WHERE model_id = $1"
 LIST_VERSIONS = "SELECT body FROM model_version WHERE job_id = $1"
-_EVALUATION = "eval_id, number, state, artefact, version, stages, reason, revision"
+_EVALUATION = "eval_id, number, state, artifact, version, stages, reason, revision"
 ADD_EVALUATION = """
-    INSERT INTO evaluation (eval_id, job_id, model_id, number, state, artefact, version, stages, reason, revision)
+    INSERT INTO evaluation (eval_id, job_id, model_id, number, state, artifact, version, stages, reason, revision)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0) ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
 NEXT_NUMBER = "SELECT coalesce(max(number), 0) + 1 FROM evaluation WHERE job_id = $1"
 SAVE_EVALUATION = """
@@ -97,13 +97,13 @@ async def lock_job(conn: Connection, job_id: str) -> None:
     await lock_name(conn, job_id)
 
 
-async def save_artefact(conn: Connection, artefact: Artefact) -> None:
-    await conn.execute(SAVE_ARTEFACT, artefact.job_id, artefact.tenant, artefact.model_dump(mode="json"))
+async def save_artifact(conn: Connection, artifact: Artifact) -> None:
+    await conn.execute(SAVE_ARTIFACT, artifact.job_id, artifact.tenant, artifact.model_dump(mode="json"))
 
 
-async def find_artefact(conn: Connection, job_id: str) -> Artefact | None:
-    body = await conn.fetchval(FIND_ARTEFACT, job_id)
-    return None if body is None else Artefact.model_validate(body)
+async def find_artifact(conn: Connection, job_id: str) -> Artifact | None:
+    body = await conn.fetchval(FIND_ARTIFACT, job_id)
+    return None if body is None else Artifact.model_validate(body)
 
 
 async def save_version(conn: Connection, version: ModelRegistered) -> None:
@@ -138,11 +138,11 @@ async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
         await conn.fetchval(
             ADD_EVALUATION,
             evaluation.eval_id,
-            evaluation.artefact.job_id,
+            evaluation.artifact.job_id,
             evaluation.version.model_id if evaluation.version else None,
             evaluation.number,
             evaluation.state,
-            evaluation.artefact.model_dump(mode="json"),
+            evaluation.artifact.model_dump(mode="json"),
             _version_body(evaluation),
             _stage_bodies(evaluation),
             evaluation.reason,
@@ -321,7 +321,7 @@ def _evaluation(row: Any) -> Evaluation:
     return Evaluation(
         eval_id=row["eval_id"],
         number=row["number"],
-        artefact=Artefact.model_validate(row["artefact"]),
+        artifact=Artifact.model_validate(row["artifact"]),
         state=EvaluationState(row["state"]),
         version=ModelRegistered.model_validate(row["version"]) if row["version"] else None,
         stages=tuple(StageResult.model_validate(stage) for stage in row["stages"]),

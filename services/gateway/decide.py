@@ -235,11 +235,11 @@ def operators_only(policy: DatasetPolicy) -> Refusal | None:
         return Refusal(
             "operators_only", f"policy.{finding}, expected {expected}: {WHY_NOT}", "policy.contamination"
         )
-    if policy.contamination_share > strictest.contamination_share:
-        finding = f"contamination_share: found {policy.contamination_share}"
-        expected = f"at most {strictest.contamination_share}"
+    if policy.contamination_ratio > strictest.contamination_ratio:
+        finding = f"contamination_ratio: found {policy.contamination_ratio}"
+        expected = f"at most {strictest.contamination_ratio}"
         message = f"policy.{finding}, expected {expected}: {WHY_NOT}"
-        return Refusal("operators_only", message, "policy.contamination_share")
+        return Refusal("operators_only", message, "policy.contamination_ratio")
     return None
 
 

@@ -42,15 +42,15 @@ class Base:
         return Shape.of(self.capabilities, num_parameters=self.num_parameters)
 
     @property
-    def window_tokens(self) -> int:
+    def max_seq_length(self) -> int:
         """Of `auto`."""
         return min(DEFAULT_WINDOW_TOKENS, self.context_tokens)
 
 
-def of_job(spec: JobSpec, base: Base, *, window_tokens: int, is_gpu: bool) -> MemoryEstimate:
+def of_job(spec: JobSpec, base: Base, *, max_seq_length: int, is_gpu: bool) -> MemoryEstimate:
     """The least that the recipe allows."""
     setting = Setting.of(
-        spec.recipe, num_devices=spec.resources.num_devices, window_tokens=window_tokens, is_gpu=is_gpu
+        spec.recipe, num_devices=spec.resources.num_devices, max_seq_length=max_seq_length, is_gpu=is_gpu
     )
     recomputed = spec.recipe.gradient_checkpointing or spec.recipe.gradient_checkpointing_auto
     return estimate(base.shape, spec.recipe, setting, gradient_checkpointing=recomputed)
@@ -62,7 +62,7 @@ def of_base(base: Base) -> dict[str, Any]:
         method.value: {
             "kept_bytes": _of_method(base, method, recomputed=False),
             "recomputed_bytes": _of_method(base, method, recomputed=True),
-            "window_tokens": base.window_tokens,
+            "max_seq_length": base.max_seq_length,
         }
         for method in sorted(AVAILABLE_METHODS)
     }
@@ -77,7 +77,7 @@ def why_too_large(spec: JobSpec, base: Base, pools: tuple[PoolCapacityChanged, .
     if any(_share(spec, base, pool, window) <= DOUBT for pool in pools):
         return ""
     largest = max(pools, key=lambda pool: pool.device_memory_bytes or 0)
-    needed = of_job(spec, base, window_tokens=window, is_gpu=_is_gpu(largest))
+    needed = of_job(spec, base, max_seq_length=window, is_gpu=_is_gpu(largest))
     nearest = next(
         (words for words, fits in _nearer(spec, base, largest, window) if fits), "a smaller base model"
     )
@@ -128,7 +128,7 @@ def _smaller(
         yield "recipe.method", "lora", spec, window
     while window > LEAST_WINDOW_TOKENS:
         window //= 2
-        yield "policy.window_tokens", window, spec, window
+        yield "policy.max_seq_length", window, spec, window
 
 
 def _with_recipe(spec: JobSpec, **changes: Any) -> JobSpec:
@@ -137,7 +137,7 @@ def _with_recipe(spec: JobSpec, **changes: Any) -> JobSpec:
 
 def _share(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -> float:
     """Of what the pool's devices have, which is known."""
-    needed = of_job(spec, base, window_tokens=window, is_gpu=_is_gpu(pool))
+    needed = of_job(spec, base, max_seq_length=window, is_gpu=_is_gpu(pool))
     return needed.total_bytes / (pool.device_memory_bytes or 1)
 
 
@@ -147,7 +147,7 @@ def _is_gpu(pool: PoolCapacityChanged) -> bool:
 
 def _of_method(base: Base, method: Method, *, recomputed: bool) -> int:
     recipe = Recipe(method=method)
-    setting = Setting.of(recipe, num_devices=1, window_tokens=base.window_tokens, is_gpu=True)
+    setting = Setting.of(recipe, num_devices=1, max_seq_length=base.max_seq_length, is_gpu=True)
     return estimate(base.shape, recipe, setting, gradient_checkpointing=recomputed).total_bytes
 
 

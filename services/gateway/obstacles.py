@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.compatibility import check_base
 from schemas.node import PoolCapacityChanged
 from schemas.specification import HoldoutRule, JobSpec
@@ -15,10 +15,10 @@ REGISTER = {
     "over_refusal": "`retune data register-safety-suite --benign` registers one",
 }
 """What an operator does about a stage without a suite."""
-CLASSES: dict[str, tuple[PriceClass, ...]] = {
-    PriceClass.SPOT: (PriceClass.SPOT,),
-    PriceClass.ON_DEMAND: (PriceClass.ON_DEMAND,),
-    "spot-first": (PriceClass.SPOT, PriceClass.ON_DEMAND),
+CLASSES: dict[str, tuple[CapacityType, ...]] = {
+    CapacityType.SPOT: (CapacityType.SPOT,),
+    CapacityType.ON_DEMAND: (CapacityType.ON_DEMAND,),
+    "spot-first": (CapacityType.SPOT, CapacityType.ON_DEMAND),
 }
 
 
@@ -42,7 +42,7 @@ class Known:
     """Lines of the job's holdout; None where it has none, or one that nobody counted."""
     base: Base | None = None
     """None where the name is another model's by now, or was registered before what it can do was looked at."""
-    window_tokens: int | None = None
+    max_seq_length: int | None = None
     """Of the job's dataset; None where its request has not come yet."""
 
 
@@ -111,7 +111,7 @@ def _of_judge(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
 
 
 def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
-    """Operators change how many nodes a pool has, but neither its price class nor what its nodes are."""
+    """Operators change how many nodes a pool has, but neither its capacity type nor what its nodes are."""
     resources = spec.resources
     names = ", ".join(sorted(pool.pool for pool in known.pools))
     named = [pool for pool in known.pools if resources.pool in (None, pool.pool)]
@@ -124,10 +124,10 @@ def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
     suited = [
         pool
         for pool in named
-        if pool.price_class in CLASSES[resources.price_class]
+        if pool.capacity_type in CLASSES[resources.capacity_type]
         and pool.devices_per_node >= resources.devices_per_node
     ]
-    asked = f"{resources.nodes} node(s) with {resources.devices_per_node} device(s) each ({resources.price_class})"
+    asked = f"{resources.nodes} node(s) with {resources.devices_per_node} device(s) each ({resources.capacity_type})"
     if not suited:
         where = f"pool {resources.pool}" if resources.pool else f"any pool ({names})"
         yield Obstacle("no_pool_holds", f"resources: {asked} do not fit into {where}", "resources")
@@ -142,9 +142,9 @@ def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
 
 
 def _of_memory(spec: JobSpec, known: Known, suited: tuple[PoolCapacityChanged, ...]) -> Iterable[Obstacle]:
-    if known.base is None or known.window_tokens is None:
+    if known.base is None or known.max_seq_length is None:
         return
-    if message := why_too_large(spec, known.base, suited, known.window_tokens):
+    if message := why_too_large(spec, known.base, suited, known.max_seq_length):
         yield Obstacle("does_not_fit", message, "recipe")
 
 

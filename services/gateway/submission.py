@@ -18,7 +18,7 @@ async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id:
     """Memory is looked at where the dataset was asked for before."""
     known = await _known(conn, spec, tenant)
     if known.base is not None:
-        known = replace(known, window_tokens=await _window_tokens(conn, known.base, tenant, dataset_id))
+        known = replace(known, max_seq_length=await _window_tokens(conn, known.base, tenant, dataset_id))
     return obstacles(spec, known)
 
 
@@ -32,8 +32,8 @@ async def estimated_memory(
     window = await _window_tokens(conn, base, tenant, dataset_id)
     if window is None:
         return None
-    needed = memory.of_job(spec, base, window_tokens=window, is_gpu=True)
-    return {"window_tokens": window} | needed.model_dump(mode="json")
+    needed = memory.of_job(spec, base, max_seq_length=window, is_gpu=True)
+    return {"max_seq_length": window} | needed.model_dump(mode="json")
 
 
 async def _window_tokens(conn: Connection, base: memory.Base, tenant: str, dataset_id: str) -> int | None:
@@ -41,7 +41,7 @@ async def _window_tokens(conn: Connection, base: memory.Base, tenant: str, datas
     if asked is None:
         return None
     policy = DatasetPolicy.model_validate(asked)
-    return base.window_tokens if policy.window_tokens == "auto" else policy.window_tokens
+    return base.max_seq_length if policy.max_seq_length == "auto" else policy.max_seq_length
 
 
 async def _base(conn: Connection, spec: JobSpec) -> memory.Base | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, DatasetManifest, FileEntry, files_of
+from schemas.artifacts import BaseModelManifest, DatasetManifest, FileEntry, files_of
 from schemas.base import FileRef
 from schemas.specification import DatasetSpec
 from services.ingest.model import BaseModel, Ready, Rejection, Source

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from schemas.artefacts import files_of
+from schemas.artifacts import files_of
 from schemas.base import Message
 from schemas.dataset import (
     DatasetAccepted,
@@ -168,12 +168,12 @@ def _check(command: SubmitDataset, base: BaseModel) -> None:
     spec, policy = command.spec, command.spec.policy
     if spec.method not in AVAILABLE_METHODS:
         raise Refused("not_available", f"method {spec.method} is not available yet", param="method")
-    if policy.window_tokens != "auto" and policy.window_tokens > base.context_tokens:
+    if policy.max_seq_length != "auto" and policy.max_seq_length > base.context_tokens:
         raise Refused(
             "window_too_long",
-            f"policy.window_tokens is {policy.window_tokens}, {spec.base_model} has a context of "
+            f"policy.max_seq_length is {policy.max_seq_length}, {spec.base_model} has a context of "
             f"{base.context_tokens} tokens",
-            param="policy.window_tokens",
+            param="policy.max_seq_length",
         )
     if policy.max_row_bytes > MAX_ROW_BYTES:
         raise Refused(

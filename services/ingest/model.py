@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from schemas.artefacts import DatasetCounts, DatasetFiles
+from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import Count, FileRef, Sha256, Value
 from schemas.dataset import RowProblem
 from shared.transitions import Transitions

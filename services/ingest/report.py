@@ -104,12 +104,12 @@ class LengthHistogram(Value):
 
 class PackingReport(Value):
     windows: Count
-    window_tokens: Count
+    max_seq_length: Count
     tokens: Count
-    fill_share: float
-    """Tokens / (windows x window_tokens)."""
+    fill_ratio: float
+    """Tokens / (windows x max_seq_length)."""
     fewest_windows: Count
-    """No packing can need fewer: tokens / window_tokens, rounded up."""
+    """No packing can need fewer: tokens / max_seq_length, rounded up."""
 
 
 class Segment(Value):
@@ -134,7 +134,7 @@ class DatasetReport(Value):
     template_sha256: Sha256
     method: Method
     policy: DatasetPolicy
-    window_tokens: Count
+    max_seq_length: Count
     code: str
     """`ready`, or why no version was made."""
     message: str

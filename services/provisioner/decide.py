@@ -85,7 +85,7 @@ def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -
         event.tenant,
         AttemptState.CREATING,
         pool=event.pool,
-        price_class=event.price_class,
+        capacity_type=event.capacity_type,
         devices_per_node=event.devices_per_node,
         grace_seconds=event.grace_seconds,
         start_deadline=event.start_deadline,
@@ -119,7 +119,7 @@ def on_created(attempt: Attempt, *, has_nodes: bool, now: datetime) -> Decision:
     event = NodesProvisioned(
         **_who(running),
         pool=running.pool,
-        price_class=running.price_class,
+        capacity_type=running.capacity_type,
         nodes=tuple(node.allocated for node in nodes),
     )
     assert running.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"

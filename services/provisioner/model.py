@@ -6,7 +6,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from schemas.base import DeviceKind, PriceClass
+from schemas.base import CapacityType, DeviceKind
 from schemas.layout import attempt_name
 from schemas.node import AllocatedNode, PoolCapacityChanged
 from shared.transitions import Transitions
@@ -46,7 +46,7 @@ GONE = frozenset({AttemptState.REFUSED, AttemptState.RELEASED})
 @dataclass(frozen=True)
 class Pool:
     name: str
-    price_class: PriceClass
+    capacity_type: CapacityType
     nodes: int
     devices_per_node: int
     price_per_hour: Decimal
@@ -66,7 +66,7 @@ class Pool:
     def capacity(self) -> PoolCapacityChanged:
         return PoolCapacityChanged(
             pool=self.name,
-            price_class=self.price_class,
+            capacity_type=self.capacity_type,
             nodes=self.nodes,
             free=self.free,
             devices_per_node=self.devices_per_node,
@@ -108,7 +108,7 @@ class Attempt:
     tenant: str
     state: AttemptState
     pool: str = ""
-    price_class: PriceClass = PriceClass.ON_DEMAND
+    capacity_type: CapacityType = CapacityType.ON_DEMAND
     devices_per_node: int = 0
     grace_seconds: float = 0.0
     start_deadline: datetime | None = None

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic_settings import SettingsConfigDict
 
-from schemas.base import DeviceKind, PriceClass, Usd
+from schemas.base import CapacityType, DeviceKind, Usd
 from services.provisioner.model import Pool
 from shared.settings import ServiceSettings
 
@@ -18,7 +18,7 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="PROVISIONER_", frozen=True)
 
     pools_file: Path
-    """TOML, one table `[pools.<name>]` each: class, nodes, device, devices_per_node, price_per_hour,
+    """TOML, one table `[pools.<name>]` each: capacity_type, nodes, device, devices_per_node, price_per_hour,
     device_memory_gib."""
     nodes_dir: Path
     """Where the local backend keeps a folder for each node."""
@@ -29,9 +29,9 @@ class Settings(ServiceSettings):
 
 
 class PoolEntry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    price_class: PriceClass = Field(alias="class")
+    capacity_type: CapacityType
     nodes: NonNegativeInt
     devices_per_node: PositiveInt = 1
     price_per_hour: Usd = Decimal(0)
@@ -58,7 +58,7 @@ def parse_pools(text: str) -> dict[str, Pool]:
     return {
         name: Pool(
             name,
-            entry.price_class,
+            entry.capacity_type,
             entry.nodes,
             entry.devices_per_node,
             entry.price_per_hour,

@@ -4,33 +4,33 @@ from collections.abc import Iterable
 
 from asyncpg import Record
 
-from schemas.base import DeviceKind, PriceClass
+from schemas.base import CapacityType, DeviceKind
 from services.provisioner.model import Attempt, AttemptState, Node, Pool
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 
 LOCK_POOL = """
-    SELECT name, price_class, nodes, devices_per_node, price_per_hour, file_nodes, device,
+    SELECT name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device,
            device_memory_bytes
       FROM pool WHERE name = $1 FOR UPDATE"""
 
 LOCK_POOLS = """
-    SELECT name, price_class, nodes, devices_per_node, price_per_hour, file_nodes, device,
+    SELECT name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device,
            device_memory_bytes
       FROM pool ORDER BY name FOR UPDATE"""
 
 COUNT_HELD = "SELECT count(*) FROM node WHERE pool = $1 AND released_at IS NULL"
 
 SAVE_POOL = """
-    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, file_nodes, device,
+    INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device,
                       device_memory_bytes)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (name) DO UPDATE SET price_class = $2, nodes = $3, devices_per_node = $4,
+    ON CONFLICT (name) DO UPDATE SET capacity_type = $2, nodes = $3, devices_per_node = $4,
                                      price_per_hour = $5, file_nodes = $6, device = $7,
                                      device_memory_bytes = $8"""
 
 LOCK_ATTEMPT = """
-    SELECT job_id, number, tenant, state, pool, price_class, devices_per_node, grace_seconds, start_deadline,
+    SELECT job_id, number, tenant, state, pool, capacity_type, devices_per_node, grace_seconds, start_deadline,
            stop_deadline, has_started, was_created, failure_code, failure_message, revision
       FROM attempt WHERE job_id = $1 AND number = $2 FOR UPDATE"""
 
@@ -39,7 +39,7 @@ SELECT_NODES = """
       FROM node WHERE job_id = $1 AND number = $2 ORDER BY index"""
 
 INSERT_ATTEMPT = """
-    INSERT INTO attempt (job_id, number, name, tenant, state, pool, price_class, devices_per_node,
+    INSERT INTO attempt (job_id, number, name, tenant, state, pool, capacity_type, devices_per_node,
                          grace_seconds, start_deadline, stop_deadline, failure_code, failure_message, gone_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
             CASE WHEN $5 IN ('refused', 'released') THEN now() END)"""
@@ -96,7 +96,7 @@ async def save_pool(conn: Connection, pool: Pool) -> None:
     await conn.execute(
         SAVE_POOL,
         pool.name,
-        pool.price_class,
+        pool.capacity_type,
         pool.nodes,
         pool.devices_per_node,
         pool.price_per_hour,
@@ -147,7 +147,7 @@ async def _insert(conn: Connection, attempt: Attempt) -> None:
         attempt.tenant,
         attempt.state,
         attempt.pool,
-        attempt.price_class,
+        attempt.capacity_type,
         attempt.devices_per_node,
         attempt.grace_seconds,
         attempt.start_deadline,
@@ -201,7 +201,7 @@ async def _update_node(conn: Connection, node: Node) -> None:
 
 def _pool(row: Record, held: int) -> Pool:
     kinds = {
-        "price_class": PriceClass(row["price_class"]),
+        "capacity_type": CapacityType(row["capacity_type"]),
         "device": row["device"] and DeviceKind(row["device"]),
     }
     return Pool(**dict(row) | kinds, held=held)
@@ -210,7 +210,7 @@ def _pool(row: Record, held: int) -> Pool:
 def _attempt(row: Record, nodes: list[Record]) -> Attempt:
     fields = dict(row) | {
         "state": AttemptState(row["state"]),
-        "price_class": PriceClass(row["price_class"]),
+        "capacity_type": CapacityType(row["capacity_type"]),
         "nodes": tuple(Node(**dict(node)) for node in nodes),
     }
     return Attempt(**fields)

@@ -1,7 +1,7 @@
 """The registry: model versions and their lineage, stages, slots."""
 
 from services.registry import handlers
-from services.registry.clients import ArtefactCopies, BaseModelMirror, HuggingFaceHub, Limits
+from services.registry.clients import ArtifactCopies, BaseModelMirror, HuggingFaceHub, Limits
 from services.registry.settings import Settings
 from shared.service import Service
 
@@ -19,7 +19,7 @@ def build(settings: Settings | None = None) -> Service:
                 settings.import_max_files, settings.import_max_file_bytes, settings.import_max_total_bytes
             ),
         ),
-        copies=ArtefactCopies(service.objects, scratch=settings.scratch_dir),
+        copies=ArtifactCopies(service.objects, scratch=settings.scratch_dir),
         attempts=settings.copy_attempts,
     )
     return service

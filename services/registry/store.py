@@ -91,7 +91,7 @@ SLOTS_ON_BASE = """
      ORDER BY desired, tenant, name LIMIT $3 FOR UPDATE"""
 
 SAVE_REFUSED = """
-    INSERT INTO refused_artefact (job_id, tenant, task) VALUES ($1, $2, $3)
+    INSERT INTO refused_artifact (job_id, tenant, task) VALUES ($1, $2, $3)
     ON CONFLICT (job_id) DO UPDATE SET task = excluded.task"""
 
 GENERATIONS = """
@@ -99,19 +99,19 @@ GENERATIONS = """
      WHERE tenant = $1 AND slot = $2 ORDER BY number DESC LIMIT $3"""
 
 
-async def save_refused_artefact(conn: Connection, job_id: str, tenant: str, task: Mapping[str, Any]) -> None:
+async def save_refused_artifact(conn: Connection, job_id: str, tenant: str, task: Mapping[str, Any]) -> None:
     """`task`: the copy that failed."""
     await conn.execute(SAVE_REFUSED, job_id, tenant, task)
 
 
-async def find_refused_artefact(conn: Connection, job_id: str, tenant: str) -> Mapping[str, Any] | None:
-    query = "SELECT task FROM refused_artefact WHERE job_id = $1 AND tenant = $2"
+async def find_refused_artifact(conn: Connection, job_id: str, tenant: str) -> Mapping[str, Any] | None:
+    query = "SELECT task FROM refused_artifact WHERE job_id = $1 AND tenant = $2"
     task: Mapping[str, Any] | None = await conn.fetchval(query, job_id, tenant)
     return task
 
 
-async def forget_refused_artefact(conn: Connection, job_id: str) -> None:
-    await conn.execute("DELETE FROM refused_artefact WHERE job_id = $1", job_id)
+async def forget_refused_artifact(conn: Connection, job_id: str) -> None:
+    await conn.execute("DELETE FROM refused_artifact WHERE job_id = $1", job_id)
 
 
 async def stop_auto_deploy(conn: Connection, job_id: str) -> None:

@@ -6,8 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from schemas.artefacts import DatasetCounts, DatasetFiles
-from schemas.base import BundleRef, DatasetRef, DeviceKind, FailureClass, PriceClass
+from schemas.artifacts import DatasetCounts, DatasetFiles
+from schemas.base import BundleRef, CapacityType, DatasetRef, DeviceKind, FailureClass
 from schemas.capabilities import BaseCapabilities
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec
@@ -143,7 +143,7 @@ class Plan:
 @dataclass(frozen=True)
 class Placement:
     pool: str
-    price_class: PriceClass
+    capacity_type: CapacityType
     nodes: int
     devices_per_node: int
     device: DeviceKind | None = None
@@ -240,7 +240,7 @@ class Rejection:
 
     message: str
     without_model: bool = False
-    """The artefact could not be copied or verified: there is no model version at all."""
+    """The artifact could not be copied or verified: there is no model version at all."""
     stale_base: bool = False
     """The base model's name points to other files; taken back if the old ones are registered again."""
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from asyncpg import Record
 
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.specification import Resources, Tier
 from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Ledger, Pool, longest_hold
 from services.scheduler.store import TIMES_BY_POOL, device_of
@@ -14,18 +14,18 @@ from shared.postgres.database import Connection
 
 LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
 POOLS = """
-    SELECT name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
+    SELECT name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
       FROM pool"""
 NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at, ends_by FROM attempt WHERE freed_at IS NULL"
 DEVICE_LIMITS = "SELECT tenant, devices FROM device_limit WHERE devices IS NOT NULL"
 SAVE_DEVICE_LIMIT = """
     INSERT INTO device_limit (tenant, devices) VALUES ($1, $2) ON CONFLICT (tenant) DO UPDATE SET devices = $2"""
 SAVE_POOL = """
-    INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, changed_at, device,
+    INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device,
                       device_memory_bytes)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (name) DO UPDATE
-       SET price_class = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6, device = $7,
+       SET capacity_type = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6, device = $7,
            device_memory_bytes = $8"""
 
 WAITING = """
@@ -92,7 +92,7 @@ async def save_pool(conn: Connection, pool: Pool) -> None:
     await conn.execute(
         SAVE_POOL,
         pool.name,
-        pool.price_class,
+        pool.capacity_type,
         pool.nodes,
         pool.devices_per_node,
         pool.price_per_hour,
@@ -137,7 +137,7 @@ async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime
 def _pool(row: Record, bookings: Sequence[Booking]) -> Pool:
     return Pool(
         name=row["name"],
-        price_class=PriceClass(row["price_class"]),
+        capacity_type=CapacityType(row["capacity_type"]),
         nodes=row["nodes"],
         devices_per_node=row["devices_per_node"],
         price_per_hour=row["price_per_hour"],
@@ -158,7 +158,7 @@ def _candidate(row: Record) -> Candidate:
         queued_at=row["queued_at"],
         nodes=resources.nodes,
         devices_per_node=resources.devices_per_node,
-        price_class=resources.price_class,
+        capacity_type=resources.capacity_type,
         pool=resources.pool,
         not_before=row["not_before"],
         turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
@@ -174,7 +174,7 @@ def _alike(other: Candidate, row: Record) -> Candidate:
         queued_at=row["queued_at"],
         nodes=other.nodes,
         devices_per_node=other.devices_per_node,
-        price_class=other.price_class,
+        capacity_type=other.capacity_type,
         pool=other.pool,
         not_before=row["not_before"],
         turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]) if row["turned_away"] else {},

@@ -6,7 +6,7 @@ from datetime import datetime
 from asyncpg import Record
 from pydantic import TypeAdapter
 
-from schemas.base import BundleRef, DeviceKind, FailureClass, PriceClass
+from schemas.base import BundleRef, CapacityType, DeviceKind, FailureClass
 from schemas.capabilities import BaseCapabilities
 from schemas.envelope import Envelope
 from schemas.specification import JobSpec
@@ -48,8 +48,8 @@ FIND_JOB = """
 LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
 
 FIND_ATTEMPT = """
-    SELECT number, pool, price_class, nodes, devices_per_node, device, resume, scheduled_at, start_deadline, ends_by,
-           facts, stop
+    SELECT number, pool, capacity_type, nodes, devices_per_node, device, resume, scheduled_at, start_deadline,
+           ends_by, facts, stop
       FROM attempt WHERE job_id = $1 AND number = $2"""
 
 ADD_JOB = """
@@ -64,14 +64,14 @@ SAVE_JOB = """
      WHERE id = $1 AND revision = $2 RETURNING revision"""
 
 SAVE_ATTEMPT = """
-    INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, resume, scheduled_at,
+    INSERT INTO attempt (job_id, number, pool, capacity_type, nodes, devices_per_node, resume, scheduled_at,
                          start_deadline, facts, stop, tenant, device, ends_by)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
 
 # The index job_under_way has the jobs in these states and no other.
 PHASES = """
-    SELECT job.state, job.evaluation, number, pool, price_class, nodes, devices_per_node, device, resume,
+    SELECT job.state, job.evaluation, number, pool, capacity_type, nodes, devices_per_node, device, resume,
            scheduled_at, start_deadline, ends_by, facts, stop
       FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
      WHERE job.state IN ('provisioning', 'running', 'stopping', 'evaluating')"""
@@ -188,7 +188,7 @@ async def _save_attempt(conn: Connection, job: Job, run: Attempt) -> None:
         job.id,
         run.number,
         run.placement.pool,
-        run.placement.price_class,
+        run.placement.capacity_type,
         run.placement.nodes,
         run.placement.devices_per_node,
         BUNDLE.dump_python(run.resume, mode="json"),
@@ -341,7 +341,7 @@ def _attempt(row: Record) -> Attempt:
         number=row["number"],
         placement=Placement(
             row["pool"],
-            PriceClass(row["price_class"]),
+            CapacityType(row["capacity_type"]),
             row["nodes"],
             row["devices_per_node"],
             device_of(row),

@@ -26,7 +26,7 @@ async def nodes_provisioned(event: NodesProvisioned, unit: Unit) -> None:
         event.attempt,
         event.tenant,
         pool=event.pool,
-        price_class=event.price_class,
+        capacity_type=event.capacity_type,
         began_at=min((node.allocated_at for node in event.nodes), default=unit.now),
     )
     await unit.release(store.name_of(event.job_id, event.attempt))

@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from schemas.node import NodesReleased
 from schemas.training import StepMetrics
@@ -27,8 +27,8 @@ PRUNE_STEPS = """
 TENANT_OF = "SELECT tenant FROM cost WHERE job_id = $1 AND attempt = $2"
 # An attempt's row is made by whichever of its three facts comes first.
 SAVE_HELD = """
-    INSERT INTO cost (job_id, attempt, tenant, pool, price_class, began_at) VALUES ($1, $2, $3, $4, $5, $6)
-    ON CONFLICT (job_id, attempt) DO UPDATE SET pool = $4, price_class = $5, began_at = $6"""
+    INSERT INTO cost (job_id, attempt, tenant, pool, capacity_type, began_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET pool = $4, capacity_type = $5, began_at = $6"""
 SAVE_COST = """
     INSERT INTO cost (job_id, attempt, tenant, began_at, node_seconds, cost, until)
     VALUES ($1, $2, $3, $7, $4, $5, $6)
@@ -39,7 +39,7 @@ SAVE_ENDING = """
     ON CONFLICT (job_id, attempt) DO UPDATE SET is_ended = true, failure_class = $4, is_charged = $5
      WHERE NOT cost.is_ended RETURNING true"""
 FIND_CHARGE = """
-    SELECT job_id, tenant, attempt, node_seconds, cost, price_class, until, failure_class,
+    SELECT job_id, tenant, attempt, node_seconds, cost, capacity_type, until, failure_class,
            CASE WHEN is_charged THEN cost ELSE 0 END AS charged
       FROM cost WHERE job_id = $1 AND attempt = $2 AND is_ended AND until IS NOT NULL"""
 # Only what is told of: what is released and has not ended yet may turn out to be free.
@@ -92,11 +92,11 @@ async def save_held(
     tenant: str,
     *,
     pool: str,
-    price_class: PriceClass,
+    capacity_type: CapacityType,
     began_at: datetime,
 ) -> None:
     """Note that an attempt holds nodes from now on."""
-    await conn.execute(SAVE_HELD, job_id, attempt, tenant, pool, price_class, began_at)
+    await conn.execute(SAVE_HELD, job_id, attempt, tenant, pool, capacity_type, began_at)
 
 
 async def save_cost(

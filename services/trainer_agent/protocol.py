@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, TypeAdapter
 
-from schemas.artefacts import BundleManifest, FileEntry, ResumeCertificate
+from schemas.artifacts import BundleManifest, FileEntry, ResumeCertificate
 from schemas.base import Attempt, Bytes, Count, DeviceKind, FailureClass, Sha256, Step, Value
 from schemas.specification import Recipe
 from schemas.training import BundleMetrics, Preparation

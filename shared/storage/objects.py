@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ValidationError
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
 from shared.failpoints import failpoint
 from shared.settings import ServiceSettings

@@ -12,6 +12,7 @@ from shared.settings import Timing
 
 ROOT = Path(__file__).parents[2]
 CREATED = re.compile(r"CREATE TABLE ([a-z_]+)")
+RENAMED = re.compile(r"ALTER TABLE ([a-z_]+) RENAME TO ([a-z_]+)")
 NAMES = re.compile(r"`([a-z_./-]+)`")
 DURATION = re.compile(r"([0-9]+) (day|hour|minute)s?")
 NAMED_DURATION = re.compile(r"`([A-Za-z_.]+)` \(([0-9]+) (day|hour|minute)s?")
@@ -34,7 +35,9 @@ def documented() -> set[str]:
 
 
 def tables(folder: Path) -> set[str]:
-    return {name for file in folder.glob("*.sql") for name in CREATED.findall(file.read_text())}
+    migrations = [file.read_text() for file in sorted(folder.glob("*.sql"))]
+    new_names = {old: new for text in migrations for old, new in RENAMED.findall(text)}
+    return {new_names.get(name, name) for text in migrations for name in CREATED.findall(text)}
 
 
 def test_every_table_says_how_long_its_rows_are_kept():

@@ -20,7 +20,7 @@ import asyncpg
 import httpx
 
 from deploy.local.stack import Stack
-from schemas.artefacts import files_digest
+from schemas.artifacts import files_digest
 from schemas.lifecycle import TERMINAL
 from schemas.node import PreemptNode
 from shared.messaging.kafka import KafkaFailed
@@ -191,7 +191,7 @@ class Load:
                     "checkpoint": {"every_steps": source.choice((100, 500)), "every_seconds": 3600},
                 },
                 "resources": {"grace_seconds": 8},
-                "policy": {"near_duplicates": "keep", "window_tokens": 128},
+                "policy": {"near_duplicates": "keep", "max_seq_length": 128},
                 "auto_deploy": source.random() < 0.5,
             },
         }

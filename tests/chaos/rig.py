@@ -25,13 +25,13 @@ TENANT = "demo"
 SLOTS = (0, 1)
 POOLS = """
 [pools.cpu-spot]
-class = "spot"
+capacity_type = "spot"
 device = "cpu"
 nodes = 3
 price_per_hour = 0.10
 
 [pools.cpu-on-demand]
-class = "on-demand"
+capacity_type = "on-demand"
 device = "cpu"
 nodes = 2
 price_per_hour = 0.30

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.artefacts import files_digest
+from schemas.artifacts import files_digest
 from schemas.base import Delayed, FailureClass
 from schemas.dataset import DatasetReady
 from schemas.evaluation import EvalInconclusive

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import DatasetCounts
+from schemas.artifacts import DatasetCounts
 from schemas.dataset import DatasetFiles, DatasetReady
 from schemas.job import CancelJob, PauseJob, ResumeJob, SubmitJob
 from schemas.node import NodePreempted, NodesReleased, PreemptNode
@@ -44,7 +44,7 @@ TRAINERS = ("scheduler", "provisioner", "trainer_agent", "checkpoint_watcher")
 POOLS = """
 [pools.clocks]
 device = "cpu"
-class = "spot"
+capacity_type = "spot"
 nodes = 1
 price_per_hour = 0.10
 """

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from shared.clock import utc_now
 from shared.messaging.reader import Login, TopicReader
@@ -93,7 +93,7 @@ def a_cost(job_id: str) -> CostAccrued:
         node_seconds=1.0,
         cost="0.1",
         total="0.1",
-        price_class=PriceClass.SPOT,
+        capacity_type=CapacityType.SPOT,
         until=utc_now(),
     )
 

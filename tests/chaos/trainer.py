@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from schemas.artefacts import DatasetManifest, FileEntry
+from schemas.artifacts import DatasetManifest, FileEntry
 from services.trainer_agent.protocol import BundleKind, Saved, bundle_dir
 from tests.integration.fake_child import FakeChild
 

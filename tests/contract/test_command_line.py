@@ -30,7 +30,7 @@ FROZEN = {
     },
     "models": {
         "register-base": "name source training_template",
-        "register-artefact": "job_id tenant",
+        "register-artifact": "job_id tenant",
         "list": "kind base_model",
         "show": "name",
         "lineage": "name",

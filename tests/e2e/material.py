@@ -42,7 +42,7 @@ RECIPE: dict[str, Any] = {
     "batch_size": 2,
     "checkpoint": {"every_steps": 20, "every_seconds": 3600},
 }
-POLICY: dict[str, Any] = {"near_duplicates": "keep", "window_tokens": 256}
+POLICY: dict[str, Any] = {"near_duplicates": "keep", "max_seq_length": 256}
 
 
 def chat(question: str, answer: str) -> dict[str, Any]:

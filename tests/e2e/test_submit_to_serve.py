@@ -185,8 +185,8 @@ async def test_cancel_keeps_the_newest_adapter(platform):
     (cancelled,) = [
         event.message for event in await platform.events(job_id) if event.message.type == "JobCancelled"
     ]
-    assert cancelled.artefact is not None
-    assert cancelled.artefact.bundle.step >= 40
+    assert cancelled.artifact is not None
+    assert cancelled.artifact.bundle.step >= 40
 
 
 async def test_pause_and_resume(platform, trained):

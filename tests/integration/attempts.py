@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, DatasetCounts, DatasetManifest, FileEntry, files_digest
-from schemas.base import BundleRef, DatasetRef, FileRef, Message, PriceClass
+from schemas.artifacts import BaseModelManifest, DatasetCounts, DatasetManifest, FileEntry, files_digest
+from schemas.base import BundleRef, CapacityType, DatasetRef, FileRef, Message
 from schemas.job import JobScheduled, JobStopping, StopReason
 from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.specification import DatasetFormat, JobSpec, Method
@@ -91,7 +91,7 @@ class Attempts:
             "config_hash": SHA,
             "resume": None,
             "pool": "test",
-            "price_class": PriceClass.SPOT,
+            "capacity_type": CapacityType.SPOT,
             "nodes": 1,
             "devices_per_node": 1,
             "grace_seconds": 30.0,
@@ -109,7 +109,7 @@ class Attempts:
             for index in range(scheduled.nodes)
         )
         who = {"job_id": scheduled.job_id, "tenant": scheduled.tenant, "attempt": scheduled.attempt}
-        place = {"pool": scheduled.pool, "price_class": scheduled.price_class}
+        place = {"pool": scheduled.pool, "capacity_type": scheduled.capacity_type}
         await self.write("provisioner", NodesProvisioned(**who, **place, nodes=nodes))
 
     async def stop(
@@ -232,7 +232,7 @@ class Attempts:
             template_sha256=SHA,
             format=DatasetFormat.CHAT,
             method=Method.LORA,
-            window_tokens=8,
+            max_seq_length=8,
             counts=DatasetCounts(rows=1, windows=1, tokens=1, loss_tokens=1),
             training=(part,),
             report=part,

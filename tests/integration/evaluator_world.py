@@ -91,7 +91,7 @@ class World:
         return await put_base(self.objects, directory, template_sha256=template_sha256)
 
     async def put_model(self, directory: Path, *, base_sha: str, job_id: str, bundle: BundleRef) -> str:
-        """As the registry copies an artefact."""
+        """As the registry copies an artifact."""
         return await put_model(self.objects, directory, base_sha=base_sha, job_id=job_id, bundle=bundle)
 
 

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from schemas.artefacts import FileEntry, ResumeCertificate
+from schemas.artifacts import FileEntry, ResumeCertificate
 from schemas.base import FailureClass
 from schemas.training import BundleMetrics, PackingVerdict, Preparation
 from services.trainer_agent.protocol import (

@@ -18,7 +18,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import DatasetCounts
+from schemas.artifacts import DatasetCounts
 from schemas.base import BundleRef, DatasetRef, Message
 from schemas.checkpoint import CheckpointVerified
 from schemas.dataset import DatasetReady
@@ -139,7 +139,7 @@ class World:
             config_hash=a_sha("config"),
             resume=None,
             pool="cpu-spot",
-            price_class="spot",
+            capacity_type="spot",
             nodes=1,
             devices_per_node=1,
             grace_seconds=30.0,

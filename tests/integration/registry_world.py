@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BundleManifest, FileEntry, files_digest
+from schemas.artifacts import BundleManifest, FileEntry, files_digest
 from schemas.base import BundleRef, DatasetRef
 from schemas.deployment import DeploymentReady
 from schemas.evaluation import Check, EvalFailed, EvalPassed, StageResult

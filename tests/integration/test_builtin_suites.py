@@ -238,7 +238,7 @@ class TestAtSubmit:
 
     async def test_a_job_that_no_pool_can_hold_is_refused_or_warned_of(self, world: World):
         pool = PoolCapacityChanged(
-            pool="cpu-spot", price_class="spot", nodes=2, free=2, devices_per_node=1, price_per_hour="0.1"
+            pool="cpu-spot", capacity_type="spot", nodes=2, free=2, devices_per_node=1, price_per_hour="0.1"
         )
         await world.voices.say("provisioner", pool)
         await until(lambda: world.is_consumed("node.events", "cpu-spot", 1), "the pool")

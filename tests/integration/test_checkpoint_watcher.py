@@ -77,7 +77,7 @@ def cancelled(scheduled: JobScheduled) -> JobCancelled:
         tenant=scheduled.tenant,
         attempt=scheduled.attempt,
         reason="user",
-        artefact=None,
+        artifact=None,
     )
 
 

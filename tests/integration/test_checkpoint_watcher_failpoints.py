@@ -7,7 +7,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BundleManifest, FileEntry
+from schemas.artifacts import BundleManifest, FileEntry
 from schemas.base import BundleRef
 from schemas.job import JobScheduled
 from schemas.specification import Method

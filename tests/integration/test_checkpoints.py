@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BundleManifest, FileEntry
+from schemas.artifacts import BundleManifest, FileEntry
 from schemas.base import BundleRef, FailureClass, Message
 from schemas.checkpoint import CheckpointExpired, CheckpointOverdue, CheckpointVerified
 from schemas.job import JobRequeued, JobScheduled
@@ -175,7 +175,7 @@ def scheduled(
         config_hash=a_sha("config"),
         resume=resume,
         pool="nowhere",
-        price_class="spot",
+        capacity_type="spot",
         nodes=1,
         devices_per_node=1,
         grace_seconds=30,

@@ -323,13 +323,13 @@ async def test_redelivery_makes_no_second_verdict(world: World, setting: Setting
     assert verdicts == [verdict]
 
 
-async def test_an_artefact_that_the_registry_refused_gets_no_verdict(
+async def test_an_artifact_that_the_registry_refused_gets_no_verdict(
     world: World, setting: Setting, models: Models
 ):
     job = setting.job()
     await world.send("scheduler", job)
     refused = PromotionRefused(
-        job_id=job.job_id, tenant=job.tenant, model_id=None, code="artefact", message="corrupt"
+        job_id=job.job_id, tenant=job.tenant, model_id=None, code="artifact", message="corrupt"
     )
     await world.send("registry", refused)
     await evaluate(world, setting.job(), models.good)

@@ -1,4 +1,4 @@
-"""The evaluator hears of a job's artefact from two services; either may be heard first."""
+"""The evaluator hears of a job's artifact from two services; either may be heard first."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas.base import Message
-from schemas.job import Artefact, JobCancelled, JobEvaluating
+from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import PromotionRefused
 from tests.builders import a_file_ref, a_sha
 from tests.integration.evaluator_world import a_job, its_version
@@ -39,15 +39,15 @@ def job() -> JobEvaluating:
     return a_job(base_sha=a_sha("tiny"), template_sha256=a_sha("template"))
 
 
-def refused(job: JobEvaluating, code: str = "artefact") -> PromotionRefused:
+def refused(job: JobEvaluating, code: str = "artifact") -> PromotionRefused:
     return PromotionRefused(
         job_id=job.job_id, tenant=job.tenant, model_id=None, code=code, message="a part is corrupt"
     )
 
 
 def cancelled(job: JobEvaluating) -> JobCancelled:
-    artefact = Artefact.model_validate(job.model_dump())
-    return JobCancelled(job_id=job.job_id, tenant=job.tenant, reason="user", artefact=artefact)
+    artifact = Artifact.model_validate(job.model_dump())
+    return JobCancelled(job_id=job.job_id, tenant=job.tenant, reason="user", artifact=artifact)
 
 
 async def tell(voice: Voices, db: asyncpg.Connection, *turns: tuple[str, Message]) -> None:
@@ -71,7 +71,7 @@ async def state_of(db: asyncpg.Connection, job_id: str) -> Any:
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["evaluating first", "refused first"])
-async def test_an_artefact_that_the_registry_refused_is_not_evaluated(
+async def test_an_artifact_that_the_registry_refused_is_not_evaluated(
     voice, db, job: JobEvaluating, order: int
 ):
     await tell(voice, db, *[("scheduler", job), ("registry", refused(job))][::order])
@@ -108,6 +108,6 @@ async def test_that_of_a_cancelled_job_leaves_nothing_waiting(voice, db, job: Jo
     assert await state_of(db, job.job_id) is None
 
 
-async def test_a_refusal_for_another_reason_says_nothing_about_the_artefact(voice, db, job: JobEvaluating):
+async def test_a_refusal_for_another_reason_says_nothing_about_the_artifact(voice, db, job: JobEvaluating):
     await tell(voice, db, ("registry", refused(job, code="stale_base")), ("scheduler", job))
     assert await state_of(db, job.job_id) == ("waiting", "")

@@ -342,7 +342,7 @@ class TestRefusals:
     async def test_of_a_finished_job_are_no_reason_to_try_again(self, world, action, command, code):
         """The official client sends a request again after 409; here it would wait twice more for the same."""
         job = await world.a_running_job()
-        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=10)
+        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artifact=None, last_step=10)
         await world.voices.say("scheduler", cancelled)
         await until(lambda: world.is_consumed("job.events", job, 5), "the end of the job")
         async with world.client(retries=2) as client:
@@ -388,7 +388,13 @@ async def test_a_job_shows_what_its_training_found_before_the_first_step(world):
 
 async def test_a_job_shows_what_its_tenant_pays_and_what_nobody_does(world):
     job = await world.a_running_job()
-    of_job = {"job_id": job, "tenant": "demo", "node_seconds": 60, "price_class": "spot", "until": utc_now()}
+    of_job = {
+        "job_id": job,
+        "tenant": "demo",
+        "node_seconds": 60,
+        "capacity_type": "spot",
+        "until": utc_now(),
+    }
     lost = CostAccrued(
         **of_job,
         attempt=1,
@@ -434,7 +440,7 @@ async def test_a_cancel_is_answered_when_the_job_has_moved(world):
         asking = asyncio.create_task(client.fine_tuning.jobs.cancel(job))
         command = await world.heard(job, "CancelJob")
         assert command.message == CancelJob(job_id=job, tenant="demo")
-        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=10)
+        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artifact=None, last_step=10)
         await world.voices.say("scheduler", cancelled)
         assert (await asking).status == "cancelled"
 

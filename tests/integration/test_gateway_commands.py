@@ -258,7 +258,7 @@ class TestTheStreamOfAJob:
         completed = TrainingCompleted(job_id=job, tenant="demo", attempt=1, bundle=a_bundle(40), last_step=40)
         await world.voices.say("trainer_agent", completed)
         listening = asyncio.create_task(stream(world, job, last=first["id"]))
-        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artefact=None, last_step=40)
+        cancelled = JobCancelled(job_id=job, tenant="demo", reason="user", artifact=None, last_step=40)
         await world.voices.say("scheduler", cancelled)
         events = await listening
         assert events[: len(others)] == others

@@ -42,7 +42,7 @@ async def test_a_job_has_a_file_of_them_once_training_is_over(world, client):
         return (await client.fine_tuning.jobs.retrieve(job_id)).result_files
 
     assert await result_files() == []
-    cancelled = JobCancelled(job_id=job_id, tenant="demo", reason="user", artefact=None, last_step=10)
+    cancelled = JobCancelled(job_id=job_id, tenant="demo", reason="user", artifact=None, last_step=10)
     await world.voices.say("scheduler", cancelled)
     await until(result_files, "the result file")
     (file_id,) = await result_files()

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 GIB = 2**30
 FITS, TOO_LONG = 8192, 32_768
-NEAREST = f"Nearest that works: policy.window_tokens {FITS}"
+NEAREST = f"Nearest that works: policy.max_seq_length {FITS}"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def pool(world: World) -> AsyncIterator[str]:
     """Whose GPUs have 24 GiB."""
     fact = PoolCapacityChanged(
         pool=f"gpu-{mark()}",
-        price_class="spot",
+        capacity_type="spot",
         nodes=1,
         free=1,
         devices_per_node=1,
@@ -68,12 +68,12 @@ async def pool(world: World) -> AsyncIterator[str]:
 def estimated_memory(job: dict[str, Any]) -> tuple[int, bool]:
     """Its window, and whether the total is within what the pool's devices have, as a job must be that is taken."""
     estimate = job["retune"]["estimated_memory"]
-    return estimate["window_tokens"], GIB < estimate["total_bytes"] <= 24 * GIB
+    return estimate["max_seq_length"], GIB < estimate["total_bytes"] <= 24 * GIB
 
 
 async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> None:
-    async def submit(window_tokens: int) -> Any:
-        ours = {"resources": {"pool": pool}, "policy": {"window_tokens": window_tokens}}
+    async def submit(max_seq_length: int) -> Any:
+        ours = {"resources": {"pool": pool}, "policy": {"max_seq_length": max_seq_length}}
         body = {"model": base.name, "training_file": (await world.upload())["id"], "retune": ours}
         return await world.ask("POST", "/fine_tuning/jobs", json=body)
 
@@ -90,9 +90,9 @@ async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> N
     ref = FileRef(file_id=file["id"], sha256=file["retune"]["sha256"], size_bytes=file["bytes"])
     of_base = {"base_model": base.name, "base_sha": base.base_sha, "training_file": ref}
 
-    async def submit(window_tokens: int) -> SubmitJob:
+    async def submit(max_seq_length: int) -> SubmitJob:
         """The job after its dataset, which comes on another partition."""
-        policy = DatasetPolicy(window_tokens=window_tokens)
+        policy = DatasetPolicy(max_seq_length=max_seq_length)
         dataset = SubmitDataset(
             dataset_id=f"ds-{mark()}", tenant="demo", spec=DatasetSpec(policy=policy, **of_base)
         )

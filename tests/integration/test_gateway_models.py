@@ -90,7 +90,7 @@ async def test_a_model_that_is_registered_after_its_job_ended_is_shown_with_the_
         model_id=None,
         promoted=False,
         deployed=False,
-        message="its artefact could not be copied",
+        message="its artifact could not be copied",
     )
 
     async def shown() -> Any:

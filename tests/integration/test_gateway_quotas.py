@@ -99,7 +99,7 @@ async def test_a_job_that_ended_frees_its_place(world, tenant):
         submitted_at=utc_now(),
     )
     await world.voices.say("scheduler", submitted)
-    cancelled = JobCancelled(job_id=job["id"], tenant=tenant, reason="user", artefact=None, last_step=0)
+    cancelled = JobCancelled(job_id=job["id"], tenant=tenant, reason="user", artifact=None, last_step=0)
     await world.voices.say("scheduler", cancelled)
     await until(lambda: world.is_consumed("job.events", job["id"], 2), "the end of the job")
     assert (await world.ask("POST", "/fine_tuning/jobs", tenant=tenant, json=body)).status_code == 200

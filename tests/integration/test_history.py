@@ -129,7 +129,7 @@ JOB = """
                      requeues, preempted_at, evaluation)
     VALUES ($1, 'demo', $2, '{"tier": "standard", "resources": {}}', '', '', now(), '[]', '[]', '{}', '{}', '[]', '{}')"""
 ATTEMPT = """
-    INSERT INTO attempt (job_id, number, pool, price_class, nodes, devices_per_node, scheduled_at, start_deadline,
+    INSERT INTO attempt (job_id, number, pool, capacity_type, nodes, devices_per_node, scheduled_at, start_deadline,
                          facts, freed_at)
     SELECT $1, number, 'pool', 'spot', 1, 1, $2, $2, '{}', $2 FROM generate_series(1, 5) AS number"""
 
@@ -144,7 +144,7 @@ async def test_attempts_of_jobs_that_are_over_leave_the_scheduler(stack: Stack):
 
 
 PROVISIONED = """
-    INSERT INTO attempt (job_id, number, name, tenant, state, pool, price_class, devices_per_node, grace_seconds,
+    INSERT INTO attempt (job_id, number, name, tenant, state, pool, capacity_type, devices_per_node, grace_seconds,
                          gone_at)
     SELECT $1, number, $1 || number, 'demo', 'released', 'pool', 'spot', 1, 1, $2
       FROM generate_series(1, 5) AS number"""
@@ -156,7 +156,7 @@ NODES = """
 async def test_attempts_that_hold_nothing_leave_the_provisioner(stack: Stack):
     async with schema_of(stack, "provisioner") as database:
         await database.execute(
-            "INSERT INTO pool (name, price_class, nodes, devices_per_node, price_per_hour, file_nodes)"
+            "INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes)"
             " VALUES ('pool', 'spot', 1, 1, 1, 1)"
         )
         for name, gone_at in (*((name, utc_now() - age) for name, age in AGES), ("held", None)):

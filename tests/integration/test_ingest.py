@@ -18,7 +18,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, DatasetManifest, FileEntry, files_digest
+from schemas.artifacts import BaseModelManifest, DatasetManifest, FileEntry, files_digest
 from schemas.base import CommandRefused, DatasetRef, FileRef, Message
 from schemas.dataset import (
     DatasetAccepted,
@@ -320,7 +320,7 @@ def scheduled(job_id: str, ready: DatasetReady) -> JobScheduled:
         config_hash=a_sha("config"),
         resume=None,
         pool="cpu",
-        price_class="spot",
+        capacity_type="spot",
         nodes=1,
         devices_per_node=1,
         grace_seconds=30,
@@ -387,10 +387,10 @@ async def test_tenants_share_no_version(requests: Requests, base: BaseModelRegis
 async def test_a_request_that_cannot_work_is_refused_with_the_parameter(
     requests: Requests, base: BaseModelRegistered
 ) -> None:
-    spec = await a_spec(requests, base, seed=12, policy={"window_tokens": CONTEXT + 1})
+    spec = await a_spec(requests, base, seed=12, policy={"max_seq_length": CONTEXT + 1})
     dataset_id = await requests.submit(spec)
     refused = await requests.until(dataset_id, CommandRefused)
-    assert (refused.code, refused.param) == ("window_too_long", "policy.window_tokens")
+    assert (refused.code, refused.param) == ("window_too_long", "policy.max_seq_length")
     assert requests.heard(dataset_id, DatasetAccepted) == []
 
 

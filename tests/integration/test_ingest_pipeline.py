@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from schemas.artefacts import DatasetManifest, FileEntry
+from schemas.artifacts import DatasetManifest, FileEntry
 from schemas.base import FileRef
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
 from services.ingest.clients import REPOSITORY, run_child
@@ -289,7 +289,7 @@ class TestPlantedFaults:
         assert max(sums) <= CONTEXT
         packing = outcome.report.packing
         assert packing is not None
-        assert packing.fill_share == pytest.approx(sum(sums) / (len(sums) * CONTEXT), abs=1e-6)
+        assert packing.fill_ratio == pytest.approx(sum(sums) / (len(sums) * CONTEXT), abs=1e-6)
 
     def test_the_holdout_is_named_as_a_source_with_its_grams(self, outcome: Made) -> None:
         sources_by_name = {
@@ -340,7 +340,7 @@ async def test_weights_truncation_and_rows_without_a_target(bench: Bench) -> Non
             chat("Unlearned.", "Never.", weight=0),
             chat("Go on for ever.", sentence(random.Random(3), 50_000)),
         ],
-        spec={"policy": DatasetPolicy(over_length="truncate", max_bad_share=1.0)},
+        spec={"policy": DatasetPolicy(truncation=True, max_bad_ratio=1.0)},
     )
     examples = outcome.examples()
     assert set(examples) == {1, 2, 5}
@@ -432,7 +432,7 @@ class TestLimits:
             json.dumps(chat(" ".join(map(str, range(500_000))), "b")).encode(),
         ]
         content = b"\n".join([*hostile, *(json.dumps(row).encode() for row in rows(100))])
-        order = bench.order(content, spec={"policy": DatasetPolicy(max_bad_share=0.5)})
+        order = bench.order(content, spec={"policy": DatasetPolicy(max_bad_ratio=0.5)})
         path = order.output.parent / "order.json"
         path.write_text(order.model_dump_json())
         command = [sys.executable, "-m", "services.ingest.pipeline", str(path)]

@@ -38,14 +38,14 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
 POOLS = """
 [pools.test]
-class = "spot"
+capacity_type = "spot"
 device = "cpu"
 nodes = 4
 devices_per_node = 1
 price_per_hour = 0.10
 
 [pools.small]
-class = "on-demand"
+capacity_type = "on-demand"
 device = "cpu"
 nodes = 1
 devices_per_node = 1

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from schemas import layout
-from schemas.artefacts import ModelManifest
+from schemas.artifacts import ModelManifest
 from schemas.base import DatasetRef
 from schemas.deployment import DeploymentFailed
 from schemas.job import JobCancelled
@@ -16,7 +16,7 @@ from schemas.model import (
     DeployModel,
     ExportModel,
     PromoteModel,
-    RegisterArtefact,
+    RegisterArtifact,
     RollbackDeployment,
     Stage,
     UndeployModel,
@@ -221,10 +221,10 @@ class TestVersions:
         job = await world.train()
         if is_registered:
             await world.registered(job)
-        artefact = job.model_dump(exclude={"type"})
+        artifact = job.model_dump(exclude={"type"})
         await world.voices.say(
             "scheduler",
-            JobCancelled(job_id=job.job_id, tenant="demo", reason="user", artefact=artefact, last_step=40),
+            JobCancelled(job_id=job.job_id, tenant="demo", reason="user", artifact=artifact, last_step=40),
         )
         version = await world.ear.until(model_id(job.job_id, world.digest(job)), "ModelRegistered")
         is_kept = "SELECT NOT auto_deploy FROM registry.model_version WHERE model_id = $1"
@@ -237,7 +237,7 @@ class TestVersions:
         job = await world.train(rank=4)
         await world.voices.say("scheduler", job.model_copy(update={"rank": 8}))
         refused = await world.ear.until(job.job_id, "PromotionRefused")
-        assert (refused.code, refused.model_id) == ("artefact", None)
+        assert (refused.code, refused.model_id) == ("artifact", None)
         assert "r is 4, expected 8" in refused.message
 
     async def test_whose_bytes_are_gone_are_no_versions(self, world):
@@ -246,7 +246,7 @@ class TestVersions:
         await world.objects.delete([layout.checkpoint(job.job_id, 1, 40, part)])
         await world.voices.say("scheduler", job)
         refused = await world.ear.until(job.job_id, "PromotionRefused")
-        assert refused.code == "artefact"
+        assert refused.code == "artifact"
         assert part in refused.message
 
     async def test_that_could_not_be_copied_are_registered_once_that_is_repaired(self, world):
@@ -256,15 +256,15 @@ class TestVersions:
         await world.objects.delete([key])
         await world.voices.say("scheduler", job)
         await world.ear.until(job.job_id, "PromotionRefused")
-        again = RegisterArtefact(job_id=job.job_id, tenant="demo")
+        again = RegisterArtifact(job_id=job.job_id, tenant="demo")
         assert (await world.answer("admin", again, job.job_id)).type == "PromotionRefused"
         await world.objects.put_file(key, path, sha256=sha256_of(path))
         await world.voices.say("admin", again)
         version = await world.ear.until(model_id(job.job_id, world.digest(job)), "ModelRegistered")
         assert version.bundle == job.bundle
-        assert (await world.answer("admin", again, job.job_id)).code == "no_refused_artefact"
-        foreign = RegisterArtefact(job_id=job.job_id, tenant="other")
-        assert (await world.answer("admin", foreign, job.job_id)).code == "no_refused_artefact"
+        assert (await world.answer("admin", again, job.job_id)).code == "no_refused_artifact"
+        foreign = RegisterArtifact(job_id=job.job_id, tenant="other")
+        assert (await world.answer("admin", foreign, job.job_id)).code == "no_refused_artifact"
 
     async def test_are_not_exported_yet(self, world):
         version = await world.registered(await world.train())
@@ -275,7 +275,7 @@ class TestVersions:
         job = await world.train(dataset=DatasetRef(version="7" * 64, manifest_sha256="1" * 64))
         # The bundle names another dataset version than the job: no version without a true lineage.
         await world.voices.say("scheduler", job)
-        assert (await world.ear.until(job.job_id, "PromotionRefused")).code == "artefact"
+        assert (await world.ear.until(job.job_id, "PromotionRefused")).code == "artifact"
         version = await world.gated(await world.train())
         await register_json(db)
         async with db.transaction():

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 POOLS = """
 [pools.test]
-class = "spot"
+capacity_type = "spot"
 device = "cpu"
 nodes = 2
 devices_per_node = 1
@@ -100,7 +100,7 @@ class TestNodes:
             pools = (await retune(attempts.stack, "--json", "nodes", "pools")).value
             return [pool for pool in pools if (pool["pool"], pool["nodes"], pool["free"]) == ("test", 3, 3)]
 
-        assert (await until(listed, "the pool with its new capacity"))[0]["price_class"] == "spot"
+        assert (await until(listed, "the pool with its new capacity"))[0]["capacity_type"] == "spot"
         refused = await retune(attempts.stack, "nodes", "set-capacity", "gone", "3")
         assert (refused.code, refused.out, refused.err.split(":")[0]) == (1, "", "unknown_pool")
 

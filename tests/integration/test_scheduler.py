@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import BundleRef, CommandRefused, Message, PriceClass
+from schemas.base import BundleRef, CapacityType, CommandRefused, Message
 from schemas.dataset import DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentReady
 from schemas.job import CancelJob, JobCancelled, JobScheduled, LimitDevices, ResumeJob, SubmitJob, WaitReason
@@ -84,7 +84,7 @@ class Play:
     def capacity(self, nodes: int) -> PoolCapacityChanged:
         return PoolCapacityChanged(
             pool=self.pool,
-            price_class=PriceClass.SPOT,
+            capacity_type=CapacityType.SPOT,
             nodes=nodes,
             free=nodes,
             devices_per_node=1,
@@ -319,7 +319,7 @@ async def test_a_cancel_that_races_completion_leads_to_one_end(play: Play, order
     await play.say("registry", news.registered(), news.promotion_refused())
     end = await play.heard.until_any(play.job, "JobCancelled", "JobSucceeded")
     if isinstance(end, JobCancelled):
-        assert end.artefact.bundle == news.FINAL
+        assert end.artifact.bundle == news.FINAL
         *before, came_first, _ = play.heard.types(play.job)
         assert (before, came_first in ("JobStopping", "JobEvaluating")) == ([*SUBMITTED, "JobRunning"], True)
     else:

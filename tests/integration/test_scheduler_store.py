@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from deploy.local.stack import Stack
-from schemas.base import DeviceKind, FailureClass, PriceClass
+from schemas.base import CapacityType, DeviceKind, FailureClass
 from schemas.job import StopReason
 from schemas.specification import Resources, Tier
 from services.scheduler import queue_store, store
@@ -234,7 +234,11 @@ async def test_a_duplicate_is_an_earlier_job_of_the_tenant_that_came_to_somethin
 
 async def test_the_queue_is_read_as_its_jobs_say(database: Database, mark: str):
     resources = Resources(
-        nodes=2, devices_per_node=4, price_class=PriceClass.SPOT, pool=f"pool-{mark}", max_run_seconds=3_600
+        nodes=2,
+        devices_per_node=4,
+        capacity_type=CapacityType.SPOT,
+        pool=f"pool-{mark}",
+        max_run_seconds=3_600,
     )
     job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, turned_away={"a": NOON})
     await add(database, job)
@@ -322,7 +326,7 @@ async def test_what_was_ignored_long_ago_is_deleted(database: Database, mark: st
 
 
 def a_waiting_job(mark: str, draw: random.Random) -> Job:
-    resources = Resources(nodes=draw.choice((1, 1, 2)), price_class=draw.choice(("spot", "spot-first")))
+    resources = Resources(nodes=draw.choice((1, 1, 2)), capacity_type=draw.choice(("spot", "spot-first")))
     return a_job_of(
         mark,
         tenant=draw.choice(("ann", "bob", "cid")),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas import layout
-from schemas.artefacts import BundleManifest, DatasetManifest
+from schemas.artifacts import BundleManifest, DatasetManifest
 from schemas.base import DatasetRef, FailureClass
 from schemas.job import StopReason
 from schemas.specification import CheckpointSpec, JobSpec

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import FailureClass, PriceClass
+from schemas.base import CapacityType, FailureClass
 from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseReason
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.training import StepMetrics, StepsRecorded
@@ -58,7 +58,7 @@ def job_id() -> str:
 async def run(voice: Voices, db: asyncpg.Connection, job_id: str) -> str:
     """A job whose attempts 1 and 2 had nodes."""
     for attempt in (1, 2):
-        await voice.say("provisioner", held(job_id, attempt, PriceClass.SPOT, a_node(0, "1", seconds=1)))
+        await voice.say("provisioner", held(job_id, attempt, CapacityType.SPOT, a_node(0, "1", seconds=1)))
 
     async def are_known() -> bool:
         return await db.fetchval("SELECT count(*) = 2 FROM tracker.cost WHERE job_id = $1", job_id)
@@ -154,10 +154,10 @@ def a_node(index: int, price: str, *, seconds: float) -> AllocatedNode:
     )
 
 
-def held(job_id: str, attempt: int, price_class: PriceClass, *nodes: AllocatedNode) -> NodesProvisioned:
+def held(job_id: str, attempt: int, capacity_type: CapacityType, *nodes: AllocatedNode) -> NodesProvisioned:
     started = tuple(node.model_copy(update={"released_at": None}) for node in nodes)
     return NodesProvisioned(
-        job_id=job_id, tenant=TENANT, attempt=attempt, pool="cpu", price_class=price_class, nodes=started
+        job_id=job_id, tenant=TENANT, attempt=attempt, pool="cpu", capacity_type=capacity_type, nodes=started
     )
 
 
@@ -184,7 +184,7 @@ def failed(job_id: str, attempt: int, failure_class: FailureClass) -> JobFailed:
 
 
 def cancelled(job_id: str, attempt: int) -> JobCancelled:
-    return JobCancelled(**of(job_id), attempt=attempt, reason="user", artefact=None)
+    return JobCancelled(**of(job_id), attempt=attempt, reason="user", artifact=None)
 
 
 class TestCost:
@@ -194,18 +194,18 @@ class TestCost:
     async def test_the_total_grows_by_each_attempt_and_no_fact_counts_twice(
         self, voice: Voices, heard: Ear, db, job_id: str
     ):
-        await voice.say("provisioner", held(job_id, 1, PriceClass.SPOT, *self.SPOT))
+        await voice.say("provisioner", held(job_id, 1, CapacityType.SPOT, *self.SPOT))
         end = released(job_id, 1, *self.SPOT)
         event_id = await voice.say("provisioner", end)
         await voice.say("provisioner", end, event_id=event_id)
-        await voice.say("provisioner", held(job_id, 2, PriceClass.ON_DEMAND, *self.ON_DEMAND))
+        await voice.say("provisioner", held(job_id, 2, CapacityType.ON_DEMAND, *self.ON_DEMAND))
         await voice.say("provisioner", released(job_id, 2, *self.ON_DEMAND))
         await voice.say("scheduler", paused(job_id, 1), paused(job_id, 2))
         await heard.until(job_id, "CostAccrued", "CostAccrued")
         facts = [each.message for each in heard.heard[job_id]]
-        assert [(fact.attempt, fact.price_class, fact.node_seconds) for fact in facts] == [
-            (1, PriceClass.SPOT, 2700.0),
-            (2, PriceClass.ON_DEMAND, 3600.0),
+        assert [(fact.attempt, fact.capacity_type, fact.node_seconds) for fact in facts] == [
+            (1, CapacityType.SPOT, 2700.0),
+            (2, CapacityType.ON_DEMAND, 3600.0),
         ]
         assert [(fact.cost, fact.total) for fact in facts] == [
             (Decimal("0.075000"), Decimal("0.075000")),
@@ -218,7 +218,7 @@ class TestCost:
         self, voice: Voices, heard: Ear, db, job_id: str
     ):
         await voice.say("provisioner", released(job_id, 1))
-        await voice.say("provisioner", held(job_id, 2, PriceClass.SPOT, *self.SPOT))
+        await voice.say("provisioner", held(job_id, 2, CapacityType.SPOT, *self.SPOT))
         await voice.say("provisioner", released(job_id, 2, *self.SPOT))
         await voice.say("scheduler", requeued(job_id, 1, FailureClass.INFRA), cancelled(job_id, 2))
         fact = await heard.until(job_id, "CostAccrued")
@@ -229,7 +229,7 @@ class TestCost:
         self, voice: Voices, heard: Ear, job_id: str, first: str
     ):
         """Whichever is heard first; and what ends the job later changes nothing about the attempt."""
-        provisioner = [held(job_id, 1, PriceClass.SPOT, *self.SPOT), released(job_id, 1, *self.SPOT)]
+        provisioner = [held(job_id, 1, CapacityType.SPOT, *self.SPOT), released(job_id, 1, *self.SPOT)]
         ending = requeued(job_id, 1, FailureClass.PREEMPTED)
         if first == "nodes":
             await voice.say("provisioner", *provisioner)
@@ -239,7 +239,7 @@ class TestCost:
             await voice.say("provisioner", *provisioner)
         await heard.until(job_id, "CostAccrued")
         await voice.say("scheduler", cancelled(job_id, 1))
-        await voice.say("provisioner", held(job_id, 2, PriceClass.ON_DEMAND, *self.ON_DEMAND))
+        await voice.say("provisioner", held(job_id, 2, CapacityType.ON_DEMAND, *self.ON_DEMAND))
         await voice.say("scheduler", failed(job_id, 2, FailureClass.USER))
         await voice.say("provisioner", released(job_id, 2, *self.ON_DEMAND))
         await heard.until(job_id, "CostAccrued", "CostAccrued")
@@ -252,4 +252,4 @@ class TestCost:
             (Decimal("0.075000"), Decimal("0.075000"), Decimal(0)),
             (Decimal("0.300000"), Decimal("0.375000"), Decimal("0.300000")),
         ]
-        assert {fact.price_class for fact in facts} == {PriceClass.SPOT, PriceClass.ON_DEMAND}
+        assert {fact.capacity_type for fact in facts} == {CapacityType.SPOT, CapacityType.ON_DEMAND}

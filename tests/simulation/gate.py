@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from schemas.artefacts import BaseModelManifest
+from schemas.artifacts import BaseModelManifest
 from schemas.evaluation import Check, ReevaluateModel, StageResult
-from schemas.job import Artefact, JobCancelled, JobEvaluating
+from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import DirectorySource, ModelArchived, ModelRegistered, PromotionRefused
 from schemas.specification import canonical_sha256
 from services.evaluator.decide.plan import Harness
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 REQUIRED = frozenset({"benchmark", "safety"})
 
 
-def truth(artefact: Artefact, version: ModelRegistered) -> str:
+def truth(artifact: Artifact, version: ModelRegistered) -> str:
     """What a gate that measures would find: a property of model, base and rules."""
-    rules = canonical_sha256(artefact.gate.model_dump(mode="json"))
+    rules = canonical_sha256(artifact.gate.model_dump(mode="json"))
     number = int(a_sha(f"{version.digest} {version.base_sha} {rules}")[:4], 16) % 10
     return "passed" if number < 6 else "failed" if number < 9 else "inconclusive"
 
@@ -72,7 +72,7 @@ class SimGate(Gate):
         await pause(self._world.rng.uniform(1.0, 60.0))
         if self._world.faults.strikes("gate crashes"):
             raise ScoringDied
-        outcome = truth(plan.evaluation.artefact, plan.version)
+        outcome = truth(plan.evaluation.artifact, plan.version)
         result = self._result(plan, _stages(outcome), (), {})
         await self._archive.put_result(result, [])
         return result
@@ -101,21 +101,21 @@ def register(kernel: "Kernel") -> None:
 
 
 class Copies:
-    """In place of `ArtefactCopies`: equal training has equal weights."""
+    """In place of `ArtifactCopies`: equal training has equal weights."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
 
-    async def copy(self, artefact: Artefact, shapes: Any) -> str:
+    async def copy(self, artifact: Artifact, shapes: Any) -> str:
         await pause(self._world.rng.uniform(0.5, 20.0))
         if self._world.faults.strikes("copy fails"):
             raise StorageUnavailable("storage is away")
-        stored = self._world.storage.find(artefact.job_id, artefact.bundle)
+        stored = self._world.storage.find(artifact.job_id, artifact.bundle)
         if stored is None:
             raise PartMissing(
-                f"checkpoints/{artefact.job_id}/{artefact.bundle.attempt}/{artefact.bundle.step}"
+                f"checkpoints/{artifact.job_id}/{artifact.bundle.attempt}/{artifact.bundle.step}"
             )
-        return a_sha(f"weights {artefact.config_hash} {artefact.bundle.step}")
+        return a_sha(f"weights {artifact.config_hash} {artifact.bundle.step}")
 
 
 class Mirror:

@@ -119,7 +119,7 @@ def checkpoint_verdict_by_digest_alone(patch: Patch) -> None:
 
 
 def evaluation_verdict_by_digest_alone(patch: Patch) -> None:
-    def key(artefact: Any, version: Any, harness: Any, required: Any, *, engines: Any) -> str:
+    def key(artifact: Any, version: Any, harness: Any, required: Any, *, engines: Any) -> str:
         return str(version.digest)
 
     patch.setattr(gate, "result_key", key)

@@ -60,7 +60,7 @@ BROKEN: dict[str, tuple[str, list[SimpleNamespace]]] = {
     "the epoch of a later fact is old": ("epoch", [*scheduled(), fact("JobRunning", attempt=0)]),
     "began from what nobody verified": ("resume point", scheduled(resume=a_bundle())),
     "evaluated what nobody verified": (
-        "unverified artefact",
+        "unverified artifact",
         [*scheduled(), fact("JobRunning", attempt=1), fact("JobEvaluating", attempt=1, bundle=a_bundle())],
     ),
     "closed twice": ("closed attempt", [ENDED, ENDED]),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from schemas.artefacts import DatasetCounts, DatasetFiles
+from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from schemas.evaluation import ReevaluateModel
@@ -58,7 +58,7 @@ class Users:
             recipe=Recipe(seed=rng.randint(0, 2)),
             resources=Resources(
                 nodes=nodes or rng.choice((1, 1, 2, 3)),
-                price_class=rng.choice(("spot-first", "spot", "on-demand"))
+                capacity_type=rng.choice(("spot-first", "spot", "on-demand"))
                 if nodes is None
                 else "spot-first",
                 grace_seconds=rng.choice((10.0, 30.0, 120.0)),

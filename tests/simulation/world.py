@@ -34,12 +34,12 @@ EXPECTED = (
 """Raised by what the world does to a service; anything else is a bug."""
 POOLS = """
 [pools.spot]
-class = "spot"
+capacity_type = "spot"
 device = "cpu"
 nodes = 4
 price_per_hour = 1
 [pools.steady]
-class = "on-demand"
+capacity_type = "on-demand"
 device = "cpu"
 nodes = 3
 price_per_hour = 3

@@ -16,7 +16,7 @@ import psutil
 import torch
 from safetensors.numpy import save_file
 
-from schemas.artefacts import BundleManifest, DatasetCounts, DatasetManifest, FileEntry
+from schemas.artifacts import BundleManifest, DatasetCounts, DatasetManifest, FileEntry
 from schemas.specification import CheckpointSpec, DatasetFormat, LoraSpec, Method, Recipe
 from services.trainer_agent.protocol import (
     REPORTS,
@@ -98,7 +98,7 @@ def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_p
         template_sha256="7e" * 32,
         format=DatasetFormat.CHAT,
         method=Method.LORA,
-        window_tokens=WINDOW_TOKENS,
+        max_seq_length=WINDOW_TOKENS,
         counts=DatasetCounts(rows=0, windows=num_training, tokens=0, loss_tokens=0),
         training=tuple(training),
         validation=(validation,),

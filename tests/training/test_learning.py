@@ -150,7 +150,7 @@ class TestSft:
 
 def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
     """Full weights, each example alone, plain AdamW, the schedule as its definition has it."""
-    recipe = a_recipe(method=Method.SFT, learning_rate=1e-3, warmup_share=0.25, max_grad_norm=0.5)
+    recipe = a_recipe(method=Method.SFT, learning_rate=1e-3, warmup_ratio=0.25, max_grad_norm=0.5)
     order = an_order(inputs, recipe)
     work_dir = a_work_dir(tmp_path / "work", order)
     run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))

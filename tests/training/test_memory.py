@@ -44,4 +44,4 @@ def test_activations_are_computed_again_where_the_recipe_says_so_or_the_device_i
 def test_a_wider_window_needs_more(inputs):
     order = an_order(inputs)
     network = build_network(order.recipe, order.base_dir, ONE_PROCESS.device)
-    assert needs(network, order, window_tokens=192) > needs(network, order, window_tokens=96) > GIB
+    assert needs(network, order, max_seq_length=192) > needs(network, order, max_seq_length=96) > GIB

@@ -167,8 +167,8 @@ def test_packed_losses_equal_those_of_each_example_alone(inputs, tmp_path, rows)
     run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
     run.network.eval()
     windows = [run.dataset.training[index] for index in range(5, 5 + rows)]
-    packed = Layout(packed=True, micro_batch_size=rows, window_tokens=96)
-    alone = Layout(packed=False, micro_batch_size=1, window_tokens=1)
+    packed = Layout(packed=True, micro_batch_size=rows, max_seq_length=96)
+    alone = Layout(packed=False, micro_batch_size=1, max_seq_length=1)
     with torch.no_grad():
         [micro_batch] = rows_of(windows, packed)
         losses = run.network(inputs_of(micro_batch, run.device))

@@ -31,7 +31,7 @@ def described_estimate(estimate: Mapping[str, Any]) -> str:
     how = "its activations computed again" if estimate["gradient_checkpointing"] else "all activations kept"
     return (
         f"memory: about {_gib(estimate['total_bytes'])} of each GPU with {how}, "
-        f"windows of {estimate['window_tokens']:,} tokens"
+        f"windows of {estimate['max_seq_length']:,} tokens"
     )
 
 
@@ -102,7 +102,7 @@ def _memory(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     name = "memory"
     for method, needs in sorted(memory.items()):
         again = f"{_gib(needs['recomputed_bytes'])} with activations computed again"
-        windows = f"windows of {needs['window_tokens']:,} tokens"
+        windows = f"windows of {needs['max_seq_length']:,} tokens"
         yield name, f"{method}: about {_gib(needs['kept_bytes'])} of a GPU, {again}; {windows}"
         name = ""
 

@@ -15,7 +15,7 @@ from schemas.model import (
     HubSource,
     ModelRegistered,
     PromotionRefused,
-    RegisterArtefact,
+    RegisterArtifact,
     RegisterBaseModel,
 )
 from services.admin import kafka_commands
@@ -57,12 +57,12 @@ def register_base(
     show(fact.model_dump(mode="json"), described(fact))
 
 
-@app.command("register-artefact")
-def register_artefact(job_id: str, tenant: Annotated[str, typer.Option(help="Whose job it is.")]) -> None:
+@app.command("register-artifact")
+def register_artifact(job_id: str, tenant: Annotated[str, typer.Option(help="Whose job it is.")]) -> None:
     """Copy once more what a job trained that ended without a model, for its copy had failed."""
     fact = kafka_commands.command(
         connection(),
-        RegisterArtefact(job_id=job_id, tenant=tenant),
+        RegisterArtifact(job_id=job_id, tenant=tenant),
         until=[ModelRegistered, PromotionRefused],
         seconds=REGISTER_SECONDS,
     )

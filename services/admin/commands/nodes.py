@@ -18,7 +18,7 @@ ANSWER_SECONDS = 30.0
 def pools() -> None:
     """List pools with their capacity and price."""
     all_pools = admin_api().get("/admin/pools")["data"]
-    names = ("pool", "price_class", "nodes", "free", "devices_per_node", "price_per_hour")
+    names = ("pool", "capacity_type", "nodes", "free", "devices_per_node", "price_per_hour")
     show_table(all_pools, names, [[pool[name] for name in names] for pool in all_pools])
 
 

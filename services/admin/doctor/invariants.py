@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from services.admin.doctor.access import access_as_written
-from services.admin.doctor.artefacts import (
+from services.admin.doctor.artifacts import (
     expired_with_their_job,
     lineage_whole,
     no_orphans,

@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, ModelManifest
+from schemas.artifacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, ModelManifest
 from services.admin.doctor.history import Manifest, Part, Store
 from shared.errors import CorruptObject
 from shared.storage.objects import ObjectStore

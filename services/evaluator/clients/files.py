@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
+from schemas.artifacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import FileRef
 from services.evaluator.decide.items import Asked, asked_of
 from shared.errors import CorruptObject, Rejected

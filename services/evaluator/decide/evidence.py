@@ -5,26 +5,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from schemas.evaluation import Evidence, JudgedSuite, StageName, StageResult
-from schemas.job import Artefact
+from schemas.job import Artifact
 from services.evaluator.decide.plan import HOLDOUT, Known
 
 
 def evidence_of(
-    artefact: Artefact,
+    artifact: Artifact,
     files: Sequence[Known],
     *,
     harness_version: str,
     required: Collection[StageName],
     measured_by: str | None = None,
 ) -> Evidence:
-    """`artefact`: as the job announced it, with the suites that the rows were held against."""
+    """`artifact`: as the job announced it, with the suites that the rows were held against."""
     return Evidence(
         harness_version=harness_version,
-        rules=dict(_rules(artefact.gate.model_dump(mode="json"))),
+        rules=dict(_rules(artifact.gate.model_dump(mode="json"))),
         required_stages=tuple(sorted(required)),
-        suites=tuple(_judged(known, artefact) for known in files if known.suite is not None),
-        holdout_sha256=artefact.holdout.sha256 if artefact.holdout else None,
-        kept_leaks=artefact.kept_leaks,
+        suites=tuple(_judged(known, artifact) for known in files if known.suite is not None),
+        holdout_sha256=artifact.holdout.sha256 if artifact.holdout else None,
+        kept_leaks=artifact.kept_leaks,
         measured_by=measured_by,
     )
 
@@ -53,9 +53,9 @@ def _sources(stage: StageName, files: Sequence[Known]) -> frozenset[str]:
     return frozenset(known.name for known in files if known.stage == stage)
 
 
-def _judged(known: Known, artefact: Artefact) -> JudgedSuite:
+def _judged(known: Known, artifact: Artifact) -> JudgedSuite:
     assert known.suite is not None, "the holdout is no suite"
-    checked = artefact.suites if known.is_safety else artefact.benchmarks
+    checked = artifact.suites if known.is_safety else artifact.benchmarks
     return JudgedSuite(
         stage=known.stage,
         name=known.name,

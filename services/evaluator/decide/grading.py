@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from schemas.evaluation import BenchmarkKind, StageResult
-from schemas.job import Artefact
+from schemas.job import Artifact
 from services.evaluator.decide.plan import HOLDOUT, Known
 from services.evaluator.gates.answers import Answer
 from services.evaluator.gates.answers import Suite as AnsweredSuite
@@ -52,11 +52,11 @@ class Judged:
 
 
 def grade(
-    artefact: Artefact, files: Sequence[Known], *, base: Sides, new: Sides, judged: Judged
+    artifact: Artifact, files: Sequence[Known], *, base: Sides, new: Sides, judged: Judged
 ) -> tuple[StageResult, ...]:
     """Every stage, in order."""
     series = {known.part: _series(known, base, new, main_amount(known)) for known in files}
-    gate = artefact.gate
+    gate = artifact.gate
     benchmarks = {
         known.name: Scored(known.suite.kind, series[known.part], known.suite.margin_points)
         for known in files
@@ -70,7 +70,7 @@ def grade(
         gate_holdout(gate.holdout, series.get(HOLDOUT)),
         gate_safety(gate.safety, harmful),
         gate_over_refusal(gate.over_refusal, benign),
-        _judge_stage(artefact, judged),
+        _judge_stage(artifact, judged),
     )
 
 
@@ -194,8 +194,8 @@ def _items(scored: Iterable[ItemScore], amount: Amount) -> Iterable[Item]:
             yield Item(item.key, item.numbers[over], 1.0 if under is None else item.numbers[under])
 
 
-def _judge_stage(artefact: Artefact, judged: Judged) -> StageResult:
-    rule = artefact.gate.judge
+def _judge_stage(artifact: Artifact, judged: Judged) -> StageResult:
+    rule = artifact.gate.judge
     if rule is None:
         return not_requested("judge", "the gate names no judge")
     if judged.problem:

@@ -1,4 +1,4 @@
-"""From an artefact and its version to exactly one verdict event."""
+"""From an artifact and its version to exactly one verdict event."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from schemas.evaluation import (
     StageName,
     StageResult,
 )
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from services.evaluator.gates.stages import STAGES, inconclusive, not_requested
 from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
@@ -41,10 +41,10 @@ def evaluation_id(*identity: str) -> str:
 
 
 def open_evaluation(
-    eval_id: str, artefact: Artefact, version: ModelRegistered | None, *, number: int = 1
+    eval_id: str, artifact: Artifact, version: ModelRegistered | None, *, number: int = 1
 ) -> Decision:
-    """The artefact is to be evaluated; it begins at once if its version is known already."""
-    waiting = Evaluation(eval_id=eval_id, artefact=artefact, number=number)
+    """The artifact is to be evaluated; it begins at once if its version is known already."""
+    waiting = Evaluation(eval_id=eval_id, artifact=artifact, number=number)
     return Decision(waiting) if version is None else begin(waiting, version)
 
 
@@ -83,39 +83,39 @@ def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
     """Scoring did not come to its end: every stage asked for is inconclusive."""
     if evaluation.is_over:
         return Decision(evaluation)
-    stages = without_numbers(evaluation.artefact, reason)
+    stages = without_numbers(evaluation.artifact, reason)
     ended = evaluation.to(EvaluationState.INCONCLUSIVE, stages=stages, reason=reason[:MAX_REASON_CHARS])
     stage_events = [EvalStageCompleted(**_about(ended), result=stage) for stage in stages]
     return Decision(ended, (*stage_events, _verdict(ended, None)))
 
 
-def without_numbers(artefact: Artefact, reason: str) -> tuple[StageResult, ...]:
+def without_numbers(artifact: Artifact, reason: str) -> tuple[StageResult, ...]:
     return tuple(
         inconclusive(stage, reason[:MAX_REASON_CHARS])
-        if is_requested(artefact, stage)
+        if is_requested(artifact, stage)
         else not_requested(stage, "")
         for stage in STAGES
     )
 
 
-def is_requested(artefact: Artefact, stage: StageName) -> bool:
+def is_requested(artifact: Artifact, stage: StageName) -> bool:
     asked = {
-        "benchmark": artefact.benchmarks,
-        "holdout": artefact.holdout,
-        "safety": artefact.suites,
-        # The artefact names digests alone. Which of them are benign matters only once something is scored.
-        "over_refusal": artefact.suites,
-        "judge": artefact.gate.judge,
+        "benchmark": artifact.benchmarks,
+        "holdout": artifact.holdout,
+        "safety": artifact.suites,
+        # The artifact names digests alone. Which of them are benign matters only once something is scored.
+        "over_refusal": artifact.suites,
+        "judge": artifact.gate.judge,
     }
     return bool(asked[stage])
 
 
-def renewed(artefact: Artefact, newest: Iterable[Suite]) -> Artefact:
-    """The artefact with the suites that are registered now. One that is not any more stays named: it is a gap."""
-    benchmarks, suites = dict(artefact.benchmarks), dict(artefact.suites)
+def renewed(artifact: Artifact, newest: Iterable[Suite]) -> Artifact:
+    """The artifact with the suites that are registered now. One that is not any more stays named: it is a gap."""
+    benchmarks, suites = dict(artifact.benchmarks), dict(artifact.suites)
     for suite in newest:
         (suites if suite.kind is None else benchmarks)[suite.name] = suite.digest
-    return artefact.model_copy(update={"benchmarks": benchmarks, "suites": suites})
+    return artifact.model_copy(update={"benchmarks": benchmarks, "suites": suites})
 
 
 def progressed(evaluation: Evaluation, progress: Mapping[str, Any]) -> EvalProgressed:

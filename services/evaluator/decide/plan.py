@@ -8,7 +8,7 @@ from typing import Any
 
 from schemas.base import FileRef
 from schemas.evaluation import BenchmarkKind, Expects, StageName
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from schemas.specification import HoldoutRule, canonical_sha256
 from services.evaluator.gates.stages import RULES_VERSION
@@ -28,7 +28,7 @@ HOLDOUT = "holdout"
 
 
 class NotRegistered(Exception):
-    """The artefact names a suite that this evaluator never registered."""
+    """The artifact names a suite that this evaluator never registered."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def holdout_digest(file: FileRef, rule: HoldoutRule, *, is_judged: bool) -> str:
 
 
 def files_of(
-    artefact: Artefact,
+    artifact: Artifact,
     suites: Sequence[Suite],
     baselines: Mapping[tuple[str, str], Baseline],
     harness: Harness,
@@ -142,8 +142,8 @@ def files_of(
 ) -> tuple[Known, ...]:
     """`baselines` by (suite digest, harness version); `engine` is asked first for answers. Raises NotRegistered."""
     registered = {(suite.name, suite.digest): suite for suite in suites}
-    asked = [("benchmark", name, digest) for name, digest in sorted(artefact.benchmarks.items())]
-    asked += [("safety", name, digest) for name, digest in sorted(artefact.suites.items())]
+    asked = [("benchmark", name, digest) for name, digest in sorted(artifact.benchmarks.items())]
+    asked += [("safety", name, digest) for name, digest in sorted(artifact.suites.items())]
     files = []
     for stage, name, digest in asked:
         suite = registered.get((name, digest))
@@ -151,11 +151,11 @@ def files_of(
             raise NotRegistered(f"{stage} {name!r} with digest {digest} is not registered here")
         baseline = baselines.get((digest, harness.of(is_safety=suite.kind is None)))
         files.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
-    if artefact.holdout is not None:
-        rule, is_judged = artefact.gate.holdout, artefact.gate.judge is not None
-        digest = holdout_digest(artefact.holdout, rule, is_judged=is_judged)
+    if artifact.holdout is not None:
+        rule, is_judged = artifact.gate.holdout, artifact.gate.judge is not None
+        digest = holdout_digest(artifact.holdout, rule, is_judged=is_judged)
         baseline = baselines.get((digest, harness.of(is_safety=False)))
-        files.append(Known(HOLDOUT, digest, artefact.holdout, None, baseline, rule, is_judged))
+        files.append(Known(HOLDOUT, digest, artifact.holdout, None, baseline, rule, is_judged))
     return tuple(_by_engine(known, engine, baselines, harness) for known in files)
 
 
@@ -193,7 +193,7 @@ def order_of(
 
 
 def result_key(
-    artefact: Artefact,
+    artifact: Artifact,
     version: ModelRegistered,
     harness: Harness,
     required: Collection[str],
@@ -206,12 +206,12 @@ def result_key(
             "digest": version.digest,
             "base_sha": version.base_sha,
             "template": version.template_sha256,
-            "holdout": artefact.holdout.sha256 if artefact.holdout else None,
-            "gate": artefact.gate.model_dump(mode="json"),
+            "holdout": artifact.holdout.sha256 if artifact.holdout else None,
+            "gate": artifact.gate.model_dump(mode="json"),
             "rules": RULES_VERSION,
-            "benchmarks": artefact.benchmarks,
-            "suites": artefact.suites,
-            "kept_leaks": artefact.kept_leaks,
+            "benchmarks": artifact.benchmarks,
+            "suites": artifact.suites,
+            "kept_leaks": artifact.kept_leaks,
             "harness": harness.of_all(engines),
             "required": sorted(required),
         }

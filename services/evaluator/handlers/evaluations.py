@@ -1,7 +1,7 @@
-"""From artefact and version to a running gate, whichever comes first."""
+"""From artifact and version to a running gate, whichever comes first."""
 
 from schemas.evaluation import ReevaluateModel
-from schemas.job import Artefact, JobCancelled, JobEvaluating
+from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
 from services.evaluator import store
 from services.evaluator.decide import lifecycle
@@ -20,21 +20,21 @@ class RunGate(Task, frozen=True):
 
 async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
     await store.lock_job(unit.conn, event.job_id)
-    artefact = Artefact.model_validate(event.model_dump())
-    await _save_artefact(artefact, unit)
+    artifact = Artifact.model_validate(event.model_dump())
+    await _save_artifact(artifact, unit)
     version = await store.find_version_of(unit.conn, event.job_id, event.bundle)
-    eval_id = _evaluation_of(artefact)
+    eval_id = _evaluation_of(artifact)
     number = await store.next_number(unit.conn, event.job_id)
-    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version, number=number))
+    await _open(unit, lifecycle.open_evaluation(eval_id, artifact, version, number=number))
 
 
 async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
     """Nobody evaluates a cancelled job's model unless a person asks; then this says against what."""
-    if event.artefact is None:
+    if event.artifact is None:
         return
     await store.lock_job(unit.conn, event.job_id)
-    await _save_artefact(event.artefact, unit)
-    eval_id = _evaluation_of(event.artefact)
+    await _save_artifact(event.artifact, unit)
+    eval_id = _evaluation_of(event.artifact)
     await unit.cancel_task(RunGate, eval_id)
     evaluation = await store.find_evaluation(unit.conn, eval_id)
     if evaluation is not None:
@@ -45,7 +45,7 @@ async def model_registered(event: ModelRegistered, unit: Unit) -> None:
     await store.lock_job(unit.conn, event.job_id)
     await store.save_version(unit.conn, event)
     waiting = await store.find_waiting(unit.conn, event.job_id)
-    if waiting is not None and waiting.artefact.bundle == event.bundle:
+    if waiting is not None and waiting.artifact.bundle == event.bundle:
         await _save(unit, lifecycle.begin(waiting, event))
 
 
@@ -54,11 +54,11 @@ async def model_archived(event: ModelArchived, unit: Unit) -> None:
 
 
 async def promotion_refused(event: PromotionRefused, unit: Unit) -> None:
-    """Of an artefact: there is nothing to evaluate. The registry may have met it before we heard of it."""
-    if event.code != "artefact":
+    """Of an artifact: there is nothing to evaluate. The registry may have met it before we heard of it."""
+    if event.code != "artifact":
         return
-    if await store.find_artefact(unit.conn, event.job_id) is None:
-        raise ParentUnknown(_artefact_of(event.job_id))
+    if await store.find_artifact(unit.conn, event.job_id) is None:
+        raise ParentUnknown(_artifact_of(event.job_id))
     waiting = await store.find_waiting(unit.conn, event.job_id)
     if waiting is not None:
         await _save(unit, lifecycle.abandon(waiting, reason=event.message))
@@ -71,8 +71,8 @@ async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
     if version is None:
         raise _refused("unknown_model", command, f"is not a version of tenant {command.tenant}")
     await store.lock_job(unit.conn, version.job_id)
-    artefact = await store.find_artefact(unit.conn, version.job_id)
-    if artefact is None:
+    artifact = await store.find_artifact(unit.conn, version.job_id)
+    if artifact is None:
         raise _refused("not_evaluated", command, "is not evaluated yet: its job's JobEvaluating is missing")
     if await store.is_archived(unit.conn, command.model_id):
         raise _refused("archived", command, "is archived: nothing serves it, whatever an evaluation finds")
@@ -80,22 +80,22 @@ async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
         raise _refused("already_running", command, "is being evaluated")
     eval_id = lifecycle.evaluation_id(command.model_id, unit.envelope.id)
     number = await store.next_number(unit.conn, version.job_id)
-    await _open(unit, lifecycle.open_evaluation(eval_id, artefact, version, number=number))
+    await _open(unit, lifecycle.open_evaluation(eval_id, artifact, version, number=number))
 
 
-async def _save_artefact(artefact: Artefact, unit: Unit) -> None:
-    await store.save_artefact(unit.conn, artefact)
-    await unit.release(_artefact_of(artefact.job_id))
+async def _save_artifact(artifact: Artifact, unit: Unit) -> None:
+    await store.save_artifact(unit.conn, artifact)
+    await unit.release(_artifact_of(artifact.job_id))
 
 
-def _evaluation_of(artefact: Artefact) -> str:
+def _evaluation_of(artifact: Artifact) -> str:
     """The one that its job waits for."""
-    bundle = artefact.bundle.manifest_sha256
-    return lifecycle.evaluation_id(artefact.job_id, str(artefact.attempt), bundle)
+    bundle = artifact.bundle.manifest_sha256
+    return lifecycle.evaluation_id(artifact.job_id, str(artifact.attempt), bundle)
 
 
-def _artefact_of(job_id: str) -> str:
-    return f"artefact:{job_id}"
+def _artifact_of(job_id: str) -> str:
+    return f"artifact:{job_id}"
 
 
 def _refused(code: str, command: ReevaluateModel, why: str) -> Refused:
@@ -116,5 +116,5 @@ async def _publish_decision(unit: Unit, decision: Decision) -> None:
     await unit.emit(*decision.events)
     if decision.starts:
         evaluation = decision.evaluation
-        task = RunGate(eval_id=evaluation.eval_id, tenant=evaluation.artefact.tenant)
+        task = RunGate(eval_id=evaluation.eval_id, tenant=evaluation.artifact.tenant)
         await unit.start_task(task)

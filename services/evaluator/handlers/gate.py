@@ -11,7 +11,7 @@ from typing import Any
 from schemas import layout
 from schemas.base import Delayed
 from schemas.evaluation import Evidence, StageResult
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
 from services.evaluator import store
@@ -54,7 +54,7 @@ log = get_logger(__name__)
 @dataclass(frozen=True)
 class Plan:
     evaluation: Evaluation
-    """Its artefact names the suites that are registered now."""
+    """Its artifact names the suites that are registered now."""
     version: ModelRegistered
     result_key: str
     files: tuple[Known, ...]
@@ -119,7 +119,7 @@ class Gate:
         await _publish_decision(unit, lifecycle.end(evaluation, result))
 
     async def waits(self, task: RunGate, waiting_for: str, unit: Unit) -> None:
-        about = (await store.get_evaluation(unit.conn, task.eval_id)).artefact
+        about = (await store.get_evaluation(unit.conn, task.eval_id)).artifact
         await unit.emit(Delayed(subject_id=about.job_id, tenant=about.tenant, waiting_for=waiting_for))
 
     async def given_up(self, task: RunGate, error: Exception, unit: Unit) -> None:
@@ -133,24 +133,24 @@ class Gate:
             version = evaluation.version
             assert version is not None, f"{eval_id} runs without a version"
             suites = await store.list_newest_suites(unit.conn)
-            artefact = lifecycle.renewed(evaluation.artefact, suites)
+            artifact = lifecycle.renewed(evaluation.artifact, suites)
             baselines = await store.list_baselines(unit.conn, version.base_sha, version.template_sha256)
             engine = await self._choose_engine(unit, version)
             try:
-                files = files_of(artefact, suites, baselines, self._harness, engine=engine)
+                files = files_of(artifact, suites, baselines, self._harness, engine=engine)
                 problem = ""
             except NotRegistered as error:
                 files, problem = (), str(error)
-            key = self._key(artefact, version, engines_of(files))
+            key = self._key(artifact, version, engines_of(files))
             twin = await store.find_verdict(unit.conn, key)
         evidence = evidence_of(
-            evaluation.artefact,
+            evaluation.artifact,
             files,
             harness_version=self._harness.of_all(engines_of(files)),
             required=self._settings.required_stages,
             measured_by=eval_id,
         )
-        return Plan(replace(evaluation, artefact=artefact), version, key, files, twin, evidence, problem)
+        return Plan(replace(evaluation, artifact=artifact), version, key, files, twin, evidence, problem)
 
     async def _choose_engine(self, unit: Unit, version: ModelRegistered) -> str:
         if self._settings.replica_keys_dir is None:
@@ -158,9 +158,9 @@ class Gate:
         ready = await store.list_replicas(unit.conn, version.base_model, version.base_sha)
         return choose_engine(self._settings.answers_by, version, ready)
 
-    def _key(self, artefact: Artefact, version: ModelRegistered, engines: Mapping[str, str]) -> str:
+    def _key(self, artifact: Artifact, version: ModelRegistered, engines: Mapping[str, str]) -> str:
         required = self._settings.required_stages
-        return result_key(artefact, version, self._harness, required, engines=engines)
+        return result_key(artifact, version, self._harness, required, engines=engines)
 
     async def _measure(self, plan: Plan) -> GateResult:
         with self._cache.in_use():
@@ -175,7 +175,7 @@ class Gate:
             scores = await self._score(plan, order, work_dir, progress.update)
             if scores.failure is not None:
                 return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
-            if plan.evaluation.artefact.gate.judge is not None:
+            if plan.evaluation.artifact.gate.judge is not None:
                 progress.update({"part": "judge"})
             result = await self._grade(plan, scores, order)
         shutil.rmtree(work_dir, ignore_errors=True)
@@ -210,7 +210,7 @@ class Gate:
         )
 
     async def _grade(self, plan: Plan, scores: Scores, order: WorkOrder) -> GateResult:
-        artefact, files = plan.evaluation.artefact, plan.files
+        artifact, files = plan.evaluation.artifact, plan.files
         paths = {part.name: Path(part.path) for part in order.parts}
         benign = {known.part for known in files if known.is_benign}
         fresh = await self._judge_panel.classified(scores.parts, paths, benign=benign)
@@ -222,9 +222,9 @@ class Gate:
             if known.part not in base and baseline is not None:
                 base[known.part] = await self._archive.get_baseline(baseline)
         engines = grading.engines_of(base, new)
-        judged = await self._judge_panel.judge(artefact.gate.judge, paths, base=base, new=new)
+        judged = await self._judge_panel.judge(artifact.gate.judge, paths, base=base, new=new)
         stages = without_leaks(
-            grading.grade(artefact, files, base=base, new=new, judged=judged), files, artefact.kept_leaks
+            grading.grade(artifact, files, base=base, new=new, judged=judged), files, artifact.kept_leaks
         )
         details = {
             "probe": scores.probe.model_dump() if scores.probe else None,
@@ -242,7 +242,7 @@ class Gate:
     def _answered_by(self, plan: Plan, engines: Mapping[str, str]) -> Plan:
         """As it was, not as it was meant: parts whose engine did not answer are other evidence."""
         evidence = plan.evidence.model_copy(update={"harness_version": self._harness.of_all(engines)})
-        key = self._key(plan.evaluation.artefact, plan.version, engines)
+        key = self._key(plan.evaluation.artifact, plan.version, engines)
         return replace(plan, result_key=key, evidence=evidence)
 
     async def _show(self, plan: Plan, paths: dict[str, Path], *, base: Sides, new: Sides) -> None:
@@ -280,7 +280,7 @@ class Gate:
 
     async def _without_numbers(self, plan: Plan, reason: str) -> GateResult:
         log.warning("nothing scored", reason=reason)
-        stages = lifecycle.without_numbers(plan.evaluation.artefact, reason)
+        stages = lifecycle.without_numbers(plan.evaluation.artifact, reason)
         result = self._result(plan, stages, (), {})
         await self._archive.put_result(result, [])
         return result

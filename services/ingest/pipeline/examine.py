@@ -94,6 +94,6 @@ class Examiner:
 
     def _excerpt(self, text: RowText, hits: tuple[Hit | None, ...]) -> str:
         for hit, source in zip(hits, self.sources, strict=True):
-            if hit is not None and hit.share >= self.policy.contamination_share:
+            if hit is not None and hit.share >= self.policy.contamination_ratio:
                 return shared_words(text, source)
         return " ".join(text.prompt_turns)[:SHOWN_CHARACTERS]

@@ -37,14 +37,14 @@ def length_histogram(lengths: "array[int]") -> LengthHistogram | None:
     )
 
 
-def packing_report(totals: PartTotals, window_tokens: int) -> PackingReport:
-    space = totals.windows * window_tokens
+def packing_report(totals: PartTotals, max_seq_length: int) -> PackingReport:
+    space = totals.windows * max_seq_length
     return PackingReport(
         windows=totals.windows,
-        window_tokens=window_tokens,
+        max_seq_length=max_seq_length,
         tokens=totals.tokens,
-        fill_share=round(totals.tokens / space, 6) if space else 0.0,
-        fewest_windows=-(-totals.tokens // window_tokens),
+        fill_ratio=round(totals.tokens / space, 6) if space else 0.0,
+        fewest_windows=-(-totals.tokens // max_seq_length),
     )
 
 

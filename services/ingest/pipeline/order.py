@@ -50,8 +50,8 @@ class WorkOrder(Value):
     workers: Count = 1
 
     @property
-    def window_tokens(self) -> int:
-        asked = self.spec.policy.window_tokens
+    def max_seq_length(self) -> int:
+        asked = self.spec.policy.max_seq_length
         return min(WINDOW_TOKENS, self.context_tokens) if asked == "auto" else asked
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.artefacts import DatasetCounts, DatasetManifest, FileEntry, files_of
+from schemas.artifacts import DatasetCounts, DatasetManifest, FileEntry, files_of
 from schemas.base import Value
 from schemas.layout import MANIFEST
 from services.ingest.pipeline.figures import length_histogram, packing_report
@@ -55,7 +55,7 @@ def make_report(order: WorkOrder, findings: Findings, result: PipelineResult) ->
         template_sha256=order.template_sha256,
         method=order.spec.method,
         policy=order.spec.policy,
-        window_tokens=order.window_tokens,
+        max_seq_length=order.max_seq_length,
         code=findings.code,
         message=findings.message,
         warnings=tuple(_warnings(findings)),
@@ -64,7 +64,7 @@ def make_report(order: WorkOrder, findings: Findings, result: PipelineResult) ->
         safety_share=mix.share if mix else 0.0,
         safety_rows=len(result.safety_lines),
         lengths=length_histogram(result.lengths) if is_ready else None,
-        packing=packing_report(result.totals, order.window_tokens) if is_ready else None,
+        packing=packing_report(result.totals, order.max_seq_length) if is_ready else None,
         samples=result.samples,
     )
 
@@ -82,7 +82,7 @@ def make_manifest(
         template_sha256=order.template_sha256,
         format=training.format,
         method=order.spec.method,
-        window_tokens=order.window_tokens,
+        max_seq_length=order.max_seq_length,
         counts=DatasetCounts(
             rows=result.totals.rows,
             windows=result.totals.windows,

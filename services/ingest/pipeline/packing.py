@@ -20,7 +20,7 @@ class Packing:
         return len(self.window_offsets) - 1
 
 
-def pack(lengths: Sequence[int], *, window_tokens: int) -> Packing:
+def pack(lengths: Sequence[int], *, max_seq_length: int) -> Packing:
     """Longest first, each into the fullest window that still takes it; equal lengths in order of the file."""
     windows: list[list[int]] = []
     by_space: dict[int, list[int]] = {}
@@ -28,8 +28,8 @@ def pack(lengths: Sequence[int], *, window_tokens: int) -> Packing:
     spaces = 0
     for example in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         length = lengths[example]
-        if not 0 < length <= window_tokens:
-            raise ValueError(f"example {example} has {length} tokens, expected 1 to {window_tokens}")
+        if not 0 < length <= max_seq_length:
+            raise ValueError(f"example {example} has {length} tokens, expected 1 to {max_seq_length}")
         fitting = spaces >> length
         if fitting:
             space = length + (fitting & -fitting).bit_length() - 1
@@ -37,7 +37,7 @@ def pack(lengths: Sequence[int], *, window_tokens: int) -> Packing:
             if not by_space[space]:
                 spaces ^= 1 << space
         else:
-            space, window = window_tokens, len(windows)
+            space, window = max_seq_length, len(windows)
             windows.append([])
         windows[window].append(example)
         left = space - length

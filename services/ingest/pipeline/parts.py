@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from schemas import layout
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from services.ingest.pipeline.packing import PART_TOKENS, Packing, pack
 from services.ingest.pipeline.tokens import Encoded
 
@@ -64,11 +64,11 @@ class PartTotals:
 class PartWriter:
     """Collects rows and writes `parts/<sha256>`. Equal rows in equal order give equal bytes."""
 
-    def __init__(self, output: Path, spool: Callable[[], TokenSpool], *, window_tokens: int) -> None:
+    def __init__(self, output: Path, spool: Callable[[], TokenSpool], *, max_seq_length: int) -> None:
         self.totals = PartTotals()
         self.lengths = array("i")
         self._output = output
-        self._window_tokens = window_tokens
+        self._window_tokens = max_seq_length
         self._entries: list[FileEntry] = []
         self._new_spool = spool
         self._spool = spool()
@@ -90,7 +90,7 @@ class PartWriter:
 
     def _close_part(self) -> None:
         lengths = np.diff(np.asarray(self._spool.offsets)).tolist()
-        packing = pack(lengths, window_tokens=self._window_tokens)
+        packing = pack(lengths, max_seq_length=self._window_tokens)
         self.totals.windows += packing.num_windows
         self._entries.append(write_part(self._spool, packing, self._output))
         self._spool.close()

@@ -54,7 +54,7 @@ FIXES: dict[str, str] = {
     "generation_config.json names as eos_token_id, or use prompt and completion rows",
     "template.tools": "use a base model whose chat template renders tools, or write tools and calls as text",
     "holdout.tool_call": "end the row with an answer in words: the gate compares text, a call is not compared yet",
-    "tokens.over_length": "shorten the row, raise policy.window_tokens or set policy.over_length to truncate",
+    "tokens.over_length": "shorten the row, raise policy.max_seq_length or set policy.truncation",
     "tokens.no_loss_token": "keep at least one assistant token with weight 1 within the window",
     "tokens.weight": "remove weight: the base model's template does not mark each assistant turn by itself",
 }

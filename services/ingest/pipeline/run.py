@@ -171,8 +171,8 @@ class Files:
             return Encoder(
                 self._tokenizer,
                 expected=file_format,
-                limit=self._order.window_tokens,
-                over_length=self._policy.over_length,
+                limit=self._order.max_seq_length,
+                truncation=self._policy.truncation,
                 ends=self._ends,
                 training_template=self._training_template,
             )
@@ -182,7 +182,7 @@ class Files:
 
     def _part_writer(self, role: FileRole) -> PartWriter:
         spool = partial(TokenSpool, self._order.scratch, role)
-        return PartWriter(self._order.output, spool, window_tokens=self._order.window_tokens)
+        return PartWriter(self._order.output, spool, max_seq_length=self._order.max_seq_length)
 
 
 def _add(writer: PartWriter, line: int, row: Accepted) -> None:

@@ -49,7 +49,7 @@ class RowFilter:
 
     def _keeps(self, row: Accepted, names: tuple[str, ...], tally: FileTally) -> bool:
         tally.accept_fields(row)
-        hits = tally.add_hits(row, names, limit=self.policy.contamination_share)
+        hits = tally.add_hits(row, names, limit=self.policy.contamination_ratio)
         match = self.index.find(row.digest, row.fingerprint)
         if match is not None:
             tally.add_duplicate(row, match)

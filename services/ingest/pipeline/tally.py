@@ -174,8 +174,8 @@ def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
     if tally.rejected and (policy.bad_rows == "reject_file" or tally.role == "holdout"):
         return FileRefused("bad_rows", bad)
     share = tally.rejected / tally.rows
-    if share > policy.max_bad_share:
-        limit = f"{share:.1%}, at most {policy.max_bad_share:.1%} (policy.max_bad_share)"
+    if share > policy.max_bad_ratio:
+        limit = f"{share:.1%}, at most {policy.max_bad_ratio:.1%} (policy.max_bad_ratio)"
         return FileRefused("too_many_bad_rows", f"{bad}: {limit}")
     if tally.contaminated and policy.contamination == "reject_file":
         return FileRefused(

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,14 +93,14 @@ class Encoder:
         *,
         expected: DatasetFormat,
         limit: int,
-        over_length: Literal["reject", "truncate"],
+        truncation: bool,
         ends: frozenset[int],
         training_template: str | None = None,
     ) -> None:
         self._format = expected
         self._ends = EndTokens(tokenizer, ends)
         self._limit = limit
-        self._truncates = over_length == "truncate"
+        self._truncates = truncation
         self._chat_tokenizer = ChatTokenizer(tokenizer, training_template)
         longest = max(len(token.encode()) for token in tokenizer.get_vocab())
         self._max_bytes = limit * longest

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, FileEntry, files_digest
+from schemas.artifacts import BaseModelManifest, FileEntry, files_digest
 from schemas.capabilities import BaseCapabilities
 from schemas.layout import TRAINING_TEMPLATE
 from schemas.model import DirectorySource, HubSource

@@ -1,4 +1,4 @@
-"""Whether the files of an artefact are an adapter (or full weights) as the job says. Pure."""
+"""Whether the files of an artifact are an adapter (or full weights) as the job says. Pure."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from services.registry.decide.weights import Tensor
 from shared.errors import Rejected
 

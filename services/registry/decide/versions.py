@@ -7,7 +7,7 @@ from typing import Literal
 
 from schemas.base import Message
 from schemas.evaluation import Check, EvalFailed, EvalInconclusive, EvalPassed, StageResult
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import (
     ArchiveModel,
     ModelArchived,
@@ -31,36 +31,36 @@ class Decision:
 
 
 def register(
-    artefact: Artefact, *, digest: str, cancelled: bool, training_template_sha256: str | None = None
+    artifact: Artifact, *, digest: str, cancelled: bool, training_template_sha256: str | None = None
 ) -> Decision:
-    """A verified copy of the artefact is at `models/<digest>`.
+    """A verified copy of the artifact is at `models/<digest>`.
 
     training_template_sha256: of its base model.
     """
     version = Version(
-        model_id=model_id(artefact.job_id, digest),
-        tenant=artefact.tenant,
-        job_id=artefact.job_id,
+        model_id=model_id(artifact.job_id, digest),
+        tenant=artifact.tenant,
+        job_id=artifact.job_id,
         digest=digest,
-        full_name=artefact.full_name + digest[:SHORT_DIGEST],
-        kind=artefact.kind,
-        rank=artefact.rank,
-        base_model=artefact.base_model,
-        base_sha=artefact.base_sha,
-        dataset_version=artefact.dataset.version,
-        config_hash=artefact.config_hash,
-        template_sha256=artefact.template_sha256,
-        bundle=artefact.bundle,
+        full_name=artifact.full_name + digest[:SHORT_DIGEST],
+        kind=artifact.kind,
+        rank=artifact.rank,
+        base_model=artifact.base_model,
+        base_sha=artifact.base_sha,
+        dataset_version=artifact.dataset.version,
+        config_hash=artifact.config_hash,
+        template_sha256=artifact.template_sha256,
+        bundle=artifact.bundle,
         # Who cancelled a job did not ask for its model to be served.
-        auto_deploy=artefact.auto_deploy and not cancelled,
+        auto_deploy=artifact.auto_deploy and not cancelled,
     )
     return Decision(version, events=(_registered(version, training_template_sha256),))
 
 
-def refuse_artefact(artefact: Artefact, *, reason: str) -> PromotionRefused:
-    """There is no version: the artefact could not be copied or is not what it should be."""
+def refuse_artifact(artifact: Artifact, *, reason: str) -> PromotionRefused:
+    """There is no version: the artifact could not be copied or is not what it should be."""
     return PromotionRefused(
-        job_id=artefact.job_id, tenant=artefact.tenant, model_id=None, code="artefact", message=reason
+        job_id=artifact.job_id, tenant=artifact.tenant, model_id=None, code="artifact", message=reason
     )
 
 

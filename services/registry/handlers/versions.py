@@ -1,11 +1,11 @@
-"""A trained artefact becomes a version, the gate's verdict moves it, people promote and archive it."""
+"""A trained artifact becomes a version, the gate's verdict moves it, people promote and archive it."""
 
 from schemas.base import Delayed
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
-from schemas.job import Artefact, JobCancelled, JobEvaluating
-from schemas.model import ArchiveModel, DeleteModel, ExportModel, PromoteModel, RegisterArtefact
+from schemas.job import Artifact, JobCancelled, JobEvaluating
+from schemas.model import ArchiveModel, DeleteModel, ExportModel, PromoteModel, RegisterArtifact
 from services.registry import store
-from services.registry.clients import ArtefactCopies
+from services.registry.clients import ArtifactCopies
 from services.registry.decide import versions
 from services.registry.decide.versions import Decision
 from services.registry.model import Version
@@ -15,26 +15,26 @@ from shared.messaging.unit import Task, Unit
 from shared.service import Service
 
 
-class CopyArtefact(Task):
-    artefact: Artefact
+class CopyArtifact(Task):
+    artifact: Artifact
     cancelled: bool
 
     @property
     def key(self) -> str:
-        return f"{self.artefact.job_id}/cancelled" if self.cancelled else self.artefact.job_id
+        return f"{self.artifact.job_id}/cancelled" if self.cancelled else self.artifact.job_id
 
 
-def register(service: Service, copies: ArtefactCopies, *, attempts: int) -> None:
-    async def work(task: CopyArtefact) -> str:
+def register(service: Service, copies: ArtifactCopies, *, attempts: int) -> None:
+    async def work(task: CopyArtifact) -> str:
         async with service.unit() as unit:
-            shapes = await store.find_base_shapes(unit.conn, task.artefact.base_sha)
-        return await copies.copy(task.artefact, shapes)
+            shapes = await store.find_base_shapes(unit.conn, task.artifact.base_sha)
+        return await copies.copy(task.artifact, shapes)
 
     service.on(JobEvaluating, evaluating)
     service.on(JobCancelled, cancelled)
-    service.on(RegisterArtefact, register_artefact)
+    service.on(RegisterArtifact, register_artifact)
     service.on_task(
-        CopyArtefact, work=work, done=copied, failed=not_copied, attempts=attempts, waits=copy_waits
+        CopyArtifact, work=work, done=copied, failed=not_copied, attempts=attempts, waits=copy_waits
     )
     service.on(EvalPassed, passed)
     service.on(EvalFailed, gate_failed)
@@ -46,51 +46,51 @@ def register(service: Service, copies: ArtefactCopies, *, attempts: int) -> None
 
 
 async def evaluating(event: JobEvaluating, unit: Unit) -> None:
-    await unit.start_task(CopyArtefact(tenant=event.tenant, artefact=event, cancelled=False))
+    await unit.start_task(CopyArtifact(tenant=event.tenant, artifact=event, cancelled=False))
 
 
 async def cancelled(event: JobCancelled, unit: Unit) -> None:
     """Also of a job whose model is copied, registered or in the gate already."""
     await store.stop_auto_deploy(unit.conn, event.job_id)
-    if event.artefact is not None:
-        task = CopyArtefact(tenant=event.tenant, artefact=event.artefact, cancelled=True)
+    if event.artifact is not None:
+        task = CopyArtifact(tenant=event.tenant, artifact=event.artifact, cancelled=True)
         await unit.start_task(task)
 
 
-async def register_artefact(command: RegisterArtefact, unit: Unit) -> None:
+async def register_artifact(command: RegisterArtifact, unit: Unit) -> None:
     """An operator repaired what the copy failed by. The version is a job's like any other, in `dev`."""
-    refused = await store.find_refused_artefact(unit.conn, command.job_id, command.tenant)
+    refused = await store.find_refused_artifact(unit.conn, command.job_id, command.tenant)
     if refused is None:
-        message = f"tenant {command.tenant} has no job {command.job_id} whose artefact could not be copied"
-        raise Refused("no_refused_artefact", message, param="job_id")
-    await unit.start_task(CopyArtefact.model_validate(refused))
+        message = f"tenant {command.tenant} has no job {command.job_id} whose artifact could not be copied"
+        raise Refused("no_refused_artifact", message, param="job_id")
+    await unit.start_task(CopyArtifact.model_validate(refused))
 
 
-async def copied(task: CopyArtefact, digest: str, unit: Unit) -> None:
+async def copied(task: CopyArtifact, digest: str, unit: Unit) -> None:
     decision = versions.register(
-        task.artefact,
+        task.artifact,
         digest=digest,
         cancelled=task.cancelled,
-        training_template_sha256=await store.find_training_template(unit.conn, task.artefact.base_sha),
+        training_template_sha256=await store.find_training_template(unit.conn, task.artifact.base_sha),
     )
     if await store.add_version(unit.conn, decision.version, now=unit.now):
         await unit.emit(*decision.events)
     elif task.cancelled:
-        await store.stop_auto_deploy(unit.conn, task.artefact.job_id)
-    await store.forget_refused_artefact(unit.conn, task.artefact.job_id)
+        await store.stop_auto_deploy(unit.conn, task.artifact.job_id)
+    await store.forget_refused_artifact(unit.conn, task.artifact.job_id)
     await unit.release(f"model:{decision.version.model_id}")
 
 
-async def copy_waits(task: CopyArtefact, waiting_for: str, unit: Unit) -> None:
-    about = task.artefact
+async def copy_waits(task: CopyArtifact, waiting_for: str, unit: Unit) -> None:
+    about = task.artifact
     await unit.emit(Delayed(subject_id=about.job_id, tenant=about.tenant, waiting_for=waiting_for))
 
 
-async def not_copied(task: CopyArtefact, error: Exception, unit: Unit) -> None:
+async def not_copied(task: CopyArtifact, error: Exception, unit: Unit) -> None:
     reason = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
-    about = task.artefact
-    await store.save_refused_artefact(unit.conn, about.job_id, about.tenant, task.model_dump(mode="json"))
-    await unit.emit(versions.refuse_artefact(task.artefact, reason=f"{type(error).__name__}: {reason}"))
+    about = task.artifact
+    await store.save_refused_artifact(unit.conn, about.job_id, about.tenant, task.model_dump(mode="json"))
+    await unit.emit(versions.refuse_artifact(task.artifact, reason=f"{type(error).__name__}: {reason}"))
 
 
 async def passed(event: EvalPassed, unit: Unit) -> None:

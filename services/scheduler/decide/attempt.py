@@ -6,7 +6,7 @@ from schemas.base import FailureClass
 from schemas.job import JobEvaluating, JobRunning, JobScheduled, StopReason
 from services.scheduler.decide.admission import job_queued
 from services.scheduler.decide.decision import Decision, RunOverdue, StartOverdue, Timer, View
-from services.scheduler.decide.ending import artefact_fields, requeue_or_fail
+from services.scheduler.decide.ending import artifact_fields, requeue_or_fail
 from services.scheduler.decide.queue import longest_hold
 from services.scheduler.decide.stop import ask_to_stop, settle_by, settle_timer
 from services.scheduler.model import Attempt, Evaluation, Job, JobState, Placement, Stop
@@ -44,7 +44,7 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         config_hash=job.plan.config_hash,
         resume=run.resume,
         pool=placement.pool,
-        price_class=placement.price_class,
+        capacity_type=placement.capacity_type,
         nodes=placement.nodes,
         devices_per_node=placement.devices_per_node,
         grace_seconds=job.grace_seconds,
@@ -144,7 +144,7 @@ def completed(job: Job, view: View) -> Decision | None:
         return None
     if stop is not None and stop.reason in (StopReason.CANCEL, StopReason.BUDGET):
         return None
-    fact = JobEvaluating(**artefact_fields(job, ending.bundle))
+    fact = JobEvaluating(**artifact_fields(job, ending.bundle))
     return Decision(job.to(JobState.EVALUATING), (fact,))
 
 

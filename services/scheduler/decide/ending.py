@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from schemas.base import BundleRef, FailureClass
-from schemas.job import Artefact, JobCancelled, JobPaused, JobRequeued, PauseReason, StopReason
+from schemas.job import Artifact, JobCancelled, JobPaused, JobRequeued, PauseReason, StopReason
 from schemas.specification import Method
 from services.scheduler.decide.admission import fail
 from services.scheduler.decide.decision import Decision, View
@@ -62,12 +62,12 @@ def paused(job: Job, reason: PauseReason) -> Decision:
 
 def cancelled(job: Job, *, by_budget: bool) -> Decision:
     """The newest verified bundle is kept as a `dev` version, which nobody asked to have served."""
-    kept = Artefact(**artefact_fields(job, job.resume) | {"auto_deploy": False}) if job.resume else None
+    kept = Artifact(**artifact_fields(job, job.resume) | {"auto_deploy": False}) if job.resume else None
     fact = JobCancelled(
         job_id=job.id,
         tenant=job.tenant,
         reason="budget" if by_budget else "user",
-        artefact=kept,
+        artifact=kept,
         last_step=_last_step(job),
         attempt=job.attempt,
     )
@@ -104,7 +104,7 @@ def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: V
     return Decision(queued, (fact,))
 
 
-def artefact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
+def artifact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
     """What the evaluator and the registry must know of the model in this bundle."""
     assert job.plan is not None, f"job {job.id} has a bundle without a plan"
     spec, recipe = job.spec, job.plan.spec.recipe

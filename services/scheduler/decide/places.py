@@ -71,7 +71,7 @@ def places(
     first_pools: dict[object, Pool | None] = {}
     for candidate in waiting:
         limited = candidate.tenant if candidate.tenant in ledger.device_limits else None
-        wish = (candidate.nodes, candidate.devices_per_node, candidate.price_class, candidate.pool, limited)
+        wish = (candidate.nodes, candidate.devices_per_node, candidate.capacity_type, candidate.pool, limited)
         if wish not in first_pools:
             first_pools[wish] = next(iter(allowed_pools(candidate, ledger)), None)
         if (pool := first_pools[wish]) and not is_backing_off(candidate, now):

@@ -22,7 +22,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import NamedTuple, Self
 
-from schemas.base import DeviceKind, PriceClass
+from schemas.base import CapacityType, DeviceKind
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Resources, Tier
 from services.scheduler.model import Job, Placement
@@ -38,10 +38,10 @@ GRANTS_OF_A_ROUND = 10
 TURNED_AWAY_AT_LEAST = timedelta(seconds=1)
 TURNED_AWAY_AT_MOST = timedelta(seconds=15)
 
-PREFERENCE: Mapping[str, tuple[PriceClass, ...]] = {
-    PriceClass.SPOT: (PriceClass.SPOT,),
-    PriceClass.ON_DEMAND: (PriceClass.ON_DEMAND,),
-    "spot-first": (PriceClass.SPOT, PriceClass.ON_DEMAND),
+PREFERENCE: Mapping[str, tuple[CapacityType, ...]] = {
+    CapacityType.SPOT: (CapacityType.SPOT,),
+    CapacityType.ON_DEMAND: (CapacityType.ON_DEMAND,),
+    "spot-first": (CapacityType.SPOT, CapacityType.ON_DEMAND),
 }
 
 
@@ -101,7 +101,7 @@ class DeviceType(NamedTuple):
 @dataclass(frozen=True)
 class Pool:
     name: str
-    price_class: PriceClass
+    capacity_type: CapacityType
     nodes: int
     devices_per_node: int
     price_per_hour: Decimal
@@ -226,7 +226,7 @@ NOTHING = Ledger()
 def pool_of(fact: PoolCapacityChanged, *, now: datetime) -> Pool:
     return Pool(
         name=fact.pool,
-        price_class=fact.price_class,
+        capacity_type=fact.capacity_type,
         nodes=fact.nodes,
         devices_per_node=fact.devices_per_node,
         price_per_hour=fact.price_per_hour,
@@ -246,7 +246,7 @@ class Candidate:
     queued_at: datetime
     nodes: int
     devices_per_node: int
-    price_class: str
+    capacity_type: str
     pool: str | None = None
     not_before: datetime | None = None
     turned_away: Mapping[str, datetime] = field(default_factory=dict)
@@ -266,7 +266,7 @@ class Candidate:
             queued_at=queued_at,
             nodes=resources.nodes,
             devices_per_node=resources.devices_per_node,
-            price_class=resources.price_class,
+            capacity_type=resources.capacity_type,
             pool=resources.pool,
             not_before=job.not_before,
             turned_away=job.turned_away,
@@ -344,7 +344,7 @@ def rank(candidate: Candidate, ledger: Ledger) -> Rank:
 
 def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     """One sentence for the person who asks."""
-    demand = f"{candidate.nodes} node(s) with {candidate.devices_per_node} device(s) each ({candidate.price_class})"
+    demand = f"{candidate.nodes} node(s) with {candidate.devices_per_node} device(s) each ({candidate.capacity_type})"
     if candidate.not_before is not None and is_backing_off(candidate, now):
         return f"backs off until {candidate.not_before:%H:%M:%S} UTC"
     suited = suited_pools(candidate, ledger)
@@ -363,16 +363,18 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
 
 def suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
     """Pools that could hold the whole gang were they empty: the preferred class first, then the cheapest."""
-    classes = PREFERENCE[candidate.price_class]
+    classes = PREFERENCE[candidate.capacity_type]
     suited = [
         pool
         for pool in ledger.pools
-        if pool.price_class in classes
+        if pool.capacity_type in classes
         and candidate.pool in (None, pool.name)
         and pool.nodes >= candidate.nodes
         and pool.devices_per_node >= candidate.devices_per_node
     ]
-    return sorted(suited, key=lambda pool: (classes.index(pool.price_class), pool.price_per_hour, pool.name))
+    return sorted(
+        suited, key=lambda pool: (classes.index(pool.capacity_type), pool.price_per_hour, pool.name)
+    )
 
 
 def allowed_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
@@ -398,7 +400,7 @@ def is_backing_off(candidate: Candidate, now: datetime) -> bool:
 
 
 def _placement(candidate: Candidate, pool: Pool) -> Placement:
-    return Placement(pool.name, pool.price_class, candidate.nodes, candidate.devices_per_node, pool.device)
+    return Placement(pool.name, pool.capacity_type, candidate.nodes, candidate.devices_per_node, pool.device)
 
 
 def _names(pools: Sequence[Pool]) -> str:

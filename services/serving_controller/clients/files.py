@@ -9,7 +9,7 @@ from uuid import uuid4
 from safetensors import SafetensorError, safe_open
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
+from schemas.artifacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from services.serving_controller.model import Servable
 from shared.clock import utc_now
 from shared.errors import CorruptObject

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from schemas import layout
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from schemas.base import BundleRef
 from schemas.training import BundleKind as ReportedKind
 from schemas.training import BundleUploaded

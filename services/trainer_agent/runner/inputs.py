@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, files_digest
+from schemas.artifacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, files_digest
 from schemas.base import BundleRef, DatasetRef
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import TrainingOrder

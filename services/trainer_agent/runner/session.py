@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from schemas.artefacts import ResumeCertificate
+from schemas.artifacts import ResumeCertificate
 from schemas.base import BundleRef, FailureClass
 from schemas.training import (
     PackingVerdict,

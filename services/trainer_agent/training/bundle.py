@@ -16,7 +16,7 @@ from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from schemas.base import Count, Sha256, Step, Value
 from schemas.layout import MANIFEST, TRAINING_TEMPLATE
 from schemas.specification import Method, Recipe

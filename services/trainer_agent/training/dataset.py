@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from schemas.artefacts import DatasetManifest, FileEntry
+from schemas.artifacts import DatasetManifest, FileEntry
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
 from services.trainer_agent.training.failures import TrainingFailed

@@ -14,20 +14,20 @@ MOST_OF_DEVICE = 0.9
 """The rest is for what the estimate does not know: fragments, and a step larger than those before."""
 
 
-def recomputes(network: TokenLosses, order: TrainingOrder, world: World, *, window_tokens: int) -> bool:
+def recomputes(network: TokenLosses, order: TrainingOrder, world: World, *, max_seq_length: int) -> bool:
     """The recipe's word, else the device's: the same on all ranks, which need not have equal devices."""
     recipe, whole = order.recipe, device_memory_bytes(world.device)
     if recipe.gradient_checkpointing or not recipe.gradient_checkpointing_auto or whole is None:
         return recipe.gradient_checkpointing
     return bool(
-        world.highest([needs(network, order, window_tokens=window_tokens) > MOST_OF_DEVICE * whole])[0]
+        world.highest([needs(network, order, max_seq_length=max_seq_length) > MOST_OF_DEVICE * whole])[0]
     )
 
 
-def needs(network: TokenLosses, order: TrainingOrder, *, window_tokens: int) -> int:
+def needs(network: TokenLosses, order: TrainingOrder, *, max_seq_length: int) -> int:
     """Bytes of a device at the peak of a step, with all activations kept."""
     setting = Setting(
-        order.world_size, window_tokens, "float32" if network.compute_dtype is torch.float32 else "bfloat16"
+        order.world_size, max_seq_length, "float32" if network.compute_dtype is torch.float32 else "bfloat16"
     )
     return estimate(_shape(network, order), order.recipe, setting, gradient_checkpointing=False).total_bytes
 

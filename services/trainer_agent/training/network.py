@@ -85,7 +85,7 @@ def _with_adapter(base: Any, lora: LoraSpec) -> Any:
     targets = _targets(base, lora)
     config = LoraConfig(
         r=lora.rank,
-        lora_alpha=_as_integer(lora.scale_numerator),
+        lora_alpha=_as_integer(lora.lora_alpha),
         lora_dropout=lora.dropout,
         target_modules=targets,
         task_type="CAUSAL_LM",

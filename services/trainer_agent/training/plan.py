@@ -23,7 +23,7 @@ class Layout:
     packed: bool
     micro_batch_size: int
     """Windows per forward pass of one process."""
-    window_tokens: int
+    max_seq_length: int
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def rows_of(windows: Sequence[Window], layout: Layout) -> tuple[MicroBatch, ...]
         size = layout.micro_batch_size
         return tuple(tuple(windows[start : start + size]) for start in range(0, len(windows), size))
     examples = sorted((example for window in windows for example in window), key=lambda e: -len(e.tokens))
-    return _by_padded_size(examples, layout.micro_batch_size * layout.window_tokens)
+    return _by_padded_size(examples, layout.micro_batch_size * layout.max_seq_length)
 
 
 def _by_padded_size(examples: Sequence[Example], most_tokens: int) -> tuple[MicroBatch, ...]:

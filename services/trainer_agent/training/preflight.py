@@ -169,7 +169,7 @@ def _single_examples(run: Run) -> Sequence[Example]:
 
 def _loss_forms(run: Run, example: Example) -> tuple[float, float]:
     """How far the loop's loss is from the model's own, and the model's own from itself."""
-    alone = Layout(packed=False, micro_batch_size=1, window_tokens=1)
+    alone = Layout(packed=False, micro_batch_size=1, max_seq_length=1)
     [micro_batch] = rows_of([(example,)], alone)
     own = _own_losses(run, example)
     loop_loss = _losses(run, micro_batch)[example.id]

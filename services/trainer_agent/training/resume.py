@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from schemas.artefacts import BundleManifest, ResumeCertificate
+from schemas.artifacts import BundleManifest, ResumeCertificate
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
 from schemas.specification import Method, Recipe

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from pydantic import TypeAdapter
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from schemas.specification import Method
 from schemas.training import BundleMetrics
 from services.trainer_agent.protocol import BundleKind, Saved, bundle_dir

@@ -25,5 +25,5 @@ def schedule_of(recipe: Recipe, num_steps: int) -> Schedule:
     return Schedule(
         peak=recipe.learning_rate * recipe.learning_rate_multiplier,
         num_steps=num_steps,
-        warmup_steps=math.ceil(recipe.warmup_share * num_steps),
+        warmup_steps=math.ceil(recipe.warmup_ratio * num_steps),
     )

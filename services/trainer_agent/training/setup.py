@@ -42,7 +42,7 @@ def prepare(
     _make_arithmetic_repeatable(world, bundle)
     dataset = load_dataset(order.dataset_dir, version=order.dataset_version, base_sha=order.base_sha)
     network = build_network(order.recipe, weights_dir(order, bundle), world.device)
-    if recomputes(network, order, world, window_tokens=dataset.manifest.window_tokens):
+    if recomputes(network, order, world, max_seq_length=dataset.manifest.max_seq_length):
         network.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     _check_vocabulary(dataset, network)
     run = _assemble(order, work_dir, world, reports, dataset, network)
@@ -77,7 +77,7 @@ def _assemble(
         dataset=dataset,
         sampler=sampler,
         schedule=schedule_of(order.recipe, sampler.num_steps),
-        layout=Layout(order.recipe.packing, order.recipe.micro_batch_size, dataset.manifest.window_tokens),
+        layout=Layout(order.recipe.packing, order.recipe.micro_batch_size, dataset.manifest.max_seq_length),
         network=network,
         parameters=parameters,
         optimizer=build_optimizer(parameters, order.recipe),
@@ -133,7 +133,7 @@ def _choose_layout(run: Run) -> None:
     verdict, distances = check_packing(run)
     run.reports.send(PreflightDone(preparation=_preparation(run, verdict, distances)))
     if verdict is PackingVerdict.REFUSED:
-        run.layout = Layout(False, run.layout.micro_batch_size, run.layout.window_tokens)
+        run.layout = Layout(False, run.layout.micro_batch_size, run.layout.max_seq_length)
 
 
 def _preparation(run: Run, verdict: PackingVerdict, distances: PackingDistances | None) -> Preparation:

@@ -97,7 +97,7 @@ class Operator:
             **of_job, dataset_id=f"ds-{mark()}", spec=a_job_spec(**spec), submitted_at=utc_now()
         )
         await self.voices.say("scheduler", submitted, JobRunning(**of_job, attempt=1))
-        cost = {"node_seconds": 1, "cost": "0.1", "total": "0.1", "price_class": "spot", "until": utc_now()}
+        cost = {"node_seconds": 1, "cost": "0.1", "total": "0.1", "capacity_type": "spot", "until": utc_now()}
         await self.voices.say("tracker", CostAccrued(**of_job, attempt=1, **cost))
         return job_id
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from pydantic_settings import SettingsConfigDict
 
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from schemas.dataset import DatasetDeleted
 from shared.errors import ParentUnknown, Refused, Rejected
@@ -66,7 +66,7 @@ async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
             node_seconds=1.0,
             cost="0.1",
             total="0.1",
-            price_class=PriceClass.SPOT,
+            capacity_type=CapacityType.SPOT,
             until=unit.now,
         )
     )

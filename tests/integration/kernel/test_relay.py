@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 from deploy.local.site import site
 from deploy.local.stack import Stack
 from deploy.provision.kafka import administrator
-from schemas.base import PriceClass
+from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from shared.clock import utc_now
 from shared.messaging.lease import Lease
@@ -95,7 +95,7 @@ async def emit(database) -> Callable[[], Any]:
                     node_seconds=1.0,
                     cost="0.1",
                     total="0.1",
-                    price_class=PriceClass.SPOT,
+                    capacity_type=CapacityType.SPOT,
                     until=utc_now(),
                 )
             )

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from botocore import auth
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
 from shared.storage.objects import MULTIPART_BYTES, ObjectStore, S3ObjectStore, fetch_files, sha256_of
 from shared.storage.testing import FakeObjectStore

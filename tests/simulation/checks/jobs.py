@@ -79,9 +79,9 @@ class JobChecks:
         self.moved(event, unit)
         self.evaluating[event.job_id] = event
         if not self._is_verified(event.job_id, event.bundle):
-            self._world.alarm("unverified artefact", f"{event.job_id} is evaluated on {event.bundle}")
+            self._world.alarm("unverified artifact", f"{event.job_id} is evaluated on {event.bundle}")
         if self._world.checker.training.closed.get((event.job_id, event.attempt)) != "TrainingCompleted":
-            self._world.alarm("unfinished artefact", f"{event.job_id} e{event.attempt} is evaluated")
+            self._world.alarm("unfinished artifact", f"{event.job_id} e{event.attempt} is evaluated")
 
     def succeeded(self, event: Any, unit: Unit) -> None:
         self.moved(event, unit)

@@ -16,7 +16,7 @@ class ModelChecks:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.answers: dict[str, int] = {}
-        """By job: verdicts on what JobEvaluating asked for, and refusals of artefacts."""
+        """By job: verdicts on what JobEvaluating asked for, and refusals of artifacts."""
         self.promoted: set[str] = set()
         self.approved: dict[Slot, dict[int, str | None]] = {}
         """Digest by generation; None where the slot was emptied."""
@@ -43,12 +43,12 @@ class ModelChecks:
             self._answered(event.job_id)
         if event.type == "EvalPassed":
             evaluation = self._world.kernels["evaluator"].tables.get("evaluation", event.eval_id)
-            if truth(evaluation.artefact, evaluation.version) != "passed":
+            if truth(evaluation.artifact, evaluation.version) != "passed":
                 self._world.alarm("false pass", f"{event.eval_id} of {event.job_id}")
             self._passed.add((event.model_id, event.digest, event.base_sha))
 
     def refused(self, event: Any, unit: Unit) -> None:
-        if event.code == "artefact":
+        if event.code == "artifact":
             self._answered(event.job_id)
 
     def was_promoted(self, event: Any, unit: Unit) -> None:

@@ -1,7 +1,7 @@
 """`services/evaluator/store.py` in memory."""
 
 from schemas.base import BundleRef
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Replica, Suite
 from shared.errors import Rejected, StaleWrite
@@ -13,12 +13,12 @@ async def lock_job(conn: Tables, job_id: str) -> None:
     conn.lock_name(f"job:{job_id}")
 
 
-async def save_artefact(conn: Tables, artefact: Artefact) -> None:
-    conn.put("artefact", artefact.job_id, artefact)
+async def save_artifact(conn: Tables, artifact: Artifact) -> None:
+    conn.put("artifact", artifact.job_id, artifact)
 
 
-async def find_artefact(conn: Tables, job_id: str) -> Artefact | None:
-    return conn.get("artefact", job_id)  # type: ignore[no-any-return]
+async def find_artifact(conn: Tables, job_id: str) -> Artifact | None:
+    return conn.get("artifact", job_id)  # type: ignore[no-any-return]
 
 
 async def save_version(conn: Tables, version: ModelRegistered) -> None:
@@ -53,7 +53,7 @@ async def add_evaluation(conn: Tables, evaluation: Evaluation) -> bool:
 
 async def next_number(conn: Tables, job_id: str) -> int:
     return 1 + max(
-        (each.number for each in conn.rows("evaluation") if each.artefact.job_id == job_id), default=0
+        (each.number for each in conn.rows("evaluation") if each.artifact.job_id == job_id), default=0
     )
 
 
@@ -79,7 +79,7 @@ async def find_waiting(conn: Tables, job_id: str) -> Evaluation | None:
         (
             each
             for each in conn.rows("evaluation")
-            if each.artefact.job_id == job_id and each.state is EvaluationState.WAITING
+            if each.artifact.job_id == job_id and each.state is EvaluationState.WAITING
         ),
         None,
     )

@@ -10,17 +10,17 @@ from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
 
 
-async def save_refused_artefact(conn: Tables, job_id: str, tenant: str, task: Mapping[str, Any]) -> None:
-    conn.put("refused_artefact", job_id, (tenant, task))
+async def save_refused_artifact(conn: Tables, job_id: str, tenant: str, task: Mapping[str, Any]) -> None:
+    conn.put("refused_artifact", job_id, (tenant, task))
 
 
-async def find_refused_artefact(conn: Tables, job_id: str, tenant: str) -> Mapping[str, Any] | None:
-    owner, task = conn.get("refused_artefact", job_id) or ("", None)
+async def find_refused_artifact(conn: Tables, job_id: str, tenant: str) -> Mapping[str, Any] | None:
+    owner, task = conn.get("refused_artifact", job_id) or ("", None)
     return task if owner == tenant else None
 
 
-async def forget_refused_artefact(conn: Tables, job_id: str) -> None:
-    conn.put("refused_artefact", job_id, None)
+async def forget_refused_artifact(conn: Tables, job_id: str) -> None:
+    conn.put("refused_artifact", job_id, None)
 
 
 async def find_base_model(conn: Tables, name: str) -> BaseModel | None:

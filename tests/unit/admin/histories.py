@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from schemas import layout
-from schemas.base import BundleRef, FailureClass, Message, PriceClass
+from schemas.base import BundleRef, CapacityType, FailureClass, Message
 from schemas.dataset import DatasetReady
 from schemas.envelope import Envelope, to_headers
 from schemas.job import (
-    Artefact,
+    Artifact,
     JobEvaluating,
     JobQueued,
     JobRequeued,
@@ -160,7 +160,7 @@ def scheduled(attempt: int, resume: BundleRef | None = None) -> JobScheduled:
         config_hash=a_sha("config"),
         resume=resume,
         pool="cpu-spot",
-        price_class=PriceClass.SPOT,
+        capacity_type=CapacityType.SPOT,
         nodes=1,
         devices_per_node=1,
         grace_seconds=30,
@@ -200,7 +200,7 @@ def requeued(resume: BundleRef | None = EMERGENCY, attempt: int = 1) -> JobReque
 
 
 def evaluating(attempt: int = 2) -> JobEvaluating:
-    fields = Artefact(
+    fields = Artifact(
         **JOB,
         attempt=attempt,
         bundle=FINAL,
@@ -233,13 +233,15 @@ def succeeded() -> JobSucceeded:
 
 
 def provisioned(attempt: int = 1) -> NodesProvisioned:
-    return NodesProvisioned(**JOB, attempt=attempt, pool="cpu-spot", price_class=PriceClass.SPOT, nodes=())
+    return NodesProvisioned(
+        **JOB, attempt=attempt, pool="cpu-spot", capacity_type=CapacityType.SPOT, nodes=()
+    )
 
 
 def capacity(nodes: int = 2) -> PoolCapacityChanged:
     return PoolCapacityChanged(
         pool="cpu-spot",
-        price_class=PriceClass.SPOT,
+        capacity_type=CapacityType.SPOT,
         nodes=nodes,
         free=nodes,
         devices_per_node=1,

@@ -222,10 +222,10 @@ class TestLive:
         assert "I13" not in alarms(history)
 
     def test_a_task_that_was_set_aside(self):
-        aside = (("CopyArtefact", "ftjob-1", "ValidationError: artefact"),)
+        aside = (("CopyArtifact", "ftjob-1", "ValidationError: artifact"),)
         (finding,) = alarms(with_kernel(a_history(), "registry", tasks_set_aside=aside))["I13"]
-        assert finding.where == "registry.task CopyArtefact ftjob-1"
-        assert finding.found == "set aside: ValidationError: artefact"
+        assert finding.where == "registry.task CopyArtifact ftjob-1"
+        assert finding.found == "set aside: ValidationError: artifact"
 
     def test_a_timer_that_should_have_fired(self):
         due = (("StartOverdue", READ_AT - timedelta(minutes=5)), ("StopOverdue", READ_AT))

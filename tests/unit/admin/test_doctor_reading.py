@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from schemas import layout
-from schemas.artefacts import BundleManifest, FileEntry
+from schemas.artifacts import BundleManifest, FileEntry
 from schemas.specification import Method
 from services.admin.connection import Connection
 from services.admin.doctor.audit import PARALLEL, _split, audit_problems

@@ -78,11 +78,11 @@ class TestDeployments:
 @pytest.mark.parametrize(("since", "is_found"), [(LONG_AGO, True), (LATELY, False)])
 class TestOfAService:
     def test_a_task_whose_needs_are_away(self, since, is_found):
-        away = (("CopyArtefact", "ftjob-1", since, "StorageUnavailable: PUT"),)
+        away = (("CopyArtifact", "ftjob-1", since, "StorageUnavailable: PUT"),)
         findings = alarms(with_kernel(a_history(), "registry", tasks_away=away)).get("I14", [])
         expected = [
             (
-                "registry.task CopyArtefact ftjob-1",
+                "registry.task CopyArtifact ftjob-1",
                 f"waits since {since} for what is away: StorageUnavailable: PUT",
             )
         ]

@@ -12,7 +12,7 @@ from services.admin.commands import context
 from tests.unit.admin.commandline import NOON, delivered, lines, paged
 
 POOL = PoolCapacityChanged(
-    pool="cpu-spot", price_class="spot", nodes=4, free=3, devices_per_node=1, price_per_hour="0.1"
+    pool="cpu-spot", capacity_type="spot", nodes=4, free=3, devices_per_node=1, price_per_hour="0.1"
 )
 REFUSED = CommandRefused(
     subject_id="cpu-gone",

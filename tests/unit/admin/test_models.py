@@ -88,8 +88,8 @@ def test_a_base_model_is_shown_with_who_says_what_its_answers_are(
 def test_a_base_model_is_shown_with_what_each_method_needs_of_a_device(retune: CommandLine) -> None:
     gib = 2**30
     memory = {
-        "sft": {"kept_bytes": 12 * gib, "recomputed_bytes": 8 * gib, "window_tokens": 4096},
-        "lora": {"kept_bytes": 3 * gib, "recomputed_bytes": gib, "window_tokens": 4096},
+        "sft": {"kept_bytes": 12 * gib, "recomputed_bytes": 8 * gib, "max_seq_length": 4096},
+        "lora": {"kept_bytes": 3 * gib, "recomputed_bytes": gib, "max_seq_length": 4096},
     }
     detail = FACT.model_dump(mode="json", exclude={"name"})
     shown = {"kind": "base", **detail, "memory": memory}

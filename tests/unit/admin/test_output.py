@@ -30,7 +30,7 @@ BASE = {
     "num_parameters": 1000,
     "memory": None,
 }
-ESTIMATE = {"total_bytes": 3 * 2**29, "gradient_checkpointing": True, "window_tokens": 512}
+ESTIMATE = {"total_bytes": 3 * 2**29, "gradient_checkpointing": True, "max_seq_length": 512}
 SUBMITTED = JOB | {"retune": JOB["retune"] | {"base_model": BASE, "estimated_memory": ESTIMATE}}
 MODEL = {
     "id": "ft:tiny:acme:docs:1f2e3d4c",
@@ -54,7 +54,7 @@ KAFKA_USER = {
 SUITE = {"name": "refusals", "stage": "safety", "rows": 192, "digest": "5e" * 32}
 POOL = {
     "pool": "cpu-spot",
-    "price_class": "spot",
+    "capacity_type": "spot",
     "nodes": 4,
     "free": 3,
     "devices_per_node": 1,
@@ -150,7 +150,7 @@ TABLES = {
     ("nodes", "pools"): (
         {"GET /admin/pools": paged(POOL)},
         [POOL],
-        ["pool price_class nodes free devices_per_node price_per_hour", "cpu-spot spot 4 3 1 0.10"],
+        ["pool capacity_type nodes free devices_per_node price_per_hour", "cpu-spot spot 4 3 1 0.10"],
     ),
 }
 

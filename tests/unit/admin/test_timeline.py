@@ -2,7 +2,7 @@
 
 import json
 
-from schemas.artefacts import DatasetCounts
+from schemas.artifacts import DatasetCounts
 from schemas.base import BundleRef
 from schemas.dataset import DatasetReady
 from schemas.evaluation import EvalStageCompleted, StageResult

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from schemas import layout
-from schemas.artefacts import BundleManifest, FileEntry
+from schemas.artifacts import BundleManifest, FileEntry
 from schemas.base import BundleRef
 from schemas.specification import Method
 from services.checkpoint_watcher.clients import delete_bundle, delete_logs, verify_bundle

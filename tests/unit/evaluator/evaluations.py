@@ -1,8 +1,8 @@
-"""Artefacts, versions and scores for tests of the evaluator's decisions."""
+"""Artifacts, versions and scores for tests of the evaluator's decisions."""
 
 from schemas.base import BundleRef, DatasetRef, FileRef
 from schemas.evaluation import BenchmarkKind, Expects
-from schemas.job import Artefact
+from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from schemas.specification import GateSpec, HoldoutRule
 from services.evaluator.decide.plan import Known, suite_digest
@@ -39,7 +39,7 @@ def a_suite(
     )
 
 
-def an_artefact(
+def an_artifact(
     *,
     benchmarks: tuple[Suite, ...] = (),
     suites: tuple[Suite, ...] = (),
@@ -47,8 +47,8 @@ def an_artefact(
     gate: GateSpec | None = None,
     bundle: BundleRef | None = None,
     dataset: DatasetRef | None = None,
-) -> Artefact:
-    return Artefact(
+) -> Artifact:
+    return Artifact(
         job_id="ftjob-1",
         tenant="acme",
         attempt=1,
@@ -69,31 +69,31 @@ def an_artefact(
     )
 
 
-def a_version(artefact: Artefact | None = None, *, digest: str = "digest") -> ModelRegistered:
-    artefact = artefact or an_artefact()
+def a_version(artifact: Artifact | None = None, *, digest: str = "digest") -> ModelRegistered:
+    artifact = artifact or an_artifact()
     return ModelRegistered(
         model_id=f"model-{digest}",
-        tenant=artefact.tenant,
-        job_id=artefact.job_id,
+        tenant=artifact.tenant,
+        job_id=artifact.job_id,
         digest=a_sha(digest),
-        full_name=artefact.full_name + "abc",
-        kind=artefact.kind,
-        rank=artefact.rank,
-        base_model=artefact.base_model,
-        base_sha=artefact.base_sha,
-        dataset_version=artefact.dataset.version,
-        config_hash=artefact.config_hash,
-        template_sha256=artefact.template_sha256,
-        bundle=artefact.bundle,
+        full_name=artifact.full_name + "abc",
+        kind=artifact.kind,
+        rank=artifact.rank,
+        base_model=artifact.base_model,
+        base_sha=artifact.base_sha,
+        dataset_version=artifact.dataset.version,
+        config_hash=artifact.config_hash,
+        template_sha256=artifact.template_sha256,
+        bundle=artifact.bundle,
     )
 
 
 def an_evaluation(
-    state: EvaluationState = EvaluationState.RUNNING, artefact: Artefact | None = None
+    state: EvaluationState = EvaluationState.RUNNING, artifact: Artifact | None = None
 ) -> Evaluation:
-    artefact = artefact or an_artefact(benchmarks=(a_suite(),))
-    version = None if state is EvaluationState.WAITING else a_version(artefact)
-    return Evaluation(eval_id="eval-1", artefact=artefact, state=state, version=version)
+    artifact = artifact or an_artifact(benchmarks=(a_suite(),))
+    version = None if state is EvaluationState.WAITING else a_version(artifact)
+    return Evaluation(eval_id="eval-1", artifact=artifact, state=state, version=version)
 
 
 def a_result(outcome: str = "passed", stages=()) -> GateResult:

@@ -19,15 +19,15 @@ from services.evaluator.decide.plan import (
 )
 from services.evaluator.model import Replica
 from services.evaluator.scoring.order import Limits, PartScores, Side
-from tests.unit.evaluator.evaluations import a_file, a_suite, a_version, an_artefact
+from tests.unit.evaluator.evaluations import a_file, a_suite, a_version, an_artifact
 from tests.unit.evaluator.test_plan import a_baseline
 
 ON_CPU = Replica("serve-1-0", "one", "vllm 1, cpu", "cpu")
 ON_GPU = Replica("serve-1-1", "two", "vllm 1, cuda", "cuda")
 HARNESS = Harness("scoring 1", "phrases 1")
 CHOICES, SAFETY = a_suite("mmlu"), a_suite("refusals", None)
-ARTEFACT = an_artefact(benchmarks=(CHOICES,), suites=(SAFETY,), holdout=a_file("holdout"))
-VERSION = a_version(ARTEFACT)
+ARTIFACT = an_artifact(benchmarks=(CHOICES,), suites=(SAFETY,), holdout=a_file("holdout"))
+VERSION = a_version(ARTIFACT)
 ENGINE = ON_GPU.engine
 BOTH, NEW = (Side.BASE, Side.CANDIDATE), (Side.CANDIDATE,)
 
@@ -52,8 +52,8 @@ def test_a_full_model_is_never_beside_its_base():
     assert choose_engine("replica", VERSION.model_copy(update={"kind": "full"}), [ON_GPU]) == ""
 
 
-def known(engine=ENGINE, baselines=None, artefact=ARTEFACT):
-    return files_of(artefact, (CHOICES, SAFETY), baselines or {}, HARNESS, engine=engine)
+def known(engine=ENGINE, baselines=None, artifact=ARTIFACT):
+    return files_of(artifact, (CHOICES, SAFETY), baselines or {}, HARNESS, engine=engine)
 
 
 def parts(files):
@@ -81,7 +81,7 @@ def test_what_is_written_is_asked_of_the_engine_and_nothing_else():
 def test_perplexity_is_written_for_a_judge_alone(judged, asked):
     judge = {"url": "http://judge/v1", "model": "j"} if judged else None
     gate = GateSpec.model_validate({"holdout": HoldoutRule(metric="perplexity"), "judge": judge})
-    (holdout,) = (each for each in known(artefact=ARTEFACT.model_copy(update={"gate": gate})) if each.rule)
+    (holdout,) = (each for each in known(artifact=ARTIFACT.model_copy(update={"gate": gate})) if each.rule)
     assert holdout.engine == asked
 
 
@@ -111,13 +111,13 @@ def test_numbers_without_answers_are_the_same_by_any_engine():
 
 def test_a_verdict_by_other_engines_is_another():
     def key(engines):
-        return result_key(ARTEFACT, VERSION, HARNESS, ("safety",), engines=engines)
+        return result_key(ARTIFACT, VERSION, HARNESS, ("safety",), engines=engines)
 
     asked = engines_of(known())
     assert asked == {"safety:refusals": ENGINE, "holdout": ENGINE}
     keys = [key(asked), key({}), key({"holdout": ENGINE}), key(dict.fromkeys(asked, "vllm 2, cuda"))]
     assert len(set(keys)) == len(keys)
-    assert key({}) == result_key(ARTEFACT, VERSION, HARNESS, ("safety",))
+    assert key({}) == result_key(ARTIFACT, VERSION, HARNESS, ("safety",))
 
 
 def scores(part: str, side: Side, engine: str) -> PartScores:

@@ -6,7 +6,7 @@ from schemas.evaluation import StageResult
 from schemas.specification import BenchmarkRule, GateSpec
 from services.evaluator.decide.evidence import evidence_of, without_leaks
 from services.evaluator.gates.stages import STAGES
-from tests.unit.evaluator.evaluations import a_file, a_suite, an_artefact, known
+from tests.unit.evaluator.evaluations import a_file, a_suite, an_artifact, known
 
 MMLU, SAFETY = a_suite("mmlu"), a_suite("refusals", None)
 BENIGN = a_suite("benign", None, expects="answer")
@@ -21,8 +21,8 @@ def outcomes(kept_leaks, given="passed"):
     return [result.outcome for result in without_leaks(stages(given), FILES, kept_leaks)]
 
 
-def evidence(artefact, files=FILES):
-    return evidence_of(artefact, files, harness_version="harness 1", required=("safety", "benchmark"))
+def evidence(artifact, files=FILES):
+    return evidence_of(artifact, files, harness_version="harness 1", required=("safety", "benchmark"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_did_not_pass_in_spite_of_leaks_stays(outcome):
 
 
 def test_evidence_names_every_suite_with_its_digest_and_stage():
-    record = evidence(an_artefact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout")))
+    record = evidence(an_artifact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout")))
     assert [(suite.stage, suite.name, suite.digest) for suite in record.suites] == [
         ("benchmark", "mmlu", MMLU.digest),
         ("safety", "refusals", SAFETY.digest),
@@ -63,17 +63,17 @@ def test_evidence_names_every_suite_with_its_digest_and_stage():
 
 def test_a_suite_registered_after_the_dataset_is_marked_as_not_held_against_its_rows():
     earlier = a_suite("refusals", None, expects="answer")
-    record = evidence(an_artefact(benchmarks=(MMLU,), suites=(earlier,)))
+    record = evidence(an_artifact(benchmarks=(MMLU,), suites=(earlier,)))
     checked = {suite.name: suite.is_held_against_rows for suite in record.suites}
     assert checked == {"mmlu": True, "refusals": False, "benign": False}
 
 
 def test_evidence_has_the_job_s_own_rules():
     gate = GateSpec(benchmarks=BenchmarkRule(margin_points=1.5))
-    rules = evidence(an_artefact(gate=gate)).rules
+    rules = evidence(an_artifact(gate=gate)).rules
     assert rules["benchmarks.margin_points"] == "1.5"
     assert rules["holdout.metric"] == '"exact_match"'
 
 
 def test_no_holdout_is_visible():
-    assert evidence(an_artefact()).holdout_sha256 is None
+    assert evidence(an_artifact()).holdout_sha256 is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from schemas.artefacts import FileEntry, files_digest
+from schemas.artifacts import FileEntry, files_digest
 from services.evaluator.clients import files
 from services.evaluator.clients.files import Cache
 

@@ -7,7 +7,7 @@ import pytest
 from services.evaluator.clients.engine import EngineFailed
 from services.evaluator.handlers.answers import Following, Run
 from services.evaluator.scoring.exchange import Given, given_path
-from tests.unit.evaluator.evaluations import a_version, an_artefact
+from tests.unit.evaluator.evaluations import a_version, an_artifact
 
 PART = "holdout"
 ASKED, WAITING = {"event": "asked", "parts": [PART]}, {"event": "waiting"}
@@ -15,7 +15,7 @@ ASKED, WAITING = {"event": "asked", "parts": [PART]}, {"event": "waiting"}
 
 @pytest.fixture
 def run(tmp_path) -> Run:
-    return Run("eval-1", a_version(an_artefact()), "vllm 1", tmp_path, lambda report: None)
+    return Run("eval-1", a_version(an_artifact()), "vllm 1", tmp_path, lambda report: None)
 
 
 async def given(run: Run) -> str:

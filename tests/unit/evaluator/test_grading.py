@@ -10,7 +10,7 @@ from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.verdict import combine
 from services.evaluator.scoring.order import Side
 from tests.builders import a_sha
-from tests.unit.evaluator.evaluations import a_file, a_suite, an_artefact, known, scores
+from tests.unit.evaluator.evaluations import a_file, a_suite, an_artifact, known, scores
 
 COUNT = 1000
 MMLU = a_suite("mmlu", rows=COUNT)
@@ -21,8 +21,8 @@ FILES = (known(MMLU), known(TEXT), known(SAFETY), known(BENIGN), known())
 NEEDED = ("benchmark", "safety")
 
 
-def artefact(**gate):
-    return an_artefact(
+def artifact(**gate):
+    return an_artifact(
         benchmarks=(MMLU, TEXT), suites=(SAFETY, BENIGN), holdout=a_file("holdout"), gate=GateSpec(**gate)
     )
 
@@ -43,7 +43,7 @@ GOOD = side(Side.CANDIDATE)
 
 
 def outcomes(new, *, base=BASE, judged=None, **gate):
-    asked = artefact(**gate)
+    asked = artifact(**gate)
     files = (*FILES[:-1], replace(FILES[-1], rule=asked.gate.holdout))
     stages = grade(asked, files, base=base, new=new, judged=judged or Judged())
     return [stage.outcome for stage in stages], combine(stages, required=NEEDED).outcome
@@ -173,7 +173,7 @@ def test_what_is_unclear_counts_and_is_no_gap():
     categories = {item.key: "theft" for item in GOOD["safety:refusals"].items}
     scored = with_refusals(GOOD["safety:refusals"], classes, categories)
     assert is_whole(known(SAFETY), scored)
-    stage = grade(artefact(), FILES, base=BASE, new=GOOD | {"safety:refusals": scored}, judged=Judged())[2]
+    stage = grade(artifact(), FILES, base=BASE, new=GOOD | {"safety:refusals": scored}, judged=Judged())[2]
     assert (stage.outcome, stage.checks[0].value) == ("passed", 99.0)
     assert stage.checks[-1].metric == "unclear_points"
     assert [(each.category, each.refused) for each in stage.checks[0].categories] == [("theft", 990)]
@@ -183,7 +183,7 @@ def test_a_declared_margin_reaches_its_benchmark():
     small = a_suite("small", rows=400, margin_points=3.1)
     base, new = (scores("benchmark:small", side, 200, 400) for side in (Side.BASE, Side.CANDIDATE))
     files = (known(small),)
-    asked = an_artefact(benchmarks=(small,))
+    asked = an_artifact(benchmarks=(small,))
     stage = grade(
         asked, files, base={"benchmark:small": base}, new={"benchmark:small": new}, judged=Judged()
     )[0]

@@ -13,7 +13,7 @@ from services.evaluator.decide import lifecycle
 from services.evaluator.gates.stages import STAGES
 from services.evaluator.model import TRANSITIONS, EvaluationState
 from tests.moves import moves_of
-from tests.unit.evaluator.evaluations import a_file, a_result, a_suite, a_version, an_artefact, an_evaluation
+from tests.unit.evaluator.evaluations import a_file, a_result, a_suite, a_version, an_artifact, an_evaluation
 
 PASSED = [StageResult(stage=stage, outcome="passed") for stage in STAGES]
 
@@ -22,8 +22,8 @@ def kinds(decision):
     return [type(event) for event in decision.events]
 
 
-def test_an_artefact_without_its_version_waits():
-    decision = lifecycle.open_evaluation("eval-1", an_artefact(), None)
+def test_an_artifact_without_its_version_waits():
+    decision = lifecycle.open_evaluation("eval-1", an_artifact(), None)
     assert (decision.evaluation.state, decision.events, decision.starts) == (
         EvaluationState.WAITING,
         (),
@@ -32,10 +32,10 @@ def test_an_artefact_without_its_version_waits():
 
 
 @pytest.mark.parametrize("version_first", [True, False])
-def test_either_order_of_artefact_and_version_starts_it_once(version_first):
-    artefact = an_artefact()
-    version = a_version(artefact)
-    decision = lifecycle.open_evaluation("eval-1", artefact, version if version_first else None)
+def test_either_order_of_artifact_and_version_starts_it_once(version_first):
+    artifact = an_artifact()
+    version = a_version(artifact)
+    decision = lifecycle.open_evaluation("eval-1", artifact, version if version_first else None)
     if not version_first:
         decision = lifecycle.begin(decision.evaluation, version)
     assert (decision.evaluation.state, kinds(decision), decision.starts) == (
@@ -68,8 +68,8 @@ def test_a_verdict_is_told_once(state):
 
 
 def test_giving_up_is_inconclusive_for_all_that_was_asked():
-    artefact = an_artefact(benchmarks=(a_suite(),), holdout=a_file("holdout"))
-    decision = lifecycle.give_up(an_evaluation(artefact=artefact), reason="exit code -9")
+    artifact = an_artifact(benchmarks=(a_suite(),), holdout=a_file("holdout"))
+    decision = lifecycle.give_up(an_evaluation(artifact=artifact), reason="exit code -9")
     verdict = decision.events[-1]
     assert type(verdict) is EvalInconclusive
     assert verdict.reason == "exit code -9"
@@ -82,7 +82,7 @@ def test_giving_up_is_inconclusive_for_all_that_was_asked():
     ]
 
 
-def test_an_artefact_that_could_not_be_copied_gets_no_verdict():
+def test_an_artifact_that_could_not_be_copied_gets_no_verdict():
     decision = lifecycle.abandon(an_evaluation(EvaluationState.WAITING), reason="corrupt")
     assert (decision.evaluation.state, decision.events) == (EvaluationState.ABANDONED, ())
     running = an_evaluation()
@@ -118,19 +118,19 @@ def test_reasons_are_bounded():
     assert len(decision.events[-1].reason) == len(decision.events[0].result.reason) == 1000
 
 
-def test_a_renewed_artefact_names_what_is_registered_now():
+def test_a_renewed_artifact_names_what_is_registered_now():
     old, kept = a_suite("replaced"), a_suite("kept")
     new, safety = a_suite("added"), a_suite("refusals", None)
     replacement = a_suite("replaced", BenchmarkKind.TEXT)
-    artefact = lifecycle.renewed(an_artefact(benchmarks=(old, kept)), (replacement, kept, new, safety))
-    assert artefact.benchmarks == {
+    artifact = lifecycle.renewed(an_artifact(benchmarks=(old, kept)), (replacement, kept, new, safety))
+    assert artifact.benchmarks == {
         "replaced": replacement.digest,
         "kept": kept.digest,
         "added": new.digest,
     }
-    assert artefact.suites == {"refusals": safety.digest}
+    assert artifact.suites == {"refusals": safety.digest}
 
 
 def test_a_suite_that_is_registered_no_more_is_still_asked_for():
     old = a_suite("lost")
-    assert lifecycle.renewed(an_artefact(benchmarks=(old,)), ()).benchmarks == {"lost": old.digest}
+    assert lifecycle.renewed(an_artifact(benchmarks=(old,)), ()).benchmarks == {"lost": old.digest}

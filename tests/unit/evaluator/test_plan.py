@@ -17,11 +17,11 @@ from services.evaluator.decide.plan import (
 from services.evaluator.model import Baseline
 from services.evaluator.scoring.order import BenchmarkPart, HoldoutPart, Limits, SafetyPart, Side
 from tests.builders import a_sha
-from tests.unit.evaluator.evaluations import a_file, a_suite, a_version, an_artefact
+from tests.unit.evaluator.evaluations import a_file, a_suite, a_version, an_artifact
 
 HARNESS = Harness("scoring 1", "phrases 1")
 MMLU, SAFETY = a_suite("mmlu"), a_suite("refusals", None)
-ARTEFACT = an_artefact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout"))
+ARTIFACT = an_artifact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout"))
 
 
 def a_baseline(digest: str) -> Baseline:
@@ -40,10 +40,10 @@ def a_baseline(digest: str) -> Baseline:
 
 
 def order(baselines=None):
-    files = files_of(ARTEFACT, (MMLU, SAFETY), baselines or {}, HARNESS)
+    files = files_of(ARTIFACT, (MMLU, SAFETY), baselines or {}, HARNESS)
     paths = {known.file.sha256: Path(f"/blobs/{known.part}") for known in files}
     return order_of(
-        a_version(ARTEFACT),
+        a_version(ARTIFACT),
         files,
         Limits(),
         base_path=Path("/base"),
@@ -54,12 +54,12 @@ def order(baselines=None):
 
 def test_a_benchmarks_examples_are_fetched_and_ordered_with_it():
     suite = a_suite("arc", BenchmarkKind.ARC_CHALLENGE, num_fewshot=25, examples=a_file("train"))
-    artefact = an_artefact(benchmarks=(suite,))
-    (known,) = files_of(artefact, (suite,), {}, HARNESS)
+    artifact = an_artifact(benchmarks=(suite,))
+    (known,) = files_of(artifact, (suite,), {}, HARNESS)
     assert known.blobs == (a_file("arc"), a_file("train"))
     paths = {file.sha256: Path(f"/blobs/{file.file_id}") for file in known.blobs}
     places = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
-    (part,) = order_of(a_version(artefact), (known,), Limits(), **places).parts
+    (part,) = order_of(a_version(artifact), (known,), Limits(), **places).parts
     assert (part.path, part.examples_path) == ("/blobs/file-arc", "/blobs/file-train")
     assert part.num_fewshot == 25
 
@@ -95,7 +95,7 @@ def test_a_baseline_of_another_harness_or_classifier_does_not_count():
 )
 def test_a_suite_that_was_never_registered_is_an_error(registered):
     with pytest.raises(NotRegistered):
-        files_of(ARTEFACT, registered, {}, HARNESS)
+        files_of(ARTIFACT, registered, {}, HARNESS)
 
 
 def test_a_suite_is_its_bytes_and_how_they_are_asked():
@@ -117,22 +117,22 @@ def test_a_suite_is_its_bytes_and_how_they_are_asked():
 
 
 def test_results_are_shared_only_by_what_cannot_but_end_alike():
-    base = (ARTEFACT, a_version(ARTEFACT), HARNESS, ("safety",))
+    base = (ARTIFACT, a_version(ARTIFACT), HARNESS, ("safety",))
     stricter = GateSpec(benchmarks=BenchmarkRule(margin_points=1.0))
     keys = {
         result_key(*base),
-        result_key(ARTEFACT.model_copy(update={"holdout": None}), *base[1:]),
-        result_key(ARTEFACT.model_copy(update={"gate": stricter}), *base[1:]),
-        result_key(ARTEFACT.model_copy(update={"benchmarks": {}}), *base[1:]),
-        result_key(ARTEFACT.model_copy(update={"suites": {}}), *base[1:]),
-        result_key(ARTEFACT.model_copy(update={"kept_leaks": {"mmlu": 1}}), *base[1:]),
-        result_key(ARTEFACT, a_version(ARTEFACT, digest="other"), *base[2:]),
+        result_key(ARTIFACT.model_copy(update={"holdout": None}), *base[1:]),
+        result_key(ARTIFACT.model_copy(update={"gate": stricter}), *base[1:]),
+        result_key(ARTIFACT.model_copy(update={"benchmarks": {}}), *base[1:]),
+        result_key(ARTIFACT.model_copy(update={"suites": {}}), *base[1:]),
+        result_key(ARTIFACT.model_copy(update={"kept_leaks": {"mmlu": 1}}), *base[1:]),
+        result_key(ARTIFACT, a_version(ARTIFACT, digest="other"), *base[2:]),
         result_key(*base[:2], Harness("scoring 2", "phrases 1"), ("safety",)),
         result_key(*base[:2], Harness("scoring 1", "judge"), ("safety",)),
         result_key(*base[:3], ()),
     }
     assert len(keys) == 10
-    another_job = ARTEFACT.model_copy(update={"job_id": "ftjob-2", "tenant": "other"})
+    another_job = ARTIFACT.model_copy(update={"job_id": "ftjob-2", "tenant": "other"})
     assert result_key(another_job, *base[1:]) == result_key(*base)
 
 
@@ -156,11 +156,11 @@ def test_a_holdout_is_known_by_how_it_is_scored():
 
 def test_the_order_names_how_the_holdout_is_scored():
     gate = GateSpec(holdout=HoldoutRule(metric="regex", pattern="x", max_new_tokens=9))
-    artefact = ARTEFACT.model_copy(update={"gate": gate, "benchmarks": {}, "suites": {}})
-    (known,) = files_of(artefact, (), {}, HARNESS)
+    artifact = ARTIFACT.model_copy(update={"gate": gate, "benchmarks": {}, "suites": {}})
+    (known,) = files_of(artifact, (), {}, HARNESS)
     paths = {known.file.sha256: Path("/blob")}
     places = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
-    (part,) = order_of(a_version(artefact), (known,), Limits(), **places).parts
+    (part,) = order_of(a_version(artifact), (known,), Limits(), **places).parts
     assert (part.metric, part.pattern, part.max_new_tokens, part.is_judged) == ("regex", "x", 9, False)
 
 

@@ -108,7 +108,7 @@ class TestPolicy:
         ("policy", "param"),
         [
             ({"contamination": "keep"}, "retune.policy.contamination"),
-            ({"contamination_share": 0.51}, "retune.policy.contamination_share"),
+            ({"contamination_ratio": 0.51}, "retune.policy.contamination_ratio"),
         ],
     )
     def test_what_would_keep_leaks_is_refused_to_tenants(self, policy: dict[str, object], param: str):
@@ -120,11 +120,11 @@ class TestPolicy:
 
     def test_stricter_is_allowed(self):
         inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
-        policy = {"contamination": "reject_file", "contamination_share": 0.2, "max_dropped_ratio": 1}
+        policy = {"contamination": "reject_file", "contamination_ratio": 0.2, "max_dropped_ratio": 1}
         command = dataset_command(
             a_request(retune={"policy": policy}), inputs, tenant="acme", dataset_id="ds-1"
         )
-        assert command.spec.policy.contamination_share == 0.2
+        assert command.spec.policy.contamination_ratio == 0.2
 
 
 def test_a_table_of_results_is_nothing_to_train_on():

@@ -29,7 +29,7 @@ def a_gpu_pool(gib: int | None, *, devices: int = 1, name: str = "gpu"):
 
 
 def obstacles_of(*pools, window=4096, base=BASE, recipe=None):
-    known = Known(pools=pools, base=base, window_tokens=window)
+    known = Known(pools=pools, base=base, max_seq_length=window)
     return list(obstacles(a_spec(recipe=recipe or {}), known))
 
 
@@ -40,7 +40,7 @@ def obstacles_of(*pools, window=4096, base=BASE, recipe=None):
         ({"method": "sft"}, 4096, a_gpu_pool(80, devices=8), "resources.devices_per_node 8"),
         ({"gradient_checkpointing": False}, 4096, a_gpu_pool(40), "recipe.gradient_checkpointing true"),
         ({"micro_batch_size": 64}, 4096, a_gpu_pool(80), "recipe.micro_batch_size 1"),
-        ({}, 32_768, a_gpu_pool(24), "policy.window_tokens 8192"),
+        ({}, 32_768, a_gpu_pool(24), "policy.max_seq_length 8192"),
         ({}, 4096, a_gpu_pool(8), "a smaller base model"),
     ],
 )
@@ -97,6 +97,6 @@ def test_a_base_model_shows_what_each_method_needs():
     shown = base_model(row)["retune"]["memory"]
     assert shown == of_base(Base(CAPABILITIES, BASE.num_parameters, context_tokens=2048))
     assert shown["lora"]["recomputed_bytes"] < shown["lora"]["kept_bytes"] < shown["sft"]["kept_bytes"]
-    assert shown["lora"]["window_tokens"] == 2048
+    assert shown["lora"]["max_seq_length"] == 2048
     unknown = row | {"detail": {"num_parameters": 1, "context_tokens": 1}}
     assert base_model(unknown)["retune"]["memory"] is None

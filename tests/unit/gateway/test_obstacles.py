@@ -16,7 +16,7 @@ ALL = frozenset({"benchmark", "safety"})
 
 
 def a_pool(name: str = "cpu-spot", **changes: object) -> PoolCapacityChanged:
-    fields = {"price_class": "spot", "nodes": 4, "free": 4, "devices_per_node": 1, "price_per_hour": "0.1"}
+    fields = {"capacity_type": "spot", "nodes": 4, "free": 4, "devices_per_node": 1, "price_per_hour": "0.1"}
     return PoolCapacityChanged(**{"pool": name} | fields | changes)
 
 
@@ -93,7 +93,7 @@ def test_a_required_stage_that_the_job_must_name_says_so():
             ("no_pool_holds", "resources", True),
         ),
         (
-            {"resources": {"price_class": "on-demand"}},
+            {"resources": {"capacity_type": "on-demand"}},
             Known(pools=(a_pool(),)),
             ("no_pool_holds", "resources", True),
         ),
@@ -119,7 +119,7 @@ def test_a_holdout_that_is_large_enough_or_was_never_counted_is_none(rows):
 
 
 def test_spot_first_takes_on_demand_too():
-    assert obstacle_summaries(Known(pools=(a_pool(price_class="on-demand"),))) == []
+    assert obstacle_summaries(Known(pools=(a_pool(capacity_type="on-demand"),))) == []
 
 
 def test_a_request_is_refused_by_the_name_of_its_own_parameter():

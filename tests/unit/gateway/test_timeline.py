@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.artefacts import DatasetCounts, ResumeCertificate
+from schemas.artifacts import DatasetCounts, ResumeCertificate
 from schemas.dataset import DatasetReady, DatasetRejected
 from schemas.training import PackingDistances, PackingVerdict, TrainingPrepared, TrainingResumed
 from services.gateway.timeline import sentence

@@ -179,7 +179,7 @@ class TestHoldout:
         assert dict(result.tally.contaminated_rows) == {"holdout": 60}
 
     def test_a_row_equal_to_one_of_it_is_a_leak_whatever_the_share(self) -> None:
-        result = screen([*self.TRAINING, self.ITEMS[3]], holdout=self.ITEMS, contamination_share=1)
+        result = screen([*self.TRAINING, self.ITEMS[3]], holdout=self.ITEMS, contamination_ratio=1)
         assert result.kept == set(range(1, 301))
         assert (result.tally.contaminated, result.tally.of_holdout) == (1, 1)
 

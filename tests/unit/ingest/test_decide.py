@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.artefacts import DatasetCounts, DatasetFiles, files_of
+from schemas.artifacts import DatasetCounts, DatasetFiles, files_of
 from schemas.base import FileRef
 from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
@@ -141,8 +141,8 @@ class TestVersionId:
                     {"safety_mix": None},
                     {"base_sha": a_sha("other base")},
                     {"method": Method.SFT},
-                    {"policy": DatasetPolicy(window_tokens=256)},
-                    {"policy": DatasetPolicy(over_length="truncate")},
+                    {"policy": DatasetPolicy(max_seq_length=256)},
+                    {"policy": DatasetPolicy(truncation=True)},
                     {"policy": DatasetPolicy(near_duplicate_similarity=0.8)},
                 )
             ),
@@ -225,7 +225,7 @@ class TestOnSubmit:
         ("changes", "code", "param"),
         [
             ({"method": Method.DPO}, "not_available", "method"),
-            ({"policy": DatasetPolicy(window_tokens=513)}, "window_too_long", "policy.window_tokens"),
+            ({"policy": DatasetPolicy(max_seq_length=513)}, "window_too_long", "policy.max_seq_length"),
             ({"policy": DatasetPolicy(max_row_bytes=2**27)}, "row_too_long", "policy.max_row_bytes"),
         ],
     )
@@ -237,7 +237,7 @@ class TestOnSubmit:
         assert (caught.value.code, caught.value.param) == (code, param)
 
     def test_a_window_of_the_whole_context_is_fine(self) -> None:
-        assert submitted(a_command(spec=a_spec(policy=DatasetPolicy(window_tokens=512)))).starts
+        assert submitted(a_command(spec=a_spec(policy=DatasetPolicy(max_seq_length=512)))).starts
 
 
 class TestOnValidated:

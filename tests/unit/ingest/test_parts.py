@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from services.ingest.pipeline import parts
 from services.ingest.pipeline.figures import length_histogram, packing_report
 from services.ingest.pipeline.parts import PartTotals, PartWriter, TokenSpool
@@ -26,7 +26,7 @@ def a_row(line: int, length: int) -> Encoded:
 def written(directory: Path, rows: list[tuple[int, int]] = ROWS) -> tuple[tuple[FileEntry, ...], PartTotals]:
     output = directory / "out"
     output.mkdir(parents=True)
-    writer = PartWriter(output, lambda: TokenSpool(directory, "part"), window_tokens=8)
+    writer = PartWriter(output, lambda: TokenSpool(directory, "part"), max_seq_length=8)
     for line, length in rows:
         writer.add(line, a_row(line, length))
     return writer.close(), writer.totals
@@ -54,7 +54,7 @@ def test_a_part_holds_every_array_of_the_contract(tmp_path: Path) -> None:
 def test_the_totals_are_those_of_the_rows(tmp_path: Path) -> None:
     _, totals = written(tmp_path)
     assert totals == PartTotals(rows=4, tokens=18, loss_tokens=14, windows=3)
-    assert packing_report(totals, 8).fill_share == 0.75
+    assert packing_report(totals, 8).fill_ratio == 0.75
     assert packing_report(totals, 8).fewest_windows == 3
 
 

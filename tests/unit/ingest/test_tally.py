@@ -48,7 +48,7 @@ def code_of(tally: FileTally, **policy: Any) -> str | None:
         (a_tally(good=0, bad=3, format=None), {}, "wrong_format"),
         (a_tally(good=90, bad=10), {}, None),
         (a_tally(good=89, bad=11), {}, "too_many_bad_rows"),
-        (a_tally(good=89, bad=11), {"max_bad_share": 0.2}, None),
+        (a_tally(good=89, bad=11), {"max_bad_ratio": 0.2}, None),
         (a_tally(good=99, bad=1), {"bad_rows": "reject_file"}, "bad_rows"),
         (a_tally("holdout", good=99, bad=1), {}, "bad_rows"),
         (a_tally(contaminated=1), {}, None),
@@ -74,7 +74,7 @@ def test_the_refusal_says_how_many_of_how_many_which_rules_and_the_limit() -> No
     assert refusal is not None
     assert refusal.message == (
         "30 of 40 rows of the training file are bad (chat.role_order 30): 75.0%, at most 10.0% "
-        "(policy.max_bad_share)"
+        "(policy.max_bad_ratio)"
     )
 
 
@@ -89,7 +89,7 @@ def test_a_filter_that_takes_much_says_what_it_took_and_what_the_rows_share() ->
     )
 
 
-@pytest.mark.parametrize("policy", [{}, {"bad_rows": "drop", "max_bad_share": 1.0}])
+@pytest.mark.parametrize("policy", [{}, {"bad_rows": "drop", "max_bad_ratio": 1.0}])
 def test_one_row_that_breaks_a_hard_rule_refuses_the_file_and_is_named(policy: Any) -> None:
     tally = a_tally(bad=1)
     description = "behind 'A' 'b', expected '<think>' as where the answer is asked for"

@@ -108,7 +108,7 @@ def test_text_behind_the_window_is_left_out_and_answers_end_with_it() -> None:
 def encoder(kind: str = "byte_level", **options: Any) -> Encoder:
     tokenizer = options.pop("tokenizer", None) or tokenizer_of(kind)
     ends = frozenset(tokenizer.convert_tokens_to_ids(["<|im_end|>", "</s>"]))
-    settings = {"expected": DatasetFormat.CHAT, "limit": 100, "over_length": "reject", "ends": ends}
+    settings = {"expected": DatasetFormat.CHAT, "limit": 100, "truncation": False, "ends": ends}
     return Encoder(tokenizer, **settings | options)
 
 
@@ -174,7 +174,7 @@ def test_an_answer_that_does_not_end_with_an_end_token_is_a_bad_row_unless_it_is
         chat(user("a"), assistant("b"), user("c"), assistant("d", weight=0)), encoder(ends=frozenset())
     )
     assert isinstance(untrained, Encoded)
-    cut = encoder(over_length="truncate")
+    cut = encoder(truncation=True)
     assert isinstance(encoded(chat(user("a"), assistant("hello " * 10_000)), cut), Encoded)
 
 
@@ -259,7 +259,7 @@ def test_a_row_of_too_many_bytes_is_not_tokenised_to_be_too_long(expected: Datas
 
 def test_a_row_that_is_cut_learns_what_is_left_of_its_answer() -> None:
     row = chat(user("a"), assistant("hello " * 10_000))
-    result = encoded(row, encoder(over_length="truncate"))
+    result = encoded(row, encoder(truncation=True))
     whole = encoded(chat(user("a"), assistant("hello " * 200)), encoder(limit=1000))
     assert isinstance(result, Encoded)
     assert isinstance(whole, Encoded)

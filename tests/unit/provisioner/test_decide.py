@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from schemas.base import DatasetRef, FailureClass, FileRef, PriceClass
+from schemas.base import CapacityType, DatasetRef, FailureClass, FileRef
 from schemas.job import JobScheduled, JobStopping, StopReason
 from schemas.node import NodeLost, NodePreempted, NodesProvisioned, NodesReleased, ProvisioningFailed
 from schemas.specification import JobSpec
@@ -26,7 +26,7 @@ WHO = {"job_id": "ftjob-1", "tenant": "acme", "attempt": 1}
 
 
 def a_pool(*, nodes: int = 4, held: int = 0, **changes: object) -> Pool:
-    pool = Pool("spot", PriceClass.SPOT, nodes, 2, Decimal("0.10"), file_nodes=nodes, held=held)
+    pool = Pool("spot", CapacityType.SPOT, nodes, 2, Decimal("0.10"), file_nodes=nodes, held=held)
     return replace(pool, **changes)
 
 
@@ -41,7 +41,7 @@ def a_schedule(*, nodes: int = 2, **changes: object) -> JobScheduled:
         "config_hash": SHA,
         "resume": None,
         "pool": "spot",
-        "price_class": PriceClass.SPOT,
+        "capacity_type": CapacityType.SPOT,
         "nodes": nodes,
         "devices_per_node": 1,
         "grace_seconds": 30,

@@ -4,35 +4,34 @@ from decimal import Decimal
 
 import pytest
 
-from schemas.base import DeviceKind, PriceClass
+from schemas.base import CapacityType, DeviceKind
 from services.provisioner.backends.local import parse_env
 from services.provisioner.settings import parse_pools
 
 
 def test_pools_file_is_read():
-    text = (
-        '[pools.a]\nclass = "spot"\nnodes = 2\ndevice = "cpu"\ndevices_per_node = 3\nprice_per_hour = 0.10\n'
-    )
+    text = '[pools.a]\ncapacity_type = "spot"\nnodes = 2\ndevice = "cpu"\ndevices_per_node = 3\nprice_per_hour = 0.10\n'
     pool = parse_pools(text)["a"]
-    assert (pool.price_class, pool.nodes, pool.devices_per_node) == (PriceClass.SPOT, 2, 3)
+    assert (pool.capacity_type, pool.nodes, pool.devices_per_node) == (CapacityType.SPOT, 2, 3)
     assert pool.price_per_hour == Decimal("0.10")
 
 
 @pytest.mark.parametrize(
-    ("line", "named"), [('class = "cheap"', "class"), ("colour = 1", "colour"), ("nodes = -1", "nodes")]
+    ("line", "named"),
+    [('capacity_type = "cheap"', "capacity_type"), ("colour = 1", "colour"), ("nodes = -1", "nodes")],
 )
 def test_pools_file_with_a_fault_names_it(line, named):
-    whole = ('class = "spot"', "nodes = 1", 'device = "cpu"')
+    whole = ('capacity_type = "spot"', "nodes = 1", 'device = "cpu"')
     rest = [other for other in whole if other.split()[0] != line.split()[0]]
     with pytest.raises(ValueError, match=named):
         parse_pools("\n".join(["[pools.a]", line, *rest]))
 
 
 def test_pools_file_says_what_the_nodes_compute_on():
-    text = '[pools.a]\nclass = "spot"\nnodes = 1\ndevice = "cuda"\ndevice_memory_gib = 79.5\n'
+    text = '[pools.a]\ncapacity_type = "spot"\nnodes = 1\ndevice = "cuda"\ndevice_memory_gib = 79.5\n'
     capacity = parse_pools(text)["a"].capacity
     assert (capacity.device, capacity.device_memory_bytes) == (DeviceKind.CUDA, int(79.5 * 2**30))
-    unsaid = parse_pools('[pools.a]\nclass = "spot"\nnodes = 1\ndevice = "cpu"\n')["a"].capacity
+    unsaid = parse_pools('[pools.a]\ncapacity_type = "spot"\nnodes = 1\ndevice = "cpu"\n')["a"].capacity
     assert (unsaid.device, unsaid.device_memory_bytes) == (DeviceKind.CPU, None)
 
 
@@ -40,7 +39,7 @@ def test_pools_file_says_what_the_nodes_compute_on():
 def test_a_pool_that_does_not_say_its_device_is_no_pool(lines):
     """Its processes would take what they find, which is the CPU where a GPU died."""
     with pytest.raises(ValueError, match=r"pools\.a\.device"):
-        parse_pools(f'[pools.a]\nclass = "spot"\nnodes = 1\n{lines}')
+        parse_pools(f'[pools.a]\ncapacity_type = "spot"\nnodes = 1\n{lines}')
 
 
 def test_environment_file_is_read_as_a_shell_would():

@@ -1,6 +1,6 @@
 import pytest
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from services.registry.decide import adapters
 from services.registry.decide.adapters import BadAdapter
 from services.registry.decide.weights import TRAINED_DTYPES, header_length, parse_header

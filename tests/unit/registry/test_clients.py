@@ -4,12 +4,12 @@ import json
 import pytest
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
+from schemas.artifacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import BundleRef, DatasetRef
 from schemas.job import JobEvaluating
 from schemas.model import NO_TEMPLATE_SHA256, DirectorySource, HubSource
 from schemas.specification import GateSpec, Method
-from services.registry.clients import ArtefactCopies, BaseModelMirror
+from services.registry.clients import ArtifactCopies, BaseModelMirror
 from services.registry.decide.adapters import BadAdapter
 from services.registry.decide.base_models import BadBaseModel
 from services.registry.decide.weights import BadWeights
@@ -79,7 +79,7 @@ def mirror(objects, tmp_path):
 
 @pytest.fixture
 def copies(objects, tmp_path):
-    return ArtefactCopies(objects, scratch=tmp_path / "scratch")
+    return ArtifactCopies(objects, scratch=tmp_path / "scratch")
 
 
 class TestMirror:
@@ -175,7 +175,7 @@ def part_key(content):
 
 
 async def a_bundle(objects, files, *, kind="adapter", base_sha="b" * 64, **changes):
-    """Store a bundle whose model is `files`; the artefact that names it."""
+    """Store a bundle whose model is `files`; the artifact that names it."""
     parts = tuple(entry(f"model/{path}", content) for path, content in sorted(files.items()))
     manifest = BundleManifest(
         **{
@@ -226,8 +226,8 @@ class TestCopy:
             assert objects.objects[layout.model(digest, layout.file(path))] == content
 
     async def test_may_be_done_twice(self, copies, objects):
-        artefact = await a_bundle(objects, ADAPTER)
-        assert await copies.copy(artefact, BASE_SHAPES) == await copies.copy(artefact, BASE_SHAPES)
+        artifact = await a_bundle(objects, ADAPTER)
+        assert await copies.copy(artifact, BASE_SHAPES) == await copies.copy(artifact, BASE_SHAPES)
 
     async def test_leaves_no_scratch_whatever_happens(self, copies, objects, tmp_path):
         with pytest.raises(BadAdapter):
@@ -243,9 +243,9 @@ class TestCopy:
         ],
     )
     async def test_stores_nothing_of_an_adapter_that_it_refuses(self, copies, objects, changes, error):
-        artefact = await a_bundle(objects, {**ADAPTER, **changes})
+        artifact = await a_bundle(objects, {**ADAPTER, **changes})
         with pytest.raises(error):
-            await copies.copy(artefact, BASE_SHAPES)
+            await copies.copy(artifact, BASE_SHAPES)
         assert not any(key.startswith("models/") for key in objects.objects)
 
     async def test_refuses_a_bundle_of_another_job_or_configuration(self, copies, objects):
@@ -257,16 +257,16 @@ class TestCopy:
             await copies.copy(await a_bundle(objects, ADAPTER), None)
 
     async def test_refuses_a_part_whose_bytes_changed(self, copies, objects):
-        artefact = await a_bundle(objects, ADAPTER)
+        artifact = await a_bundle(objects, ADAPTER)
         objects.objects[part_key(ADAPTER["adapter_config.json"])] = b"{}"
         with pytest.raises(CorruptObject):
-            await copies.copy(artefact, BASE_SHAPES)
+            await copies.copy(artifact, BASE_SHAPES)
 
     async def test_refuses_a_path_that_leaves_its_folder(self, copies, objects, tmp_path):
         away = FileEntry.model_construct(path="../../escaped", size_bytes=1, sha256=entry("x", b"x").sha256)
-        artefact = await a_bundle(objects, ADAPTER, parts=(away,))
+        artifact = await a_bundle(objects, ADAPTER, parts=(away,))
         with pytest.raises(CorruptObject, match=r"is no BundleManifest: .* no relative path"):
-            await copies.copy(artefact, BASE_SHAPES)
+            await copies.copy(artifact, BASE_SHAPES)
         assert not (tmp_path.parent / "escaped").exists()
 
     async def test_takes_a_full_model_with_the_base_models_configuration(
@@ -275,8 +275,8 @@ class TestCopy:
         source = DirectorySource(path=str(write(tmp_path / "m", MODEL)))
         base_sha = (await mirror.mirror("tiny", source)).base_sha
         files = {"model.safetensors": safetensors(BASE_SHAPES), "config.json": MODEL["config.json"]}
-        artefact = await a_bundle(objects, files, kind="full", base_sha=base_sha)
-        digest = await copies.copy(artefact, BASE_SHAPES)
+        artifact = await a_bundle(objects, files, kind="full", base_sha=base_sha)
+        digest = await copies.copy(artifact, BASE_SHAPES)
         assert layout.model(digest) in objects.objects
 
     async def test_refuses_a_full_model_with_a_configuration_of_its_own(

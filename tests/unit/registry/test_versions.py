@@ -29,7 +29,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DIGEST = "9" * 64
 
 
-def an_artefact(**changes):
+def an_artifact(**changes):
     fields = {
         "job_id": "ftjob-1",
         "tenant": "acme",
@@ -69,7 +69,7 @@ def archive(version, *serving):
 class TestRegister:
     def test_announces_a_dev_version_with_its_whole_lineage(self):
         decision = versions.register(
-            an_artefact(), digest=DIGEST, cancelled=False, training_template_sha256="7" * 64
+            an_artifact(), digest=DIGEST, cancelled=False, training_template_sha256="7" * 64
         )
         assert decision.events[0].training_template_sha256 == "7" * 64
         (fact,) = decision.events
@@ -80,13 +80,13 @@ class TestRegister:
         assert decision.version.eval_id is None
 
     def test_names_two_jobs_of_equal_digest_apart(self):
-        first = versions.register(an_artefact(), digest=DIGEST, cancelled=False).version
-        second = versions.register(an_artefact(job_id="ftjob-2"), digest=DIGEST, cancelled=False).version
+        first = versions.register(an_artifact(), digest=DIGEST, cancelled=False).version
+        second = versions.register(an_artifact(job_id="ftjob-2"), digest=DIGEST, cancelled=False).version
         assert first.model_id != second.model_id
         assert first.full_name == second.full_name
 
     def test_never_deploys_the_model_of_a_cancelled_job_by_itself(self):
-        assert not versions.register(an_artefact(), digest=DIGEST, cancelled=True).version.auto_deploy
+        assert not versions.register(an_artifact(), digest=DIGEST, cancelled=True).version.auto_deploy
 
 
 class TestOnEvalPassed:

@@ -144,7 +144,7 @@ def promoted(stage: Stage = Stage.STAGING) -> ModelPromoted:
 
 
 def promotion_refused(code: str = "stale") -> PromotionRefused:
-    model_id = None if code == "artefact" else MODEL.model_id
+    model_id = None if code == "artifact" else MODEL.model_id
     return PromotionRefused(**JOB, model_id=model_id, code=code, message="it says why")
 
 

@@ -171,7 +171,7 @@ class TestTooLate:
 
     def test_a_trained_job_is_cancelled_and_its_model_kept(self):
         cancelled = Story(a_job(JobState.EVALUATING)).tell(news.cancel()).last(JobCancelled)
-        assert (cancelled.artefact.bundle, cancelled.artefact.auto_deploy) == (news.FINAL, False)
+        assert (cancelled.artifact.bundle, cancelled.artifact.auto_deploy) == (news.FINAL, False)
 
     @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.PAUSED}))
     def test_resume_is_refused_outside_paused(self, state):

@@ -2,7 +2,7 @@ from itertools import permutations
 
 import pytest
 
-from schemas.artefacts import DatasetCounts, DatasetFiles
+from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from services.scheduler.decide.dataset import said_by, supersedes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.artefacts import DatasetFiles
+from schemas.artifacts import DatasetFiles
 from schemas.job import JobFailed
 from services.scheduler.model import JobState
 from tests.builders import a_dataset, a_file_ref, a_job, a_job_spec, a_sha

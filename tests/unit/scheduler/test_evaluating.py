@@ -84,8 +84,8 @@ class TestEvaluating:
         assert (fact.promoted, fact.deployed, fact.model_id) == (False, False, news.MODEL.model_id)
         assert says in fact.message
 
-    def test_an_artefact_that_cannot_be_copied_leaves_no_model(self):
-        fact = Story(a_job(EVALUATING)).tell(news.promotion_refused("artefact")).last(JobSucceeded)
+    def test_an_artifact_that_cannot_be_copied_leaves_no_model(self):
+        fact = Story(a_job(EVALUATING)).tell(news.promotion_refused("artifact")).last(JobSucceeded)
         assert (fact.promoted, fact.model_id, fact.fine_tuned_model) == (False, None, None)
 
     def test_a_base_registered_again_is_not_stale_any_more(self):

@@ -89,7 +89,7 @@ class Cluster:
             queued_at=NOON + timedelta(minutes=wish.at),
             nodes=wish.nodes,
             devices_per_node=1,
-            price_class="spot-first",
+            capacity_type="spot-first",
             pool=wish.pool,
             longest=None if wish.states is None else timedelta(minutes=wish.states),
         )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.artefacts import DatasetCounts
+from schemas.artifacts import DatasetCounts
 from schemas.job import JobFailed
 from schemas.specification import GateSpec
 from services.scheduler.model import JobState

@@ -40,7 +40,7 @@ OF_MODEL = [
     news.registered(),
     news.promoted(),
     news.promotion_refused(),
-    news.promotion_refused("artefact"),
+    news.promotion_refused("artifact"),
     news.stale(),
     news.base_registered(),
     news.approved(),

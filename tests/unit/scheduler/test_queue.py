@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base import DeviceKind, PriceClass
+from schemas.base import CapacityType, DeviceKind
 from schemas.specification import Resources, Tier
 from services.scheduler.decide.queue import (
     WEIGHTS,
@@ -34,7 +34,7 @@ def waiting(job_id="job-1", *, minutes=0.0, **changes):
         "queued_at": NOON - timedelta(minutes=minutes),
         "nodes": 1,
         "devices_per_node": 1,
-        "price_class": "spot-first",
+        "capacity_type": "spot-first",
     }
     return Candidate(**fields | changes)
 
@@ -106,7 +106,9 @@ class TestDominantShare:
         assert share == max(of_large / 20, of_small / 4)
 
     def test_what_is_the_same_at_another_price_counts_together(self):
-        on_demand = replace(self.SMALL, name="small-on-demand", nodes=12, price_class=PriceClass.ON_DEMAND)
+        on_demand = replace(
+            self.SMALL, name="small-on-demand", nodes=12, capacity_type=CapacityType.ON_DEMAND
+        )
         held = {"small-spot": 3, "small-on-demand": 1}
         assert a_ledger(self.LARGE, self.SMALL, on_demand, acme=held).share_of("acme") == 4 / 16
 
@@ -124,11 +126,11 @@ class TestPools:
     BOTH = (a_pool(ON_DEMAND, price_per_hour=3), a_pool(SPOT, price_per_hour=1))
 
     @pytest.mark.parametrize(
-        ("price_class", "pool"),
-        [("spot-first", SPOT), (PriceClass.SPOT, SPOT), (PriceClass.ON_DEMAND, ON_DEMAND)],
+        ("capacity_type", "pool"),
+        [("spot-first", SPOT), (CapacityType.SPOT, SPOT), (CapacityType.ON_DEMAND, ON_DEMAND)],
     )
-    def test_the_price_class_chooses(self, price_class, pool):
-        assert started([waiting(price_class=price_class)], a_ledger(*self.BOTH)) == [("job-1", pool)]
+    def test_the_price_class_chooses(self, capacity_type, pool):
+        assert started([waiting(capacity_type=capacity_type)], a_ledger(*self.BOTH)) == [("job-1", pool)]
 
     def test_spot_first_falls_back_to_on_demand(self):
         pools = (a_pool(ON_DEMAND), a_pool(SPOT, nodes=1, booked=1))
@@ -136,7 +138,7 @@ class TestPools:
 
     def test_spot_alone_waits(self):
         pools = (a_pool(ON_DEMAND), a_pool(SPOT, nodes=1, booked=1))
-        assert started([waiting(price_class=PriceClass.SPOT)], a_ledger(*pools)) == []
+        assert started([waiting(capacity_type=CapacityType.SPOT)], a_ledger(*pools)) == []
 
     def test_of_one_class_the_cheapest_is_taken(self):
         pools = (a_pool("a-spot", price_per_hour=2), a_pool("b-spot", price_per_hour=1))
@@ -333,7 +335,7 @@ class TestWhyWaiting:
 
 
 def test_a_candidate_is_what_the_queue_must_know_of_a_job():
-    resources = Resources(nodes=2, devices_per_node=4, price_class=PriceClass.SPOT, pool="h100")
+    resources = Resources(nodes=2, devices_per_node=4, capacity_type=CapacityType.SPOT, pool="h100")
     job = a_job(
         JobState.QUEUED,
         spec=a_job_spec(resources=resources, tier=Tier.PREMIUM),
@@ -382,7 +384,7 @@ def a_queue(draw):
             tier=draw.choice(tuple(Tier)),
             minutes=draw.randrange(30),
             nodes=draw.choice((1, 1, 1, 2, 4)),
-            price_class=draw.choice(("spot", "spot-first", "on-demand")),
+            capacity_type=draw.choice(("spot", "spot-first", "on-demand")),
             pool=draw.choice((None, None, SPOT)),
             turned_away=draw.choice(({}, {}, {SPOT: NOON - timedelta(seconds=5)})),
             not_before=draw.choice((None, None, NOON + timedelta(seconds=5))),

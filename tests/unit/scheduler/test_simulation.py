@@ -46,7 +46,7 @@ def test_the_attempt_number_rises_by_one_at_each_schedule_and_nowhere_else(world
         assert all(later - earlier in (0, 1) for earlier, later in pairwise(attempts)), f"seed {world.seed}"
 
 
-def test_a_resume_point_and_an_artefact_are_verified_bundles(worlds):
+def test_a_resume_point_and_an_artifact_are_verified_bundles(worlds):
     for world, job_id, story in stories(worlds):
         resumed = [event.resume for event in story.events if isinstance(event, JobScheduled) and event.resume]
         trained = [event.bundle for event in story.events if isinstance(event, JobEvaluating)]

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from schemas.artefacts import DatasetCounts
-from schemas.base import DeviceKind, FailureClass, PriceClass
+from schemas.artifacts import DatasetCounts
+from schemas.base import CapacityType, DeviceKind, FailureClass
 from schemas.job import (
     JobCancelled,
     JobEvaluating,
@@ -89,11 +89,16 @@ class TestValidating:
 class TestQueued:
     def test_capacity_begins_an_attempt(self):
         gang = {"nodes": 2, "devices_per_node": 8, "device": DeviceKind.CUDA}
-        placement = a_placement("h100", price_class=PriceClass.ON_DEMAND, **gang)
+        placement = a_placement("h100", capacity_type=CapacityType.ON_DEMAND, **gang)
         story = Story(a_job(QUEUED, verified=frozenset({a_bundle(10)}))).schedule(placement)
         fact = story.last(JobScheduled)
         assert (story.job.state, story.job.attempt) == (PROVISIONING, 1)
-        assert (fact.pool, fact.price_class, fact.nodes, fact.devices_per_node) == ("h100", "on-demand", 2, 8)
+        assert (fact.pool, fact.capacity_type, fact.nodes, fact.devices_per_node) == (
+            "h100",
+            "on-demand",
+            2,
+            8,
+        )
         assert fact.device is DeviceKind.CUDA
         assert (fact.attempt, fact.resume, fact.base_sha) == (1, a_bundle(10), a_sha("tiny"))
         assert fact.spec.recipe.is_resolved
@@ -123,7 +128,7 @@ class TestWithoutAttempt:
     def test_cancel(self, state):
         story = Story(a_job(state)).tell(news.cancel())
         assert (story.job.state, story.types) == (CANCELLED, ["JobCancelled"])
-        assert story.last(JobCancelled).artefact is None
+        assert story.last(JobCancelled).artifact is None
 
     def test_pause(self, state):
         assert Story(a_job(state)).tell(news.pause()).job.state is PAUSED
@@ -155,8 +160,8 @@ class TestPaused:
     def test_cancel_keeps_the_newest_verified_bundle(self):
         bundles = frozenset({a_bundle(10), a_bundle(20)})
         fact = Story(a_job(PAUSED, verified=bundles)).tell(news.cancel()).last(JobCancelled)
-        assert (fact.artefact.bundle, fact.last_step) == (a_bundle(20), 20)
-        assert not fact.artefact.auto_deploy
+        assert (fact.artifact.bundle, fact.last_step) == (a_bundle(20), 20)
+        assert not fact.artifact.auto_deploy
 
 
 class TestProvisioning:
@@ -248,7 +253,7 @@ class TestRunning:
     def test_a_provisioning_failure_is_ignored(self):
         assert Story(a_job(RUNNING)).tell(news.provisioning_failed("engine_error")).events == []
 
-    def test_the_artefact_says_all_that_the_gate_and_the_registry_need(self):
+    def test_the_artifact_says_all_that_the_gate_and_the_registry_need(self):
         recipe = Recipe(lora=LoraSpec(rank=8))
         job = a_job(RUNNING, spec=a_job_spec(recipe=recipe, auto_deploy=False))
         fact = Story(job).tell(news.completed(), news.verified()).last(JobEvaluating)
@@ -360,7 +365,7 @@ class TestStopping:
         cancelled = Story(a_job(STOPPING, stop=a_stop(StopReason.BUDGET))).tell(*messages, news.released())
         assert paused.last(JobPaused).resume == late
         assert (requeued.last(JobRequeued).resume, requeued.last(JobRequeued).attempt) == (late, 1)
-        assert cancelled.last(JobCancelled).artefact.bundle == late
+        assert cancelled.last(JobCancelled).artifact.bundle == late
         assert cancelled.last(JobCancelled).reason == "budget"
 
     @pytest.mark.parametrize("missing", [0, 1, 2])
@@ -394,7 +399,7 @@ class TestStopping:
         story = Story(a_job(STOPPING, stop=a_stop(reason))).tell(news.completed(), news.verified())
         assert story.job.state is STOPPING
         fact = story.tell(news.released()).last(JobCancelled)
-        assert (fact.artefact.bundle, fact.last_step) == (news.FINAL, 600)
+        assert (fact.artifact.bundle, fact.last_step) == (news.FINAL, 600)
 
 
 STALE = [

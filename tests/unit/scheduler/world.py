@@ -281,10 +281,10 @@ class World:
     def _evaluate(self, job_id: str) -> None:
         """Evaluator, registry and serving at once; their topics still lag each other."""
         end = self.random.choice(
-            ["served", "unserved", "silent", "blocked", "refused", "no artefact", "stale"]
+            ["served", "unserved", "silent", "blocked", "refused", "no artifact", "stale"]
         )
-        if end == "no artefact":
-            self.say("refusal", job_id, news.promotion_refused("artefact"))
+        if end == "no artifact":
+            self.say("refusal", job_id, news.promotion_refused("artifact"))
             return
         self.say("model", job_id, news.registered())
         if end == "stale":

@@ -63,7 +63,7 @@ def test_less_of_anything_needs_less(less):
 
 def test_precision_of_the_recipe_goes_before_that_of_the_device():
     def precision(recipe, *, is_gpu):
-        return Setting.of(recipe, num_devices=1, window_tokens=1, is_gpu=is_gpu).precision
+        return Setting.of(recipe, num_devices=1, max_seq_length=1, is_gpu=is_gpu).precision
 
     assert [precision(Recipe(), is_gpu=gpu) for gpu in (True, False)] == ["bfloat16", "float32"]
     assert precision(Recipe(precision="float32"), is_gpu=True) == "float32"

@@ -43,8 +43,8 @@ class TestResolving:
 
 
 def test_alpha_is_twice_the_rank_unless_given():
-    assert LoraSpec(rank=8).scale_numerator == 16
-    assert LoraSpec(rank=8, alpha=8).scale_numerator == 8
+    assert LoraSpec(rank=8).lora_alpha == 16
+    assert LoraSpec(rank=8, alpha=8).lora_alpha == 8
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from services.evaluator.handlers import evaluations
 from services.registry import store as registry_store
 from services.registry.handlers import versions
 from shared.messaging.unit import Task
-from tests.unit.evaluator.evaluations import an_artefact, an_evaluation
+from tests.unit.evaluator.evaluations import an_artifact, an_evaluation
 
 
 class Recording:
@@ -42,10 +42,10 @@ async def test_gates(monkeypatch):
 async def test_copies_of_models(monkeypatch):
     monkeypatch.setattr(registry_store, "stop_auto_deploy", nothing)
     unit: Any = Recording()
-    artefact = an_artefact()
-    await versions.evaluating(JobEvaluating(**artefact.model_dump()), unit)
+    artifact = an_artifact()
+    await versions.evaluating(JobEvaluating(**artifact.model_dump()), unit)
     cancelled = JobCancelled(
-        job_id=artefact.job_id, tenant="acme", reason="user", artefact=artefact, last_step=1
+        job_id=artifact.job_id, tenant="acme", reason="user", artifact=artifact, last_step=1
     )
     await versions.cancelled(cancelled, unit)
     assert [task.tenant for task in unit.tasks] == ["acme", "acme"]

@@ -43,7 +43,7 @@ def test_the_tenant_pays_for_what_is_the_tenants_own_fault(failure_class, is_cha
 
 def test_the_tenant_pays_for_what_was_asked_for():
     assert ending_of(JobPaused(**JOB, reason=PauseReason.USER, resume=None)) == Ending(None, is_charged=True)
-    cancelled = JobCancelled(**JOB, reason="user", artefact=None)
+    cancelled = JobCancelled(**JOB, reason="user", artifact=None)
     assert ending_of(cancelled) == Ending(FailureClass.CANCELLED, is_charged=True)
 
 

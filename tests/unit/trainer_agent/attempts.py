@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from schemas.base import BundleRef, DatasetRef, FileRef, PriceClass
+from schemas.base import BundleRef, CapacityType, DatasetRef, FileRef
 from schemas.job import JobScheduled, JobStopping, StopReason
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.specification import JobSpec
@@ -41,7 +41,7 @@ def a_schedule(*, attempt: int = 1, nodes: int = 2) -> JobScheduled:
         config_hash=SHA,
         resume=None,
         pool="spot",
-        price_class=PriceClass.SPOT,
+        capacity_type=CapacityType.SPOT,
         nodes=nodes,
         devices_per_node=1,
         grace_seconds=30,
@@ -85,7 +85,9 @@ def given(*indices: int) -> tuple[AllocatedNode, ...]:
 
 
 def provisioned(*indices: int) -> NodesProvisioned:
-    return NodesProvisioned(**WHO, attempt=1, pool="spot", price_class=PriceClass.SPOT, nodes=given(*indices))
+    return NodesProvisioned(
+        **WHO, attempt=1, pool="spot", capacity_type=CapacityType.SPOT, nodes=given(*indices)
+    )
 
 
 def released(*indices: int) -> NodesReleased:

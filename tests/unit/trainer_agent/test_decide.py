@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from schemas.artefacts import ResumeCertificate
+from schemas.artifacts import ResumeCertificate
 from schemas.base import FailureClass
 from schemas.job import StopReason
 from schemas.training import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas import layout
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from schemas.base import BundleRef
 from schemas.specification import Recipe
 from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder

@@ -16,7 +16,7 @@ def windows_of(*lengths: list[int]) -> tuple[Window, ...]:
 
 
 def a_layout(*, packed: bool = True, micro_batch_size: int = 2) -> Layout:
-    return Layout(packed=packed, micro_batch_size=micro_batch_size, window_tokens=10)
+    return Layout(packed=packed, micro_batch_size=micro_batch_size, max_seq_length=10)
 
 
 def ids(micro_batches: tuple[MicroBatch, ...]) -> list[list[list[int]]]:

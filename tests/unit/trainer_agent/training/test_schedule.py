@@ -18,10 +18,10 @@ def test_the_rate_after_the_last_step_is_zero():
 
 
 def test_the_multiplier_scales_the_peak():
-    recipe = Recipe(learning_rate=2e-4, learning_rate_multiplier=0.5, warmup_share=0.03)
+    recipe = Recipe(learning_rate=2e-4, learning_rate_multiplier=0.5, warmup_ratio=0.03)
     assert schedule_of(recipe, 101) == Schedule(peak=1e-4, num_steps=101, warmup_steps=4)
 
 
 def test_no_warmup_starts_at_the_peak():
-    recipe = Recipe(learning_rate=2e-4, warmup_share=0.0)
+    recipe = Recipe(learning_rate=2e-4, warmup_ratio=0.0)
     assert schedule_of(recipe, 10).rate(0) == 2e-4

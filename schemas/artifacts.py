@@ -1,6 +1,6 @@
 """Formats of what lies in S3 and passes between services: manifests and the training arrays.
 
-A manifest is written last and names size and sha256 of every file; an artefact without one does not exist.
+A manifest is written last and names size and sha256 of every file; an artifact without one does not exist.
 """
 
 from typing import Annotated, Literal
@@ -138,7 +138,7 @@ class DatasetManifest(Value):
     template_sha256: Sha256
     format: DatasetFormat
     method: Method
-    window_tokens: Count
+    max_seq_length: Count
     counts: DatasetCounts
     training: tuple[FileEntry, ...]
     validation: tuple[FileEntry, ...] = ()

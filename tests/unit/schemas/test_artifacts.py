@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from schemas.artefacts import FileEntry
+from schemas.artifacts import FileEntry
 from tests.builders import a_sha
 
 
@@ -10,7 +10,7 @@ def an_entry(path: str) -> FileEntry:
 
 
 @pytest.mark.parametrize("path", ["config.json", "model/model.safetensors", "state/rank0..1", "a b/ü"])
-def test_a_file_of_an_artefact_has_a_relative_path(path):
+def test_a_file_of_an_artifact_has_a_relative_path(path):
     assert an_entry(path).path == path
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from schemas import layout
-from schemas.artefacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
-from schemas.job import Artefact
+from schemas.artifacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
+from schemas.job import Artifact
 from services.registry.clients.weights import read_header, require_finite
 from services.registry.decide import adapters
 from services.registry.decide.adapters import BadAdapter, Shapes
@@ -17,73 +17,73 @@ from shared.errors import CorruptObject
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest, put_manifest
 
 
-class ArtefactCopies:
+class ArtifactCopies:
     def __init__(self, objects: ObjectStore, *, scratch: Path) -> None:
         self._objects = objects
         self._scratch = scratch
 
-    async def copy(self, artefact: Artefact, shapes: Shapes | None) -> str:
+    async def copy(self, artifact: Artifact, shapes: Shapes | None) -> str:
         """The digest under which the model's files lie now. `shapes`: of the base model's tensors.
 
         Raises: BadAdapter, BadWeights, CorruptObject, StorageUnavailable, KeyError (a part is missing).
         """
         if shapes is None:
             raise BadAdapter(
-                f"base model {artefact.base_model} with sha {artefact.base_sha} was never registered"
+                f"base model {artifact.base_model} with sha {artifact.base_sha} was never registered"
             )
-        files = (await self._bundle(artefact)).model_files
+        files = (await self._bundle(artifact)).model_files
         self._scratch.mkdir(parents=True, exist_ok=True)
         into = Path(mkdtemp(dir=self._scratch, prefix="model-"))
         try:
-            await self._fetch(artefact, files, into)
-            await self._require_sound(artefact, files, into, shapes)
-            return await self._store(artefact, files, into)
+            await self._fetch(artifact, files, into)
+            await self._require_sound(artifact, files, into, shapes)
+            return await self._store(artifact, files, into)
         finally:
             await asyncio.to_thread(shutil.rmtree, into)
 
-    async def _bundle(self, artefact: Artefact) -> BundleManifest:
-        bundle = artefact.bundle
-        key = layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step)
+    async def _bundle(self, artifact: Artifact) -> BundleManifest:
+        bundle = artifact.bundle
+        key = layout.checkpoint(artifact.job_id, bundle.attempt, bundle.step)
         manifest = await get_manifest(self._objects, key, BundleManifest, sha256=bundle.manifest_sha256)
         identity = (manifest.job_id, manifest.base_sha, manifest.dataset_version, manifest.config_hash)
-        expected = (artefact.job_id, artefact.base_sha, artefact.dataset.version, artefact.config_hash)
+        expected = (artifact.job_id, artifact.base_sha, artifact.dataset.version, artifact.config_hash)
         if identity != expected:
             raise BadAdapter(f"{key} is about {identity}, expected {expected}")
         return manifest
 
-    async def _fetch(self, artefact: Artefact, files: Sequence[FileEntry], into: Path) -> None:
-        bundle = artefact.bundle
+    async def _fetch(self, artifact: Artifact, files: Sequence[FileEntry], into: Path) -> None:
+        bundle = artifact.bundle
         sha256 = {file.path: file.sha256 for file in files}
 
         def key_of(path: str) -> str:
             part = layout.part(sha256[path])
-            return layout.checkpoint(artefact.job_id, bundle.attempt, bundle.step, part)
+            return layout.checkpoint(artifact.job_id, bundle.attempt, bundle.step, part)
 
         await fetch_files(self._objects, key_of, files, into)
 
     async def _require_sound(
-        self, artefact: Artefact, files: Sequence[FileEntry], into: Path, shapes: Shapes
+        self, artifact: Artifact, files: Sequence[FileEntry], into: Path, shapes: Shapes
     ) -> None:
-        if artefact.kind == "adapter":
+        if artifact.kind == "adapter":
             adapters.require_files([file.path for file in files])
-            await asyncio.to_thread(require_adapter, into, rank=artefact.rank, shapes=shapes)
+            await asyncio.to_thread(require_adapter, into, rank=artifact.rank, shapes=shapes)
         else:
-            key = layout.base_model(artefact.base_sha)
+            key = layout.base_model(artifact.base_sha)
             base = await get_manifest(self._objects, key, BaseModelManifest)
             adapters.require_base_files(files, base=base.files)
             await asyncio.to_thread(require_full, into, shapes=shapes)
 
-    async def _store(self, artefact: Artefact, files: tuple[FileEntry, ...], into: Path) -> str:
+    async def _store(self, artifact: Artifact, files: tuple[FileEntry, ...], into: Path) -> str:
         digest = files_digest(files)
         for file in files:
             key = layout.model(digest, layout.file(file.path))
             await self._objects.put_file(key, into / file.path, sha256=file.sha256)
         manifest = ModelManifest(
-            kind=artefact.kind,
+            kind=artifact.kind,
             files=files,
-            base_sha=artefact.base_sha,
-            source=artefact.bundle,
-            job_id=artefact.job_id,
+            base_sha=artifact.base_sha,
+            source=artifact.bundle,
+            job_id=artifact.job_id,
         )
         await self._seal(digest, manifest)
         return digest
