@@ -13,6 +13,7 @@ def build(settings: Settings | None = None) -> Service:
         service,
         Policy(start_within=settings.start_within),
         look_every=settings.look_every,
+        look_anyway_every=settings.look_anyway_every,
         announce_every=settings.announce_every,
     )
     for query in (store.PRUNE_IGNORED, store.PRUNE_ATTEMPTS):

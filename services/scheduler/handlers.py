@@ -3,7 +3,7 @@
 from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from schemas.base import CommandRefused
@@ -38,9 +38,11 @@ Announced = Mapping[str, QueuePositionChanged]
 """By job: what was last told of where it stands."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Handlers:
     policy: Policy
+    is_round_full: bool = False
+    """Whether the last round of this process may have left nodes to somebody who waits."""
 
     async def submit(self, command: SubmitJob, unit: Unit) -> None:
         await store.lock_dataset(unit.conn, command.dataset_id)
@@ -142,6 +144,7 @@ class Handlers:
 
         The ledger's lock makes rounds take turns.
         """
+        self.is_round_full = False
         if not await queue_store.is_anyone_queued(unit.conn):
             return False
         await queue_store.lock_ledger(unit.conn)
@@ -157,6 +160,7 @@ class Handlers:
             await self._begin(unit, grant)
             if follower := await queue_store.find_follower(unit.conn, grant.candidate, now=unit.now):
                 grants.add(follower)
+        self.is_round_full = True
         return True
 
     async def announce_positions(self, unit: Unit, announced: Announced) -> Announced:
@@ -210,6 +214,7 @@ def register(
     policy: Policy,
     *,
     look_every: timedelta,
+    look_anyway_every: timedelta,
     announce_every: timedelta,
 ) -> None:
     handlers = Handlers(policy)
@@ -234,12 +239,19 @@ def register(
     service.on(DeploymentReady, handlers.deployment)
     service.on(DeploymentFailed, handlers.deployment)
 
+    last_look = datetime.min.replace(tzinfo=UTC)
+
     async def look_at_queue() -> None:
-        """For back-offs that end, of which nobody sends news, and for what a round of a message left."""
+        """Rounds for what no message tells: a back-off ended, an estimate changed, a round of a message was full."""
+        nonlocal last_look
         is_full = True
         while is_full:
             async with service.unit() as unit:
+                is_due = handlers.is_round_full or unit.now - last_look >= look_anyway_every
+                if not is_due and not await queue_store.is_back_off_over(unit.conn, last_look, unit.now):
+                    return
                 is_full = await handlers.start_waiting(unit)
+            last_look = unit.now
 
     service.every(look_every, look_at_queue, singleton=True)
     service.every(MEASURE_EVERY, _measuring(service, policy))

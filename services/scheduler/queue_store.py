@@ -62,6 +62,8 @@ RUN_TIME = """
     SELECT avg(freed_at - scheduled_at) FROM (
         SELECT freed_at, scheduled_at FROM attempt WHERE freed_at > $1::timestamptz - interval '1 day'
          ORDER BY freed_at DESC LIMIT 100) AS ended"""
+IS_BACK_OFF_OVER = """
+    SELECT EXISTS (SELECT FROM job WHERE state = 'queued' AND not_before > $1 AND not_before <= $2)"""
 IS_ANYONE_QUEUED = "SELECT EXISTS (SELECT FROM job WHERE state = 'queued')"
 
 
@@ -104,6 +106,10 @@ async def save_pool(conn: Connection, pool: Pool) -> None:
 
 async def is_anyone_queued(conn: Connection) -> bool:
     return bool(await conn.fetchval(IS_ANYONE_QUEUED))
+
+
+async def is_back_off_over(conn: Connection, since: datetime, until: datetime) -> bool:
+    return bool(await conn.fetchval(IS_BACK_OFF_OVER, since, until))
 
 
 async def candidates(conn: Connection, *, now: datetime, at_most: int) -> list[Candidate]:

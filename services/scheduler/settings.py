@@ -13,6 +13,8 @@ class Settings(ServiceSettings):
     start_within: timedelta = timedelta(minutes=5)
     """How long an attempt may take until its whole gang is there."""
     look_every: timedelta = timedelta(seconds=1)
-    """How often the queue is looked at without news, for back-offs that end."""
+    """How often back-offs that ended are looked for."""
+    look_anyway_every: timedelta = timedelta(seconds=5)
+    """How often the whole queue is looked at without news, for estimates that change as time passes."""
     announce_every: timedelta = timedelta(seconds=30)
     """How often those who wait are told where they stand, where that changed."""

@@ -157,7 +157,11 @@ async def scheduler(stack: Stack) -> AsyncIterator[Race]:
         "scheduler",
         database,
         lambda wiring: register_scheduler(
-            wiring, Policy(), look_every=timedelta(1), announce_every=timedelta(1)
+            wiring,
+            Policy(),
+            look_every=timedelta(1),
+            look_anyway_every=timedelta(1),
+            announce_every=timedelta(1),
         ),
     )
     await database.close()

@@ -170,6 +170,7 @@ def wire_scheduler(kernel: "Kernel") -> None:
         kernel,  # type: ignore[arg-type]
         Policy(),
         look_every=timedelta(seconds=5),
+        look_anyway_every=timedelta(seconds=25),
         announce_every=MINUTE,
     )
 
