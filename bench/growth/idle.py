@@ -154,8 +154,8 @@ async def deploy(stack: Stack, deployed: int) -> None:
     async with connected(stack, "serving_controller") as conn:
         resident = Settings.model_fields["max_resident_adapters"].default
         await conn.execute(SLOTS, deployed, resident)
-        await conn.execute(USED, min(deployed, resident))
         await conn.execute(WANTED, deployed)
+        await conn.execute(USED, min(deployed, resident))
         await conn.execute(GROUPS)
         names = await conn.fetchval(LOADED)
     [base] = (stack.state.root / "scratch" / "serving_controller" / "base-models").glob("*")

@@ -271,6 +271,20 @@ async def test_what_a_full_round_of_a_message_leaves_starts_at_the_next_look(
     assert Counter(await states(database, *jobs))[JobState.PROVISIONING] == 3
 
 
+@pytest.mark.parametrize(("share", "announced"), [(1e9, 1), (1e-9, 0)])
+async def test_where_jobs_stand_is_worked_out_the_less_often_the_longer_it_takes(
+    database: Database, mark: str, monkeypatch: pytest.MonkeyPatch, share: float, announced: int
+):
+    monkeypatch.setattr(handlers, "ANNOUNCING_SHARE", share)
+    looks = Looks(database, utc_now())
+    await looks.loops["announce_positions"]()
+    job = a_job_of(mark)
+    await add(database, job)
+    await looks.loops["announce_positions"]()
+    query = "SELECT count(*) FROM outbox WHERE aggregate_id = $1 AND type = 'QueuePositionChanged'"
+    assert await database.fetchval(query, job.id) == announced
+
+
 async def test_what_the_nodes_of_a_pool_compute_on_is_kept(database: Database, mark: str):
     job = a_job_of(mark, spec=a_job_spec(resources=Resources(pool=mark)))
     await add(database, job)
