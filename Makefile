@@ -7,13 +7,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
-EXTRAS := gateway ingest training scoring registry serving audit admin local demo dev bench
+EXTRAS := gateway ingest training scoring registry serving audit cli local demo dev bench
 # In this order: one core begins with what `tests/conftest.py` runs one by one, the other with what fails soonest.
 TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
 	tests/training tests/scoring tests/demo tests/integration
 # The tests of the rows of docs/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
 CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py \
-	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/admin/test_audit.py \
+	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/ops/test_audit.py \
 	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py \
 	tests/integration/kernel/test_topic_made_again.py tests/integration/local/test_matrices.py \
 	tests/integration/test_audit.py tests/integration/test_backend_local.py tests/integration/test_runner.py \

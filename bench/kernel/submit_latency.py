@@ -141,7 +141,7 @@ async def running_platform() -> AsyncIterator[tuple[Stack, httpx.AsyncClient, st
 
 def register_base(stack: Stack, folder: Path) -> None:
     model = build_tiny_model(folder / "base", text="A sentence of words that the tokenizer learns. " * 50)
-    command = [sys.executable, "-m", "services.admin.app", "models", "register-base", "tiny", str(model)]
+    command = [sys.executable, "-m", "cli.app", "models", "register-base", "tiny", str(model)]
     subprocess.run(command, env=os.environ | stack.operator_env(), check=True, capture_output=True)
 
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import openai
 
+from cli.commands.watch import line, mark
+from ops.connection import find_connection
 from schemas.lifecycle import TERMINAL
-from services.admin.commands.watch import line, mark
-from services.admin.connection import find_connection
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import TopicReader
 
@@ -124,5 +124,5 @@ class Platform:
 
 
 def _run(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "services.admin.app", *arguments]
+    command = [sys.executable, "-m", "cli.app", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)

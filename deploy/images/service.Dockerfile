@@ -15,12 +15,14 @@ WORKDIR /app
 COPY schemas schemas
 COPY shared shared
 COPY services services
+COPY ops ops
+COPY cli cli
 COPY deploy/__init__.py deploy/
 COPY deploy/provision deploy/provision
 COPY deploy/suites deploy/suites
 COPY deploy/images/healthy.py deploy/images/
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-RUN python -m compileall -q schemas shared services deploy
+RUN python -m compileall -q schemas shared services ops cli deploy
 USER 10001:10001
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from deploy.suites.registering import register, write
-from services.admin.api import RefusedByPlatform
-from services.admin.connection import Unreachable, find_connection
+from ops.connection import find_connection
+from ops.errors import RefusedByPlatform, Unreachable
 from shared.messaging.kafka import KafkaFailed
 
 DONE, REFUSED, USAGE, UNREACHABLE = 0, 1, 2, 3

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cli import kafka_commands
+from cli.api import Api
+from cli.commands.data import wait_until_listed
 from deploy.suites import general
+from ops.connection import Connection
+from ops.errors import RefusedByPlatform
 from schemas.base import FileRef, Message
 from schemas.evaluation import (
     BenchmarkKind,
@@ -17,10 +22,6 @@ from schemas.evaluation import (
     RegisterSafetySuite,
     SafetySuiteRegistered,
 )
-from services.admin import kafka_commands
-from services.admin.api import Api, RefusedByPlatform
-from services.admin.commands.data import wait_until_listed
-from services.admin.connection import Connection
 
 FOLDER = Path(__file__).parent
 REGISTER_SECONDS = 120.0

@@ -12,9 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.architecture.source import ROOT, modules
-
-OURS = ("schemas", "shared", "services", "deploy")
+from tests.architecture.source import PACKAGES, ROOT, modules
 
 
 @cache
@@ -77,7 +75,7 @@ def loaded_by(program: str, *, without: str = "") -> set[str]:
         name = todo.pop()
         if name == without:
             continue
-        if name.split(".")[0] not in OURS:
+        if name.split(".")[0] not in PACKAGES:
             foreign.add(name.split(".")[0])
             continue
         path = name.replace(".", "/")

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("schemas", "shared", "services", "deploy")
+PACKAGES = ("schemas", "shared", "services", "ops", "cli", "deploy")
 
 
 @dataclass(frozen=True)

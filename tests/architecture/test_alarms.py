@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from services.admin.doctor.invariants import INVARIANTS
+from ops.doctor.invariants import INVARIANTS
 from shared.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]

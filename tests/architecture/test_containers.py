@@ -52,7 +52,7 @@ def variables(settings: type[BaseSettings]) -> dict[str, bool]:
 
 def test_all_services_of_the_tree_and_nothing_else():
     tree = {path.parent.name for path in (ROOT / "services").glob("*/app.py")}
-    assert tree == {*SERVICES, "admin"}
+    assert tree == set(SERVICES)
     lacking = {*SERVICES, *PARTS, *OURS, *VARIANTS} - set(services())
     assert not lacking, f"add {sorted(lacking)} to docker-compose.yml; copy the block of `tracker`"
     assert set(services()) == {*SERVICES, *PARTS, *OURS, *VARIANTS}
@@ -140,7 +140,7 @@ class TestImages:
 
     def test_the_other_images_hold_what_they_load(self):
         # `retune up` starts the local stack, which a container has no use for.
-        command_line = provided.loaded_by("services.admin.app", without="deploy.local")
+        command_line = provided.loaded_by("cli.app", without="deploy.local")
         assert provided.missing(command_line, extras(services()["admin"])) == set()
         for name in ("provision", "suites"):
             loaded = provided.loaded_by(f"deploy.{name}.__main__")

@@ -23,18 +23,6 @@ ANATOMY = {
     "__init__",
 }
 OWN_ROOMS = {
-    "admin": {
-        "api",
-        "audit",
-        "commands",
-        "connection",
-        "doctor",
-        "kafka_commands",
-        "output",
-        "replay",
-        "row_files",
-        "state_verification",
-    },
     "auditor": set(),
     "evaluator": {"gates", "scoring"},
     "gateway": {
@@ -96,7 +84,7 @@ ENVIRONMENT_READERS = (
     "shared/postgres/migrate.py",
     "shared/telemetry/tracing.py",
     "shared/storage/objects.py",
-    "services/admin/connection.py",
+    "ops/connection.py",
     "services/trainer_agent/training/",
     "services/trainer_agent/runner/",
     "services/evaluator/",
@@ -106,13 +94,12 @@ ENVIRONMENT_READERS = (
     "deploy/",
 )
 MACHINE_CLOCK_READERS = (
-    "services/admin/",
     *(f"services/trainer_agent/runner/{module}.py" for module in ("metrics", "reporting", "session")),
     "services/provisioner/backends/",
     "services/serving_controller/clients/",
 )
-"""Their clock is compared with nothing but itself, and with files of the same machine, or it is an operator's. What a
-node reports has its clock's time, which nothing is decided by (decision 0045)."""
+"""Their clock is compared with nothing but itself, and with files of the same machine. What a node reports has its
+clock's time, which nothing is decided by (decision 0045)."""
 UNPICKLING = re.compile(
     r"(c?pickle|dill|shelve|marshal|joblib)(\..*)?|torch\.(load|save)"
     r"|(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?",
@@ -122,7 +109,7 @@ NO_NOUNS = frozenset({"found", "told", "said", "made", "wanted"})
 FORBIDDEN_NAMES = re.compile(r"(^|_)(manager|helper|helpers|utils|util|misc)(_|\.|$)")
 
 
-@pytest.mark.parametrize("service", [*SERVICES, "admin"])
+@pytest.mark.parametrize("service", SERVICES)
 def test_every_service_folder_looks_the_same(service):
     folder = ROOT / "services" / service
     rooms = {
@@ -130,9 +117,7 @@ def test_every_service_folder_looks_the_same(service):
     }
     unknown = rooms - ANATOMY - OWN_ROOMS.get(service, set()) - {"__pycache__", "__init__"}
     assert not unknown, f"{service}: {sorted(unknown)} are no rooms of a service; see docs/decisions"
-    assert {"app", "README.md"} <= rooms
-    if service != "admin":
-        assert {"handlers", "settings", "migrations"} <= rooms
+    assert {"app", "handlers", "settings", "migrations", "README.md"} <= rooms
 
 
 def test_decisions_and_models_are_pure():

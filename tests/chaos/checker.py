@@ -10,14 +10,14 @@ from pathlib import Path
 import asyncpg
 
 from deploy.local.stack import Stack
+from ops.connection import find_connection
+from ops.doctor.finding import Finding
+from ops.doctor.history import History, Limits
+from ops.doctor.invariants import check, lasting
+from ops.doctor.objects import Say
+from ops.doctor.reading import read_history
 from schemas.lifecycle import TERMINAL
 from schemas.topics import LISTENS, READERS, SERVICES
-from services.admin.connection import find_connection
-from services.admin.doctor.finding import Finding
-from services.admin.doctor.history import History, Limits
-from services.admin.doctor.invariants import check, lasting
-from services.admin.doctor.objects import Say
-from services.admin.doctor.reading import read_history
 from shared.processes import Identity, marked
 
 POLL_SECONDS = 1.0

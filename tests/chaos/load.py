@@ -284,7 +284,7 @@ class Load:
 
     def retune(self, *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "services.admin.app", *arguments],
+            [sys.executable, "-m", "cli.app", *arguments],
             env=os.environ | self.stack.operator_env(),
             capture_output=True,
             text=True,

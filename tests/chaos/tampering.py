@@ -5,11 +5,11 @@ from uuid import uuid4
 import asyncpg
 
 from deploy.local.stack import Stack
+from ops.doctor.history import History
 from schemas.base import BundleRef, FailureClass
 from schemas.job import JobRequeued
 from schemas.topics import JOB_EVENTS, TRAINING_EVENTS
 from schemas.training import BundleKind, CheckpointWritten
-from services.admin.doctor.history import History
 from shared.clock import utc_now
 from shared.storage.objects import S3ObjectStore
 from tests.integration.kernel.conftest import until

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from services.admin.doctor.history import Snapshot
+from ops.doctor.history import Snapshot
 from tests.chaos.checker import Violated, examine, hold
 from tests.chaos.error_lines import counted, error_lines, unexpected
 from tests.chaos.load import Load

@@ -2,7 +2,7 @@
 
 from typer.main import get_command
 
-from services.admin.app import app
+from cli.app import app
 
 FROZEN = {
     "data": {

@@ -38,7 +38,7 @@ class Platform:
 
     def try_retune(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         env = os.environ | self.stack.operator_env()
-        command = [sys.executable, "-m", "services.admin.app", *arguments]
+        command = [sys.executable, "-m", "cli.app", *arguments]
         return subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )

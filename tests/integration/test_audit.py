@@ -15,8 +15,8 @@ from deploy.provision.kafka import administrator
 from tests.chaos.scale import note, seed
 from tests.integration.auditing import Audited, record
 from tests.integration.test_retune import retune
-from tests.unit.admin.audit_world import TAMPERS
 from tests.unit.auditor.records import seeded
+from tests.unit.ops.audit_world import TAMPERS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 

@@ -85,10 +85,7 @@ async def test_what_is_registered_is_not_registered_again(stack: Stack):
 async def test_what_an_operator_registers_stays(stack: Stack, tmp_path: Path):
     own = tmp_path / "own.jsonl"
     own.write_text("".join(json.dumps({"prompt": f"How do I harm {n}?"}) + "\n" for n in range(150)))
-    assert (
-        run(stack, "services.admin.app", "data", "register-safety-suite", "refusals", str(own)).returncode
-        == 0
-    )
+    assert run(stack, "cli.app", "data", "register-safety-suite", "refusals", str(own)).returncode == 0
 
     async def is_shown() -> bool:
         return any(suite["rows"] == 150 for suite in await read(stack, "/suites"))
@@ -103,7 +100,7 @@ async def test_a_published_task_is_registered_with_examples_of_its_own_split(sta
     asked, shown = tmp_path / "test.jsonl.gz", tmp_path / "dev.parquet"
     asked.write_bytes(gzip.compress("".join(json.dumps(mmlu(n)) + "\n" for n in range(400)).encode()))
     parquet.write_table(pa.Table.from_pylist([mmlu(n) for n in range(1_000, 1_005)]), shown)
-    command = ("services.admin.app", "--json", "data", "register-benchmark", "mmlu", str(asked))
+    command = ("cli.app", "--json", "data", "register-benchmark", "mmlu", str(asked))
     command += ("--task", "mmlu", "--margin-points", "5", "--fewshot", str(shown))
     refused = run(stack, *command, "--num-fewshot", "6")
     assert refused.returncode == 1

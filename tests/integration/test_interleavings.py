@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 
 from deploy.local.stack import Stack
+from ops.doctor.rows import read_unapplied
 from schemas.base import Message
 from schemas.dataset import DatasetReady
 from schemas.deployment import DeploymentReady
@@ -25,7 +26,6 @@ from schemas.evaluation import StageResult
 from schemas.job import SubmitJob
 from schemas.model import DeployModel, RollbackDeployment, Stage
 from schemas.topics import LISTENS, NODE_EVENTS, topic_of
-from services.admin.doctor.rows import read_unapplied
 from services.provisioner import store as provisioner_store
 from services.provisioner.backends.protocol import Member, MemberState, Observation
 from services.provisioner.decide import on_created, on_job_scheduled

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from deploy.local.stack import Stack
+from ops.replay.targets import record_of
 from schemas.job import CancelJob
-from services.admin.replay.targets import record_of
 from shared.messaging.partitions import Login, PartitionReader
 from shared.storage.testing import FakeObjectStore
 from tests.integration.auditing import Audited, record

@@ -14,10 +14,10 @@ import pytest
 import structlog
 
 from deploy.local.stack import Stack
+from ops.connection import find_connection
+from ops.state_verification.verify import Verified, verify
 from schemas.base import FailureClass
 from schemas.node import AllocatedNode, NodesReleased
-from services.admin.connection import find_connection
-from services.admin.state_verification.verify import Verified, verify
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import Login, TopicReader
 from tests.builders import NOON

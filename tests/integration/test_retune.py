@@ -47,7 +47,7 @@ class Ended:
 
 async def retune(stack: Stack, *arguments: str) -> Ended:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.admin.app", *arguments),
+        *(sys.executable, "-m", "cli.app", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | stack.operator_env(),
@@ -222,7 +222,7 @@ class TestParked:
 async def test_a_stack_without_kafka_is_unreachable(stack: Stack):
     env = {"RETUNE_KAFKA_BOOTSTRAP": "127.0.0.1:9"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.admin.app", "events", "timeline", "ftjob-1"),
+        *(sys.executable, "-m", "cli.app", "events", "timeline", "ftjob-1"),
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | stack.operator_env() | env,
     )

@@ -446,7 +446,7 @@ async def test_the_command_line_makes_lists_rotates_and_removes_them(operator):
 
 
 async def retune(operator: Operator, *arguments: str) -> Any:
-    command = (sys.executable, "-m", "services.admin.app", "--json", *arguments)
+    command = (sys.executable, "-m", "cli.app", "--json", *arguments)
     process = await asyncio.create_subprocess_exec(
         *command, env=os.environ | operator.stack.operator_env(), stdout=asyncio.subprocess.PIPE
     )

@@ -1,0 +1,1 @@
+"""The `retune` command line: arguments, calls over HTTP, Kafka or `ops`, output."""

@@ -1,0 +1,69 @@
+"""The platform's HTTP API, for the command line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ops.connection import Connection
+from ops.errors import RefusedByPlatform, Unreachable
+
+
+class Api:
+    def __init__(self, connection: Connection, *, as_admin: bool = False) -> None:
+        key = connection.admin_key if as_admin else connection.api_key
+        self._files = "/admin/files" if as_admin else "/files"
+        self._client = httpx.Client(
+            base_url=connection.base_url,
+            headers={"authorization": f"Bearer {key}"},
+            timeout=httpx.Timeout(60.0, connect=5.0),
+        )
+
+    def get(self, path: str, **params: Any) -> Any:
+        query = {name: value for name, value in params.items() if value is not None}
+        return self._answer(self._send("GET", path, params=query))
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._answer(self._send("POST", path, json=body))
+
+    def put(self, path: str, body: Any) -> Any:
+        return self._answer(self._send("PUT", path, json=body))
+
+    def delete(self, path: str) -> Any:
+        return self._answer(self._send("DELETE", path))
+
+    def upload(self, path: Path, *, purpose: str) -> Any:
+        """A file of the tenant; with the operator's key one of a suite, which no tenant's key opens."""
+        if not path.is_file():
+            raise RefusedByPlatform(f"{path}: no such file")
+        with path.open("rb") as file:
+            return self._answer(
+                self._send("POST", self._files, files={"file": (path.name, file)}, data={"purpose": purpose})
+            )
+
+    def pages(self, path: str, **params: Any) -> Iterator[Any]:
+        """Every item of a paged list."""
+        after = None
+        while True:
+            page = self.get(path, after=after, limit=100, **params)
+            yield from page["data"]
+            if not page.get("has_more"):
+                return
+            after = page["last_id"]
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **options)
+        except httpx.TransportError as error:
+            url = self._client.base_url
+            raise Unreachable(f"{url} does not answer ({error}); is the stack up? `retune status`") from error
+
+    def _answer(self, answer: httpx.Response) -> Any:
+        if answer.is_success:
+            return answer.json()
+        try:
+            message = answer.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            message = answer.text[:500]
+        raise RefusedByPlatform(f"{answer.status_code}: {message}")

@@ -1,0 +1,102 @@
+"""The `retune` command. Exit codes: 0 done, 1 refused, 2 wrong usage, 3 unreachable."""
+
+import logging
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from cli.commands import (
+    audit,
+    data,
+    deployments,
+    doctor,
+    events,
+    jobs,
+    models,
+    nodes,
+    parked,
+    relay,
+    replay,
+    subscribers,
+    tenants,
+)
+from cli.commands.context import connection
+from cli.output import Output, note
+from ops.errors import RefusedByPlatform, Unreachable
+from shared.messaging.kafka import KafkaFailed
+
+REFUSED, UNREACHABLE = 1, 3
+
+app = typer.Typer(
+    help="Fine-tune, gate and serve models on your own machines.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for name, noun in (
+    ("data", data),
+    ("jobs", jobs),
+    ("models", models),
+    ("deployments", deployments),
+    ("nodes", nodes),
+    ("events", events),
+    ("parked", parked),
+    ("relay", relay),
+    ("audit", audit),
+    ("tenants", tenants),
+    ("subscribers", subscribers),
+):
+    app.add_typer(noun.app, name=name)
+
+
+@app.callback()
+def options(json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False) -> None:
+    Output.as_json = json
+
+
+@app.command()
+def up(detach: Annotated[bool, typer.Option(help="Return when everything is healthy.")] = True) -> None:
+    """Start the local stack."""
+    _local("up", *(["--detach"] if detach else []))
+
+
+@app.command()
+def down() -> None:
+    """Stop the local stack."""
+    _local("down")
+
+
+@app.command()
+def status() -> None:
+    """Show what of the local stack runs."""
+    _local("status")
+
+
+app.command()(doctor.doctor)
+app.command()(replay.replay)
+
+
+def _local(*arguments: str) -> None:
+    raise typer.Exit(subprocess.call([sys.executable, "-m", "deploy.local", *arguments]))
+
+
+def main() -> None:
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say, the last line says
+    try:
+        app()
+    except RefusedByPlatform as error:
+        note(str(error))
+        sys.exit(REFUSED)
+    except Unreachable as error:
+        note(str(error))
+        sys.exit(UNREACHABLE)
+    except KafkaFailed as error:
+        note(
+            f"Kafka at {connection().kafka.bootstrap} does not serve us ({error}); is the stack up? `retune status`"
+        )
+        sys.exit(UNREACHABLE)
+
+
+if __name__ == "__main__":
+    main()

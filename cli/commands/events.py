@@ -1,0 +1,123 @@
+"""retune events: read the topics as they are."""
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from cli.commands.context import connection
+from cli.output import Output, show_json, show_table, write
+from schemas.dataset import DatasetFact, DatasetReady
+from schemas.evaluation import EvalProgressed
+from schemas.job import JobSubmitted, QueuePositionChanged
+from schemas.topics import TOPICS
+from schemas.training import TrainingPrepared
+from shared.messaging.delivery import Delivery, Unreadable
+from shared.messaging.reader import TopicReader
+
+app = typer.Typer(help="Events, straight from Kafka.", no_args_is_help=True)
+
+STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_event_stream)
+SUMMARY_FIELDS = (
+    *("attempt", "reason", "failure_class", "step", "last_step", "pool"),
+    *("code", "message", "stage", "slot"),
+)
+
+
+@app.command()
+def tail(
+    topic: Annotated[
+        list[str] | None, typer.Option(help="May be given several times; default: all events.")
+    ] = None,
+    from_start: Annotated[bool, typer.Option(help="Begin with the oldest record.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on for ever.")] = False,
+) -> None:
+    """Print events as they come, or with --from-start all there are."""
+    asyncio.run(_tail(_known(topic), from_start=from_start, follow=follow or not from_start))
+
+
+@app.command()
+def timeline(job_id: str) -> None:
+    """Print every event of one job, over all topics, in order of time; progress is left out."""
+    events = asyncio.run(_of_job(job_id))
+    values = [_value(event) for event in events]
+    rows = [
+        (f"{event.envelope.time:%H:%M:%S.%f}"[:-3], event.topic.name, event.message.type, _summary(event))
+        for event in events
+    ]
+    show_table(values, ("time", "topic", "event", ""), rows)
+
+
+async def _tail(topics: tuple[str, ...], *, from_start: bool, follow: bool) -> None:
+    async with TopicReader(connection().kafka, topics, from_end=not from_start) as reader:
+        async for delivery in reader.follow() if follow else reader.to_the_end():
+            _print(delivery)
+
+
+async def _of_job(job_id: str) -> list[Delivery]:
+    async with TopicReader(connection().kafka, STORY_TOPICS) as reader:
+        deliveries = [event async for event in reader.to_the_end() if isinstance(event, Delivery)]
+    messages = [event.message for event in deliveries]
+    datasets = {
+        each.dataset_id for each in messages if isinstance(each, JobSubmitted) and each.job_id == job_id
+    }
+    mine = [event for event in deliveries if _is_about(event.message, job_id, datasets)]
+    return sorted(mine, key=lambda event: event.envelope.time)
+
+
+def _is_about(message: Any, job_id: str, datasets: set[str]) -> bool:
+    """Facts of the job, and those of the dataset that it names."""
+    if isinstance(message, DatasetFact):
+        return message.dataset_id in datasets
+    is_progress = isinstance(message, EvalProgressed | QueuePositionChanged)
+    return getattr(message, "job_id", None) == job_id and not is_progress
+
+
+def _known(topics: list[str] | None) -> tuple[str, ...]:
+    known = {topic.name for topic in TOPICS}
+    for name in topics or ():
+        if name not in known:
+            raise typer.BadParameter(f"--topic: found {name!r}, expected one of {', '.join(sorted(known))}")
+    return tuple(topics or STORY_TOPICS)
+
+
+def _print(delivery: Delivery | Unreadable) -> None:
+    if isinstance(delivery, Unreadable):
+        write(f"{delivery.record.place} {delivery.reason}: {delivery.detail}")
+    elif Output.as_json:
+        show_json(_value(delivery))
+    else:
+        time = f"{delivery.envelope.time:%H:%M:%S}"
+        write(
+            f"{time} {delivery.topic.name} {delivery.envelope.key} {delivery.message.type} {_summary(delivery)}"
+        )
+
+
+def _value(event: Delivery) -> dict[str, Any]:
+    envelope = event.envelope
+    return {
+        "topic": event.topic.name,
+        "id": envelope.id,
+        "type": envelope.ce_type,
+        "time": envelope.time.isoformat(),
+        "key": envelope.key,
+        "sequence": envelope.sequence,
+        "data": event.message.model_dump(mode="json"),
+    }
+
+
+def _summary(event: Delivery) -> str:
+    """The fields that tell most at a glance."""
+    if isinstance(event.message, DatasetReady):
+        return event.message.counts.summary
+    if isinstance(event.message, TrainingPrepared):
+        return event.message.preparation.summary
+    data = event.message.model_dump(mode="json")
+    parts = [f"{name}={data[name]}" for name in SUMMARY_FIELDS if data.get(name) not in (None, "")]
+    if bundle := data.get("bundle"):
+        parts.append(f"bundle={bundle['attempt']}/{bundle['step']}")
+    if certificate := data.get("certificate"):
+        parts.append(f"step={certificate['step']} exact={str(certificate['exact']).lower()}")
+    if result := data.get("result"):
+        parts.append(f"stage={result['stage']} outcome={result['outcome']}")
+    return " ".join(parts)

@@ -1,0 +1,251 @@
+"""retune jobs: submit, watch, stop."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cli.commands.base_models import described_estimate, described_model
+from cli.commands.context import api
+from cli.commands.watch import doing, ending, is_over, line, mark, place, state_of
+from cli.output import legible, note, show, show_table, stderr, write
+from ops.errors import RefusedByPlatform
+from schemas.lifecycle import TERMINAL
+
+app = typer.Typer(help="Fine-tuning jobs.", no_args_is_help=True)
+
+JOBS = "/fine_tuning/jobs"
+POLL_SECONDS = 0.5
+VERDICT_SECONDS = 10.0
+"""How long the verdict of an ended job is waited for: it is on its way on another topic."""
+
+
+@app.command()
+def submit(
+    training_file: Annotated[str, typer.Argument(help="A path, or the id of an uploaded file.")],
+    model: Annotated[str, typer.Option(help="Base model.")],
+    suffix: str | None = None,
+    validation_file: str | None = None,
+    holdout: Annotated[str | None, typer.Option(help="Task holdout: a path or a file id.")] = None,
+    safety_mix: Annotated[str | None, typer.Option(help="Alignment rows: a path or a file id.")] = None,
+    options: Annotated[
+        str, typer.Option(help='JSON for `retune`: {"recipe": …, "resources": …, "gate": …, "policy": …}')
+    ] = "{}",
+    allow_ungated: Annotated[
+        bool, typer.Option("--allow-ungated", help="Train although the gate cannot pass for want of suites.")
+    ] = False,
+    watch: Annotated[bool, typer.Option(help="Show progress until the job ends.")] = False,
+) -> None:
+    """Submit a job."""
+    extensions = _options(options) | ({"allow_ungated": True} if allow_ungated else {})
+    if holdout:
+        extensions["holdout_file"] = _file_id(holdout)
+    if safety_mix:
+        extensions["safety_mix"] = {"file": _file_id(safety_mix)} | extensions.get("safety_mix", {})
+    body = {"model": model, "training_file": _file_id(training_file), "suffix": suffix, "retune": extensions}
+    if validation_file:
+        body["validation_file"] = _file_id(validation_file)
+    job = api().post(JOBS, body)
+    note(described_model(model, job["retune"]["base_model"]))
+    if estimate := job["retune"]["estimated_memory"]:
+        note(described_estimate(estimate))
+    for warning in job["retune"]["warnings"]:
+        note(f"warning: {warning['message']}")
+    if watch:
+        note(job["id"])
+        _watch(job["id"])
+    else:
+        show(job, job["id"])
+
+
+@app.command("list")
+def list_jobs() -> None:
+    """List jobs, newest first."""
+    jobs = list(api().pages(JOBS))
+    rows = [
+        (
+            j["id"],
+            _phase_and_place(j),
+            j["retune"]["gate"]["status"],
+            j["model"],
+            j["fine_tuned_model"],
+            j["retune"]["cost_usd"],
+        )
+        for j in jobs
+    ]
+    show_table(jobs, ("id", "phase", "gate", "base model", "fine-tuned model", "cost USD"), rows)
+
+
+def _phase_and_place(job: dict[str, Any]) -> str:
+    return ", ".join(filter(None, (str(job["retune"]["phase"]), place(job))))
+
+
+@app.command("show")
+def show_job(job_id: str) -> None:
+    """Show all that is known of a job."""
+    job = api().get(f"{JOBS}/{job_id}")
+    show(job, json.dumps(job, indent=1, ensure_ascii=False))
+
+
+@app.command()
+def watch(job_id: str) -> None:
+    """Follow a job until it ends, with its gate; exit code 1 where there is no usable model.
+
+    A bar on a terminal, elsewhere a line for each change.
+    """
+    _watch(job_id)
+
+
+@app.command()
+def cancel(job_id: str) -> None:
+    """Stop a job after its next checkpoint; its newest adapter is kept."""
+    _act(job_id, "cancel")
+
+
+@app.command()
+def pause(job_id: str) -> None:
+    """Stop a job after its next checkpoint, to be resumed."""
+    _act(job_id, "pause")
+
+
+@app.command()
+def resume(job_id: str) -> None:
+    """Continue a paused job from its newest verified checkpoint."""
+    _act(job_id, "resume")
+
+
+@app.command()
+def retry(job_id: str) -> None:
+    """Make a new job like a failed or cancelled one."""
+    job = api().post(f"{JOBS}/{job_id}/retry")
+    show(job, job["id"])
+
+
+@app.command()
+def events(job_id: str) -> None:
+    """Print what happened to a job, oldest first; `metrics` has the numbers."""
+    job_events = list(api().pages(f"{JOBS}/{job_id}/events"))[::-1]
+    rows = [
+        (time.strftime("%H:%M:%S", time.localtime(e["created_at"])), e["level"], e["message"])
+        for e in job_events
+        if e["type"] != "metrics"
+    ]
+    show_table(job_events, ("time", "level", "message"), rows)
+
+
+@app.command()
+def checkpoints(job_id: str) -> None:
+    """List the verified checkpoints of a job, newest first."""
+    job_checkpoints = list(api().pages(f"{JOBS}/{job_id}/checkpoints"))
+    names = ("train_loss", "valid_loss", "full_valid_loss")
+    rows = [
+        (c["retune"]["attempt"], c["step_number"], c["retune"]["kind"], *(c["metrics"][n] for n in names))
+        for c in job_checkpoints
+    ]
+    show_table(job_checkpoints, ("attempt", "step", "kind", *names), rows)
+
+
+@app.command()
+def metrics(job_id: str) -> None:
+    """Print the metrics of every step."""
+    steps, after = [], 0
+    while page := api().get(f"{JOBS}/{job_id}/metrics", after_step=after, limit=1000)["data"]:
+        steps += page
+        after = page[-1]["step"]
+    names = ("step", "attempt", "loss", "learning_rate", "grad_norm", "tokens_per_second")
+    show_table(steps, names, [[step[name] for name in names] for step in steps])
+
+
+@app.command()
+def logs(
+    job_id: str,
+    attempt: int | None = None,
+    node: int = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False,
+) -> None:
+    """Print the log of an attempt's node."""
+    after = -1
+    while True:
+        is_over = api().get(f"{JOBS}/{job_id}")["retune"]["phase"] in TERMINAL
+        page = api().get(f"{JOBS}/{job_id}/logs", attempt=attempt, node=node, after=after)
+        # A bar that a library draws goes back to the line's beginning; here each of its states is a line.
+        write(page["text"].replace("\r\n", "\n").replace("\r", "\n"), end="")
+        if page["next"] == after:
+            if is_over or not follow:
+                return
+            time.sleep(POLL_SECONDS)
+        after = page["next"]
+
+
+def _watch(job_id: str) -> None:
+    """Raises RefusedByPlatform where there is no usable model in the end."""
+    job = (_draw if stderr.is_terminal else _print_changes)(_states(job_id))
+    if not job["retune"]["is_usable"]:
+        raise RefusedByPlatform(ending(job))
+    show(job, ending(job))
+
+
+def _states(job_id: str) -> Iterator[dict[str, Any]]:
+    """The job again and again, until it is over; the last one may still lack a verdict that nobody has heard."""
+    polls_left = VERDICT_SECONDS / POLL_SECONDS
+    while True:
+        job: dict[str, Any] = api().get(f"{JOBS}/{job_id}")
+        yield job
+        polls_left -= job["retune"]["phase"] in TERMINAL
+        if is_over(job) or polls_left <= 0:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _draw(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A bar that goes as the job goes; the job's last state."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[doing]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=stderr) as progress:
+        bar = progress.add_task("validating", total=None, doing="")
+        for job in states:
+            done = job["retune"]["progress"] or {"done": 0, "total": None}
+            progress.tasks[bar].total = done["total"] or None  # `update` takes None for no news
+            state, activity = legible(state_of(job)), legible(doing(job))
+            progress.update(bar, description=state, completed=done["done"], doing=activity)
+    return job
+
+
+def _print_changes(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A line for each change, where no terminal shows a bar; the job's last state."""
+    last = None
+    for job in states:
+        if mark(job) != last:
+            last = mark(job)
+            note(line(job))
+    return job
+
+
+def _act(job_id: str, action: str) -> None:
+    job = api().post(f"{JOBS}/{job_id}/{action}")
+    show(job, f"{job_id}: {job['retune']['phase']}")
+
+
+def _file_id(path_or_id: str) -> str:
+    if path_or_id.startswith("file-"):
+        return path_or_id
+    file_id: str = api().upload(Path(path_or_id), purpose="fine-tune")["id"]
+    return file_id
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--options: not JSON: {error}") from error
+    if not isinstance(options, dict):
+        raise typer.BadParameter(f"--options: found {type(options).__name__}, expected a JSON object")
+    return options

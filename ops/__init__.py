@@ -1,0 +1,1 @@
+"""What operators run against a whole platform: invariants, proof of the topics, records again."""

@@ -1,0 +1,111 @@
+"""Where the platform is: from the environment, else from the local stack's `env` file."""
+
+import os
+import shlex
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+
+from ops.errors import Unreachable
+from shared.messaging.reader import Login
+from shared.postgres.database import Database
+
+DEFAULT_STATE = Path(".retune")
+OPERATOR = "admin"
+"""The operator's user of Kafka, as the contract names it."""
+SILENCE = timedelta(minutes=1)
+"""Of Postgres: a whole table takes longer to read than anything that a service asks."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The operator's key to S3; it reads everything that services keep there."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Connection:
+    base_url: str
+    """With `/v1`."""
+    api_key: str
+    admin_key: str
+    kafka: Login
+    postgres_dsn: str = ""
+    """Of the operator, who reads every schema and writes none; empty where it was not given."""
+    bucket: Bucket | None = None
+    audit_public_key_file: str = ""
+    """PEM: who signs what the auditor has read."""
+
+    def require_postgres(self) -> str:
+        if not self.postgres_dsn:
+            raise Unreachable("RETUNE_POSTGRES_DSN is not set; this command reads the services' schemas")
+        return self.postgres_dsn
+
+    def require_bucket(self) -> Bucket:
+        if self.bucket is None:
+            raise Unreachable("RETUNE_S3_ACCESS_KEY is not set; this command reads the object store")
+        return self.bucket
+
+
+@asynccontextmanager
+async def postgres(dsn: str, *, application: str) -> AsyncIterator[Database]:
+    """Raises Unreachable where Postgres is not there, refuses us or falls silent."""
+    database = Database(dsn, application=application, max_size=2, silence=SILENCE)
+    try:
+        await database.open()
+        yield database
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise Unreachable(f"Postgres does not serve us ({type(error).__name__}: {error})") from error
+    finally:
+        await database.close()
+
+
+def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
+    variables = dict(environ)
+    if "RETUNE_BASE_URL" not in variables:
+        variables |= _read_env_file(Path(variables.get("RETUNE_STATE", DEFAULT_STATE)) / "env")
+    try:
+        kafka = Login(
+            variables["RETUNE_KAFKA_BOOTSTRAP"],
+            variables["RETUNE_KAFKA_USERNAME"],
+            variables["RETUNE_KAFKA_PASSWORD"],
+        )
+        return Connection(
+            variables["RETUNE_BASE_URL"],
+            variables["RETUNE_API_KEY"],
+            variables.get("RETUNE_ADMIN_KEY", ""),
+            kafka,
+            variables.get("RETUNE_POSTGRES_DSN", ""),
+            _bucket(variables),
+            variables.get("RETUNE_AUDIT_PUBLIC_KEY_FILE", ""),
+        )
+    except KeyError as error:
+        raise Unreachable(f"{error.args[0]} is not set; start a local stack with `retune up`") from error
+
+
+def _bucket(variables: Mapping[str, str]) -> Bucket | None:
+    if "RETUNE_S3_ACCESS_KEY" not in variables:
+        return None
+    return Bucket(
+        variables.get("RETUNE_S3_ENDPOINT", ""),
+        variables["RETUNE_S3_ACCESS_KEY"],
+        variables["RETUNE_S3_SECRET_KEY"],
+        variables.get("RETUNE_S3_BUCKET", "retune"),
+    )
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    """Lines of `export NAME=value`."""
+    if not path.exists():
+        raise Unreachable(f"no stack found: {path} does not exist; start one with `retune up`")
+    words = (shlex.split(line.removeprefix("export ")) for line in path.read_text().splitlines())
+    pairs = (word.partition("=") for line in words for word in line)
+    return {name: value for name, _, value in pairs}

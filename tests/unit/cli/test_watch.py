@@ -1,0 +1,246 @@
+"""`jobs watch`: a bar that goes as the job goes, on stderr, and an end that scripts can read."""
+
+import io
+import json
+import time
+
+import httpx
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from cli.commands import jobs
+from cli.commands.watch import doing
+from tests.unit.cli.commandline import CommandLine, lines
+
+NAME = "ft:tiny:acme:docs:1f2e3d4c"
+
+
+def a_job(phase: str, step: int = 0, of: int | None = None, waiting_for: str = "", **changes: object):
+    """As the gateway shows it; `gate`, `is_usable` and `progress` are among the changes."""
+    training = {"stage": "training", "part": "", "done": step, "total": of, "unit": "steps"}
+    ours = {
+        "phase": phase,
+        "gate": {"status": changes.pop("gate", "pending")},
+        "is_usable": changes.pop("is_usable", False),
+        "is_deployed": changes.pop("is_deployed", False),
+        "progress": changes.pop("progress", training | {"seconds_left": None} if of and step else None),
+        "waiting_for": waiting_for,
+        "queue": changes.pop("queue", None),
+    }
+    return {"id": "ftjob-1", "fine_tuned_model": None, "error": {}, "retune": ours, **changes}
+
+
+GATE = {
+    "stage": "safety",
+    "part": "refusals",
+    "side": "candidate",
+    "done": 0,
+    "total": 120,
+    "unit": "items",
+    "seconds_left": 41.2,
+}
+DONE = a_job("succeeded", gate="passed", is_usable=True, is_deployed=True, fine_tuned_model=NAME)
+BLOCKED = a_job(
+    "succeeded",
+    gate="failed",
+    fine_tuned_model=NAME,
+    error={"code": "gate_failed", "message": "the gate failed: safety: refusals 46.67, expected at least 95"},
+)
+
+
+STORY = (
+    a_job("validating"),
+    a_job("queued", waiting_for="0 of 1 nodes free"),
+    a_job("running", 10, 40),
+    a_job("running", 20, 40),
+    a_job("evaluating"),
+    a_job("evaluating", progress=GATE | {"done": 30}),
+)
+
+
+class EveryUpdate(Progress):
+    """Draws at each update, not by its own clock."""
+
+    def update(self, *arguments: object, **changes: object) -> None:
+        super().update(*arguments, **changes, refresh=True)
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, color_system=None, width=100, legacy_windows=False)
+    monkeypatch.setattr(jobs, "stderr", terminal)
+    monkeypatch.setattr(
+        jobs, "Progress", lambda *columns, **options: EveryUpdate(*columns, **options, auto_refresh=False)
+    )
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    return drawn
+
+
+def tell(retune: CommandLine, *story: dict) -> None:
+    states = iter(story)
+    retune.answers["GET /fine_tuning/jobs/ftjob-1"] = lambda request: httpx.Response(200, json=next(states))
+
+
+def bars(screen: io.StringIO) -> list[str]:
+    """Each bar once, without the moves of the cursor and the clock."""
+    drawn = screen.getvalue().replace("\x1b[2K", "\n").replace("\r", "\n")
+    seen = [" ".join(line.split()[:-1]) for line in lines(drawn) if ":" in line]
+    return list(dict.fromkeys(seen))
+
+
+def text_of(bar: str) -> str:
+    return " ".join(bar.replace("━", " ").replace("╸", " ").replace("╺", " ").split())
+
+
+def test_it_follows_the_job_to_its_end(retune, screen):
+    tell(retune, *STORY, DONE)
+    code, out, _ = retune.run("jobs", "watch", "ftjob-1")
+    assert (code, out) == (0, f"ftjob-1 succeeded, gate passed: {NAME}\n")
+    shown = [text_of(bar) for bar in bars(screen)]
+    for expected in (
+        "validating",
+        "queued 0 of 1 nodes free",
+        "running step 10 of 40",
+        "running step 20 of 40",
+        "evaluating",
+        "evaluating safety refusals, 30 of 120 items, about 41 s left",
+        "succeeded, gate passed",
+    ):
+        assert expected in shown
+
+
+def test_the_bar_is_as_full_as_the_job_is_done(retune, screen, monkeypatch):
+    shares = []
+
+    class Noted(EveryUpdate):
+        def update(self, *arguments: object, **changes: object) -> None:
+            super().update(*arguments, **changes)
+            shares.append((self.tasks[0].total, round(self.tasks[0].percentage)))
+
+    monkeypatch.setattr(
+        jobs, "Progress", lambda *columns, **options: Noted(*columns, **options, auto_refresh=False)
+    )
+    tell(retune, *STORY, DONE)
+    retune.run("jobs", "watch", "ftjob-1")
+    assert shares == [(None, 0), (None, 0), (40, 25), (40, 50), (None, 0), (120, 25), (None, 0)]
+
+
+@pytest.mark.parametrize("phase", ["failed", "cancelled"])
+def test_a_job_that_did_not_succeed_ends_with_1_and_why(retune, screen, phase):
+    tell(retune, *STORY, a_job(phase, 20, 40, error={"message": "loss is NaN at step 21"}))
+    code, out, err = retune.run("jobs", "watch", "ftjob-1")
+    assert (code, out, err) == (1, "", f"ftjob-1 {phase}: loss is NaN at step 21\n")
+
+
+def test_machines_get_the_last_answer_alone(retune, screen):
+    tell(retune, *STORY, DONE)
+    code, out, _ = retune.run("--json", "jobs", "watch", "ftjob-1")
+    assert (code, json.loads(out)) == (0, DONE)
+
+
+def test_a_job_whose_model_the_gate_blocked_ends_with_1_why_and_what_to_do(retune, screen):
+    tell(retune, *STORY, BLOCKED)
+    code, out, err = retune.run("jobs", "watch", "ftjob-1")
+    assert (code, out) == (1, "")
+    why, what_next = err.splitlines()
+    assert why == (
+        "ftjob-1 succeeded, gate failed, but its model is not usable: "
+        "the gate failed: safety: refusals 46.67, expected at least 95"
+    )
+    assert what_next.startswith("next: ")
+    assert f"retune models evaluation {NAME}" in what_next
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("gate_inconclusive", f"`retune models evaluate {NAME}` measures again"),
+        ("not_deployed", f"`retune deployments deploy {NAME}`"),
+        ("no_model", "`retune jobs events ftjob-1`"),
+    ],
+)
+def test_every_end_without_a_usable_model_says_what_to_do(retune, screen, code, expected):
+    tell(
+        retune, a_job("succeeded", gate="passed", fine_tuned_model=NAME, error={"code": code, "message": "x"})
+    )
+    exit_code, _, err = retune.run("jobs", "watch", "ftjob-1")
+    assert exit_code == 1
+    assert expected in err.splitlines()[1]
+
+
+def test_the_verdict_of_an_ended_job_is_waited_for(retune, screen):
+    tell(retune, a_job("succeeded"), a_job("succeeded"), DONE)
+    assert retune.run("jobs", "watch", "ftjob-1")[0] == 0
+
+
+def test_a_verdict_that_never_comes_is_not_waited_for_for_ever(retune, screen):
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json=a_job("succeeded", fine_tuned_model=NAME))
+
+    retune.answers["GET /fine_tuning/jobs/ftjob-1"] = answer
+    code, _, err = retune.run("jobs", "watch", "ftjob-1")
+    assert (code, len(asked)) == (1, jobs.VERDICT_SECONDS / jobs.POLL_SECONDS)
+    assert "not usable: no reason is known" in err
+
+
+def test_a_model_that_was_not_to_be_deployed_is_usable(retune, screen):
+    tell(retune, a_job("succeeded", gate="passed", is_usable=True, fine_tuned_model=NAME))
+    code, out, _ = retune.run("jobs", "watch", "ftjob-1")
+    assert code == 0
+    assert f"(not deployed, as asked: `retune deployments deploy {NAME}`)" in out
+
+
+def test_where_output_is_no_terminal_changes_alone_are_printed(retune, monkeypatch):
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    gate = [
+        a_job("evaluating", progress=GATE | {"done": done, "seconds_left": 120 - done}) for done in range(120)
+    ]
+    running = [a_job("running", step, 40) for step in range(1, 41) for _ in range(3)]
+    tell(retune, a_job("validating"), a_job("validating"), *running, *gate, DONE)
+    code, _, err = retune.run("jobs", "watch", "ftjob-1")
+    assert code == 0
+    lines = err.splitlines()
+    assert len(lines) == len(set(lines)) == 1 + 11 + 10 + 1
+    assert lines[0] == "validating"
+    assert lines[1] == "running: step 1 of 40"
+    assert lines[12] == "evaluating: safety refusals, 0 of 120 items, about 2 min left"
+    assert lines[-1] == "succeeded, gate passed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"stage": "loading", "part": "", "side": None, "total": None, "seconds_left": None}, "loading"),
+        ({"side": "base"}, "safety refusals of the base model, 0 of 120 items, about 41 s left"),
+        (
+            {"stage": "holdout", "part": "", "seconds_left": 600.0},
+            "holdout, 0 of 120 items, about 10 min left",
+        ),
+    ],
+)
+def test_the_gate_says_what_it_measures(changes, expected):
+    assert doing(a_job("evaluating", progress=GATE | changes)) == expected
+
+
+SHOWN_TIME = time.strftime("%H:%M", time.localtime(1_800_000_000))
+
+
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [
+        (None, "0 of 1 nodes free"),
+        ({"position": None, "estimated_start": None}, "0 of 1 nodes free"),
+        ({"position": 3, "estimated_start": None}, "place 3 in the queue, 0 of 1 nodes free"),
+        (
+            {"position": 3, "estimated_start": 1_800_000_000},
+            f"place 3 in the queue, start expected at {SHOWN_TIME}, 0 of 1 nodes free",
+        ),
+    ],
+)
+def test_a_queued_job_says_where_it_stands(queue, expected):
+    assert doing(a_job("queued", waiting_for="0 of 1 nodes free", queue=queue)) == expected
