@@ -6,9 +6,8 @@ The process is crash-only: an error that a loop cannot recover from ends it, and
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +15,6 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 from faststream.kafka import KafkaBroker
-from pydantic import BaseModel
 
 from schemas.base import Message
 from schemas.parked import DropParked, ReplayParked
@@ -27,7 +25,7 @@ from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.loops import Loop
 from shared.messaging.consumer import Consumer, Handler
-from shared.messaging.delivery import Delivery, Record
+from shared.messaging.delivery import Record
 from shared.messaging.due import Due
 from shared.messaging.followers import Followers
 from shared.messaging.held_messages import measure_held_messages
@@ -87,15 +85,6 @@ class WrongTopics(RuntimeError):
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Wiring:
-    """The handlers, timers and loops of a service, for rebuilding its state in another place."""
-
-    find_handler: Callable[[Delivery], Handler | None]
-    timers: Mapping[str, tuple[type[BaseModel], TimerHandler]]
-    loops: Sequence[Loop]
-
-
 class Service:
     """A service. Register handlers with `on…`, then `run()`; `name` is also the Kafka user, group, role and schema.
 
@@ -152,9 +141,7 @@ class Service:
         self._stopping = False
         self._idle_since: float | None = time.monotonic()
         """Monotonic time since which no records are consumed, in seconds; None while some are."""
-        self.clock = self.database.now
         self._loops: list[tuple[str, Loop]] = []
-        self._reconcilers: list[Loop] = []
         self._prunings: list[Pruning] = []
         self._start_hooks: list[Loop] = []
         self._stop_hooks: list[Loop] = []
@@ -204,7 +191,6 @@ class Service:
             self._leader.loops.append(lambda: loops.repeat(period, function))
         else:
             self._loops.append((function.__qualname__, lambda: loops.repeat(period, function)))
-        self._reconcilers.append(function)
 
     def prune(self, query: str, *, older_than: timedelta) -> None:
         """Delete old rows of one of the service's tables once an hour; Pruning describes `query`."""
@@ -238,9 +224,9 @@ class Service:
         if unit.outgoing:
             self.wake()
 
-    @property
-    def wiring(self) -> Wiring:
-        return Wiring(self._consumer.find_handler, self._timers.handlers, self._reconcilers)
+    def clock(self) -> datetime:
+        """Return the current time of Postgres."""
+        return self.database.now()
 
     async def caught_up(self, topic: str) -> None:
         """Return once the group has committed past the end that the topic has now."""

@@ -6,7 +6,7 @@ from deploy.provision.site import DATABASE, POSTGRES_SUPER_USER, Site
 from schemas.topics import SERVICES
 
 OPERATOR = "operator"
-"""May read every schema and write none; and make schemas of its own, to try in them what services do."""
+"""May read every schema and write none."""
 
 
 async def provision(site: Site) -> None:
@@ -39,10 +39,10 @@ async def _set_login(connection: asyncpg.Connection, role: str, password: str) -
 
 
 def _grants() -> str:
-    closing = f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC;"
-    opening = (
-        f"GRANT CONNECT, CREATE ON DATABASE {DATABASE} TO {OPERATOR}; GRANT pg_read_all_data TO {OPERATOR};"
+    closing = (
+        f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC, {OPERATOR}; REVOKE ALL ON SCHEMA public FROM PUBLIC;"
     )
+    opening = f"GRANT CONNECT ON DATABASE {DATABASE} TO {OPERATOR}; GRANT pg_read_all_data TO {OPERATOR};"
     own = (
         f"GRANT CONNECT ON DATABASE {DATABASE} TO {service};"
         f"CREATE SCHEMA IF NOT EXISTS {service} AUTHORIZATION {service};"

@@ -257,7 +257,12 @@ def register(
             last_look = unit.now
 
     service.every(look_every, look_at_queue, singleton=True)
-    service.every(MEASURE_EVERY, _measuring(service, policy))
+
+    async def measure() -> None:
+        async with service.unit() as unit:
+            await measure_overdue(unit, policy)
+
+    service.every(MEASURE_EVERY, measure)
 
     announced: Announced = {}
 
@@ -281,12 +286,8 @@ def register(
     service.every(announce_every, announce_positions, singleton=True)
 
 
-def _measuring(service: Service, policy: Policy) -> Callable[[], Awaitable[None]]:
-    async def measure() -> None:
-        """From the rows, so that a new process tells it as well."""
-        async with service.unit() as unit:
-            late = overdue.count_overdue(await store.phases(unit.conn), now=unit.now, policy=policy)
-        for phase, jobs in late.items():
-            JOBS_OVERDUE.labels(phase).set(jobs)
-
-    return measure
+async def measure_overdue(unit: Unit, policy: Policy) -> None:
+    """Count from the rows, so that a new process tells it as well."""
+    late = overdue.count_overdue(await store.phases(unit.conn), now=unit.now, policy=policy)
+    for phase, jobs in late.items():
+        JOBS_OVERDUE.labels(phase).set(jobs)

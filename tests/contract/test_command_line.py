@@ -69,7 +69,7 @@ FROZEN = {
     "down": "",
     "status": "",
     "doctor": "deep grace stalled_after",
-    "replay": "topic since until job to verify",
+    "replay": "topic since until job to",
 }
 
 

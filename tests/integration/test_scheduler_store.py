@@ -20,11 +20,10 @@ from schemas.job import StopReason
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Resources, Tier
 from services.scheduler import handlers, queue_store, store
-from services.scheduler.app import build
 from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Grant, Ledger, Round
-from services.scheduler.handlers import Handlers
+from services.scheduler.handlers import Handlers, measure_overdue
 from services.scheduler.model import TERMINAL, Base, Dataset, DatasetState, Deployment, Job, JobState
 from shared.clock import utc_now
 from shared.errors import ParentUnknown, StaleWrite
@@ -33,7 +32,6 @@ from shared.messaging.retention import Pruning, prune
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 from shared.postgres.migrate import migrate
-from shared.service import Service
 from shared.settings import Timing
 from tests.builders import (
     NOON,
@@ -497,34 +495,23 @@ async def test_serving_concerns_the_jobs_that_wait_for_the_slot(database: Databa
 class TestOverdueJobs:
     """Counted from the rows, by a process that has handled nothing yet."""
 
-    @pytest.fixture
-    async def service(self, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
-        for name, value in stack.service_env("scheduler").items():
-            monkeypatch.setenv(name, value)
-        service = build()
-        await service.database.open()
-        yield service
-        await service.database.close()
-
-    async def overdue(self, service: Service, phase: JobState) -> float:
-        (measure,) = (each for each in service.wiring.loops if each.__name__ == "measure")
-        await measure()
+    async def overdue(self, database: Database, phase: JobState) -> float:
+        async with database.transaction() as conn:
+            await measure_overdue(Unit(conn, "scheduler", utc_now()), Policy())
         jobs = REGISTRY.get_sample_value("jobs_overdue", {"phase": phase})
         assert jobs is not None
         return jobs
 
     @pytest.mark.parametrize("phase", [JobState.PROVISIONING, JobState.STOPPING])
-    async def test_are_told_and_forgotten(
-        self, service: Service, database: Database, mark: str, phase: JobState
-    ):
-        before, past = await self.overdue(service, phase), utc_now() - timedelta(minutes=10)
+    async def test_are_told_and_forgotten(self, database: Database, mark: str, phase: JobState):
+        before, past = await self.overdue(database, phase), utc_now() - timedelta(minutes=10)
         job = a_job_of(mark, phase, stop=replace(a_stop(), deadline=past))
         await add(database, replace(job, run=replace(job.present, start_deadline=past)))
-        assert await self.overdue(service, phase) == before + 1
+        assert await self.overdue(database, phase) == before + 1
         await database.execute("UPDATE job SET state = 'failed' WHERE id = $1", job.id)
-        assert await self.overdue(service, phase) == before
+        assert await self.overdue(database, phase) == before
 
-    async def test_are_not_those_whose_time_is_to_come(self, service: Service, database: Database, mark: str):
-        before = await self.overdue(service, JobState.STOPPING)
+    async def test_are_not_those_whose_time_is_to_come(self, database: Database, mark: str):
+        before = await self.overdue(database, JobState.STOPPING)
         await add(database, a_job_of(mark, JobState.STOPPING, stop=replace(a_stop(), deadline=utc_now())))
-        assert await self.overdue(service, JobState.STOPPING) == before
+        assert await self.overdue(database, JobState.STOPPING) == before

@@ -160,8 +160,9 @@ async def test_the_operator_reads_every_schema_and_writes_none(stack: Stack):
     connection = await asyncpg.connect(stack.postgres_dsn("operator"))
     try:
         await connection.fetch("SELECT id FROM ingest.refusals")
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await connection.execute("INSERT INTO ingest.refusals VALUES (1)")
+        for statement in ("INSERT INTO ingest.refusals VALUES (1)", "CREATE SCHEMA mine"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
     finally:
         await connection.close()
 
