@@ -28,7 +28,7 @@ app = typer.Typer(help="Proof that the topics are what they were.", no_args_is_h
 
 LATE = timedelta(minutes=5)
 COLUMNS = ("what", "partition", "offsets", "statements", "")
-LAST_NUMBER = "SELECT max(number) FROM auditor.statement"
+LAST_NUMBER = "SELECT max(number) FROM auditor.operator_statement"
 
 
 @app.callback()
@@ -149,7 +149,7 @@ async def _own_number(connection: Connection) -> int | None:
     if not connection.postgres_dsn:
         return None
     async with postgres(connection.postgres_dsn, application="retune audit") as database:
-        number: int | None = await database.fetchval(f"{LAST_NUMBER} WHERE put_at IS NOT NULL")
+        number: int | None = await database.fetchval(LAST_NUMBER)
     return number
 
 

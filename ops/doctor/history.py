@@ -151,9 +151,6 @@ AttemptId = tuple[str, int]
 
 @dataclass(frozen=True)
 class Node:
-    node_id: str
-    job_id: str
-    attempt: int
     pool: str
     allocated_at: datetime
 
@@ -184,7 +181,6 @@ class ModelVersion:
 class Evaluation:
     eval_id: str
     state: str
-    job_id: str
     digest: str | None
     base_sha: str | None
 
@@ -250,7 +246,6 @@ class Route:
 class Replica:
     replica_id: str
     incarnation: str
-    group: str
     phase: str
     loaded: frozenset[str]
 

@@ -4,8 +4,9 @@ from ops.connection import Connection, postgres
 from ops.doctor.access import read_access
 from ops.doctor.audit import audit_problems
 from ops.doctor.history import History
+from ops.doctor.kernel_tables import read_kernel, read_schemas
 from ops.doctor.objects import Say, read_store
-from ops.doctor.rows import read_kernel, read_schemas, read_snapshot, read_tenants
+from ops.doctor.operator_views import read_snapshot, read_tenants
 from ops.doctor.topics import read_topics
 from schemas.topics import TOPICS, tenant_topics
 from shared.storage.objects import S3ObjectStore

@@ -37,10 +37,10 @@ UNREAD = """
 UNHEARD = """
     SELECT count(*) FROM {writer}.outbox o WHERE o.topic = $1 AND NOT EXISTS (
            SELECT FROM {reader}.inbox i WHERE i.topic = o.topic AND i.event_id = o.event_id)"""
-OPEN_JOBS = "SELECT state, count(*) FROM scheduler.job GROUP BY state"
+OPEN_JOBS = "SELECT state, count(*) FROM scheduler.operator_job GROUP BY state"
 UNANSWERED = """
     SELECT count(*) FROM (
-        SELECT DISTINCT ON (tenant, slot) outcome FROM registry.slot_generation ORDER BY tenant, slot, number DESC
+        SELECT DISTINCT ON (tenant, slot) outcome FROM registry.operator_generation ORDER BY tenant, slot, number DESC
     ) AS newest WHERE outcome = 'pending'"""
 PARKED = "SELECT id, topic, reason, detail FROM {schema}.parked WHERE state = 'parked'"
 

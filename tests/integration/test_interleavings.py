@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from deploy.local.stack import Stack
-from ops.doctor.rows import read_unapplied
+from ops.doctor.operator_views import read_unapplied
 from schemas.base import Message
 from schemas.dataset import DatasetReady
 from schemas.deployment import DeploymentReady

@@ -1,4 +1,4 @@
-"""Every principal on every topic, every role on every table: exactly what `deploy/provision/rights.yaml` says."""
+"""Every principal on every topic, every role on every table and view: exactly what `deploy/provision/rights.yaml` says."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -42,7 +42,8 @@ NOT_ALLOWED = {"topic": 29, "group": 30, "cluster": 31}
 NO_RECORDS = b""
 TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
 ALL_TABLES = """
-    SELECT schemaname, tablename FROM pg_tables
+    SELECT schemaname, relation FROM (
+        SELECT schemaname, tablename AS relation FROM pg_tables UNION SELECT schemaname, viewname FROM pg_views) AS all_of_them
      WHERE schemaname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2"""
 MAY = "SELECT has_schema_privilege($1, $2, 'USAGE') AND has_table_privilege($1, $3, $4)"
 
@@ -141,7 +142,7 @@ async def test_a_role_may_do_with_each_table_what_is_declared_and_no_more(stack:
         await migrate(service, stack.postgres_dsn(service))
     conn = await asyncpg.connect(stack.postgres_dsn("postgres"))
     try:
-        tables = [(row["schemaname"], row["tablename"]) for row in await conn.fetch(ALL_TABLES)]
+        tables = [(row["schemaname"], row["relation"]) for row in await conn.fetch(ALL_TABLES)]
         roles = (*SERVICES, "operator")
         rights = {
             (role, right, f"{schema}.{table}")

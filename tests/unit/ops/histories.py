@@ -365,12 +365,12 @@ def a_route(**changes: Any) -> Route:
 
 
 def a_replica(**changes: Any) -> Replica:
-    fields = {"replica_id": "serve-0", "incarnation": "i-1", "group": "serve", "phase": "ready"}
+    fields = {"replica_id": "serve-0", "incarnation": "i-1", "phase": "ready"}
     return Replica(**{"loaded": frozenset({SERVED})} | fields | changes)
 
 
 def a_verdict(**changes: Any) -> Evaluation:
-    fields = {"eval_id": "ev-1", "state": "passed", "job_id": "ftjob-1", "digest": MODEL.digest}
+    fields = {"eval_id": "ev-1", "state": "passed", "digest": MODEL.digest}
     return Evaluation(**{"base_sha": a_sha("tiny")} | fields | changes)
 
 

@@ -182,7 +182,7 @@ def job(state: str, attempt: int = 2) -> dict[str, Job]:
 
 
 def nodes(count: int, *, at=NOON) -> tuple[Node, ...]:
-    return tuple(Node(f"n-{index}", "ftjob-1", 2, "cpu-spot", at) for index in range(count))
+    return (Node("cpu-spot", at),) * count
 
 
 class TestNoOrphans:
