@@ -13,6 +13,7 @@ import asyncpg
 from ops.errors import Unreachable
 from shared.messaging.reader import Login
 from shared.postgres.database import Database
+from shared.storage.objects import S3ObjectStore
 
 DEFAULT_STATE = Path(".retune")
 OPERATOR = "admin"
@@ -29,6 +30,9 @@ class Bucket:
     access_key: str
     secret_key: str
     name: str
+
+    def store(self) -> S3ObjectStore:
+        return S3ObjectStore(self.endpoint, self.access_key, self.secret_key, bucket=self.name)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ import typer
 
 from cli.commands.context import connection
 from cli.output import note, show_table
-from ops.doctor.finding import Finding
+from ops.doctor.examination import examine
 from ops.doctor.history import Limits
-from ops.doctor.invariants import INVARIANTS, check, lasting
-from ops.doctor.reading import read_history
+from ops.doctor.invariants import INVARIANTS
 
 FOUND = 1
 
@@ -27,7 +26,7 @@ def doctor(
 ) -> None:
     """Hold Postgres, the topics and S3 against the invariants I1 to I18. Exit code 1 where one is broken."""
     limits = Limits(timedelta(seconds=grace), timedelta(seconds=stalled_after))
-    findings = asyncio.run(examine(limits, deep=deep))
+    _, findings = asyncio.run(examine(connection(), limits, deep=deep, say=note))
     rows = [(each.invariant, each.where, each.found, each.expected) for each in findings]
     names = ("invariant", "where", "found", "expected")
     show_table([dict(zip(names, row, strict=True)) for row in rows], names, rows)
@@ -35,17 +34,3 @@ def doctor(
         note(f"{len(findings)} findings")
         raise typer.Exit(FOUND)
     note(f"{len(INVARIANTS)} invariants hold")
-
-
-async def examine(limits: Limits, *, deep: bool) -> list[Finding]:
-    """Looks again after the grace where something was found: what is gone by then was under way."""
-    findings = await _look(limits, deep=deep)
-    if not findings:
-        return []
-    note(f"{len(findings)} findings; looking again in {limits.grace.total_seconds():g} s")
-    await asyncio.sleep(limits.grace.total_seconds())
-    return lasting(findings, await _look(limits, deep=deep))
-
-
-async def _look(limits: Limits, *, deep: bool) -> list[Finding]:
-    return check(await read_history(connection(), deep=deep, say=note), limits)

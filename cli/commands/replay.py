@@ -1,6 +1,7 @@
 """retune replay: records again as they were."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,11 +10,10 @@ from cli.commands.context import connection
 from cli.commands.times import parse_time
 from cli.output import note, show_table
 from ops.errors import RefusedByPlatform
-from ops.replay import targets
+from ops.replay.replay import replay as replay_records
 from ops.replay.selection import Bound, Selection
 from ops.replay.targets import DRY_RUN, STDOUT, Counting
 from schemas.topics import is_audited
-from shared.clock import utc_now
 
 COLUMNS = ("topic", "type", "records", "first", "last")
 EARLIEST = "earliest"
@@ -35,7 +35,8 @@ def replay(
 ) -> None:
     """Read records again, in no service's group, and count, keep or send them."""
     selection = Selection(_known(topic), _bound("--from", since), _bound("--until", until), job)
-    asyncio.run(_replay(selection, to))
+    counts, outcome = asyncio.run(replay_records(connection().kafka, selection, to))
+    _report(counts, outcome, selection.topics, to)
 
 
 def _known(topics: list[str]) -> tuple[str, ...]:
@@ -51,19 +52,10 @@ def _bound(option: str, text: str | None) -> Bound:
     return int(text) if text.isdigit() else parse_time(option, text)
 
 
-async def _replay(selection: Selection, to: str) -> None:
-    login = connection().kafka
-    if targets.sends_to_topic(to):
-        targets.require_sendable(to, selection)
-        async for record in selection.read(login):
-            targets.admit(record, now=utc_now())
-    counted = Counting()
-    async with targets.opened(to, login) as target:
-        async for record in selection.read(login):
-            await counted.take(record)
-            await target.take(record)
+def _report(counts: Counting, outcome: str, topics: Sequence[str], to: str) -> None:
     if to != STDOUT:
-        show_table([dict(zip(COLUMNS, row, strict=True)) for row in counted.rows()], COLUMNS, counted.rows())
-    note(f"{counted.total} records {target.outcome}")
-    if not counted.total:
-        raise RefusedByPlatform(f"no record of {', '.join(selection.topics)} is within these bounds")
+        rows = counts.rows()
+        show_table([dict(zip(COLUMNS, row, strict=True)) for row in rows], COLUMNS, rows)
+    note(f"{counts.total} records {outcome}")
+    if not counts.total:
+        raise RefusedByPlatform(f"no record of {', '.join(topics)} is within these bounds")

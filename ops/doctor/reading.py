@@ -9,14 +9,13 @@ from ops.doctor.objects import Say, read_store
 from ops.doctor.operator_views import read_snapshot, read_tenants
 from ops.doctor.topics import read_topics
 from schemas.topics import TOPICS, tenant_topics
-from shared.storage.objects import S3ObjectStore
 
 
 async def read_history(connection: Connection, *, deep: bool, say: Say) -> History:
     """S3 first, then the topics, then Postgres: what is named was there before what names it."""
     async with postgres(connection.require_postgres(), application="retune doctor") as database:
         began_at = await database.fetchval("SELECT clock_timestamp()")
-        objects = _objects(connection)
+        objects = connection.require_bucket().store()
         audit = await audit_problems(connection, objects, say=say)
         store = await read_store(objects, deep=deep, say=say)
         async with database.snapshot() as conn:
@@ -34,8 +33,3 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
         say(f"Postgres: {rows} outbox rows of {len(kernels)} services, {len(snapshot.jobs)} jobs")
         access = await read_access(connection.kafka, snapshot, say=say)
     return History(began_at, read_at, entries, kernels, snapshot, store, audit, access)
-
-
-def _objects(connection: Connection) -> S3ObjectStore:
-    bucket = connection.require_bucket()
-    return S3ObjectStore(bucket.endpoint, bucket.access_key, bucket.secret_key, bucket=bucket.name)

@@ -11,11 +11,10 @@ import asyncpg
 
 from deploy.local.stack import Stack
 from ops.connection import find_connection
+from ops.doctor import examination
 from ops.doctor.finding import Finding
 from ops.doctor.history import History, Limits
-from ops.doctor.invariants import check, lasting
 from ops.doctor.objects import Say
-from ops.doctor.reading import read_history
 from schemas.lifecycle import TERMINAL
 from schemas.topics import LISTENS, READERS, SERVICES
 from shared.processes import Identity, marked
@@ -72,20 +71,8 @@ async def hold(stack: Stack, *, within_seconds: float, say: Say = lambda line: N
 async def examine(
     stack: Stack, say: Say = lambda line: None, *, limits: Limits = LIMITS
 ) -> tuple[History, list[Finding]]:
-    """Twice where something was found; every byte in S3 is read."""
-    connection = find_connection(stack.operator_env())
-
-    async def look() -> History:
-        return await read_history(connection, deep=True, say=say)
-
-    history = await look()
-    findings = check(history, limits)
-    if findings:
-        say("at the first look: " + "; ".join(finding.sentence for finding in findings[:10]))
-        await asyncio.sleep(limits.grace.total_seconds())
-        history = await look()
-        findings = lasting(findings, check(history, limits))
-    return history, findings
+    """Every byte in S3 is read."""
+    return await examination.examine(find_connection(stack.operator_env()), limits, deep=True, say=say)
 
 
 def leftovers(stack: Stack) -> Iterator[str]:

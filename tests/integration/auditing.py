@@ -12,11 +12,11 @@ import asyncpg
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 
-from cli.commands.audit import LAST_NUMBER, Examined, examine
 from deploy.local.site import site
 from deploy.local.stack import Stack
 from deploy.provision.kafka import administrator
 from deploy.provision.site import KAFKA_SUPER_USER
+from ops.audit.verification import LAST_NUMBER, Examined, examine
 from ops.connection import find_connection
 from schemas import layout
 from schemas.audit import SignedStatement, Statement

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cli.commands import doctor
+from ops.doctor import examination
 from ops.doctor.history import History
 from tests.unit.ops.histories import a_history, without
 
@@ -21,8 +21,8 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[History]:
     async def at_once(seconds):
         return None
 
-    monkeypatch.setattr(doctor, "read_history", read)
-    monkeypatch.setattr(doctor.asyncio, "sleep", at_once)
+    monkeypatch.setattr(examination, "read_history", read)
+    monkeypatch.setattr(examination.asyncio, "sleep", at_once)
     return looks
 
 
