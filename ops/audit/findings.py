@@ -11,14 +11,14 @@ class Finding:
     what: str
     """`changed`, `truncated`, `deleted`, `gone`, `unread` of a partition; `statement` or `late` of the statements."""
     detail: str
-    place: Partition | None = None
+    partition: Partition | None = None
     offsets: range | None = None
     between: tuple[int, int] | None = None
     """Numbers of the last statement before it and of the first that covers it."""
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
-        where = f"{self.place.topic}/{self.place.partition}" if self.place else ""
+        where = f"{self.partition.topic}/{self.partition.partition}" if self.partition else ""
         offsets = f"{self.offsets.start}–{self.offsets.stop - 1}" if self.offsets else ""
         between = f"{self.between[0]}–{self.between[1]}" if self.between else ""
         return self.what, where, offsets, between, self.detail
@@ -26,10 +26,10 @@ class Finding:
     @property
     def value(self) -> dict[str, Any]:
         fields = asdict(self)
-        place, offsets, between = fields.pop("place"), fields.pop("offsets"), fields.pop("between")
+        partition, offsets, between = fields.pop("partition"), fields.pop("offsets"), fields.pop("between")
         return fields | {
-            "topic": place and place[0],
-            "partition": place and place[1],
+            "topic": partition and partition[0],
+            "partition": partition and partition[1],
             "first_offset": offsets.start if offsets else None,
             "next_offset": offsets.stop if offsets else None,
             "after_statement": between and between[0],

@@ -43,8 +43,8 @@ class Statements:
 
     async def walk(self, since: Bound, until: Bound, progress: Progress) -> Walk:
         """All from the first at or after `since` to the last at or before `until`."""
-        first = 0 if since is None else await self._place(since)
-        last = len(self.numbers) if until is None else await self._place(until, is_end=True)
+        first = 0 if since is None else await self._index(since)
+        last = len(self.numbers) if until is None else await self._index(until, is_end=True)
         numbers = self.numbers[first:last]
         known = await self._heads_before(first) if numbers else None
         walk = Walk(self._key, 1 if since is None or not numbers else numbers[0], known)
@@ -56,7 +56,7 @@ class Statements:
             progress(len(together))
         return walk
 
-    async def _place(self, bound: int | datetime, *, is_end: bool = False) -> int:
+    async def _index(self, bound: int | datetime, *, is_end: bool = False) -> int:
         """Index of the first number at or behind the bound; for an end, behind what is at it."""
         if isinstance(bound, int):
             return bisect_left(self.numbers, bound + is_end)
@@ -107,30 +107,37 @@ async def recount(
     findings: list[Finding] = []
     done: list[Recount] = []
     async with PartitionReader(login) as reader:
-        there = await reader.partitions({place.topic for place in anchors}.__contains__)
-        gone = sorted(anchors.keys() - set(there))
-        findings += [_gone(place, anchors[place]) for place in gone]
-        for topic in sorted({place.topic for place in there}):
-            places = [place for place in there if place.topic == topic and place in anchors]
-            counts = await _begun(reader, places, anchors, now)
+        existing = await reader.partitions({partition.topic for partition in anchors}.__contains__)
+        gone = sorted(anchors.keys() - set(existing))
+        findings += [_gone(partition, anchors[partition]) for partition in gone]
+        for topic in sorted({partition.topic for partition in existing}):
+            partitions = [
+                partition for partition in existing if partition.topic == topic and partition in anchors
+            ]
+            counts = await _begun(reader, partitions, anchors, now)
             await _read(reader, counts, progress)
             findings += [finding for count in counts.values() for finding in count.finish()]
             done += counts.values()
     return findings, done
 
 
-def _gone(place: Partition, anchors: list[Anchor]) -> Finding:
+def _gone(partition: Partition, anchors: list[Anchor]) -> Finding:
     offsets = range(anchors[0].start_offset, anchors[-1].next_offset)
-    return Finding("gone", "the partition does not exist any more", place, offsets, None)
+    return Finding("gone", "the partition does not exist any more", partition, offsets, None)
 
 
 async def _begun(
-    reader: PartitionReader, places: list[Partition], anchors: dict[Partition, list[Anchor]], now: datetime
+    reader: PartitionReader,
+    partitions: list[Partition],
+    anchors: dict[Partition, list[Anchor]],
+    now: datetime,
 ) -> dict[Partition, Recount]:
-    ranges = await reader.ranges(places)
+    ranges = await reader.ranges(partitions)
     return {
-        place: Recount(place, anchors[place], ranges[place], now=now, retention=_retention(place.topic))
-        for place in places
+        partition: Recount(
+            partition, anchors[partition], ranges[partition], now=now, retention=_retention(partition.topic)
+        )
+        for partition in partitions
     }
 
 
@@ -140,11 +147,11 @@ def _retention(topic: str) -> timedelta:
 
 
 async def _read(reader: PartitionReader, counts: dict[Partition, Recount], progress: Progress) -> None:
-    pending = {place: count for place, count in counts.items() if count.start < count.stop}
+    pending = {partition: count for partition, count in counts.items() if count.start < count.stop}
     if not pending:
         return
-    reader.assign({place: count.start for place, count in pending.items()})
-    while not all([await reader.position(place) >= count.stop for place, count in pending.items()]):
+    reader.assign({partition: count.start for partition, count in pending.items()})
+    while not all([await reader.position(partition) >= count.stop for partition, count in pending.items()]):
         records = await reader.fetch()
         for record in records:
             pending[Partition(record.topic, record.partition)].take(record)

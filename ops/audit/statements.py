@@ -102,26 +102,26 @@ class Walk:
         is_first = statement.number == self.first
         for chain in ((is_first and self.heads) or named).values():
             self._anchor(chain, statement.number)
-        for place in self.anchors.keys() - named.keys() if statement.is_full else ():
-            self._contradiction(place, statement.number, "it is not named any more")
+        for partition in self.anchors.keys() - named.keys() if statement.is_full else ():
+            self._contradiction(partition, statement.number, "it is not named any more")
 
     def _anchor(self, chain: Chain, number: int) -> None:
-        place = chain.place
-        known = self.anchors.setdefault(place, self._genesis(chain, number) if self._knew_all else [])
+        partition = chain.place
+        known = self.anchors.setdefault(partition, self._genesis(chain, number) if self._knew_all else [])
         last = known[-1] if known else None
         if last and chain.start_offset != last.start_offset:
-            self._begin_anew(chain, last, number)
+            self._restart_chain(chain, last, number)
             known[:] = self._genesis(chain, number)
         elif last and chain.next_offset < last.next_offset:
             detail = f"it goes back from offset {last.next_offset} to {chain.next_offset}"
-            self._contradiction(place, number, detail)
+            self._contradiction(partition, number, detail)
             return
         anchor = Anchor(
             number, chain.start_offset, chain.next_offset, chain.link, chain.oldest_ms, chain.newest_ms
         )
         if known and anchor.next_offset == known[-1].next_offset:
             if anchor.link != known[-1].link:
-                self._contradiction(place, number, f"two links at offset {anchor.next_offset}")
+                self._contradiction(partition, number, f"two links at offset {anchor.next_offset}")
         else:
             known.append(anchor)
 
@@ -130,9 +130,9 @@ class Walk:
         start = chain.start_offset
         return [Anchor(number - 1, start, start, begin(chain.place, at=start).link)]
 
-    def _begin_anew(self, chain: Chain, last: Anchor, number: int) -> None:
+    def _restart_chain(self, chain: Chain, last: Anchor, number: int) -> None:
         if chain.start_offset <= last.next_offset:
-            detail = f"its chain begins anew at offset {chain.start_offset}"
+            detail = f"its chain begins again at offset {chain.start_offset}"
             self._contradiction(chain.place, number, detail)
             return
         self.findings.append(
@@ -145,8 +145,8 @@ class Walk:
             )
         )
 
-    def _contradiction(self, place: Partition, number: int, detail: str) -> None:
-        self.findings.append(Finding("statement", detail, place, between=(number - 1, number)))
+    def _contradiction(self, partition: Partition, number: int, detail: str) -> None:
+        self.findings.append(Finding("statement", detail, partition, between=(number - 1, number)))
 
     def _find(self, detail: str, before: int, number: int) -> None:
         self.findings.append(Finding("statement", detail, between=(before, number)))

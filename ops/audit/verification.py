@@ -44,7 +44,11 @@ async def examine(
     _require_known(topics, walk)
     findings, counts = await recount(
         connection.kafka,
-        {place: each for place, each in walk.anchors.items() if place.topic in topics or not topics},
+        {
+            partition: each
+            for partition, each in walk.anchors.items()
+            if partition.topic in topics or not topics
+        },
         now=utc_now(),
         progress=counter("records"),
     )
@@ -77,7 +81,7 @@ async def _walk(
 
 
 def _require_known(topics: frozenset[str], walk: Walk) -> None:
-    known = {place.topic for place in walk.anchors}
+    known = {partition.topic for partition in walk.anchors}
     if unknown := sorted(topics - known):
         raise UnknownTopic(f"found {unknown[0]!r}, statements name {', '.join(sorted(known)) or 'none'}")
 

@@ -1,4 +1,4 @@
-"""I16: users of Kafka that are made while the platform runs are at the broker what accounts has written down."""
+"""I16: the broker has the users that are made while the platform runs as accounts has them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from shared.messaging.administration import (
 )
 from shared.messaging.reader import Login
 
-MADE = (tenant_user(""), subscriber_user(""))
+PREFIXES = (tenant_user(""), subscriber_user(""))
 """How the names of these users begin."""
 NONE = ClientQuotas()
 
@@ -26,8 +26,8 @@ NONE = ClientQuotas()
 async def read_access(login: Login, snapshot: Snapshot, *, say: Say) -> Access | None:
     async with administrator(login.bootstrap, login.username, login.password) as admin:
         try:
-            users = {name for name in await list_users(admin) if name.startswith(MADE)}
-            rights = {right for right in await list_rights(admin) if right.user.startswith(MADE)}
+            users = {name for name in await list_users(admin) if name.startswith(PREFIXES)}
+            rights = {right for right in await list_rights(admin) if right.user.startswith(PREFIXES)}
             quotas = await quotas_of(admin, {*users, *(user.name for user in snapshot.kafka_users)})
         except NotAuthorized:
             say(
@@ -73,11 +73,11 @@ def _of_user(user: KafkaUser, access: Access, usual: ClientQuotas) -> Iterator[F
 def _rights(name: str, access: Access, expected: Iterable[Right]) -> Iterator[Finding]:
     rights, allowed = {right for right in access.rights if right.user == name}, set(expected)
     if rights != allowed:
-        actual = f"too many: {_sentence(rights - allowed)}; missing: {_sentence(allowed - rights)}"
+        actual = f"too many: {_listed(rights - allowed)}; missing: {_listed(allowed - rights)}"
         yield Finding(f"Kafka user {name}, rights", actual, "those that accounts has for it")
 
 
-def _sentence(rights: Iterable[Right]) -> str:
+def _listed(rights: Iterable[Right]) -> str:
     return ", ".join(sorted(f"{each.operation} {each.resource} {each.name}" for each in rights)) or "none"
 
 

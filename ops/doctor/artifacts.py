@@ -213,7 +213,7 @@ def _overbooked(history: History) -> Iterator[Finding]:
 
 
 def _capacity_changed(history: History) -> dict[str, datetime]:
-    """Pool -> when its number of nodes was told to have changed last."""
+    """Pool -> when its number of nodes changed last, by the facts."""
     nodes: dict[str, int] = {}
     changed_at: dict[str, datetime] = {}
     for entry in history.of_type(PoolCapacityChanged):
@@ -230,7 +230,7 @@ def _why_over(job_id: str, attempt: int, snapshot: Snapshot) -> str:
     if job is None:
         return "there is no such job"
     if attempt < job.attempt:
-        return f"attempt {job.attempt} is the present one"
+        return f"attempt {job.attempt} is the current one"
     if job.state in TERMINAL or job.state in ("queued", "paused"):
         return f"the job is {job.state}"
     return ""

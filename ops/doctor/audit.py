@@ -36,10 +36,10 @@ async def audit_problems(connection: Connection, objects: ObjectStore, *, say: S
 
 def _split(anchors: Mapping[Partition, list[Anchor]]) -> Iterator[dict[Partition, list[Anchor]]]:
     """Some topics each: they are read one after another, and most of that time is waiting for answers."""
-    topics = sorted({place.topic for place in anchors})
+    topics = sorted({partition.topic for partition in anchors})
     for part in range(min(PARALLEL, len(topics))):
         mine = frozenset(topics[part::PARALLEL])
-        yield {place: of_partition for place, of_partition in anchors.items() if place.topic in mine}
+        yield {partition: each for partition, each in anchors.items() if partition.topic in mine}
 
 
 def _silently(_: int) -> None:

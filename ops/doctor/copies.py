@@ -18,11 +18,11 @@ def copied(history: History, limits: Limits) -> Iterator[Finding]:
     for entry in facts:
         begins = first.get((entry.topic, entry.key))
         is_applied = gateway.positions.get((entry.topic, entry.key), 0) >= (entry.sequence or 0)
-        is_aside = (entry.topic, entry.event_id) in gateway.set_aside_ids
-        if begins is None or entry.offset < begins or not is_applied or is_aside:
+        is_held = (entry.topic, entry.event_id) in gateway.held_ids
+        if begins is None or entry.offset < begins or not is_applied or is_held:
             continue
         if not _has_copy(entry, gateway, history):
-            where = f"{entry.place} {entry.type} of {entry.key!r}"
+            where = f"{entry.location} {entry.type} of {entry.key!r}"
             yield Finding(where, "no copy", f"one in {tenant_events(entry.tenant).name}")
 
 

@@ -15,6 +15,10 @@ from shared.messaging.administration import ClientQuotas
 
 EventStream = tuple[str, str]
 """(topic, key)"""
+EventId = tuple[str, str]
+"""(topic, event id): a copy has the id of its original."""
+Location = tuple[str, int, int]
+"""(topic, partition, offset)"""
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Limits:
     """What is normal on a live stack."""
 
     grace: timedelta = timedelta(seconds=30)
-    """From a write to the moment at which everybody has heard of it."""
+    """From a write to the moment at which every reader has applied it."""
     stalled_after: timedelta = timedelta(minutes=30)
     """Longer than any deadline of a job's state machine."""
 
@@ -51,7 +55,7 @@ class Entry:
     message: Message | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.topic}/{self.partition}@{self.offset}"
 
 
@@ -102,8 +106,8 @@ class Kernel:
     outbox: tuple[Row, ...] = ()
     sequences: Mapping[EventStream, int] = field(default_factory=dict)
     """Last number given to each event stream."""
-    inbox: Mapping[EventStream, bytes] = field(default_factory=dict)
-    """(topic, event id) -> sha256 of the payload that was applied."""
+    inbox: Mapping[EventId, bytes] = field(default_factory=dict)
+    """Sha256 of the payload that was applied."""
     positions: Mapping[EventStream, int] = field(default_factory=dict)
     waiting: tuple[Waiting, ...] = ()
     parked: tuple[Parked, ...] = ()
@@ -115,20 +119,19 @@ class Kernel:
     """Kind, key, since when something that it needs is away, and the last error."""
 
     @cached_property
-    def by_id(self) -> Mapping[EventStream, Row]:
-        """By topic and event id: a copy has the id of its original."""
+    def by_id(self) -> Mapping[EventId, Row]:
         return {(row.topic, row.event_id): row for row in self.outbox}
 
     @cached_property
-    def set_aside(self) -> frozenset[tuple[str, int, int]]:
-        """Places of the records that wait or were parked."""
-        aside: tuple[Waiting | Parked, ...] = (*self.waiting, *self.parked)
-        return frozenset((each.topic, each.partition, each.offset) for each in aside)
+    def held(self) -> frozenset[Location]:
+        """The records that wait or were parked."""
+        messages: tuple[Waiting | Parked, ...] = (*self.waiting, *self.parked)
+        return frozenset((each.topic, each.partition, each.offset) for each in messages)
 
     @cached_property
-    def set_aside_ids(self) -> frozenset[EventStream]:
-        aside: tuple[Waiting | Parked, ...] = (*self.waiting, *self.parked)
-        return frozenset((each.topic, each.event_id) for each in aside)
+    def held_ids(self) -> frozenset[EventId]:
+        messages: tuple[Waiting | Parked, ...] = (*self.waiting, *self.parked)
+        return frozenset((each.topic, each.event_id) for each in messages)
 
     @cached_property
     def is_whole(self) -> bool:
@@ -348,12 +351,12 @@ class History:
 
     def streams(self, topic: str) -> Mapping[str, tuple[Entry, ...]]:
         """Key -> its records, each once, in the order of the log."""
-        return _stories(_once(self.of_topic(topic)))
+        return _by_key(_once(self.of_topic(topic)))
 
     @cached_property
-    def ids(self) -> Mapping[EventStream, Entry]:
-        """(topic, event id) -> its first record."""
-        first: dict[EventStream, Entry] = {}
+    def ids(self) -> Mapping[EventId, Entry]:
+        """The first record of each event."""
+        first: dict[EventId, Entry] = {}
         for entry in self.entries:
             first.setdefault((entry.topic, entry.event_id), entry)
         return first
@@ -377,7 +380,7 @@ def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield entry
 
 
-def _stories(entries: Iterable[Entry]) -> Mapping[str, tuple[Entry, ...]]:
+def _by_key(entries: Iterable[Entry]) -> Mapping[str, tuple[Entry, ...]]:
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)

@@ -20,14 +20,14 @@ from schemas.training import (
     TrainingStopped,
 )
 
-SETTLED_WITHIN = timedelta(minutes=9)
+VERDICTS_WITHIN = timedelta(minutes=9)
 """A minute less than the scheduler waits for verdicts once the nodes of an attempt are gone."""
 WAITS_FOR_OTHERS = frozenset({"queued", "paused", *TERMINAL})
 """States in which a job may stay: it waits for capacity, for a person, or for nothing."""
 
 
 def fenced(history: History, limits: Limits) -> Iterator[Finding]:
-    """I5: once an attempt was heard of, nothing of an earlier one is accepted; its last fact is its last."""
+    """I5: once an attempt is known, nothing of an earlier one is accepted; its last fact is its last."""
     for job_id, stream in history.streams(JOB_EVENTS.name).items():
         yield from _attempts_of_job(job_id, stream)
     for job_id, stream in history.streams(TRAINING_EVENTS.name).items():
@@ -37,18 +37,18 @@ def fenced(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _attempts_of_job(job_id: str, stream: Iterable[Entry]) -> Iterator[Finding]:
-    present: int | None = None
+    current: int | None = None
     for entry in stream:
         if entry.sequence == 1:
-            present = 0
+            current = 0
         attempt = getattr(entry.message, "attempt", None)
         if not isinstance(entry.message, JobFact) or attempt is None:
             continue
         is_next = isinstance(entry.message, JobScheduled)
-        expected = attempt if present is None else present + is_next
+        expected = attempt if current is None else current + is_next
         if attempt != expected:
             yield _of(entry, f"attempt {attempt}", f"attempt {expected}")
-        present = max(attempt, present or 0)
+        current = max(attempt, current or 0)
 
 
 def _facts_of_attempts(job_id: str, stream: Iterable[Entry]) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def _facts_of_attempts(job_id: str, stream: Iterable[Entry]) -> Iterator[Finding
             continue
         if fact.attempt < newest:
             yield _of(
-                entry, f"attempt {fact.attempt}", f"attempt {newest} or later, which was told of before"
+                entry, f"attempt {fact.attempt}", f"attempt {newest} or later, which was reported before"
             )
         elif fact.attempt == ended:
             yield _of(entry, f"a fact of attempt {ended}", "none after its last fact")
@@ -107,7 +107,7 @@ def _disagreement(job: Job, last: Entry) -> Iterator[Finding]:
     fact = type(last.message)
     assert issubclass(fact, JobFact), "only facts of jobs are looked at"
     if job.state != STATE_AFTER[fact]:
-        actual = f"state {job.state} after {fact.type} ({last.place})"
+        actual = f"state {job.state} after {fact.type} ({last.location})"
         yield Finding(f"scheduler.job {job.job_id}", actual, f"state {STATE_AFTER[fact]}")
 
 
@@ -125,7 +125,7 @@ NONE = _Bundles(frozenset(), {})
 
 
 def resumed_from_newest(history: History, limits: Limits) -> Iterator[Finding]:
-    """I8: a job goes on from its newest verified bundle, and from nothing that was not verified."""
+    """I8: a job continues from its newest verified bundle, and from nothing that was not verified."""
     bundles = _bundles(history)
     released = {
         (entry.message.job_id, entry.message.attempt): entry.time
@@ -177,7 +177,7 @@ def _had_its_verdicts(
 ) -> bool:
     """Not one whose verdicts the scheduler gave up waiting for."""
     gone_at = released.get((fact.job_id, fact.attempt))
-    return gone_at is not None and entry.time is not None and entry.time < gone_at + SETTLED_WITHIN
+    return gone_at is not None and entry.time is not None and entry.time < gone_at + VERDICTS_WITHIN
 
 
 def _older_than_newest(entry: Entry, fact: JobRequeued | JobPaused, known: _Bundles) -> Iterator[Finding]:
@@ -193,7 +193,7 @@ def _older_than_newest(entry: Entry, fact: JobRequeued | JobPaused, known: _Bund
 
 
 def _fell_behind(history: History) -> Iterator[Finding]:
-    """What an attempt begins from is never older than what was known when the job came to its place."""
+    """What an attempt begins from is never older than what was known when the job was last queued or paused."""
     for stream in history.streams(JOB_EVENTS.name).values():
         known: BundleRef | None = None
         for entry in stream:
@@ -206,7 +206,7 @@ def _fell_behind(history: History) -> Iterator[Finding]:
 
 
 def _resumed_elsewhere(history: History) -> Iterator[Finding]:
-    """A training that went on did so at the step of the bundle that its attempt was given."""
+    """A training that resumed did so at the step of the bundle that its attempt was given."""
     given = {
         (entry.message.job_id, entry.message.attempt): entry.message.resume
         for entry in history.of_type(JobScheduled)
@@ -219,7 +219,7 @@ def _resumed_elsewhere(history: History) -> Iterator[Finding]:
             continue
         bundle = given[fact.job_id, fact.attempt]
         if bundle is None or bundle.step != fact.certificate.step:
-            yield _of(entry, f"went on from step {fact.certificate.step}", f"from {_name(bundle)}")
+            yield _of(entry, f"resumed at step {fact.certificate.step}", f"from {_name(bundle)}")
 
 
 def _ends_beyond_bundle(history: History) -> Iterator[Finding]:
@@ -233,9 +233,9 @@ def _ends_beyond_bundle(history: History) -> Iterator[Finding]:
 
 def live(history: History, limits: Limits) -> Iterator[Finding]:
     """I13: every job that is under way moves, every timer fires, no task is set aside."""
-    heard = _last_heard(history)
+    signs = _last_signs(history)
     for job in history.snapshot.jobs.values():
-        since = heard.get(job.job_id)
+        since = signs.get(job.job_id)
         if job.state in WAITS_FOR_OTHERS:
             continue
         if since is None or since < history.read_at - limits.stalled_after:
@@ -257,7 +257,7 @@ def _unapplied(history: History) -> Iterator[Finding]:
         yield Finding(where, f"{job.state}, although {known}", "the state that follows from it")
 
 
-def _last_heard(history: History) -> Mapping[str, datetime]:
+def _last_signs(history: History) -> Mapping[str, datetime]:
     last: dict[str, datetime] = {}
     for entry in history.entries:
         if entry.job_id and entry.time is not None:
@@ -285,7 +285,7 @@ def _tasks(history: History) -> Iterator[Finding]:
 
 
 def _of(entry: Entry, actual: str, expected: str) -> Finding:
-    return Finding(f"{entry.place} {entry.type} of {entry.key}", actual, expected)
+    return Finding(f"{entry.location} {entry.type} of {entry.key}", actual, expected)
 
 
 def _age(bundle: BundleRef) -> tuple[int, int]:

@@ -72,8 +72,8 @@ def no_phantoms(history: History, limits: Limits) -> Iterator[Finding]:
 
 def _row_of(entry: Entry, topic: Topic, history: History) -> Row | None:
     writers = [entry.writer] if entry.writer else topic.writers
-    place = entry.topic, entry.event_id
-    rows = (history.kernels[name].by_id.get(place) for name in writers if name in history.kernels)
+    event_id = entry.topic, entry.event_id
+    rows = (history.kernels[name].by_id.get(event_id) for name in writers if name in history.kernels)
     return next((row for row in rows if row is not None), None)
 
 
@@ -120,14 +120,14 @@ def _altered(entry: Entry, row: Row) -> Iterator[Finding]:
 
 
 def _phantom(entry: Entry, actual: str, expected: str) -> Finding:
-    return Finding(f"{entry.place} {entry.type or 'unreadable record'} of {entry.key!r}", actual, expected)
+    return Finding(f"{entry.location} {entry.type or 'unreadable record'} of {entry.key!r}", actual, expected)
 
 
 def once(history: History, limits: Limits) -> Iterator[Finding]:
     """I3: every record that a service listens to was applied once, or set aside, and had one effect."""
     for service, kernel in history.kernels.items():
         yield from _repeated(service, kernel, history)
-        for topic in _heard(service, history):
+        for topic in _topics_read(service, history):
             yield from _not_applied(service, kernel, topic, history, limits)
             yield from _applied_otherwise(service, kernel, topic, history)
 
@@ -141,9 +141,9 @@ def _repeated(service: str, kernel: Kernel, history: History) -> Iterator[Findin
     for row in kernel.outbox:
         if row.causation_id and not topic_named(row.topic).is_copy:
             times[row.causation_id].add(row.time)
-    heard = _heard(service, history)
+    read = _topics_read(service, history)
     for cause, seen in times.items():
-        if len(seen) > 1 and len(seen) > sum((topic, cause) in history.ids for topic in heard):
+        if len(seen) > 1 and len(seen) > sum((topic, cause) in history.ids for topic in read):
             yield Finding(
                 f"{service}.outbox, effects of event {cause}",
                 f"{len(seen)} transactions, at {', '.join(map(str, sorted(seen)))}",
@@ -151,7 +151,7 @@ def _repeated(service: str, kernel: Kernel, history: History) -> Iterator[Findin
             )
 
 
-def _heard(service: str, history: History) -> list[str]:
+def _topics_read(service: str, history: History) -> list[str]:
     topics = [topic.name for topic in LISTENS.get(service, ())]
     if service == "gateway":
         topics += sorted({entry.topic for entry in history.entries if topic_named(entry.topic).tenant})
@@ -171,7 +171,7 @@ def _not_applied(
         first = missed[0]
         yield Finding(
             f"{service}, records of {topic}",
-            f"{len(missed)} neither applied nor set aside, first {first.place} ({first.type} of {first.key})",
+            f"{len(missed)} neither applied nor set aside, first {first.location} ({first.type} of {first.key})",
             f"each applied, waiting or parked within {limits.grace.total_seconds():g} s",
         )
 
@@ -183,10 +183,10 @@ def _is_due(entry: Entry, history: History, limits: Limits) -> bool:
 
 
 def _is_accounted(entry: Entry, kernel: Kernel, known: frozenset[str]) -> bool:
-    if (entry.topic, entry.event_id) in kernel.set_aside_ids:
+    if (entry.topic, entry.event_id) in kernel.held_ids:
         return True
     if not entry.type:
-        return (entry.topic, entry.partition, entry.offset) in kernel.set_aside
+        return (entry.topic, entry.partition, entry.offset) in kernel.held
     if topic_named(entry.topic).is_event_stream:
         return kernel.positions.get((entry.topic, entry.key), 0) >= (entry.sequence or 0)
     return entry.type not in known or (entry.topic, entry.event_id) in kernel.inbox
@@ -203,10 +203,10 @@ def _applied_otherwise(service: str, kernel: Kernel, topic: str, history: Histor
     """The first payload of an id wins; another one is parked."""
     for entry in history.of_topic(topic):
         applied = kernel.inbox.get((topic, entry.event_id), entry.sha256)
-        is_parked = (entry.topic, entry.partition, entry.offset) in kernel.set_aside
-        if applied != entry.sha256 and not is_parked:
+        is_held = (entry.topic, entry.partition, entry.offset) in kernel.held
+        if applied != entry.sha256 and not is_held:
             yield Finding(
-                f"{service}.inbox, {entry.place} event {entry.event_id}",
+                f"{service}.inbox, {entry.location} event {entry.event_id}",
                 f"applied with payload {applied.hex()[:16]}",
                 f"payload {entry.sha256.hex()[:16]} as in the record",
             )
@@ -235,7 +235,7 @@ def _numbered(entries: Iterable[Entry]) -> Mapping[str, list[Entry]]:
 
 
 def _gaps(topic: str, key: str, stream: Sequence[Entry]) -> Iterator[Finding]:
-    """A batch that was sent twice tells 1 2 3 2 3 4, which every reader understands."""
+    """A batch that was sent twice reads 1 2 3 2 3 4, which every reader understands."""
     if len({entry.partition for entry in stream}) > 1:
         actual = f"records on partitions {sorted({entry.partition for entry in stream})}"
         yield Finding(f"{topic}, event stream of {key}", actual, "one partition")
@@ -245,10 +245,10 @@ def _gaps(topic: str, key: str, stream: Sequence[Entry]) -> Iterator[Finding]:
     for entry in stream:
         number = entry.sequence or 0
         if number not in ids and last is not None and number != last + 1:
-            yield Finding(f"{entry.place} {entry.type} of {key}", f"number {number}", f"number {last + 1}")
+            yield Finding(f"{entry.location} {entry.type} of {key}", f"number {number}", f"number {last + 1}")
         if ids.setdefault(number, entry.event_id) != entry.event_id:
             actual, expected = f"number {number} for event {entry.event_id}", f"event {ids[number]}"
-            yield Finding(f"{entry.place} {entry.type} of {key}", actual, expected)
+            yield Finding(f"{entry.location} {entry.type} of {key}", actual, expected)
         last = max(number, last or 0)
 
 

@@ -16,7 +16,7 @@ from shared.storage.objects import ObjectStore
 PREFIXES = layout.ACCESS["admin"].reads
 PARALLEL = 8
 Say = Callable[[str], None]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 async def read_store(objects: ObjectStore, *, deep: bool, say: Say) -> Store:
@@ -85,17 +85,17 @@ async def _corrupt(
     objects: ObjectStore, manifests: Mapping[str, Manifest], sizes: Mapping[str, int], say: Say
 ) -> dict[str, str]:
     parts = {part.key: part for manifest in manifests.values() for part in manifest.parts}
-    there = [part for part in parts.values() if sizes.get(part.key) == part.size_bytes]
-    say(f"S3: reading {len(there)} parts, {sum(part.size_bytes for part in there):,} bytes")
-    results = await _together(_problem(objects, part) for part in there)
+    whole = [part for part in parts.values() if sizes.get(part.key) == part.size_bytes]
+    say(f"S3: reading {len(whole)} parts, {sum(part.size_bytes for part in whole):,} bytes")
+    results = await _together(_problem(objects, part) for part in whole)
     return {key: problem for key, problem in results if problem}
 
 
-async def _together(work: Iterable[Coroutine[None, None, Found]]) -> list[Found]:
-    slots = asyncio.Semaphore(PARALLEL)
+async def _together(work: Iterable[Coroutine[None, None, Result]]) -> list[Result]:
+    limit = asyncio.Semaphore(PARALLEL)
 
-    async def one(coroutine: Coroutine[None, None, Found]) -> Found:
-        async with slots:
+    async def one(coroutine: Coroutine[None, None, Result]) -> Result:
+        async with limit:
             return await coroutine
 
     return await asyncio.gather(*map(one, work))

@@ -74,25 +74,25 @@ async def _compare_topic(
     rows = await database.fetch(PUBLISHED.format(service=service), topic, max(since, kept))
     lost = {row["event_id"]: row["id"] for row in rows}
     if lost:
-        await _strike_out(login, topic, lost, since=max(since, kept) - CLOCKS_APART)
+        await _remove_present(login, topic, lost, since=max(since, kept) - CLOCKS_APART)
     return Comparison(service, topic, len(rows), tuple(lost.values()))
 
 
-async def _strike_out(login: Login, topic: str, lost: dict[str, int], *, since: datetime) -> None:
+async def _remove_present(login: Login, topic: str, lost: dict[str, int], *, since: datetime) -> None:
     """Take from `lost` what the topic has."""
     async with PartitionReader(login) as reader:
-        places = await reader.partitions(topic.__eq__)
-        there = await reader.ranges(places)
-        starts = await reader.offsets_at(int(since.timestamp() * 1000), places)
-        ranges = {place: range(starts[place], there[place].stop) for place in places}
-        reader.assign({place: offsets.start for place, offsets in ranges.items()})
+        partitions = await reader.partitions(topic.__eq__)
+        in_log = await reader.ranges(partitions)
+        starts = await reader.offsets_at(int(since.timestamp() * 1000), partitions)
+        ranges = {partition: range(starts[partition], in_log[partition].stop) for partition in partitions}
+        reader.assign({partition: offsets.start for partition, offsets in ranges.items()})
         while not await _reached(reader, ranges):
             for record in await reader.fetch():
                 lost.pop(_event_id(record), None)
 
 
 async def _reached(reader: PartitionReader, ranges: dict[Partition, range]) -> bool:
-    return all([await reader.position(place) >= offsets.stop for place, offsets in ranges.items()])
+    return all([await reader.position(partition) >= offsets.stop for partition, offsets in ranges.items()])
 
 
 def _event_id(record: Record) -> str:

@@ -30,24 +30,25 @@ class Selection:
 
     async def _read_topic(self, reader: PartitionReader, topic: str) -> AsyncIterator[Record]:
         ranges = await self._ranges(reader, await reader.partitions(topic.__eq__))
-        reader.assign({place: offsets.start for place, offsets in ranges.items()})
+        reader.assign({partition: offsets.start for partition, offsets in ranges.items()})
         while ranges and not await _reached(reader, ranges):
             for record in await reader.fetch():
                 if record.offset < ranges[Partition(record.topic, record.partition)].stop:
                     yield record
 
-    async def _ranges(self, reader: PartitionReader, places: list[Partition]) -> dict[Partition, range]:
+    async def _ranges(self, reader: PartitionReader, partitions: list[Partition]) -> dict[Partition, range]:
         """Those that are not empty."""
-        there = await reader.ranges(places)
-        starts = await _offsets(reader, self.since, places)
-        stops = await _offsets(reader, self.until, places)
-        cut = {
-            place: range(
-                max(each.start, starts.get(place, each.start)), min(each.stop, stops.get(place, each.stop))
+        in_log = await reader.ranges(partitions)
+        starts = await _offsets(reader, self.since, partitions)
+        stops = await _offsets(reader, self.until, partitions)
+        selected = {
+            partition: range(
+                max(each.start, starts.get(partition, each.start)),
+                min(each.stop, stops.get(partition, each.stop)),
             )
-            for place, each in there.items()
+            for partition, each in in_log.items()
         }
-        return {place: offsets for place, offsets in cut.items() if offsets}
+        return {partition: offsets for partition, offsets in selected.items() if offsets}
 
     def _is_selected(self, record: Record) -> bool:
         if self.job_id is None or record.key == self.job_id.encode():
@@ -56,13 +57,15 @@ class Selection:
         return isinstance(delivery, Delivery) and getattr(delivery.message, "job_id", None) == self.job_id
 
 
-async def _offsets(reader: PartitionReader, bound: Bound, places: list[Partition]) -> dict[Partition, int]:
+async def _offsets(
+    reader: PartitionReader, bound: Bound, partitions: list[Partition]
+) -> dict[Partition, int]:
     if bound is None:
         return {}
     if isinstance(bound, int):
-        return dict.fromkeys(places, bound)
-    return await reader.offsets_at(int(bound.timestamp() * 1000), places)
+        return dict.fromkeys(partitions, bound)
+    return await reader.offsets_at(int(bound.timestamp() * 1000), partitions)
 
 
 async def _reached(reader: PartitionReader, ranges: Mapping[Partition, range]) -> bool:
-    return all([await reader.position(place) >= offsets.stop for place, offsets in ranges.items()])
+    return all([await reader.position(partition) >= offsets.stop for partition, offsets in ranges.items()])

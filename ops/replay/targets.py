@@ -94,8 +94,8 @@ def record_of(kept: dict[str, Any]) -> Record:
     """The record that `line` was made from."""
     headers = tuple((name, _bytes(value)) for name, value in kept["headers"])
     key, value = _bytes(kept["key_base64"]), _bytes(kept["value_base64"])
-    place = kept["topic"], kept["partition"], kept["offset"]
-    return Record(*place, key, headers, value, kept["timestamp_ms"])
+    location = kept["topic"], kept["partition"], kept["offset"]
+    return Record(*location, key, headers, value, kept["timestamp_ms"])
 
 
 def _event_fields(delivery: Delivery | Unreadable) -> dict[str, Any]:

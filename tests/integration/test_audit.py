@@ -45,9 +45,9 @@ async def test_a_topic_made_anew_with_the_same_times_is_found_out(audited: Audit
     await audited.make_anew(changed)
 
     findings = (await audited.examine(untouched, *topics, until=number)).findings
-    assert {each.place.topic for each in findings} == set(topics)
+    assert {each.partition.topic for each in findings} == set(topics)
     for topic, offsets in expected.items():
-        ranges = [each.offsets for each in findings if each.place.topic == topic]
+        ranges = [each.offsets for each in findings if each.partition.topic == topic]
         assert any(offsets & set(each) for each in ranges), f"{topic} {ranges}; CHAOS_SEED={seed()}"
     note("topic made again", topics=len(topics))
     ended = await retune(audited.stack, "--json", "audit", "verify", "--until", str(number))

@@ -149,7 +149,7 @@ async def test_a_log_that_ends_before_what_was_read_is_told_and_not_forgotten(au
     assert await connection.fetchval("SELECT next_offset FROM chain WHERE topic = $1", topic) == 10
     await connection.close()
     (finding,) = (await audited.examine(topic)).findings
-    assert (finding.what, finding.place, finding.offsets) == ("truncated", (topic, 0), range(5, 10))
+    assert (finding.what, finding.partition, finding.offsets) == ("truncated", (topic, 0), range(5, 10))
     await audited.write(topic, map(record, range(5, 12)))
     await audited.signed({topic: 12})
 

@@ -249,7 +249,7 @@ class TestStatements:
         ("change", "detail"),
         [
             ({"next_offset": 0}, "it goes back from offset"),
-            ({"start_offset": 1}, "its chain begins anew at offset 1"),
+            ({"start_offset": 1}, "its chain begins again at offset 1"),
             ({"link": b"\0" * 32}, "two links at offset"),
         ],
     )
@@ -259,12 +259,16 @@ class TestStatements:
         chain = replace(walked(list(enumerate(world.documents, 1))).heads[PLACE], **change)
         more = world.statement([chain, QUIET], moved)
         (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
-        assert (finding.what, finding.place, finding.detail.startswith(detail)) == ("statement", PLACE, True)
+        assert (finding.what, finding.partition, finding.detail.startswith(detail)) == (
+            "statement",
+            PLACE,
+            True,
+        )
 
     def test_a_partition_that_a_full_one_leaves_out_is_found(self, world: World):
         more = world.statement([QUIET], None)
         (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
-        assert (finding.place, finding.detail) == (PLACE, "it is not named any more")
+        assert (finding.partition, finding.detail) == (PLACE, "it is not named any more")
 
     @pytest.mark.parametrize("change", [{"next_offset": 4}, {"link": b"\0" * 32}, {"start_offset": 1}, None])
     def test_whatever_moved_and_is_not_named_is_found(self, world: World, change: dict | None):

@@ -192,7 +192,7 @@ class TestNoOrphans:
         [
             (job("succeeded"), "the job is succeeded"),
             (job("queued"), "the job is queued"),
-            (job("running", attempt=3), "attempt 3 is the present one"),
+            (job("running", attempt=3), "attempt 3 is the current one"),
             ({}, "there is no such job"),
         ],
     )

@@ -50,7 +50,7 @@ class TestFenced:
         late = telling("trainer_agent", news.written(EMERGENCY))
         (finding,) = alarms(history_of(first_attempt, second_attempt, late))["I5"]
         assert finding.found == "attempt 1"
-        assert finding.expected == "attempt 2 or later, which was told of before"
+        assert finding.expected == "attempt 2 or later, which was reported before"
 
     def test_a_fact_behind_the_last_fact(self):
         (finding,) = alarms(history_of(first_attempt, telling("trainer_agent", news.failed())))["I5"]

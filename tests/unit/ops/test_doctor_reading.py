@@ -109,7 +109,7 @@ class TestEntries:
 
     def test_what_cannot_be_read_keeps_its_place(self):
         entry = entry_of(read(Record("job.events", 2, 41, b"ftjob-1", (), b"{}")))
-        assert (entry.place, entry.type, entry.writer) == ("job.events/2@41", "", "")
+        assert (entry.location, entry.type, entry.writer) == ("job.events/2@41", "", "")
 
 
 class TestAudit:
