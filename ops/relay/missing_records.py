@@ -12,7 +12,6 @@ from shared.messaging.partitions import Login, PartitionReader
 from shared.partition import Partition
 from shared.postgres.database import Database
 
-Say = Callable[[str], None]
 CLOCKS_APART = timedelta(minutes=5)
 AT_ONCE = 5_000
 PUBLISHED = """
@@ -51,7 +50,12 @@ async def find_missing(database: Database, login: Login, search: Search) -> list
 
 
 async def send_again(
-    database: Database, login: Login, search: Search, missing: Iterable[Comparison], *, say: Say
+    database: Database,
+    login: Login,
+    search: Search,
+    missing: Iterable[Comparison],
+    *,
+    say: Callable[[str], None],
 ) -> None:
     """Have the relays send the missing records, and look again. Raises RefusedByPlatform where some still lack."""
     for each in missing:
