@@ -32,6 +32,7 @@ from shared.messaging.retention import Pruning, prune
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 from shared.postgres.migrate import migrate
+from shared.service import Service
 from shared.settings import Timing
 from tests.builders import (
     NOON,

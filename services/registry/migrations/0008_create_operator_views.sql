@@ -1,4 +1,4 @@
--- 0007_create_operator_views.sql: what operators' tools select from; they name no table of this schema
+-- 0008_create_operator_views.sql: what operators' tools select from; they name no table of this schema
 CREATE VIEW operator_base_model AS
 SELECT base_sha, manifest_sha256 FROM base_version;
 

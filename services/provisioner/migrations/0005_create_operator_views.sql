@@ -1,4 +1,4 @@
--- 0004_create_operator_views.sql: what operators' tools select from; they name no table of this schema
+-- 0005_create_operator_views.sql: what operators' tools select from; they name no table of this schema
 CREATE VIEW operator_open_attempt AS
 SELECT job_id, number AS attempt FROM attempt WHERE state NOT IN ('refused', 'released');
 

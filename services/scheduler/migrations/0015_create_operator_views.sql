@@ -1,4 +1,4 @@
--- 0013_create_operator_views.sql: what operators' tools select from; they name no table of this schema
+-- 0015_create_operator_views.sql: what operators' tools select from; they name no table of this schema
 CREATE VIEW operator_job AS
 SELECT id AS job_id, tenant, state, attempt, config_hash FROM job;
 
