@@ -5,17 +5,17 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 from schemas import layout
-from schemas.artifacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import FileRef
 from services.evaluator.decide.items import Asked, asked_of
-from shared.errors import CorruptObject, Rejected
-from shared.storage.objects import ObjectStore, fetch_files, get_manifest
+from shared.errors import Rejected
+from shared.storage.models import fetch_base_model, fetch_model
+from shared.storage.objects import ObjectStore
 
 CLOCK_SECONDS = 1.0
 """A file's times may be behind the clock by less."""
@@ -44,17 +44,19 @@ class Cache:
 
     async def base_model(self, sha: str) -> Path:
         """Directory with the files of a base model."""
-        manifest = await get_manifest(self._objects, layout.base_model(sha), BaseModelManifest)
-        return await self._directory(
-            "base-models", sha, manifest.files, lambda path: layout.base_model(sha, layout.file(path))
-        )
+        target = self._root / "base-models" / sha
+        if not target.exists():
+            await fetch_base_model(self._objects, sha, target, draft=self._draft())
+        os.utime(target)
+        return target
 
     async def model(self, digest: str) -> Path:
         """Directory with the files of a model version."""
-        manifest = await get_manifest(self._objects, layout.model(digest), ModelManifest)
-        return await self._directory(
-            "models", digest, manifest.files, lambda path: layout.model(digest, layout.file(path))
-        )
+        target = self._root / "models" / digest
+        if not target.exists():
+            await fetch_model(self._objects, digest, target, draft=self._draft())
+        os.utime(target)
+        return target
 
     async def blob(self, file: FileRef) -> Path:
         """Raises Rejected where the file was deleted."""
@@ -83,29 +85,8 @@ class Cache:
         async with self._trimming:
             await asyncio.to_thread(self._trim, min(self._begun, default=float("inf")))
 
-    async def _directory(
-        self, kind: str, digest: str, files: Sequence[FileEntry], key_of: Callable[[str], str]
-    ) -> Path:
-        if files_digest(tuple(files)) != digest:
-            raise CorruptObject(
-                f"{kind}/{digest}: its manifest names files with digest {files_digest(tuple(files))}"
-            )
-        target = self._root / kind / digest
-        if not target.exists():
-            await self._fetch(target, files, key_of)
-        os.utime(target)
-        return target
-
-    async def _fetch(self, target: Path, files: Sequence[FileEntry], key_of: Callable[[str], str]) -> None:
-        draft = self._root / "drafts" / uuid4().hex
-        draft.mkdir(parents=True)
-        try:
-            await fetch_files(self._objects, key_of, files, draft)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():  # another evaluation may have fetched it meanwhile
-                draft.replace(target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+    def _draft(self) -> Path:
+        return self._root / "drafts" / uuid4().hex
 
     def _trim(self, in_use_since: float) -> None:
         entries = [entry for kind in KINDS for entry in (self._root / kind).glob("*")]

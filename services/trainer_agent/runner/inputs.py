@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from schemas import layout
-from schemas.artifacts import BaseModelManifest, BundleManifest, DatasetManifest, FileEntry, files_digest
+from schemas.artifacts import BundleManifest, DatasetManifest, FileEntry
 from schemas.base import BundleRef, DatasetRef
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import TrainingOrder
-from shared.errors import CorruptObject, StorageUnavailable
+from shared.errors import StorageUnavailable
 from shared.log import get_logger
 from shared.retry import RetryPolicy, retry_until_available
-from shared.storage.objects import ObjectStore, fetch_files, get_manifest
+from shared.storage.models import fetch_base_model
+from shared.storage.objects import ObjectStore, fetch_files
 
 log = get_logger(__name__)
 
@@ -64,20 +65,8 @@ class Inputs:
         models.mkdir(parents=True, exist_ok=True)
         async with _locked(models / f"{sha}.lock"):
             if not (models / sha).exists():
-                await self._fetch_base_model(sha, models)
+                await fetch_base_model(self._objects, sha, models / sha, draft=models / f"{sha}.partial")
         return models / sha
-
-    async def _fetch_base_model(self, sha: str, models: Path) -> None:
-        manifest = await get_manifest(self._objects, layout.base_model(sha), BaseModelManifest)
-        if (digest := files_digest(manifest.files)) != sha:
-            raise CorruptObject(f"{layout.base_model(sha)} lists files of digest {digest}, expected {sha}")
-        partial = models / f"{sha}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        await fetch_files(
-            self._objects, lambda path: layout.base_model(sha, layout.file(path)), manifest.files, partial
-        )
-        partial.replace(models / sha)
 
     async def _dataset(self, ref: DatasetRef) -> Path:
         into = self._fresh("dataset")

@@ -1,15 +1,14 @@
 """The cache of several evaluations at once: nobody loses what it uses."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from schemas.artifacts import FileEntry, files_digest
-from services.evaluator.clients import files
 from services.evaluator.clients.files import Cache
+from shared.storage.testing import FakeObjectStore
+from tests.stored import put_model
 
 HOUR = 3600.0
 
@@ -55,22 +54,13 @@ async def test_what_an_earlier_try_has_scored_stays_when_it_goes_on(tmp_path: Pa
         assert (tmp_path / "work" / "eval-1" / "scores").exists()
 
 
-async def test_a_model_that_two_fetch_at_once_is_there_for_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    entries = (FileEntry(path="weights", sha256="0" * 64, size_bytes=1),)
-    digest, cache = files_digest(entries), a_cache(tmp_path, max_bytes=1000)
-
-    calls = 0
-
-    async def once(objects: Any, key_of: Any, entries: Any, into: Path) -> None:
-        nonlocal calls
-        calls += 1
-        (into / "weights").write_text("x")
-        if calls == 1:
-            await cache._directory("models", digest, entries, str)
-
-    monkeypatch.setattr(files, "fetch_files", once)
-    path = await cache._directory("models", digest, entries, str)
+async def test_a_model_that_two_fetch_at_once_is_there_for_both(tmp_path: Path):
+    objects = FakeObjectStore()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("x")
+    digest = await put_model(objects, tmp_path / "model", base_sha="b" * 64)
+    cache = Cache(objects, tmp_path / "cache", max_bytes=1000)
+    path, same = await asyncio.gather(cache.model(digest), cache.model(digest))
+    assert path == same
     assert (path / "weights").read_text() == "x"
-    assert list((tmp_path / "drafts").iterdir()) == []
+    assert list((tmp_path / "cache" / "drafts").iterdir()) == []
