@@ -18,12 +18,14 @@ from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.specification import LoraSpec, Method, Recipe
 from services.evaluator.scoring.order import Candidate, HoldoutPart, Side, WorkOrder
 from services.evaluator.scoring.run import run
-from services.registry.clients.artifacts import require_adapter, require_full
 from services.registry.clients.mirror import describe
 from services.registry.decide.capabilities import capabilities
 from services.registry.inspection.networks import inspect
 from services.trainer_agent.protocol import Ended, Outcome, PreflightDone, Report, Saved
 from shared.device import Device
+from shared.model_files.adapters import check_adapter
+from shared.model_files.models import check_full, digests_beside_weights
+from shared.model_files.tensors import require_finite, shapes_of
 from tests.families import FAMILIES, TEXT, build_family
 from tests.tiny_model import template_text
 from tests.training.conftest import packed_windows
@@ -60,7 +62,7 @@ def build(name: str, directory: Path) -> Base:
     return Base(
         Inputs(base_dir, write_dataset(directory / "dataset", windows, num_parts=1)),
         capabilities(inspect(base_dir), tensors),
-        {tensor.name: tensor.shape for tensor in tensors},
+        shapes_of(tensors),
     )
 
 
@@ -91,9 +93,10 @@ def _packing(reports: tuple[Report, ...]) -> str:
 def _require_sound(model: Path, method: Method, base: Base) -> None:
     """As the registry does before it copies what was trained."""
     if method is Method.LORA:
-        require_adapter(model, rank=RANK, shapes=base.shapes)
+        check_adapter(model, base.shapes, rank=RANK)
     else:
-        require_full(model, shapes=base.shapes)
+        check_full(model, base.shapes, digests_beside_weights(base.inputs.base_dir))
+    require_finite(model)
 
 
 def _scored(model: Path, method: Method, base: Base, directory: Path, device: Device) -> str:

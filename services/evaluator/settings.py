@@ -42,7 +42,6 @@ class Settings(ServiceSettings):
     """Of an answer to a row of a job's holdout, whatever the job asks for."""
     max_new_tokens: PositiveInt = 256
     """Of one answer to a safety prompt; a refusal that ends later is none that anyone can be sure of."""
-    max_rank: PositiveInt = 512
 
     answers_by: AnswersBy = "auto"
     """`auto`: a replica of the base model where one is ready on a GPU, else the scoring child. Or always one of them,

@@ -4,9 +4,9 @@ import itertools
 from collections import Counter
 
 import pytest
+from services.registry.decide.weights import TRAINED_DTYPES, header_length, parse_header
 
 from schemas.topics import SERVICES
-from services.registry.decide.weights import TRAINED_DTYPES, header_length, parse_header
 from tests.chaos.nemesis import (
     DETACHED,
     DISK,

@@ -38,7 +38,7 @@ def state_after(config_hash: str, steps: int, state: bytes = b"", first: int = 0
 def adapter_files(state: bytes, *, learning_rate: float) -> Mapping[str, bytes]:
     """Path in the bundle -> content."""
     size = LOUD if learning_rate >= RUINOUS_RATE else QUIET
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK, "bias": "none"}
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK, "target_modules": ["q_proj"]}
     return {
         "model/adapter_config.json": json.dumps(config).encode(),
         "model/adapter_model.safetensors": _safetensors(

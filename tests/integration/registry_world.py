@@ -219,7 +219,7 @@ def write_adapter(directory: Path, *, seed: int, rank: int) -> None:
         f"base_model.model.{MODULE}.lora_B.weight": random.standard_normal((8, rank), dtype=np.float32),
     }
     save_file(tensors, directory / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none"}
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "target_modules": ["q_proj"]}
     (directory / "adapter_config.json").write_text(json.dumps(config))
 
 

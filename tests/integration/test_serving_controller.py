@@ -85,7 +85,7 @@ class World:
         """A model version in S3; the approval that names it, for `approve` to complete."""
         number = next(numbers)
         directory = self._root / f"adapter-{number}"
-        write_adapter(directory, gain=float(number))
+        write_adapter(directory, gain=float(number), rank=rank)
         digest = await put_model(self.objects, directory, base_sha=self.base_sha)
         if known:
             await self.voices.say("registry", self._registered(number, digest))
@@ -158,14 +158,16 @@ async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
     return result
 
 
-def write_adapter(directory: Path, *, gain: float) -> None:
+def write_adapter(directory: Path, *, gain: float, rank: int) -> None:
     directory.mkdir()
     tensors = {
-        f"base_model.model.{MODULE}.lora_A.weight": np.ones((1, 4), np.float32),
-        f"base_model.model.{MODULE}.lora_B.weight": np.full((4, 1), gain / 100, np.float32),
+        f"base_model.model.{MODULE}.lora_A.weight": np.ones((rank, 4), np.float32),
+        f"base_model.model.{MODULE}.lora_B.weight": np.full((4, rank), gain / 100, np.float32),
     }
     save_file(tensors, directory / "adapter_model.safetensors")
-    (directory / "adapter_config.json").write_text(json.dumps({"r": 1}))
+    (directory / "adapter_config.json").write_text(
+        json.dumps({"r": rank, "lora_alpha": 16, "target_modules": ["o_proj"]})
+    )
 
 
 async def put_a_base(objects: S3ObjectStore, directory: Path) -> str:

@@ -13,8 +13,9 @@ from services.registry.clients.sources import Hub
 from services.registry.clients.templates import require_same_text
 from services.registry.decide.base_models import BadBaseModel
 from shared.storage.testing import FakeObjectStore
+from tests.model_files import BASE_SHAPES, safetensors
 from tests.tiny_model import CHAT_TEMPLATE, save_tokenizer
-from tests.unit.registry.builders import BASE_SHAPES, LIMITS, inspect, safetensors
+from tests.unit.registry.builders import LIMITS, inspect
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -179,7 +179,7 @@ async def test_an_adapter_that_changes_nothing_fails_its_probe(rig: Rig, first: 
     assert idle.served_name not in await rig.client(rig.replica(rig.group())).models()
 
 
-async def test_an_adapter_that_vllm_refuses_leaves_the_replica_serving(rig: Rig, first: Servable):
+async def test_an_adapter_that_does_not_fit_the_base_leaves_the_replica_serving(rig: Rig, first: Servable):
     odd = await rig.an_adapter(21, q_proj=(96, 64))
     await rig.round(rig.group(first, odd))
     failure = rig.failures.pop(odd.served_name)

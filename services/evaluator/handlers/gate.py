@@ -88,7 +88,6 @@ class Gate:
             max_tokens=settings.max_tokens,
             max_new_tokens=settings.max_new_tokens,
             max_answer_tokens=settings.max_answer_tokens,
-            max_rank=settings.max_rank,
             device=settings.device,
             device_name=device_name(settings.device),
         )

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from services.evaluator.scoring.model_files import ADAPTER_WEIGHTS, check_adapter, check_full, check_model
 from services.evaluator.scoring.order import (
-    Candidate,
     Failure,
     FailureCode,
     Probe,
@@ -29,8 +27,10 @@ from services.evaluator.scoring.order import (
 )
 from services.evaluator.scoring.scorer import Scorer
 from services.evaluator.scoring.sharing import tokens_that_share
-from services.evaluator.scoring.tensor_files import MalformedModel
 from shared.causal_models import attention_of
+from shared.model_files.adapters import ADAPTER_WEIGHTS, check_adapter
+from shared.model_files.models import check_full, digests_beside_weights, read_base
+from shared.model_files.tensors import BadModel, NotFinite, require_finite, shapes_of
 
 PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
 CPU_FORWARD_TOKENS = 4_096
@@ -116,25 +116,18 @@ class Models:
 
 def _check_files(order: WorkOrder) -> None:
     base, candidate = Path(order.base_path), order.candidate
+    directory = Path(candidate.path)
     try:
-        shapes = check_model(base)
+        shapes = shapes_of(read_base(base))
         if candidate.kind == "full":
-            check_full(Path(candidate.path), base, shapes)
+            check_full(directory, shapes, digests_beside_weights(base))
         else:
-            defaults = LoraConfig(task_type="CAUSAL_LM").to_dict()
-            check_adapter(
-                Path(candidate.path), shapes, rank=candidate.rank, max_rank=order.max_rank, defaults=defaults
-            )
-    except MalformedModel as error:
+            check_adapter(directory, shapes, rank=candidate.rank)
+        require_finite(directory)
+    except NotFinite as error:
+        raise _refused("not_finite", str(error)) from error
+    except BadModel as error:
         raise _refused("malformed_model", str(error)) from error
-    _check_finite(candidate)
-
-
-def _check_finite(candidate: Candidate) -> None:
-    for path in sorted(Path(candidate.path).glob("*.safetensors")):
-        for name, tensor in load_file(path).items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise _refused("not_finite", f"{path.name}: tensor {name!r} has values that are not finite")
 
 
 def _check_template(tokenizer: Any, expected: str) -> None:

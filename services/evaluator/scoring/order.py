@@ -86,7 +86,6 @@ class Limits(Value):
     """Of an answer to a safety prompt."""
     max_answer_tokens: Count = MAX_ANSWER_TOKENS
     """Of an answer to a row of the holdout."""
-    max_rank: Count = 512
     device: Device = "cpu"
     device_name: str = ""
     """The product: equal kinds of device compute alike, others need not."""

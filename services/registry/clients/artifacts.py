@@ -9,11 +9,10 @@ from tempfile import mkdtemp
 from schemas import layout
 from schemas.artifacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
 from schemas.job import Artifact
-from services.registry.clients.weights import read_header, require_finite
-from services.registry.decide import adapters
-from services.registry.decide.adapters import BadAdapter, Shapes
-from services.registry.decide.weights import TRAINED_DTYPES
 from shared.errors import CorruptObject
+from shared.model_files.adapters import check_adapter
+from shared.model_files.models import check_full
+from shared.model_files.tensors import BadModel, Shapes, require_finite
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest, put_manifest
 
 
@@ -25,10 +24,10 @@ class ArtifactCopies:
     async def copy(self, artifact: Artifact, shapes: Shapes | None) -> str:
         """The digest under which the model's files lie now. `shapes`: of the base model's tensors.
 
-        Raises: BadAdapter, BadWeights, CorruptObject, StorageUnavailable, KeyError (a part is missing).
+        Raises: BadModel, CorruptObject, StorageUnavailable, KeyError (a part is missing).
         """
         if shapes is None:
-            raise BadAdapter(
+            raise BadModel(
                 f"base model {artifact.base_model} with sha {artifact.base_sha} was never registered"
             )
         files = (await self._bundle(artifact)).model_files
@@ -36,7 +35,7 @@ class ArtifactCopies:
         into = Path(mkdtemp(dir=self._scratch, prefix="model-"))
         try:
             await self._fetch(artifact, files, into)
-            await self._require_sound(artifact, files, into, shapes)
+            await self._check(artifact, into, shapes)
             return await self._store(artifact, files, into)
         finally:
             await asyncio.to_thread(shutil.rmtree, into)
@@ -48,7 +47,7 @@ class ArtifactCopies:
         identity = (manifest.job_id, manifest.base_sha, manifest.dataset_version, manifest.config_hash)
         expected = (artifact.job_id, artifact.base_sha, artifact.dataset.version, artifact.config_hash)
         if identity != expected:
-            raise BadAdapter(f"{key} is about {identity}, expected {expected}")
+            raise BadModel(f"{key} is about {identity}, expected {expected}")
         return manifest
 
     async def _fetch(self, artifact: Artifact, files: Sequence[FileEntry], into: Path) -> None:
@@ -61,17 +60,15 @@ class ArtifactCopies:
 
         await fetch_files(self._objects, key_of, files, into)
 
-    async def _require_sound(
-        self, artifact: Artifact, files: Sequence[FileEntry], into: Path, shapes: Shapes
-    ) -> None:
+    async def _check(self, artifact: Artifact, directory: Path, shapes: Shapes) -> None:
         if artifact.kind == "adapter":
-            adapters.require_files([file.path for file in files])
-            await asyncio.to_thread(require_adapter, into, rank=artifact.rank, shapes=shapes)
+            await asyncio.to_thread(check_adapter, directory, shapes, rank=artifact.rank)
         else:
             key = layout.base_model(artifact.base_sha)
             base = await get_manifest(self._objects, key, BaseModelManifest)
-            adapters.require_base_files(files, base=base.files)
-            await asyncio.to_thread(require_full, into, shapes=shapes)
+            digests = {file.path: file.sha256 for file in base.files}
+            await asyncio.to_thread(check_full, directory, shapes, digests)
+        await asyncio.to_thread(require_finite, directory)
 
     async def _store(self, artifact: Artifact, files: tuple[FileEntry, ...], into: Path) -> str:
         digest = files_digest(files)
@@ -97,20 +94,3 @@ class ArtifactCopies:
         known = await get_manifest(self._objects, key, ModelManifest)
         if files_digest(known.files) != digest:
             raise CorruptObject(f"{key} names other files than its digest says")
-
-
-def require_adapter(directory: Path, *, rank: int, shapes: Shapes) -> None:
-    """Raises BadAdapter or BadWeights."""
-    adapters.require_config((directory / adapters.CONFIG).read_bytes(), rank=rank)
-    weights = directory / adapters.WEIGHTS
-    tensors = read_header(weights, dtypes=TRAINED_DTYPES)
-    adapters.require_tensors(tensors, rank=rank, base=shapes)
-    require_finite(weights, tensors)
-
-
-def require_full(directory: Path, *, shapes: Shapes) -> None:
-    """Raises BadAdapter or BadWeights."""
-    weights = directory / adapters.FULL_WEIGHTS
-    tensors = read_header(weights, dtypes=TRAINED_DTYPES)
-    adapters.require_full_weights(tensors, base=shapes)
-    require_finite(weights, tensors)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 
-from services.registry.decide.base_models import KEPT_SUFFIXES, BadBaseModel
+from services.registry.decide.base_models import BadBaseModel
+from shared.model_files.models import MODEL_SUFFIXES
 
 KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -31,7 +32,7 @@ class Limits:
 
 def is_kept(name: str) -> bool:
     """Whether a base model may be made of a file of that name."""
-    return "/" not in name and PurePath(name).suffix.lower() in KEPT_SUFFIXES
+    return "/" not in name and PurePath(name).suffix.lower() in MODEL_SUFFIXES
 
 
 def require_importable(directory: Path, limits: Limits) -> None:

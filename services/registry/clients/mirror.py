@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,15 +15,14 @@ from services.registry.clients.folders import Limits, require_bounded, require_i
 from services.registry.clients.inspection import Inspector, inspect
 from services.registry.clients.sources import Hub
 from services.registry.clients.templates import require_same_text
-from services.registry.clients.weights import read_header
 from services.registry.decide import base_models
 from services.registry.decide.base_models import BadBaseModel
 from services.registry.decide.capabilities import capabilities
-from services.registry.decide.weights import BASE_DTYPES, Tensor
 from shared.errors import CorruptObject
+from shared.model_files.documents import read_bounded, read_config
+from shared.model_files.models import CONFIG, read_shards
+from shared.model_files.tensors import Tensor, shapes_of
 from shared.storage.objects import ObjectStore, get_manifest, put_manifest, sha256_of
-
-MAX_READ_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Mirrored:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {tensor.name: tensor.shape for tensor in self.tensors}
+        return shapes_of(self.tensors)
 
 
 class BaseModelMirror:
@@ -56,7 +54,7 @@ class BaseModelMirror:
     async def mirror(
         self, name: str, source: DirectorySource | HubSource, training_template: str | None = None
     ) -> Mirrored:
-        """Raises BadBaseModel, BadWeights, NoVerdict, or an error of the store or the hub."""
+        """Raises BadBaseModel, BadModel, NoVerdict, or an error of the store or the hub."""
         if isinstance(source, DirectorySource):
             await asyncio.to_thread(require_importable, Path(source.path), self._limits)
             if training_template is None:
@@ -109,24 +107,24 @@ class BaseModelMirror:
 def describe(directory: Path, name: str, source: str) -> tuple[BaseModelManifest, tuple[Tensor, ...]]:
     """Check a model's directory; its manifest and the tensors of its files. Reads every byte.
 
-    Raises: BadBaseModel, BadWeights.
+    Raises: BadBaseModel, BadModel.
     """
     chosen = base_models.choose_files([path.name for path in directory.iterdir() if path.is_file()])
-    configs = {file: _checked_json(directory, file) for file in chosen if file.endswith("config.json")}
-    tensors = _tensors(directory, chosen)
+    configs = {file: read_config(directory / file) for file in chosen if file.endswith(CONFIG)}
+    tensors = read_shards(directory, chosen)
     template = directory / base_models.TEMPLATE
     manifest = BaseModelManifest(
         name=name,
         source=source,
         files=tuple(_entry(directory / file) for file in chosen),
         template_sha256=base_models.template_sha256(
-            _bounded_bytes(template) if template.is_file() else None,
+            read_bounded(template) if template.is_file() else None,
             configs.get(base_models.TOKENIZER_CONFIG, {}),
         ),
-        context_tokens=base_models.context_tokens(configs[base_models.CONFIG]),
+        context_tokens=base_models.context_tokens(configs[CONFIG]),
         num_parameters=sum(tensor.numel for tensor in tensors),
         training_template_sha256=base_models.training_sha256(
-            _bounded_bytes(directory / TRAINING_TEMPLATE) if TRAINING_TEMPLATE in chosen else None
+            read_bounded(directory / TRAINING_TEMPLATE) if TRAINING_TEMPLATE in chosen else None
         ),
     )
     return manifest, tensors
@@ -145,29 +143,6 @@ def _add_training_template(directory: Path, text: str) -> None:
             f"{TRAINING_TEMPLATE}: the model has one of its own, expected no other to be given"
         )
     path.write_text(text)
-
-
-def _checked_json(directory: Path, name: str) -> Mapping[str, object]:
-    return base_models.require_no_code(name, _bounded_bytes(directory / name))
-
-
-def _bounded_bytes(path: Path) -> bytes:
-    """Of a file that is read as a whole."""
-    if (size := path.stat().st_size) > MAX_READ_BYTES:
-        raise BadBaseModel(f"{path.name}: found {size} bytes, expected at most {MAX_READ_BYTES}")
-    return path.read_bytes()
-
-
-def _tensors(directory: Path, chosen: tuple[str, ...]) -> tuple[Tensor, ...]:
-    shards = {
-        name: read_header(directory / name, dtypes=BASE_DTYPES)
-        for name in chosen
-        if name.endswith(".safetensors")
-    }
-    if base_models.INDEX in chosen:
-        names = {file: frozenset(tensor.name for tensor in tensors) for file, tensors in shards.items()}
-        base_models.require_index(_bounded_bytes(directory / base_models.INDEX), names)
-    return tuple(tensor for tensors in shards.values() for tensor in tensors)
 
 
 def _entry(path: Path) -> FileEntry:

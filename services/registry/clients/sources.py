@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 from pydantic import SecretStr
 
 from services.registry.clients.folders import is_kept
-from services.registry.decide.base_models import KEPT_SUFFIXES, BadBaseModel
+from services.registry.decide.base_models import BadBaseModel
 from shared.errors import Unavailable
+from shared.model_files.models import MODEL_SUFFIXES
 
 MOMENTARY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600)})
 """Answers that are about the hub, and not about what was asked for."""
@@ -57,7 +58,7 @@ class HuggingFaceHub:
                 repository,
                 revision=commit,
                 local_dir=into,
-                allow_patterns=[f"*{suffix}" for suffix in sorted(KEPT_SUFFIXES)],
+                allow_patterns=[f"*{suffix}" for suffix in sorted(MODEL_SUFFIXES)],
                 # Some repositories keep a second, unconverted copy of the weights in a folder.
                 ignore_patterns=["*/*"],
                 endpoint=self._endpoint,

@@ -1,7 +1,6 @@
 """Which files make a base model, and what follows when a name points to other files. Pure."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -14,16 +13,12 @@ from services.registry.decide import slots
 from services.registry.model import BaseModel, Slot
 from shared.chat.rendering import is_marked
 from shared.errors import Rejected
+from shared.model_files.models import CONFIG, MODEL_SUFFIXES
 
-CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
-INDEX = "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model")
-JSON_FILES = (CONFIG, TOKENIZER_CONFIG, "generation_config.json", "processor_config.json")
 
-KEPT_SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt"})
-"""Weights, configuration, template and tokenizer; anything else (readme, licence, images) is left behind."""
 CODE_SUFFIXES = frozenset({".py", ".pyc", ".so", ".sh"})
 OTHER_WEIGHT_SUFFIXES = frozenset(
     {
@@ -58,7 +53,7 @@ def choose_files(names: Sequence[str]) -> tuple[str, ...]:
             )
         if suffix in OTHER_WEIGHT_SUFFIXES:
             raise BadBaseModel(f"{name}: expected weights as .safetensors; remove or convert this file")
-    kept = tuple(sorted(name for name in names if PurePath(name).suffix.lower() in KEPT_SUFFIXES))
+    kept = tuple(sorted(name for name in names if PurePath(name).suffix.lower() in MODEL_SUFFIXES))
     if CONFIG not in kept:
         raise BadBaseModel(f"{CONFIG} is missing; found {', '.join(kept) or 'nothing'}")
     if not any(name.endswith(".safetensors") for name in kept):
@@ -66,14 +61,6 @@ def choose_files(names: Sequence[str]) -> tuple[str, ...]:
     if not any(name in kept for name in TOKENIZERS):
         raise BadBaseModel(f"no tokenizer; expected {' or '.join(TOKENIZERS)}")
     return kept
-
-
-def require_no_code(name: str, text: bytes) -> Mapping[str, Any]:
-    """The JSON file's content. Raises BadBaseModel where it asks a loader to import code."""
-    content = json_object(name, text)
-    if "auto_map" in content:
-        raise BadBaseModel(f"{name}: auto_map asks to run the model's own code, which is not done; remove it")
-    return content
 
 
 def context_tokens(config: Mapping[str, Any]) -> int:
@@ -119,29 +106,6 @@ def _configured_template(tokenizer_config: Mapping[str, Any]) -> bytes:
     if not isinstance(template, str):
         raise BadBaseModel(f"no chat template; expected {TEMPLATE} or chat_template in {TOKENIZER_CONFIG}")
     return template.encode()
-
-
-def require_index(index: bytes, shards: Mapping[str, frozenset[str]]) -> None:
-    """Every tensor is in the shard that the index names. Raises BadBaseModel.
-
-    shards: tensor names by file.
-    """
-    weight_map = json_object(INDEX, index).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise BadBaseModel(f"{INDEX}: weight_map is missing")
-    for tensor, file in weight_map.items():
-        if tensor not in shards.get(file, frozenset()):
-            raise BadBaseModel(f"{INDEX}: tensor {tensor!r} is not in {file!r}")
-
-
-def json_object(name: str, text: bytes) -> Mapping[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadBaseModel(f"{name} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise BadBaseModel(f"{name} holds a {type(content).__name__}, expected an object")
-    return content
 
 
 @dataclass(frozen=True)

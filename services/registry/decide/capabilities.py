@@ -7,8 +7,8 @@ from schemas.capabilities import BaseCapabilities
 from schemas.serving import is_served, is_served_with_adapters
 from schemas.specification import AVAILABLE_METHODS, Method
 from services.registry.decide.base_models import BadBaseModel
-from services.registry.decide.weights import Tensor
 from services.registry.model import Inspection
+from shared.model_files.tensors import Tensor, shapes_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 SHOWN = 3
@@ -24,7 +24,7 @@ def capabilities(inspection: Inspection, tensors: Sequence[Tensor]) -> BaseCapab
         raise BadBaseModel(f"{inspection.family or 'its family'}: {inspection.problem}")
     if inspection.missing and not inspection.quantization:
         raise BadBaseModel(f"tensors are missing from the files: {_listed(inspection.missing)}")
-    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    shapes = shapes_of(tensors)
     refused = {method: _refusal(method, inspection, shapes) for method in sorted(AVAILABLE_METHODS)}
     return BaseCapabilities(
         family=inspection.family,

@@ -35,6 +35,7 @@ from services.serving_controller.model import (
 from shared.errors import CorruptObject
 from shared.failpoints import failpoint
 from shared.log import get_logger
+from shared.model_files.tensors import BadModel
 
 log = get_logger(__name__)
 
@@ -221,7 +222,7 @@ class Steps:
             failpoint("serving.load.one")
             await client.require_listed(name)
             await probe.prove_active(client, replica.served_base, name)
-        except (CorruptObject, KeyError, LoadRefused) as error:
+        except (BadModel, CorruptObject, KeyError, LoadRefused) as error:
             return await self._not_loaded(replica, servable, Failure("load", _describe_error(replica, error)))
         except ProbeFailed as error:
             return await self._not_loaded(

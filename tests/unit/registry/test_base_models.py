@@ -1,5 +1,4 @@
 import hashlib
-import json
 from dataclasses import replace
 
 import pytest
@@ -49,10 +48,6 @@ class TestChooseFiles:
 
 
 class TestConfiguration:
-    def test_refuses_auto_map(self):
-        with pytest.raises(BadBaseModel, match="auto_map"):
-            base_models.require_no_code("config.json", b'{"auto_map": {"AutoModel": "x.Y"}}')
-
     @pytest.mark.parametrize(
         ("config", "tokens"),
         [
@@ -112,19 +107,6 @@ class TestTrainingTemplate:
     def test_must_mark_something(self, text, message):
         with pytest.raises(BadBaseModel, match=message):
             base_models.training_sha256(text)
-
-
-class TestIndex:
-    INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}).encode()
-
-    def test_agrees_with_the_shards(self):
-        shards = {"one.safetensors": frozenset("a"), "two.safetensors": frozenset("b")}
-        base_models.require_index(self.INDEX, shards)
-
-    @pytest.mark.parametrize("shards", [{}, {"one.safetensors": frozenset("ab")}])
-    def test_is_refused_where_it_does_not(self, shards):
-        with pytest.raises(BadBaseModel):
-            base_models.require_index(self.INDEX, shards)
 
 
 class TestRegister:

@@ -4,14 +4,15 @@ from schemas.capabilities import LossForm
 from schemas.specification import Method
 from services.registry.decide.base_models import BadBaseModel
 from services.registry.decide.capabilities import capabilities
-from services.registry.decide.weights import Tensor
-from tests.unit.registry.builders import BASE_SHAPES, an_inspection
+from shared.model_files.tensors import Tensor
+from tests.model_files import BASE_SHAPES
+from tests.unit.registry.builders import an_inspection
 
 LORA, SFT = Method.LORA, Method.SFT
 
 
 def tensors(shapes=BASE_SHAPES, dtype="BF16"):
-    return tuple(Tensor(name, dtype, shape, 0, 0) for name, shape in shapes.items())
+    return tuple(Tensor(name, dtype, shape) for name, shape in shapes.items())
 
 
 def capabilities_of(shapes=BASE_SHAPES, **changes):

@@ -4,27 +4,16 @@ import json
 import pytest
 
 from schemas import layout
-from schemas.artifacts import BaseModelManifest, BundleManifest, FileEntry, ModelManifest, files_digest
-from schemas.base import BundleRef, DatasetRef
-from schemas.job import JobEvaluating
+from schemas.artifacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.model import NO_TEMPLATE_SHA256, DirectorySource, HubSource
-from schemas.specification import GateSpec, Method
 from services.registry.clients import ArtifactCopies, BaseModelMirror
-from services.registry.decide.adapters import BadAdapter
 from services.registry.decide.base_models import BadBaseModel
-from services.registry.decide.weights import BadWeights
 from shared.errors import CorruptObject
-from shared.storage.objects import manifest_bytes
+from shared.model_files.tensors import BadModel, NotFinite
 from shared.storage.testing import FakeObjectStore
-from tests.unit.registry.builders import (
-    ADAPTER_SHAPES,
-    BASE_SHAPES,
-    LIMITS,
-    adapter_config,
-    an_inspection,
-    inspect,
-    safetensors,
-)
+from tests.model_files import ADAPTER_SHAPES, BASE_SHAPES, adapter_config, safetensors
+from tests.unit.registry.builders import LIMITS, an_inspection, inspect
+from tests.unit.registry.bundles import a_bundle, entry, part_key
 
 COMMIT = "0" * 40
 MODEL = {
@@ -57,10 +46,6 @@ def write(directory, files):
     for name, content in files.items():
         (directory / name).write_bytes(content)
     return directory
-
-
-def entry(path, content):
-    return FileEntry(path=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def entries(files):
@@ -131,9 +116,9 @@ class TestMirror:
         ("changes", "error"),
         [
             ({"modeling.py": b"import os"}, BadBaseModel),
-            ({"config.json": b'{"auto_map": {}, "max_position_embeddings": 1}'}, BadBaseModel),
-            ({"tokenizer_config.json": b'{"auto_map": {}}'}, BadBaseModel),
-            ({"model.safetensors": b"\x80\x02}q\x00."}, BadWeights),
+            ({"config.json": b'{"auto_map": {}, "max_position_embeddings": 1}'}, BadModel),
+            ({"tokenizer_config.json": b'{"auto_map": {}}'}, BadModel),
+            ({"model.safetensors": b"\x80\x02}q\x00."}, BadModel),
             ({"chat_template.jinja": b""}, BadBaseModel),
         ],
     )
@@ -170,51 +155,6 @@ class TestMirror:
         assert (directory / "training_template.jinja").read_bytes() == b"its own"
 
 
-def part_key(content):
-    return layout.checkpoint("ftjob-1", 1, 40, layout.part(hashlib.sha256(content).hexdigest()))
-
-
-async def a_bundle(objects, files, *, kind="adapter", base_sha="b" * 64, **changes):
-    """Store a bundle whose model is `files`; the artifact that names it."""
-    parts = tuple(entry(f"model/{path}", content) for path, content in sorted(files.items()))
-    manifest = BundleManifest(
-        **{
-            "job_id": "ftjob-1",
-            "attempt": 1,
-            "step": 40,
-            "world_size": 1,
-            "method": Method.LORA,
-            "base_sha": base_sha,
-            "dataset_version": "d" * 64,
-            "config_hash": "e" * 64,
-            "parts": (*parts, entry("state.json", b"{}")),
-            **changes,
-        }
-    )
-    for content in files.values():
-        await objects.put_bytes(part_key(content), content)
-    digest = await objects.put_bytes(layout.checkpoint("ftjob-1", 1, 40), manifest_bytes(manifest))
-    return JobEvaluating(
-        job_id="ftjob-1",
-        tenant="acme",
-        attempt=2,
-        bundle=BundleRef(attempt=1, step=40, manifest_sha256=digest),
-        dataset=DatasetRef(version="d" * 64, manifest_sha256="1" * 64),
-        config_hash="e" * 64,
-        base_model="tiny",
-        base_sha=base_sha,
-        template_sha256="f" * 64,
-        kind=kind,
-        rank=8 if kind == "adapter" else 0,
-        full_name="ft:tiny:acme::",
-        auto_deploy=True,
-        holdout=None,
-        gate=GateSpec(),
-        benchmarks={},
-        suites={},
-    )
-
-
 class TestCopy:
     async def test_puts_the_models_files_alone_under_their_digest(self, copies, objects):
         digest = await copies.copy(await a_bundle(objects, ADAPTER), BASE_SHAPES)
@@ -230,16 +170,16 @@ class TestCopy:
         assert await copies.copy(artifact, BASE_SHAPES) == await copies.copy(artifact, BASE_SHAPES)
 
     async def test_leaves_no_scratch_whatever_happens(self, copies, objects, tmp_path):
-        with pytest.raises(BadAdapter):
+        with pytest.raises(BadModel):
             await copies.copy(await a_bundle(objects, {**ADAPTER, "more.bin": b"x"}), BASE_SHAPES)
         assert list((tmp_path / "scratch").iterdir()) == []
 
     @pytest.mark.parametrize(
         ("changes", "error"),
         [
-            ({"adapter_config.json": adapter_config(rank=16)}, BadAdapter),
-            ({"adapter_model.safetensors": safetensors(ADAPTER_SHAPES, fill=b"\xff")}, BadWeights),
-            ({"adapter_model.safetensors": b"\x80\x02"}, BadWeights),
+            ({"adapter_config.json": adapter_config(rank=16)}, BadModel),
+            ({"adapter_model.safetensors": safetensors(ADAPTER_SHAPES, fill=b"\xff")}, NotFinite),
+            ({"adapter_model.safetensors": b"\x80\x02"}, BadModel),
         ],
     )
     async def test_stores_nothing_of_an_adapter_that_it_refuses(self, copies, objects, changes, error):
@@ -249,11 +189,11 @@ class TestCopy:
         assert not any(key.startswith("models/") for key in objects.objects)
 
     async def test_refuses_a_bundle_of_another_job_or_configuration(self, copies, objects):
-        with pytest.raises(BadAdapter, match="expected"):
+        with pytest.raises(BadModel, match="expected"):
             await copies.copy(await a_bundle(objects, ADAPTER, config_hash="0" * 64), BASE_SHAPES)
 
     async def test_refuses_a_base_model_that_was_never_registered(self, copies, objects):
-        with pytest.raises(BadAdapter, match="never registered"):
+        with pytest.raises(BadModel, match="never registered"):
             await copies.copy(await a_bundle(objects, ADAPTER), None)
 
     async def test_refuses_a_part_whose_bytes_changed(self, copies, objects):
@@ -285,5 +225,5 @@ class TestCopy:
         source = DirectorySource(path=str(write(tmp_path / "m", MODEL)))
         base_sha = (await mirror.mirror("tiny", source)).base_sha
         files = {"model.safetensors": safetensors(BASE_SHAPES), "config.json": b'{"auto_map": {}}'}
-        with pytest.raises(BadAdapter, match=r"config\.json"):
+        with pytest.raises(BadModel, match=r"config\.json"):
             await copies.copy(await a_bundle(objects, files, kind="full", base_sha=base_sha), BASE_SHAPES)
