@@ -6,8 +6,8 @@ Needs nothing but Python. What `.env` has already stays as it is.
 import re
 from pathlib import Path
 
-from deploy.local import files
 from deploy.provision.site import new_secret
+from shared.files import write_whole
 
 REPOSITORY = Path(__file__).parents[2]
 REQUIRED = re.compile(r"\$\{(SECRET_[A-Z0-9_]+):\?")
@@ -26,7 +26,7 @@ def main(root: Path = REPOSITORY) -> None:
     path = root / ".env"
     known = path.read_text() if path.exists() else ""
     text = complete((root / "docker-compose.yml").read_text(), known)
-    files.write(path, text)
+    write_whole(path, text)
     print(f"{path}: {text.count('SECRET_')} passwords, {known.count('SECRET_')} of them known before")
 
 

@@ -13,6 +13,7 @@ from deploy.local.state import LOOPBACK, State
 from deploy.provision import postgres
 from deploy.provision.rights import OPERATOR, RUNNER
 from deploy.provision.site import BUCKET
+from shared.files import write_whole
 
 HAVE_SCRATCH = ("ingest", "evaluator", "registry", "serving_controller", "gateway")
 POOLS = Path(__file__).with_name("pools.toml")
@@ -104,8 +105,8 @@ def api_key(state: State, tenant: str) -> str:
 def write_files(state: State, tenants: Iterable[str]) -> None:
     """`env` for the person's shell, `runner.env` for node runners, `pools.toml` where there is none yet."""
     first = next(iter(tenants))
-    files.write(state.root / "env", _lines(operator_env(state, first), "export "))
-    files.write(state.root / "runner.env", _lines(runner_env(state)))
+    write_whole(state.root / "env", _lines(operator_env(state, first), "export "))
+    write_whole(state.root / "runner.env", _lines(runner_env(state)))
     if not (state.root / "pools.toml").exists():
         shutil.copyfile(POOLS, state.root / "pools.toml")
 

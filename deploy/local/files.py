@@ -1,8 +1,7 @@
-"""Small files written whole or not at all, and the checks of the disk they lie on."""
+"""JSON files, folders and locks of a stack, and the checks of the disk they lie on."""
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,21 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.problems import MissingPart
+from shared.files import write_whole
 
 NEEDED_FREE_BYTES = 2 * 1024**3
 
 
-def write(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Replace `path` at once, so that a reader never sees half of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        file.write(text)
-    draft.replace(path)
-
-
 def write_json(path: Path, content: Any) -> None:
-    write(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+    write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

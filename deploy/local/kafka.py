@@ -19,6 +19,7 @@ from deploy.local.state import State
 from deploy.local.supervisor import Program
 from deploy.provision import kafka as provisioning
 from deploy.provision.site import KAFKA_SUPER_USER
+from shared.files import write_whole
 
 NAME = "kafka"
 JVM_FLAGS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -28,7 +29,7 @@ PROPERTIES = Template(Path(__file__).with_name("server.properties").read_text())
 def prepare(state: State, parts: Binaries) -> None:
     """Write the configuration; format the data folder if it never was."""
     folder = files.folder(state.root / NAME)
-    files.write(folder / "server.properties", properties(state, folder))
+    write_whole(folder / "server.properties", properties(state, folder))
     if (folder / "formatted").exists():
         return
     shutil.rmtree(folder / "data", ignore_errors=True)
@@ -51,7 +52,7 @@ def _format(state: State, parts: Binaries, folder: Path) -> None:
     secret = folder / "scram.args"
     password = site(state).kafka_password(KAFKA_SUPER_USER)
     scram = f"SCRAM-SHA-512=[name={KAFKA_SUPER_USER},password={password}]"
-    files.write(secret, f"--add-scram\n{scram}\n")
+    write_whole(secret, f"--add-scram\n{scram}\n")
     tool = [
         "kafka.tools.StorageTool",
         "format",

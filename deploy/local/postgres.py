@@ -18,6 +18,7 @@ from deploy.local.state import LOOPBACK, State
 from deploy.local.supervisor import Program
 from deploy.provision import postgres as provisioning
 from deploy.provision.site import POSTGRES_SUPER_USER
+from shared.files import write_whole
 
 NAME = "postgres"
 MAX_CONNECTIONS = 300
@@ -89,7 +90,7 @@ def _run(unprivileged: UnprivilegedUser, command: list[str]) -> subprocess.Compl
 
 def _initdb(state: State, folder: Path, data: Path, unprivileged: UnprivilegedUser) -> None:
     secret = data.with_name("superuser.password")
-    files.write(secret, site(state).postgres_password(POSTGRES_SUPER_USER))
+    write_whole(secret, site(state).postgres_password(POSTGRES_SUPER_USER))
     if unprivileged.user_id is not None:
         os.chown(data.parent, unprivileged.user_id, NOGROUP)
         os.chown(secret, unprivileged.user_id, NOGROUP)

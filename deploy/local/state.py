@@ -3,7 +3,6 @@
 import fcntl
 import os
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from deploy.local import files
 from deploy.local.cache import cache_folder
 from deploy.local.problems import AlreadyRunning, MissingPart
 from deploy.provision.site import new_secret
+from shared.ports import is_free
 from shared.processes import Identity
 
 REPOSITORY = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ class State:
     def require_port(self, name: str) -> None:
         """Raise MissingPart if another program took the port that we remember."""
         port = self.port(name)
-        if not is_free(port):
+        if not is_free(LOOPBACK, port):
             raise MissingPart(
                 f"port {port} of {name} is taken by another program: stop that program, "
                 f"or delete {self.root / 'ports.json'} to choose new ports"
@@ -122,7 +122,7 @@ def claim_port(root: Path, taken: Iterable[int]) -> int:
     with files.locked(register.with_suffix(".lock")):
         claims = {port: owner for port, owner in files.read_json(register).items() if Path(owner).is_dir()}
         refused = {*map(int, claims), *taken}
-        free = (port for port in shuffled(PORTS) if port not in refused and is_free(port))
+        free = (port for port in shuffled(PORTS) if port not in refused and is_free(LOOPBACK, port))
         port = next(free, None)
         if port is None:
             raise MissingPart(
@@ -134,13 +134,3 @@ def claim_port(root: Path, taken: Iterable[int]) -> int:
 
 def shuffled(ports: range) -> list[int]:
     return secrets.SystemRandom().sample(ports, len(ports))
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True

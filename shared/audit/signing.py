@@ -2,8 +2,6 @@
 
 import base64
 import hashlib
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -18,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from schemas.audit import SignedStatement, Statement
+from shared.files import create_whole, write_whole
 
 PURPOSE = b"retune.audit.statement.v1\0"
 """Prefix of the signed bytes, so that a signature serves no other purpose."""
@@ -77,7 +76,8 @@ class SigningKey:
         Of two processes that start at once, one makes it for both. Raises ValueError if it is no Ed25519 key.
         """
         if not path.exists():
-            _write_once(path, cls.make().pem(), mode=0o600)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_whole(path, cls.make().pem())
         key = load_pem_private_key(path.read_bytes(), password=None)
         if not isinstance(key, Ed25519PrivateKey):
             raise ValueError(f"{path}: found a {type(key).__name__}, expected an Ed25519 private key")  # noqa: TRY004
@@ -88,7 +88,8 @@ class SigningKey:
 
     def publish(self, path: Path) -> None:
         """Write the public key to a PEM file for the operator."""
-        _write(path, self.public.pem(), mode=0o644)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(path, self.public.pem(), mode=0o644)
 
     def sign(self, statement: Statement) -> bytes:
         """Return the signed statement as the JSON object to store."""
@@ -100,25 +101,3 @@ class SigningKey:
             key_sha256=self.public.sha256,
         )
         return signed.model_dump_json().encode()
-
-
-def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """Write the file atomically, replacing an existing one."""
-    _draft(path, content, mode=mode).replace(path)
-
-
-def _write_once(path: Path, content: bytes, *, mode: int) -> None:
-    """Write the file atomically, unless another process was first."""
-    draft = _draft(path, content, mode=mode)
-    with suppress(FileExistsError):
-        os.link(draft, path)
-    draft.unlink()
-
-
-def _draft(path: Path, content: bytes, *, mode: int) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    return draft

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from services.evaluator.scoring.order import SCORES_FILE, WorkOrder, write_whole
+from services.evaluator.scoring.order import SCORES_FILE, WorkOrder
+from shared.files import write_whole
 
 ORPHANED = 3
 CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo"})

@@ -21,9 +21,10 @@ from services.evaluator.scoring.exchange import (
 )
 from services.evaluator.scoring.generation import Generated, Prompt, stop_tokens
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import AnyPart, Side, write_whole
+from services.evaluator.scoring.order import AnyPart, Side
 from services.evaluator.scoring.parts import Prepared
 from services.evaluator.scoring.scorer import Scorer
+from shared.files import write_whole
 
 Send = Callable[[Mapping[str, Any]], None]
 """Sends one progress line to the service."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import Field
 
 from schemas.base import Count, Value
-from services.evaluator.scoring.order import Side, write_whole
+from services.evaluator.scoring.order import Side
+from shared.files import write_whole
 
 ASKED_FILE = "asked.json"
 
@@ -62,4 +63,6 @@ def given_path(work_dir: Path, part: str) -> Path:
 
 
 def write_given(work_dir: Path, part: str, given: Given) -> None:
-    write_whole(given_path(work_dir, part), given.model_dump_json())
+    path = given_path(work_dir, part)
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, given.model_dump_json())

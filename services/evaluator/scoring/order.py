@@ -2,7 +2,6 @@
 
 from enum import StrEnum
 from importlib.metadata import version
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -185,11 +184,3 @@ class ScoringRefused(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A reader finds all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

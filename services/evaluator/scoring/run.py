@@ -19,10 +19,10 @@ from services.evaluator.scoring.order import (
     ScoringRefused,
     Side,
     WorkOrder,
-    write_whole,
 )
 from services.evaluator.scoring.parts import Prepared, prepare, read_rows
 from services.evaluator.scoring.scorer import Scorer
+from shared.files import write_whole
 
 
 def run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
@@ -91,6 +91,7 @@ def _score_once(
     if kept.exists():
         return PartScores.model_validate_json(kept.read_bytes())
     scores = _score(scorer, part, prepared, side, send)
+    kept.parent.mkdir(exist_ok=True)
     write_whole(kept, scores.model_dump_json())
     return scores
 

@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from uuid import uuid4
 
 from schemas.layout import is_dns_label
 from services.provisioner.backends.protocol import (
@@ -38,6 +37,7 @@ from services.provisioner.backends.protocol import (
 from services.provisioner.model import node_id
 from shared.clock import utc_now
 from shared.environment import inherited
+from shared.files import create_whole, write_whole
 from shared.processes import Identity, kill_all, kill_marked, marked
 
 POLL_SECONDS = 0.2
@@ -135,24 +135,16 @@ class LocalBackend:
         """Write the specification once; if it is there already it must be the same, and the name not used up."""
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = root / "spec.json"
-        draft = _draft(path)
-        draft.write_text(json.dumps({"digest": spec.digest, **asdict(spec)}))
-        try:
-            os.link(draft, path)
-        except FileExistsError:
+        if not create_whole(path, json.dumps({"digest": spec.digest, **asdict(spec)})):
             digest = json.loads(path.read_text())["digest"]
             if digest != spec.digest:
-                raise SpecConflict(
-                    f"{spec.name} exists with spec {digest}, asked for {spec.digest}"
-                ) from None
-        finally:
-            draft.unlink()
+                raise SpecConflict(f"{spec.name} exists with spec {digest}, asked for {spec.digest}")
         # Last: a folder that is moved away from here on takes the nodes that would start in it along.
         if (root / "stopped").exists() or self._is_forgotten(spec.name):
             raise SpecConflict(f"{spec.name} was stopped; a new attempt needs a new name")
 
     def _spawn(self, node: Path, spec: AttemptSpec, index: int) -> None:
-        _write(node / "grant", node_id(spec.name, index))
+        write_whole(node / "grant", node_id(spec.name, index))
         argv = ["/bin/sh", "-c", WRAPPER, "node", str(node), *spec.argv]
         null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
         # A session of its own: signals to the provisioner's group, and its end, do not reach the node.
@@ -227,7 +219,7 @@ class LocalBackend:
                 self._children.discard(pid)
 
     def _notify(self, node: Path, deadline: datetime) -> None:
-        _write(node / "notice", deadline.isoformat())
+        write_whole(node / "notice", deadline.isoformat())
         if identity := _identity(node):
             identity.signal_group(signal.SIGTERM)
 
@@ -306,14 +298,3 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         return ""
-
-
-def _write(path: Path, text: str) -> None:
-    draft = _draft(path)
-    draft.write_text(text)
-    draft.replace(path)
-
-
-def _draft(path: Path) -> Path:
-    """A name beside `path` that no other writer takes, in another thread or process."""
-    return path.with_name(f".{path.name}.{uuid4().hex}")

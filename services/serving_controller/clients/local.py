@@ -14,7 +14,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from pathlib import Path
 from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, ReplicaStatus
 from shared.device import Device, device_name
+from shared.files import write_whole
+from shared.ports import free_port
 from shared.processes import Identity, kill_all, marked
 
 HOST = "127.0.0.1"
@@ -194,16 +195,16 @@ class LocalBackend:
     def _start(self, spec: ReplicaSpec) -> None:
         folder = self.folder(spec.replica_id)
         _prepare(folder)
-        port = _free_port()
+        port = free_port(HOST)
         self._keys_dir.mkdir(parents=True, exist_ok=True)
         self._keys_dir.chmod(0o700)
         digests = {
             guard.INFERENCE_DIGEST: _new_key(self._keys_dir / spec.replica_id),
             guard.MANAGEMENT_DIGEST: _new_key(folder / MANAGEMENT_KEY),
         }
-        _write(folder / "port", f"{port}\n")
+        write_whole(folder / "port", f"{port}\n")
         start = {"incarnation": spec.incarnation, "url": f"http://{HOST}:{port}"}
-        _write(folder / "replica.json", json.dumps(start))
+        write_whole(folder / "replica.json", json.dumps(start))
         argv = ["/bin/sh", "-c", BECOME, "replica", str(folder), *self._engine.argv(spec, port)]
         with (folder / "log").open("wb") as log, Path(os.devnull).open("rb") as null:
             actions = [
@@ -274,7 +275,7 @@ def _prepare(folder: Path) -> None:
 def _new_key(path: Path) -> str:
     """Write a new key; its digest."""
     key = secrets.token_urlsafe(32)
-    _write(path, key)
+    write_whole(path, key)
     return guard.digest_of(key)
 
 
@@ -287,17 +288,3 @@ def _installed(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, readable by this user alone."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
-        file.write(text)
-    draft.replace(path)

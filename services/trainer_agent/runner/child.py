@@ -13,6 +13,7 @@ from schemas.training import StartTraining
 from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports, write_order
 from services.trainer_agent.runner.settings import Settings
 from shared.environment import inherited
+from shared.files import write_whole
 from shared.processes import kill_marked, signal_marked
 
 EXIT_FILE = "exit-"
@@ -102,9 +103,7 @@ class Child:
         yield from reports
 
     def ask_to_stop(self, reason: str) -> None:
-        draft = self.work_dir / f".{STOP}"
-        draft.write_text(reason)
-        draft.replace(self.work_dir / STOP)
+        write_whole(self.work_dir / STOP, reason)
 
     async def end(self) -> int:
         """End all of its processes at once; its exit code."""

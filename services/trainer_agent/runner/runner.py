@@ -3,7 +3,6 @@
 import asyncio
 import math
 import signal
-import socket
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -26,6 +25,7 @@ from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
+from shared.ports import free_port
 from shared.processes import kill_marked
 from shared.retry import RetryPolicy
 from shared.storage.objects import ObjectStore
@@ -228,7 +228,7 @@ class Runner:
 
     def _started(self) -> RunnerStarted:
         settings = self._settings
-        port = _free_port(settings.host)
+        port = free_port(settings.host)
         return RunnerStarted(
             **self._runner_identity.fields, host=settings.host, port=port, node_id=settings.node_id
         )
@@ -248,13 +248,6 @@ class Runner:
     def _end_child(self) -> None:
         if left := kill_marked(mark(self._settings.node_id), timeout_seconds=KILL_SECONDS):
             log.error("processes of the child survive SIGKILL", pids=left)
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _ignored(_: object) -> None:
