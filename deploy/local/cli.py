@@ -18,7 +18,8 @@ from deploy.local.cache import cache_folder
 from deploy.local.files import require_free_space
 from deploy.local.problems import AlreadyRunning, StackError
 from deploy.local.state import REPOSITORY, State
-from shared.processes import Identity
+from shared.processes.ending import end
+from shared.processes.identity import Identity
 
 if TYPE_CHECKING:
     from deploy.local.stack import Stack
@@ -186,24 +187,15 @@ def _down(options: argparse.Namespace) -> int:
         print(f"nothing to stop: {state.root} does not exist")
         return DONE
     holder = state.supervisor()
-    if holder:
-        _stop(holder)
-    asyncio.run(_sweep(state))
+    asyncio.run(_end_all(state, holder))
     print(f"stopped the stack in {state.root}" if holder else f"the stack in {state.root} was not running")
     return DONE
 
 
-def _stop(supervisor: Identity) -> None:
-    supervisor.signal_alone(signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SECONDS
-    while supervisor.is_alive() and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    supervisor.signal_alone(signal.SIGKILL)
-
-
-async def _sweep(state: State) -> None:
+async def _end_all(state: State, supervisor: Identity | None) -> None:
     from deploy.local.stack import end_leftovers
 
+    await end([supervisor] if supervisor else [], grace_seconds=STOP_SECONDS, first=signal.SIGTERM)
     try:
         await end_leftovers(state)
     except AlreadyRunning as error:

@@ -21,14 +21,14 @@ from deploy.local.binaries import Binaries, binaries
 from deploy.local.environment import process_name
 from deploy.local.network import answers_ok
 from deploy.local.problems import StackError, last_lines
-from deploy.local.processes import end, recorded, until
 from deploy.local.site import site
 from deploy.local.state import REPOSITORY, State
 from deploy.local.supervisor import Program, Supervisor
 from deploy.provision.site import BUCKET, Credentials
 from schemas.topics import SERVICES
 from shared.postgres.migrate import MigrationError, migrate
-from shared.processes import marked
+from shared.processes.ending import end, until
+from shared.processes.identity import marked, recorded
 
 ALL = SERVICES
 READY_SECONDS = 120.0

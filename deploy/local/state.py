@@ -13,7 +13,7 @@ from deploy.local.cache import cache_folder
 from deploy.local.problems import AlreadyRunning, MissingPart
 from deploy.provision.site import new_secret
 from shared.ports import is_free
-from shared.processes import Identity
+from shared.processes.identity import Identity
 
 REPOSITORY = Path(__file__).parents[2]
 PARTS = ("kafka", "postgres", "s3")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.problems import StackError, last_lines
-from deploy.local.processes import end
 from deploy.local.state import State
-from shared.processes import Identity
+from shared.processes.ending import end
+from shared.processes.identity import Identity
 
 PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 FIRST_DELAY_SECONDS = 0.2

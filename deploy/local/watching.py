@@ -4,10 +4,11 @@ import time
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from deploy.local.network import accepts_connections, answers_ok
-from deploy.local.processes import memory_bytes
 from deploy.local.state import PARTS, State
-from shared.processes import Identity
+from shared.processes.identity import Identity
 
 POLL_SECONDS = 0.2
 ROW = "{:<20}{:<10}{:>8}{:>8}{:>9}{:>10}  {}"
@@ -40,9 +41,17 @@ async def _health(state: State, name: str, process: str | None) -> str:
 
 def _row(state: State, name: str, health: str, child: dict[str, str]) -> str:
     pid = child["process"].split()[0] if child["process"] and health != "down" else "-"
-    memory = f"{memory_bytes(int(pid)) / 1e6:.0f} MB" if pid != "-" else "-"
+    memory = _memory(int(pid)) if pid != "-" else "-"
     log = state.log(name).relative_to(state.root)
     return ROW.format(name, health, pid, state.port(name), memory, child["restarts"], log)
+
+
+def _memory(pid: int) -> str:
+    """Return what is resident of a process that may end meanwhile."""
+    try:
+        return f"{psutil.Process(pid).memory_info().rss / 1e6:.0f} MB"
+    except psutil.NoSuchProcess:
+        return "-"
 
 
 def show_logs(paths: list[Path], *, lines: int, follow: bool) -> None:

@@ -79,7 +79,7 @@ PRODUCERS = (
 )
 ENVIRONMENT_READERS = (
     "shared/settings.py",
-    "shared/environment.py",
+    "shared/processes/environment.py",
     "shared/failpoints.py",
     "shared/postgres/migrate.py",
     "shared/telemetry/tracing.py",

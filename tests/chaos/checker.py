@@ -17,7 +17,7 @@ from ops.doctor.history import History, Limits
 from ops.doctor.objects import Say
 from schemas.lifecycle import TERMINAL
 from schemas.topics import LISTENS, READERS, SERVICES
-from shared.processes import Identity, marked
+from shared.processes.identity import Identity, marked
 
 POLL_SECONDS = 1.0
 LIMITS = Limits(grace=timedelta(seconds=10), stalled_after=timedelta(minutes=2))

@@ -15,10 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from deploy.local.problems import StackError
-from deploy.local.processes import until
 from deploy.local.stack import Stack
 from schemas.topics import SERVICES
-from shared.processes import Identity
+from shared.processes.ending import until
+from shared.processes.identity import Identity
 from tests.chaos.checker import with_word
 from tests.chaos.fronts import Fronts
 

@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.local.processes import memory_bytes
+import psutil
+
 from deploy.local.stack import Stack
 from deploy.local.supervisor import Program
 from tests.chaos.fronts import Fronts, fronts
@@ -64,7 +65,9 @@ class Rig:
 
     def memory(self) -> dict[str, int]:
         """MiB of each service that runs now."""
-        return {name: memory_bytes(self.stack.pid(name)) >> 20 for name in self.stack.services}
+        return {
+            name: psutil.Process(self.stack.pid(name)).memory_info().rss >> 20 for name in self.stack.services
+        }
 
 
 @asynccontextmanager

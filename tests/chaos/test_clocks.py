@@ -22,7 +22,7 @@ from schemas.node import NodePreempted, NodesReleased, PreemptNode
 from schemas.specification import Resources
 from schemas.training import RunnerStopped, StepReached, TrainingStopped
 from shared.clock import utc_now
-from shared.processes import marked
+from shared.processes.identity import marked
 from shared.storage.objects import S3ObjectStore
 from tests.builders import a_job_spec
 from tests.chaos.clocks import off_by

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.processes import until
 from deploy.local.stack import PARTS
 from schemas.topics import SERVICES
-from shared.processes import Identity, marked
+from shared.processes.ending import until
+from shared.processes.identity import Identity, marked
 from tests.e2e.conftest import PATIENCE_SECONDS, TERMINAL, Platform
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]

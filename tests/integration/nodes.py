@@ -14,7 +14,7 @@ from schemas.job import JobScheduled
 from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import AttemptSpec, Member, MemberState
 from services.trainer_agent.protocol import REPORTS, Stepped, parse_reports
-from shared.processes import marked
+from shared.processes.identity import marked
 from tests.integration.attempts import FAKE_CHILD, REPOSITORY, Attempts
 from tests.integration.backend_suite import until
 

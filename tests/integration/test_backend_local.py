@@ -12,7 +12,7 @@ from services.provisioner.backends import local
 from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import EngineFailed, SpecConflict
 from shared.clock import utc_now
-from shared.processes import Identity, marked, signal_marked
+from shared.processes.identity import Identity, marked, signal_marked
 from tests.chaos.scale import note
 from tests.integration.backend_suite import BackendSuite, a_spec, until
 from tests.unit.shared.environments import SECRETS

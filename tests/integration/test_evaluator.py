@@ -29,7 +29,7 @@ from schemas.evaluation import (
 )
 from schemas.model import PromotionRefused
 from services.evaluator.gates.stages import STAGES
-from shared.processes import Identity
+from shared.processes.identity import Identity
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
 from tests.tiny_model import build_tiny_model, template_text

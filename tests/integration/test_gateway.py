@@ -14,7 +14,7 @@ from schemas.cost import CostAccrued
 from schemas.dataset import DatasetDeleted
 from schemas.job import CancelJob, JobCancelled, JobFailed
 from shared.clock import utc_now
-from shared.processes import Identity
+from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
 

@@ -12,7 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from shared.processes import Identity, kill_all, kill_marked, marked, signal_marked
+from shared.processes.ending import end, kill_all, kill_marked
+from shared.processes.identity import Identity, marked, recorded, signal_marked
 
 PATIENCE_SECONDS = 30.0
 # All end with their standard input, which is ours.
@@ -144,6 +145,24 @@ def test_those_who_ignore_a_polite_signal_are_killed(start, mark):
     assert identity_of(leader.pid).is_alive()
     assert kill_marked(mark, timeout_seconds=PATIENCE_SECONDS) == []
     assert leader.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+
+
+async def test_those_who_do_not_end_within_their_grace_are_killed_and_named(start):
+    stubborn, _ = start(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WORKER}")
+    polite, _ = start()
+    gone = Identity(polite.pid, 0)
+    identities = [identity_of(stubborn.pid), identity_of(polite.pid), gone]
+    killed = await end(identities, grace_seconds=0.5, first=signal.SIGTERM)
+    assert killed == [identities[0]]
+    assert stubborn.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    assert polite.wait(PATIENCE_SECONDS) == -signal.SIGTERM
+
+
+def test_recorded_are_those_whose_pid_file_is_whole(tmp_path):
+    for name, text in {"a/1": "12 34\n", "b": "56", "c": ""}.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "pid").write_text(text)
+    assert recorded(tmp_path) == [Identity(12, 34)]
 
 
 def test_the_session_of_a_dead_leader_is_still_found_in_every_group(start):

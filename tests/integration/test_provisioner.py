@@ -30,7 +30,7 @@ from schemas.node import (
 )
 from schemas.training import StepReached, TrainingFailed, TrainingStarted, TrainingStopped
 from shared.clock import utc_now
-from shared.processes import marked
+from shared.processes.identity import marked
 from tests.integration.attempts import FAKE_CHILD, Attempts
 from tests.integration.backend_suite import until
 

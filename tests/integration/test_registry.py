@@ -24,7 +24,7 @@ from schemas.model import (
 from services.registry import store
 from services.registry.model import model_id
 from shared.postgres.database import register_json
-from shared.processes import Identity
+from shared.processes.identity import Identity
 from shared.storage.objects import sha256_of
 from tests.integration.registry_world import (
     ENV,

@@ -16,7 +16,7 @@ import pytest
 from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine, LocalBackend
-from shared.processes import Identity
+from shared.processes.identity import Identity
 
 # Like vLLM: a leader, and an engine process that overwrites its environment and outlives the leader.
 SCRIPT = """

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from services.evaluator.scoring.order import ORDER_FILE, SCORES_FILE, Scores, WorkOrder
-from shared.environment import inherited
 from shared.errors import RetuneError
 from shared.failpoints import failpoint
 from shared.log import get_logger
+from shared.processes.environment import inherited
 
 log = get_logger(__name__)
 

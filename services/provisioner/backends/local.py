@@ -36,9 +36,10 @@ from services.provisioner.backends.protocol import (
 )
 from services.provisioner.model import node_id
 from shared.clock import utc_now
-from shared.environment import inherited
 from shared.files import create_whole, write_whole
-from shared.processes import Identity, kill_all, kill_marked, marked
+from shared.processes.ending import ask_to_end, kill_all, kill_marked
+from shared.processes.environment import inherited
+from shared.processes.identity import Identity, marked
 
 POLL_SECONDS = 0.2
 RESYNC_POLLS = 25
@@ -108,7 +109,8 @@ class LocalBackend:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         (root / "stopped").touch()
         if grace_seconds > 0:
-            await self._ask_to_end(root, grace_seconds)
+            leaders = [leader for index in _indices(root) if (leader := _identity(root / str(index)))]
+            await ask_to_end(leaders, grace_seconds=grace_seconds, first=signal.SIGTERM)
         for index in _indices(root):
             _withdraw(root / str(index))
         for index in _indices(root):
@@ -222,16 +224,6 @@ class LocalBackend:
         write_whole(node / "notice", deadline.isoformat())
         if identity := _identity(node):
             identity.signal_group(signal.SIGTERM)
-
-    async def _ask_to_end(self, root: Path, grace_seconds: float) -> None:
-        asked = [process for index in _indices(root) if (process := _identity(root / str(index)))]
-        for identity in asked:
-            identity.signal_group(signal.SIGTERM)
-        deadline = time.monotonic() + grace_seconds
-        while time.monotonic() < deadline:
-            if not any(identity.is_alive() for identity in asked):
-                return
-            await asyncio.sleep(0.05)
 
 
 def parse_env(text: str, *, source: str) -> dict[str, str]:

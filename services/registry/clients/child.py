@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shared.environment import inherited
+from shared.processes.environment import inherited
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TAIL_BYTES = 1_000

@@ -25,7 +25,8 @@ from services.serving_controller.clients.backend import BackendFailed, EngineFac
 from shared.device import Device, device_name
 from shared.files import write_whole
 from shared.ports import free_port
-from shared.processes import Identity, kill_all, marked
+from shared.processes.ending import kill_all
+from shared.processes.identity import Identity, marked
 
 HOST = "127.0.0.1"
 KILL_SECONDS = 20.0

@@ -12,9 +12,10 @@ from pathlib import Path
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports, write_order
 from services.trainer_agent.runner.settings import Settings
-from shared.environment import inherited
 from shared.files import write_whole
-from shared.processes import kill_marked, signal_marked
+from shared.processes.ending import kill_marked
+from shared.processes.environment import inherited
+from shared.processes.identity import signal_marked
 
 EXIT_FILE = "exit-"
 DUMP_SECONDS = 2.0

@@ -26,7 +26,7 @@ from services.trainer_agent.runner.settings import Settings
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
 from shared.ports import free_port
-from shared.processes import kill_marked
+from shared.processes.ending import kill_marked
 from shared.retry import RetryPolicy
 from shared.storage.objects import ObjectStore
 

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local import binaries, cli, files, jars
 from deploy.local.state import REPOSITORY, State
-from shared.processes import marked
+from shared.processes.identity import marked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

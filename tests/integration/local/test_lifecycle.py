@@ -17,13 +17,13 @@ from aiokafka import TopicPartition
 from botocore.exceptions import ClientError
 
 from deploy.local.problems import AlreadyRunning, StackError
-from deploy.local.processes import until
 from deploy.local.stack import Stack, end_leftovers
 from deploy.local.state import REPOSITORY
 from deploy.provision.__main__ import variable
 from deploy.provision.rights import kafka_users, s3_users
 from schemas.topics import SERVICES
-from shared.processes import Identity, marked
+from shared.processes.ending import until
+from shared.processes.identity import Identity, marked
 from tests.integration.local.clients import consumer, producer, s3
 
 pytestmark = pytest.mark.stack

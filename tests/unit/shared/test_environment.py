@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.environment import inherited
+from shared.processes.environment import inherited
 from tests.unit.shared.environments import NEEDED, SECRETS
 
 
