@@ -3,7 +3,7 @@
 import socket
 
 
-def free_port(host: str) -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     """Return a port that nobody has at this moment; whoever binds it soon will most likely get it."""
     with socket.socket() as probe:
         probe.bind((host, 0))

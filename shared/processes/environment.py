@@ -4,7 +4,18 @@ import os
 
 NAMES = frozenset(
     {
-        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
+        *(
+            "PATH",
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "LANG",
+            "TZ",
+            "TMPDIR",
+            "VIRTUAL_ENV",
+            "LD_LIBRARY_PATH",
+            "LD_PRELOAD",
+        ),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE"),
         *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
         *("RETUNE_STACK", "FAILPOINTS"),

@@ -30,6 +30,7 @@ NEEDED = {
     "LC_ALL": "C.UTF-8",
     "TMPDIR": "/var/tmp",
     "LD_LIBRARY_PATH": "/opt/lib",
+    "LD_PRELOAD": "/opt/lib/libtcmalloc.so",
     "OMP_NUM_THREADS": "2",
     "MKL_NUM_THREADS": "2",
     "ATEN_CPU_CAPABILITY": "avx2",
