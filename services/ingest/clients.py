@@ -4,10 +4,9 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from schemas import layout
@@ -19,6 +18,7 @@ from services.ingest.pipeline.order import (
     CHILD_MESSAGE,
     READY,
     REPORT,
+    ChildMessage,
     Finished,
     LimitExceeded,
     Limits,
@@ -31,6 +31,9 @@ from services.ingest.settings import Settings
 from shared.errors import CorruptObject, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger
+from shared.processes.orders import write_order
+from shared.processes.tail import last_lines
+from shared.processes.workers import ERRORS, carry_out
 from shared.storage.objects import ObjectStore, fetch_files, get_manifest, put_manifest, sha256_of
 
 log = get_logger(__name__)
@@ -50,9 +53,14 @@ TOKENIZER_FILES = frozenset(
         "tokenizer.model",
     }
 )
-REPOSITORY = Path(__file__).resolve().parents[2]
 SPARE_FILE_BYTES = 1 << 30
-TAIL_BYTES = 2_000
+TAIL_LINES = 20
+ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+}
 
 
 class ChildDied(Exception):
@@ -84,9 +92,8 @@ class Validator:
         """Raises Rejected if an input is missing or altered; ChildDied, StorageUnavailable: try again."""
         with tempfile.TemporaryDirectory(dir=self._settings.scratch_dir) as name:
             order = await self._fetch(request, Path(name))
-            order_file = Path(name) / "order.json"
-            order_file.write_text(order.model_dump_json())
-            outcome = await run_child(order_file, seconds=self._settings.time_limit.total_seconds())
+            order_file = write_order(Path(name), order)
+            outcome = await run_child(order_file, limit=self._settings.time_limit)
             if isinstance(outcome, LimitExceeded):
                 return Rejection(code="too_expensive", message=outcome.message, is_final=False)
             return await self._store(request, order.output, outcome)
@@ -188,77 +195,38 @@ class Validator:
         await self._objects.put_file(key, output / entry.path, sha256=entry.sha256)
 
 
-async def run_child(order: Path, *, seconds: float) -> Finished | LimitExceeded:
+async def run_child(order: Path, *, limit: timedelta) -> Finished | LimitExceeded:
     """Run the pipeline on an order file. Raises ChildDied."""
-    errors = order.with_name("stderr")
-    with errors.open("wb") as stderr:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.ingest.pipeline", str(order)),
-            env=_child_env(order.parent),
-            cwd=order.parent,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-        )
-    try:
-        async with asyncio.timeout(seconds):
-            outcome = await _listen(child, _log_progress)
-    except TimeoutError:
-        return LimitExceeded(resource="time", message=f"validation took more than {seconds:.0f} seconds")
-    finally:
-        await _end(child)
-    return outcome or _silent_end(child.returncode, errors)
+    outcomes: list[Finished | LimitExceeded] = []
 
-
-def _child_env(home: Path) -> dict[str, str]:
-    """Nothing of ours but the stack's mark: no address, no credential, no proxy."""
-    mark = {name: os.environ[name] for name in ("RETUNE_STACK",) if name in os.environ}
-    return mark | {
-        "PYTHONPATH": str(REPOSITORY),
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "LANG": "C.UTF-8",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MALLOC_ARENA_MAX": "2",
-    }
-
-
-async def _listen(
-    child: asyncio.subprocess.Process, on_progress: Callable[[Progress], None]
-) -> Finished | LimitExceeded | None:
-    """The child's last word, once it has ended."""
-    assert child.stdout is not None, "the child was started without a pipe"
-    last: Finished | LimitExceeded | None = None
-    async for line in child.stdout:
-        message = CHILD_MESSAGE.validate_json(line)
+    def take(message: ChildMessage) -> None:
         if isinstance(message, Progress):
-            on_progress(message)
+            log.info("rows validated", stage=message.stage, rows=message.rows, kept=message.kept)
         else:
-            last = message
-    await child.wait()
-    return last
+            outcomes.append(message)
+
+    try:
+        code = await carry_out(
+            "services.ingest.pipeline",
+            order,
+            work_dir=order.parent,
+            messages=CHILD_MESSAGE,
+            on_message=take,
+            environment=ENVIRONMENT | {"TMPDIR": str(order.parent)},
+            limit=limit,
+        )
+    except TimeoutError:
+        message = f"validation took more than {limit.total_seconds():.0f} seconds"
+        return LimitExceeded(resource="time", message=message)
+    return outcomes[-1] if outcomes else _silent_end(code, order.parent)
 
 
-def _log_progress(progress: Progress) -> None:
-    log.info("rows validated", stage=progress.stage, rows=progress.rows, kept=progress.kept)
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """The child is the first of its session: workers end with it."""
-    if child.returncode is None:
-        os.killpg(child.pid, signal.SIGKILL)
-    await child.wait()
-
-
-def _silent_end(code: int | None, errors: Path) -> LimitExceeded:
+def _silent_end(code: int, work_dir: Path) -> LimitExceeded:
     if code == -signal.SIGXCPU:
         return LimitExceeded(resource="cpu", message="validation used more processor time than it may")
     if code == -signal.SIGABRT:
         return LimitExceeded(resource="memory", message="validation needed more memory than it may have")
-    tail = errors.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+    tail = "\n".join(last_lines(work_dir / ERRORS, TAIL_LINES))
     raise ChildDied(f"the validating process ended with code {code}: {tail}")
 
 

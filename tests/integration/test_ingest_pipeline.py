@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from tokenizers import Tokenizer
 from schemas.artifacts import DatasetManifest, FileEntry
 from schemas.base import FileRef
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
-from services.ingest.clients import REPOSITORY, run_child
+from services.ingest.clients import run_child
 from services.ingest.pipeline.order import Finished, LimitExceeded, Limits, SourceFile, WorkOrder
 from services.ingest.report import DatasetReport, FileReport
+from shared.processes.orders import write_order
+from shared.processes.workers import REPOSITORY
 from tests.builders import a_sha
 from tests.tiny_model import save_tokenizer
 
@@ -138,9 +141,8 @@ def _spec(paths: dict[str, Path], changes: dict[str, Any]) -> DatasetSpec:
 
 
 async def carry_out(order: WorkOrder, *, seconds: float = 300) -> Finished | LimitExceeded:
-    path = order.output.parent / "order.json"
-    path.write_text(order.model_dump_json())
-    return await run_child(path, seconds=seconds)
+    path = write_order(order.output.parent, order)
+    return await run_child(path, limit=timedelta(seconds=seconds))
 
 
 class Made:

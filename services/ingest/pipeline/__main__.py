@@ -4,22 +4,22 @@ import errno
 import sys
 from pathlib import Path
 
-from services.ingest.pipeline.limits import confine, die_with_parent
-from services.ingest.pipeline.order import ChildMessage, LimitExceeded, WorkOrder
+from services.ingest.pipeline.limits import confine
+from services.ingest.pipeline.order import LimitExceeded, WorkOrder
+from shared.processes.orders import Messages, read_order
 
 
-def main(path: str) -> int:
-    die_with_parent()
-    order = WorkOrder.model_validate_json(Path(path).read_bytes())
+def main(path: Path) -> int:
+    messages, order = Messages(), read_order(path, WorkOrder)
     limits = order.limits
     confine(memory_bytes=limits.memory_bytes, cpu_seconds=limits.cpu_seconds, file_bytes=limits.file_bytes)
     try:
         # Imported under the limits: these libraries read what a tenant wrote.
         from services.ingest.pipeline.run import validate
 
-        send(validate(order, send))
+        messages.send(validate(order, messages.send))
     except MemoryError:
-        send(
+        messages.send(
             LimitExceeded(
                 resource="memory", message=f"validation needs more than {limits.memory_bytes} bytes of memory"
             )
@@ -27,7 +27,7 @@ def main(path: str) -> int:
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        send(
+        messages.send(
             LimitExceeded(
                 resource="file", message=f"validation writes a file of more than {limits.file_bytes} bytes"
             )
@@ -35,9 +35,5 @@ def main(path: str) -> int:
     return 0
 
 
-def send(message: ChildMessage) -> None:
-    print(message.model_dump_json(), flush=True)  # noqa: T201 - standard output is the channel to the service
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1])))

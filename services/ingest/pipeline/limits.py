@@ -1,12 +1,9 @@
 """What the child process may use. Set before the first byte of a tenant's file is read."""
 
-import ctypes
 import resource
-import signal
 import sys
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
 REFUSED_EVENTS = frozenset({"socket.__new__", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"})
 
 
@@ -21,11 +18,6 @@ def confine(*, memory_bytes: int, cpu_seconds: int, file_bytes: int) -> None:
     # The soft limit ends the process by a signal that says why, the hard one by SIGKILL.
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 10))
     sys.addaudithook(_refuse)
-
-
-def die_with_parent() -> None:
-    """A validation whose service is gone would write into a scratch folder that is another's by then."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
