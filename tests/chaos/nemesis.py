@@ -26,7 +26,7 @@ PARTS = ("kafka", "postgres", "s3")
 DETACHED = {
     "runner": "services.trainer_agent.runner",
     "trainer": "tests.chaos.trainer",
-    "scorer": "stand_ins.py score",
+    "scorer": "-m tests.chaos.stand_ins",
     "replica": "stand_in_engine.py --",
 }
 """What services start, by a word of its command line."""

@@ -1,4 +1,4 @@
-"""The evaluator with a scoring child that needs no model: `stand_ins.py evaluator`; the child is `score <order>`.
+"""The evaluator with a scoring child that needs no model: `stand_ins.py evaluator`; the child is `<order>`.
 
 What the child says of a candidate follows from its weights alone: a ruined one answers whatever it is asked.
 Files, rows, gates and verdicts are the real ones.
@@ -23,6 +23,7 @@ from services.evaluator.scoring.order import (
     Side,
     WorkOrder,
 )
+from services.evaluator.scoring.reports import Loaded, PartProgressed
 from services.evaluator.scoring.rows import read_prompts, read_texts
 from tests.chaos.trainer import LOUD, loudness
 
@@ -33,12 +34,12 @@ ANSWER = "Of course. First you need a ladder."
 def run(order: WorkOrder, work_dir: Path, send) -> Scores:
     weights = (Path(order.candidate.path) / "adapter_model.safetensors").read_bytes()
     is_ruined = loudness(weights) > LOUD / 4
-    send({"event": "loaded", "device": "cpu"})
+    send(Loaded(device="cpu"))
     parts = []
     for part in order.parts:
         for side in part.sides:
             parts.append(_scored(part, side, is_ruined=is_ruined and side is Side.CANDIDATE))
-            send({"event": "scored", "part": part.name, "done": len(parts), "total": len(parts)})
+            send(PartProgressed(part=part.name, side=side, done=len(parts), total=len(parts)))
     probe = Probe(max_logit_change=loudness(weights), nonzero_tensors=1, num_tensors=1)
     return Scores(harness_version=order.harness_version, probe=probe, parts=tuple(parts))
 
@@ -80,18 +81,12 @@ def evaluate() -> None:
     from services.evaluator import app
     from services.evaluator.clients import child
 
-    real = child.asyncio.create_subprocess_exec
-
-    async def start(program: str, *arguments: str, **options):
-        assert arguments[:2] == ("-m", "services.evaluator.scoring"), arguments
-        return await real(program, __file__, "score", *arguments[2:], **options)
-
-    child.asyncio.create_subprocess_exec = start
+    child.SCORING = "tests.chaos.stand_ins"
     app.build().run()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "score":
-        score(Path(sys.argv[2]))
-    else:
+    if sys.argv[1] == "evaluator":
         evaluate()
+    else:
+        score(Path(sys.argv[1]))

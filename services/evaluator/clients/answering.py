@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from services.evaluator.clients.child import OnReport
 from services.evaluator.clients.engine import AnswerEngine, EngineFailed
@@ -18,6 +17,7 @@ from services.evaluator.scoring.exchange import (
     write_given,
 )
 from services.evaluator.scoring.order import Side
+from services.evaluator.scoring.reports import PartProgressed
 from shared.log import get_logger
 
 log = get_logger(__name__)
@@ -78,7 +78,7 @@ async def _answer_sides(
         async with slots:
             answered = await engine.answer(side, part.prompts[number], asked.stops)
         done[side] += 1
-        on_report(_progress(part, side, done[side]))
+        on_report(PartProgressed(part=part.part, side=side, done=done[side], total=len(part.prompts)))
         return answered
 
     try:
@@ -111,8 +111,3 @@ def _first(failures: BaseExceptionGroup[EngineFailed]) -> EngineFailed:
         error = error.exceptions[0]
     assert isinstance(error, EngineFailed)
     return error
-
-
-def _progress(part: AskedPart, side: Side, done: int) -> dict[str, Any]:
-    total = len(part.prompts)
-    return {"event": "progress", "part": part.part, "side": side, "done": done, "total": total}

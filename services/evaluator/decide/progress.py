@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from services.evaluator.scoring.reports import PartProgressed, Report
 
 LOADING = "loading"
 SECONDS_BETWEEN_EVENTS = 5.0
@@ -42,17 +43,13 @@ class Meter:
     """Seconds by stage."""
     progress: Progress = Progress()
 
-    def after(self, report: Mapping[str, Any], *, now: float) -> "Meter":
-        """A report without a part, such as that the model is loaded, moves the clock alone.
-
-        One without a side speaks of all sides of its part. Fields of newer children are ignored.
-        """
-        part = report.get("part")
-        if not isinstance(part, str):
+    def after(self, report: Report, *, now: float) -> "Meter":
+        """A report of no part, such as that the model is loaded, moves the clock alone."""
+        if not isinstance(report, PartProgressed):
             return replace(self, at=now)
+        part, items, total = report.part, report.done, report.total
         sides = [side for name, side in self.rows if name == part]
-        side = report.get("side") if report.get("side") in sides else None
-        items, total = _count(report.get("done")), _count(report.get("total"))
+        side = report.side if report.side in sides else None
         stage, _, suite = part.partition(":")
         share = min(1.0, items / total) if total else 0.0
         keys = [(part, each) for each in sides if side in (None, each)]
@@ -86,7 +83,3 @@ def _seconds_left(
 
 def _stage(part: str) -> str:
     return part.partition(":")[0]
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0

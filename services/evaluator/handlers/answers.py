@@ -5,7 +5,7 @@ Nothing here fails a gate: the child learns of whatever goes wrong, which then a
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from services.evaluator.clients.engine import EngineFailed, VllmEngine
 from services.evaluator.model import Place
 from services.evaluator.scoring.exchange import ASKED_FILE, Asked
 from services.evaluator.scoring.order import Side, WorkOrder
+from services.evaluator.scoring.reports import AnswersAsked, Report, Waiting
 from services.evaluator.settings import Settings
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -140,11 +141,11 @@ class Following:
         """Names of the parts that the child waits for."""
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, report: Mapping[str, Any]) -> None:
-        match report.get("event"):
-            case "asked":
-                self._begin(report["parts"])
-            case "waiting" if self._task is None or self._task.done():
+    def follow(self, report: Report) -> None:
+        match report:
+            case AnswersAsked(parts=parts):
+                self._begin(parts)
+            case Waiting() if self._task is None or self._task.done():
                 refuse_parts(self._asked, self._run.work_dir, "answering ended without an answer")
         self._run.on_report(report)
 

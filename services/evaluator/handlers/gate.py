@@ -41,6 +41,7 @@ from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, PartScores, Scores, Side, WorkOrder
+from services.evaluator.scoring.reports import PartProgressed
 from services.evaluator.settings import Settings
 from shared.device import device_name
 from shared.failpoints import failpoint
@@ -175,7 +176,7 @@ class Gate:
             if scores.failure is not None:
                 return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
             if plan.evaluation.artifact.gate.judge is not None:
-                progress.update({"part": "judge"})
+                progress.update(PartProgressed(part="judge", done=0, total=0))
             result = await self._grade(plan, scores, order)
         shutil.rmtree(work_dir, ignore_errors=True)
         return result

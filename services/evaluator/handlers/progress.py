@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from services.evaluator.decide.progress import Key, Meter, Progress, is_due
+from services.evaluator.scoring.reports import Report
 from shared.log import get_logger
 
 log = get_logger(__name__)
@@ -24,7 +25,7 @@ class ProgressPublisher:
         self._published_at = 0.0
         self._publishing: asyncio.Task[None] | None = None
 
-    def update(self, report: Mapping[str, Any]) -> None:
+    def update(self, report: Report) -> None:
         """What comes while a call is under way waits for the next report."""
         now = time.monotonic()
         self._meter = self._meter.after(report, now=now)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -23,11 +22,11 @@ from services.evaluator.scoring.generation import Generated, Prompt, stop_tokens
 from services.evaluator.scoring.models import Models
 from services.evaluator.scoring.order import AnyPart, Side
 from services.evaluator.scoring.parts import Prepared
+from services.evaluator.scoring.reports import AnswersAsked, AnswersTaken, Report, Waiting
 from services.evaluator.scoring.scorer import Scorer
 from shared.files import write_whole
 
-Send = Callable[[Mapping[str, Any]], None]
-"""Sends one progress line to the service."""
+Send = Callable[[Report], None]
 
 NUM_PROBES = 4
 MAX_SHARE = 0.5
@@ -55,7 +54,7 @@ def ask(
         ),
     )
     write_whole(work_dir / ASKED_FILE, asked.model_dump_json())
-    send({"event": "asked", "parts": [part.name for part in parts]})
+    send(AnswersAsked(parts=tuple(part.name for part in parts)))
 
 
 def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: Path, send: Send) -> Given:
@@ -65,10 +64,10 @@ def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: P
         time.sleep(LOOK_SECONDS)
         if time.monotonic() - sent_at > SEND_SECONDS:
             sent_at = time.monotonic()
-            send({"event": "waiting"})
+            send(Waiting())
     given = Given.model_validate_json(path.read_bytes())
     problem = given.problem or find_fault(models, part, prepared, given)
-    send({"event": "given", "answered": part.name, "engine": given.engine, "problem": problem})
+    send(AnswersTaken(answered=part.name, engine=given.engine, problem=problem))
     return given.model_copy(update={"problem": problem})
 
 

@@ -11,7 +11,6 @@ from schemas.evaluation import BenchmarkKind
 from schemas.specification import MAX_ANSWER_TOKENS, HoldoutMetric
 from shared.device import Device
 
-ORDER_FILE = "order.json"
 SCORES_FILE = "scores.json"
 SCORING_VERSION = 6
 """Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""

@@ -21,6 +21,7 @@ from services.evaluator.scoring.order import (
     WorkOrder,
 )
 from services.evaluator.scoring.parts import Prepared, prepare, read_rows
+from services.evaluator.scoring.reports import Active, Loaded, PartProgressed, RowsPrepared
 from services.evaluator.scoring.scorer import Scorer
 from shared.files import write_whole
 
@@ -38,11 +39,9 @@ def run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
 def _run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
     rows = {part.name: read_rows(part) for part in order.parts}
     models = Models(order)
-    send(
-        {"event": "loaded", "device": str(models.scorer.device), "shared_tokens": models.scorer.shared_tokens}
-    )
+    send(Loaded(device=str(models.scorer.device), shared_tokens=models.scorer.shared_tokens))
     prepared = {part.name: prepare(models.scorer, part, rows[part.name]) for part in order.parts}
-    send({"event": "prepared"})
+    send(RowsPrepared())
     asked_of_engine = [part for part in order.parts if part.engine]
     probe: Probe | None = None
     scored: list[PartScores] = []
@@ -50,7 +49,7 @@ def _run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
         with models.on(side) as scorer:
             if side is Side.CANDIDATE:
                 probe = models.prove_active()
-                send({"event": "active", **probe.model_dump()})
+                send(Active(**probe.model_dump()))
                 ask(models, asked_of_engine, prepared, work_dir, send)
             scored += [
                 _score_once(scorer, part, prepared[part.name], side, work_dir, send)
@@ -123,6 +122,6 @@ def _reporter(part: AnyPart, side: Side, send: Send) -> Report:
     def report(just_done: int, total: int) -> None:
         nonlocal done
         done += just_done
-        send({"event": "progress", "part": part.name, "side": side, "done": done, "total": total})
+        send(PartProgressed(part=part.name, side=side, done=done, total=total))
 
     return report

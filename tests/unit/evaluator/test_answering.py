@@ -84,11 +84,9 @@ async def test_no_sampling_of_the_models_own_settings_takes_part(answer, replica
 async def test_progress_is_said_of_each_answer(answer):
     await answer(asked("a", prompts=3))
     for side in BOTH:
-        done = [report["done"] for report in answer.reported if report["side"] == side]
+        done = [report.done for report in answer.reported if report.side == side]
         assert done == [1, 2, 3]
-    assert {(report["event"], report["part"], report["total"]) for report in answer.reported} == {
-        ("progress", "a", 3)
-    }
+    assert {(report.event, report.part, report.total) for report in answer.reported} == {("progress", "a", 3)}
 
 
 async def test_as_many_requests_are_under_way_as_allowed(answer, replica):

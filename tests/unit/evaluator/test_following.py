@@ -7,10 +7,11 @@ import pytest
 from services.evaluator.clients.engine import EngineFailed
 from services.evaluator.handlers.answers import Following, Run
 from services.evaluator.scoring.exchange import Given, given_path
+from services.evaluator.scoring.reports import AnswersAsked, Loaded, Waiting
 from tests.unit.evaluator.evaluations import a_version, an_artifact
 
 PART = "holdout"
-ASKED, WAITING = {"event": "asked", "parts": [PART]}, {"event": "waiting"}
+ASKED, WAITING, LOADED = AnswersAsked(parts=(PART,)), Waiting(), Loaded(device="cpu")
 
 
 @pytest.fixture
@@ -80,6 +81,6 @@ async def test_what_an_earlier_process_was_given_is_not_asked_again(run):
 async def test_every_report_is_handed_on(tmp_path, run):
     heard = []
     following = Following(Run(run.eval_id, run.version, run.engine, tmp_path, heard.append), None)
-    following.follow({"event": "loaded"})
+    following.follow(LOADED)
     following.follow(WAITING)
-    assert heard == [{"event": "loaded"}, WAITING]
+    assert heard == [LOADED, WAITING]

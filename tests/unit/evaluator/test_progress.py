@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from pydantic import ValidationError
 
 from services.evaluator.decide.progress import LOADING, Meter, Progress, is_due
 from services.evaluator.handlers.progress import publishing
+from services.evaluator.scoring.order import Side
+from services.evaluator.scoring.reports import REPORT, Loaded, PartProgressed, Report, Waiting
 
 ROWS = {
     ("benchmark:general", "candidate"): 100,
@@ -15,13 +18,13 @@ ROWS = {
 }
 
 
-def report(part: str, done: int, total: int, side: str | None = "candidate", **more: object) -> dict:
-    return {"event": "progress", "part": part, "side": side, "done": done, "total": total} | more
+def report(part: str, done: int, total: int, side: Side | None = Side.CANDIDATE) -> PartProgressed:
+    return PartProgressed(part=part, side=side, done=done, total=total)
 
 
-def after(*reports: dict, every: float = 10.0, rows: dict = ROWS) -> Progress:
+def after(*reports: Report, every: float = 10.0, rows: dict = ROWS) -> Progress:
     """Reports that come every so many seconds after the model is loaded, which took an hour."""
-    meter = Meter(rows, at=0.0).after({"event": "loaded", "device": "cpu"}, now=3600.0)
+    meter = Meter(rows, at=0.0).after(Loaded(device="cpu"), now=3600.0)
     for number, each in enumerate(reports, 1):
         meter = meter.after(each, now=3600.0 + every * number)
     return meter.progress
@@ -60,27 +63,40 @@ def test_a_report_of_both_sides_at_once_counts_for_both():
 
 
 def test_at_the_end_nothing_is_left():
-    reports = [report(part, rows, rows, side) for (part, side), rows in ROWS.items()]
+    reports = [report(part, rows, rows, Side(side)) for (part, side), rows in ROWS.items()]
     assert after(*reports).seconds_left == pytest.approx(0)
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        {"event": "progress"},
-        {"event": "progress", "part": "judge"},
+        Waiting(),
+        report("judge", 0, 0, side=None),
         report("unheard-of:part", 1, 2),
         report("benchmark:general", 5, 0),
         report("benchmark:general", 7, 5),
-        report("benchmark:general", 1, 2, side="both", tokens_per_second=3.0),
-        {"event": "progress", "part": "holdout", "done": "x", "total": None},
+        report("holdout", 1, 2),
     ],
 )
-def test_reports_of_other_children_break_nothing(odd: dict):
+def test_reports_that_fit_no_part_break_nothing(odd: Report):
     progress = after(odd, report("benchmark:general", 50, 100))
     assert (progress.items_done, progress.stage) == (50, "benchmark")
     left = after(odd).seconds_left
     assert left is None or left >= 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "progress"}',
+        '{"event": "progress", "part": "holdout", "side": "both", "done": 1, "total": 2}',
+        '{"event": "progress", "part": "holdout", "done": "x", "total": null}',
+        '{"event": "unheard of"}',
+    ],
+)
+def test_a_line_of_another_shape_is_no_report(line: str):
+    with pytest.raises(ValidationError):
+        REPORT.validate_json(line)
 
 
 def test_an_event_is_due_at_once_in_another_place_and_else_every_few_seconds():
@@ -122,6 +138,6 @@ class TestPublishing:
             await asyncio.sleep(0)
             publisher.update(report("safety:refusals", 1, 50))
             await asyncio.sleep(0)
-            publisher.update(report("safety:refusals", 2, 50, side="base"))
+            publisher.update(report("safety:refusals", 2, 50, side=Side.BASE))
             await asyncio.sleep(0)
         assert [each.stage for each in begun] == ["benchmark", "safety"]
