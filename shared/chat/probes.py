@@ -1,11 +1,11 @@
 """Comparison of a training template with the one that a model is served with, on conversations of each kind."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from schemas.base import Value
 from schemas.layout import TRAINING_TEMPLATE
 from shared.chat.conversation import BadMessage, ChatMessage, Conversation, Tool, ToolCall
 from shared.chat.encoding import EndTokens
@@ -13,10 +13,16 @@ from shared.chat.loading import BadTokenizer, load_tokenizer
 from shared.chat.rendering import Renderer, is_marked
 from shared.chat.special import SpecialTokens
 from shared.chat.tokenizer import ChatTokenizer
+from shared.processes.orders import Messages
 
 
 class BadTemplate(ValueError):
     """The template cannot replace, in training, the one that the model is served with."""
+
+
+class Comparison(Value):
+    problem: str | None
+    """Why the template cannot replace the other."""
 
 
 def _turns(*turns: tuple[str, str]) -> Conversation:
@@ -122,13 +128,14 @@ def _problem(chat: ChatTokenizer, ends: EndTokens, conversation: Conversation) -
 
 
 def main(directory: Path) -> None:
-    """Write the problem of the training template in a base model's directory, or null, to standard output as JSON."""
+    """Compare the training template in a base model's directory with its own."""
+    messages = Messages()
     try:
         require_same_text(load_tokenizer(directory), (directory / TRAINING_TEMPLATE).read_text())
     except (BadTemplate, BadTokenizer) as error:
-        sys.stdout.write(json.dumps({"problem": str(error)}))
+        messages.send(Comparison(problem=str(error)))
     else:
-        sys.stdout.write(json.dumps({"problem": None}))
+        messages.send(Comparison(problem=None))
 
 
 if __name__ == "__main__":

@@ -1,39 +1,39 @@
-"""A question about a directory of files of strangers, answered by a process of its own with one JSON object."""
+"""A question about a directory of files of strangers, answered by a process of its own with one message."""
 
-import asyncio
-import json
-import sys
+import tempfile
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from shared.processes.environment import inherited
+from pydantic import BaseModel, TypeAdapter
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-TAIL_BYTES = 1_000
+from shared.processes.tail import last_lines
+from shared.processes.workers import ERRORS, carry_out
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+TAIL_LINES = 10
 
 
 class NoVerdict(Exception):
     """The process ended without a verdict; the next try may have one."""
 
 
-async def answer_of(module: str, directory: Path, *, seconds: float) -> dict[str, Any]:
+async def answer_of(module: str, directory: Path, kind: type[Answer], *, limit: timedelta) -> Answer:
     """Run `python -m <module> <directory>`. Raises TimeoutError, and NoVerdict where it fails."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, str(directory)),
-        env=inherited() | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(seconds):
-            answer, errors = await child.communicate()
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-    if child.returncode != 0:
-        tail = errors[-TAIL_BYTES:].decode(errors="replace").strip()
-        raise NoVerdict(f"{module} ended with code {child.returncode}: {tail}")
-    content: dict[str, Any] = json.loads(answer)
-    return content
+    answers: list[Answer] = []
+    with tempfile.TemporaryDirectory() as name:
+        work_dir = Path(name)
+        code = await carry_out(
+            module,
+            directory,
+            work_dir=work_dir,
+            messages=TypeAdapter(kind),
+            on_message=answers.append,
+            environment={"OMP_NUM_THREADS": "1"},
+            limit=limit,
+        )
+        if code != 0 or not answers:
+            tail = "\n".join(last_lines(work_dir / ERRORS, TAIL_LINES))
+            raise NoVerdict(f"{module} ended with code {code}: {tail}")
+    return answers[-1]

@@ -1,5 +1,6 @@
 """What transformers makes of a base model's files: asked in a process of its own, which imports torch."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -13,14 +14,14 @@ class Inspector(Protocol):
         """What transformers makes of the files. Raises BadBaseModel."""
 
 
-LIMIT_SECONDS = 300.0
+LIMIT = timedelta(minutes=5)
 """Imports of some seconds, a model of thousands of layers without its weights, and a few short conversations."""
 
 
-async def inspect(directory: Path, *, seconds: float = LIMIT_SECONDS) -> Inspection:
+async def inspect(directory: Path, *, limit: timedelta = LIMIT) -> Inspection:
     """Raises BadBaseModel where it takes too long; NoVerdict."""
     try:
-        answer = await answer_of("services.registry.inspection", directory, seconds=seconds)
+        return await answer_of("services.registry.inspection", directory, Inspection, limit=limit)
     except TimeoutError:
+        seconds = limit.total_seconds()
         raise BadBaseModel(f"building the model without its weights took more than {seconds:.0f} s") from None
-    return Inspection.model_validate(answer)

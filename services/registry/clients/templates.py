@@ -1,21 +1,23 @@
 """A training template held against the model's own, in a process of its own: templates are programs of strangers."""
 
+from datetime import timedelta
 from pathlib import Path
 
 from schemas.layout import TRAINING_TEMPLATE
 from services.registry.clients.child import answer_of
 from services.registry.decide.base_models import BadBaseModel
+from shared.chat.probes import Comparison
 
-LIMIT_SECONDS = 120.0
+LIMIT = timedelta(minutes=2)
 
 
-async def require_same_text(directory: Path, *, seconds: float = LIMIT_SECONDS) -> None:
+async def require_same_text(directory: Path, *, limit: timedelta = LIMIT) -> None:
     """Raises BadBaseModel where the two templates in `directory` make different texts; NoVerdict."""
     try:
-        answer = await answer_of("shared.chat.probes", directory, seconds=seconds)
+        answer = await answer_of("shared.chat.probes", directory, Comparison, limit=limit)
     except TimeoutError:
         raise BadBaseModel(
-            f"{TRAINING_TEMPLATE}: rendering a few short conversations took more than {seconds:.0f} s"
+            f"{TRAINING_TEMPLATE}: rendering a few short conversations took more than {limit.total_seconds():.0f} s"
         ) from None
-    if problem := answer["problem"]:
-        raise BadBaseModel(f"{TRAINING_TEMPLATE}: {problem}")
+    if answer.problem:
+        raise BadBaseModel(f"{TRAINING_TEMPLATE}: {answer.problem}")

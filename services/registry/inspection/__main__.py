@@ -1,19 +1,18 @@
 """`python -m services.registry.inspection <directory>`: one JSON object on standard output, an Inspection."""
 
-import contextlib
 import logging
 import sys
 from pathlib import Path
 
+from shared.processes.orders import Messages
+
 
 def main(directory: Path) -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    # Libraries print what they like; the answer stands alone.
-    with contextlib.redirect_stdout(sys.stderr):
-        from services.registry.inspection.networks import inspect
+    messages = Messages()
+    from services.registry.inspection.networks import inspect
 
-        inspection = inspect(directory)
-    sys.stdout.write(inspection.model_dump_json())
+    messages.send(inspect(directory))
 
 
 if __name__ == "__main__":
