@@ -36,12 +36,12 @@ from services.trainer_agent.protocol import (
     Saved,
     TrainingOrder,
     parse_reports,
-    write_order,
 )
 from services.trainer_agent.training.bundle import sha256_of
 from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.stop import StopWish
+from shared.processes.orders import write_order
 
 TENANT = "demo"
 BASE = "base"

@@ -15,7 +15,6 @@ from schemas.base import Attempt, Bytes, Count, DeviceKind, FailureClass, Sha256
 from schemas.specification import Recipe
 from schemas.training import BundleMetrics, Preparation
 
-ORDER = "order.json"
 REPORTS = "reports.jsonl"
 STOP = "stop"
 """Its content is the reason. SIGTERM to the child means the same."""
@@ -153,14 +152,6 @@ def parse_reports(data: bytes) -> tuple[tuple[Report, ...], int]:
     """
     whole = data[: data.rfind(b"\n") + 1]
     return tuple(_REPORT.validate_json(line) for line in whole.splitlines() if line), len(whole)
-
-
-def read_order(work_dir: Path) -> TrainingOrder:
-    return TrainingOrder.model_validate_json((work_dir / ORDER).read_bytes())
-
-
-def write_order(work_dir: Path, order: TrainingOrder) -> None:
-    (work_dir / ORDER).write_text(order.model_dump_json())
 
 
 def bundle_dir(work_dir: Path, step: int) -> Path:

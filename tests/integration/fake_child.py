@@ -34,9 +34,10 @@ from services.trainer_agent.protocol import (
     Saved,
     Started,
     Stepped,
+    TrainingOrder,
     bundle_dir,
-    read_order,
 )
+from shared.processes.orders import ORDER, read_order
 
 DEFAULTS = {"steps": 5, "seconds": 0.01, "micro_batches": 1, "every": 0, "save_seconds": 0.0}
 
@@ -44,7 +45,7 @@ DEFAULTS = {"steps": 5, "seconds": 0.01, "micro_batches": 1, "every": 0, "save_s
 class FakeChild:
     def __init__(self, script: str, work_dir: Path) -> None:
         self.work_dir = work_dir
-        self.order = read_order(work_dir)
+        self.order = read_order(work_dir / ORDER, TrainingOrder)
         self.script = DEFAULTS | json.loads(script)
         self.step = 0
 

@@ -111,7 +111,7 @@ async def test_a_killed_training_process_is_infrastructure_and_leaves_nothing(at
 
 
 def worker_of(pids: list[int]) -> int:
-    """The training process itself, neither torchrun nor its wrapper."""
+    """The training process itself, neither torchrun nor what launched it."""
     for pid in pids:
         command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
         if b"python" in command[0] and b"services.trainer_agent.training.main" in command[:4]:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -26,12 +25,13 @@ from services.trainer_agent.protocol import (
     TrainingOrder,
     bundle_manifest,
     parse_reports,
-    write_order,
 )
 from services.trainer_agent.training.bundle import sha256_of
 from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.stop import StopWish
+from shared.ports import free_port
+from shared.processes.orders import write_order
 
 BASE_SHA = "ba" * 32
 VERSION = "da" * 32
@@ -222,12 +222,6 @@ def model_sha256(saved: Saved) -> str:
     [entry] = [e for e in saved.parts if e.path.startswith("model/") and e.path.endswith(".safetensors")]
     assert sha256_of(saved.directory / entry.path) == entry.sha256
     return entry.sha256
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _write_part(directory: Path, name: str, windows: Sequence[Sequence[Tokens]]) -> FileEntry:

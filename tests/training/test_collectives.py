@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.trainer_agent.training.distributed import MAX_TEXT_BYTES
-from tests.training.jobs import free_port
+from shared.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 

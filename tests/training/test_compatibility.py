@@ -16,13 +16,13 @@ from services.trainer_agent.protocol import (
     Started,
     Stepped,
 )
+from shared.ports import free_port
 from tests.training.jobs import (
     Inputs,
     a_recipe,
     an_order,
     carry_out,
     end_all,
-    free_port,
     log_in,
     reports_in,
     reports_of,

@@ -24,13 +24,13 @@ from services.trainer_agent.protocol import (
     Stepped,
     TrainingOrder,
 )
+from shared.ports import free_port
 from tests.training.jobs import (
     a_recipe,
     an_order,
     as_bundle,
     carry_out,
     end_all,
-    free_port,
     log_in,
     model_sha256,
     reports_in,

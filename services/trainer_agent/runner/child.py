@@ -10,21 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.training import StartTraining
-from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports, write_order
+from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports
 from services.trainer_agent.runner.settings import Settings
 from shared.files import write_whole
+from shared.processes import spawn
 from shared.processes.ending import kill_marked
 from shared.processes.environment import inherited
 from shared.processes.identity import signal_marked
+from shared.processes.orders import write_order
 
-EXIT_FILE = "exit-"
+EXIT_FILE = "exit-{LOCAL_RANK}"
 DUMP_SECONDS = 2.0
 KILL_SECONDS = 10.0
 SHUTDOWN_SECONDS = 5
-
-# torchrun's own exit code does not tell how a process of it ended. SIGTERM goes to the whole group, so the
-# wrapper must outlive it to write the code down.
-WRAPPER = 'trap : TERM; "$@"; code=$?; echo $code > "$0$LOCAL_RANK"; exit $code'
 
 
 def mark(node_id: str) -> str:
@@ -38,15 +36,16 @@ def argv_of(settings: Settings, start: StartTraining) -> list[str]:
     if settings.child_argv is not None:
         return [*settings.child_argv, work_dir]
     first = start.members[0]
-    wrapped = ["/bin/sh", "-c", WRAPPER, str(settings.work_dir / EXIT_FILE)]
     child = [sys.executable, "-m", "services.trainer_agent.training.main", work_dir]
+    # torchrun's own exit code does not tell how a process of it ended.
+    child = spawn.launched(child, exit_file=str(settings.work_dir / EXIT_FILE))
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", str(start.nodes), "--nproc-per-node", str(start.devices_per_node)),
         *("--node-rank", str(settings.node_index), "--local-addr", settings.host),
         *("--master-addr", first.host, "--master-port", str(first.port)),
         *("--max-restarts", "0", "--shutdown-timeout", str(SHUTDOWN_SECONDS)),
-        *("--no-python", *wrapped, *child),
+        *("--no-python", *child),
     ]
 
 
@@ -73,20 +72,15 @@ class Child:
     work_dir: Path
     node_id: str
     process: asyncio.subprocess.Process
-    is_wrapped: bool
-    """Whether each training process has a wrapper that writes down how it ended."""
+    is_torchrun: bool
+    """Whether each training process writes down how it ended, for torchrun does not tell."""
     _read_bytes: int = field(default=0)
 
     @classmethod
     async def start(cls, settings: Settings, start: StartTraining, order: TrainingOrder) -> "Child":
         write_order(settings.work_dir, order)
-        process = await asyncio.create_subprocess_exec(
-            *argv_of(settings, start),
-            env=environment_of(settings, start),
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        return cls(settings.work_dir, settings.node_id, process, is_wrapped=settings.child_argv is None)
+        process = await spawn.start(argv_of(settings, start), environment=environment_of(settings, start))
+        return cls(settings.work_dir, settings.node_id, process, is_torchrun=settings.child_argv is None)
 
     @property
     def has_ended(self) -> bool:
@@ -119,8 +113,8 @@ class Child:
         return await self.end()
 
     def rank_codes(self) -> tuple[int, ...]:
-        """Exit codes of the training processes that ended under their wrapper's eyes."""
-        if not self.is_wrapped and self.process.returncode is not None:
+        """Exit codes of the training processes that have ended."""
+        if not self.is_torchrun and self.process.returncode is not None:
             return (self.process.returncode,)
-        files = sorted(self.work_dir.glob(f"{EXIT_FILE}*"))
+        files = sorted(self.work_dir.glob("exit-*"))
         return tuple(int(text) for file in files if (text := file.read_text().strip()))

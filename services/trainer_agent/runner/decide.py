@@ -195,8 +195,8 @@ class ChildEnd:
     return_code: int
     """Of torchrun; negative: ended by that signal."""
     rank_codes: tuple[int, ...] = ()
-    """Of each training process that ended under its wrapper's eyes; 128 + signal where it was killed.
-    None at all: torchrun's processes did not find each other, or their wrappers died with them."""
+    """Of each training process that ended under its launcher's eyes; 128 + signal where it was killed.
+    None at all: torchrun's processes did not find each other, or their launchers died with them."""
     oom_kills: int = 0
     """How often the kernel killed for memory in our control group while the child ran."""
     move: Move = Move.NONE

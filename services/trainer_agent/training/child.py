@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from services.trainer_agent.protocol import Ended, Outcome, read_order
+from services.trainer_agent.protocol import Ended, Outcome, TrainingOrder
 from services.trainer_agent.training.device import on_ordered_device
 from services.trainer_agent.training.distributed import World, joined
 from services.trainer_agent.training.failures import classify, describe
@@ -11,6 +11,7 @@ from services.trainer_agent.training.loop import train
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.stop import StopWish
+from shared.processes.orders import ORDER, read_order
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ def run_child(work_dir: Path, world: World, stop: StopWish) -> Outcome:
     """Carry out the order in `work_dir`; its end, also by an error, is the last report."""
     reports = Reports(work_dir, world)
     try:
-        order = read_order(work_dir)
+        order = read_order(work_dir / ORDER, TrainingOrder)
         world = on_ordered_device(world, order.device)
         with joined(world):
             run, resumed = prepare(order, work_dir, world, reports)
