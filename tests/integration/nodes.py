@@ -84,14 +84,14 @@ class Nodes:
         return await member()
 
     def runner_pid(self, scheduled: JobScheduled, node: int = 0) -> int:
-        """Of the Python process, which is neither its wrapper nor a part of its child."""
+        """Of the runner itself, which is neither what launched it nor a part of its child."""
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
         children = set(self.child_pids(scheduled, node))
         return next(
             process.pid
             for process in marked(f"RUNNER_NODE_ID={name}-n{node}")
             if process.pid not in children
-            and b"python" in Path("/proc", str(process.pid), "exe").readlink().name.encode()
+            and b"launch.py" not in Path("/proc", str(process.pid), "cmdline").read_bytes()
         )
 
     def child_pids(self, scheduled: JobScheduled, node: int = 0) -> list[int]:

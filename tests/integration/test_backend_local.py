@@ -172,4 +172,4 @@ def _day(tmp_path: Path, name: str) -> Path:
 def _is_runner(pid: int) -> bool:
     command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
     parent = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1]
-    return b"python" in command[0] and b"sh" in Path("/proc", parent, "cmdline").read_bytes()
+    return b"python" in command[0] and b"launch.py" in Path("/proc", parent, "cmdline").read_bytes()

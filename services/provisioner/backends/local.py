@@ -14,7 +14,6 @@
 import asyncio
 import itertools
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -40,24 +39,12 @@ from shared.files import create_whole, write_whole
 from shared.processes.ending import ask_to_end, kill_all, kill_marked
 from shared.processes.environment import inherited
 from shared.processes.identity import Identity, marked
+from shared.processes.spawn import Detached
 
 POLL_SECONDS = 0.2
 RESYNC_POLLS = 25
 START_SECONDS = 30.0
 KILL_SECONDS = 10.0
-
-# The pid file is made with noclobber, so of two wrappers of one node only one becomes the node. SIGTERM is
-# for the runner; the wrapper stays to write down how it ended.
-WRAPPER = """
-trap : TERM
-cd "$1" && shift && exec >> runner.log 2>&1 || exit 70
-[ -e ../stopped ] && exit 70
-set -C
-cut -d ' ' -f 1,22 /proc/$$/stat > pid || exit 70
-set +C
-"$@"
-echo $? > exit.draft && mv exit.draft exit
-"""
 
 
 class LocalBackend:
@@ -70,7 +57,7 @@ class LocalBackend:
         self._forgotten = nodes_dir / "forgotten"
         self._runner_env_file = runner_env_file
         self._logs_retention = logs_retention
-        self._children: set[int] = set()
+        self._detached = Detached()
 
     async def create(self, spec: AttemptSpec) -> None:
         await asyncio.to_thread(self._create, spec)
@@ -147,13 +134,10 @@ class LocalBackend:
 
     def _spawn(self, node: Path, spec: AttemptSpec, index: int) -> None:
         write_whole(node / "grant", node_id(spec.name, index))
-        argv = ["/bin/sh", "-c", WRAPPER, "node", str(node), *spec.argv]
-        null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-        # A session of its own: signals to the provisioner's group, and its end, do not reach the node.
-        pid = os.posix_spawn(
-            "/bin/sh", argv, self._environment(node, spec, index), file_actions=null, setsid=True
+        environment = self._environment(node, spec, index)
+        self._detached.start(
+            spec.argv, node, environment=environment, log="runner.log", unless="../stopped", exit_file="exit"
         )
-        self._children.add(pid)
 
     def _environment(self, node: Path, spec: AttemptSpec, index: int) -> Mapping[str, str]:
         """What programs need, the operator's file for runners, and whose node this is."""
@@ -179,7 +163,7 @@ class LocalBackend:
             await asyncio.sleep(0.01)
 
     def _list_owned(self) -> Iterator[Observation]:
-        self._reap()
+        self._detached.reap()
         for root in sorted(self._nodes_dir.glob("a-*")):
             if observation := self._observe(root):
                 yield observation
@@ -213,12 +197,6 @@ class LocalBackend:
         for day in self._days():
             if date.fromisoformat(day.name) < oldest:
                 shutil.rmtree(day, ignore_errors=True)
-
-    def _reap(self) -> None:
-        """A child that ended stays a zombie until its parent asks; after a restart init asks."""
-        for pid in list(self._children):
-            if os.waitpid(pid, os.WNOHANG) != (0, 0):
-                self._children.discard(pid)
 
     def _notify(self, node: Path, deadline: datetime) -> None:
         write_whole(node / "notice", deadline.isoformat())
@@ -268,21 +246,18 @@ def _indices(root: Path) -> range:
 def _member(node: Path, index: int) -> Member:
     notice = _read(node / "notice")
     deadline = datetime.fromisoformat(notice) if notice else None
-    if not (node / "pid").exists():
-        return Member(index, MemberState.STARTING)
     identity = _identity(node)
-    if identity is None or identity.is_alive():
-        # A pid file that is being written this moment belongs to a node that lives.
+    if identity is None:
+        return Member(index, MemberState.STARTING)
+    if identity.is_alive():
         return Member(index, MemberState.RUNNING, notice_deadline=deadline)
     code = _read(node / "exit")
     return Member(index, MemberState.ENDED, int(code) if code else None, deadline)
 
 
 def _identity(node: Path) -> Identity | None:
-    try:
-        return Identity.parse(_read(node / "pid"))
-    except ValueError:
-        return None
+    text = _read(node / "pid")
+    return Identity.parse(text) if text else None
 
 
 def _read(path: Path) -> str:
