@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+from shared.processes.tail import last_lines
+
+LOG_LINES = 8
+
 
 class StackError(Exception):
     """The stack did not come up or broke; the sentence says which part and where its log is."""
@@ -19,9 +23,7 @@ class MissingPart(StackError):
     exit_code = 3
 
 
-def last_lines(log: Path, count: int = 8) -> str:
-    """The end of a log, indented for an error message."""
-    if not log.exists():
-        return "    (no log was written)"
-    lines = log.read_text(errors="replace").splitlines()[-count:]
-    return "\n".join(f"    {line}" for line in lines)
+def end_of(log: Path) -> str:
+    """The end of a log, for an error message that begins with `its log`."""
+    lines = last_lines(log, LOG_LINES) or ["(nothing was written)"]
+    return "\n    ".join([f"{log} ends:", *lines])

@@ -20,7 +20,7 @@ from deploy.local import environment, kafka, postgres, s3
 from deploy.local.binaries import Binaries, binaries
 from deploy.local.environment import process_name
 from deploy.local.network import answers_ok
-from deploy.local.problems import StackError, last_lines
+from deploy.local.problems import StackError, end_of
 from deploy.local.site import site
 from deploy.local.state import REPOSITORY, State
 from deploy.local.supervisor import Program, Supervisor
@@ -224,8 +224,7 @@ class Stack:
             await part.provision(self.state, self.tenants)
         except REFUSALS as error:
             raise StackError(
-                f"{name} runs but could not be set up: {error}; its log {self.log(name)} ends:\n"
-                f"{last_lines(self.log(name))}"
+                f"{name} runs but could not be set up: {error}; its log {end_of(self.log(name))}"
             ) from error
         self._report(f"{name} ready on port {self.state.port(name)} after {time.monotonic() - began:.1f} s")
 

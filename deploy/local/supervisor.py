@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -12,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.local.problems import StackError, last_lines
+from deploy.local.problems import StackError, end_of
 from deploy.local.state import State
 from shared.processes.ending import end
 from shared.processes.identity import Identity
+from shared.processes.spawn import ending_with_us
 
-PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 10.0
 STEADY_SECONDS = 30.0
@@ -53,19 +52,11 @@ class Child:
 
     def spawn(self) -> None:
         program = self.program
-        user = "-" if program.user_id is None else str(program.user_id)
-        launcher = [
-            sys.executable,
-            "-I",
-            str(PARENT_DEATH),
-            str(os.getpid()),
-            str(int(program.stop_signal)),
-            user,
-        ]
+        user = {} if program.user_id is None else {"user_id": program.user_id}
         mark, _, value = self.mark.partition("=")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*launcher, *program.command],
+                ending_with_us(program.command, program.stop_signal, **user),
                 env={**inherited_environment(), **program.env, mark: value},
                 cwd=program.cwd,
                 stdin=subprocess.DEVNULL,
@@ -166,7 +157,7 @@ class Supervisor:
             await asyncio.sleep(PROBE_SECONDS)
 
     def _failure(self, child: Child, what: str) -> StackError:
-        return StackError(f"{child.program.name} {what}; its log {child.log} ends:\n{last_lines(child.log)}")
+        return StackError(f"{child.program.name} {what}; its log {end_of(child.log)}")
 
     async def stop(self, *names: str, grace_seconds: float) -> None:
         """End these together and keep them down."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from deploy.local import kafka
 from deploy.local.binaries import Binaries, archive_entry
 from deploy.local.cache import cached
-from deploy.local.problems import StackError, last_lines
+from deploy.local.problems import StackError, end_of
 from deploy.local.state import State
 from deploy.local.supervisor import Supervisor
 
@@ -44,7 +44,5 @@ async def _record(parts: Binaries, archive: Path) -> None:
     finally:
         await supervisor.stop(kafka.NAME, grace_seconds=RUN_SECONDS)
     if not archive.exists():
-        raise StackError(
-            f"the broker wrote no class archive; its log ends:\n{last_lines(state.log(kafka.NAME))}"
-        )
+        raise StackError(f"the broker wrote no class archive; its log {end_of(state.log(kafka.NAME))}")
     shutil.rmtree(state.root)
