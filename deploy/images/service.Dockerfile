@@ -18,7 +18,7 @@ COPY services services
 COPY ops ops
 COPY cli cli
 COPY deploy/__init__.py deploy/
-COPY deploy/provision deploy/provision
+COPY deploy/bootstrap deploy/bootstrap
 COPY deploy/suites deploy/suites
 COPY deploy/images/healthy.py deploy/images/
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -18,7 +18,7 @@ COPY schemas schemas
 COPY shared shared
 COPY services services
 COPY deploy/__init__.py deploy/
-COPY deploy/provision deploy/provision
+COPY deploy/bootstrap deploy/bootstrap
 COPY deploy/images/healthy.py deploy/images/
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 RUN python -m compileall -q schemas shared services deploy

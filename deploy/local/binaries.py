@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy.local.cache import cache_folder, cached
+from deploy.local.errors import MissingPart
 from deploy.local.jars import kafka_jars
-from deploy.local.problems import MissingPart
 
 JAVA_AT_LEAST = (17,)
 JAVA_WITH_ARCHIVES = (25,)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.local import watching
 from deploy.local.binaries import binaries
 from deploy.local.cache import cache_folder
+from deploy.local.errors import AlreadyRunning, StackError
 from deploy.local.files import require_free_space
-from deploy.local.problems import AlreadyRunning, StackError
 from deploy.local.state import REPOSITORY, State
+from deploy.local.status import show_logs, survey
 from shared.processes.ending import end
 from shared.processes.identity import Identity
 
@@ -205,7 +205,7 @@ async def _end_all(state: State, supervisor: Identity | None) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    rows, is_healthy = asyncio.run(watching.survey(State(options.state)))
+    rows, is_healthy = asyncio.run(survey(State(options.state)))
     print("\n".join(rows))
     return DONE if is_healthy else REFUSED
 
@@ -216,7 +216,7 @@ def _logs(options: argparse.Namespace) -> int:
     if not paths:
         raise StackError(f"no log of {options.name or 'anything'} in {folder}")
     try:
-        watching.show_logs(paths, lines=options.lines, follow=options.follow)
+        show_logs(paths, lines=options.lines, follow=options.follow)
     except KeyboardInterrupt:
         return DONE
     return DONE

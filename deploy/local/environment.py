@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from deploy.bootstrap import postgres
+from deploy.bootstrap.rights import OPERATOR, RUNNER
+from deploy.bootstrap.site import BUCKET
 from deploy.local import files
 from deploy.local.cache import cache_folder
 from deploy.local.site import site
 from deploy.local.state import LOOPBACK, State
-from deploy.provision import postgres
-from deploy.provision.rights import OPERATOR, RUNNER
-from deploy.provision.site import BUCKET
 from shared.files import write_whole
 
 HAVE_SCRATCH = ("ingest", "evaluator", "registry", "serving_controller", "gateway")

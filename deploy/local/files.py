@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.local.problems import MissingPart
+from deploy.local.errors import MissingPart
 from shared.files import write_whole
 
 NEEDED_FREE_BYTES = 2 * 1024**3

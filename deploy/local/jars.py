@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.cache import cached
-from deploy.local.problems import MissingPart
+from deploy.local.errors import MissingPart
 
 HERE = Path(__file__).parent
 LOCK = HERE / "jars.lock"

@@ -10,15 +10,15 @@ from string import Template
 
 from aiokafka.errors import KafkaError
 
+from deploy.bootstrap import kafka as bootstrap
+from deploy.bootstrap.site import KAFKA_SUPER_USER
 from deploy.local import files
 from deploy.local.binaries import Binaries
+from deploy.local.errors import StackError
 from deploy.local.network import accepts_connections
-from deploy.local.problems import StackError
 from deploy.local.site import site
 from deploy.local.state import State
 from deploy.local.supervisor import Program
-from deploy.provision import kafka as provisioning
-from deploy.provision.site import KAFKA_SUPER_USER
 from shared.files import write_whole
 
 NAME = "kafka"
@@ -87,12 +87,12 @@ def program(state: State, parts: Binaries) -> Program:
 
 async def _answers(state: State) -> bool:
     try:
-        async with provisioning.administrator(site(state)) as admin:
+        async with bootstrap.administrator(site(state)) as admin:
             cluster = await admin.describe_cluster()
     except (KafkaError, OSError):
         return False
     return bool(cluster["brokers"]) and cluster["controller_id"] >= 0
 
 
-async def provision(state: State, tenants: Iterable[str]) -> None:
-    await provisioning.provision(site(state), tenants)
+async def set_up(state: State, tenants: Iterable[str]) -> None:
+    await bootstrap.set_up(site(state), tenants)

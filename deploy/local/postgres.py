@@ -10,14 +10,14 @@ from pathlib import Path
 
 import asyncpg
 
+from deploy.bootstrap import postgres as bootstrap
+from deploy.bootstrap.site import POSTGRES_SUPER_USER
 from deploy.local import files
 from deploy.local.binaries import Binaries, postgres_version
-from deploy.local.problems import MissingPart, StackError
+from deploy.local.errors import MissingPart, StackError
 from deploy.local.site import site
 from deploy.local.state import LOOPBACK, State
 from deploy.local.supervisor import Program
-from deploy.provision import postgres as provisioning
-from deploy.provision.site import POSTGRES_SUPER_USER
 from shared.files import write_whole
 
 NAME = "postgres"
@@ -131,5 +131,5 @@ async def _answers(state: State) -> bool:
     return True
 
 
-async def provision(state: State, _: tuple[str, ...]) -> None:
-    await provisioning.provision(site(state))
+async def set_up(state: State, _: tuple[str, ...]) -> None:
+    await bootstrap.set_up(site(state))

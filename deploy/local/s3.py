@@ -3,14 +3,14 @@
 import os
 from pathlib import Path
 
+from deploy.bootstrap import s3 as bootstrap
+from deploy.bootstrap.site import S3_ROOT
 from deploy.local import files
 from deploy.local.binaries import Binaries
 from deploy.local.network import answers_ok
 from deploy.local.site import site
 from deploy.local.state import LOOPBACK, State
 from deploy.local.supervisor import Program
-from deploy.provision import s3 as provisioning
-from deploy.provision.site import S3_ROOT
 
 NAME = "s3"
 
@@ -56,5 +56,5 @@ def program(state: State, parts: Binaries) -> Program:
     )
 
 
-async def provision(state: State, _: tuple[str, ...]) -> None:
-    await provisioning.provision(site(state))
+async def set_up(state: State, _: tuple[str, ...]) -> None:
+    await bootstrap.set_up(site(state))

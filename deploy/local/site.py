@@ -1,7 +1,7 @@
 """The site that a state folder stands for."""
 
+from deploy.bootstrap.site import Site
 from deploy.local.state import LOOPBACK, State
-from deploy.provision.site import Site
 
 
 def site(state: State) -> Site:

@@ -16,15 +16,15 @@ import asyncpg
 from aiokafka.errors import KafkaError
 from botocore.exceptions import BotoCoreError, ClientError
 
+from deploy.bootstrap.site import BUCKET, Credentials
 from deploy.local import environment, kafka, postgres, s3
 from deploy.local.binaries import Binaries, binaries
 from deploy.local.environment import process_name
+from deploy.local.errors import StackError, end_of
 from deploy.local.network import answers_ok
-from deploy.local.problems import StackError, end_of
 from deploy.local.site import site
 from deploy.local.state import REPOSITORY, State
 from deploy.local.supervisor import Program, Supervisor
-from deploy.provision.site import BUCKET, Credentials
 from schemas.topics import SERVICES
 from shared.postgres.migrate import MigrationError, migrate
 from shared.processes.ending import end, until
@@ -45,13 +45,13 @@ class Part:
 
     prepare: Callable[[State, Binaries], None]
     program: Callable[[State, Binaries], Program]
-    provision: Callable[[State, tuple[str, ...]], Awaitable[None]]
+    set_up: Callable[[State, tuple[str, ...]], Awaitable[None]]
 
 
 PARTS = {
-    s3.NAME: Part(s3.prepare, s3.program, s3.provision),
-    kafka.NAME: Part(kafka.prepare, kafka.program, kafka.provision),
-    postgres.NAME: Part(postgres.prepare, postgres.program, postgres.provision),
+    s3.NAME: Part(s3.prepare, s3.program, s3.set_up),
+    kafka.NAME: Part(kafka.prepare, kafka.program, kafka.set_up),
+    postgres.NAME: Part(postgres.prepare, postgres.program, postgres.set_up),
 }
 
 
@@ -221,7 +221,7 @@ class Stack:
         self._supervisor.start(part.program(self.state, parts))
         await self.wait_healthy(name)
         try:
-            await part.provision(self.state, self.tenants)
+            await part.set_up(self.state, self.tenants)
         except REFUSALS as error:
             raise StackError(
                 f"{name} runs but could not be set up: {error}; its log {end_of(self.log(name))}"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from deploy.bootstrap.site import new_secret
 from deploy.local import files
 from deploy.local.cache import cache_folder
-from deploy.local.problems import AlreadyRunning, MissingPart
-from deploy.provision.site import new_secret
+from deploy.local.errors import AlreadyRunning, MissingPart
 from shared.ports import is_free
 from shared.processes.identity import Identity
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.local.problems import StackError, end_of
+from deploy.local.errors import StackError, end_of
 from deploy.local.state import State
 from shared.processes.ending import end
 from shared.processes.identity import Identity

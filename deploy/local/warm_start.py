@@ -8,7 +8,7 @@ from pathlib import Path
 from deploy.local import kafka
 from deploy.local.binaries import Binaries, archive_entry
 from deploy.local.cache import cached
-from deploy.local.problems import StackError, end_of
+from deploy.local.errors import StackError, end_of
 from deploy.local.state import State
 from deploy.local.supervisor import Supervisor
 
@@ -40,7 +40,7 @@ async def _record(parts: Binaries, archive: Path) -> None:
     supervisor.start(replace(program, command=(java, f"-XX:AOTCacheOutput={archive}", *arguments)))
     try:
         await supervisor.wait_ready(kafka.NAME, timeout_seconds=RUN_SECONDS)
-        await kafka.provision(state, ("demo",))
+        await kafka.set_up(state, ("demo",))
     finally:
         await supervisor.stop(kafka.NAME, grace_seconds=RUN_SECONDS)
     if not archive.exists():

@@ -30,15 +30,13 @@ async def read_access(login: Login, snapshot: Snapshot, *, say: Say) -> Access |
             rights = {right for right in await list_rights(admin) if right.user.startswith(PREFIXES)}
             quotas = await quotas_of(admin, {*users, *(user.name for user in snapshot.kafka_users)})
         except NotAuthorized:
-            say(
-                "Kafka: users and rights may not be seen, so they are not checked; provisioning gives the right"
-            )
+            say("Kafka: users and rights may not be seen, so they are not checked; bootstrap gives the right")
             return None
     return Access(frozenset(users), frozenset(rights), quotas)
 
 
 def access_as_written(history: History, limits: Limits) -> Iterator[Finding]:
-    """I16: users, rights and quotas at the broker are those of accounts and of provisioning, and no others."""
+    """I16: users, rights and quotas at the broker are those of accounts and of bootstrap, and no others."""
     access, snapshot = history.access, history.snapshot
     if access is None:
         return

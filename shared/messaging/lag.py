@@ -192,7 +192,7 @@ def differences(topics: Iterable[Topic], metadata: Metadata) -> Iterator[str]:
         if num_partitions != topic.partitions:
             count = f"found {num_partitions} partitions, expected {topic.partitions}"
             problem = count if num_partitions else "it is missing"
-            yield f"topic {topic.name}: {problem}; `python -m deploy.provision` (or `retune up`) sets it up"
+            yield f"topic {topic.name}: {problem}; `python -m deploy.bootstrap` (or `retune up`) sets it up"
 
 
 def _partitions(metadata: Any, topics: Iterable[str]) -> list[TopicPartition]:

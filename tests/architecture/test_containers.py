@@ -26,7 +26,7 @@ from tests.architecture.containers import (
 from tests.architecture.source import ROOT
 
 PARTS = {"kafka", "postgres", "s3"}
-OURS = {"provision", "replica_network", "admin", "suites"}
+OURS = {"bootstrap", "replica_network", "admin", "suites"}
 """Containers that are neither a part nor a service."""
 VARIANTS = {"provisioner-gpu", "evaluator-gpu", "serving_controller-gpu"}
 PROVISIONED = {"SCRATCH_DIR", "NODES_DIR", "REPLICAS_DIR", "REPLICA_KEYS_DIR", "KEYS_DIR", "CACHE_DIR"}
@@ -142,7 +142,7 @@ class TestImages:
         # `retune up` starts the local stack, which a container has no use for.
         command_line = provided.loaded_by("cli.app", without="deploy.local")
         assert provided.missing(command_line, extras(services()["admin"])) == set()
-        for name in ("provision", "suites"):
+        for name in ("bootstrap", "suites"):
             loaded = provided.loaded_by(f"deploy.{name}.__main__")
             assert provided.missing(loaded, extras(services()[name])) == set()
 
@@ -180,7 +180,7 @@ class TestImages:
             if word == "COPY"
             for source in arguments.split()[:-1]
         }
-        assert {"schemas", "shared", "services", "deploy/provision", "deploy/images/healthy.py"} <= copied
+        assert {"schemas", "shared", "services", "deploy/bootstrap", "deploy/images/healthy.py"} <= copied
 
     @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
     def test_an_image_is_pinned_unprivileged_watched_and_without_secrets(self, path):
@@ -282,17 +282,17 @@ def test_the_broker_is_configured_as_the_launchers_is():
 
 class TestOrder:
     @pytest.mark.parametrize("name", RUNNING)
-    def test_a_service_waits_for_healthy_parts_and_for_provision(self, name: str):
+    def test_a_service_waits_for_healthy_parts_and_for_bootstrap(self, name: str):
         waits = {part: wait["condition"] for part, wait in services()[name]["depends_on"].items()}
         joined = {"replica_network": "service_started"} if "network_mode" in services()[name] else {}
         healthy = dict.fromkeys(PARTS, "service_healthy")
-        assert waits == {**healthy, "provision": "service_completed_successfully", **joined}
+        assert waits == {**healthy, "bootstrap": "service_completed_successfully", **joined}
 
     def test_provision_waits_for_healthy_parts_and_runs_once(self):
-        provision = services()["provision"]
-        waits = {part: wait["condition"] for part, wait in provision["depends_on"].items()}
+        bootstrap = services()["bootstrap"]
+        waits = {part: wait["condition"] for part, wait in bootstrap["depends_on"].items()}
         assert waits == dict.fromkeys(PARTS, "service_healthy")
-        assert provision["restart"] == "no"
+        assert bootstrap["restart"] == "no"
         assert all("test" in services()[part]["healthcheck"] for part in PARTS)
 
     def test_nobody_is_killed_sooner_than_by_the_launcher(self):

@@ -6,9 +6,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
+from deploy.bootstrap.kafka import administrator
 from deploy.local.site import site
 from deploy.local.stack import Stack
-from deploy.provision.kafka import administrator
 from shared.messaging.kafka import sasl
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from deploy.local.problems import StackError
+from deploy.local.errors import StackError
 from deploy.local.stack import Stack
 from schemas.topics import SERVICES
 from shared.processes.ending import until

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import asyncpg
 import boto3
 
+from deploy.bootstrap.site import REGION, S3_ROOT
 from deploy.local.stack import Stack
-from deploy.provision.site import REGION, S3_ROOT
 from schemas.topics import LISTENS, TOPICS
 from shared.messaging.partitions import PartitionReader
 from shared.messaging.reader import Login

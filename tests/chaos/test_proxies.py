@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from deploy.bootstrap.site import S3_ROOT
 from deploy.local.stack import Stack
-from deploy.provision.site import S3_ROOT
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.storage.objects import S3ObjectStore
 from tests.chaos.proxies import TcpProxy

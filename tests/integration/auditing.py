@@ -12,10 +12,10 @@ import asyncpg
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 
+from deploy.bootstrap.kafka import administrator
+from deploy.bootstrap.site import KAFKA_SUPER_USER
 from deploy.local.site import site
 from deploy.local.stack import Stack
-from deploy.provision.kafka import administrator
-from deploy.provision.site import KAFKA_SUPER_USER
 from ops.audit.verification import LAST_NUMBER, Examined, examine
 from ops.connection import find_connection
 from schemas import layout

@@ -9,9 +9,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
+from deploy.bootstrap.kafka import administrator
 from deploy.local.site import site
 from deploy.local.stack import Stack
-from deploy.provision.kafka import administrator
 from tests.chaos.scale import note, seed
 from tests.integration.auditing import Audited, record
 from tests.integration.test_retune import retune

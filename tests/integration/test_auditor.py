@@ -10,8 +10,8 @@ import pytest
 from aiokafka.errors import KafkaError
 from botocore.exceptions import ClientError
 
+from deploy.bootstrap.site import KAFKA_SUPER_USER
 from deploy.local.stack import Stack
-from deploy.provision.site import KAFKA_SUPER_USER
 from schemas import layout
 from schemas.audit import NOTHING_BEFORE
 from services.auditor import decide, store

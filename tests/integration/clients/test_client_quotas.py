@@ -7,8 +7,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from deploy.bootstrap import kafka as bootstrap
 from deploy.local.site import site as local_site
-from deploy.provision import kafka as provisioning
 from schemas.topics import tenant_commands
 from shared.messaging.administration import ClientQuotas, quotas_of
 from tests.integration.clients.test_doors import PATIENCE_SECONDS, Login, Operator, operator
@@ -48,7 +48,7 @@ async def test_quotas_of_the_settings_of_now_hold_for_users_of_before(operator):
 
 
 async def limits_of(operator: Operator, *logins: Login) -> list[ClientQuotas]:
-    async with provisioning.administrator(local_site(operator.stack.state)) as admin:
+    async with bootstrap.administrator(local_site(operator.stack.state)) as admin:
         limits = await quotas_of(admin, [login.user for login in logins])
     return [limits[login.user] for login in logins]
 

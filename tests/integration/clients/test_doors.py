@@ -22,9 +22,9 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from deploy.bootstrap import kafka as bootstrap
 from deploy.local.site import site as local_site
 from deploy.local.stack import Stack
-from deploy.provision import kafka as provisioning
 from schemas.base import Message
 from schemas.cost import CostAccrued
 from schemas.envelope import Envelope, to_headers
@@ -397,10 +397,10 @@ async def test_a_set_up_that_is_run_again_leaves_them_what_they_have(operator):
     tenant, login = await operator.open_tenant()
     site = local_site(operator.stack.state)
     kept = replace(site, topics=KafkaTopics(tenant_retention_days=9))
-    await provisioning.provision(kept, operator.stack.tenants)
+    await bootstrap.set_up(kept, operator.stack.tenants)
     job_id, topic = await operator.a_job(tenant), tenant_events(tenant).name
     assert len(story(await login.read(topic, expected=OPENING + 3), job_id)) == 3
-    async with provisioning.administrator(site) as admin:
+    async with bootstrap.administrator(site) as admin:
         (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     values = {name: value for name, value, *_ in answer.resources[0][4]}
     assert values["retention.ms"] == str(9 * 24 * 3600 * 1000)

@@ -10,9 +10,9 @@ import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
+from deploy.bootstrap.kafka import administrator
 from deploy.local.site import site
 from deploy.local.stack import Stack
-from deploy.provision.kafka import administrator
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from shared.clock import utc_now

@@ -16,9 +16,9 @@ from prometheus_client import REGISTRY
 
 import shared.loops
 import shared.service
+from deploy.bootstrap.kafka import administrator
 from deploy.local.site import site
 from deploy.local.stack import Stack
-from deploy.provision.kafka import administrator
 from schemas.job import CancelJob
 from schemas.topics import TOPICS, Topic
 from services.gateway.settings import Settings as GatewaySettings
@@ -193,7 +193,7 @@ async def test_a_service_without_one_of_its_topics_ends_and_says_which(tracker_e
     async with counting.build().running():
         where, error = await asyncio.wait_for(end, 30)
     assert (where, type(error)) == ("consume", WrongTopics)
-    assert str(error).startswith("topic missing.events: it is missing; `python -m deploy.provision`")
+    assert str(error).startswith("topic missing.events: it is missing; `python -m deploy.bootstrap`")
 
 
 async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(service, writer, db):

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
+from deploy.bootstrap.kafka import administrator
 from deploy.local.site import site
 from deploy.local.stack import Stack
-from deploy.provision.kafka import administrator
 from schemas.envelope import Envelope, to_headers
 from schemas.parked import ReplayParked
 from schemas.topics import PARKED_COMMANDS

@@ -16,11 +16,11 @@ import pytest
 from aiokafka import TopicPartition
 from botocore.exceptions import ClientError
 
-from deploy.local.problems import AlreadyRunning, StackError
+from deploy.bootstrap.__main__ import variable
+from deploy.bootstrap.rights import kafka_users, s3_users
+from deploy.local.errors import AlreadyRunning, StackError
 from deploy.local.stack import Stack, end_leftovers
 from deploy.local.state import REPOSITORY
-from deploy.provision.__main__ import variable
-from deploy.provision.rights import kafka_users, s3_users
 from schemas.topics import SERVICES
 from shared.processes.ending import until
 from shared.processes.identity import Identity, marked
@@ -163,7 +163,7 @@ async def test_no_process_tells_a_secret_by_its_arguments(own: Stack):
 
 
 async def test_a_site_is_set_up_from_addresses_and_passwords_alone(own: Stack):
-    """What the container `provision` does, here on servers that the launcher has started."""
+    """What the container `bootstrap` does, here on servers that the launcher has started."""
     secrets = [f"postgres:{role}" for role in ("postgres", "operator", *SERVICES)]
     secrets += [f"kafka:{user}" for user in ("broker", *kafka_users(own.tenants))]
     secrets += [f"s3:{user}" for user in ("root", *s3_users())]
@@ -176,7 +176,7 @@ async def test_a_site_is_set_up_from_addresses_and_passwords_alone(own: Stack):
         "SECRET_S3_TRACKER": "changed",
     }
     done = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "deploy.provision", cwd=REPOSITORY, env=os.environ | settings
+        sys.executable, "-m", "deploy.bootstrap", cwd=REPOSITORY, env=os.environ | settings
     )
     assert await done.wait() == 0
     connection = await asyncpg.connect(own.postgres_dsn("operator"))

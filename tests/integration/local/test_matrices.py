@@ -1,4 +1,4 @@
-"""Every principal on every topic, every role on every table and view: exactly what `deploy/provision/rights.yaml` says."""
+"""Every principal on every topic, every role on every table and view: exactly what `deploy/bootstrap/rights.yaml` says."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -15,9 +15,9 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.produce import ProduceRequest
 
+from deploy.bootstrap import rights
+from deploy.bootstrap.rights import kafka_rights, kafka_users
 from deploy.local.stack import Stack
-from deploy.provision import rights
-from deploy.provision.rights import kafka_rights, kafka_users
 from schemas.topics import SERVICES, TOPICS, tenant_topics
 from shared.messaging.administration import (
     DescribeQuotas,

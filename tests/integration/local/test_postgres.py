@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local import binaries, postgres
 from deploy.local.binaries import Binaries
-from deploy.local.problems import MissingPart
+from deploy.local.errors import MissingPart
 from deploy.local.site import site
 from deploy.local.state import State
 from deploy.local.supervisor import Supervisor
@@ -43,7 +43,7 @@ async def start(supervisor: Supervisor, folder: Path) -> None:
     postgres.prepare(state, parts(folder))
     supervisor.start(postgres.program(state, parts(folder)))
     await supervisor.wait_ready(postgres.NAME, timeout_seconds=PATIENCE_SECONDS)
-    await postgres.provision(state, ())
+    await postgres.set_up(state, ())
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from deploy.provision.kafka import owned_rights
-from deploy.provision.rights import ANY, bucket_policy, kafka_rights, kafka_users
+from deploy.bootstrap.kafka import owned_rights
+from deploy.bootstrap.rights import ANY, bucket_policy, kafka_rights, kafka_users
 from schemas.layout import ACCESS, Access
 from schemas.rights import Right
 from schemas.topics import LISTENS, READERS, SERVICES, TOPICS

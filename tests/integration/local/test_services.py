@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deploy.local.problems import StackError
+from deploy.local.errors import StackError
 from deploy.local.stack import Stack
 
 pytestmark = pytest.mark.stack

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from deploy.bootstrap.__main__ import site_of, variable
+from deploy.bootstrap.rights import kafka_users, s3_users
 from deploy.images import passwords
-from deploy.provision.__main__ import site_of, variable
-from deploy.provision.rights import kafka_users, s3_users
 from schemas.topics import SERVICES
 
 COMPOSE = "a: ${SECRET_B:?x}\nb: ${SECRET_A:?}\nc: ${SECRET_B:?x}\nd: ${OTHER:-}\n"

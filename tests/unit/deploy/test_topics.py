@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.provision.__main__ import topics_of
+from deploy.bootstrap.__main__ import topics_of
 from schemas.envelope import MAX_BATCH_BYTES
 from schemas.topics import JOB_EVENTS, PARKED_COMMANDS, tenant_commands, tenant_events
 from shared.messaging.topics import KafkaTopics, differences, topic_configs

@@ -2,14 +2,14 @@
 
 import asyncpg
 
-from deploy.provision.site import DATABASE, POSTGRES_SUPER_USER, Site
+from deploy.bootstrap.site import DATABASE, POSTGRES_SUPER_USER, Site
 from schemas.topics import SERVICES
 
 OPERATOR = "operator"
 """May read every schema and write none."""
 
 
-async def provision(site: Site) -> None:
+async def set_up(site: Site) -> None:
     connection = await asyncpg.connect(site.postgres_dsn(POSTGRES_SUPER_USER, database=POSTGRES_SUPER_USER))
     try:
         await _create_database(connection)

@@ -9,7 +9,7 @@ from botocore.credentials import Credentials as Signer
 from botocore.exceptions import ClientError
 from botocore.httpsession import URLLib3Session
 
-from deploy.provision.site import REGION, Credentials
+from deploy.bootstrap.site import REGION, Credentials
 
 OK = 300
 

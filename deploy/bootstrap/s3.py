@@ -3,20 +3,20 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from deploy.provision.rights import bucket_policy, s3_users
-from deploy.provision.s3_accounts import replace_accounts
-from deploy.provision.site import BUCKET, REGION, S3_ROOT, Site
+from deploy.bootstrap.rights import bucket_policy, s3_users
+from deploy.bootstrap.s3_accounts import replace_accounts
+from deploy.bootstrap.site import BUCKET, REGION, S3_ROOT, Site
 from schemas.layout import ACCESS
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 
-async def provision(site: Site) -> None:
-    await asyncio.to_thread(_provision, site)
+async def set_up(site: Site) -> None:
+    await asyncio.to_thread(_set_up, site)
 
 
-def _provision(site: Site) -> None:
+def _set_up(site: Site) -> None:
     replace_accounts(
         site.s3_endpoint, site.s3_credentials(S3_ROOT), [site.s3_credentials(user) for user in s3_users()]
     )

@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager
 
 from aiokafka.admin import AIOKafkaAdminClient
 
-from deploy.provision.rights import all_topics, kafka_rights, kafka_users
-from deploy.provision.site import KAFKA_SUPER_USER, Site
+from deploy.bootstrap.rights import all_topics, kafka_rights, kafka_users
+from deploy.bootstrap.site import KAFKA_SUPER_USER, Site
 from schemas.topics import Topic
 from shared.messaging import administration
 from shared.messaging.administration import replace_rights, scram_user, set_passwords
@@ -25,7 +25,7 @@ def administrator(site: Site) -> AbstractAsyncContextManager[AIOKafkaAdminClient
     return administration.administrator(site.kafka_bootstrap, KAFKA_SUPER_USER, password)
 
 
-async def provision(site: Site, tenants: Iterable[str]) -> None:
+async def set_up(site: Site, tenants: Iterable[str]) -> None:
     """Make users, topics and rights what the contract says; takes away what it no longer says.
 
     Users that were made while the platform ran keep theirs, and their tenants' topics get the settings of now.

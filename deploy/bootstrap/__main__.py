@@ -1,4 +1,4 @@
-"""`python -m deploy.provision`: set up a Kafka, a Postgres and an S3 server that somebody else has started.
+"""`python -m deploy.bootstrap`: set up a Kafka, a Postgres and an S3 server that somebody else has started.
 
 Reads KAFKA_BOOTSTRAP, POSTGRES_ADDRESS, S3_ENDPOINT, TENANT and each password as SECRET_<NAME>, for example
 SECRET_KAFKA_SCHEDULER; where they are set, also KAFKA_REPLICATION_FACTOR (1), KAFKA_MIN_INSYNC_REPLICAS (one less
@@ -16,8 +16,8 @@ import asyncpg
 from aiokafka.errors import KafkaConnectionError
 from botocore.exceptions import EndpointConnectionError, HTTPClientError
 
-from deploy.provision import kafka, postgres, s3
-from deploy.provision.site import Site
+from deploy.bootstrap import kafka, postgres, s3
+from deploy.bootstrap.site import Site
 from schemas.envelope import MAX_BATCH_BYTES
 from schemas.topics import SERVICES
 from shared.messaging.topics import KafkaTopics
@@ -70,13 +70,13 @@ def topics_of(environment: Mapping[str, str]) -> KafkaTopics:
         raise SystemExit(f"settings of Kafka's topics: {error}") from error
 
 
-async def provision(site: Site, tenant: str) -> None:
-    await _patiently("S3", lambda: s3.provision(site))
-    await _patiently("Postgres", lambda: postgres.provision(site))
+async def bootstrap(site: Site, tenant: str) -> None:
+    await _patiently("S3", lambda: s3.set_up(site))
+    await _patiently("Postgres", lambda: postgres.set_up(site))
     for service in SERVICES:
         applied = await migrate(service, site.postgres_dsn(service))
         print(f"schema {service}: {len(applied)} migrations applied", flush=True)
-    await _patiently("Kafka", lambda: kafka.provision(site, (tenant,)))
+    await _patiently("Kafka", lambda: kafka.set_up(site, (tenant,)))
 
 
 async def _patiently(part: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -95,4 +95,4 @@ async def _patiently(part: str, work: Callable[[], Awaitable[None]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(provision(site_of(os.environ), os.environ["TENANT"])))
+    sys.exit(asyncio.run(bootstrap(site_of(os.environ), os.environ["TENANT"])))
