@@ -1,6 +1,7 @@
 """Which third-party modules the code of a service loads, and which the extras of pyproject.toml bring."""
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.architecture.source import PACKAGES, ROOT, modules
+
+OUR_MODULE = re.compile(rf"({'|'.join(PACKAGES)})(\.[a-z_]+)+")
 
 
 @cache
@@ -101,8 +104,14 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def programs(tree: ast.AST) -> Iterator[str]:
-    """Modules that the code starts: each word after "-m" in a list, a tuple or a call."""
+    """Modules that the code starts: each that a text names, and each word after "-m" in a list, a tuple or a call."""
     for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and OUR_MODULE.fullmatch(node.value)
+        ):
+            yield node.value
         words = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
         for flag, word in pairwise(words):
             if isinstance(flag, ast.Constant) and flag.value == "-m" and isinstance(word, ast.Constant):

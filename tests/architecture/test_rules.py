@@ -78,19 +78,16 @@ PRODUCERS = (
     "services/trainer_agent/runner/",
 )
 ENVIRONMENT_READERS = (
-    "shared/settings.py",
     "shared/processes/environment.py",
+    "shared/processes/launch.py",
     "shared/failpoints.py",
     "shared/postgres/migrate.py",
     "shared/telemetry/tracing.py",
     "shared/storage/objects.py",
     "ops/connection.py",
     "services/trainer_agent/training/",
-    "services/trainer_agent/runner/",
-    "services/evaluator/",
-    "services/ingest/",
-    "services/provisioner/backends/",
-    "services/serving_controller/",
+    "services/evaluator/scoring/__main__.py",
+    "services/serving_controller/clients/guard.py",
     "deploy/",
 )
 MACHINE_CLOCK_READERS = (
