@@ -1,7 +1,6 @@
 """Where the platform is: from the environment, else from the local stack's `env` file."""
 
 import os
-import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 import asyncpg
 
 from ops.errors import Unreachable
+from shared.env_file import read_env_file
 from shared.messaging.reader import Login
 from shared.postgres.database import Database
 from shared.storage.objects import S3ObjectStore
@@ -75,7 +75,10 @@ async def postgres(dsn: str, *, application: str) -> AsyncIterator[Database]:
 def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
     variables = dict(environ)
     if "RETUNE_BASE_URL" not in variables:
-        variables |= _read_env_file(Path(variables.get("RETUNE_STATE", DEFAULT_STATE)) / "env")
+        path = Path(variables.get("RETUNE_STATE", DEFAULT_STATE)) / "env"
+        if not path.exists():
+            raise Unreachable(f"no stack found: {path} does not exist; start one with `retune up`")
+        variables |= read_env_file(path)
     try:
         kafka = Login(
             variables["RETUNE_KAFKA_BOOTSTRAP"],
@@ -104,12 +107,3 @@ def _bucket(variables: Mapping[str, str]) -> Bucket | None:
         variables["RETUNE_S3_SECRET_KEY"],
         variables.get("RETUNE_S3_BUCKET", "retune"),
     )
-
-
-def _read_env_file(path: Path) -> dict[str, str]:
-    """Lines of `export NAME=value`."""
-    if not path.exists():
-        raise Unreachable(f"no stack found: {path} does not exist; start one with `retune up`")
-    words = (shlex.split(line.removeprefix("export ")) for line in path.read_text().splitlines())
-    pairs = (word.partition("=") for line in words for word in line)
-    return {name: value for name, _, value in pairs}

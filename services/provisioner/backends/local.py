@@ -14,7 +14,6 @@
 import asyncio
 import itertools
 import json
-import shlex
 import shutil
 import signal
 import time
@@ -35,6 +34,7 @@ from services.provisioner.backends.protocol import (
 )
 from services.provisioner.model import node_id
 from shared.clock import utc_now
+from shared.env_file import read_env_file
 from shared.files import create_whole, write_whole
 from shared.processes.ending import ask_to_end, kill_all, kill_marked
 from shared.processes.environment import inherited
@@ -144,7 +144,7 @@ class LocalBackend:
         return {
             **inherited("RUNNER_"),
             "RUNNER_CACHE_DIR": str(self._nodes_dir / "cache"),
-            **parse_env(self._runner_env_file.read_text(), source=str(self._runner_env_file)),
+            **read_env_file(self._runner_env_file),
             **dict(spec.env),
             **spec.node_env(index),
             "RUNNER_WORK_DIR": str(node / "work"),
@@ -202,22 +202,6 @@ class LocalBackend:
         write_whole(node / "notice", deadline.isoformat())
         if identity := _identity(node):
             identity.signal_group(signal.SIGTERM)
-
-
-def parse_env(text: str, *, source: str) -> dict[str, str]:
-    """Lines of `NAME=value`, quoted as a shell would; `export` and comments are allowed.
-
-    Raises: ValueError naming the line of `source` that is neither.
-    """
-    variables = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = [word for word in shlex.split(line, comments=True) if word != "export"]
-        for word in words:
-            name, separator, value = word.partition("=")
-            if not separator:
-                raise ValueError(f"{source}, line {number}: found {word!r}, expected NAME=value")
-            variables[name] = value
-    return variables
 
 
 def _kill(identity: Identity | None, mark: str) -> list[int]:

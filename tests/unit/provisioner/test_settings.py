@@ -5,7 +5,6 @@ from decimal import Decimal
 import pytest
 
 from schemas.base import CapacityType, DeviceKind
-from services.provisioner.backends.local import parse_env
 from services.provisioner.settings import parse_pools
 
 
@@ -40,13 +39,3 @@ def test_a_pool_that_does_not_say_its_device_is_no_pool(lines):
     """Its processes would take what they find, which is the CPU where a GPU died."""
     with pytest.raises(ValueError, match=r"pools\.a\.device"):
         parse_pools(f'[pools.a]\ncapacity_type = "spot"\nnodes = 1\n{lines}')
-
-
-def test_environment_file_is_read_as_a_shell_would():
-    text = "# ours\nRUNNER_A=1\nexport RUNNER_B='two words'\n\n"
-    assert parse_env(text, source="runner.env") == {"RUNNER_A": "1", "RUNNER_B": "two words"}
-
-
-def test_environment_file_with_a_fault_names_the_line():
-    with pytest.raises(ValueError, match=r"runner\.env, line 2: found 'RUNNER_B', expected NAME=value"):
-        parse_env("RUNNER_A=1\nRUNNER_B\n", source="runner.env")
