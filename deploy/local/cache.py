@@ -1,19 +1,18 @@
 """What is fetched or built once per user: each entry a folder that appears whole, named by version, hash."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from deploy.local import files
+from deploy.local.settings import Settings
 
 
 def cache_folder() -> Path:
     """`$RETUNE_CACHE`, else `retune` in the user's cache folder."""
-    chosen = os.environ.get("RETUNE_CACHE")
-    standard = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "retune"
-    return files.folder(Path(chosen) if chosen else standard, mode=0o755)
+    settings = Settings()
+    return files.folder(settings.cache or settings.user_cache / "retune", mode=0o755)
 
 
 def cached(name: str, *, is_complete: Callable[[Path], bool], make: Callable[[Path], None]) -> Path:

@@ -16,7 +16,8 @@ from deploy.local.binaries import binaries
 from deploy.local.cache import cache_folder
 from deploy.local.errors import AlreadyRunning, StackError
 from deploy.local.files import require_free_space
-from deploy.local.state import REPOSITORY, State
+from deploy.local.settings import REPOSITORY, Settings
+from deploy.local.state import State
 from deploy.local.status import show_logs, survey
 from shared.processes.ending import end
 from shared.processes.identity import Identity
@@ -64,13 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     logs.set_defaults(run=_logs)
     for command in (up, down, status, logs):
         command.add_argument(
-            "--state", type=Path, default=_default_state(), help="state folder (%(default)s)"
+            "--state", type=Path, default=Settings().state, help="state folder (%(default)s)"
         )
     return parser
-
-
-def _default_state() -> Path:
-    return Path(os.environ.get("RETUNE_STATE") or REPOSITORY / ".retune")
 
 
 def _setup(options: argparse.Namespace) -> int:

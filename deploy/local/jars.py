@@ -1,7 +1,6 @@
 """The jars of Kafka, exactly those of `jars.lock`: from the cache, by Maven, or by jgo as a plain fetcher."""
 
 import hashlib
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from deploy.local.cache import cached
 from deploy.local.errors import MissingPart
+from deploy.local.settings import Settings
 
 HERE = Path(__file__).parent
 LOCK = HERE / "jars.lock"
@@ -89,7 +89,7 @@ def fetch_with_jgo(folder: Path, jars: list[Jar]) -> str:
     import jgo
     from jgo.maven import MavenContext
 
-    repository = os.environ.get("RETUNE_MAVEN_URL") or jgo.MAVEN_CENTRAL_URL
+    repository = Settings().maven_url or jgo.MAVEN_CENTRAL_URL
     context = MavenContext(
         repo_cache=folder / ".repository", remote_repos={"central": repository}, local_repos=[]
     )

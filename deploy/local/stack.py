@@ -22,8 +22,9 @@ from deploy.local.binaries import Binaries, binaries
 from deploy.local.environment import process_name
 from deploy.local.errors import StackError, end_of
 from deploy.local.network import answers_ok
+from deploy.local.settings import REPOSITORY
 from deploy.local.site import site
-from deploy.local.state import REPOSITORY, State
+from deploy.local.state import State
 from deploy.local.supervisor import Program, Supervisor
 from schemas.topics import SERVICES
 from shared.postgres.migrate import MigrationError, migrate

@@ -15,7 +15,6 @@ from deploy.local.errors import AlreadyRunning, MissingPart
 from shared.ports import is_free
 from shared.processes.identity import Identity
 
-REPOSITORY = Path(__file__).parents[2]
 PARTS = ("kafka", "postgres", "s3")
 LOOPBACK = "127.0.0.1"
 PORTS = range(20000, 32000)

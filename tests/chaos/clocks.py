@@ -5,7 +5,7 @@ The times of records in Kafka come from elsewhere: `integration/kernel/test_cons
 
 from pathlib import Path
 
-from deploy.local.state import REPOSITORY
+from deploy.local.settings import REPOSITORY
 
 SHIM = '''
 """The wall clock of this process is off by {seconds} s; clocks that count are not."""

@@ -18,8 +18,8 @@ from pydantic_settings import SettingsConfigDict
 
 from deploy.local.environment import process_name
 from deploy.local.network import answers_ok
+from deploy.local.settings import REPOSITORY
 from deploy.local.stack import Stack
-from deploy.local.state import REPOSITORY
 from deploy.local.supervisor import Program
 from schemas.dataset import DatasetDeleted
 from schemas.topics import LISTENS

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import binaries, cli, files, jars
-from deploy.local.state import REPOSITORY, State
+from deploy.local.settings import REPOSITORY
+from deploy.local.state import State
 from shared.processes.identity import marked
 
 

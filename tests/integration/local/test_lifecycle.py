@@ -19,8 +19,8 @@ from botocore.exceptions import ClientError
 from deploy.bootstrap.__main__ import variable
 from deploy.bootstrap.rights import kafka_users, s3_users
 from deploy.local.errors import AlreadyRunning, StackError
+from deploy.local.settings import REPOSITORY
 from deploy.local.stack import Stack, end_leftovers
-from deploy.local.state import REPOSITORY
 from schemas.topics import SERVICES
 from shared.processes.ending import until
 from shared.processes.identity import Identity, marked
