@@ -60,7 +60,7 @@ async def run() -> None:
     await _show_answers(platform, safe_job["fine_tuned_model"], questions[:NUM_QUESTIONS])
     await _roll_back_and_redeploy(platform, safe_job)
     stages.begin("8 what happened")
-    await _show_story(platform, safe)
+    await _show_timeline(platform, safe)
     stages.end()
     _show_times(stages)
 
@@ -218,12 +218,12 @@ async def _slot(platform: Platform) -> tuple[int, str]:
     )
 
 
-async def _show_story(platform: Platform, job_id: str) -> None:
+async def _show_timeline(platform: Platform, job_id: str) -> None:
     print(await platform.retune("events", "timeline", job_id))
     job = await platform.job(job_id)
     print(await platform.retune("models", "lineage", job["fine_tuned_model"]))
-    stories = [topic.name for topic in TOPICS if topic.is_event_stream]
-    facts = [event.message for event in await platform.events_of(job_id, stories)]
+    streams = [topic.name for topic in TOPICS if topic.is_event_stream]
+    facts = [event.message for event in await platform.events_of(job_id, streams)]
     lost = _steps_lost(facts)
     print(f"   steps lost to the preemption: {lost}; cost: {job['retune']['cost_usd']} USD")
     require(lost <= 1, f"{lost} steps were lost, promised is at most 1")

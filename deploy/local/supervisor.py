@@ -85,11 +85,6 @@ class Child:
     def is_running(self) -> bool:
         return self._process is not None and self.exit_code is None
 
-    def kill(self) -> None:
-        if self._process and self.is_running:
-            self._process.kill()
-            self._process.wait()
-
     async def ended(self) -> int:
         """Wait until the process is gone, woken by the kernel."""
         assert self._process is not None, f"{self.program.name} was never started"
