@@ -22,9 +22,9 @@ from schemas.specification import (
     Tier,
 )
 from schemas.training import StepMetrics
-from services.gateway.errors import ApiError, not_available_yet
 from services.gateway.obstacles import Obstacle
 from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
+from shared.errors import Refused
 
 STATUS_OF_PHASE = {
     "validating": "validating_files",
@@ -142,25 +142,23 @@ class Inputs:
     def file(self, file_id: str, *, param: str) -> StoredFile:
         stored_file = self.files.get(file_id)
         if stored_file is None:
-            raise ApiError(
-                400, f"{param}: file {file_id!r} does not exist", param=param, code="file_not_found"
-            )
+            raise Refused("file_not_found", f"{param}: file {file_id!r} does not exist", param=param)
         if stored_file.purpose == RESULTS_PURPOSE:
             message = f"{param}: file {file_id!r} has purpose {stored_file.purpose!r}, expected 'fine-tune'"
-            raise ApiError(400, message, param=param, code="wrong_purpose")
+            raise Refused("wrong_purpose", message, param=param)
         return stored_file
 
     def require_base(self, name: str) -> BaseModel:
         if self.base is None:
             message = f"model: base model {name!r} is not registered; GET /v1/models lists what is"
-            raise ApiError(400, message, param="model", code="model_not_found")
+            raise Refused("model_not_found", message, param="model")
         return self.base
 
 
 def job_command(
     request: CreateJob, inputs: Inputs, *, tenant: str, tier: Tier, job_id: str, dataset_id: str
 ) -> SubmitJob:
-    """Raises ApiError naming the parameter at fault."""
+    """Raises Refused naming the parameter at fault."""
     _refuse_unavailable(request)
     base = inputs.require_base(request.model)
     recipe = _recipe(request)
@@ -183,7 +181,7 @@ def job_command(
         metadata=request.metadata or {},
     )
     if refusal := check(spec):
-        raise ApiError(400, refusal.message, param=refusal.param, code=refusal.code)
+        raise Refused(refusal.code, refusal.message, param=refusal.param)
     return SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec)
 
 
@@ -197,7 +195,7 @@ def dataset_command(
     extensions = request.retune
     if refusal := operators_only(extensions.policy):
         param = f"retune.{refusal.param}"
-        raise ApiError(400, f"retune.{refusal.message}", param=param, code=refusal.code)
+        raise Refused(refusal.code, f"retune.{refusal.message}", param=param)
     mix = None
     if choice := extensions.safety_mix:
         file = inputs.file(choice.file, param="retune.safety_mix.file")
@@ -220,11 +218,11 @@ PARAMS = {"holdout": "retune.holdout_file"}
 
 
 def refuse_final(obstacles: Iterable[Obstacle]) -> None:
-    """Raises ApiError for the first one that nothing can remove."""
+    """Raises Refused for the first one that nothing can remove."""
     for each in obstacles:
         if each.is_final:
             param = PARAMS.get(each.param, f"retune.{each.param}")
-            raise ApiError(400, each.message, param=param, code=each.code)
+            raise Refused(each.code, each.message, param=param)
 
 
 def operators_only(policy: DatasetPolicy) -> Refusal | None:
@@ -252,15 +250,15 @@ def file_ids(request: CreateJob | CreateDataset) -> list[str]:
 
 def _refuse_unavailable(request: CreateJob) -> None:
     if request.integrations:
-        raise not_available_yet("integrations")
+        raise Refused("not_available_yet", f"integrations {NOT_AVAILABLE}", param="integrations")
     if request.method and request.method.type != "supervised":
         message = f"method.type {request.method.type!r} {NOT_AVAILABLE}, expected 'supervised'"
-        raise ApiError(400, message, param="method.type", code="not_available_yet")
+        raise Refused("not_available_yet", message, param="method.type")
     method = request.retune.recipe.method
     if method not in AVAILABLE_METHODS:
         available = ", ".join(sorted(AVAILABLE_METHODS))
         message = f"retune.recipe.method {method.value!r} {NOT_AVAILABLE}, expected one of {available}"
-        raise ApiError(400, message, param="retune.recipe.method", code="not_available_yet")
+        raise Refused("not_available_yet", message, param="retune.recipe.method")
 
 
 def _recipe(request: CreateJob) -> Recipe:
@@ -284,14 +282,13 @@ def _require_format(file: StoredFile, recipe: Recipe, base: BaseModel, *, param:
         message = (
             f"{problem}, base model {base.name!r} has no chat template: bring rows of prompt and completion"
         )
-        raise ApiError(400, message, param=param, code="wrong_format")
+        raise Refused("wrong_format", message, param=param)
     expected = FORMATS_OF_METHOD[recipe.method]
     if file.format is not None and file.format not in expected:
         names = " or ".join(sorted(expected))
         message = f"{param}: file {file.ref.file_id!r} has format {file.format.value!r}, "
-        raise ApiError(
-            400, message + f"method {recipe.method.value!r} expects {names}", param=param, code="wrong_format"
-        )
+        message += f"method {recipe.method.value!r} expects {names}"
+        raise Refused("wrong_format", message, param=param)
 
 
 def _optional(inputs: Inputs, file_id: str | None, param: str) -> FileRef | None:

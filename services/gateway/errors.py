@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from math import ceil
 from typing import Any
@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from services.gateway.quotas import QuotaExceeded
-from shared.errors import StorageUnavailable, TooLarge
+from shared.errors import Refused, StorageUnavailable, TooLarge
 from shared.log import get_logger
 from shared.postgres.database import is_unavailable
 from shared.text import storable
@@ -27,6 +27,8 @@ RETRY_SECONDS = 5
 WORTH_WAITING = timedelta(minutes=1)
 AWAY = (ConnectionError, TimeoutError, socket.gaierror, asyncpg.InterfaceError, asyncpg.PostgresError)
 """What a database that cannot be reached raises; `is_unavailable` has the last word."""
+
+Answer = Callable[[Request, Any], "ApiError"]
 
 _FIELD = re.compile(r"^(?!(body|query|header|int|float|str)$)[a-zA-Z0-9_]+$")
 _CODES = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}
@@ -93,62 +95,41 @@ def first_problem(errors: Sequence[Any]) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    @app.exception_handler(ApiError)
-    async def api_error(request: Request, error: ApiError) -> JSONResponse:
-        return error.answer()
+    for error_type, answer in ANSWERS.items():
+        app.add_exception_handler(error_type, _answering(answer))
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return first_problem(error.errors()).answer()
 
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        code = _HTTP_CODES.get(error.status_code)
-        return ApiError(error.status_code, f"{request.url.path}: {error.detail}", code=code).answer()
+def _answering(answer: Answer) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
+    async def handle(request: Request, error: Exception) -> JSONResponse:
+        return answer(request, error).answer()
 
-    @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
-        return ApiError(400, "the client went away while it sent the body", code="invalid_body").answer()
+    return handle
 
-    @app.exception_handler(StorageUnavailable)
-    async def storage(request: Request, error: StorageUnavailable) -> JSONResponse:
-        log.warning("storage unavailable", error=str(error))
-        return unavailable("the object store did not answer; try again", code="storage_unavailable").answer()
 
-    @app.exception_handler(PydanticSerializationError)
-    @app.exception_handler(UnicodeEncodeError)
-    @app.exception_handler(asyncpg.CharacterNotInRepertoireError)
-    @app.exception_handler(asyncpg.UntranslatableCharacterError)
-    async def no_text(request: Request, error: Exception) -> JSONResponse:
-        message = "a text of the request has a character that cannot be stored, such as NUL or half a surrogate pair"
-        return ApiError(400, message, code="invalid_value").answer()
+def _http_error(request: Request, error: HTTPException) -> ApiError:
+    code = _HTTP_CODES.get(error.status_code)
+    return ApiError(error.status_code, f"{request.url.path}: {error.detail}", code=code)
 
-    app.add_exception_handler(TooLarge, _too_large)
-    app.add_exception_handler(QuotaExceeded, _over_quota)
 
-    async def away(request: Request, error: Exception) -> JSONResponse:
-        if is_no_text(error):
-            return await no_text(request, error)
-        if not is_unavailable(error):
-            return _bug(request, error)
-        log.warning("database unavailable", error=f"{type(error).__name__}: {error}")
-        return unavailable("the database did not answer; try again", code="database_unavailable").answer()
+def _storage_unavailable(request: Request, error: StorageUnavailable) -> ApiError:
+    log.warning("storage unavailable", error=str(error))
+    return unavailable("the object store did not answer; try again", code="storage_unavailable")
 
-    for each in AWAY:
-        app.add_exception_handler(each, away)
 
-    @app.exception_handler(Exception)
-    async def bug(request: Request, error: Exception) -> JSONResponse:
+def _no_text(request: Request, error: Exception) -> ApiError:
+    message = (
+        "a text of the request has a character that cannot be stored, such as NUL or half a surrogate pair"
+    )
+    return ApiError(400, message, code="invalid_value")
+
+
+def _database_error(request: Request, error: Exception) -> ApiError:
+    if is_no_text(error):
+        return _no_text(request, error)
+    if not is_unavailable(error):
         return _bug(request, error)
-
-
-async def _over_quota(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, QuotaExceeded)
-    return over_quota(error).answer()
-
-
-async def _too_large(request: Request, error: Exception) -> JSONResponse:
-    return ApiError(413, f"body: {error}", code="request_too_large").answer()
+    log.warning("database unavailable", error=f"{type(error).__name__}: {error}")
+    return unavailable("the database did not answer; try again", code="database_unavailable")
 
 
 def is_no_text(error: BaseException) -> bool:
@@ -156,7 +137,27 @@ def is_no_text(error: BaseException) -> bool:
     return isinstance(error.__cause__ or error.__context__, UnicodeEncodeError)
 
 
-def _bug(request: Request, error: Exception) -> JSONResponse:
+def _bug(request: Request, error: Exception) -> ApiError:
     log.error("request failed", path=request.url.path, exc_info=error)
-    message = "internal error; it was logged"
-    return ApiError(500, message, kind="server_error", code="internal_error").answer()
+    return ApiError(500, "internal error; it was logged", kind="server_error", code="internal_error")
+
+
+ANSWERS: dict[type[Exception], Answer] = {
+    ApiError: lambda request, error: error,
+    RequestValidationError: lambda request, error: first_problem(error.errors()),
+    HTTPException: _http_error,
+    ClientDisconnect: lambda request, error: ApiError(
+        400, "the client went away while it sent the body", code="invalid_body"
+    ),
+    Refused: lambda request, error: ApiError(400, error.message, param=error.param, code=error.code),
+    TooLarge: lambda request, error: ApiError(413, f"body: {error}", code="request_too_large"),
+    QuotaExceeded: lambda request, error: over_quota(error),
+    StorageUnavailable: _storage_unavailable,
+    PydanticSerializationError: _no_text,
+    UnicodeEncodeError: _no_text,
+    asyncpg.CharacterNotInRepertoireError: _no_text,
+    asyncpg.UntranslatableCharacterError: _no_text,
+    **dict.fromkeys(AWAY, _database_error),
+    Exception: _bug,
+}
+"""What each error answers; of an error's classes the nearest counts."""

@@ -20,6 +20,10 @@ class Module:
     def name(self) -> str:
         return self.path.relative_to(ROOT).as_posix()
 
+    @property
+    def import_name(self) -> str:
+        return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
     def imports(self) -> Iterator[str]:
         """Full names of everything imported anywhere in the module."""
         for node in ast.walk(self.tree):

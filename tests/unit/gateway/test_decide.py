@@ -15,8 +15,8 @@ from services.gateway.decide import (
     job_command,
     steps_to_show,
 )
-from services.gateway.errors import ApiError
 from services.gateway.requests import CreateJob
+from shared.errors import Refused
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SHA = "5e" * 32
@@ -69,11 +69,10 @@ class TestJobCommand:
         ],
     )
     def test_what_is_wrong_is_named(self, changes, options, param):
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(Refused) as caught:
             submit(a_request(**changes), **options)
-        assert caught.value.status == 400
-        assert caught.value.body["error"]["param"] == param
-        assert param.split(".")[-1] in caught.value.body["error"]["message"] or param == "model"
+        assert caught.value.param == param
+        assert param.split(".")[-1] in caught.value.message or param == "model"
 
 
 class TestDatasetCommand:
@@ -91,15 +90,15 @@ class TestDatasetCommand:
     def test_conversations_are_refused_where_the_base_has_no_template(self):
         chat, pairs = a_file(), a_file(file_format=DatasetFormat.PROMPT_COMPLETION)
         base = BaseModel("tiny", SHA, has_template=False)
-        with pytest.raises(ApiError, match="'tiny' has no chat template: bring rows of prompt") as refused:
+        with pytest.raises(Refused, match="'tiny' has no chat template: bring rows of prompt") as refused:
             dataset_command(a_request(), Inputs(base, {"file-1": chat}), tenant="acme", dataset_id="ds-1")
-        assert refused.value.body["error"]["param"] == "training_file"
+        assert refused.value.param == "training_file"
         dataset_command(a_request(), Inputs(base, {"file-1": pairs}), tenant="acme", dataset_id="ds-1")
 
     def test_a_missing_mix_is_named(self):
         request = a_request(retune={"safety_mix": {"file": "file-9"}})
         inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
-        with pytest.raises(ApiError, match="file-9"):
+        with pytest.raises(Refused, match="file-9"):
             dataset_command(request, inputs, tenant="acme", dataset_id="ds-1")
 
 
@@ -113,10 +112,10 @@ class TestPolicy:
     )
     def test_what_would_keep_leaks_is_refused_to_tenants(self, policy: dict[str, object], param: str):
         inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
-        with pytest.raises(ApiError, match="only an operator may") as refused:
+        with pytest.raises(Refused, match="only an operator may") as refused:
             dataset_command(a_request(retune={"policy": policy}), inputs, tenant="acme", dataset_id="ds-1")
-        error = refused.value.body["error"]
-        assert (refused.value.status, error["code"], error["param"]) == (400, "operators_only", param)
+        error = refused.value
+        assert (error.code, error.param) == ("operators_only", param)
 
     def test_stricter_is_allowed(self):
         inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
@@ -129,10 +128,10 @@ class TestPolicy:
 
 def test_a_table_of_results_is_nothing_to_train_on():
     results = StoredFile(a_file().ref, RESULTS_PURPOSE, None, NOON)
-    with pytest.raises(ApiError) as raised:
+    with pytest.raises(Refused) as raised:
         submit(a_request(), files={"file-1": results})
-    error = raised.value.body["error"]
-    assert (error["param"], error["code"]) == ("training_file", "wrong_purpose")
+    error = raised.value
+    assert (error.param, error.code) == ("training_file", "wrong_purpose")
 
 
 class TestStepsToShow:

@@ -5,9 +5,9 @@ import pytest
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Method
 from services.gateway.decide import refuse_final
-from services.gateway.errors import ApiError
 from services.gateway.memory import Base
 from services.gateway.obstacles import Known, Policy, obstacles
+from shared.errors import Refused
 from tests.builders import a_file_ref, a_job_spec, capabilities
 
 JUDGE = {"url": "http://judge.test/v1", "model": "judge"}
@@ -123,9 +123,9 @@ def test_spot_first_takes_on_demand_too():
 
 
 def test_a_request_is_refused_by_the_name_of_its_own_parameter():
-    with pytest.raises(ApiError, match="40 rows") as caught:
+    with pytest.raises(Refused, match="40 rows") as caught:
         refuse_final(obstacles(a_spec(holdout=HOLDOUT), Known(holdout_rows=40)))
-    assert caught.value.body["error"]["param"] == "retune.holdout_file"
+    assert caught.value.param == "retune.holdout_file"
     refuse_final(obstacles(a_spec(resources={"nodes": 9}), Known(pools=(a_pool(),))))
 
 
