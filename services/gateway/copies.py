@@ -4,7 +4,7 @@ from schemas.access import KafkaUserReady, KafkaUserRemoved, TenantOpened
 from schemas.base import Message
 from schemas.model import AdaptersStale
 from schemas.topics import tenant_events
-from services.gateway import readmodels, store
+from services.gateway import store, tables
 from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection
@@ -33,9 +33,7 @@ async def user_ready(event: KafkaUserReady, unit: Unit) -> None:
     """Of a new tenant it may be heard before TenantOpened, which was written with it."""
     if event.tenant is not None:
         await store.set_topics(unit.conn, event.tenant)
-    rights = list(event.reads), list(event.writes), event.group_prefix
-    await unit.conn.execute(readmodels.SAVE_KAFKA_USER, event.user, event.tenant, *rights, unit.now)
 
 
 async def user_removed(event: KafkaUserRemoved, unit: Unit) -> None:
-    await unit.conn.execute(readmodels.REMOVE_KAFKA_USER, event.user)
+    await tables.remove_kafka_user(unit.conn, event.user)

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from schemas.base import FileRef
 from schemas.compatibility import Refusal, check
@@ -22,11 +21,13 @@ from schemas.specification import (
     Tier,
 )
 from schemas.training import StepMetrics
+from services.gateway.model import Phase, StoredFile
 from services.gateway.obstacles import Obstacle
 from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
 from shared.errors import Refused
 
-STATUS_OF_PHASE = {
+JobStatus = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
+STATUS_OF_PHASE: Mapping[Phase, JobStatus] = {
     "validating": "validating_files",
     "queued": "queued",
     "provisioning": "queued",
@@ -57,7 +58,7 @@ VERDICTS: Mapping[str, GateStatus] = {
 class Ending:
     """What is known of a job's end and of its gate. Topics come in any order, so any part may be missing."""
 
-    phase: str
+    phase: Phase
     has_model: bool
     """Whether the registry made a version of what was trained."""
     is_promoted: bool | None
@@ -105,23 +106,6 @@ def steps_to_show(steps: Sequence[StepMetrics], num_steps: int | None) -> list[S
         for each in steps
         if each.step * SHOWN_STEPS // num_steps > (each.step - 1) * SHOWN_STEPS // num_steps
     ]
-
-
-def stage_of_suite(is_benchmark: bool, detail: Mapping[str, Any]) -> str:
-    """The stage of the gate that asks a suite; `detail`: the fields of the fact that registered it."""
-    if is_benchmark:
-        return "benchmark"
-    return "over_refusal" if detail.get("expects") == "answer" else "safety"
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    ref: FileRef
-    purpose: str
-    format: DatasetFormat | None
-    created_at: datetime
-    num_rows: int | None = None
-    """Lines with something in them; None for files that were uploaded before they were counted."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +250,7 @@ def _recipe(request: CreateJob) -> Recipe:
     dials = request.hyperparameters or Hyperparameters()
     if request.method and request.method.supervised:
         dials = request.method.supervised.hyperparameters
-    theirs: dict[str, Any] = {
+    theirs = {
         "num_epochs": dials.n_epochs,
         "batch_size": dials.batch_size,
         "learning_rate_multiplier": dials.learning_rate_multiplier,

@@ -5,17 +5,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 from fastapi import Depends, Request
 
-from schemas.base import Message
+from schemas.base import CommandRefused, Message
 from schemas.specification import Tier
 from services.gateway import readmodels, store
 from services.gateway.access import OPERATOR, Principal, is_same_key
 from services.gateway.errors import ApiError
-from services.gateway.logs import log_page
+from services.gateway.model import IdempotentRequest, JsonObject, Outcome
 from services.gateway.quotas import Quotas
 from services.gateway.rates import InFlight, Rates
 from services.gateway.settings import Settings
@@ -68,34 +68,30 @@ class Gateway:
         """What a tenant asks for, within its quotas; the ids of the commands. Raises QuotaExceeded."""
         return await send(unit, tenant, self.settings.quotas, *commands)
 
-    async def outcome_of(self, command_id: str) -> dict[str, Any] | None:
+    async def outcome_of(self, command_id: str) -> JsonObject | None:
         """What became of a command: the payload of the first fact or refusal it caused; None if it takes longer.
 
         Raises ApiError with the reason where it was refused.
         """
         until = time.monotonic() + self.settings.command_wait_seconds
         while time.monotonic() < until:
-            row = await readmodels.find_outcome(self.service.database, command_id)
-            if row is not None:
-                return _accepted(row)
+            outcome = await readmodels.find_outcome(self.service.database, command_id)
+            if outcome is not None:
+                return _accepted(outcome)
             await asyncio.sleep(POLL_SECONDS)
         return None
 
-    async def logs_of(self, job_id: str, attempt: int, node: int, after: int) -> dict[str, Any]:
-        return await log_page(self.service.objects, job_id, attempt, node, after)
+
+def _accepted(outcome: Outcome) -> JsonObject:
+    if outcome.event_type == CommandRefused.type:
+        raise refusal(CommandRefused.model_validate(outcome.payload))
+    return outcome.payload
 
 
-def _accepted(row: Any) -> dict[str, Any]:
-    payload: dict[str, Any] = row["payload"]
-    if row["event_type"] == "CommandRefused":
-        raise refusal(payload)
-    return payload
-
-
-def refusal(payload: dict[str, Any]) -> ApiError:
+def refusal(event: CommandRefused) -> ApiError:
     """Never 409: OpenAI's clients send the same request again after it."""
-    status = 404 if payload["code"].startswith("unknown") else 400
-    return ApiError(status, payload["message"], param=payload["param"], code=payload["code"])
+    status = 404 if event.code.startswith("unknown") else 400
+    return ApiError(status, event.message, param=event.param, code=event.code)
 
 
 def gateway(request: Request) -> Gateway:
@@ -129,9 +125,9 @@ def _unauthorised(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", kind="authentication_error")
 
 
-def require_same_request(row: Any, key: str, digest: str) -> None:
-    """`row`: of an Idempotency-Key that was used before. Raises ApiError if it was for something else."""
-    if row["body_sha256"] != digest:
+def require_same_request(request: IdempotentRequest, key: str, digest: str) -> None:
+    """Raises ApiError where the first request with the key was another one."""
+    if request.body_sha256 != digest:
         message = f"Idempotency-Key {key!r} was used before with another body"
         raise ApiError(422, message, param="Idempotency-Key", code="idempotency_key_reused")
 

@@ -1,73 +1,33 @@
-"""What eval.events tell: evaluations and their progress, suites, and what the gate demands."""
-
-from collections.abc import Awaitable, Callable
-from typing import Any
+"""What eval.events say beside their rows: suites of the gate's policy, and evaluations that were asked for."""
 
 from schemas import evaluation
-from schemas.base import FileRef
-from services.gateway import readmodels, store
+from services.gateway import store, tables
+from services.gateway.projections import envelope_of
 from shared.messaging.unit import Unit
-
-Projection = Callable[[Any, Unit], Awaitable[None]]
-
-
-async def suite_registered(
-    event: evaluation.BenchmarkRegistered | evaluation.SafetySuiteRegistered, unit: Unit
-) -> None:
-    assert unit.envelope is not None, "events come with an envelope"
-    is_benchmark = isinstance(event, evaluation.BenchmarkRegistered)
-    detail = event.model_dump(mode="json", exclude={"name", "digest", "rows", "file", "examples"})
-    values = (event.name, is_benchmark, event.digest, event.rows, detail, unit.envelope.time)
-    await unit.conn.execute(
-        readmodels.SAVE_SUITE, *values, *_files(event.file, getattr(event, "examples", None))
-    )
 
 
 async def policy_published(event: evaluation.GatePolicyPublished, unit: Unit) -> None:
     """Its suites were registered before this gateway listed any, or are on their way on another partition."""
-    await unit.conn.execute(
-        readmodels.SAVE_POLICY, event.model_dump(mode="json", exclude={"scope", "suites"})
-    )
+    await tables.save_gate_policy(unit.conn, event)
     for suite in event.suites:
         is_benchmark = suite.stage == "benchmark"
         detail = {} if is_benchmark else {"expects": "answer" if suite.stage == "over_refusal" else "refusal"}
-        values = (suite.name, is_benchmark, suite.digest, suite.rows, detail, suite.registered_at)
-        await unit.conn.execute(readmodels.SAVE_SUITE, *values, *_files(suite.file, suite.examples))
+        row = {
+            **suite.model_dump(include={"name", "digest", "rows", "registered_at"}),
+            "is_benchmark": is_benchmark,
+            "detail": detail,
+            "file_id": suite.file.file_id,
+            "sha256": suite.file.sha256,
+            "examples_file_id": suite.examples and suite.examples.file_id,
+            "examples_sha256": suite.examples and suite.examples.sha256,
+        }
+        await tables.SUITE.save(unit.conn, row)
 
 
-def _files(file: FileRef, examples: FileRef | None) -> tuple[str | None, ...]:
-    """Id and sha256 of both; neither may be removed while the suite is asked."""
-    return (file.file_id, file.sha256, *((examples.file_id, examples.sha256) if examples else (None, None)))
-
-
-def evaluated(outcome: str) -> Projection:
-    async def update(event: Any, unit: Unit) -> None:
-        stages = [stage.model_dump(mode="json") for stage in getattr(event, "stages", ())]
-        reason = getattr(event, "reason", "")
-        evidence = getattr(event, "evidence", None)
-        await unit.conn.execute(
-            readmodels.SAVE_EVALUATION,
-            event.eval_id,
-            event.tenant,
-            event.job_id,
-            event.model_id,
-            outcome,
-            reason,
-            stages,
-            event.number,
-            evidence and evidence.model_dump(mode="json"),
-            unit.now,
-        )
-        assert unit.envelope is not None, "events come with an envelope"
-        await unit.conn.execute(store.ANSWER_EVALUATION, unit.envelope.causation_id)
-
-    return update
+async def answered(event: evaluation.EvalFact, unit: Unit) -> None:
+    await store.answer_evaluation(unit.conn, envelope_of(unit).causation_id)
 
 
 async def progressed(event: evaluation.EvalProgressed, unit: Unit) -> None:
-    """What comes after the verdict, from a process that did not know of it, says nothing."""
-    fields = {"stage", "suite", "side", "items_done", "items_total", "seconds_left"}
-    await unit.conn.execute(
-        readmodels.SAVE_EVAL_PROGRESS, event.eval_id, event.model_dump(mode="json", include=fields)
-    )
-    await unit.conn.execute(readmodels.GO_ON, event.job_id, event.tenant)
+    """Progress that comes after the verdict, from a process that did not know of it, changes no row."""
+    await tables.resume_job(unit.conn, event.job_id, event.tenant)

@@ -278,7 +278,7 @@ class Inference(Asked):
     metadata: Annotated[Metadata | None, Field(exclude=True)] = None
     parallel_tool_calls: Annotated[bool | None, Field(exclude=True)] = None
 
-    def body(self, served_name: str) -> dict[str, Any]:
+    def body(self, served_name: str) -> dict[str, JsonValue]:
         """What a replica is sent."""
         return self.model_dump(exclude_none=True, by_alias=True) | {"model": served_name}
 

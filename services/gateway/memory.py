@@ -1,14 +1,15 @@
 """What a job needs of a device's memory, held against what pools have, and told with its base model. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
-from schemas.base import DeviceKind
+from schemas.base import Bytes, Count, DeviceKind, Value
 from schemas.capabilities import BaseCapabilities
 from schemas.memory import MemoryEstimate, Setting, Shape, estimate, num_trained
 from schemas.node import PoolCapacityChanged
 from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe
+from services.gateway.model import BaseModelDetail
 
 DEFAULT_WINDOW_TOKENS = 4096
 LEAST_WINDOW_TOKENS = 512
@@ -30,12 +31,11 @@ class Base:
     context_tokens: int
 
     @classmethod
-    def of(cls, detail: Mapping[str, Any] | None) -> "Base | None":
+    def of(cls, detail: BaseModelDetail | None) -> Self | None:
         """None for a base that was registered before its shape was looked at."""
-        if not detail or not detail.get("capabilities"):
+        if detail is None or detail.capabilities is None:
             return None
-        capabilities = BaseCapabilities.model_validate(detail["capabilities"])
-        return cls(capabilities, detail["num_parameters"], detail["context_tokens"])
+        return cls(detail.capabilities, detail.num_parameters, detail.context_tokens)
 
     @property
     def shape(self) -> Shape:
@@ -56,14 +56,25 @@ def of_job(spec: JobSpec, base: Base, *, max_seq_length: int, is_gpu: bool) -> M
     return estimate(base.shape, spec.recipe, setting, gradient_checkpointing=recomputed)
 
 
-def of_base(base: Base) -> dict[str, Any]:
-    """By method, on one GPU with the default recipe: with all activations kept, and with them computed again."""
+class MethodMemory(Value):
+    """What each device needs by estimate, on one GPU with the default recipe."""
+
+    kept_bytes: Bytes
+    """With all activations kept."""
+    recomputed_bytes: Bytes
+    """With activations computed again."""
+    max_seq_length: Count
+    """Length of a window."""
+
+
+def of_base(base: Base) -> dict[str, MethodMemory]:
+    """By method."""
     return {
-        method.value: {
-            "kept_bytes": _of_method(base, method, recomputed=False),
-            "recomputed_bytes": _of_method(base, method, recomputed=True),
-            "max_seq_length": base.max_seq_length,
-        }
+        method.value: MethodMemory(
+            kept_bytes=_of_method(base, method, recomputed=False),
+            recomputed_bytes=_of_method(base, method, recomputed=True),
+            max_seq_length=base.max_seq_length,
+        )
         for method in sorted(AVAILABLE_METHODS)
     }
 
@@ -103,7 +114,7 @@ def why_not_saved_in_time(spec: JobSpec, base: Base) -> str:
 
 def _nearer(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -> Iterator[tuple[str, bool]]:
     """Step by step to what needs less, each with all before it, and whether it fits."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for param, value, smaller, tokens in _smaller(spec, pool, window):
         changes[param] = value
         words = ", ".join(f"{name} {changed}" for name, changed in changes.items())
@@ -112,7 +123,7 @@ def _nearer(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -
 
 def _smaller(
     spec: JobSpec, pool: PoolCapacityChanged, window: int
-) -> Iterator[tuple[str, Any, JobSpec, int]]:
+) -> Iterator[tuple[str, object, JobSpec, int]]:
     if not spec.recipe.gradient_checkpointing and not spec.recipe.gradient_checkpointing_auto:
         spec = _with_recipe(spec, gradient_checkpointing=True)
         yield "recipe.gradient_checkpointing", "true", spec, window
@@ -131,7 +142,7 @@ def _smaller(
         yield "policy.max_seq_length", window, spec, window
 
 
-def _with_recipe(spec: JobSpec, **changes: Any) -> JobSpec:
+def _with_recipe(spec: JobSpec, **changes: object) -> JobSpec:
     return spec.model_copy(update={"recipe": spec.recipe.model_copy(update=changes)})
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,7 +42,7 @@ class Quotas(BaseModel):
     def none(cls) -> Self:
         return cls(**dict.fromkeys(cls.model_fields))
 
-    def changed_by(self, changes: Mapping[str, Any]) -> Self:
+    def changed_by(self, changes: Mapping[str, object]) -> Self:
         """`changes`: what the operator decided for a tenant; a name that an older release had is left out."""
         known = changes.keys() & type(self).model_fields.keys()
         return self.model_copy(update={name: changes[name] for name in known})

@@ -1,13 +1,12 @@
 """What one process bounds in its memory: requests of a key in a time, and what of a tenant is under way."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import ContentStream, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.errors import unavailable
@@ -84,8 +83,15 @@ class InFlight:
 class HeldResponse(StreamingResponse):
     """Holds what it was given until its last byte is sent, or the client has gone."""
 
-    def __init__(self, content: Any, held: ExitStack, **options: Any) -> None:
-        super().__init__(content, **options)
+    def __init__(
+        self,
+        content: ContentStream,
+        held: ExitStack,
+        *,
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(content, media_type=media_type, headers=headers)
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,363 +1,395 @@
 """OpenAI's objects, made from rows of the read models. Ours is under `retune`."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import datetime
-from operator import itemgetter
-from typing import Any
+from typing import TypeVar
 
-from schemas.training import BundleMetrics
-from services.gateway import memory
-from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending, stage_of_suite
-from services.gateway.readmodels import METRICS
+from services.gateway import job_responses, memory, model, responses
+from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending
 
-Row = Any
-Shape = dict[str, Any]
+T = TypeVar("T", bound=responses.Resource)
 
 
-def unix(time: datetime | None) -> int | None:
-    return None if time is None else int(time.timestamp())
+def unix(time: datetime) -> int:
+    return int(time.timestamp())
 
 
-def page(items: list[Shape], *, has_more: bool, key: Callable[[Shape], str] = itemgetter("id")) -> Shape:
-    first, last = (key(items[0]), key(items[-1])) if items else (None, None)
-    return {"object": "list", "data": items, "has_more": has_more, "first_id": first, "last_id": last}
+def page(items: Sequence[T], *, size: int) -> responses.Page[T]:
+    """The first `size` items; one more says that there are more."""
+    shown = tuple(items[:size])
+    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
+    return responses.Page(object="list", data=shown, has_more=len(items) > size, first_id=first, last_id=last)
 
 
-def file(row: Row) -> Shape:
-    return {
-        "id": row["file_id"],
-        "object": "file",
-        "bytes": row["size_bytes"],
-        "created_at": unix(row["created_at"]),
-        "filename": row["filename"],
-        "purpose": row["purpose"],
-        "status": "processed",
-        "expires_at": None,
-        "retune": {"sha256": row["sha256"], "format": row["format"]},
-    }
-
-
-def deleted_file(file_id: str, state: str, needed_by: list[str]) -> Shape:
-    answer: Shape = {"id": file_id, "object": "file", "deleted": state == "deleted"}
-    if state == "deleted":
-        return answer
-    return answer | {"retune": {"status": "deleting", "needed_by": needed_by}}
-
-
-def job(row: Row) -> Shape:
-    """`fine_tuned_model` names the version, passed or not: see docs/decisions/0020-what-a-blocked-job-shows.md."""
-    spec, ending = row["spec"], _ending(row)
-    recipe = spec.get("recipe", {})
-    dials = {
-        "n_epochs": recipe.get("num_epochs", "auto"),
-        "batch_size": recipe.get("batch_size", "auto"),
-        "learning_rate_multiplier": recipe.get("learning_rate_multiplier", 1.0),
-    }
-    return {
-        "id": row["job_id"],
-        "object": "fine_tuning.job",
-        "created_at": unix(row["created_at"]),
-        "finished_at": unix(row["finished_at"]),
-        "estimated_finish": None,
-        "model": spec.get("base_model"),
-        "fine_tuned_model": row["fine_tuned_model"] if row["phase"] == "succeeded" else None,
-        "organization_id": row["tenant"],
-        "status": STATUS_OF_PHASE[row["phase"]],
-        "training_file": (spec.get("training_file") or {}).get("file_id"),
-        "validation_file": (spec.get("validation_file") or {}).get("file_id"),
-        "result_files": row["result_files"],
-        "trained_tokens": row["trained_tokens"],
-        "seed": recipe.get("seed", 0),
-        "hyperparameters": dials,
-        "method": {"type": "supervised", "supervised": {"hyperparameters": dials}},
-        "integrations": [],
-        "metadata": spec.get("metadata") or {},
-        "error": row["error"]
-        or {"code": ending.problem, "message": _why_unusable(row, ending), "param": None},
-        "retune": _job_extensions(row, recipe) | {"gate": _gate(row, ending), "is_usable": ending.is_usable},
-    }
-
-
-def _progress(row: Row) -> Shape | None:
-    """How far what goes on now is; None where nothing goes on that counts."""
-    if row["phase"] == "evaluating":
-        return _eval_progress((row["evaluation"] or {}).get("progress"))
-    if row["phase"] not in ("running", "checkpointing") or not row["num_steps"]:
-        return None
-    done = {"done": row["last_step"] or 0, "total": row["num_steps"], "unit": "steps"}
-    return {"stage": "training", "part": "", "side": None, **done, "seconds_left": None}
-
-
-def _eval_progress(progress: Shape | None) -> Shape | None:
-    if progress is None:
-        return None
-    counted = {"done": progress["items_done"], "total": progress["items_total"], "unit": "items"}
-    where = {"stage": progress["stage"], "part": progress["suite"], "side": progress["side"]}
-    return where | counted | {"seconds_left": progress["seconds_left"]}
-
-
-def _ending(row: Row) -> Ending:
-    return Ending(
-        phase=row["phase"],
-        has_model=row["model_id"] is not None,
-        is_promoted=row["is_promoted"],
-        is_deployed=row["is_deployed"],
-        auto_deploy=row["spec"].get("auto_deploy", True),
-        verdict=row["evaluation"] and row["evaluation"]["outcome"],
+def model_page(items: Sequence[responses.AnyModel], *, size: int) -> responses.ModelPage:
+    """As `page`; a version is continued by its own id, as two with the same weights have one name."""
+    shown = tuple(items[:size])
+    ids = [each.retune.model_id if isinstance(each, responses.FineTunedModel) else each.id for each in shown]
+    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    return responses.ModelPage(
+        object="list", data=shown, has_more=len(items) > size, first_id=first, last_id=last
     )
 
 
-def _why_unusable(row: Row, ending: Ending) -> str | None:
+def file(row: model.StoredFile) -> responses.File:
+    return responses.File(
+        id=row.file_id,
+        object="file",
+        bytes=row.size_bytes,
+        created_at=unix(row.created_at),
+        filename=row.filename,
+        purpose=row.purpose,
+        status="processed",
+        expires_at=None,
+        retune=responses.FileExtensions(sha256=row.sha256, format=row.format),
+    )
+
+
+def deleted_file(file_id: str, state: str, needed_by: list[str]) -> responses.DeletedFile:
+    if state == "deleted":
+        return responses.DeletedFile(id=file_id, object="file", deleted=True)
+    removal = responses.FileRemoval(status="deleting", needed_by=needed_by)
+    return responses.DeletedFile(id=file_id, object="file", deleted=False, retune=removal)
+
+
+def job(row: model.Job) -> job_responses.Job:
+    """`fine_tuned_model` names the version, passed or not: see docs/decisions/0020-what-a-blocked-job-shows.md."""
+    spec, ending = row.spec, _ending(row)
+    dials = job_responses.Hyperparameters.model_validate(
+        {
+            "n_epochs": spec.recipe.get("num_epochs", "auto"),
+            "batch_size": spec.recipe.get("batch_size", "auto"),
+            "learning_rate_multiplier": spec.recipe.get("learning_rate_multiplier", 1.0),
+        }
+    )
+    return job_responses.Job(
+        id=row.job_id,
+        object="fine_tuning.job",
+        created_at=unix(row.created_at),
+        finished_at=row.finished_at and unix(row.finished_at),
+        estimated_finish=None,
+        model=spec.base_model,
+        fine_tuned_model=row.fine_tuned_model if row.phase == "succeeded" else None,
+        organization_id=row.tenant,
+        status=STATUS_OF_PHASE[row.phase],
+        training_file=spec.training_file and spec.training_file.file_id,
+        validation_file=spec.validation_file and spec.validation_file.file_id,
+        result_files=row.result_files,
+        trained_tokens=row.trained_tokens,
+        seed=spec.seed,
+        hyperparameters=dials,
+        method=job_responses.JobMethod(
+            type="supervised", supervised=job_responses.SupervisedMethod(hyperparameters=dials)
+        ),
+        integrations=(),
+        metadata=spec.metadata,
+        error=_job_error(row, ending),
+        retune=_job_extensions(row, ending),
+    )
+
+
+def new_job(row: model.Job, base_sha: str, detail: model.BaseModelDetail) -> job_responses.NewJob:
+    shown = dict(job(row))
+    extensions = job_responses.NewJobExtensions(
+        **dict(shown.pop("retune")), base_model=base_model_facts(base_sha, detail)
+    )
+    return job_responses.NewJob(**shown, retune=extensions)
+
+
+def _job_error(row: model.Job, ending: Ending) -> job_responses.JobProblem:
+    if row.error:
+        return job_responses.JobFailure(**dict(row.error))
+    return job_responses.JobProblem(code=ending.problem, message=_why_unusable(row, ending), param=None)
+
+
+def _progress(row: model.Job) -> responses.Progress | None:
+    """How far what runs now is; None where nothing runs that counts."""
+    if row.phase == "evaluating":
+        return _eval_progress(row.evaluation.progress if row.evaluation else None)
+    if row.phase not in ("running", "checkpointing") or not row.num_steps:
+        return None
+    return responses.Progress(
+        stage="training",
+        part="",
+        side=None,
+        done=row.last_step,
+        total=row.num_steps,
+        unit="steps",
+        seconds_left=None,
+    )
+
+
+def _eval_progress(progress: model.EvalProgress | None) -> responses.Progress | None:
+    if progress is None:
+        return None
+    return responses.Progress(
+        stage=progress.stage,
+        part=progress.suite,
+        side=progress.side,
+        done=progress.items_done,
+        total=progress.items_total,
+        unit="items",
+        seconds_left=progress.seconds_left,
+    )
+
+
+def _ending(row: model.Job) -> Ending:
+    return Ending(
+        phase=row.phase,
+        has_model=row.model_id is not None,
+        is_promoted=row.is_promoted,
+        is_deployed=row.is_deployed,
+        auto_deploy=row.spec.auto_deploy,
+        verdict=row.evaluation.outcome if row.evaluation else None,
+    )
+
+
+def _why_unusable(row: model.Job, ending: Ending) -> str | None:
     if ending.problem is None:
         return None
-    reason = (row["evaluation"] or {}).get("reason", "")
-    return row["ending"] or reason or "its model was not promoted"
+    reason = row.evaluation.reason if row.evaluation else ""
+    return row.ending or reason or "its model was not promoted"
 
 
-def _gate(row: Row, ending: Ending) -> Shape:
+def _gate(row: model.Job, ending: Ending) -> job_responses.Gate:
     """The newest verdict. `failing_checks`: the numbers that missed their rule, as in the evaluation's stages."""
-    verdict = row["evaluation"] or {"eval_id": None, "reason": "", "stages": []}
-    is_over = ending.gate in VERDICTS
-    return {
-        "status": ending.gate,
-        "reason": verdict["reason"] if is_over else _why_no_verdict(row, ending),
-        "eval_id": verdict["eval_id"],
-        "failing_checks": [
-            {"stage": stage["stage"], **check}
-            for stage in verdict["stages"]
-            for check in stage["checks"]
-            if not check["passed"]
-        ],
-    }
+    verdict = row.evaluation
+    return job_responses.Gate(
+        status=ending.gate,
+        reason=verdict.reason if verdict and ending.gate in VERDICTS else _why_no_verdict(row, ending),
+        eval_id=verdict and verdict.eval_id,
+        failing_checks=tuple(
+            job_responses.FailingCheck(stage=stage.stage, **dict(check))
+            for stage in (verdict.stages if verdict else ())
+            for check in stage.checks
+            if not check.passed
+        ),
+    )
 
 
-def _why_no_verdict(row: Row, ending: Ending) -> str:
+def _why_no_verdict(row: model.Job, ending: Ending) -> str:
+    if ending.gate in VERDICTS:
+        return ""
     if ending.gate == "not_asked":
-        return row["ending"] or f"the job {row['phase']} before its gate"
+        return row.ending or f"the job {row.phase} before its gate"
     return "the gate is running" if ending.verdict == "running" else "the gate runs after training"
 
 
-def _queue(place: Shape) -> Shape:
-    estimate = place["estimated_start"]
-    return {
-        "position": place["position"],
-        "reason": place["reason"],
-        "estimated_start": unix(datetime.fromisoformat(estimate)) if estimate else None,
-        "as_of": unix(datetime.fromisoformat(place["as_of"])),
-    }
+def _queue(place: model.QueuePlace) -> job_responses.Queue:
+    return job_responses.Queue(
+        position=place.position,
+        reason=place.reason,
+        estimated_start=place.estimated_start and unix(place.estimated_start),
+        as_of=unix(place.as_of),
+    )
 
 
-def _job_extensions(row: Row, recipe: Shape) -> Shape:
-    place = row["place"] if row["phase"] == "queued" else None
-    return {
-        "phase": row["phase"],
-        "attempt": row["attempt"],
-        "waiting_for": place["waiting_for"] if place else row["waiting_for"],
-        "queue": place and _queue(place),
-        "warnings": row["warnings"],
-        "num_steps": row["num_steps"],
-        "last_step": row["last_step"],
-        "progress": _progress(row),
-        "dataset_id": row["dataset_id"],
-        "dataset_version": row["dataset_version"],
-        "config_hash": row["config_hash"],
-        "duplicate_of": row["duplicate_of"],
-        "retry_of": row["retry_of"],
-        "model_id": row["model_id"],
-        "is_deployed": row["is_deployed"],
-        "estimated_memory": row["estimated_memory"],
-        "preparation": row["preparation"],
-        "resume_certificate": row["certificate"],
-        "cost_usd": str(row["cost"]),
-        "uncharged_cost_usd": str(row["uncharged_cost"]),
-        "has_holdout": row["spec"].get("holdout") is not None,
-        "recipe": recipe,
-    }
+def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensions:
+    place = row.place if row.phase == "queued" else None
+    return job_responses.JobExtensions(
+        phase=row.phase,
+        attempt=row.attempt,
+        waiting_for=place.waiting_for if place else row.waiting_for,
+        queue=place and _queue(place),
+        warnings=row.warnings,
+        num_steps=row.num_steps,
+        last_step=row.last_step,
+        progress=_progress(row),
+        dataset_id=row.dataset_id,
+        dataset_version=row.dataset_version,
+        config_hash=row.config_hash,
+        duplicate_of=row.duplicate_of,
+        retry_of=row.retry_of,
+        model_id=row.model_id,
+        is_deployed=row.is_deployed,
+        estimated_memory=row.estimated_memory,
+        preparation=row.preparation,
+        resume_certificate=row.certificate,
+        cost_usd=str(row.cost),
+        uncharged_cost_usd=str(row.uncharged_cost),
+        has_holdout=row.spec.holdout is not None,
+        recipe=row.spec.recipe,
+        gate=_gate(row, ending),
+        is_usable=ending.is_usable,
+    )
 
 
-def job_event(row: Row) -> Shape:
-    return {
-        "id": f"ftevent-{row['id']}",
-        "object": "fine_tuning.job.event",
-        "created_at": unix(row["created_at"]),
-        "level": row["level"],
-        "message": row["message"],
-        "type": "metrics" if row["type"] == METRICS else "message",
-        "data": row["data"] | {"type": row["type"], "event_id": row["event_id"]},
-    }
+def job_event(row: model.JobEvent) -> job_responses.JobEvent:
+    return job_responses.JobEvent(
+        id=f"ftevent-{row.id}",
+        object="fine_tuning.job.event",
+        created_at=unix(row.created_at),
+        level=row.level,
+        message=row.message,
+        type="metrics" if row.type == model.METRICS else "message",
+        data=row.data | {"type": row.type, "event_id": row.event_id},
+    )
 
 
-def checkpoint(row: Row) -> Shape:
-    name = f"ftckpt-{row['job_id']}-{row['attempt']}-{row['step']}"
-    return {
-        "id": name,
-        "object": "fine_tuning.job.checkpoint",
-        "created_at": unix(row["created_at"]),
-        "fine_tuning_job_id": row["job_id"],
-        "fine_tuned_model_checkpoint": name,
-        "step_number": row["step"],
-        "metrics": {"step": row["step"], **BundleMetrics.model_validate(row["metrics"]).model_dump()},
-        "retune": {
-            "attempt": row["attempt"],
-            "kind": row["kind"],
-            "state": row["state"],
-            "manifest_sha256": row["manifest_sha256"],
-        },
-    }
+def checkpoint(row: model.Checkpoint) -> job_responses.Checkpoint:
+    name = f"ftckpt-{row.job_id}-{row.attempt}-{row.step}"
+    return job_responses.Checkpoint(
+        id=name,
+        object="fine_tuning.job.checkpoint",
+        created_at=unix(row.created_at),
+        fine_tuning_job_id=row.job_id,
+        fine_tuned_model_checkpoint=name,
+        step_number=row.step,
+        metrics=job_responses.CheckpointMetrics(step=row.step, **dict(row.metrics)),
+        retune=job_responses.CheckpointExtensions(
+            attempt=row.attempt, kind=row.kind, state=row.state, manifest_sha256=row.manifest_sha256
+        ),
+    )
 
 
-def base_model(row: Row) -> Shape:
-    return {
-        "id": row["name"],
-        "object": "model",
-        "created": unix(row["registered_at"]),
-        "owned_by": "retune",
-        "retune": {"kind": "base", **base_facts(row["base_sha"], row["detail"])},
-    }
+def recorded_step(row: model.Step) -> job_responses.RecordedStep:
+    return job_responses.RecordedStep.model_validate(row.metrics | {"step": row.step, "attempt": row.attempt})
 
 
-def base_facts(base_sha: str, detail: Shape) -> Shape:
-    """`memory`: what a device needs by estimate, by method; None where the model's shape was not looked at."""
+def base_model(row: model.RegisteredBase) -> responses.BaseModel:
+    facts = base_model_facts(row.base_sha, row.detail)
+    return responses.BaseModel(
+        id=row.name,
+        object="model",
+        created=unix(row.registered_at),
+        owned_by="retune",
+        retune=responses.BaseModelExtensions(kind="base", **dict(facts)),
+    )
+
+
+def base_model_facts(base_sha: str, detail: model.BaseModelDetail) -> responses.BaseModelFacts:
     base = memory.Base.of(detail)
-    return {"base_sha": base_sha, **detail, "memory": base and memory.of_base(base)}
+    return responses.BaseModelFacts(base_sha=base_sha, **dict(detail), memory=base and memory.of_base(base))
 
 
-def id_of_model(model: Shape) -> str:
-    """What names it alone: two versions with the same weights have one name."""
-    version: str = model["retune"].get("model_id", model["id"])
-    return version
+def fine_tuned_model(row: model.ModelVersion) -> responses.FineTunedModel:
+    return responses.FineTunedModel(
+        id=row.full_name,
+        object="model",
+        created=unix(row.created_at),
+        owned_by=row.tenant,
+        root=row.base_model,
+        parent=row.base_model,
+        retune=responses.FineTunedModelExtensions(
+            kind="fine-tuned",
+            model_id=row.model_id,
+            stage=row.stage,
+            digest=row.digest,
+            job_id=row.job_id,
+            is_stale=row.is_stale,
+            has_holdout=row.has_holdout,
+            approved_by=row.approved_by,
+            approval_reason=row.approval_reason,
+            accepted_without_holdout=row.accepted_without_holdout,
+        ),
+    )
 
 
-def fine_tuned_model(row: Row) -> Shape:
-    return {
-        "id": row["full_name"],
-        "object": "model",
-        "created": unix(row["created_at"]),
-        "owned_by": row["tenant"],
-        "root": row["base_model"],
-        "parent": row["base_model"],
-        "retune": {
-            "kind": "fine-tuned",
-            "model_id": row["model_id"],
-            "stage": row["stage"],
-            "digest": row["digest"],
-            "job_id": row["job_id"],
-            "is_stale": row["is_stale"],
-            **_approval(row),
-        },
-    }
+def lineage(row: model.ModelVersion, verdict: model.Evaluation | None) -> responses.Lineage:
+    return responses.Lineage(
+        object="model.lineage",
+        model=row.full_name,
+        model_id=row.model_id,
+        digest=row.digest,
+        stage=row.stage,
+        base_model=row.base_model,
+        base_sha=row.base_sha,
+        dataset_version=row.dataset_version,
+        job_id=row.job_id,
+        eval_id=row.eval_id,
+        **dict(row.detail),
+        has_holdout=row.has_holdout,
+        approved_by=row.approved_by,
+        approval_reason=row.approval_reason,
+        accepted_without_holdout=row.accepted_without_holdout,
+        evaluation=verdict
+        and responses.LineageVerdict(
+            eval_id=verdict.eval_id,
+            outcome=verdict.outcome,
+            reason=verdict.reason,
+            evidence=verdict.evidence,
+        ),
+    )
 
 
-def _approval(row: Row) -> Shape:
-    """`has_holdout`: whether it was held against rows of its own task; None before it passed."""
-    columns = ("has_holdout", "approved_by", "approval_reason", "accepted_without_holdout")
-    return {name: row[name] for name in columns}
+def evaluation(row: model.Evaluation) -> responses.Evaluation:
+    return responses.Evaluation(
+        id=row.eval_id,
+        object="evaluation",
+        created_at=unix(row.created_at),
+        job_id=row.job_id,
+        model_id=row.model_id,
+        outcome=row.outcome,
+        reason=row.reason,
+        stages=row.stages,
+        number=row.number,
+        evidence=row.evidence,
+        progress=_eval_progress(row.progress),
+    )
 
 
-def lineage(row: Row, evaluation: Row | None) -> Shape:
-    return {
-        "object": "model.lineage",
-        "model": row["full_name"],
-        "model_id": row["model_id"],
-        "digest": row["digest"],
-        "stage": row["stage"],
-        "base_model": row["base_model"],
-        "base_sha": row["base_sha"],
-        "dataset_version": row["dataset_version"],
-        "job_id": row["job_id"],
-        "eval_id": row["eval_id"],
-        **{
-            key: row["detail"].get(key)
-            for key in (
-                *("config_hash", "template_sha256", "training_template_sha256"),
-                *("bundle", "kind", "rank"),
-            )
-        },
-        **_approval(row),
-        "evaluation": evaluation
-        and {name: evaluation[name] for name in ("eval_id", "outcome", "reason", "evidence")},
-    }
+def suite(row: model.Suite) -> responses.Suite:
+    return responses.Suite(
+        id=row.name,
+        object="suite",
+        name=row.name,
+        stage=row.stage,
+        rows=row.rows,
+        digest=row.digest,
+        registered_at=unix(row.registered_at),
+        retune=row.detail,
+    )
 
 
-def evaluation(row: Row) -> Shape:
-    return {
-        "id": row["eval_id"],
-        "object": "evaluation",
-        "created_at": unix(row["created_at"]),
-        "job_id": row["job_id"],
-        "model_id": row["model_id"],
-        "outcome": row["outcome"],
-        "reason": row["reason"],
-        "stages": row["stages"],
-        "number": row["number"],
-        "evidence": row["evidence"],
-        "progress": _eval_progress(row["progress"]),
-    }
+def deployment(row: model.Route) -> responses.Deployment:
+    return responses.Deployment(
+        id=row.slot,
+        object="model.deployment",
+        slot=row.slot,
+        model_id=row.model_id,
+        digest=row.digest,
+        generation=row.generation,
+        status=row.state,
+        reason=row.reason,
+        served_name=row.served_name,
+        replicas=tuple(replica.replica_id for replica in row.replicas),
+        updated_at=unix(row.updated_at),
+    )
 
 
-def suite(row: Row) -> Shape:
-    """What every gate asks; its items are nobody's to read."""
-    return {
-        "id": row["name"],
-        "object": "suite",
-        "name": row["name"],
-        "stage": stage_of_suite(row["is_benchmark"], row["detail"]),
-        "rows": row["rows"],
-        "digest": row["digest"],
-        "registered_at": unix(row["registered_at"]),
-        "retune": row["detail"],
-    }
+def refusal(row: model.Refusal) -> responses.Refusal:
+    return responses.Refusal(
+        id=f"refusal-{row.id}",
+        object="command.refusal",
+        created_at=unix(row.refused_at),
+        command=row.command,
+        command_id=row.command_id,
+        subject_id=row.subject_id,
+        code=row.code,
+        message=row.message,
+        param=row.param,
+    )
 
 
-def deployment(row: Row) -> Shape:
-    return {
-        "id": row["slot"],
-        "object": "model.deployment",
-        "slot": row["slot"],
-        "model_id": row["model_id"],
-        "digest": row["digest"],
-        "generation": row["generation"],
-        "status": row["state"],
-        "reason": row["reason"],
-        "served_name": row["served_name"],
-        "replicas": [replica["replica_id"] for replica in row["replicas"]],
-        "updated_at": unix(row["updated_at"]),
-    }
+def dataset(row: model.Dataset) -> responses.Dataset:
+    return responses.Dataset(
+        id=row.dataset_id,
+        object="dataset",
+        created_at=unix(row.created_at),
+        status=row.state,
+        version=row.dataset_version,
+        **{name: getattr(row.detail, name) for name in row.detail.model_fields_set},
+    )
 
 
-def refusal(row: Row) -> Shape:
-    return {
-        "id": f"refusal-{row['id']}",
-        "object": "command.refusal",
-        "created_at": unix(row["refused_at"]),
-        "command": row["command"],
-        "command_id": row["command_id"],
-        "subject_id": row["subject_id"],
-        "code": row["code"],
-        "message": row["message"],
-        "param": row["param"],
-    }
-
-
-def dataset(row: Row) -> Shape:
-    return {
-        "id": row["dataset_id"],
-        "object": "dataset",
-        "created_at": unix(row["created_at"]),
-        "status": row["state"],
-        "version": row["dataset_version"],
-        **row["detail"],
-    }
-
-
-def kafka_user(row: Any) -> dict[str, Any]:
-    return {
-        "id": row["name"],
-        "object": "kafka_user",
-        "username": row["name"],
-        "tenant": row["tenant"],
-        "reads": list(row["reads"]),
-        "writes": list(row["writes"]),
-        "group_prefix": row["group_prefix"],
-        "changed_at": unix(row["changed_at"]),
-    }
+def kafka_user(row: model.KafkaUser) -> responses.KafkaUser:
+    return responses.KafkaUser(
+        id=row.name,
+        object="kafka_user",
+        username=row.name,
+        tenant=row.tenant,
+        reads=row.reads,
+        writes=row.writes,
+        group_prefix=row.group_prefix,
+        changed_at=unix(row.changed_at),
+    )

@@ -1,11 +1,8 @@
 """Bodies of requests. Unknown fields are refused by name; everything ours is under `retune`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-)
+from pydantic import BeforeValidator, Field, JsonValue
 from pydantic_core import PydanticCustomError
 
 from schemas.access import MAX_READABLE
@@ -48,8 +45,8 @@ class Supervised(Spec):
 class MethodChoice(Spec):
     type: Literal["supervised", "dpo", "reinforcement"]
     supervised: Supervised | None = None
-    dpo: dict[str, Any] | None = None
-    reinforcement: dict[str, Any] | None = None
+    dpo: dict[str, JsonValue] | None = None
+    reinforcement: dict[str, JsonValue] | None = None
 
 
 class SafetyMixChoice(Spec):
@@ -80,7 +77,7 @@ class CreateJob(Spec):
     suffix: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     metadata: Metadata | None = None
-    integrations: list[dict[str, Any]] | None = None
+    integrations: list[dict[str, JsonValue]] | None = None
     method: MethodChoice | None = None
     hyperparameters: Hyperparameters | None = None
     retune: Extensions = Extensions()

@@ -8,13 +8,16 @@ import csv
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import uuid4
+
+from pydantic import JsonValue
 
 from schemas.base import JobId, TenantName
 from schemas.training import BundleMetrics
-from services.gateway import readmodels, removal, store
+from services.gateway import readmodels, removal, store, tables
 from services.gateway.decide import RESULTS_PURPOSE
+from services.gateway.model import MeasuredStep, RecordedSteps
 from shared.log import get_logger
 from shared.messaging.unit import Task, Unit
 from shared.service import Service
@@ -68,7 +71,7 @@ class Results:
     async def write(self, task: WriteResults) -> str | None:
         """The id of the file; None where there is nothing to write."""
         job = await self._when_recorded(task.job_id)
-        if job["has_results"] or not job["last_recorded"]:
+        if job.has_results or not job.last_recorded:
             return None
         path = self._scratch_dir / f"results-{uuid4().hex}"
         try:
@@ -88,18 +91,18 @@ class Results:
 
     async def written(self, task: WriteResults, file_id: str | None, unit: Unit) -> None:
         if file_id is not None and await store.confirm_file(unit.conn, file_id):
-            await readmodels.update_job(unit.conn, task.job_id, task.tenant, result_files=[file_id])
+            await tables.update_job(unit.conn, task.job_id, task.tenant, result_files=[file_id])
 
     async def given_up(self, task: WriteResults, error: Exception, unit: Unit) -> None:
         log.error("result file not written", job_id=task.job_id, error=f"{type(error).__name__}: {error}")
 
-    async def _when_recorded(self, job_id: str) -> Any:
+    async def _when_recorded(self, job_id: str) -> RecordedSteps:
         """The job once its last step is recorded, or as it is when that takes too long."""
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
-            job = await self._service.database.fetchrow(readmodels.STEPS_OF_JOB, job_id)
+            job = await readmodels.recorded_steps(self._service.database, job_id)
             assert job is not None, "the event that began this task made the job's row"
-            if job["last_recorded"] >= job["last_step"] or time.monotonic() > until:
+            if job.last_recorded >= job.last_step or time.monotonic() > until:
                 return job
             await asyncio.sleep(POLL_SECONDS)
 
@@ -109,21 +112,22 @@ class Results:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             num_rows, after = 1, 0
-            query = readmodels.LIST_STEPS_WITH_VALIDATION
-            while rows := await self._service.database.fetch(query, job_id, after, ROWS_AT_ONCE):
-                writer.writerows(lines(rows))
-                num_rows, after = num_rows + len(rows), rows[-1]["step"]
+            while steps := await readmodels.steps_with_validation(
+                self._service.database, job_id, after=after, limit=ROWS_AT_ONCE
+            ):
+                writer.writerows(lines(steps))
+                num_rows, after = num_rows + len(steps), steps[-1].step
         return num_rows
 
 
-def lines(rows: Iterable[Any]) -> Iterator[list[Any]]:
+def lines(steps: Iterable[MeasuredStep]) -> Iterator[list[JsonValue]]:
     """Of the table; empty where something was not measured."""
-    for row in rows:
-        measured = BundleMetrics.model_validate(row["measured"] or {})
-        numbers = row["metrics"] | {
-            "step": row["step"],
-            "attempt": row["attempt"],
-            "train_loss": row["metrics"]["loss"],
+    for step in steps:
+        measured = step.measured or BundleMetrics()
+        numbers = step.metrics | {
+            "step": step.step,
+            "attempt": step.attempt,
+            "train_loss": step.metrics["loss"],
             "valid_loss": measured.valid_loss,
             "full_valid_loss": measured.full_valid_loss,
         }

@@ -1,16 +1,26 @@
 """SQL of keys, files and requests. The read models' SQL is in readmodels.py."""
 
 from datetime import datetime
-from typing import Any
+from typing import TypeVar
 from uuid import uuid4
 
 from schemas.base import FileRef
+from schemas.job import RetryJob, SubmitJob
 from schemas.model import NO_TEMPLATE_SHA256
 from schemas.specification import DatasetFormat, Tier
 from services.gateway.access import Principal, key_digest
-from services.gateway.decide import BaseModel, StoredFile
+from services.gateway.decide import BaseModel
+from services.gateway.model import DeviceLimit, IdempotentRequest, JsonObject, Row, StoredFile
 from services.gateway.quotas import Quotas
 from shared.postgres.database import Connection, Database, lock_name
+
+Source = Connection | Database
+R = TypeVar("R", bound=Row)
+
+
+def columns(kind: type[Row]) -> str:
+    return ", ".join(kind.model_fields)
+
 
 FIND_PRINCIPAL = """
     SELECT tenant.name, tenant.tier, tenant.quotas, api_key.id AS key_id
@@ -34,8 +44,8 @@ TENANTS_ON_BASE = """
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
 # `limited_devices`: what the scheduler was told last, null as long as it knows no limit.
-LIMITED_DEVICES = """
-    SELECT name, quotas, limited_devices FROM tenant WHERE $1::text IS NULL OR name = $1 ORDER BY name FOR UPDATE"""
+LIMITED_DEVICES = f"""
+    SELECT {columns(DeviceLimit)} FROM tenant WHERE $1::text IS NULL OR name = $1 ORDER BY name FOR UPDATE"""
 SET_LIMITED_DEVICES = "UPDATE tenant SET limited_devices = $2 WHERE name = $1"
 SET_QUOTAS = "UPDATE tenant SET quotas = $2 WHERE name = $1 RETURNING true"
 COUNT_OPEN_JOBS = """
@@ -68,7 +78,7 @@ INSERT_FILE = """
     INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, num_rows, created_at, state)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'uploading')"""
 CONFIRM_FILE = "UPDATE file SET state = 'uploaded' WHERE file_id = $1 AND state = 'uploading' RETURNING true"
-FILE_COLUMNS = "file_id, tenant, sha256, size_bytes, filename, purpose, format, num_rows, created_at"
+FILE_COLUMNS = columns(StoredFile)
 FIND_FILE = f"SELECT {FILE_COLUMNS} FROM file WHERE file_id = $1 AND tenant = $2 AND state = 'uploaded'"
 # A deletion waits for whoever is about to name the file in a command, and sees what the command needs.
 HOLD_FILE = f"{FIND_FILE} FOR SHARE"
@@ -118,10 +128,14 @@ FIND_BASE = """
 CLAIM_KEY = """
     INSERT INTO idempotency (tenant, key, body_sha256) VALUES ($1, $2, $3)
     ON CONFLICT (tenant, key) DO NOTHING RETURNING true"""
-FIND_KEY = "SELECT body_sha256, response FROM idempotency WHERE tenant = $1 AND key = $2"
+FIND_KEY = f"SELECT {columns(IdempotentRequest)} FROM idempotency WHERE tenant = $1 AND key = $2"
 SAVE_RESPONSE = "UPDATE idempotency SET response = $3 WHERE tenant = $1 AND key = $2"
 INSERT_PLACEHOLDER = """
     INSERT INTO job (job_id, tenant, spec, dataset_id, created_at) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (job_id) DO NOTHING"""
+INSERT_RETRY = """
+    INSERT INTO job (job_id, tenant, spec, dataset_id, created_at)
+    SELECT $1, tenant, spec, dataset_id, $3 FROM job WHERE job_id = $2
     ON CONFLICT (job_id) DO NOTHING"""
 
 PRUNE_STEPS = """
@@ -166,6 +180,15 @@ PRUNED = (
 """In this order: what is kept of an ended job goes before the row that names it."""
 
 
+async def find(kind: type[R], source: Source, query: str, *values: object) -> R | None:
+    row = await source.fetchrow(query, *values)
+    return None if row is None else kind.model_validate(dict(row))
+
+
+async def select(kind: type[R], source: Source, query: str, *values: object) -> list[R]:
+    return [kind.model_validate(dict(row)) for row in await source.fetch(query, *values)]
+
+
 async def find_principal(database: Database, key: str, defaults: Quotas) -> Principal | None:
     row = await database.fetchrow(FIND_PRINCIPAL, key_digest(key))
     if row is None:
@@ -188,9 +211,25 @@ async def revoke_keys(conn: Connection, tenant: str, *, now: datetime) -> int:
     return len(await conn.fetch(REVOKE_KEYS, tenant, now))
 
 
-async def find_tier(conn: Connection | Database, tenant: str) -> Tier | None:
-    tier = await conn.fetchval(TIER_OF, tenant)
+async def find_tier(source: Source, tenant: str) -> Tier | None:
+    tier = await source.fetchval(TIER_OF, tenant)
     return None if tier is None else Tier(tier)
+
+
+async def find_quotas(source: Source, tenant: str) -> JsonObject | None:
+    """What the operator decided for the tenant; None where there is no such tenant."""
+    quotas: JsonObject | None = await source.fetchval(FIND_QUOTAS, tenant)
+    return quotas
+
+
+async def set_quotas(conn: Connection, tenant: str, quotas: JsonObject) -> bool:
+    """Whether there is such a tenant."""
+    return bool(await conn.fetchval(SET_QUOTAS, tenant, quotas))
+
+
+async def lock_device_limits(conn: Connection, tenant: str | None) -> list[DeviceLimit]:
+    """Of the tenant, or of all."""
+    return await select(DeviceLimit, conn, LIMITED_DEVICES, tenant)
 
 
 async def set_topics(conn: Connection, tenant: str) -> None:
@@ -210,6 +249,11 @@ async def tenants_on_base(conn: Connection, base_sha: str) -> list[str]:
 async def is_asked(conn: Connection, job_id: str, tenant: str) -> bool:
     """The tenant asked for the job, and the scheduler has not answered yet."""
     return bool(await conn.fetchval(IS_ASKED, job_id, tenant))
+
+
+async def answer_evaluation(conn: Connection, command_id: str | None) -> None:
+    """The command was carried out or refused."""
+    await conn.execute(ANSWER_EVALUATION, command_id)
 
 
 async def reserve_file(
@@ -236,26 +280,24 @@ async def confirm_file(conn: Connection, file_id: str) -> bool:
     return bool(await conn.fetchval(CONFIRM_FILE, file_id))
 
 
-async def find_file_row(conn: Connection | Database, file_id: str, tenant: str) -> Any:
-    return await conn.fetchrow(FIND_FILE, file_id, tenant)
+async def find_file(source: Source, file_id: str, tenant: str) -> StoredFile | None:
+    return await find(StoredFile, source, FIND_FILE, file_id, tenant)
 
 
 async def hold_file(conn: Connection, file_id: str, tenant: str) -> StoredFile | None:
     """A file that no deletion overtakes before this transaction ends."""
-    row = await conn.fetchrow(HOLD_FILE, file_id, tenant)
-    if row is None:
-        return None
-    ref = FileRef(
-        file_id=row["file_id"], sha256=row["sha256"], size_bytes=row["size_bytes"], filename=row["filename"]
-    )
-    dataset_format = None if row["format"] is None else DatasetFormat(row["format"])
-    return StoredFile(ref, row["purpose"], dataset_format, row["created_at"], row["num_rows"])
+    return await find(StoredFile, conn, HOLD_FILE, file_id, tenant)
 
 
 async def list_files(
     database: Database, tenant: str, *, purpose: str | None, after: str | None, limit: int
-) -> list[Any]:
-    return await database.fetch(LIST_FILES, tenant, purpose, after, limit)
+) -> list[StoredFile]:
+    return await select(StoredFile, database, LIST_FILES, tenant, purpose, after, limit)
+
+
+async def has_file(database: Database, file_id: str, tenant: str) -> bool:
+    """Whether the tenant has or had it."""
+    return bool(await database.fetchval(HAS_FILE, file_id, tenant))
 
 
 async def is_deleted(conn: Connection, file_id: str) -> bool:
@@ -293,8 +335,8 @@ async def removable(conn: Connection, sha256: str) -> tuple[list[str], bool]:
     return row["file_ids"], row["is_named"]
 
 
-async def find_base(conn: Connection | Database, name: str) -> BaseModel | None:
-    row = await conn.fetchrow(FIND_BASE, name, NO_TEMPLATE_SHA256)
+async def find_base(source: Source, name: str) -> BaseModel | None:
+    row = await source.fetchrow(FIND_BASE, name, NO_TEMPLATE_SHA256)
     return None if row is None else BaseModel(**row)
 
 
@@ -303,16 +345,23 @@ async def claim_key(conn: Connection, tenant: str, key: str, body_sha256: str) -
     return bool(await conn.fetchval(CLAIM_KEY, tenant, key, body_sha256))
 
 
-async def find_key(conn: Connection, tenant: str, key: str) -> Any:
-    return await conn.fetchrow(FIND_KEY, tenant, key)
+async def get_request(conn: Connection, tenant: str, key: str) -> IdempotentRequest:
+    """The first request with the key, which has committed."""
+    request = await find(IdempotentRequest, conn, FIND_KEY, tenant, key)
+    assert request is not None, f"nothing claimed the key {key!r}"
+    return request
 
 
-async def save_response(conn: Connection, tenant: str, key: str, response: dict[str, Any]) -> None:
+async def save_response(conn: Connection, tenant: str, key: str, response: JsonObject) -> None:
     await conn.execute(SAVE_RESPONSE, tenant, key, response)
 
 
-async def insert_placeholder(
-    conn: Connection, job_id: str, tenant: str, spec: dict[str, Any], dataset_id: str, *, now: datetime
-) -> None:
+async def insert_placeholder(conn: Connection, command: SubmitJob, *, now: datetime) -> None:
     """Show the job before the scheduler's JobSubmitted has come round."""
-    await conn.execute(INSERT_PLACEHOLDER, job_id, tenant, spec, dataset_id, now)
+    spec = command.spec.model_dump(mode="json")
+    await conn.execute(INSERT_PLACEHOLDER, command.job_id, command.tenant, spec, command.dataset_id, now)
+
+
+async def insert_retry(conn: Connection, command: RetryJob, *, now: datetime) -> None:
+    """As for a job that is submitted; its specification is the other job's."""
+    await conn.execute(INSERT_RETRY, command.new_job_id, command.job_id, now)

@@ -1,17 +1,16 @@
 """What keeps a submitted job from its end: looked up at both doors, and told in the job and its timeline."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from schemas.job import JobSubmitted
-from schemas.node import PoolCapacityChanged
-from schemas.specification import AVAILABLE_METHODS, DatasetPolicy, JobSpec
-from services.gateway import memory, readmodels, store
-from services.gateway.decide import stage_of_suite
-from services.gateway.obstacles import Known, Obstacle, Policy, obstacles
+from schemas.specification import AVAILABLE_METHODS, JobSpec
+from services.gateway import memory, readmodels, store, tables
+from services.gateway.model import Job, JobMemory, JobWarning, SubmittedSpec
+from services.gateway.obstacles import Known, Obstacle, obstacles
+from services.gateway.projections import envelope_of
 from shared.messaging.unit import Unit
-from shared.postgres.database import Connection, Database
+from shared.postgres.database import Connection
 
 
 async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> tuple[Obstacle, ...]:
@@ -22,9 +21,7 @@ async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id:
     return obstacles(spec, known)
 
 
-async def estimated_memory(
-    conn: Connection, spec: JobSpec, tenant: str, dataset_id: str
-) -> dict[str, Any] | None:
+async def estimated_memory(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> JobMemory | None:
     """Of each device, on a GPU; None where the base model's shape or the dataset's window is not known."""
     base = await _base(conn, spec)
     if base is None or spec.recipe.method not in AVAILABLE_METHODS:
@@ -33,66 +30,66 @@ async def estimated_memory(
     if window is None:
         return None
     needed = memory.of_job(spec, base, max_seq_length=window, is_gpu=True)
-    return {"max_seq_length": window} | needed.model_dump(mode="json")
+    return JobMemory(max_seq_length=window, **needed.model_dump())
 
 
 async def _window_tokens(conn: Connection, base: memory.Base, tenant: str, dataset_id: str) -> int | None:
-    asked = await conn.fetchval(readmodels.POLICY_OF_DATASET, dataset_id, tenant)
-    if asked is None:
+    policy = await readmodels.find_policy_of_dataset(conn, dataset_id, tenant)
+    if policy is None:
         return None
-    policy = DatasetPolicy.model_validate(asked)
     return base.max_seq_length if policy.max_seq_length == "auto" else policy.max_seq_length
 
 
 async def _base(conn: Connection, spec: JobSpec) -> memory.Base | None:
-    return memory.Base.of(await conn.fetchval(readmodels.FIND_BASE_DETAIL, spec.base_model, spec.base_sha))
+    return memory.Base.of(await readmodels.find_base_detail(conn, spec.base_model, spec.base_sha))
 
 
 async def warn(unit: Unit, event: JobSubmitted) -> None:
     """Of all jobs, whichever door they came by; operators' commands pass none of ours."""
     asked = event.spec, event.tenant, event.dataset_id
     warnings = as_warnings(await obstacles_to(unit.conn, *asked))
-    shown: dict[str, Any] = {"warnings": warnings}
+    shown: dict[str, object] = {"warnings": warnings}
     if estimated := await estimated_memory(unit.conn, *asked):
         shown["estimated_memory"] = estimated
-    await readmodels.update_job(unit.conn, event.job_id, event.tenant, **shown)
-    assert unit.envelope is not None, "events come with an envelope"
-    of_job = event.job_id, event.tenant, unit.envelope.id
-    await readmodels.add_warnings(unit.conn, *of_job, warnings, unit.now)
+    await tables.update_job(unit.conn, event.job_id, event.tenant, **shown)
+    await tables.add_warnings(unit, event.job_id, event.tenant, envelope_of(unit).id, warnings)
 
 
-def as_warnings(obstacles: Iterable[Obstacle]) -> list[dict[str, str]]:
-    return [{"code": each.code, "message": each.message, "param": each.param} for each in obstacles]
+def as_warnings(obstacles: Iterable[Obstacle]) -> tuple[JobWarning, ...]:
+    return tuple(JobWarning(code=each.code, message=each.message, param=each.param) for each in obstacles)
 
 
-async def why_stale(conn: Connection | Database, spec: Mapping[str, Any]) -> str:
+async def why_stale(source: store.Source, spec: SubmittedSpec) -> str:
     """Why a job like one with this spec would train for nothing; empty where its base model is as it was."""
-    name = spec.get("base_model")
-    base = await store.find_base(conn, name) if name else None
-    if base is None or base.base_sha == spec.get("base_sha"):
+    base = await store.find_base(source, spec.base_model) if spec.base_model else None
+    if base is None or base.base_sha == spec.base_sha:
         return ""
-    return f"base model {name!r} has other files now than the job was submitted with: submit it again"
+    return (
+        f"base model {spec.base_model!r} has other files now than the job was submitted with: submit it again"
+    )
 
 
-async def deleted_file_of(conn: Connection, job_row: Any) -> str:
+async def deleted_file_of(conn: Connection, original: Job) -> str:
     """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
-    for name in ("training_file", "validation_file", "holdout"):
-        file = job_row["spec"].get(name)
-        if file and await store.is_deleted(conn, file["file_id"]):
-            gone = f"{name} of job {job_row['job_id']!r}, file {file['file_id']!r}, was deleted"
+    spec = original.spec
+    files = {
+        "training_file": spec.training_file,
+        "validation_file": spec.validation_file,
+        "holdout": spec.holdout,
+    }
+    for name, file in files.items():
+        if file and await store.is_deleted(conn, file.file_id):
+            gone = f"{name} of job {original.job_id!r}, file {file.file_id!r}, was deleted"
             return f"{gone}: upload it again and submit a new job"
     return ""
 
 
 async def _known(conn: Connection, spec: JobSpec, tenant: str) -> Known:
-    policy = await conn.fetchval(readmodels.FIND_POLICY)
-    suites = await conn.fetch(readmodels.LIST_SUITES)
-    pools = await conn.fetch(readmodels.LIST_POOLS)
-    holdout = spec.holdout and await store.find_file_row(conn, spec.holdout.file_id, tenant)
+    holdout = spec.holdout and await store.find_file(conn, spec.holdout.file_id, tenant)
     return Known(
-        policy=policy and Policy(frozenset(policy["required_stages"]), frozenset(policy["judge_urls"])),
-        stages=frozenset(stage_of_suite(row["is_benchmark"], row["detail"]) for row in suites),
-        pools=tuple(PoolCapacityChanged.model_validate(row["detail"]) for row in pools),
-        holdout_rows=holdout["num_rows"] if holdout else None,
+        policy=await readmodels.find_gate_policy(conn),
+        stages=frozenset(suite.stage for suite in await readmodels.list_suites(conn)),
+        pools=tuple(await readmodels.list_pools(conn)),
+        holdout_rows=holdout.num_rows if holdout else None,
         base=await _base(conn, spec),
     )

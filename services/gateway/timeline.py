@@ -1,21 +1,28 @@
 """One sentence per event of a job, for people: the timeline that clients read and stream."""
 
+from collections.abc import Callable
 from typing import Any
 
 from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, Message
 
+BundleFact = (
+    training.CheckpointWritten
+    | checkpoint.CheckpointVerified
+    | checkpoint.CheckpointCorrupt
+    | checkpoint.CheckpointExpired
+)
 Sentence = tuple[str, str]
 """(level, message); level is `info`, `warn` or `error`."""
 
 
-def sentence(event: Any) -> Sentence:
+def sentence(event: Message) -> Sentence:
     """What happened. Types without a row here are told by their name."""
     tell = SENTENCES.get(type(event))
     return tell(event) if tell else ("info", type(event).__name__)
 
 
-def _bundle(event: Any) -> str:
+def _bundle(event: BundleFact) -> str:
     return f"step {event.bundle.step} of attempt {event.bundle.attempt}"
 
 
@@ -53,7 +60,7 @@ def _dataset_ready(event: dataset.DatasetReady) -> Sentence:
     return ("warn" if event.counts.kept_leaks else "info"), f"dataset ready: {event.counts.summary}"
 
 
-SENTENCES: dict[type[Message], Any] = {
+SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     job.JobSubmitted: lambda e: ("info", "job accepted; validating its files"),
     dataset.DatasetReady: _dataset_ready,
     dataset.DatasetRejected: lambda e: ("error", f"dataset refused ({e.code}): {e.message}"),

@@ -23,7 +23,7 @@ RELEASES = (CancelJob, UndeployModel)
 
 async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) -> list[str]:
     """Emit what a tenant asks for; the ids of the commands. Raises QuotaExceeded, and then nothing is sent."""
-    quotas = defaults.changed_by(await unit.conn.fetchval(store.FIND_QUOTAS, tenant) or {})
+    quotas = defaults.changed_by(await store.find_quotas(unit.conn, tenant) or {})
     is_release = all(isinstance(command, RELEASES) for command in commands)
     await _count_commands(unit, tenant, None if is_release else quotas.commands_per_day, len(commands))
     jobs = {each: _new_job(command) for each, command in enumerate(commands) if _new_job(command)}
@@ -48,11 +48,11 @@ async def _keep_holdout(unit: Unit, command_id: str, model_id: str) -> None:
 
 async def limit_devices(unit: Unit, defaults: Quotas, tenant: str | None = None) -> None:
     """Have the scheduler apply what has changed of `running_devices`, of a tenant or of all."""
-    for row in await unit.conn.fetch(store.LIMITED_DEVICES, tenant):
-        devices = defaults.changed_by(row["quotas"]).running_devices
-        if devices != row["limited_devices"]:
-            await unit.emit(LimitDevices(tenant=row["name"], devices=devices))
-            await unit.conn.execute(store.SET_LIMITED_DEVICES, row["name"], devices)
+    for limit in await store.lock_device_limits(unit.conn, tenant):
+        devices = defaults.changed_by(limit.quotas).running_devices
+        if devices != limit.limited_devices:
+            await unit.emit(LimitDevices(tenant=limit.name, devices=devices))
+            await unit.conn.execute(store.SET_LIMITED_DEVICES, limit.name, devices)
 
 
 async def note_answer(unit: Unit, tenant: str, job_id: str) -> None:

@@ -13,7 +13,7 @@ from schemas.model import DeployModel
 from schemas.node import PreemptNode
 from schemas.specification import DatasetPolicy, DatasetSpec, Tier
 from schemas.training import TrainingCompleted
-from services.gateway import readmodels
+from services.gateway import tables
 from shared.postgres.database import Database
 from tests.builders import NOON, a_bundle, a_sha
 from tests.integration.gateway_world import World, mark, until, world
@@ -223,7 +223,7 @@ class TestTheStreamOfAJob:
         await database.open()
 
         async def tell(conn: Any, name: str) -> None:
-            await readmodels.add_event(conn, job, "demo", name, event, ("info", name), NOON)
+            await tables.add_event(conn, job, "demo", name, event, ("info", name), NOON)
 
         async def second() -> None:
             async with database.transaction() as conn:

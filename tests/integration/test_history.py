@@ -10,7 +10,7 @@ from deploy.local.stack import Stack
 from schemas.topics import AGENT_REPORTS
 from schemas.training import StepMetrics
 from services.checkpoint_watcher import store as checkpoints
-from services.gateway import readmodels
+from services.gateway import readmodels, tables
 from services.gateway import store as gateway
 from services.provisioner import store as provisioner
 from services.scheduler import store as scheduler
@@ -76,18 +76,19 @@ async def fill_gateway(database: Database) -> None:
     async with database.transaction() as conn:
         for name, age in (*AGES, ("open", OLD)):
             at = utc_now() - age
-            await readmodels.update_job(conn, name, "demo", created_at=at)
-            await readmodels.save_steps(conn, name, 1, [a_step(number, 10) for number in (1, 2, 3, 4, 5)])
-            await readmodels.save_steps(conn, name, 2, [a_step(number, 7) for number in (4, 5, 6)])
-            await conn.execute(readmodels.INSERT_EVENT, name, "demo", name, "JobRunning", "info", "", {}, at)
-            bundle = (name, 1, 1, "0" * 64, "demo", "periodic", {}, "verified", at)
-            await conn.execute(readmodels.SAVE_CHECKPOINT, *bundle)
+            await tables.update_job(conn, name, "demo", created_at=at)
+            await tables.save_steps(conn, name, 1, [a_step(number, 10) for number in (1, 2, 3, 4, 5)])
+            await tables.save_steps(conn, name, 2, [a_step(number, 7) for number in (4, 5, 6)])
+            await conn.execute(tables.INSERT_EVENT, name, "demo", name, "JobRunning", "info", "", {}, at)
+            bundle = {"job_id": name, "attempt": 1, "step": 1, "manifest_sha256": "0" * 64, "tenant": "demo"}
+            state = {"kind": "periodic", "metrics": {}, "state": "verified", "created_at": at}
+            await tables.CHECKPOINT.save(conn, bundle | state)
             if name != "open":
-                await readmodels.end_job(conn, name, at=at)
+                await tables.end_job(conn, name, at=at)
         for name, age in AGES:
             at = utc_now() - age
-            await conn.execute(readmodels.ADD_REFUSAL, "demo", name, "CancelJob", name, "late", "", None, at)
-            await conn.execute(readmodels.SAVE_OUTCOME, name, "JobSubmitted", {})
+            await conn.execute(tables.ADD_REFUSAL, "demo", name, "CancelJob", name, "late", "", None, at)
+            await conn.execute(tables.SAVE_OUTCOME, name, "JobSubmitted", {})
             await conn.execute("UPDATE outcome SET saved_at = $2 WHERE causation_id = $1", name, at)
             await conn.execute(gateway.CLAIM_KEY, "demo", name, "")
             await conn.execute("UPDATE idempotency SET created_at = $2 WHERE key = $1", name, at)
@@ -104,7 +105,8 @@ async def test_a_job_outlives_its_history_at_the_gateway(stack: Stack):
             assert await left(database, table, column) == {"new"}, table
         for name in ("old", "new"):
             row = await readmodels.find_job(database, name, "demo")
-            assert (row["last_step"], row["trained_tokens"]) == (6, 3 * 10 + 3 * 7)
+            assert row is not None
+            assert (row.last_step, row.trained_tokens) == (6, 3 * 10 + 3 * 7)
 
 
 async def test_what_is_left_of_an_old_job_is_deleted_before_the_row_that_names_it(stack: Stack):

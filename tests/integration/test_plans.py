@@ -43,13 +43,13 @@ ALLOWED = {
     "gateway.readmodels.LIST_SUITES": FEW,
     "gateway.readmodels.READY_INCARNATIONS": FEW,
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
-    "gateway.readmodels.WARN_JOBS_ON_BASE": QUEUE,
     "gateway.store.LIMITED_DEVICES": FEW,
     "gateway.store.NEEDED_BY": RUNNING,
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
     "gateway.store.START_REMOVING": RUNNING,
     "gateway.store.TENANTS_ON_BASE": BY_HAND,
+    "gateway.tables.WARN_JOBS_ON_BASE": QUEUE,
     "ingest.store.DELETABLE": QUEUE,
     "ingest.store.FIND_ANSWER_TOKENS": ONE,
     "ingest.store.LIST_SOURCES": FEW,
@@ -93,7 +93,7 @@ ALLOWED = {
 
 
 def modules_of(service: str) -> Iterator[ModuleType]:
-    for name in ("store", "readmodels", "queue_store"):
+    for name in ("store", "readmodels", "tables", "queue_store"):
         if importlib.util.find_spec(f"services.{service}.{name}"):
             yield importlib.import_module(f"services.{service}.{name}")
 

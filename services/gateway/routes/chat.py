@@ -64,9 +64,7 @@ def checked(raw: bytes, kind: type[Inference]) -> Inference:
 
 async def _require_template(context: Gateway, tenant: str, name: str) -> None:
     """Raises ApiError where the model is known to have no chat template."""
-    database = context.service.database
-    template = await database.fetchval(readmodels.TEMPLATE_OF_ROUTE, tenant, name)
-    template = template or await database.fetchval(readmodels.TEMPLATE_OF_BASE, name)
+    template = await readmodels.find_template(context.service.database, tenant, name)
     if template == NO_TEMPLATE_SHA256:
         message = f"model {name!r} has no chat template; ask it by /v1/completions"
         raise ApiError(400, message, param="model", code="no_chat_template")
@@ -116,8 +114,8 @@ async def _awaited(context: Gateway, tenant: str, name: str) -> list[Target]:
     until, database = time.monotonic() + context.settings.route_wait_seconds, context.service.database
     has_told = False
     while True:
-        is_idle = await database.fetchval(readmodels.IS_ROUTE_IDLE, tenant, name)
-        is_expected = is_idle or await database.fetchval(readmodels.IS_ROUTE_EXPECTED, tenant, name)
+        is_idle = await readmodels.is_route_idle(database, tenant, name)
+        is_expected = is_idle or await readmodels.is_route_expected(database, tenant, name)
         if targets := await _serving(context, tenant, name):
             return targets
         if not is_expected:
@@ -143,30 +141,30 @@ def _not_loaded(name: str) -> ApiError:
 async def _serving(context: Gateway, tenant: str, name: str) -> list[Target]:
     """For a slot of the tenant, else a base model. Lost incarnations do not count."""
     database = context.service.database
-    route = await database.fetchrow(readmodels.FIND_ROUTE, tenant, name)
-    if route is not None and (route["replicas"] or route["state"] == "ready"):
-        ready = {tuple(row) for row in await database.fetch(readmodels.READY_INCARNATIONS)}
+    route = await readmodels.find_route(database, tenant, name)
+    if route is not None and (route.replicas or route.state == "ready"):
+        ready = await readmodels.ready_incarnations(database)
         return [
-            Target(replica["replica_id"], replica["url"], route["served_name"])
-            for replica in route["replicas"]
-            if (replica["replica_id"], replica["incarnation"]) in ready
+            Target(replica.replica_id, replica.url, route.served_name)
+            for replica in route.replicas
+            if (replica.replica_id, replica.incarnation) in ready
         ]
-    replicas = await database.fetch(readmodels.READY_REPLICAS_OF_BASE, name)
-    return [Target(row["replica_id"], row["url"], row["served_base"]) for row in replicas]
+    replicas = await readmodels.ready_replicas_of_base(database, name)
+    return [Target(replica.replica_id, replica.url, replica.served_base) for replica in replicas]
 
 
 async def _why_not(context: Gateway, tenant: str, name: str) -> ApiError:
     database = context.service.database
-    route = await database.fetchrow(readmodels.FIND_ROUTE, tenant, name)
-    if route is not None and route["state"] == "ready":
+    route = await readmodels.find_route(database, tenant, name)
+    if route is not None and route.state == "ready":
         return _unavailable(name)
     model = await readmodels.find_model(database, tenant, name)
     if model is not None:
-        verdict = await readmodels.find_evaluation(database, model["model_id"])
-        reason = f"; gate: {verdict['outcome']} {verdict['reason']}".rstrip() if verdict else ""
-        message = f"model {name!r} is in stage {model['stage']!r} and not deployed{reason}"
+        verdict = await readmodels.find_evaluation(database, model.model_id)
+        reason = f"; gate: {verdict.outcome} {verdict.reason}".rstrip() if verdict else ""
+        message = f"model {name!r} is in stage {model.stage!r} and not deployed{reason}"
         return ApiError(404, message, param="model", code="model_not_deployed")
-    if await database.fetchrow(readmodels.FIND_BASE, name) is not None:
+    if await readmodels.find_base(database, name) is not None:
         return _unavailable(name)
     return ApiError(404, f"model {name!r} does not exist", param="model", code="model_not_found")
 

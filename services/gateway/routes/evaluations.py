@@ -1,47 +1,49 @@
 """What the gate found about a model, and asking for it once more."""
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header
 
 from schemas.evaluation import ReevaluateModel
 from schemas.layout import ItemGroup
-from services.gateway import readmodels, representations, store
+from services.gateway import readmodels, representations, responses, store
 from services.gateway.deps import Admin, Caller, Context, Gateway, require_same_request
 from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.items import item_page, log_text
-from services.gateway.routes.models import model_row
+from services.gateway.model import Evaluation, ModelVersion
+from services.gateway.responses import EvaluationItem, EvaluationLog, Page
+from services.gateway.routes.models import model_version
 
 router = APIRouter()
 
 
 @router.get("/models/{name:path}/evaluation")
-async def evaluation(caller: Caller, context: Context, name: str) -> dict[str, Any]:
+async def evaluation(caller: Caller, context: Context, name: str) -> responses.Evaluation:
     """The newest one, which may still be running."""
     return representations.evaluation(await _newest(caller, context, name))
 
 
-@router.get("/models/{name:path}/evaluation/items")
+@router.get("/models/{name:path}/evaluation/items", response_model_exclude_unset=True)
 async def items(
     caller: Caller, context: Context, name: str, after: str | None = None, limit: int = 20
-) -> dict[str, Any]:
+) -> Page[EvaluationItem]:
     """Of the tenant's own holdout, failing ones first. The suites' questions are the operator's."""
     verdict = await _newest(caller, context, name)
     return await item_page(context.service.objects, verdict, "holdout", after=after, limit=limit)
 
 
 @router.get("/models/{name:path}/evaluation/log")
-async def log(caller: Caller, context: Context, name: str) -> dict[str, Any]:
+async def log(caller: Caller, context: Context, name: str) -> EvaluationLog:
     """What the scoring process wrote."""
     verdict = await _newest(caller, context, name)
     text = await log_text(context.service.objects, verdict)
     if text is None:
         raise not_found("log of an evaluation of model", name)
-    return {"object": "evaluation.log", "eval_id": verdict["eval_id"], "text": text}
+    return EvaluationLog(object="evaluation.log", eval_id=verdict.eval_id, text=text)
 
 
-@router.get("/admin/evaluations/{eval_id}/items")
+@router.get("/admin/evaluations/{eval_id}/items", response_model_exclude_unset=True)
 async def all_items(
     admin: Admin,
     context: Context,
@@ -49,7 +51,7 @@ async def all_items(
     group: ItemGroup = "suites",
     after: str | None = None,
     limit: int = 20,
-) -> dict[str, Any]:
+) -> Page[EvaluationItem]:
     """For the operator, those of the suites too."""
     verdict = await readmodels.get_evaluation(context.service.database, eval_id)
     if verdict is None:
@@ -63,34 +65,34 @@ async def evaluate(
     context: Context,
     name: str,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
-) -> dict[str, Any]:
+) -> responses.Evaluation:
     """Run the gate once more, with the suites of now; the running evaluation. A failed one withdraws the model."""
-    row = await model_row(caller, context, name)
-    _require_servable(row)
-    command_id = await _ask(caller, context, row["model_id"], idempotency_key)
+    version = await model_version(caller, context, name)
+    _require_servable(version)
+    command_id = await _ask(caller, context, version.model_id, idempotency_key)
     started = await context.outcome_of(command_id)
     if started is None:
         raise unavailable(f"an evaluation of {name!r} is asked for but not begun yet", code="not_decided_yet")
-    return representations.evaluation(
-        await readmodels.get_evaluation(context.service.database, started["eval_id"])
-    )
+    running = await readmodels.get_evaluation(context.service.database, str(started["eval_id"]))
+    assert running is not None, "its fact was projected together with the outcome"
+    return representations.evaluation(running)
 
 
-async def _newest(caller: Caller, context: Gateway, name: str) -> Any:
-    row = await model_row(caller, context, name)
-    verdict = await readmodels.find_evaluation(context.service.database, row["model_id"])
+async def _newest(caller: Caller, context: Gateway, name: str) -> Evaluation:
+    version = await model_version(caller, context, name)
+    verdict = await readmodels.find_evaluation(context.service.database, version.model_id)
     if verdict is None:
         raise not_found("evaluation of model", name)
     return verdict
 
 
-def _require_servable(row: Any) -> None:
+def _require_servable(version: ModelVersion) -> None:
     """Raises ApiError where no verdict could change anything."""
-    if row["stage"] == "archived":
-        raise ApiError(400, f"model {row['full_name']!r} is archived", param="model", code="archived")
-    if row["is_stale"]:
+    if version.stage == "archived":
+        raise ApiError(400, f"model {version.full_name!r} is archived", param="model", code="archived")
+    if version.is_stale:
         message = (
-            f"model {row['full_name']!r} is stale: {row['base_model']} has other files now, so it cannot be served "
+            f"model {version.full_name!r} is stale: {version.base_model} has other files now, so it cannot be served "
             "whatever an evaluation finds. Train it again"
         )
         raise ApiError(400, message, param="model", code="stale")
@@ -101,9 +103,10 @@ async def _ask(caller: Caller, context: Gateway, model_id: str, key: str | None)
     digest = hashlib.sha256(f"evaluate {model_id}".encode()).hexdigest()
     async with context.service.unit() as unit:
         if key and not await store.claim_key(unit.conn, caller.tenant, key, digest):
-            used = await store.find_key(unit.conn, caller.tenant, key)
-            require_same_request(used, key, digest)
-            return str(used["response"]["command_id"])
+            first = await store.get_request(unit.conn, caller.tenant, key)
+            require_same_request(first, key, digest)
+            assert first.response is not None, "it was saved with the key"
+            return str(first.response["command_id"])
         command = ReevaluateModel(model_id=model_id, tenant=caller.tenant)
         command_id = (await context.send(unit, caller.tenant, command))[0]
         if key:

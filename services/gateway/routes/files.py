@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
@@ -13,11 +12,13 @@ from fastapi.responses import StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 
 from schemas import layout
-from services.gateway import removal, representations, store, uploads
+from services.gateway import removal, representations, responses, store, uploads
 from services.gateway.access import Principal
 from services.gateway.deps import Admin, Caller, Context, Gateway, invalid_cursor, page_size
 from services.gateway.errors import ApiError, not_found, unavailable
+from services.gateway.model import StoredFile
 from services.gateway.rates import HeldResponse
+from services.gateway.responses import Page
 from services.gateway.settings import Settings
 from services.gateway.usage import require_bytes
 from shared.failpoints import failpoint
@@ -29,18 +30,18 @@ MAX_FILES_OF_A_PAGE = 10_000
 
 
 @router.post("/files")
-async def upload(caller: Caller, context: Context, request: Request) -> dict[str, Any]:
+async def upload(caller: Caller, context: Context, request: Request) -> responses.File:
     return await _upload(caller, context, request, uploads.DATASET_PURPOSES)
 
 
 @router.post("/admin/files")
-async def upload_suite(admin: Admin, context: Context, request: Request) -> dict[str, Any]:
+async def upload_suite(admin: Admin, context: Context, request: Request) -> responses.File:
     return await _upload(admin, context, request, uploads.SUITE_PURPOSES)
 
 
 async def _upload(
     caller: Principal, context: Gateway, request: Request, purposes: Collection[str]
-) -> dict[str, Any]:
+) -> responses.File:
     # Parsed here, so that nothing is spooled for a caller who is not known.
     with context.transfer(caller, _announced_bytes(request, context.settings)):
         async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
@@ -55,7 +56,7 @@ def _announced_bytes(request: Request, settings: Settings) -> int:
 
 async def _accept(
     caller: Principal, context: Gateway, form: FormData, purposes: Collection[str]
-) -> dict[str, Any]:
+) -> responses.File:
     uploads.require_fields(name for name, _ in form.multi_items())
     file, purpose = form["file"], form["purpose"]
     if not isinstance(file, UploadFile) or not isinstance(purpose, str):
@@ -67,7 +68,7 @@ async def _accept(
     return await _store(caller, context, file, purpose)
 
 
-async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose: str) -> dict[str, Any]:
+async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose: str) -> responses.File:
     path = context.settings.scratch_dir / f"upload-{uuid4().hex}"
     try:
         await asyncio.to_thread(_spool, file, path)
@@ -88,49 +89,47 @@ async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose:
         if not await store.confirm_file(unit.conn, ref.file_id):
             raise unavailable("file: storing it took too long", param="file", code="upload_expired")
     failpoint("gateway.accepted")
-    return representations.file(
-        await store.find_file_row(context.service.database, ref.file_id, caller.tenant)
-    )
+    return representations.file(await _file(caller, context, ref.file_id))
 
 
 @router.get("/files")
 async def list_files(
     caller: Caller, context: Context, purpose: str | None = None, after: str | None = None, limit: int = 20
-) -> dict[str, Any]:
+) -> Page[responses.File]:
     return await _page(caller, context, purpose, after, limit)
 
 
 @router.get("/admin/files")
 async def list_suite_files(
     admin: Admin, context: Context, purpose: str | None = None, after: str | None = None, limit: int = 20
-) -> dict[str, Any]:
+) -> Page[responses.File]:
     return await _page(admin, context, purpose, after, limit)
 
 
 async def _page(
     caller: Principal, context: Gateway, purpose: str | None, after: str | None, limit: int
-) -> dict[str, Any]:
+) -> Page[responses.File]:
     size = page_size(limit, at_most=MAX_FILES_OF_A_PAGE)
     database = context.service.database
-    if after is not None and not await database.fetchval(store.HAS_FILE, after, caller.tenant):
+    if after is not None and not await store.has_file(database, after, caller.tenant):
         raise invalid_cursor(after)
-    rows = await store.list_files(database, caller.tenant, purpose=purpose, after=after, limit=size + 1)
-    return representations.page([representations.file(row) for row in rows[:size]], has_more=len(rows) > size)
+    files = await store.list_files(database, caller.tenant, purpose=purpose, after=after, limit=size + 1)
+    return representations.page([*map(representations.file, files)], size=size)
 
 
 @router.get("/files/{file_id}")
-async def retrieve(caller: Caller, context: Context, file_id: str) -> dict[str, Any]:
-    return representations.file(await _row(caller, context, file_id))
+async def retrieve(caller: Caller, context: Context, file_id: str) -> responses.File:
+    return representations.file(await _file(caller, context, file_id))
 
 
 @router.get("/files/{file_id}/content")
 async def content(caller: Caller, context: Context, file_id: str) -> StreamingResponse:
-    row = await _row(caller, context, file_id)
+    file = await _file(caller, context, file_id)
     path = context.settings.scratch_dir / f"download-{uuid4().hex}"
     with ExitStack() as held:
-        held.enter_context(context.transfer(caller, row["size_bytes"]))
+        held.enter_context(context.transfer(caller, file.size_bytes))
         await context.service.objects.get_file(
-            layout.blob(row["sha256"]), path, sha256=row["sha256"], size_bytes=row["size_bytes"]
+            layout.blob(file.sha256), path, sha256=file.sha256, size_bytes=file.size_bytes
         )
         stream = held.enter_context(path.open("rb"))
         path.unlink()
@@ -140,17 +139,17 @@ async def content(caller: Caller, context: Context, file_id: str) -> StreamingRe
         )
 
 
-@router.delete("/files/{file_id}")
-async def delete(caller: Caller, context: Context, file_id: str) -> dict[str, Any]:
+@router.delete("/files/{file_id}", response_model_exclude_none=True)
+async def delete(caller: Caller, context: Context, file_id: str) -> responses.DeletedFile:
     return await _delete(caller, context, file_id)
 
 
-@router.delete("/admin/files/{file_id}")
-async def delete_suite_file(admin: Admin, context: Context, file_id: str) -> dict[str, Any]:
+@router.delete("/admin/files/{file_id}", response_model_exclude_none=True)
+async def delete_suite_file(admin: Admin, context: Context, file_id: str) -> responses.DeletedFile:
     return await _delete(admin, context, file_id)
 
 
-async def _delete(caller: Principal, context: Gateway, file_id: str) -> dict[str, Any]:
+async def _delete(caller: Principal, context: Gateway, file_id: str) -> responses.DeletedFile:
     """`deleted` only once the bytes are gone; until then each call says what still needs them."""
     async with context.service.unit() as unit:
         if not await store.delete_file(unit.conn, file_id, caller.tenant, now=unit.now):
@@ -164,11 +163,11 @@ async def _delete(caller: Principal, context: Gateway, file_id: str) -> dict[str
     return representations.deleted_file(file_id, state, needed_by)
 
 
-async def _row(caller: Caller, context: Context, file_id: str) -> Any:
-    row = await store.find_file_row(context.service.database, file_id, caller.tenant)
-    if row is None:
+async def _file(caller: Principal, context: Gateway, file_id: str) -> StoredFile:
+    file = await store.find_file(context.service.database, file_id, caller.tenant)
+    if file is None:
         raise not_found("file", file_id)
-    return row
+    return file
 
 
 def _spool(file: UploadFile, path: Path) -> None:

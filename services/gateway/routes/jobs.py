@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 from fastapi import APIRouter, Header, Request
@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
-from services.gateway import decide, readmodels, representations, store, submission
+from services.gateway import decide, job_responses, readmodels, representations, store, submission, tables
 from services.gateway.decide import Inputs
 from services.gateway.deps import (
     Caller,
@@ -24,7 +24,9 @@ from services.gateway.deps import (
     require_same_request,
 )
 from services.gateway.errors import ApiError, not_found
+from services.gateway.model import Job
 from services.gateway.requests import CreateDataset, CreateJob
+from services.gateway.responses import Page
 from shared.failpoints import failpoint
 from shared.messaging.unit import Unit
 
@@ -40,14 +42,14 @@ EXPECTED: dict[type[JobMessage], tuple[str, str]] = {
 """Code of a refusal, and the states that the command is for."""
 
 
-@router.post("/jobs")
+@router.post("/jobs", response_model=job_responses.NewJob)
 async def create(
     caller: Caller,
     context: Context,
     request: Request,
     body: CreateJob,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
-) -> JSONResponse:
+) -> job_responses.NewJob | JSONResponse:
     """Two commands with one correlation id: the dataset and the job that waits for it."""
     digest = hashlib.sha256(await request.body()).hexdigest()
     correlation_id = uuid4().hex
@@ -56,42 +58,39 @@ async def create(
             return await _same_answer(unit, caller, idempotency_key, digest)
         answer = await _submit(unit, caller, context, body)
         if idempotency_key:
-            await store.save_response(unit.conn, caller.tenant, idempotency_key, answer)
+            saved = answer.model_dump(mode="json")
+            await store.save_response(unit.conn, caller.tenant, idempotency_key, saved)
     failpoint("gateway.accepted")
-    return JSONResponse(answer)
+    return answer
 
 
-async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob) -> dict[str, Any]:
+async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob) -> job_responses.NewJob:
     job_id, dataset_id = f"ftjob-{uuid4().hex[:16]}", f"ds-{uuid4().hex[:16]}"
     inputs = await inputs_of(unit, caller.tenant, body)
     submit = decide.job_command(
         body, inputs, tenant=caller.tenant, tier=caller.tier, job_id=job_id, dataset_id=dataset_id
     )
     dataset = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
-    await readmodels.note_dataset(unit.conn, dataset)
+    await tables.note_dataset(unit.conn, dataset)
     asked = submit.spec, caller.tenant, dataset_id
     obstacles = await submission.obstacles_to(unit.conn, *asked)
     decide.refuse_final(obstacles)
     await context.send(unit, caller.tenant, dataset, submit)
-    spec = submit.spec.model_dump(mode="json")
-    await store.insert_placeholder(unit.conn, job_id, caller.tenant, spec, dataset_id, now=unit.now)
+    await store.insert_placeholder(unit.conn, submit, now=unit.now)
     warnings = submission.as_warnings(obstacles)
     estimated = await submission.estimated_memory(unit.conn, *asked)
-    await readmodels.update_job(
-        unit.conn, job_id, caller.tenant, warnings=warnings, estimated_memory=estimated
-    )
-    answer = representations.job(await readmodels.find_job(unit.conn, job_id, caller.tenant))
-    detail = await unit.conn.fetchval(
-        readmodels.FIND_BASE_DETAIL, submit.spec.base_model, submit.spec.base_sha
-    )
-    answer["retune"]["base_model"] = representations.base_facts(submit.spec.base_sha, detail)
-    return answer
+    await tables.update_job(unit.conn, job_id, caller.tenant, warnings=warnings, estimated_memory=estimated)
+    job = await readmodels.find_job(unit.conn, job_id, caller.tenant)
+    base = await readmodels.find_base_detail(unit.conn, submit.spec.base_model, submit.spec.base_sha)
+    assert job is not None, "its row was inserted a moment ago"
+    assert base is not None, "the command was made of it"
+    return representations.new_job(job, submit.spec.base_sha, base)
 
 
 async def _same_answer(unit: Unit, caller: Caller, key: str, digest: str) -> JSONResponse:
-    row = await store.find_key(unit.conn, caller.tenant, key)
-    require_same_request(row, key, digest)
-    return JSONResponse(row["response"], headers={"idempotent-replayed": "true"})
+    first = await store.get_request(unit.conn, caller.tenant, key)
+    require_same_request(first, key, digest)
+    return JSONResponse(first.response, headers={"idempotent-replayed": "true"})
 
 
 async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) -> Inputs:
@@ -102,7 +101,7 @@ async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) ->
 @router.get("/jobs")
 async def list_jobs(
     caller: Caller, context: Context, request: Request, after: str | None = None, limit: int = 20
-) -> dict[str, Any]:
+) -> Page[job_responses.Job]:
     size = page_size(limit)
     metadata = {
         name[len("metadata[") : -1]: value
@@ -115,100 +114,89 @@ async def list_jobs(
     rows = await readmodels.list_jobs(
         database, caller.tenant, metadata=metadata or None, after=after, limit=size + 1
     )
-    return representations.page([representations.job(row) for row in rows[:size]], has_more=len(rows) > size)
+    return representations.page([*map(representations.job, rows)], size=size)
 
 
 @router.get("/jobs/{job_id}")
-async def retrieve(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
-    return representations.job(await row_of(caller, context, job_id))
+async def retrieve(caller: Caller, context: Context, job_id: str) -> job_responses.Job:
+    return representations.job(await job_of(caller, context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
-async def cancel(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+async def cancel(caller: Caller, context: Context, job_id: str) -> job_responses.Job:
     return await _command(caller, context, CancelJob(job_id=job_id, tenant=caller.tenant))
 
 
 @router.post("/jobs/{job_id}/pause")
-async def pause(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+async def pause(caller: Caller, context: Context, job_id: str) -> job_responses.Job:
     return await _command(caller, context, PauseJob(job_id=job_id, tenant=caller.tenant))
 
 
 @router.post("/jobs/{job_id}/resume")
-async def resume(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+async def resume(caller: Caller, context: Context, job_id: str) -> job_responses.Job:
     return await _command(caller, context, ResumeJob(job_id=job_id, tenant=caller.tenant))
 
 
 @router.post("/jobs/{job_id}/retry")
-async def retry(caller: Caller, context: Context, job_id: str) -> dict[str, Any]:
+async def retry(caller: Caller, context: Context, job_id: str) -> job_responses.Job:
     """The new job, which is like this one and names it as `retry_of`."""
-    original = await row_of(caller, context, job_id)
-    if why := await submission.why_stale(context.service.database, original["spec"]):
+    original = await job_of(caller, context, job_id)
+    if why := await submission.why_stale(context.service.database, original.spec):
         raise ApiError(400, why, param="fine_tuning_job_id", code="stale_base")
     async with context.service.unit() as unit:
         if gone := await submission.deleted_file_of(unit.conn, original):
             raise ApiError(400, gone, param="fine_tuning_job_id", code="file_deleted")
     new_job_id = f"ftjob-{uuid4().hex[:16]}"
     command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)
-    if await _sent(caller, context, command, until=lambda row: row is not None, about=new_job_id) is None:
-        await _note_retry(context, original, new_job_id)
-    return representations.job(await row_of(caller, context, new_job_id))
+    if await _sent(caller, context, command, until=lambda job: job is not None, about=new_job_id) is None:
+        async with context.service.unit() as unit:
+            await store.insert_retry(unit.conn, command, now=unit.now)
+    return representations.job(await job_of(caller, context, new_job_id))
 
 
-async def _command(caller: Caller, context: Gateway, command: JobMessage) -> dict[str, Any]:
+async def _command(caller: Caller, context: Gateway, command: JobMessage) -> job_responses.Job:
     """Send it and wait until the job moved; a refusal is the answer."""
-    before = await row_of(caller, context, command.job_id)
+    before = await job_of(caller, context, command.job_id)
     await _sent(
         caller,
         context,
         command,
-        until=lambda row: row["phase"] != before["phase"],
+        until=lambda job: job is not None and job.phase != before.phase,
         about=command.job_id,
     )
-    return representations.job(await row_of(caller, context, command.job_id))
+    return representations.job(await job_of(caller, context, command.job_id))
 
 
 async def _sent(
-    caller: Caller, context: Gateway, command: JobMessage, *, until: Callable[[Any], bool], about: str
-) -> Any:
-    """The row of the job `about` once the condition holds; None if that takes longer than a request waits."""
+    caller: Caller, context: Gateway, command: JobMessage, *, until: Callable[[Job | None], bool], about: str
+) -> Job | None:
+    """The job `about` once the condition holds; None if that takes longer than a request waits."""
     async with context.service.unit() as unit:
         command_id = (await context.send(unit, caller.tenant, command))[0]
     deadline = time.monotonic() + context.settings.command_wait_seconds
     while time.monotonic() < deadline:
         outcome = await readmodels.find_outcome(context.service.database, command_id)
-        if outcome is not None and outcome["event_type"] == CommandRefused.type:
-            raise _refused(command, await row_of(caller, context, command.job_id), outcome["payload"])
-        row = await readmodels.find_job(context.service.database, about, caller.tenant)
-        if until(row):
-            return row
+        if outcome is not None and outcome.event_type == CommandRefused.type:
+            event = CommandRefused.model_validate(outcome.payload)
+            raise _refused(command, await job_of(caller, context, command.job_id), event)
+        job = await readmodels.find_job(context.service.database, about, caller.tenant)
+        if until(job):
+            return job
         await asyncio.sleep(POLL_SECONDS)
     return None
 
 
-def _refused(command: JobMessage, row: Any, payload: dict[str, Any]) -> ApiError:
-    problem = refusal(payload)
+def _refused(command: JobMessage, job: Job, event: CommandRefused) -> ApiError:
+    problem = refusal(event)
     if problem.status == 404:
         return not_found("fine-tuning job", command.job_id, param="fine_tuning_job_id")
     code, expected = EXPECTED[type(command)]
-    message = f"{payload['message']}; found a job that is {row['phase']}, expected {expected}"
+    message = f"{event.message}; found a job that is {job.phase}, expected {expected}"
     return ApiError(problem.status, message, param="fine_tuning_job_id", code=code)
 
 
-async def _note_retry(context: Gateway, original: Any, new_job_id: str) -> None:
-    """Show the job before the scheduler has heard of it."""
-    async with context.service.unit() as unit:
-        await store.insert_placeholder(
-            unit.conn,
-            new_job_id,
-            original["tenant"],
-            original["spec"],
-            original["dataset_id"],
-            now=unit.now,
-        )
-
-
-async def row_of(caller: Caller, context: Gateway, job_id: str) -> Any:
-    row = await readmodels.find_job(context.service.database, job_id, caller.tenant)
-    if row is None:
+async def job_of(caller: Caller, context: Gateway, job_id: str) -> Job:
+    job = await readmodels.find_job(context.service.database, job_id, caller.tenant)
+    if job is None:
         raise not_found("fine-tuning job", job_id, param="fine_tuning_job_id")
-    return row
+    return job

@@ -5,16 +5,19 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 
 from schemas.lifecycle import TERMINAL
 from services.gateway import readmodels, representations
 from services.gateway.deps import Caller, Context, Gateway, invalid_cursor, page_size, parse_cursor
+from services.gateway.job_responses import Checkpoint, JobEvent, Log, StepList
+from services.gateway.logs import log_page
 from services.gateway.rates import HeldResponse
-from services.gateway.routes.jobs import row_of
+from services.gateway.responses import Page
+from services.gateway.routes.jobs import job_of
 
 router = APIRouter()
 
@@ -25,7 +28,7 @@ CHECKPOINT_ID = re.compile(r"^ftckpt-(.+)-([0-9]{1,9})-([0-9]{1,9})$")
 Small = Annotated[int, Query(ge=0, lt=2**31)]
 
 
-@router.get("/jobs/{job_id}/events", response_model=None)
+@router.get("/jobs/{job_id}/events", response_model=Page[JobEvent])
 async def events(
     caller: Caller,
     context: Context,
@@ -35,9 +38,9 @@ async def events(
     limit: int = 20,
     stream: bool = False,
     last_event_id: Annotated[str | None, Header()] = None,
-) -> dict[str, Any] | StreamingResponse:
+) -> Page[JobEvent] | StreamingResponse:
     """Newest first, as OpenAI lists them; or, with `stream=true`, a server-sent stream from the beginning."""
-    await row_of(caller, context, job_id)
+    await job_of(caller, context, job_id)
     if stream or "text/event-stream" in request.headers.get("accept", ""):
         begin = parse_cursor(last_event_id, "ftevent", param="Last-Event-ID") or 0
         with ExitStack() as held:
@@ -47,12 +50,10 @@ async def events(
     size = page_size(limit)
     before = parse_cursor(after, "ftevent", param="after")
     database = context.service.database
-    if after and not await database.fetchval(readmodels.HAS_EVENT, job_id, before):
+    if after and not await readmodels.has_event(database, job_id, before):
         raise invalid_cursor(after)
     rows = await readmodels.events_before(database, job_id, before=before, limit=size + 1)
-    return representations.page(
-        [representations.job_event(row) for row in rows[:size]], has_more=len(rows) > size
-    )
+    return representations.page([*map(representations.job_event, rows)], size=size)
 
 
 async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> AsyncIterator[str]:
@@ -61,14 +62,14 @@ async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> 
     """
     last, spoke_at = begin, time.monotonic()
     while not context.is_stopping:
-        row = await row_of(caller, context, job_id)
-        rows = await readmodels.events_after(context.service.database, job_id, after=last)
-        for event in rows:
-            last, spoke_at = event["id"], time.monotonic()
-            body = JSONResponse(representations.job_event(event)).body
-            yield f"id: ftevent-{event['id']}\nevent: {event['type']}\ndata: {bytes(body).decode()}\n\n"
-        if not rows:
-            if row["phase"] in TERMINAL:
+        job = await job_of(caller, context, job_id)
+        events = await readmodels.events_after(context.service.database, job_id, after=last)
+        for event in events:
+            last, spoke_at = event.id, time.monotonic()
+            body = representations.job_event(event).model_dump_json()
+            yield f"id: ftevent-{event.id}\nevent: {event.type}\ndata: {body}\n\n"
+        if not events:
+            if job.phase in TERMINAL:
                 yield "data: [DONE]\n\n"
                 return
             if time.monotonic() - spoke_at > SSE_KEEPALIVE_SECONDS:
@@ -80,16 +81,14 @@ async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> 
 @router.get("/jobs/{job_id}/checkpoints")
 async def checkpoints(
     caller: Caller, context: Context, job_id: str, after: str | None = None, limit: int = 10
-) -> dict[str, Any]:
-    await row_of(caller, context, job_id)
+) -> Page[Checkpoint]:
+    await job_of(caller, context, job_id)
     size = page_size(limit)
-    attempt, step = await _place(caller, context, job_id, after)
-    rows = await context.service.database.fetch(
-        readmodels.LIST_CHECKPOINTS, job_id, caller.tenant, attempt, step, size + 1
+    before = await _cursor(caller, context, job_id, after)
+    checkpoints = await readmodels.list_checkpoints(
+        context.service.database, job_id, caller.tenant, before=before, limit=size + 1
     )
-    return representations.page(
-        [representations.checkpoint(row) for row in rows[:size]], has_more=len(rows) > size
-    )
+    return representations.page([*map(representations.checkpoint, checkpoints)], size=size)
 
 
 @router.get("/jobs/{job_id}/metrics")
@@ -99,11 +98,11 @@ async def metrics(
     job_id: str,
     after_step: Small = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
-) -> dict[str, Any]:
-    await row_of(caller, context, job_id)
-    rows = await context.service.database.fetch(readmodels.LIST_STEPS, job_id, after_step, limit)
-    data = [{"step": row["step"], "attempt": row["attempt"], **row["metrics"]} for row in rows]
-    return {"object": "list", "data": data, "has_more": len(rows) == limit}
+) -> StepList:
+    await job_of(caller, context, job_id)
+    steps = await readmodels.list_steps(context.service.database, job_id, after=after_step, limit=limit)
+    shown = tuple(map(representations.recorded_step, steps))
+    return StepList(object="list", data=shown, has_more=len(steps) == limit)
 
 
 @router.get("/jobs/{job_id}/logs")
@@ -114,24 +113,22 @@ async def logs(
     attempt: Small | None = None,
     node: Small = 0,
     after: Annotated[int, Query(ge=-1, lt=2**31)] = -1,
-) -> dict[str, Any]:
+) -> Log:
     """Chunks of an attempt's log with a number greater than `after`; `next` is what to ask with next time."""
-    row = await row_of(caller, context, job_id)
-    attempt_number = row["attempt"] if attempt is None else attempt
-    return await context.logs_of(job_id, attempt_number, node, after)
+    job = await job_of(caller, context, job_id)
+    attempt_number = job.attempt if attempt is None else attempt
+    return await log_page(context.service.objects, job_id, attempt_number, node, after)
 
 
-async def _place(
-    caller: Caller, context: Gateway, job_id: str, after: str | None
-) -> tuple[int | None, int | None]:
+async def _cursor(caller: Caller, context: Gateway, job_id: str, after: str | None) -> tuple[int, int] | None:
     """Attempt and step of the checkpoint that a page begins after."""
     if after is None:
-        return None, None
+        return None
     named = CHECKPOINT_ID.fullmatch(after)
     if named is None or named[1] != job_id:
         raise invalid_cursor(after)
     attempt, step = int(named[2]), int(named[3])
-    query = readmodels.HAS_CHECKPOINT
-    if not await context.service.database.fetchval(query, job_id, caller.tenant, attempt, step):
+    database = context.service.database
+    if not await readmodels.has_checkpoint(database, job_id, caller.tenant, attempt, step):
         raise invalid_cursor(after)
     return attempt, step

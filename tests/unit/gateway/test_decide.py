@@ -2,19 +2,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schemas.base import FileRef
 from schemas.specification import DatasetFormat, Tier
 from schemas.training import StepMetrics
 from services.gateway.decide import (
     RESULTS_PURPOSE,
     BaseModel,
     Inputs,
-    StoredFile,
     dataset_command,
     file_ids,
     job_command,
     steps_to_show,
 )
+from services.gateway.model import StoredFile
 from services.gateway.requests import CreateJob
 from shared.errors import Refused
 
@@ -23,8 +22,17 @@ SHA = "5e" * 32
 
 
 def a_file(file_id: str = "file-1", file_format: DatasetFormat | None = DatasetFormat.CHAT) -> StoredFile:
-    ref = FileRef(file_id=file_id, sha256=SHA, size_bytes=10, filename="train.jsonl")
-    return StoredFile(ref, "fine-tune", file_format, NOON)
+    return StoredFile(
+        file_id=file_id,
+        tenant="acme",
+        sha256=SHA,
+        size_bytes=10,
+        filename="train.jsonl",
+        purpose="fine-tune",
+        format=file_format,
+        num_rows=None,
+        created_at=NOON,
+    )
 
 
 def a_request(**changes: object) -> CreateJob:
@@ -127,7 +135,7 @@ class TestPolicy:
 
 
 def test_a_table_of_results_is_nothing_to_train_on():
-    results = StoredFile(a_file().ref, RESULTS_PURPOSE, None, NOON)
+    results = a_file(file_format=None).model_copy(update={"purpose": RESULTS_PURPOSE})
     with pytest.raises(Refused) as raised:
         submit(a_request(), files={"file-1": results})
     error = raised.value

@@ -4,6 +4,7 @@ import pytest
 
 from schemas.capabilities import BaseCapabilities
 from services.gateway.memory import Base, of_base
+from services.gateway.model import BaseModelDetail, RegisteredBase
 from services.gateway.obstacles import Known, obstacles
 from services.gateway.representations import base_model
 from tests.builders import NOON, a_sha
@@ -84,19 +85,18 @@ def test_a_notice_that_is_too_short_for_a_bundle_is_a_warning(method, resources,
 
 
 def test_a_base_model_shows_what_each_method_needs():
-    row = {
-        "name": "llama",
-        "base_sha": a_sha("llama"),
-        "registered_at": NOON,
-        "detail": {
-            "capabilities": CAPABILITIES.model_dump(mode="json"),
-            "num_parameters": BASE.num_parameters,
-            "context_tokens": 2048,
-        },
-    }
-    shown = base_model(row)["retune"]["memory"]
+    detail = BaseModelDetail(
+        manifest_sha256=a_sha("manifest"),
+        source="a directory",
+        template_sha256=a_sha("template"),
+        context_tokens=2048,
+        num_parameters=BASE.num_parameters,
+        capabilities=CAPABILITIES,
+    )
+    row = RegisteredBase(name="llama", base_sha=a_sha("llama"), registered_at=NOON, detail=detail)
+    shown = base_model(row).retune.memory
     assert shown == of_base(Base(CAPABILITIES, BASE.num_parameters, context_tokens=2048))
-    assert shown["lora"]["recomputed_bytes"] < shown["lora"]["kept_bytes"] < shown["sft"]["kept_bytes"]
-    assert shown["lora"]["max_seq_length"] == 2048
-    unknown = row | {"detail": {"num_parameters": 1, "context_tokens": 1}}
-    assert base_model(unknown)["retune"]["memory"] is None
+    assert shown["lora"].recomputed_bytes < shown["lora"].kept_bytes < shown["sft"].kept_bytes
+    assert shown["lora"].max_seq_length == 2048
+    unknown = detail.model_copy(update={"capabilities": None})
+    assert base_model(row.model_copy(update={"detail": unknown})).retune.memory is None

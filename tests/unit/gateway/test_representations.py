@@ -8,15 +8,25 @@ import pytest
 from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 
+from schemas.evaluation import Check
 from schemas.training import BundleMetrics
 from services.gateway import representations
 from services.gateway.decide import Ending
-from services.gateway.readmodels import METRICS
+from services.gateway.model import METRICS, Checkpoint, Job, JobEvent
+from tests.builders import a_file_ref
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "ft:tiny:acme:docs:1f2e3d4c"
 REASON = "safety: refusals: refusal_points 46.67, expected at least 95"
-CHECK = {"name": "refusals", "metric": "refusal_points", "value": 46.67, "threshold": 95.0, "passed": False}
+CHECK = Check(
+    name="refusals",
+    metric="refusal_points",
+    value=46.67,
+    baseline=None,
+    threshold=95.0,
+    count=15,
+    passed=False,
+).model_dump(mode="json")
 STAGES = [
     {"stage": "benchmark", "outcome": "passed", "checks": [CHECK | {"name": "general", "passed": True}]},
     {"stage": "safety", "outcome": "failed", "checks": [CHECK]},
@@ -31,6 +41,7 @@ SCORING = {
     "items_total": 120,
     "seconds_left": 41.2,
 }
+OOM = {"code": "oom", "message": "x", "param": None, "failure_class": "oom"}
 RUNNING = {"eval_id": "eval-3", "outcome": "running", "reason": "", "stages": []}
 BLOCKED = {
     "phase": "succeeded",
@@ -53,7 +64,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "job_id": "ftjob-1",
         "tenant": "acme",
         "phase": "running",
-        "spec": {"base_model": "tiny", "training_file": {"file_id": "file-1"}},
+        "spec": {"base_model": "tiny", "training_file": a_file_ref().model_dump()},
         "dataset_id": "ds-1",
         "dataset_version": None,
         "config_hash": None,
@@ -86,7 +97,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
 
 def the_job(**changes: Any) -> dict[str, Any]:
     """It must suit the official client, whatever became of the job."""
-    body = representations.job(a_row(**changes))
+    body = representations.job(Job.model_validate(a_row(**changes))).model_dump(mode="json")
     # OpenAI's API has an error of nulls where there is none, its client's types do not.
     FineTuningJob.model_validate(body | ({} if body["error"]["code"] else {"error": None}))
     return body
@@ -117,7 +128,7 @@ def test_a_served_job_is_usable_and_has_no_error():
     [
         ({"phase": "running"}, "pending", None),
         ({"phase": "evaluating", "evaluation": RUNNING}, "pending", None),
-        ({"phase": "failed", "error": {"code": "oom", "message": "x"}}, "not_asked", "oom"),
+        ({"phase": "failed", "error": OOM}, "not_asked", "oom"),
         ({"phase": "cancelled"}, "not_asked", None),
         (BLOCKED | {"evaluation": FAILED | {"outcome": "inconclusive"}}, "inconclusive", "gate_inconclusive"),
         (SERVED | {"is_deployed": False}, "passed", "not_deployed"),
@@ -187,7 +198,9 @@ def test_a_job_names_its_result_file():
 class TestCheckpoint:
     def shown(self, metrics: dict[str, float]) -> dict[str, Any]:
         row = {"job_id": "ftjob-1", "attempt": 1, "step": 50, "manifest_sha256": "5e" * 32, "kind": "final"}
-        body = representations.checkpoint(row | {"metrics": metrics, "state": "verified", "created_at": NOON})
+        state = {"metrics": metrics, "state": "verified", "created_at": NOON}
+        answer = representations.checkpoint(Checkpoint.model_validate(row | state))
+        body = answer.model_dump(mode="json")
         FineTuningJobCheckpoint.model_validate(body)
         return body["metrics"]
 
@@ -205,7 +218,9 @@ class TestCheckpoint:
 )
 def test_events_with_numbers_are_openais_metrics(kind, openais):
     row = {"id": 7, "job_id": "ftjob-1", "event_id": "e", "type": kind, "level": "info", "message": "m"}
-    body = representations.job_event(row | {"data": {"step": 3, "train_loss": 1.5}, "created_at": NOON})
+    numbers = {"data": {"step": 3, "train_loss": 1.5}, "created_at": NOON}
+    answer = representations.job_event(JobEvent.model_validate(row | numbers))
+    body = answer.model_dump(mode="json")
     assert FineTuningJobEvent.model_validate(body).type == openais
     assert body["data"]["train_loss"] == 1.5
 

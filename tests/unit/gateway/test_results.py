@@ -1,13 +1,14 @@
 """The table of a job's steps as lines of a CSV file."""
 
 from schemas.training import BundleMetrics
+from services.gateway.model import JsonObject, MeasuredStep
 from services.gateway.results import COLUMNS, lines
 
 
-def a_row(step: int, measured: BundleMetrics | None = None) -> dict[str, object]:
-    metrics = {"loss": 2.0 / step, "learning_rate": 0.1, "grad_norm": 1.5, "num_tokens": 96}
+def a_step(number: int, measured: BundleMetrics | None = None) -> MeasuredStep:
+    metrics: JsonObject = {"loss": 2.0 / number, "learning_rate": 0.1, "grad_norm": 1.5, "num_tokens": 96}
     metrics |= {"tokens_per_second": 10.0, "epoch": 0.5, "time": "2027-03-01T12:00:00Z", "memory_bytes": 1}
-    return {"step": step, "attempt": 2, "metrics": metrics, "measured": measured and measured.by_name}
+    return MeasuredStep(step=number, attempt=2, metrics=metrics, measured=measured)
 
 
 def test_begin_with_openais_columns():
@@ -16,7 +17,7 @@ def test_begin_with_openais_columns():
 
 def test_have_a_steps_numbers_and_its_bundles_validation():
     measured = BundleMetrics(train_loss=9.0, valid_loss=2.5, full_valid_loss=2.4)
-    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_row(2, measured)])]
+    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_step(2, measured)])]
     assert line == {
         "step": 2,
         "train_loss": 1.0,
@@ -35,5 +36,5 @@ def test_have_a_steps_numbers_and_its_bundles_validation():
 
 
 def test_leave_empty_what_no_bundle_measured():
-    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_row(2)])]
+    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_step(2)])]
     assert (line["valid_loss"], line["full_valid_loss"]) == (None, None)

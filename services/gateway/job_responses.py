@@ -1,0 +1,187 @@
+"""What routes of jobs answer. See `responses`."""
+
+from typing import Literal
+
+from schemas.artifacts import ResumeCertificate
+from schemas.base import Count, FailureClass, Step
+from schemas.evaluation import Check, StageName
+from schemas.job import WaitReason
+from schemas.specification import Auto
+from schemas.training import StepMetrics
+from services.gateway.decide import GateStatus, JobStatus
+from services.gateway.model import AttemptPreparation, JobMemory, JobWarning, JsonObject, Phase
+from services.gateway.responses import Answer, BaseModelFacts, Progress, Resource, Time
+
+
+class Hyperparameters(Answer):
+    n_epochs: int | Auto
+    batch_size: int | Auto
+    learning_rate_multiplier: float | Auto
+
+
+class SupervisedMethod(Answer):
+    hyperparameters: Hyperparameters
+
+
+class JobMethod(Answer):
+    type: Literal["supervised"]
+    supervised: SupervisedMethod
+
+
+class JobProblem(Answer):
+    """Why a job has no usable model; nulls where nothing is wrong."""
+
+    code: str | None
+    message: str | None
+    param: str | None
+
+
+class JobFailure(JobProblem):
+    failure_class: FailureClass
+
+
+class FailingCheck(Check):
+    """A number that missed its rule."""
+
+    stage: StageName
+    """The gate's stage."""
+
+
+class Gate(Answer):
+    """The newest verdict on the job's model."""
+
+    status: GateStatus
+    reason: str
+    eval_id: str | None
+    failing_checks: tuple[FailingCheck, ...]
+
+
+class Queue(Answer):
+    """Where a queued job stands, as the scheduler said last."""
+
+    position: int | None
+    """Exact up to 10, else rounded up to one digit."""
+    reason: WaitReason
+    estimated_start: Time | None
+    as_of: Time
+
+
+class JobExtensions(Answer):
+    phase: Phase
+    attempt: Count
+    waiting_for: str
+    queue: Queue | None
+    warnings: tuple[JobWarning, ...]
+    num_steps: Count | None
+    last_step: Step
+    progress: Progress | None
+    dataset_id: str | None
+    dataset_version: str | None
+    config_hash: str | None
+    duplicate_of: str | None
+    retry_of: str | None
+    model_id: str | None
+    is_deployed: bool
+    estimated_memory: JobMemory | None
+    preparation: AttemptPreparation | None
+    resume_certificate: ResumeCertificate | None
+    cost_usd: str
+    """US dollars that the tenant pays, as a decimal number."""
+    uncharged_cost_usd: str
+    """US dollars of attempts that ended for no fault of the tenant."""
+    has_holdout: bool
+    recipe: JsonObject
+    """The recipe, as in the request; without `auto` once an attempt is scheduled."""
+    gate: Gate
+    is_usable: bool
+    """Whether the model answers, or would after a deployment where the job asked for none."""
+
+
+class Job(Resource):
+    object: Literal["fine_tuning.job"]
+    created_at: Time
+    finished_at: Time | None
+    estimated_finish: Time | None
+    model: str | None
+    fine_tuned_model: str | None
+    """Name of the version, also of one that the gate did not pass."""
+    organization_id: str
+    status: JobStatus
+    training_file: str | None
+    validation_file: str | None
+    result_files: tuple[str, ...]
+    trained_tokens: Count | None
+    seed: int
+    hyperparameters: Hyperparameters
+    method: JobMethod
+    integrations: tuple[()]
+    metadata: dict[str, str]
+    error: JobFailure | JobProblem
+    retune: JobExtensions
+
+
+class NewJobExtensions(JobExtensions):
+    base_model: BaseModelFacts
+
+
+class NewJob(Job):
+    """The answer to a submit."""
+
+    retune: NewJobExtensions
+
+
+class JobEvent(Resource):
+    object: Literal["fine_tuning.job.event"]
+    created_at: Time
+    level: Literal["info", "warn", "error"]
+    message: str
+    type: Literal["message", "metrics"]
+    data: JsonObject
+    """The event's fields with its `type` and `event_id`, or numbers of a step."""
+
+
+class CheckpointMetrics(Answer):
+    """What was measured; null where nothing was."""
+
+    step: Step
+    train_loss: float | None
+    valid_loss: float | None
+    full_valid_loss: float | None
+
+
+class CheckpointExtensions(Answer):
+    attempt: Count
+    kind: str
+    state: str
+    manifest_sha256: str
+
+
+class Checkpoint(Resource):
+    object: Literal["fine_tuning.job.checkpoint"]
+    created_at: Time
+    fine_tuning_job_id: str
+    fine_tuned_model_checkpoint: str
+    step_number: Step
+    metrics: CheckpointMetrics
+    retune: CheckpointExtensions
+
+
+class RecordedStep(StepMetrics):
+    attempt: Count
+    """The newest attempt that made the step."""
+
+
+class StepList(Answer):
+    object: Literal["list"]
+    data: tuple[RecordedStep, ...]
+    has_more: bool
+
+
+class Log(Answer):
+    object: Literal["log"]
+    job_id: str
+    attempt: int
+    node: int
+    text: str
+    next: int
+    """What to ask `after` next time."""

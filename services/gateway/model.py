@@ -1,0 +1,410 @@
+"""Rows of the gateway's tables by the names of their columns, as `store` and `readmodels` read them. Pure."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from schemas.artifacts import DatasetCounts, DatasetFiles, ResumeCertificate
+from schemas.base import BundleRef, Count, FailureClass, FileRef, Seconds, Value
+from schemas.capabilities import BaseCapabilities
+from schemas.dataset import RowProblem
+from schemas.deployment import ReplicaAddress
+from schemas.evaluation import BenchmarkKind, Evidence, Expects, StageResult
+from schemas.job import WaitReason
+from schemas.memory import MemoryEstimate
+from schemas.specification import DatasetFormat
+from schemas.training import BundleMetrics, Preparation
+
+JsonObject = dict[str, JsonValue]
+
+Phase = Literal[
+    "validating",
+    "queued",
+    "provisioning",
+    "running",
+    "checkpointing",
+    "paused",
+    "evaluating",
+    "succeeded",
+    "failed",
+    "cancelled",
+]
+METRICS = "metrics"
+"""Type of the timeline's events with numbers."""
+
+
+class Row(Value):
+    """A row, or a jsonb column of one. A field with a default may be missing in JSON that an older release wrote."""
+
+
+class StoredFile(Row):
+    file_id: str
+    tenant: str
+    sha256: str
+    size_bytes: Count
+    filename: str
+    purpose: str
+    format: DatasetFormat | None
+    num_rows: Count | None
+    """Lines with something in them; None for files that were uploaded before they were counted."""
+    created_at: datetime
+
+    @property
+    def ref(self) -> FileRef:
+        return FileRef(
+            file_id=self.file_id, sha256=self.sha256, size_bytes=self.size_bytes, filename=self.filename
+        )
+
+
+class IdempotentRequest(Row):
+    body_sha256: str
+    response: JsonObject | None
+
+
+class SubmittedSpec(Row):
+    """What is shown of a JobSpec; without any field until JobSubmitted is heard."""
+
+    base_model: str | None = None
+    base_sha: str | None = None
+    training_file: FileRef | None = None
+    validation_file: FileRef | None = None
+    holdout: FileRef | None = None
+    metadata: dict[str, str] = Field(default={})
+    auto_deploy: bool = True
+    recipe: JsonObject = Field(default={})
+
+    @property
+    def seed(self) -> int:
+        seed = self.recipe.get("seed", 0)
+        assert isinstance(seed, int), "a recipe's seed is a number"
+        return seed
+
+
+class JobWarning(Row):
+    code: str
+    """Stable word for machines."""
+    message: str
+    """What, where, found, expected."""
+    param: str
+    """The parameter at fault."""
+
+
+class JobFailure(Row):
+    code: str
+    message: str
+    param: str | None = None
+    failure_class: FailureClass
+
+
+class QueuePlace(Row):
+    position: int | None
+    reason: WaitReason
+    waiting_for: str
+    estimated_start: datetime | None
+    as_of: datetime
+
+
+class EvalProgress(Row):
+    stage: str
+    suite: str
+    side: Literal["base", "candidate"] | None
+    items_done: Count
+    items_total: Count | None
+    seconds_left: Seconds | None
+
+
+class JobVerdict(Row):
+    """Of the newest evaluation of a job's model that has ended, or else of the one that runs."""
+
+    eval_id: str
+    outcome: str
+    reason: str
+    stages: tuple[StageResult, ...]
+    progress: EvalProgress | None = None
+
+
+class JobMemory(MemoryEstimate):
+    """What each device needs by estimate, on a GPU."""
+
+    max_seq_length: Count
+    """Length of a window of the job's dataset."""
+
+
+class AttemptPreparation(Preparation):
+    """What an attempt said before its first step."""
+
+    attempt: Count
+    """The attempt that said it."""
+
+
+class Job(Row):
+    job_id: str
+    tenant: str
+    phase: Phase
+    spec: SubmittedSpec
+    dataset_id: str | None
+    dataset_version: str | None
+    config_hash: str | None
+    duplicate_of: str | None
+    retry_of: str | None
+    attempt: int
+    num_steps: int | None
+    last_step: int
+    trained_tokens: int | None
+    waiting_for: str
+    place: QueuePlace | None
+    fine_tuned_model: str | None
+    model_id: str | None
+    is_promoted: bool | None
+    is_deployed: bool
+    ending: str
+    warnings: tuple[JobWarning, ...]
+    error: JobFailure | None
+    estimated_memory: JobMemory | None
+    preparation: AttemptPreparation | None
+    certificate: ResumeCertificate | None
+    cost: Decimal
+    uncharged_cost: Decimal
+    created_at: datetime
+    finished_at: datetime | None
+    result_files: tuple[str, ...]
+    evaluation: JobVerdict | None
+
+
+class JobOwner(Row):
+    tenant: str
+    attempt: int
+
+
+class JobEvent(Row):
+    id: int
+    job_id: str
+    event_id: str
+    type: str
+    level: Literal["info", "warn", "error"]
+    message: str
+    data: JsonObject
+    created_at: datetime
+
+
+class Checkpoint(Row):
+    job_id: str
+    attempt: int
+    step: int
+    manifest_sha256: str
+    kind: str
+    metrics: BundleMetrics
+    state: str
+    created_at: datetime
+
+
+class Step(Row):
+    step: int
+    attempt: int
+    metrics: JsonObject
+    """The other fields of StepMetrics."""
+
+
+class MeasuredStep(Step):
+    measured: BundleMetrics | None
+    """Of the newest bundle that was written at this step."""
+
+
+class RecordedSteps(Row):
+    """How far the steps of a job are recorded."""
+
+    last_step: int
+    has_results: bool
+    last_recorded: int
+
+
+class DatasetDetail(Row):
+    """What the facts of a dataset said; fields that none of them has are not set."""
+
+    base_sha: str | None = None
+    manifest_sha256: str | None = None
+    template_sha256: str | None = None
+    counts: DatasetCounts | None = None
+    benchmarks: dict[str, str] | None = None
+    """Digest of each registered benchmark that the rows were checked against, by name."""
+    suites: dict[str, str] | None = None
+    """Digest of each safety suite registered at that time, by name."""
+    files: DatasetFiles | None = None
+    code: str | None = None
+    """Why it was refused, for machines."""
+    message: str | None = None
+    """Why it was refused, for people."""
+    problems: tuple[RowProblem, ...] = ()
+    report_key: str | None = None
+    dataset_ids: tuple[str, ...] = ()
+    """Datasets that were deleted with this one, which have the same version."""
+
+
+class Dataset(Row):
+    dataset_id: str
+    tenant: str
+    state: str
+    dataset_version: str | None
+    detail: DatasetDetail
+    created_at: datetime
+
+
+class DatasetAnswer(Row):
+    """The fact that answered a dataset's request."""
+
+    id: str
+    time: datetime
+    type: str
+    data: JsonObject
+
+
+class SuiteDetail(Row):
+    """Of a benchmark the first three, of a safety suite the last one."""
+
+    kind: BenchmarkKind | None = None
+    num_fewshot: Count | None = None
+    margin_points: float | None = None
+    expects: Expects | None = None
+
+
+class Suite(Row):
+    name: str
+    is_benchmark: bool
+    digest: str
+    rows: Count
+    detail: SuiteDetail
+    registered_at: datetime
+
+    @property
+    def stage(self) -> Literal["benchmark", "safety", "over_refusal"]:
+        """The stage of the gate that asks it."""
+        if self.is_benchmark:
+            return "benchmark"
+        return "over_refusal" if self.detail.expects == "answer" else "safety"
+
+
+class BaseModelDetail(Row):
+    manifest_sha256: str
+    source: str
+    """Where its files came from."""
+    template_sha256: str
+    context_tokens: Count
+    """Longest sequence that it was made for."""
+    num_parameters: Count
+    """Parameters of the model."""
+    training_template_sha256: str | None = None
+    """Of the template that marks the answers in training; None: they are taken from the model's own."""
+    capabilities: BaseCapabilities | None = None
+    """None: registered before they were looked at."""
+
+
+class RegisteredBase(Row):
+    name: str
+    base_sha: str
+    detail: BaseModelDetail
+    registered_at: datetime
+
+
+class LineageDetail(Row):
+    config_hash: str | None = None
+    template_sha256: str | None = None
+    training_template_sha256: str | None = None
+    bundle: BundleRef | None = None
+    kind: Literal["adapter", "full"] | None = None
+    rank: Count | None = None
+
+
+class ModelVersion(Row):
+    model_id: str
+    tenant: str
+    full_name: str
+    digest: str
+    job_id: str
+    base_model: str
+    base_sha: str
+    dataset_version: str
+    stage: str
+    eval_id: str | None
+    is_stale: bool
+    has_holdout: bool | None
+    approved_by: str | None
+    approval_reason: str
+    accepted_without_holdout: bool
+    detail: LineageDetail
+    created_at: datetime
+
+
+class Evaluation(Row):
+    eval_id: str
+    tenant: str
+    job_id: str
+    model_id: str
+    outcome: str
+    reason: str
+    stages: tuple[StageResult, ...]
+    number: int
+    evidence: Evidence | None
+    progress: EvalProgress | None
+    created_at: datetime
+
+    @property
+    def measured_by(self) -> str:
+        """Its own id, or that of an earlier one whose numbers could not but be equal."""
+        return (self.evidence and self.evidence.measured_by) or self.eval_id
+
+
+class Route(Row):
+    tenant: str
+    slot: str
+    generation: int
+    model_id: str
+    digest: str
+    state: str
+    reason: str
+    served_name: str
+    replicas: tuple[ReplicaAddress, ...]
+    updated_at: datetime
+
+
+class Replica(Row):
+    replica_id: str
+    incarnation: str
+    url: str
+    served_base: str
+
+
+class Outcome(Row):
+    """The first fact or refusal that a command caused."""
+
+    event_type: str
+    payload: JsonObject
+
+
+class Refusal(Row):
+    id: int
+    command_id: str
+    command: str
+    subject_id: str
+    code: str
+    message: str
+    param: str | None
+    refused_at: datetime
+
+
+class KafkaUser(Row):
+    name: str
+    tenant: str | None
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    group_prefix: str
+    changed_at: datetime
+
+
+class DeviceLimit(Row):
+    """What a tenant's quotas say, and what the scheduler was told last."""
+
+    name: str
+    quotas: JsonObject
+    limited_devices: int | None

@@ -1,0 +1,329 @@
+"""What routes answer: OpenAI's objects and ours. The reference at `/openapi.json` is made of these classes.
+
+A field with a default is left out of an answer where it does not apply.
+"""
+
+from typing import Generic, Literal, TypeVar
+
+from pydantic import ConfigDict
+
+from schemas.base import BundleRef, Count, Seconds, Value
+from schemas.evaluation import Evidence, StageResult
+from schemas.node import PoolCapacityChanged
+from schemas.specification import DatasetFormat
+from services.gateway.memory import MethodMemory
+from services.gateway.model import (
+    BaseModelDetail,
+    DatasetDetail,
+    JsonObject,
+    SuiteDetail,
+)
+from services.gateway.quotas import Quotas
+
+Time = int
+"""Seconds since 1970."""
+
+
+class Answer(Value):
+    """A JSON object of an answer."""
+
+
+class Resource(Answer):
+    """A thing with an id, which pages are continued by."""
+
+    id: str
+
+
+T = TypeVar("T", bound=Resource)
+
+
+class ErrorDetail(Answer):
+    message: str
+    """What, where, found, expected."""
+    type: str
+    """Family of the error, as OpenAI names them."""
+    param: str | None
+    """The parameter at fault, where one is."""
+    code: str | None
+    """Stable word for machines."""
+
+
+class ErrorBody(Answer):
+    """Every answer that is no success."""
+
+    error: ErrorDetail
+
+
+class Page(Answer, Generic[T]):
+    """A part of a list; the next one begins `after` its `last_id`."""
+
+    # pydantic looks for docstrings of `Page[File]` where that is written, and may find no class there.
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+    object: Literal["list"]
+    data: tuple[T, ...]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class FileExtensions(Answer):
+    sha256: str
+    format: DatasetFormat | None
+
+
+class File(Resource):
+    object: Literal["file"]
+    bytes: Count
+    created_at: Time
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+    expires_at: Time | None
+    retune: FileExtensions
+
+
+class FileRemoval(Answer):
+    status: Literal["deleting"]
+    needed_by: list[str]
+    """What still needs its bytes."""
+
+
+class DeletedFile(Resource):
+    object: Literal["file"]
+    deleted: bool
+    """Whether its bytes are gone too."""
+    retune: FileRemoval | None = None
+
+
+class BaseModelFacts(BaseModelDetail):
+    """What was found of a base model at its registration."""
+
+    base_sha: str
+    memory: dict[str, MethodMemory] | None
+    """By method; None where the model's shape was not looked at."""
+
+
+class BaseModelExtensions(BaseModelFacts):
+    kind: Literal["base"]
+
+
+class BaseModel(Resource):
+    object: Literal["model"]
+    created: Time
+    owned_by: str
+    retune: BaseModelExtensions
+
+
+class Approval(Answer):
+    has_holdout: bool | None
+    """Whether it was held against rows of its own task; None before it passed."""
+    approved_by: str | None
+    approval_reason: str
+    accepted_without_holdout: bool
+
+
+class FineTunedModelExtensions(Approval):
+    kind: Literal["fine-tuned"]
+    model_id: str
+    stage: str
+    digest: str
+    job_id: str
+    is_stale: bool
+
+
+class FineTunedModel(Resource):
+    object: Literal["model"]
+    created: Time
+    owned_by: str
+    root: str
+    parent: str
+    retune: FineTunedModelExtensions
+
+
+AnyModel = BaseModel | FineTunedModel
+
+
+class ModelPage(Answer):
+    """Base models by name, then the tenant's versions, newest first."""
+
+    object: Literal["list"]
+    data: tuple[AnyModel, ...]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class LineageVerdict(Answer):
+    eval_id: str
+    outcome: str
+    reason: str
+    evidence: Evidence | None
+
+
+class Lineage(Approval):
+    object: Literal["model.lineage"]
+    model: str
+    model_id: str
+    digest: str
+    stage: str
+    base_model: str
+    base_sha: str
+    dataset_version: str
+    job_id: str
+    eval_id: str | None
+    config_hash: str | None
+    template_sha256: str | None
+    training_template_sha256: str | None
+    bundle: BundleRef | None
+    kind: Literal["adapter", "full"] | None
+    rank: Count | None
+    evaluation: LineageVerdict | None
+
+
+class Deployment(Resource):
+    object: Literal["model.deployment"]
+    slot: str
+    model_id: str
+    digest: str
+    generation: Count
+    status: str
+    reason: str
+    served_name: str
+    replicas: tuple[str, ...]
+    updated_at: Time
+
+
+class Progress(Answer):
+    """How far training or the gate is."""
+
+    stage: str
+    part: str
+    side: Literal["base", "candidate"] | None
+    done: Count
+    total: Count | None
+    unit: Literal["steps", "items"]
+    seconds_left: Seconds | None
+
+
+class Evaluation(Resource):
+    object: Literal["evaluation"]
+    created_at: Time
+    job_id: str
+    model_id: str
+    outcome: str
+    reason: str
+    stages: tuple[StageResult, ...]
+    number: Count
+    evidence: Evidence | None
+    progress: Progress | None
+
+
+class EvaluationItem(Resource):
+    """What was asked and expected, and what both sides answered, as the evaluator wrote it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    stage: str | None = None
+    suite: str | None = None
+    line: int | None = None
+    outcome: str | None = None
+    prompt: str | None = None
+    expected: str | None = None
+    base_answer: str | None = None
+    answer: str | None = None
+    base_score: float | None = None
+    score: float | None = None
+
+
+class EvaluationLog(Answer):
+    object: Literal["evaluation.log"]
+    eval_id: str
+    text: str
+
+
+class Suite(Resource):
+    """What every gate asks; its items are nobody's to read."""
+
+    object: Literal["suite"]
+    name: str
+    stage: Literal["benchmark", "safety", "over_refusal"]
+    rows: Count
+    digest: str
+    registered_at: Time
+    retune: SuiteDetail
+
+
+class Dataset(DatasetDetail, Resource):
+    object: Literal["dataset"]
+    created_at: Time
+    status: str
+    version: str | None
+
+
+class Refusal(Resource):
+    object: Literal["command.refusal"]
+    created_at: Time
+    command: str
+    command_id: str
+    subject_id: str
+    code: str
+    message: str
+    param: str | None
+
+
+class TenantQuotas(Answer):
+    object: Literal["quotas"]
+    tenant: str
+    limits: Quotas
+    decided: JsonObject
+    """What the operator decided for the tenant."""
+    used: dict[str, int]
+
+
+class KafkaUser(Resource):
+    object: Literal["kafka_user"]
+    username: str
+    tenant: str | None
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    group_prefix: str
+    changed_at: Time
+
+
+class KafkaLogin(Answer):
+    """A login and its password, which is shown only here."""
+
+    object: Literal["kafka_user"]
+    username: str
+    password: str
+    state: Literal["pending", "ready"]
+    """`pending` where accounts is away: the login works once it is back."""
+    reads: tuple[str, ...] | None = None
+    writes: tuple[str, ...] | None = None
+    group_prefix: str | None = None
+
+
+class RemovedKafkaUser(Answer):
+    object: Literal["kafka_user"]
+    username: str
+    deleted: bool
+
+
+class NewTenant(Answer):
+    object: Literal["tenant"]
+    name: str
+    is_new: bool
+    api_key: str
+    kafka: KafkaLogin | None = None
+
+
+class RevokedKeys(Answer):
+    object: Literal["tenant"]
+    name: str
+    revoked_keys: Count
+
+
+class PoolList(Answer):
+    object: Literal["list"]
+    data: tuple[PoolCapacityChanged, ...]

@@ -1,0 +1,318 @@
+"""What is written to the read models: tables by their keys, and statements for what no key names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+
+from pydantic import BaseModel
+
+from schemas.base import CommandRefused, Delayed, Message
+from schemas.dataset import SubmitDataset
+from schemas.evaluation import GatePolicyPublished
+from schemas.training import StepMetrics
+from services.gateway.model import METRICS, DatasetAnswer, JobOwner, JobWarning, JsonObject
+from services.gateway.store import columns, find
+from shared.errors import ParentUnknown, Rejected
+from shared.messaging.unit import Unit
+from shared.postgres.database import Connection
+
+# Ids of one job's events must become visible in their order, or a reader that resumes after one misses an earlier
+# one: of processes that tell of one job at a time, the second waits here for the first to commit.
+LOCK_JOB = "SELECT FROM job WHERE job_id = $1 FOR UPDATE"
+INSERT_EVENT = """
+    INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
+# Claims have no number: once the inbox has forgotten one, it may come again.
+INSERT_METRICS = """
+    INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8
+     WHERE NOT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND event_id = $3 AND message = $6)"""
+END_JOB = "INSERT INTO ended_job (job_id, ended_at) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+WHOSE_ATTEMPT = f"SELECT {columns(JobOwner)} FROM job WHERE job_id = $1"
+NUM_STEPS = "SELECT num_steps FROM job WHERE job_id = $1"
+SAVE_STEP = """
+    INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
+TOKENS_OF_STEPS = """
+    SELECT coalesce(sum((metrics ->> 'num_tokens')::bigint), 0)::bigint FROM step
+     WHERE job_id = $1 AND step = ANY ($2::int[])"""
+COUNT_STEPS = """
+    UPDATE job SET last_recorded = greatest(last_recorded, $2), trained_tokens = coalesce(trained_tokens, 0) + $3
+     WHERE job_id = $1"""
+NOTE_DATASET = """
+    INSERT INTO dataset (dataset_id, tenant, state, files, policy) VALUES ($1, $2, 'validating', $3, $4)
+    ON CONFLICT (dataset_id) DO UPDATE SET files = $3, policy = $4
+     WHERE dataset.tenant = $2 AND dataset.files = '{}'"""
+REFUSE_DATASET = """
+    INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
+    ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
+     WHERE dataset.tenant = $2 AND dataset.state = 'validating'"""
+SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant = $2"
+DELAY_JOBS = """
+    UPDATE job SET waiting_for = $3
+     WHERE (job_id = $1 OR dataset_id = $1) AND tenant = $2 AND phase IN ('validating', 'evaluating')"""
+GO_ON = "UPDATE job SET waiting_for = '' WHERE job_id = $1 AND tenant = $2 AND waiting_for <> ''"
+ADD_MODEL_OF_JOB = """
+    UPDATE job SET fine_tuned_model = $3, model_id = $4
+     WHERE job_id = $1 AND tenant = $2 AND phase = 'succeeded' AND fine_tuned_model IS NULL"""
+SAVE_POLICY = """
+    INSERT INTO gate_policy (detail) VALUES ($1) ON CONFLICT (singleton) DO UPDATE SET detail = $1"""
+WARN_JOBS_ON_BASE = """
+    UPDATE job SET warnings = warnings || $2::jsonb
+     WHERE spec ->> 'base_sha' = $1 AND phase NOT IN ('succeeded', 'failed', 'cancelled')
+    RETURNING job_id, tenant"""
+SET_STALE = "UPDATE model SET is_stale = (base_sha <> $2) WHERE base_model = $1"
+SAVE_OUTCOME = """
+    INSERT INTO outcome (causation_id, event_type, payload) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
+REMOVE_KAFKA_USER = "DELETE FROM kafka_user WHERE name = $1"
+ADD_REFUSAL = """
+    INSERT INTO refusal (tenant, command_id, command, subject_id, code, message, param, refused_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"""
+COMPARE_WITH_BASE = """
+    UPDATE model SET is_stale = true FROM base_model
+     WHERE model_id = $1 AND base_model.name = model.base_model AND base_model.base_sha <> model.base_sha"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is written by key; the row of a key that is not there yet is inserted."""
+
+    name: str
+    key: tuple[str, ...]
+    once: tuple[str, ...] = ()
+    """Columns that are set when the row is inserted and never changed."""
+    merged: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What a column of a row that is there becomes, where that is not the new value."""
+    only_where: str = "true"
+    """Which rows that are there may change."""
+    is_inserted: bool = True
+    """Whether a row that is not there is inserted."""
+
+    async def save(self, conn: Connection, row: Mapping[str, object]) -> None:
+        await conn.execute(self._statement(tuple(row)), *map(_as_column, row.values()))
+
+    @cache  # noqa: B019 - tables are constants
+    def _statement(self, names: tuple[str, ...]) -> str:
+        numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+        changed = [name for name in names if name not in (*self.key, *self.once)]
+        if not self.is_inserted:
+            changes = ", ".join(f"{name} = {numbers[name]}" for name in changed)
+            keys = " AND ".join(f"{name} = {numbers[name]}" for name in self.key)
+            return f"UPDATE {self.name} SET {changes} WHERE {keys} AND {self.only_where}"
+        changes = ", ".join(f"{name} = {self.merged.get(name, f'EXCLUDED.{name}')}" for name in changed)
+        update = f"UPDATE SET {changes} WHERE {self.only_where}" if changed else "NOTHING"
+        return (
+            f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join(numbers.values())})"
+            f" ON CONFLICT ({', '.join(self.key)}) DO {update}"
+        )
+
+
+def _as_column(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return [_as_column(each) for each in value] if isinstance(value, tuple) else value
+
+
+JOB = Table("job", ("job_id",), once=("tenant",), only_where="job.tenant = EXCLUDED.tenant")
+CHECKPOINT = Table(
+    "checkpoint",
+    ("job_id", "attempt", "step", "manifest_sha256"),
+    once=("tenant", "created_at"),
+    merged={
+        "kind": "CASE WHEN EXCLUDED.kind = '' THEN checkpoint.kind ELSE EXCLUDED.kind END",
+        "metrics": "checkpoint.metrics || EXCLUDED.metrics",
+        "state": "CASE WHEN EXCLUDED.state = 'written' THEN checkpoint.state ELSE EXCLUDED.state END",
+    },
+)
+DATASET = Table(
+    "dataset",
+    ("dataset_id",),
+    once=("tenant",),
+    merged={
+        "dataset_version": "coalesce(EXCLUDED.dataset_version, dataset.dataset_version)",
+        "detail": "dataset.detail || EXCLUDED.detail",
+    },
+    only_where="dataset.tenant = EXCLUDED.tenant",
+)
+SUITE = Table(
+    "suite",
+    ("name", "is_benchmark"),
+    merged={"detail": "suite.detail || EXCLUDED.detail"},
+    only_where="suite.registered_at <= EXCLUDED.registered_at",
+)
+EVALUATION = Table("evaluation", ("eval_id",), once=("tenant", "job_id", "model_id", "number", "created_at"))
+RUNNING_EVALUATION = Table("evaluation", ("eval_id",), only_where="outcome = 'running'", is_inserted=False)
+BASE = Table("base_model", ("name",))
+NEW_VERSION = Table(
+    "model",
+    ("model_id",),
+    once=(
+        *("tenant", "full_name", "digest", "job_id", "base_model", "base_sha", "dataset_version", "stage"),
+        *("detail", "created_at"),
+    ),
+)
+VERSION = Table("model", ("model_id",), is_inserted=False)
+POOL = Table("pool", ("name",))
+KAFKA_USER = Table("kafka_user", ("name",), once=("tenant",))
+REPLICA = Table("replica", ("replica_id",), once=("pool", "base_model", "base_sha"))
+INCARNATION = Table("replica", ("replica_id", "incarnation"), is_inserted=False)
+# What is approved and what is served come on two topics, in any order: of one generation, the latter stays.
+ROUTE = Table(
+    "route",
+    ("tenant", "slot"),
+    merged={
+        "served_name": "CASE WHEN EXCLUDED.served_name = '' THEN route.served_name ELSE EXCLUDED.served_name END",
+        "replicas": "CASE WHEN EXCLUDED.state IN ('pending', 'failed') THEN route.replicas"
+        " ELSE EXCLUDED.replicas END",
+    },
+    only_where="""route.generation < EXCLUDED.generation
+        OR (route.generation = EXCLUDED.generation AND EXCLUDED.state NOT IN ('pending', 'withdrawn'))""",
+)
+
+
+async def update_job(conn: Connection, job_id: str, tenant: str, **changes: object) -> None:
+    """Set columns of a job, which need not be known yet: topics come in any order."""
+    await JOB.save(conn, {"job_id": job_id, "tenant": tenant, **changes})
+
+
+def attempt_name(job_id: str, attempt: int) -> str:
+    """What the steps of an attempt wait for until it was scheduled."""
+    return f"attempt:{job_id}/{attempt}"
+
+
+async def require_attempt(conn: Connection, job_id: str, tenant: str, attempt: int) -> None:
+    """Raises ParentUnknown before the attempt was scheduled, Rejected where the job is another tenant's."""
+    owner = await find(JobOwner, conn, WHOSE_ATTEMPT, job_id)
+    if owner is None or owner.attempt < attempt:
+        raise ParentUnknown(attempt_name(job_id, attempt))
+    if owner.tenant != tenant:
+        raise Rejected(f"{job_id} is of tenant {owner.tenant}, found {tenant}")
+
+
+async def find_num_steps(conn: Connection, job_id: str) -> int | None:
+    """None before the job is queued."""
+    num_steps: int | None = await conn.fetchval(NUM_STEPS, job_id)
+    return num_steps
+
+
+async def save_steps(conn: Connection, job_id: str, attempt: int, steps: Sequence[StepMetrics]) -> None:
+    """Of several attempts that came to a step, the last one's numbers count."""
+    numbers = [step.step for step in steps]
+    rows = [(job_id, step.step, attempt, step.model_dump(mode="json", exclude={"step"})) for step in steps]
+    await conn.execute(LOCK_JOB, job_id)
+    before = await conn.fetchval(TOKENS_OF_STEPS, job_id, numbers)
+    await conn.executemany(SAVE_STEP, rows)
+    added = await conn.fetchval(TOKENS_OF_STEPS, job_id, numbers) - before
+    await conn.execute(COUNT_STEPS, job_id, max(numbers, default=0), added)
+
+
+async def end_job(conn: Connection, job_id: str, *, at: datetime) -> None:
+    """From now on its history is kept for so long."""
+    await conn.execute(END_JOB, job_id, at)
+
+
+async def name_model(conn: Connection, job_id: str, tenant: str, *, full_name: str, model_id: str) -> None:
+    """Of a job that had succeeded before the model was registered."""
+    await conn.execute(ADD_MODEL_OF_JOB, job_id, tenant, full_name, model_id)
+
+
+async def delay_jobs(conn: Connection, event: Delayed) -> None:
+    await conn.execute(DELAY_JOBS, event.subject_id, event.tenant, event.waiting_for)
+
+
+async def resume_job(conn: Connection, job_id: str, tenant: str) -> None:
+    """It waits for nothing any more."""
+    await conn.execute(GO_ON, job_id, tenant)
+
+
+async def warn_jobs_on_base(conn: Connection, base_sha: str, warning: JobWarning) -> list[tuple[str, str]]:
+    """Jobs that have not ended, with their tenants."""
+    rows = await conn.fetch(WARN_JOBS_ON_BASE, base_sha, [warning.model_dump(mode="json")])
+    return [(row["job_id"], row["tenant"]) for row in rows]
+
+
+async def note_dataset(conn: Connection, command: SubmitDataset) -> None:
+    """Show the dataset before ingest has accepted it, keep the bytes that it is made of, and its policy."""
+    spec = command.spec
+    mix = spec.safety_mix.file if spec.safety_mix else None
+    named = (spec.training_file, spec.validation_file, spec.holdout, mix)
+    files = [file.sha256 for file in named if file]
+    policy = spec.policy.model_dump(mode="json")
+    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files, policy)
+
+
+async def refuse_dataset(conn: Connection, event: CommandRefused) -> None:
+    detail = {"code": event.code, "message": event.message}
+    await conn.execute(REFUSE_DATASET, event.subject_id, event.tenant, detail)
+
+
+async def save_answer(conn: Connection, dataset_id: str, tenant: str, answer: DatasetAnswer) -> None:
+    await conn.execute(SAVE_ANSWER, dataset_id, tenant, answer.model_dump(mode="json"))
+
+
+async def save_gate_policy(conn: Connection, event: GatePolicyPublished) -> None:
+    await conn.execute(SAVE_POLICY, event.model_dump(mode="json", exclude={"scope", "suites"}))
+
+
+async def compare_versions(conn: Connection, base_model: str, base_sha: str) -> None:
+    """Versions on other files of the base model are stale."""
+    await conn.execute(SET_STALE, base_model, base_sha)
+
+
+async def compare_version(conn: Connection, model_id: str) -> None:
+    """It is stale where its base model has other files by now."""
+    await conn.execute(COMPARE_WITH_BASE, model_id)
+
+
+async def save_outcome(conn: Connection, command_id: str, event: Message) -> None:
+    await conn.execute(SAVE_OUTCOME, command_id, event.type, event.model_dump(mode="json"))
+
+
+async def add_refusal(conn: Connection, event: CommandRefused, *, at: datetime) -> None:
+    refusal = (event.command_id, event.command, event.subject_id, event.code, event.message, event.param)
+    await conn.execute(ADD_REFUSAL, event.tenant, *refusal, at)
+
+
+async def remove_kafka_user(conn: Connection, name: str) -> None:
+    await conn.execute(REMOVE_KAFKA_USER, name)
+
+
+async def add_event(
+    conn: Connection,
+    job_id: str,
+    tenant: str,
+    event_id: str,
+    event: Message,
+    level_and_message: tuple[str, str],
+    at: datetime,
+) -> None:
+    data = event.model_dump(mode="json")
+    await conn.execute(LOCK_JOB, job_id)
+    await conn.execute(INSERT_EVENT, job_id, tenant, event_id, event.type, *level_and_message, data, at)
+
+
+async def add_warnings(
+    unit: Unit, job_id: str, tenant: str, event_id: str, warnings: Sequence[JobWarning]
+) -> None:
+    """Show them in the job's timeline, as following from the event."""
+    await unit.conn.execute(LOCK_JOB, job_id)
+    for warning in warnings:
+        data = warning.model_dump(mode="json")
+        values = (job_id, tenant, event_id, "JobWarned", "warn", warning.message, data, unit.now)
+        await unit.conn.execute(INSERT_EVENT, *values)
+
+
+async def add_metrics(
+    conn: Connection,
+    job_id: str,
+    tenant: str,
+    event_id: str,
+    message: str,
+    data: JsonObject,
+    at: datetime,
+) -> None:
+    """Numbers in the job's timeline, from the event."""
+    await conn.execute(LOCK_JOB, job_id)
+    values = (job_id, tenant, event_id, METRICS, "info", message, data, at)
+    await conn.execute(INSERT_METRICS, *values)
