@@ -1,7 +1,8 @@
 """Wiring of the gateway: `python -m services.gateway.app`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import ModuleType
 
 import httpx
 from fastapi import FastAPI
@@ -12,6 +13,7 @@ from services.gateway import errors, handlers, store, usage
 from services.gateway.deps import Gateway
 from services.gateway.middleware import BoundedBody, Traced
 from services.gateway.removal import Remover
+from services.gateway.responses import ErrorBody
 from services.gateway.results import Results
 from services.gateway.routes import (
     admin,
@@ -24,6 +26,7 @@ from services.gateway.routes import (
     models,
     progress,
     quotas,
+    reference,
     refusals,
     suites,
 )
@@ -56,28 +59,47 @@ def build(settings: Settings | None = None) -> FastAPI:
             app.state.gateway = Gateway(service, settings, http, uses)
             yield
 
-    app = FastAPI(title="retune", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None)
-    errors.install(app)
-    for prefix in ("/v1/fine_tuning", "/v1/fine-tuning"):
-        app.include_router(jobs.router, prefix=prefix)
-        app.include_router(progress.router, prefix=prefix)
-    # The last route of models takes any path below /models.
-    for each in (files, evaluations, quotas, models, chat, datasets, suites, refusals, admin, kafka_users):
-        app.include_router(each.router, prefix="/v1")
+    app = api(lifespan)
     app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Traced)
     app.mount("/metrics", make_asgi_app())
 
-    @app.get("/livez")
+    @app.get("/livez", include_in_schema=False)
     async def livez() -> JSONResponse:
         return JSONResponse({"alive": True})
 
-    @app.get("/healthz")
+    @app.get("/healthz", include_in_schema=False)
     async def healthz() -> JSONResponse:
         status, body = service.probe.answer()
         return JSONResponse(body, status, None if status == 200 else RETRY_AFTER)
 
     return app
+
+
+def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> FastAPI:
+    """The routes, without what they work on."""
+    app = FastAPI(
+        title="retune",
+        version="0.1.0",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: "_".join([*map(str, route.tags), route.name]),
+        responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
+    )
+    errors.install(app)
+    for each in (jobs, progress):
+        app.include_router(each.router, prefix="/v1/fine_tuning", tags=[_noun(each)])
+        app.include_router(each.router, prefix="/v1/fine-tuning", include_in_schema=False)
+    # The last route of models takes any path below /models.
+    for each in (files, evaluations, quotas, models, chat, datasets, suites, refusals, admin, kafka_users):
+        app.include_router(each.router, prefix="/v1", tags=[_noun(each)])
+    app.include_router(reference.router)
+    return app
+
+
+def _noun(routes: ModuleType) -> str:
+    return routes.__name__.rpartition(".")[2]
 
 
 async def _bootstrap(service: Service, settings: Settings) -> None:

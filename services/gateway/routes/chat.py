@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from fastapi import APIRouter, Request, Response
@@ -41,14 +42,34 @@ class Target:
     served_name: str
 
 
-@router.post("/chat/completions", response_model=None)
+def documented(path: str, kind: type[Inference]) -> dict[str, Any]:
+    """What the reference says of a route whose body is parsed here and whose answer is the replica's."""
+    schema_path = f"#/paths/~1v1{path.replace('/', '~1')}/post/requestBody/content/application~1json/schema"
+    schema = kind.model_json_schema(ref_template=schema_path + "/$defs/{model}")
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {
+            "200": {
+                "description": "OpenAI's object, or the stream of its chunks, as the replica answers",
+                "content": {
+                    "application/json": {"schema": {"type": "object"}},
+                    "text/event-stream": {"schema": {"type": "string"}},
+                },
+            }
+        },
+    }
+
+
+@router.post(
+    "/chat/completions", response_model=None, openapi_extra=documented("/chat/completions", ChatRequest)
+)
 async def chat(caller: Caller, context: Context, request: Request) -> Response:
     asked = checked(await request.body(), ChatRequest)
     await _require_template(context, caller.tenant, asked.model)
     return await _proxy(caller, context, asked, "/v1/chat/completions")
 
 
-@router.post("/completions", response_model=None)
+@router.post("/completions", response_model=None, openapi_extra=documented("/completions", CompletionRequest))
 async def completions(caller: Caller, context: Context, request: Request) -> Response:
     asked = checked(await request.body(), CompletionRequest)
     return await _proxy(caller, context, asked, "/v1/completions")

@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
 from schemas import layout
 from services.gateway import decide, readmodels, representations, responses, tables
@@ -36,7 +36,11 @@ async def retrieve(caller: Caller, context: Context, dataset_id: str) -> respons
     return representations.dataset(await _dataset(caller, context, dataset_id))
 
 
-@router.get("/datasets/{dataset_id}/report")
+@router.get(
+    "/datasets/{dataset_id}/report",
+    response_class=JSONResponse,
+    responses={200: {"description": "The report that ingest wrote: problems by rule, with examples"}},
+)
 async def report(caller: Caller, context: Context, dataset_id: str) -> Response:
     dataset = await _dataset(caller, context, dataset_id)
     key = dataset.detail.report_key

@@ -27,14 +27,32 @@ router = APIRouter()
 
 MAX_FILES_OF_A_PAGE = 10_000
 """OpenAI's."""
+UPLOAD = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string"},
+                    },
+                }
+            }
+        },
+    }
+}
+"""What the reference says of a body that is parsed here."""
 
 
-@router.post("/files")
+@router.post("/files", openapi_extra=UPLOAD)
 async def upload(caller: Caller, context: Context, request: Request) -> responses.File:
     return await _upload(caller, context, request, uploads.DATASET_PURPOSES)
 
 
-@router.post("/admin/files")
+@router.post("/admin/files", openapi_extra=UPLOAD)
 async def upload_suite(admin: Admin, context: Context, request: Request) -> responses.File:
     return await _upload(admin, context, request, uploads.SUITE_PURPOSES)
 
@@ -122,7 +140,16 @@ async def retrieve(caller: Caller, context: Context, file_id: str) -> responses.
     return representations.file(await _file(caller, context, file_id))
 
 
-@router.get("/files/{file_id}/content")
+@router.get(
+    "/files/{file_id}/content",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "The bytes of the file",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        }
+    },
+)
 async def content(caller: Caller, context: Context, file_id: str) -> StreamingResponse:
     file = await _file(caller, context, file_id)
     path = context.settings.scratch_dir / f"download-{uuid4().hex}"
