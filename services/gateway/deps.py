@@ -9,6 +9,7 @@ from typing import Annotated
 
 import httpx
 from fastapi import Depends, Request
+from fastapi.dependencies.utils import get_flat_dependant
 
 from schemas.base import CommandRefused, Message
 from schemas.specification import Tier
@@ -29,6 +30,7 @@ MAX_PAGE = 100
 LARGE_PAGE = 1_000
 """Of lists that OpenAI's client, and whoever knew them before they had pages, takes to be whole."""
 MAX_DIGITS = 18
+MAX_SHOWN_CHARACTERS = 80
 
 
 @dataclass
@@ -105,13 +107,29 @@ async def principal(request: Request, context: Annotated[Gateway, Depends(gatewa
     if caller is None:
         raise _unauthorised("the API key is not known or was revoked")
     context.rates.take(caller.key_id, caller.quotas.requests_per_minute, now=time.monotonic())
+    _require_known_parameters(request)
     return caller
 
 
 async def admin(request: Request, context: Annotated[Gateway, Depends(gateway)]) -> Principal:
     if not is_same_key(_bearer(request), context.settings.admin_key.get_secret_value()):
         raise _unauthorised("this route needs the admin key")
+    _require_known_parameters(request)
     return Principal(OPERATOR, Tier.PREMIUM, Quotas.none())
+
+
+def _require_known_parameters(request: Request) -> None:
+    """Raises ApiError for a query parameter that the route does not have; `metadata[key]` is of `metadata`."""
+    if not request.query_params:
+        return
+    parameters = get_flat_dependant(request.scope["route"].dependant).query_params
+    known = sorted(field.alias for field in parameters)
+    for name in request.query_params:
+        if name.partition("[")[0] not in known:
+            shown = name[:MAX_SHOWN_CHARACTERS]
+            expected = ", ".join(known) or "none"
+            message = f"{shown}: unknown query parameter, expected {expected}"
+            raise ApiError(400, message, param=shown, code="unknown_parameter")
 
 
 def _bearer(request: Request) -> str:

@@ -30,6 +30,14 @@ AWAY = (ConnectionError, TimeoutError, socket.gaierror, asyncpg.InterfaceError, 
 
 Answer = Callable[[Request, Any], "ApiError"]
 
+NOT_SERVED = re.compile(
+    r"^/v1/(agents|assistants|audio|batches|chat/completions|chatkit|containers|content_provenance_checks"
+    r"|conversations|decisions|embeddings|evals|fine_tuning/(alpha|checkpoints)|images|live|moderations|organization"
+    r"|projects|realtime|responses|safety|skills|threads|uploads|vaults|vector_stores|videos|webhook_endpoints"
+    r"|webhook_event_types)(/|$)"
+)
+"""What OpenAI's API has and this one has not."""
+
 _FIELD = re.compile(r"^(?!(body|query|header|int|float|str)$)[a-zA-Z0-9_]+$")
 _CODES = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}
 _HTTP_CODES = {400: "invalid_body", 404: "unknown_url", 405: "method_not_allowed", 413: "request_too_large"}
@@ -107,6 +115,9 @@ def _answering(answer: Answer) -> Callable[[Request, Exception], Awaitable[JSONR
 
 
 def _http_error(request: Request, error: HTTPException) -> ApiError:
+    path = request.url.path
+    if error.status_code in (404, 405) and NOT_SERVED.match(path):
+        return ApiError(404, f"{request.method} {path} is not available", code="not_available_yet")
     code = _HTTP_CODES.get(error.status_code)
     return ApiError(error.status_code, f"{request.url.path}: {error.detail}", code=code)
 

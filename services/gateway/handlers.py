@@ -7,7 +7,7 @@ from typing import Any
 from schemas import access, dataset, evaluation, job, model, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
-from schemas.topics import ACCESS_EVENTS, LISTENS, TENANT_COMMAND_TYPES
+from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, LISTENS, TENANT_COMMAND_TYPES
 from services.gateway import copies, gate, measurements, readmodels, results, store, submission, tables
 from services.gateway.decide import operators_only
 from services.gateway.model import DatasetAnswer, Job, JobWarning
@@ -24,7 +24,15 @@ from shared.service import Service
 
 OF_A_MODEL = (model.ModelCommand, evaluation.ReevaluateModel)
 
-TenantCommand = job.JobMessage | dataset.SubmitDataset | model.ModelCommand | evaluation.ReevaluateModel
+TenantCommand = (
+    job.JobMessage
+    | dataset.SubmitDataset
+    | dataset.DeleteDataset
+    | model.ModelCommand
+    | model.RollbackDeployment
+    | model.UndeployModel
+    | evaluation.ReevaluateModel
+)
 
 
 async def project(event: Message, unit: Unit) -> None:
@@ -47,8 +55,8 @@ async def project(event: Message, unit: Unit) -> None:
 
 
 def _command_of(unit: Unit) -> str:
-    """What accounts does in tasks has no cause, but the command's correlation."""
-    envelope, is_of_task = envelope_of(unit), unit.topic == ACCESS_EVENTS.name
+    """What accounts and ingest do in tasks has no cause, but the command's correlation."""
+    envelope, is_of_task = envelope_of(unit), unit.topic in (ACCESS_EVENTS.name, DATASET_EVENTS.name)
     return envelope.causation_id or (envelope.correlation_id if is_of_task else "")
 
 
@@ -249,6 +257,7 @@ AWAITED = (
     evaluation.EvalStarted,
     access.KafkaUserReady,
     access.KafkaUserRemoved,
+    dataset.DatasetDeleted,
 )
 """What a request that sent a command waits for; found by its causation id."""
 

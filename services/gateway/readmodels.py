@@ -43,7 +43,9 @@ JOB_COLUMNS = """
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job
-     WHERE tenant = $1 AND ($2::jsonb IS NULL OR spec -> 'metadata' @> $2)
+     WHERE tenant = $1
+       AND ($2::jsonb IS NULL
+            OR (spec -> 'metadata' @> $2 AND ($2 <> jsonb_build_object() OR spec -> 'metadata' = $2)))
        AND ($3::text IS NULL OR (created_at, job_id) <
             (SELECT created_at, job_id FROM job WHERE job_id = $3 AND tenant = $1))
      ORDER BY created_at DESC, job_id DESC LIMIT $4"""
@@ -76,6 +78,12 @@ FIND_ANSWER = "SELECT answer FROM dataset WHERE dataset_id = $1 AND tenant = $2"
 JOBS_OF_DATASET = "SELECT job_id FROM job WHERE dataset_id = $1 AND tenant = $2 ORDER BY job_id"
 TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 POLICY_OF_DATASET = "SELECT policy FROM dataset WHERE dataset_id = $1 AND tenant = $2"
+LIST_DATASETS = f"""
+    SELECT {columns(Dataset)} FROM dataset
+     WHERE tenant = $1
+       AND ($2::text IS NULL OR (created_at, dataset_id) <
+            (SELECT created_at, dataset_id FROM dataset WHERE dataset_id = $2 AND tenant = $1))
+     ORDER BY created_at DESC, dataset_id DESC LIMIT $3"""
 FIND_DATASET = f"SELECT {columns(Dataset)} FROM dataset WHERE dataset_id = $1 AND tenant = $2"
 LIST_SUITES = f"SELECT {columns(Suite)} FROM suite ORDER BY is_benchmark DESC, name"
 FIND_POLICY = "SELECT detail FROM gate_policy"
@@ -134,6 +142,7 @@ async def find_job(source: Source, job_id: str, tenant: str) -> Job | None:
 async def list_jobs(
     database: Database, tenant: str, *, metadata: Mapping[str, str] | None, after: str | None, limit: int
 ) -> list[Job]:
+    """`metadata`: what jobs must have; empty for those that have none."""
     return await select(Job, database, LIST_JOBS, tenant, metadata, after, limit)
 
 
@@ -177,6 +186,10 @@ async def recorded_steps(database: Database, job_id: str) -> RecordedSteps | Non
 
 async def find_dataset(source: Source, dataset_id: str, tenant: str) -> Dataset | None:
     return await find(Dataset, source, FIND_DATASET, dataset_id, tenant)
+
+
+async def list_datasets(database: Database, tenant: str, *, after: str | None, limit: int) -> list[Dataset]:
+    return await select(Dataset, database, LIST_DATASETS, tenant, after, limit)
 
 
 async def find_tenant_of_dataset(source: Source, dataset_id: str) -> str | None:

@@ -141,6 +141,11 @@ class FineTunedModel(Resource):
     retune: FineTunedModelExtensions
 
 
+class DeletedModel(Resource):
+    object: Literal["model"]
+    deleted: bool
+
+
 AnyModel = BaseModel | FineTunedModel
 
 
@@ -259,6 +264,12 @@ class Dataset(DatasetDetail, Resource):
     created_at: Time
     status: str
     version: str | None
+
+
+class DeletedDataset(Resource):
+    object: Literal["dataset"]
+    deleted: bool
+    """False while a job uses its version, and as long as its bytes are being deleted."""
 
 
 class Refusal(Resource):

@@ -1,7 +1,7 @@
 """SQL of keys, files and requests. The read models' SQL is in readmodels.py."""
 
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 from uuid import uuid4
 
 from schemas.base import FileRef
@@ -16,6 +16,8 @@ from shared.postgres.database import Connection, Database, lock_name
 
 Source = Connection | Database
 R = TypeVar("R", bound=Row)
+Order = Literal["asc", "desc"]
+"""By the time of creation."""
 
 
 def columns(kind: type[Row]) -> str:
@@ -89,6 +91,12 @@ LIST_FILES = f"""
        AND ($3::text IS NULL OR (created_at, file_id) <
             (SELECT created_at, file_id FROM file WHERE file_id = $3 AND tenant = $1))
      ORDER BY created_at DESC, file_id DESC LIMIT $4"""
+LIST_FILES_FROM_OLDEST = f"""
+    SELECT {FILE_COLUMNS} FROM file
+     WHERE tenant = $1 AND state = 'uploaded' AND ($2::text IS NULL OR purpose = $2)
+       AND ($3::text IS NULL OR (created_at, file_id) >
+            (SELECT created_at, file_id FROM file WHERE file_id = $3 AND tenant = $1))
+     ORDER BY created_at, file_id LIMIT $4"""
 HAS_FILE = "SELECT EXISTS (SELECT FROM file WHERE file_id = $1 AND tenant = $2)"
 DELETE_FILE = """
     UPDATE file SET deleted_at = coalesce(deleted_at, $3),
@@ -290,9 +298,10 @@ async def hold_file(conn: Connection, file_id: str, tenant: str) -> StoredFile |
 
 
 async def list_files(
-    database: Database, tenant: str, *, purpose: str | None, after: str | None, limit: int
+    database: Database, tenant: str, *, purpose: str | None, order: Order, after: str | None, limit: int
 ) -> list[StoredFile]:
-    return await select(StoredFile, database, LIST_FILES, tenant, purpose, after, limit)
+    query = LIST_FILES if order == "desc" else LIST_FILES_FROM_OLDEST
+    return await select(StoredFile, database, query, tenant, purpose, after, limit)
 
 
 async def has_file(database: Database, file_id: str, tenant: str) -> bool:

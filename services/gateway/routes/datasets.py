@@ -1,4 +1,4 @@
-"""/v1/datasets: validate without starting a job, and the report."""
+"""/v1/datasets: validate without starting a job, the report, and the end of a version."""
 
 from uuid import uuid4
 
@@ -6,11 +6,13 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from schemas import layout
+from schemas.dataset import DeleteDataset
 from services.gateway import decide, readmodels, representations, responses, tables
-from services.gateway.deps import Caller, Context
-from services.gateway.errors import not_found
+from services.gateway.deps import Caller, Context, invalid_cursor, page_size
+from services.gateway.errors import ApiError, not_found
 from services.gateway.model import Dataset
 from services.gateway.requests import CreateDataset
+from services.gateway.responses import DeletedDataset, Page
 from services.gateway.routes.jobs import inputs_of
 
 router = APIRouter()
@@ -29,6 +31,34 @@ async def validate(caller: Caller, context: Context, body: CreateDataset) -> res
         dataset = await readmodels.find_dataset(unit.conn, dataset_id, caller.tenant)
     assert dataset is not None, "it was noted a moment ago"
     return representations.dataset(dataset)
+
+
+@router.get("/datasets", response_model_exclude_unset=True)
+async def list_datasets(
+    caller: Caller, context: Context, after: str | None = None, limit: int = 20
+) -> Page[responses.Dataset]:
+    """Newest first."""
+    size, database = page_size(limit), context.service.database
+    if after is not None and await readmodels.find_dataset(database, after, caller.tenant) is None:
+        raise invalid_cursor(after)
+    datasets = await readmodels.list_datasets(database, caller.tenant, after=after, limit=size + 1)
+    return representations.page([*map(representations.dataset, datasets)], size=size)
+
+
+@router.delete("/datasets/{dataset_id}")
+async def delete(caller: Caller, context: Context, dataset_id: str) -> DeletedDataset:
+    """Delete its version, and with it every dataset of that version, once no job uses it."""
+    dataset = await _dataset(caller, context, dataset_id)
+    if dataset.dataset_version is None:
+        message = f"dataset {dataset_id!r} is {dataset.state} and has no version to delete"
+        raise ApiError(400, message, param="dataset_id", code="no_version")
+    if dataset.state != "deleted":
+        command = DeleteDataset(dataset_version=dataset.dataset_version, tenant=caller.tenant)
+        async with context.service.unit() as unit:
+            command_id = (await context.send(unit, caller.tenant, command))[0]
+        await context.outcome_of(command_id)
+        dataset = await _dataset(caller, context, dataset_id)
+    return DeletedDataset(id=dataset_id, object="dataset", deleted=dataset.state == "deleted")
 
 
 @router.get("/datasets/{dataset_id}", response_model_exclude_unset=True)

@@ -20,6 +20,7 @@ from services.gateway.model import StoredFile
 from services.gateway.rates import HeldResponse
 from services.gateway.responses import Page
 from services.gateway.settings import Settings
+from services.gateway.store import Order
 from services.gateway.usage import require_bytes
 from shared.failpoints import failpoint
 
@@ -112,26 +113,39 @@ async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose:
 
 @router.get("/files")
 async def list_files(
-    caller: Caller, context: Context, purpose: str | None = None, after: str | None = None, limit: int = 20
+    caller: Caller,
+    context: Context,
+    purpose: str | None = None,
+    order: Order = "desc",
+    after: str | None = None,
+    limit: int = MAX_FILES_OF_A_PAGE,
 ) -> Page[responses.File]:
-    return await _page(caller, context, purpose, after, limit)
+    """By the time of creation, newest first or, with `order=asc`, last."""
+    return await _page(caller, context, purpose, order, after, limit)
 
 
 @router.get("/admin/files")
 async def list_suite_files(
-    admin: Admin, context: Context, purpose: str | None = None, after: str | None = None, limit: int = 20
+    admin: Admin,
+    context: Context,
+    purpose: str | None = None,
+    order: Order = "desc",
+    after: str | None = None,
+    limit: int = MAX_FILES_OF_A_PAGE,
 ) -> Page[responses.File]:
-    return await _page(admin, context, purpose, after, limit)
+    return await _page(admin, context, purpose, order, after, limit)
 
 
 async def _page(
-    caller: Principal, context: Gateway, purpose: str | None, after: str | None, limit: int
+    caller: Principal, context: Gateway, purpose: str | None, order: Order, after: str | None, limit: int
 ) -> Page[responses.File]:
     size = page_size(limit, at_most=MAX_FILES_OF_A_PAGE)
     database = context.service.database
     if after is not None and not await store.has_file(database, after, caller.tenant):
         raise invalid_cursor(after)
-    files = await store.list_files(database, caller.tenant, purpose=purpose, after=after, limit=size + 1)
+    files = await store.list_files(
+        database, caller.tenant, purpose=purpose, order=order, after=after, limit=size + 1
+    )
     return representations.page([*map(representations.file, files)], size=size)
 
 

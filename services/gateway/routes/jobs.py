@@ -100,10 +100,19 @@ async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) ->
 
 @router.get("/jobs")
 async def list_jobs(
-    caller: Caller, context: Context, request: Request, after: str | None = None, limit: int = 20
+    caller: Caller,
+    context: Context,
+    request: Request,
+    after: str | None = None,
+    limit: int = 20,
+    metadata: str | None = None,
 ) -> Page[job_responses.Job]:
+    """Newest first. `metadata[key]=value`: those that have it; `metadata=null`: those that have none."""
     size = page_size(limit)
-    metadata = {
+    if metadata not in (None, "null"):
+        message = f"metadata: found {metadata[:80]!r}, expected metadata[key]=value, or null"
+        raise ApiError(400, message, param="metadata", code="invalid_value")
+    pairs = {
         name[len("metadata[") : -1]: value
         for name, value in request.query_params.items()
         if name.startswith("metadata[") and name.endswith("]")
@@ -112,7 +121,11 @@ async def list_jobs(
     if after is not None and await readmodels.find_job(database, after, caller.tenant) is None:
         raise invalid_cursor(after)
     rows = await readmodels.list_jobs(
-        database, caller.tenant, metadata=metadata or None, after=after, limit=size + 1
+        database,
+        caller.tenant,
+        metadata={} if metadata else pairs or None,
+        after=after,
+        limit=size + 1,
     )
     return representations.page([*map(representations.job, rows)], size=size)
 

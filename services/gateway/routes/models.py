@@ -4,6 +4,7 @@ from fastapi import APIRouter, Query
 
 from schemas.model import (
     ArchiveModel,
+    DeleteModel,
     DeployModel,
     ModelCommand,
     PromoteModel,
@@ -15,7 +16,15 @@ from services.gateway.deps import LARGE_PAGE, Caller, Context, Gateway, invalid_
 from services.gateway.errors import ApiError, not_found, unavailable
 from services.gateway.model import ModelVersion
 from services.gateway.requests import Deploy, Promote
-from services.gateway.responses import AnyModel, Deployment, FineTunedModel, Lineage, ModelPage, Page
+from services.gateway.responses import (
+    AnyModel,
+    DeletedModel,
+    Deployment,
+    FineTunedModel,
+    Lineage,
+    ModelPage,
+    Page,
+)
 
 router = APIRouter()
 
@@ -115,6 +124,14 @@ async def retrieve(caller: Caller, context: Context, name: str) -> AnyModel:
     return representations.fine_tuned_model(await model_version(caller, context, name))
 
 
+@router.delete("/models/{name:path}")
+async def delete(caller: Caller, context: Context, name: str) -> DeletedModel:
+    """Delete the bytes of a version. The registry refuses it as `not_available_yet`; `archive` ends its use."""
+    version = await model_version(caller, context, name)
+    is_answered = await _send(context, DeleteModel(model_id=version.model_id, tenant=caller.tenant))
+    return DeletedModel(id=name, object="model", deleted=is_answered)
+
+
 @router.get("/deployments")
 async def deployments(
     caller: Caller, context: Context, after: str = "", limit: int = LARGE_PAGE
@@ -146,10 +163,11 @@ async def undeploy(caller: Caller, context: Context, slot: str) -> Deployment:
     return await _deployment(caller, context, slot)
 
 
-async def _send(context: Gateway, command: ModelCommand | RollbackDeployment | UndeployModel) -> None:
+async def _send(context: Gateway, command: ModelCommand | RollbackDeployment | UndeployModel) -> bool:
+    """Whether it was answered in time. Raises ApiError where it is refused."""
     async with context.service.unit() as unit:
         command_id = (await context.send(unit, command.tenant, command))[0]
-    await context.outcome_of(command_id)
+    return await context.outcome_of(command_id) is not None
 
 
 async def model_version(caller: Caller, context: Gateway, name: str) -> ModelVersion:
