@@ -29,6 +29,7 @@ from services.gateway.routes import (
     reference,
     refusals,
     suites,
+    uploads,
 )
 from services.gateway.settings import Settings
 from services.gateway.uses import Uses
@@ -92,7 +93,19 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         app.include_router(each.router, prefix="/v1/fine_tuning", tags=[_noun(each)])
         app.include_router(each.router, prefix="/v1/fine-tuning", include_in_schema=False)
     # The last route of models takes any path below /models.
-    for each in (files, evaluations, quotas, models, chat, datasets, suites, refusals, admin, kafka_users):
+    for each in (
+        files,
+        uploads,
+        evaluations,
+        quotas,
+        models,
+        chat,
+        datasets,
+        suites,
+        refusals,
+        admin,
+        kafka_users,
+    ):
         app.include_router(each.router, prefix="/v1", tags=[_noun(each)])
     app.include_router(reference.router)
     return app

@@ -1,13 +1,17 @@
 """What surrounds every request: a span, and a bound on the size of its body."""
 
+import re
+
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.errors import ApiError
+from services.gateway.uploads import MAX_PART_BYTES
 from shared.telemetry.tracing import span
 
-UPLOADS = "/v1/files"
+FILES = "/v1/files"
+PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_FORM_BYTES = 64 * 1024
 """What a form has around its file."""
@@ -38,12 +42,17 @@ class BoundedBody:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._upload_bytes + MAX_FORM_BYTES if scope["path"] == UPLOADS else MAX_BODY_BYTES
+        limit = self._limit(scope["path"])
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdecimal() and int(announced) > limit:
             await _too_large(int(announced), limit).answer()(scope, receive, send)
             return
         await self._app(scope, _counted(receive, limit), send)
+
+    def _limit(self, path: str) -> int:
+        if path == FILES:
+            return self._upload_bytes + MAX_FORM_BYTES
+        return MAX_PART_BYTES + MAX_FORM_BYTES if PARTS.fullmatch(path) else MAX_BODY_BYTES
 
 
 def _counted(receive: Receive, limit: int) -> Receive:

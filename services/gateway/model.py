@@ -58,6 +58,26 @@ class StoredFile(Row):
         )
 
 
+class Upload(Row):
+    """A file that comes in parts."""
+
+    upload_id: str
+    tenant: str
+    filename: str
+    purpose: str
+    size_bytes: Count
+    """Of all parts together, as announced."""
+    state: Literal["pending", "completed", "cancelled"]
+    file_id: str | None
+    created_at: datetime
+
+
+class UploadPart(Row):
+    file_id: str
+    sha256: str
+    size_bytes: Count
+
+
 class IdempotentRequest(Row):
     body_sha256: str
     response: JsonObject | None

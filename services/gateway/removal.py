@@ -88,18 +88,33 @@ async def store_file(
     purpose: str,
     file_format: DatasetFormat | None,
     num_rows: int,
+    upload_id: str | None = None,
 ) -> FileRef:
     """Name the bytes, then store them; `store.confirm_file` makes the file one that can be used.
+
+    A part of an upload is never confirmed.
 
     Raises StorageUnavailable while the same bytes are being removed.
     """
     ref = FileRef(
-        file_id=f"file-{uuid4().hex[:24]}",
+        file_id=f"{'part' if upload_id else 'file'}-{uuid4().hex[:24]}",
         sha256=await asyncio.to_thread(sha256_of, path),
         size_bytes=path.stat().st_size,
         filename=filename,
     )
-    await _reserve(service, ref, tenant=tenant, purpose=purpose, file_format=file_format, num_rows=num_rows)
+    until = time.monotonic() + RESERVE_SECONDS
+    while not await _reserve(
+        service,
+        ref,
+        tenant=tenant,
+        purpose=purpose,
+        file_format=file_format,
+        num_rows=num_rows,
+        upload_id=upload_id,
+    ):
+        if time.monotonic() > until:
+            raise StorageUnavailable(f"{layout.blob(ref.sha256)}: earlier bytes are still being removed")
+        await asyncio.sleep(POLL_SECONDS)
     await service.objects.put_file(layout.blob(ref.sha256), path, sha256=ref.sha256)
     return ref
 
@@ -112,22 +127,19 @@ async def _reserve(
     purpose: str,
     file_format: DatasetFormat | None,
     num_rows: int,
-) -> None:
-    until = time.monotonic() + RESERVE_SECONDS
-    while time.monotonic() < until:
-        async with service.unit() as unit:
-            if await store.reserve_file(
-                unit.conn,
-                ref,
-                tenant=tenant,
-                purpose=purpose,
-                file_format=file_format,
-                num_rows=num_rows,
-                now=unit.now,
-            ):
-                return
-        await asyncio.sleep(POLL_SECONDS)
-    raise StorageUnavailable(f"{layout.blob(ref.sha256)}: earlier bytes are still being removed")
+    upload_id: str | None,
+) -> bool:
+    async with service.unit() as unit:
+        return await store.reserve_file(
+            unit.conn,
+            ref,
+            tenant=tenant,
+            purpose=purpose,
+            file_format=file_format,
+            num_rows=num_rows,
+            now=unit.now,
+            upload_id=upload_id,
+        )
 
 
 async def until_removed(database: Database, file_id: str, *, seconds: float) -> tuple[str, str]:

@@ -52,6 +52,23 @@ def deleted_file(file_id: str, state: str, needed_by: list[str]) -> responses.De
     return responses.DeletedFile(id=file_id, object="file", deleted=False, retune=removal)
 
 
+def upload(
+    row: model.Upload, stored: model.StoredFile | None, *, expires_at: datetime, now: datetime
+) -> responses.Upload:
+    is_expired = row.state == "pending" and expires_at < now
+    return responses.Upload(
+        id=row.upload_id,
+        object="upload",
+        bytes=row.size_bytes,
+        created_at=unix(row.created_at),
+        expires_at=unix(expires_at),
+        filename=row.filename,
+        purpose=row.purpose,
+        status="expired" if is_expired else row.state,
+        file=stored and file(stored),
+    )
+
+
 def job(row: model.Job) -> job_responses.Job:
     """`fine_tuned_model` names the version, passed or not: see docs/decisions/0020-what-a-blocked-job-shows.md."""
     spec, ending = row.spec, _ending(row)

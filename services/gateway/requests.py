@@ -83,6 +83,24 @@ class CreateJob(Spec):
     retune: Extensions = Extensions()
 
 
+class CreateUpload(Spec):
+    """A file that comes in parts."""
+
+    filename: Annotated[str, Field(min_length=1, max_length=1024)]
+    purpose: str
+    bytes: Annotated[int, Field(ge=1)]
+    """Of all parts together."""
+    mime_type: Annotated[str, Field(max_length=255)]
+    expires_after: Annotated[None, BeforeValidator(not_yet)] = None
+
+
+class CompleteUpload(Spec):
+    part_ids: Annotated[tuple[str, ...], Field(min_length=1, max_length=10_000)]
+    """In their order in the file."""
+    md5: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
+    """Of the whole file, in hexadecimal."""
+
+
 class CreateDataset(Spec):
     """Validate a file without starting a job."""
 

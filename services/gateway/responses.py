@@ -96,6 +96,26 @@ class DeletedFile(Resource):
     retune: FileRemoval | None = None
 
 
+class Upload(Resource):
+    """A file that comes in parts."""
+
+    object: Literal["upload"]
+    bytes: Count
+    created_at: Time
+    expires_at: Time
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"]
+    file: File | None
+    """Once it is completed and as long as it is not deleted."""
+
+
+class UploadPart(Resource):
+    object: Literal["upload.part"]
+    created_at: Time
+    upload_id: str
+
+
 class BaseModelFacts(BaseModelDetail):
     """What was found of a base model at its registration."""
 

@@ -1,5 +1,6 @@
 """SQL of keys, files and requests. The read models' SQL is in readmodels.py."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 from uuid import uuid4
@@ -10,12 +11,21 @@ from schemas.model import NO_TEMPLATE_SHA256
 from schemas.specification import DatasetFormat, Tier
 from services.gateway.access import Principal, key_digest
 from services.gateway.decide import BaseModel
-from services.gateway.model import DeviceLimit, IdempotentRequest, JsonObject, Row, StoredFile
+from services.gateway.model import (
+    DeviceLimit,
+    IdempotentRequest,
+    JsonObject,
+    Row,
+    StoredFile,
+    Upload,
+    UploadPart,
+)
 from services.gateway.quotas import Quotas
 from shared.postgres.database import Connection, Database, lock_name
 
 Source = Connection | Database
 R = TypeVar("R", bound=Row)
+UploadEnd = Literal["completed", "cancelled"]
 Order = Literal["asc", "desc"]
 """By the time of creation."""
 
@@ -77,8 +87,23 @@ ANSWER_EVALUATION = "DELETE FROM asked_evaluation WHERE command_id = $1"
 # A file is `uploading`, `uploaded`, `deleting` while something needs its bytes, `removing`, and `deleted`.
 IS_BEING_REMOVED = "SELECT EXISTS (SELECT FROM file WHERE sha256 = $1 AND state = 'removing')"
 INSERT_FILE = """
-    INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, num_rows, created_at, state)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'uploading')"""
+    INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, format, num_rows, created_at, upload_id,
+                      state)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'uploading')"""
+INSERT_UPLOAD = f"""
+    INSERT INTO upload (upload_id, tenant, filename, purpose, size_bytes, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+    RETURNING {columns(Upload)}"""
+FIND_UPLOAD = f"SELECT {columns(Upload)} FROM upload WHERE upload_id = $1 AND tenant = $2"
+END_UPLOAD = f"""
+    UPDATE upload SET state = $2, file_id = $3 WHERE upload_id = $1 AND state = 'pending'
+    RETURNING {columns(Upload)}"""
+# They last as long from now on as if they had just come.
+HOLD_PARTS = f"""
+    UPDATE file SET created_at = $3
+     WHERE upload_id = $1 AND file_id = ANY ($2::text[]) AND state = 'uploading' RETURNING {columns(UploadPart)}"""
+DELETE_PARTS = """
+    UPDATE file SET state = 'deleting', deleted_at = $2 WHERE upload_id = $1 AND state = 'uploading'
+    RETURNING file_id"""
 CONFIRM_FILE = "UPDATE file SET state = 'uploaded' WHERE file_id = $1 AND state = 'uploading' RETURNING true"
 FILE_COLUMNS = columns(StoredFile)
 FIND_FILE = f"SELECT {FILE_COLUMNS} FROM file WHERE file_id = $1 AND tenant = $2 AND state = 'uploaded'"
@@ -178,12 +203,15 @@ PRUNE_OUTCOMES = """
 PRUNE_ASKED_EVALUATIONS = """
     DELETE FROM asked_evaluation WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM asked_evaluation WHERE asked_at < now() - $1::interval LIMIT $2))"""
+PRUNE_UPLOADS = """
+    DELETE FROM upload WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM upload WHERE created_at < now() - $1::interval LIMIT $2))"""
 PRUNE_KEYS = """
     DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM idempotency WHERE created_at < now() - $1::interval LIMIT $2))"""
 PRUNED = (
     *(PRUNE_STEPS, PRUNE_EVENTS, PRUNE_CHECKPOINTS, PRUNE_ENDED),
-    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_KEYS),
+    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_UPLOADS, PRUNE_KEYS),
 )
 """In this order: what is kept of an ended job goes before the row that names it."""
 
@@ -273,14 +301,54 @@ async def reserve_file(
     file_format: DatasetFormat | None,
     num_rows: int,
     now: datetime,
+    upload_id: str | None = None,
 ) -> bool:
     """Name the bytes before they are stored, so that nobody removes them; False while they are being removed."""
     await lock_name(conn, ref.sha256)
     if await conn.fetchval(IS_BEING_REMOVED, ref.sha256):
         return False
     identity = (ref.file_id, tenant, ref.sha256, ref.size_bytes, ref.filename)
-    await conn.execute(INSERT_FILE, *identity, purpose, file_format, num_rows, now)
+    await conn.execute(INSERT_FILE, *identity, purpose, file_format, num_rows, now, upload_id)
     return True
+
+
+async def insert_upload(
+    conn: Connection,
+    upload_id: str,
+    tenant: str,
+    *,
+    filename: str,
+    purpose: str,
+    size_bytes: int,
+    now: datetime,
+) -> Upload:
+    values = upload_id, tenant, filename, purpose, size_bytes, now
+    upload = await find(Upload, conn, INSERT_UPLOAD, *values)
+    assert upload is not None, "its id is new"
+    return upload
+
+
+async def find_upload(source: Source, upload_id: str, tenant: str) -> Upload | None:
+    return await find(Upload, source, FIND_UPLOAD, upload_id, tenant)
+
+
+async def end_upload(
+    conn: Connection, upload_id: str, state: UploadEnd, *, file_id: str | None = None
+) -> Upload | None:
+    """None where it has ended before."""
+    return await find(Upload, conn, END_UPLOAD, upload_id, state, file_id)
+
+
+async def hold_parts(
+    conn: Connection, upload_id: str, part_ids: Sequence[str], *, now: datetime
+) -> dict[str, UploadPart]:
+    """Those that there are, by id; they are not removed before an hour has passed."""
+    parts = await select(UploadPart, conn, HOLD_PARTS, upload_id, part_ids, now)
+    return {part.file_id: part for part in parts}
+
+
+async def delete_parts(conn: Connection, upload_id: str, *, now: datetime) -> list[str]:
+    return [row["file_id"] for row in await conn.fetch(DELETE_PARTS, upload_id, now)]
 
 
 async def confirm_file(conn: Connection, file_id: str) -> bool:

@@ -16,21 +16,25 @@ DATASET_PURPOSES = frozenset({"fine-tune"})
 SUITE_PURPOSES = frozenset({"benchmark", "safety-suite"})
 """Of the operator's: who could read the gate's questions could train on them."""
 FIELDS = frozenset({"file", "purpose"})
+PART_FIELDS = frozenset({"data"})
+MAX_PART_BYTES = 64 * 1024 * 1024
+"""OpenAI's."""
+PART_PURPOSE = "upload-part"
 PARQUET = b"PAR1"
 MAX_FILENAME_CHARACTERS = 255
 MAX_SHOWN_CHARACTERS = 80
 
 
-def require_fields(names: Iterable[str]) -> None:
+def require_fields(names: Iterable[str], expected: Collection[str] = FIELDS) -> None:
     """Refuse what is not known, and what is named twice or missing."""
     field_names = list(names)
     for name in field_names:
         if name.startswith("expires_after"):
             raise not_available_yet("expires_after")
-        if name not in FIELDS:
-            message = f"{name[:80]}: unknown field, expected file and purpose"
+        if name not in expected:
+            message = f"{name[:80]}: unknown field, expected {' and '.join(sorted(expected))}"
             raise ApiError(400, message, param=name[:80], code="unknown_parameter")
-    for name in sorted(FIELDS):
+    for name in sorted(expected):
         if (number := field_names.count(name)) != 1:
             code = "invalid_value" if number else "missing_required_parameter"
             raise ApiError(400, f"{name}: found {number} of it, expected one", param=name, code=code)

@@ -26,6 +26,8 @@ TOO_FAST = b'{"model": "x", "training_file": "x", "retune": {"recipe": {"learnin
 FATAL = b'{"model": "x", "messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 0}'
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
+A_LARGE_FILE = {"filename": "rows.jsonl", "purpose": "fine-tune", "bytes": 10, "mime_type": "text/jsonl"}
+
 OF_A_JOB = [
     ("GET", "/fine_tuning/jobs/{job}"),
     ("POST", "/fine_tuning/jobs/{job}/cancel"),
@@ -62,6 +64,9 @@ ELSE = [
     ("GET", "/files/{file}"),
     ("GET", "/files/{file}/content"),
     ("DELETE", "/files/{file}"),
+    ("POST", "/uploads/{upload}/parts"),
+    ("POST", "/uploads/{upload}/complete"),
+    ("POST", "/uploads/{upload}/cancel"),
 ]
 READS = [(method, path) for method, path in OF_A_JOB + ELSE if method == "GET"]
 
@@ -81,6 +86,7 @@ async def owned(world: World) -> dict[str, str]:
         "version": version.model_id,
         "dataset": await world.a_dataset(),
         "file": (await world.upload())["id"],
+        "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],
     }
 
 

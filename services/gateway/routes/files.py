@@ -2,8 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 
 from schemas import layout
+from schemas.base import FileRef
 from services.gateway import removal, representations, responses, store, uploads
 from services.gateway.access import Principal
 from services.gateway.deps import Admin, Caller, Context, Gateway, invalid_cursor, page_size
@@ -23,6 +24,7 @@ from services.gateway.settings import Settings
 from services.gateway.store import Order
 from services.gateway.usage import require_bytes
 from shared.failpoints import failpoint
+from shared.messaging.unit import Unit
 
 router = APIRouter()
 
@@ -88,27 +90,44 @@ async def _accept(
 
 
 async def _store(caller: Principal, context: Gateway, file: UploadFile, purpose: str) -> responses.File:
-    path = context.settings.scratch_dir / f"upload-{uuid4().hex}"
+    with scratch_file(context.settings) as path:
+        await asyncio.to_thread(spool, file, path)
+        ref = await store_rows(caller, context, path, filename=file.filename or "", purpose=purpose)
+    async with context.service.unit() as unit:
+        await require_confirmed(unit, ref)
+    failpoint("gateway.accepted")
+    return representations.file(await get_file(caller, context, ref.file_id))
+
+
+@contextmanager
+def scratch_file(settings: Settings) -> Iterator[Path]:
+    path = settings.scratch_dir / f"upload-{uuid4().hex}"
     try:
-        await asyncio.to_thread(_spool, file, path)
-        file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
-        num_rows = await asyncio.to_thread(uploads.count_rows, path)
-        ref = await removal.store_file(
-            context.service,
-            path,
-            filename=uploads.safe_name(file.filename or ""),
-            tenant=caller.tenant,
-            purpose=purpose,
-            file_format=file_format,
-            num_rows=num_rows,
-        )
+        yield path
     finally:
         path.unlink(missing_ok=True)
-    async with context.service.unit() as unit:
-        if not await store.confirm_file(unit.conn, ref.file_id):
-            raise unavailable("file: storing it took too long", param="file", code="upload_expired")
-    failpoint("gateway.accepted")
-    return representations.file(await _file(caller, context, ref.file_id))
+
+
+async def store_rows(
+    caller: Principal, context: Gateway, path: Path, *, filename: str, purpose: str
+) -> FileRef:
+    """A file that is not confirmed yet. Raises ApiError where it cannot be JSON lines."""
+    file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
+    num_rows = await asyncio.to_thread(uploads.count_rows, path)
+    return await removal.store_file(
+        context.service,
+        path,
+        filename=uploads.safe_name(filename),
+        tenant=caller.tenant,
+        purpose=purpose,
+        file_format=file_format,
+        num_rows=num_rows,
+    )
+
+
+async def require_confirmed(unit: Unit, ref: FileRef) -> None:
+    if not await store.confirm_file(unit.conn, ref.file_id):
+        raise unavailable("file: storing it took too long", param="file", code="upload_expired")
 
 
 @router.get("/files")
@@ -151,7 +170,7 @@ async def _page(
 
 @router.get("/files/{file_id}")
 async def retrieve(caller: Caller, context: Context, file_id: str) -> responses.File:
-    return representations.file(await _file(caller, context, file_id))
+    return representations.file(await get_file(caller, context, file_id))
 
 
 @router.get(
@@ -165,7 +184,7 @@ async def retrieve(caller: Caller, context: Context, file_id: str) -> responses.
     },
 )
 async def content(caller: Caller, context: Context, file_id: str) -> StreamingResponse:
-    file = await _file(caller, context, file_id)
+    file = await get_file(caller, context, file_id)
     path = context.settings.scratch_dir / f"download-{uuid4().hex}"
     with ExitStack() as held:
         held.enter_context(context.transfer(caller, file.size_bytes))
@@ -204,13 +223,13 @@ async def _delete(caller: Principal, context: Gateway, file_id: str) -> response
     return representations.deleted_file(file_id, state, needed_by)
 
 
-async def _file(caller: Principal, context: Gateway, file_id: str) -> StoredFile:
+async def get_file(caller: Principal, context: Gateway, file_id: str) -> StoredFile:
     file = await store.find_file(context.service.database, file_id, caller.tenant)
     if file is None:
         raise not_found("file", file_id)
     return file
 
 
-def _spool(file: UploadFile, path: Path) -> None:
+def spool(file: UploadFile, path: Path) -> None:
     with path.open("wb") as target:
         shutil.copyfileobj(file.file, target, 1 << 20)

@@ -13,6 +13,7 @@ PARAMETERS = {
     "slot:path": "model",
     "dataset_id": "dataset",
     "file_id": "file",
+    "upload_id": "upload",
 }
 
 
