@@ -1,4 +1,4 @@
--- 0026_upload_in_parts.sql: large files come in parts, which are put together when all are there
+-- 0027_upload_in_parts.sql: large files come in parts, which are put together when all are there
 SET LOCAL lock_timeout = '4s';
 CREATE TABLE upload (
     upload_id  text PRIMARY KEY,
