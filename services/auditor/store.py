@@ -1,7 +1,6 @@
 """The auditor's SQL."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from schemas.audit import PartitionRead
 from services.auditor.decide import Last
@@ -9,11 +8,16 @@ from shared.audit.chain import Chain
 from shared.errors import StaleWrite
 from shared.partition import Partition
 from shared.postgres.database import Connection
+from shared.postgres.rows import Columns, read
 
-CHAINS = "SELECT topic, partition, start_offset, next_offset, link, oldest_ms, newest_ms FROM chain"
+CHAIN = Columns(
+    "topic=place.topic, partition=place.partition, start_offset, next_offset, link, oldest_ms, newest_ms"
+)
+BEGUN = Columns("topic=place.topic, partition=place.partition, start_offset, next_offset, link")
+CHAINS = f"SELECT {CHAIN.selected} FROM chain"
 LOCK_CHAINS = f"{CHAINS} ORDER BY topic, partition FOR UPDATE"
-BEGIN_CHAIN = """
-    INSERT INTO chain (topic, partition, start_offset, next_offset, link) VALUES ($1, $2, $3, $4, $5)
+BEGIN_CHAIN = f"""
+    INSERT INTO chain ({BEGUN.names}) VALUES ({BEGUN.parameters()})
     ON CONFLICT (topic, partition) DO UPDATE
        SET start_offset = $3, next_offset = $4, link = $5, oldest_ms = NULL, newest_ms = NULL"""
 ADVANCE = """
@@ -36,20 +40,17 @@ FORGET_STATEMENTS = "DELETE FROM statement WHERE number < $1"
 
 
 async def get_chains(conn: Connection) -> dict[Partition, Chain]:
-    chains = [_chain(row) for row in await conn.fetch(CHAINS)]
+    chains = [read(Chain, row) for row in await conn.fetch(CHAINS)]
     return {chain.place: chain for chain in chains}
 
 
 async def lock_chains(conn: Connection) -> list[Chain]:
     """Nobody reads on until the end of the transaction."""
-    return [_chain(row) for row in await conn.fetch(LOCK_CHAINS)]
+    return [read(Chain, row) for row in await conn.fetch(LOCK_CHAINS)]
 
 
 async def begin_chains(conn: Connection, chains: Iterable[Chain]) -> None:
-    await conn.executemany(
-        BEGIN_CHAIN,
-        [(*chain.place, chain.start_offset, chain.next_offset, chain.link) for chain in chains],
-    )
+    await conn.executemany(BEGIN_CHAIN, [BEGUN.values(chain) for chain in chains])
 
 
 async def advance(conn: Connection, before: Chain, after: Chain) -> None:
@@ -70,7 +71,7 @@ async def advance(conn: Connection, before: Chain, after: Chain) -> None:
 
 async def moved_places(conn: Connection) -> set[Partition]:
     """Whose chains are not where the last statement left them."""
-    return {Partition(row["topic"], row["partition"]) for row in await conn.fetch(MOVED)}
+    return {Partition(**row) for row in await conn.fetch(MOVED)}
 
 
 async def mark_signed(conn: Connection, named: Sequence[PartitionRead]) -> None:
@@ -88,7 +89,7 @@ async def replace_chains(conn: Connection, chains: Iterable[Chain]) -> None:
 
 async def last_statement(conn: Connection) -> Last:
     row = await conn.fetchrow(LAST_STATEMENT)
-    return Last(row["number"], row["sha256"]) if row else Last()
+    return read(Last, row) if row else Last()
 
 
 async def add_statement(conn: Connection, last: Last, document: bytes) -> None:
@@ -110,14 +111,3 @@ async def replace_statements(conn: Connection, last: Last, document: bytes) -> N
     await conn.execute(FORGET_ALL_STATEMENTS)
     await add_statement(conn, last, document)
     await conn.execute(MARK_PUT, last.number)
-
-
-def _chain(row: Any) -> Chain:
-    return Chain(
-        Partition(row["topic"], row["partition"]),
-        row["start_offset"],
-        row["next_offset"],
-        row["link"],
-        row["oldest_ms"],
-        row["newest_ms"],
-    )

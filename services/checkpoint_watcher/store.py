@@ -1,13 +1,13 @@
 """SQL of the checkpoint watcher; the only file that knows column names."""
 
 from datetime import datetime
-from typing import Any
 
 from schemas.base import BundleRef
 from schemas.job import JobScheduled
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
 from shared.errors import ParentUnknown
 from shared.postgres.database import Connection
+from shared.postgres.rows import Columns, read
 
 INSERT_CHECKPOINT = """
     INSERT INTO checkpoint (job_id, tenant, attempt, step, manifest_sha256, kind, state, written_at)
@@ -16,9 +16,10 @@ INSERT_CHECKPOINT = """
 SET_STATE = """
     UPDATE checkpoint SET state = $5, size_bytes = coalesce($6, size_bytes)
      WHERE job_id = $1 AND attempt = $2 AND step = $3 AND manifest_sha256 = $4"""
-LIST_CHECKPOINTS = """
-    SELECT job_id, tenant, attempt, step, manifest_sha256, state FROM checkpoint
-     WHERE job_id = $1 FOR UPDATE"""
+CHECKPOINT = Columns(
+    "job_id, tenant, attempt=bundle.attempt, step=bundle.step, manifest_sha256=bundle.manifest_sha256, state"
+)
+LIST_CHECKPOINTS = f"SELECT {CHECKPOINT.selected} FROM checkpoint WHERE job_id = $1 FOR UPDATE"
 PRUNE_CHECKPOINTS = """
     DELETE FROM checkpoint WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM checkpoint
@@ -36,8 +37,9 @@ CLOSE_ATTEMPT = """
     UPDATE attempt SET is_open = false WHERE job_id = $1 AND attempt <= $2 AND is_open RETURNING attempt"""
 LOCK_JOB = "SELECT true FROM attempt WHERE job_id = $1 FOR UPDATE"
 FIND_ATTEMPT = """
-    SELECT job_id, tenant, attempt, interval_seconds, resume_attempt, resume_step, is_open, last_step,
-           last_written_at, started_at FROM attempt WHERE job_id = $1"""
+    SELECT job_id, tenant, attempt, interval_seconds, is_open, last_step, last_written_at, started_at,
+           CASE WHEN resume_step IS NOT NULL THEN ARRAY[resume_attempt, resume_step] END AS resume
+      FROM attempt WHERE job_id = $1"""
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
@@ -66,7 +68,7 @@ async def set_state(
 
 async def list_checkpoints(conn: Connection, job_id: str) -> list[Checkpoint]:
     """All of a job, locked: retention of one job runs one at a time."""
-    return [_checkpoint(row) for row in await conn.fetch(LIST_CHECKPOINTS, job_id)]
+    return [read(Checkpoint, row) for row in await conn.fetch(LIST_CHECKPOINTS, job_id)]
 
 
 async def open_attempt(conn: Connection, scheduled: JobScheduled) -> None:
@@ -110,24 +112,4 @@ async def close_attempt(conn: Connection, job_id: str, attempt: int) -> int | No
 
 async def find_attempt(conn: Connection, job_id: str) -> Attempt | None:
     row = await conn.fetchrow(FIND_ATTEMPT, job_id)
-    return None if row is None else _attempt(row)
-
-
-def _checkpoint(row: Any) -> Checkpoint:
-    bundle = BundleRef(attempt=row["attempt"], step=row["step"], manifest_sha256=row["manifest_sha256"])
-    return Checkpoint(row["job_id"], row["tenant"], bundle, CheckpointState(row["state"]))
-
-
-def _attempt(row: Any) -> Attempt:
-    has_resume = row["resume_step"] is not None
-    return Attempt(
-        job_id=row["job_id"],
-        tenant=row["tenant"],
-        attempt=row["attempt"],
-        interval_seconds=row["interval_seconds"],
-        resume=(row["resume_attempt"], row["resume_step"]) if has_resume else None,
-        is_open=row["is_open"],
-        last_step=row["last_step"],
-        last_written_at=row["last_written_at"],
-        started_at=row["started_at"],
-    )
+    return read(Attempt, row) if row else None

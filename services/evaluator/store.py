@@ -1,17 +1,15 @@
 """SQL of the evaluator; the only file that knows column names."""
 
 from datetime import datetime
-from typing import Any
 
 from schemas.base import BundleRef
 from schemas.deployment import CandidateReady, ReplicaReady
-from schemas.evaluation import GatePolicyPublished, RegisteredSuite, StageResult
+from schemas.evaluation import GatePolicyPublished, RegisteredSuite
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from services.evaluator.model import (
     Baseline,
     Evaluation,
-    EvaluationState,
     GateResult,
     Place,
     Replica,
@@ -19,6 +17,7 @@ from services.evaluator.model import (
 )
 from shared.errors import Rejected, StaleWrite
 from shared.postgres.database import Connection, lock_name
+from shared.postgres.rows import Columns, read
 
 SAVE_ARTIFACT = """
     INSERT INTO artifact (job_id, tenant, body) VALUES ($1, $2, $3)
@@ -31,25 +30,26 @@ FIND_VERSION = "SELECT body FROM model_version WHERE model_id = $1 AND tenant = 
 ARCHIVE_VERSION = "UPDATE model_version SET is_archived = true WHERE model_id = $1"
 IS_ARCHIVED = "SELECT is_archived FROM model_version WHERE model_id = $1"
 LIST_VERSIONS = "SELECT body FROM model_version WHERE job_id = $1"
-_EVALUATION = "eval_id, number, state, artifact, version, stages, reason, revision"
-ADD_EVALUATION = """
-    INSERT INTO evaluation (eval_id, job_id, model_id, number, state, artifact, version, stages, reason, revision)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0) ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
+EVALUATION = Columns("eval_id, number, artifact")
+PROGRESS = Columns("state, version, stages, reason")
+ADD_EVALUATION = f"""
+    INSERT INTO evaluation ({EVALUATION.names}, {PROGRESS.names}, job_id, model_id, revision)
+    VALUES ({EVALUATION.parameters()}, {PROGRESS.parameters(4)}, $8, $9, 0)
+    ON CONFLICT (eval_id) DO NOTHING RETURNING true"""
 NEXT_NUMBER = "SELECT coalesce(max(number), 0) + 1 FROM evaluation WHERE job_id = $1"
-SAVE_EVALUATION = """
-    UPDATE evaluation
-       SET state = $2, model_id = $3, version = $4, stages = $5, reason = $6, revision = revision + 1
-     WHERE eval_id = $1 AND revision = $7 RETURNING revision"""
-GET_EVALUATION = f"SELECT {_EVALUATION} FROM evaluation WHERE eval_id = $1"
-FIND_WAITING = f"SELECT {_EVALUATION} FROM evaluation WHERE job_id = $1 AND state = 'waiting'"
+SAVE_EVALUATION = f"""
+    UPDATE evaluation SET model_id = $3, ({PROGRESS.names}) = ROW({PROGRESS.parameters(4)}), revision = revision + 1
+     WHERE eval_id = $1 AND revision = $2 RETURNING revision"""
+EVALUATIONS = f"SELECT {EVALUATION.selected}, {PROGRESS.selected}, revision FROM evaluation"
+FIND_EVALUATION = f"{EVALUATIONS} WHERE eval_id = $1"
+FIND_WAITING = f"{EVALUATIONS} WHERE job_id = $1 AND state = 'waiting'"
 IS_RUNNING = "SELECT EXISTS (SELECT FROM evaluation WHERE model_id = $1 AND state = 'running')"
-ADD_SUITE = """
-    INSERT INTO suite (name, digest, kind, file, num_fewshot, examples, rows, margin_points, expects, registered_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SUITE = Columns("name, digest, kind, file, num_fewshot, examples, rows, margin_points, expects")
+ADD_SUITE = f"""
+    INSERT INTO suite ({SUITE.names}, registered_at) VALUES ({SUITE.parameters()}, $10)
     ON CONFLICT (name, digest) DO UPDATE SET file = $4, examples = $6, registered_at = $10"""
-_SUITE = "name, digest, kind, file, num_fewshot, examples, rows, margin_points, expects"
 LIST_NEWEST_SUITES = f"""
-    SELECT DISTINCT ON (name, kind IS NULL) {_SUITE} FROM suite
+    SELECT DISTINCT ON (name, kind IS NULL) {SUITE.selected} FROM suite
      ORDER BY name, kind IS NULL, registered_at DESC"""
 LIST_REGISTERED = """
     SELECT DISTINCT ON (name, kind IS NULL) name, digest, file, examples, rows, registered_at,
@@ -60,19 +60,21 @@ SAVE_POLICY = """
     INSERT INTO policy (body) VALUES ($1)
     ON CONFLICT (singleton) DO UPDATE SET body = $1 WHERE policy.body <> $1 RETURNING true"""
 HAS_SUITE = "SELECT EXISTS (SELECT FROM suite WHERE name = $1 AND (kind IS NULL) = $2)"
-ADD_BASELINE = """
-    INSERT INTO baseline (base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count,
-                          key, sha256)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING true"""
-LIST_BASELINES = """
-    SELECT base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count, key, sha256
-      FROM baseline WHERE base_sha = $1 AND template_sha256 = $2"""
+BASELINE = Columns(
+    "base_sha, harness_version, template_sha256, suite_digest, name, metric, value, count, key, sha256"
+)
+ADD_BASELINE = f"""
+    INSERT INTO baseline ({BASELINE.names}) VALUES ({BASELINE.parameters()})
+    ON CONFLICT DO NOTHING RETURNING true"""
+LIST_BASELINES = f"SELECT {BASELINE.selected} FROM baseline WHERE base_sha = $1 AND template_sha256 = $2"
 ADD_VERDICT = "INSERT INTO verdict (result_key, result) VALUES ($1, $2) ON CONFLICT (result_key) DO NOTHING"
 FIND_VERDICT = "SELECT result FROM verdict WHERE result_key = $1"
-SAVE_REPLICA = """
-    INSERT INTO replica (replica_id, base_model, base_sha, incarnation, engine, device)
-    VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (replica_id, base_model)
-    DO UPDATE SET base_sha = $3, incarnation = $4, engine = $5, device = $6"""
+READY = Columns(
+    "replica_id=replica.replica_id, base_model, base_sha, incarnation=replica.incarnation, engine, device"
+)
+SAVE_REPLICA = f"""
+    INSERT INTO replica ({READY.names}) VALUES ({READY.parameters()})
+    ON CONFLICT (replica_id, base_model) DO UPDATE SET {READY.excluded}"""
 LOSE_REPLICA = "DELETE FROM replica WHERE replica_id = $1 AND incarnation = $2"
 LIST_REPLICAS = """
     SELECT replica_id, incarnation, engine, device FROM replica
@@ -80,9 +82,11 @@ LIST_REPLICAS = """
 ASK_FOR_PLACE = """
     INSERT INTO place (eval_id) VALUES ($1)
     ON CONFLICT (eval_id) DO UPDATE SET problem = '', replica_id = NULL"""
-FILL_PLACE = """
-    UPDATE place SET replica_id = $2, incarnation = $3, url = $4, served_name = $5, served_base = $6
-     WHERE eval_id = $1"""
+LENT = Columns(
+    "eval_id, replica_id=replica.replica_id, incarnation=replica.incarnation, url=replica.url, served_name,"
+    " served_base"
+)
+FILL_PLACE = f"UPDATE place SET ({LENT.names}) = ROW({LENT.parameters()}) WHERE eval_id = $1"
 REFUSE_PLACE = "UPDATE place SET problem = $2 WHERE eval_id = $1 AND replica_id IS NULL"
 FIND_PLACE = """
     SELECT place.problem, place.replica_id, place.url, place.served_name, place.served_base,
@@ -134,20 +138,9 @@ async def find_version_of(conn: Connection, job_id: str, bundle: BundleRef) -> M
 
 async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
     """Whether it is new."""
-    return bool(
-        await conn.fetchval(
-            ADD_EVALUATION,
-            evaluation.eval_id,
-            evaluation.artifact.job_id,
-            evaluation.version.model_id if evaluation.version else None,
-            evaluation.number,
-            evaluation.state,
-            evaluation.artifact.model_dump(mode="json"),
-            _version_body(evaluation),
-            _stage_bodies(evaluation),
-            evaluation.reason,
-        )
-    )
+    row = (*EVALUATION.values(evaluation), *PROGRESS.values(evaluation))
+    job_id, model_id = evaluation.artifact.job_id, _model_id(evaluation)
+    return bool(await conn.fetchval(ADD_EVALUATION, *row, job_id, model_id))
 
 
 async def next_number(conn: Connection, job_id: str) -> int:
@@ -157,35 +150,26 @@ async def next_number(conn: Connection, job_id: str) -> int:
 
 async def save_evaluation(conn: Connection, evaluation: Evaluation) -> None:
     """Raises StaleWrite if someone wrote it since it was read."""
-    revision = await conn.fetchval(
-        SAVE_EVALUATION,
-        evaluation.eval_id,
-        evaluation.state,
-        evaluation.version.model_id if evaluation.version else None,
-        _version_body(evaluation),
-        _stage_bodies(evaluation),
-        evaluation.reason,
-        evaluation.revision,
-    )
-    if revision is None:
+    key = (evaluation.eval_id, evaluation.revision, _model_id(evaluation))
+    if await conn.fetchval(SAVE_EVALUATION, *key, *PROGRESS.values(evaluation)) is None:
         raise StaleWrite(f"evaluation {evaluation.eval_id} changed since revision {evaluation.revision}")
 
 
 async def get_evaluation(conn: Connection, eval_id: str) -> Evaluation:
-    row = await conn.fetchrow(GET_EVALUATION, eval_id)
-    if row is None:
+    evaluation = await find_evaluation(conn, eval_id)
+    if evaluation is None:
         raise Rejected(f"evaluation {eval_id} does not exist")
-    return _evaluation(row)
+    return evaluation
 
 
 async def find_evaluation(conn: Connection, eval_id: str) -> Evaluation | None:
-    row = await conn.fetchrow(GET_EVALUATION, eval_id)
-    return None if row is None else _evaluation(row)
+    row = await conn.fetchrow(FIND_EVALUATION, eval_id)
+    return read(Evaluation, row) if row else None
 
 
 async def find_waiting(conn: Connection, job_id: str) -> Evaluation | None:
     row = await conn.fetchrow(FIND_WAITING, job_id)
-    return None if row is None else _evaluation(row)
+    return read(Evaluation, row) if row else None
 
 
 async def is_running(conn: Connection, model_id: str) -> bool:
@@ -194,19 +178,7 @@ async def is_running(conn: Connection, model_id: str) -> bool:
 
 async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
     """Registering the same suite again makes it the newest of its name."""
-    await conn.execute(
-        ADD_SUITE,
-        suite.name,
-        suite.digest,
-        suite.kind,
-        suite.file.model_dump(mode="json"),
-        suite.num_fewshot,
-        suite.examples and suite.examples.model_dump(mode="json"),
-        suite.rows,
-        suite.margin_points,
-        suite.expects,
-        at,
-    )
+    await conn.execute(ADD_SUITE, *SUITE.values(suite), at)
 
 
 async def has_suite(conn: Connection, name: str, *, is_safety: bool) -> bool:
@@ -217,12 +189,12 @@ async def has_suite(conn: Connection, name: str, *, is_safety: bool) -> bool:
 async def list_newest_suites(conn: Connection) -> tuple[Suite, ...]:
     """The newest of each name, which replaces the earlier ones."""
     rows = await conn.fetch(LIST_NEWEST_SUITES)
-    return tuple(Suite.model_validate(dict(row)) for row in rows)
+    return tuple(read(Suite, row) for row in rows)
 
 
 async def list_registered(conn: Connection) -> tuple[RegisteredSuite, ...]:
     """The newest suite of each name, as others are told of it."""
-    return tuple(RegisteredSuite.model_validate(dict(row)) for row in await conn.fetch(LIST_REGISTERED))
+    return tuple(read(RegisteredSuite, row) for row in await conn.fetch(LIST_REGISTERED))
 
 
 async def save_policy(conn: Connection, policy: GatePolicyPublished) -> bool:
@@ -232,7 +204,7 @@ async def save_policy(conn: Connection, policy: GatePolicyPublished) -> bool:
 
 async def add_baseline(conn: Connection, baseline: Baseline) -> bool:
     """Whether it is the first of its identity."""
-    return bool(await conn.fetchval(ADD_BASELINE, *baseline.model_dump().values()))
+    return bool(await conn.fetchval(ADD_BASELINE, *BASELINE.values(baseline)))
 
 
 async def list_baselines(
@@ -240,21 +212,12 @@ async def list_baselines(
 ) -> dict[tuple[str, str], Baseline]:
     """By suite digest and harness version."""
     rows = await conn.fetch(LIST_BASELINES, base_sha, template_sha256)
-    baselines = [Baseline.model_validate(dict(row)) for row in rows]
+    baselines = [read(Baseline, row) for row in rows]
     return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in baselines}
 
 
 async def save_replica(conn: Connection, ready: ReplicaReady) -> None:
-    replica = ready.replica
-    await conn.execute(
-        SAVE_REPLICA,
-        replica.replica_id,
-        ready.base_model,
-        ready.base_sha,
-        replica.incarnation,
-        ready.engine,
-        ready.device,
-    )
+    await conn.execute(SAVE_REPLICA, *READY.values(ready))
 
 
 async def lose_replica(conn: Connection, replica_id: str, incarnation: str) -> None:
@@ -263,7 +226,7 @@ async def lose_replica(conn: Connection, replica_id: str, incarnation: str) -> N
 
 async def list_replicas(conn: Connection, base_model: str, base_sha: str) -> tuple[Replica, ...]:
     """The ready ones of this base model; those of its full fine-tunes go by other names."""
-    return tuple(Replica(**dict(row)) for row in await conn.fetch(LIST_REPLICAS, base_model, base_sha))
+    return tuple(read(Replica, row) for row in await conn.fetch(LIST_REPLICAS, base_model, base_sha))
 
 
 async def ask_for_place(conn: Connection, eval_id: str) -> None:
@@ -273,16 +236,7 @@ async def ask_for_place(conn: Connection, eval_id: str) -> None:
 
 async def fill_place(conn: Connection, ready: CandidateReady) -> None:
     """Nothing happens where nobody waits for it."""
-    replica = ready.replica
-    await conn.execute(
-        FILL_PLACE,
-        ready.eval_id,
-        replica.replica_id,
-        replica.incarnation,
-        replica.url,
-        ready.served_name,
-        ready.served_base,
-    )
+    await conn.execute(FILL_PLACE, *LENT.values(ready))
 
 
 async def refuse_place(conn: Connection, eval_id: str, problem: str) -> None:
@@ -309,22 +263,5 @@ async def find_verdict(conn: Connection, result_key: str) -> GateResult | None:
     return None if body is None else GateResult.model_validate(body)
 
 
-def _version_body(evaluation: Evaluation) -> dict[str, Any] | None:
-    return evaluation.version.model_dump(mode="json") if evaluation.version else None
-
-
-def _stage_bodies(evaluation: Evaluation) -> list[dict[str, Any]]:
-    return [stage.model_dump(mode="json") for stage in evaluation.stages]
-
-
-def _evaluation(row: Any) -> Evaluation:
-    return Evaluation(
-        eval_id=row["eval_id"],
-        number=row["number"],
-        artifact=Artifact.model_validate(row["artifact"]),
-        state=EvaluationState(row["state"]),
-        version=ModelRegistered.model_validate(row["version"]) if row["version"] else None,
-        stages=tuple(StageResult.model_validate(stage) for stage in row["stages"]),
-        reason=row["reason"],
-        revision=row["revision"],
-    )
+def _model_id(evaluation: Evaluation) -> str | None:
+    return evaluation.version.model_id if evaluation.version else None

@@ -2,61 +2,52 @@
 
 from collections.abc import Iterable
 
-from asyncpg import Record
-
-from schemas.base import CapacityType, DeviceKind
 from services.provisioner.model import Attempt, AttemptState, Node, Pool
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
+from shared.postgres.rows import Columns, read
 
-LOCK_POOL = """
-    SELECT name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device,
-           device_memory_bytes
-      FROM pool WHERE name = $1 FOR UPDATE"""
+POOL = Columns(
+    "name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device, device_memory_bytes"
+)
+ATTEMPT = Columns(
+    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, grace_seconds, start_deadline"
+)
+PROGRESS = Columns("stop_deadline, has_started, was_created, failure_code, failure_message")
+NODE = Columns(
+    "node_id, index, price_per_hour, allocated_at, released_at, has_ended, exit_code, notice_deadline"
+)
 
-LOCK_POOLS = """
-    SELECT name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device,
-           device_memory_bytes
-      FROM pool ORDER BY name FOR UPDATE"""
+LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
+
+LOCK_POOLS = f"SELECT {POOL.selected} FROM pool ORDER BY name FOR UPDATE"
 
 COUNT_HELD = "SELECT count(*) FROM node WHERE pool = $1 AND released_at IS NULL"
 
-SAVE_POOL = """
-    INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device,
-                      device_memory_bytes)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (name) DO UPDATE SET capacity_type = $2, nodes = $3, devices_per_node = $4,
-                                     price_per_hour = $5, file_nodes = $6, device = $7,
-                                     device_memory_bytes = $8"""
+SAVE_POOL = f"""
+    INSERT INTO pool ({POOL.names}) VALUES ({POOL.parameters()})
+    ON CONFLICT (name) DO UPDATE SET {POOL.excluded}"""
 
-LOCK_ATTEMPT = """
-    SELECT job_id, number, tenant, state, pool, capacity_type, devices_per_node, grace_seconds, start_deadline,
-           stop_deadline, has_started, was_created, failure_code, failure_message, revision
+LOCK_ATTEMPT = f"""
+    SELECT {ATTEMPT.selected}, {PROGRESS.selected}, revision
       FROM attempt WHERE job_id = $1 AND number = $2 FOR UPDATE"""
 
-SELECT_NODES = """
-    SELECT node_id, index, price_per_hour, allocated_at, released_at, has_ended, exit_code, notice_deadline
-      FROM node WHERE job_id = $1 AND number = $2 ORDER BY index"""
+SELECT_NODES = f"SELECT {NODE.selected} FROM node WHERE job_id = $1 AND number = $2 ORDER BY index"
 
-INSERT_ATTEMPT = """
-    INSERT INTO attempt (job_id, number, name, tenant, state, pool, capacity_type, devices_per_node,
-                         grace_seconds, start_deadline, stop_deadline, failure_code, failure_message, gone_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
-            CASE WHEN $5 IN ('refused', 'released') THEN now() END)"""
+INSERT_ATTEMPT = f"""
+    INSERT INTO attempt ({ATTEMPT.names}, {PROGRESS.names}, name, gone_at)
+    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $15,
+            CASE WHEN $4 IN ('refused', 'released') THEN now() END)"""
 
-UPDATE_ATTEMPT = """
-    UPDATE attempt SET state = $3, stop_deadline = $4, has_started = $5, was_created = $6, failure_code = $7,
-                       failure_message = $8, revision = revision + 1,
-                       gone_at = CASE WHEN $3 IN ('refused', 'released') THEN coalesce(gone_at, now()) END
-     WHERE job_id = $1 AND number = $2 AND revision = $9 RETURNING revision"""
+UPDATE_ATTEMPT = f"""
+    UPDATE attempt SET state = $4, ({PROGRESS.names}) = ROW({PROGRESS.parameters(5)}), revision = revision + 1,
+                       gone_at = CASE WHEN $4 IN ('refused', 'released') THEN coalesce(gone_at, now()) END
+     WHERE job_id = $1 AND number = $2 AND revision = $3 RETURNING revision"""
 
-INSERT_NODE = """
-    INSERT INTO node (node_id, job_id, number, index, pool, price_per_hour, allocated_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7)"""
+INSERT_NODE = f"""
+    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $9, $10, $11)"""
 
-UPDATE_NODE = """
-    UPDATE node SET allocated_at = $2, released_at = $3, has_ended = $4, exit_code = $5, notice_deadline = $6
-     WHERE node_id = $1"""
+UPDATE_NODE = f"UPDATE node SET ({NODE.names}) = ROW({NODE.parameters()}) WHERE node_id = $1"
 
 FIND_ATTEMPT_OF_NODE = "SELECT job_id, number FROM node WHERE node_id = $1"
 
@@ -84,31 +75,24 @@ PRUNE_ATTEMPTS = """
 
 async def lock_pool(conn: Connection, name: str) -> Pool | None:
     row = await conn.fetchrow(LOCK_POOL, name)
-    return _pool(row, await conn.fetchval(COUNT_HELD, name)) if row else None
+    return read(Pool, row, held=await conn.fetchval(COUNT_HELD, name)) if row else None
 
 
 async def lock_pools(conn: Connection) -> dict[str, Pool]:
     rows = await conn.fetch(LOCK_POOLS)
-    return {row["name"]: _pool(row, await conn.fetchval(COUNT_HELD, row["name"])) for row in rows}
+    return {row["name"]: read(Pool, row, held=await conn.fetchval(COUNT_HELD, row["name"])) for row in rows}
 
 
 async def save_pool(conn: Connection, pool: Pool) -> None:
-    await conn.execute(
-        SAVE_POOL,
-        pool.name,
-        pool.capacity_type,
-        pool.nodes,
-        pool.devices_per_node,
-        pool.price_per_hour,
-        pool.file_nodes,
-        pool.device,
-        pool.device_memory_bytes,
-    )
+    await conn.execute(SAVE_POOL, *POOL.values(pool))
 
 
 async def lock_attempt(conn: Connection, job_id: str, number: int) -> Attempt | None:
     row = await conn.fetchrow(LOCK_ATTEMPT, job_id, number)
-    return _attempt(row, await conn.fetch(SELECT_NODES, job_id, number)) if row else None
+    if row is None:
+        return None
+    nodes = tuple(read(Node, node) for node in await conn.fetch(SELECT_NODES, job_id, number))
+    return read(Attempt, row, nodes=nodes)
 
 
 async def lock_attempt_of(conn: Connection, target: str) -> Attempt | None:
@@ -139,78 +123,14 @@ async def save_attempt(conn: Connection, before: Attempt | None, after: Attempt)
 
 
 async def _insert(conn: Connection, attempt: Attempt) -> None:
-    await conn.execute(
-        INSERT_ATTEMPT,
-        attempt.job_id,
-        attempt.number,
-        attempt.name,
-        attempt.tenant,
-        attempt.state,
-        attempt.pool,
-        attempt.capacity_type,
-        attempt.devices_per_node,
-        attempt.grace_seconds,
-        attempt.start_deadline,
-        attempt.stop_deadline,
-        attempt.failure_code,
-        attempt.failure_message,
-    )
+    await conn.execute(INSERT_ATTEMPT, *ATTEMPT.values(attempt), *PROGRESS.values(attempt), attempt.name)
     for node in attempt.nodes:
-        await conn.execute(
-            INSERT_NODE,
-            node.node_id,
-            attempt.job_id,
-            attempt.number,
-            node.index,
-            attempt.pool,
-            node.price_per_hour,
-            node.allocated_at,
-        )
+        await conn.execute(INSERT_NODE, *NODE.values(node), attempt.job_id, attempt.number, attempt.pool)
 
 
 async def _update(conn: Connection, before: Attempt, after: Attempt) -> None:
-    revision = await conn.fetchval(
-        UPDATE_ATTEMPT,
-        after.job_id,
-        after.number,
-        after.state,
-        after.stop_deadline,
-        after.has_started,
-        after.was_created,
-        after.failure_code,
-        after.failure_message,
-        before.revision,
-    )
-    if revision is None:
+    key = (after.job_id, after.number, before.revision)
+    if await conn.fetchval(UPDATE_ATTEMPT, *key, after.state, *PROGRESS.values(after)) is None:
         raise StaleWrite(f"attempt {after.name} changed since revision {before.revision}")
     for node in set(after.nodes) - set(before.nodes):
-        await _update_node(conn, node)
-
-
-async def _update_node(conn: Connection, node: Node) -> None:
-    await conn.execute(
-        UPDATE_NODE,
-        node.node_id,
-        node.allocated_at,
-        node.released_at,
-        node.has_ended,
-        node.exit_code,
-        node.notice_deadline,
-    )
-
-
-def _pool(row: Record, held: int) -> Pool:
-    kinds = {
-        "capacity_type": CapacityType(row["capacity_type"]),
-        "device": row["device"] and DeviceKind(row["device"]),
-    }
-    return Pool(**dict(row) | kinds, held=held)
-
-
-def _attempt(row: Record, nodes: list[Record]) -> Attempt:
-    fields = dict(row) | {
-        "state": AttemptState(row["state"]),
-        "capacity_type": CapacityType(row["capacity_type"]),
-        "nodes": tuple(Node(**dict(node)) for node in nodes),
-    }
-    return Attempt(**fields)
+        await conn.execute(UPDATE_NODE, *NODE.values(node))

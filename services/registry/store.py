@@ -1,55 +1,52 @@
 """SQL of the registry; the only file that knows its columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-import asyncpg
-
-from schemas.base import BundleRef
-from schemas.capabilities import BaseCapabilities
-from schemas.evaluation import StageResult
-from schemas.model import Stage
-from services.registry.model import Approval, BaseModel, Generation, Outcome, Slot, Verdict, Version
+from services.registry.model import BaseModel, Generation, Slot, Version
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
+from shared.postgres.rows import Columns, read
 
 Shapes = Mapping[str, Sequence[int]]
 
 KEPT_GENERATIONS = 100
 """How far back a slot's history is read; older rows stay for people."""
 
-ADD_BASE_VERSION = """
-    INSERT INTO base_version (base_sha, manifest_sha256, source, template_sha256, context_tokens,
-                              num_parameters, tensors, registered_at, training_template_sha256, capabilities)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+BASE_MODEL = Columns(
+    "base_sha, manifest_sha256, source, template_sha256, context_tokens, num_parameters,"
+    " training_template_sha256, capabilities"
+)
+LINEAGE = Columns(
+    "model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha, dataset_version, config_hash,"
+    " template_sha256, bundle_attempt=bundle.attempt, bundle_step=bundle.step,"
+    " bundle_manifest_sha256=bundle.manifest_sha256, auto_deploy"
+)
+PROGRESS = Columns("stage, eval_id, archived_at, verdict, approval")
+
+ADD_BASE_VERSION = f"""
+    INSERT INTO base_version ({BASE_MODEL.names}, tensors, registered_at)
+    VALUES ({BASE_MODEL.parameters()}, $9, $10)
     ON CONFLICT (base_sha) DO UPDATE SET capabilities = excluded.capabilities"""
 
 POINT_BASE_MODEL = """
     INSERT INTO base_model (name, base_sha) VALUES ($1, $2)
     ON CONFLICT (name) DO UPDATE SET base_sha = excluded.base_sha"""
 
-BASE_MODEL = """
-    SELECT m.name, v.base_sha, v.manifest_sha256, v.source, v.template_sha256, v.context_tokens,
-           v.num_parameters, v.training_template_sha256, v.capabilities
+FIND_BASE_MODEL = f"""
+    SELECT m.name, {BASE_MODEL.selected}
       FROM base_model m JOIN base_version v USING (base_sha) WHERE m.name = $1"""
 
-VERSION_COLUMNS = """
-    model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha, dataset_version,
-    config_hash, template_sha256, bundle_attempt, bundle_step, bundle_manifest_sha256, auto_deploy, stage,
-    eval_id, archived_at, verdict, approval, revision"""
+VERSIONS = f"SELECT {LINEAGE.selected}, {PROGRESS.selected}, revision FROM model_version"
 
-ADD_VERSION = """
-    INSERT INTO model_version (model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha,
-        dataset_version, config_hash, template_sha256, bundle_attempt, bundle_step, bundle_manifest_sha256,
-        auto_deploy, stage, registered_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+ADD_VERSION = f"""
+    INSERT INTO model_version ({LINEAGE.names}, {PROGRESS.names}, registered_at)
+    VALUES ({LINEAGE.parameters()}, {PROGRESS.parameters(17)}, $22)
     ON CONFLICT (model_id) DO NOTHING"""
 
-SAVE_VERSION = """
-    UPDATE model_version
-       SET stage = $3, eval_id = $4, archived_at = $5, verdict = $6, approval = $7, revision = revision + 1
+SAVE_VERSION = f"""
+    UPDATE model_version SET ({PROGRESS.names}) = ROW({PROGRESS.parameters(3)}), revision = revision + 1
      WHERE model_id = $1 AND revision = $2 RETURNING revision"""
 
 STOP_AUTO_DEPLOY = """
@@ -57,11 +54,9 @@ STOP_AUTO_DEPLOY = """
 
 # A model is named by its id or by its full name. Equal full names are one digest: the furthest is meant.
 VERSION_BY_ANY_NAME = f"""
-    SELECT {VERSION_COLUMNS} FROM model_version
+    {VERSIONS}
      WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
      ORDER BY (archived_at IS NULL) DESC, (stage <> 'dev') DESC, registered_at DESC LIMIT 1 FOR UPDATE"""
-
-VERSIONS = f"SELECT {VERSION_COLUMNS} FROM model_version"
 
 SERVABLE_VERSIONS = f"""
     {VERSIONS}
@@ -121,13 +116,13 @@ async def stop_auto_deploy(conn: Connection, job_id: str) -> None:
 
 async def find_base_model(conn: Connection, name: str) -> BaseModel | None:
     """What the name points to; it cannot be pointed elsewhere before the caller's transaction ends."""
-    row = await conn.fetchrow(f"{BASE_MODEL} FOR SHARE OF m", name)
-    return _base_model(row) if row else None
+    row = await conn.fetchrow(f"{FIND_BASE_MODEL} FOR SHARE OF m", name)
+    return read(BaseModel, row) if row else None
 
 
 async def find_base_model_for_update(conn: Connection, name: str) -> BaseModel | None:
-    row = await conn.fetchrow(f"{BASE_MODEL} FOR UPDATE OF m", name)
-    return _base_model(row) if row else None
+    row = await conn.fetchrow(f"{FIND_BASE_MODEL} FOR UPDATE OF m", name)
+    return read(BaseModel, row) if row else None
 
 
 async def find_base_shapes(conn: Connection, base_sha: str) -> Shapes | None:
@@ -148,74 +143,35 @@ async def base_model_names(conn: Connection) -> list[str]:
 
 
 async def save_base_model(conn: Connection, base: BaseModel, shapes: Shapes, *, now: datetime) -> None:
-    await conn.execute(
-        ADD_BASE_VERSION,
-        base.base_sha,
-        base.manifest_sha256,
-        base.source,
-        base.template_sha256,
-        base.context_tokens,
-        base.num_parameters,
-        {name: list(shape) for name, shape in shapes.items()},
-        now,
-        base.training_template_sha256,
-        None if base.capabilities is None else base.capabilities.model_dump(mode="json"),
-    )
+    tensors = {name: list(shape) for name, shape in shapes.items()}
+    await conn.execute(ADD_BASE_VERSION, *BASE_MODEL.values(base), tensors, now)
     await conn.execute(POINT_BASE_MODEL, base.name, base.base_sha)
 
 
 async def add_version(conn: Connection, version: Version, *, now: datetime) -> bool:
     """False if this version is known already."""
-    status: str = await conn.execute(
-        ADD_VERSION,
-        version.model_id,
-        version.tenant,
-        version.job_id,
-        version.digest,
-        version.full_name,
-        version.kind,
-        version.rank,
-        version.base_model,
-        version.base_sha,
-        version.dataset_version,
-        version.config_hash,
-        version.template_sha256,
-        version.bundle.attempt,
-        version.bundle.step,
-        version.bundle.manifest_sha256,
-        version.auto_deploy,
-        version.stage,
-        now,
-    )
+    status: str = await conn.execute(ADD_VERSION, *LINEAGE.values(version), *PROGRESS.values(version), now)
     return status == "INSERT 0 1"
 
 
 async def save_version(conn: Connection, version: Version) -> None:
     """Write what may change. Raises StaleWrite if someone wrote it since it was read."""
-    verdict = None if version.verdict is None else _verdict_json(version.verdict)
-    written = await conn.fetchval(
-        SAVE_VERSION,
-        version.model_id,
-        version.revision,
-        version.stage,
-        version.eval_id,
-        version.archived_at,
-        verdict,
-        None if version.approval is None else asdict(version.approval),
-    )
-    if written is None:
+    if (
+        await conn.fetchval(SAVE_VERSION, version.model_id, version.revision, *PROGRESS.values(version))
+        is None
+    ):
         raise StaleWrite(f"model version {version.model_id} changed since revision {version.revision}")
 
 
 async def find_version(conn: Connection, model_id: str) -> Version | None:
     row = await conn.fetchrow(f"{VERSIONS} WHERE model_id = $1 FOR UPDATE", model_id)
-    return _version(row) if row else None
+    return read(Version, row) if row else None
 
 
 async def find_version_of(conn: Connection, tenant: str, name: str) -> Version | None:
     """The tenant's version of that id or full name."""
     row = await conn.fetchrow(VERSION_BY_ANY_NAME, tenant, name)
-    return _version(row) if row else None
+    return read(Version, row) if row else None
 
 
 async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[str, Version]:
@@ -225,19 +181,19 @@ async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[st
     lock the version first and its slots afterwards.
     """
     rows = await conn.fetch(SERVABLE_VERSIONS, tenant, slot)
-    versions = [_version(row) for row in rows]
+    versions = [read(Version, row) for row in rows]
     return {version.model_id: version for version in versions if version.may_be_served}
 
 
 async def versions_of_dataset(conn: Connection, dataset_version: str) -> list[Version]:
     """Down the lineage: what was trained on this dataset version, archived or not."""
     rows = await conn.fetch(f"{VERSIONS} WHERE dataset_version = $1 ORDER BY model_id", dataset_version)
-    return [_version(row) for row in rows]
+    return [read(Version, row) for row in rows]
 
 
 async def versions_of_job(conn: Connection, job_id: str) -> list[Version]:
     rows = await conn.fetch(f"{VERSIONS} WHERE job_id = $1 ORDER BY model_id", job_id)
-    return [_version(row) for row in rows]
+    return [read(Version, row) for row in rows]
 
 
 async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
@@ -255,7 +211,7 @@ async def find_slot(conn: Connection, tenant: str, name: str) -> Slot | None:
     if revision is None:
         return None
     rows = await conn.fetch(GENERATIONS, tenant, name, KEPT_GENERATIONS)
-    return Slot(tenant, name, tuple(_generation(row) for row in reversed(rows)), revision)
+    return Slot(tenant, name, tuple(read(Generation, row) for row in reversed(rows)), revision)
 
 
 async def slots_serving(conn: Connection, model_ids: Sequence[str]) -> list[Slot]:
@@ -290,50 +246,4 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
         [known.model_id for known in slot.generations],
         [known.digest for known in slot.generations],
         [known.outcome for known in slot.generations],
-    )
-
-
-def _base_model(row: asyncpg.Record) -> BaseModel:
-    columns = dict(row)
-    if columns["capabilities"] is not None:
-        columns["capabilities"] = BaseCapabilities.model_validate(columns["capabilities"])
-    return BaseModel(**columns)
-
-
-def _version(row: asyncpg.Record) -> Version:
-    columns = dict(row)
-    bundle = BundleRef(
-        attempt=columns.pop("bundle_attempt"),
-        step=columns.pop("bundle_step"),
-        manifest_sha256=columns.pop("bundle_manifest_sha256"),
-    )
-    columns["stage"] = Stage(columns["stage"])
-    columns["verdict"] = None if columns["verdict"] is None else _verdict(columns["verdict"])
-    columns["approval"] = None if columns["approval"] is None else Approval(**columns["approval"])
-    return Version(bundle=bundle, **columns)
-
-
-def _generation(row: asyncpg.Record) -> Generation:
-    return Generation(row["number"], row["model_id"], row["digest"], Outcome(row["outcome"]))
-
-
-def _verdict_json(verdict: Verdict) -> dict[str, object]:
-    return {
-        "eval_id": verdict.eval_id,
-        "outcome": verdict.outcome,
-        "reason": verdict.reason,
-        "number": verdict.number,
-        "stages": [stage.model_dump(mode="json") for stage in verdict.stages],
-    }
-
-
-def _verdict(document: dict[str, object]) -> Verdict:
-    stages = document["stages"]
-    assert isinstance(stages, list)
-    return Verdict(
-        eval_id=str(document["eval_id"]),
-        outcome=document["outcome"],  # type: ignore[arg-type]
-        stages=tuple(StageResult.model_validate(stage) for stage in stages),
-        reason=str(document["reason"]),
-        number=int(str(document.get("number", 0))),
     )

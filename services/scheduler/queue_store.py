@@ -2,34 +2,35 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from asyncpg import Record
+from pydantic import TypeAdapter
 
-from schemas.base import CapacityType
-from schemas.specification import Resources, Tier
+from schemas.specification import Resources
 from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Ledger, Pool, longest_hold
-from services.scheduler.store import TIMES_BY_POOL, device_of
 from shared.postgres.database import Connection
+from shared.postgres.rows import Columns, read
+
+TIMES_BY_POOL = TypeAdapter(dict[str, datetime])
 
 LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
-POOLS = """
-    SELECT name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes
-      FROM pool"""
+POOL = Columns(
+    "name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes"
+)
+POOLS = f"SELECT {POOL.selected} FROM pool"
 NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at, ends_by FROM attempt WHERE freed_at IS NULL"
 DEVICE_LIMITS = "SELECT tenant, devices FROM device_limit WHERE devices IS NOT NULL"
 SAVE_DEVICE_LIMIT = """
     INSERT INTO device_limit (tenant, devices) VALUES ($1, $2) ON CONFLICT (tenant) DO UPDATE SET devices = $2"""
-SAVE_POOL = """
-    INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device,
-                      device_memory_bytes)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-    ON CONFLICT (name) DO UPDATE
-       SET capacity_type = $2, nodes = $3, devices_per_node = $4, price_per_hour = $5, changed_at = $6, device = $7,
-           device_memory_bytes = $8"""
+SAVE_POOL = f"""
+    INSERT INTO pool ({POOL.names}) VALUES ({POOL.parameters()})
+    ON CONFLICT (name) DO UPDATE SET {POOL.excluded}"""
 
 WAITING = """
-    id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before, turned_away
+    id AS job_id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before,
+      turned_away
       FROM job WHERE state = 'queued'"""
 IS_DUE = "(not_before IS NULL OR not_before <= $1)"
 
@@ -56,7 +57,9 @@ WISHES = f"""
     SELECT waiting.kind, oldest.* FROM waiting CROSS JOIN LATERAL (
         SELECT {WAITING} AND job.kind = waiting.kind ORDER BY queued_at, id LIMIT 1) AS oldest"""
 READ_AT_ONCE = 1_000
-EVERYONE_QUEUED = "SELECT id, kind, queued_at, not_before, turned_away FROM job WHERE state = 'queued'"
+EVERYONE_QUEUED = (
+    "SELECT id AS job_id, kind, queued_at, not_before, turned_away FROM job WHERE state = 'queued'"
+)
 # What ended within a day, and of that the last, says how long jobs run now.
 RUN_TIME = """
     SELECT avg(freed_at - scheduled_at) FROM (
@@ -91,17 +94,7 @@ async def save_device_limit(conn: Connection, tenant: str, devices: int | None) 
 
 
 async def save_pool(conn: Connection, pool: Pool) -> None:
-    await conn.execute(
-        SAVE_POOL,
-        pool.name,
-        pool.capacity_type,
-        pool.nodes,
-        pool.devices_per_node,
-        pool.price_per_hour,
-        pool.changed_at,
-        pool.device,
-        pool.device_memory_bytes,
-    )
+    await conn.execute(SAVE_POOL, *POOL.values(pool))
 
 
 async def is_anyone_queued(conn: Connection) -> bool:
@@ -141,48 +134,27 @@ async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime
 
 
 def _pool(row: Record, bookings: Sequence[Booking]) -> Pool:
-    return Pool(
-        name=row["name"],
-        capacity_type=CapacityType(row["capacity_type"]),
-        nodes=row["nodes"],
-        devices_per_node=row["devices_per_node"],
-        price_per_hour=row["price_per_hour"],
-        changed_at=row["changed_at"],
-        device=device_of(row),
-        device_memory_bytes=row["device_memory_bytes"],
-        booked=sum(booking.nodes for booking in bookings),
-        bookings=tuple(bookings),
-    )
+    return read(Pool, row, booked=sum(booking.nodes for booking in bookings), bookings=tuple(bookings))
 
 
 def _candidate(row: Record) -> Candidate:
     resources = Resources.model_construct(**row["resources"])
-    return Candidate(
-        job_id=row["id"],
-        tenant=row["tenant"],
-        tier=Tier(row["tier"]),
-        queued_at=row["queued_at"],
+    return read(
+        Candidate,
+        row,
         nodes=resources.nodes,
         devices_per_node=resources.devices_per_node,
         capacity_type=resources.capacity_type,
         pool=resources.pool,
-        not_before=row["not_before"],
-        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
         longest=longest_hold(resources),
     )
 
 
 def _alike(other: Candidate, row: Record) -> Candidate:
-    return Candidate(
-        job_id=row["id"],
-        tenant=other.tenant,
-        tier=other.tier,
+    return replace(
+        other,
+        job_id=row["job_id"],
         queued_at=row["queued_at"],
-        nodes=other.nodes,
-        devices_per_node=other.devices_per_node,
-        capacity_type=other.capacity_type,
-        pool=other.pool,
         not_before=row["not_before"],
         turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]) if row["turned_away"] else {},
-        longest=other.longest,
     )

@@ -4,12 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from asyncpg import Record
-from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
-from schemas.base import BundleRef, CapacityType, DeviceKind, FailureClass
-from schemas.capabilities import BaseCapabilities
 from schemas.envelope import Envelope
-from schemas.specification import JobSpec
 from services.scheduler.decide.overdue import Phase
 from services.scheduler.model import (
     Attempt,
@@ -17,62 +14,47 @@ from services.scheduler.model import (
     Dataset,
     Deployment,
     Evaluation,
-    Facts,
     Job,
     JobState,
-    Placement,
-    Plan,
-    Stop,
 )
 from shared.errors import ParentUnknown, StaleWrite
 from shared.postgres.database import Connection, lock_name
+from shared.postgres.rows import Columns, read
 
-SPEC = TypeAdapter(JobSpec)
-PLAN: TypeAdapter[Plan | None] = TypeAdapter(Plan | None)
-BUNDLES = TypeAdapter(frozenset[BundleRef])
-BUNDLE: TypeAdapter[BundleRef | None] = TypeAdapter(BundleRef | None)
-TIMES_BY_POOL = TypeAdapter(dict[str, datetime])
-REQUEUES = TypeAdapter(dict[FailureClass, int])
-TIMES = TypeAdapter(tuple[datetime, ...])
-EVALUATION = TypeAdapter(Evaluation)
-FACTS = TypeAdapter(Facts)
-STOP: TypeAdapter[Stop | None] = TypeAdapter(Stop | None)
-DATASET = TypeAdapter(Dataset)
+JOB = Columns("id, tenant, spec, dataset_id, submitted_at, retry_of")
+PROGRESS = Columns(
+    "state, plan, attempt, verified, corrupt, queued_at, not_before, turned_away, requeues, preempted_at, evaluation"
+)
+ATTEMPT = Columns(
+    "number, pool=placement.pool, capacity_type=placement.capacity_type, nodes=placement.nodes,"
+    " devices_per_node=placement.devices_per_node, device=placement.device, resume, scheduled_at, start_deadline,"
+    " ends_by, facts, stop"
+)
+BASE = Columns("base_sha=sha, capabilities")
+DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")
 
 # The joined rows are read by their own statements: after a wait for the lock, a join would still show the
 # attempt as it was before.
-FIND_JOB = """
-    SELECT id, tenant, state, revision, spec, dataset_id, submitted_at, retry_of, plan, attempt, verified,
-           corrupt, queued_at, not_before, turned_away, requeues, preempted_at, evaluation
-      FROM job WHERE id = $1 FOR UPDATE"""
+FIND_JOB = f"SELECT {JOB.selected}, {PROGRESS.selected}, revision FROM job WHERE id = $1 FOR UPDATE"
 LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
 
-FIND_ATTEMPT = """
-    SELECT number, pool, capacity_type, nodes, devices_per_node, device, resume, scheduled_at, start_deadline,
-           ends_by, facts, stop
-      FROM attempt WHERE job_id = $1 AND number = $2"""
+FIND_ATTEMPT = f"SELECT {ATTEMPT.selected} FROM attempt WHERE job_id = $1 AND number = $2"
 
-ADD_JOB = """
-    INSERT INTO job (id, tenant, state, spec, base_sha, dataset_id, submitted_at, retry_of,
-                     verified, corrupt, turned_away, requeues, preempted_at, evaluation)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '[]', '[]', '{}', '{}', '[]', '{}')"""
+ADD_JOB = f"""
+    INSERT INTO job ({JOB.names}, {PROGRESS.names}, base_sha, config_hash)
+    VALUES ({JOB.parameters()}, {PROGRESS.parameters(7)}, $18, $19)"""
 
-SAVE_JOB = """
-    UPDATE job SET state = $3, plan = $4, config_hash = $5, attempt = $6, verified = $7, corrupt = $8,
-                   queued_at = $9, not_before = $10, turned_away = $11, requeues = $12, preempted_at = $13,
-                   evaluation = $14, revision = revision + 1
+SAVE_JOB = f"""
+    UPDATE job SET config_hash = $3, ({PROGRESS.names}) = ROW({PROGRESS.parameters(4)}), revision = revision + 1
      WHERE id = $1 AND revision = $2 RETURNING revision"""
 
-SAVE_ATTEMPT = """
-    INSERT INTO attempt (job_id, number, pool, capacity_type, nodes, devices_per_node, resume, scheduled_at,
-                         start_deadline, facts, stop, tenant, device, ends_by)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
-    ON CONFLICT (job_id, number) DO UPDATE SET facts = $10, stop = $11"""
+SAVE_ATTEMPT = f"""
+    INSERT INTO attempt (job_id, tenant, {ATTEMPT.names}) VALUES ($1, $2, {ATTEMPT.parameters(3)})
+    ON CONFLICT (job_id, number) DO UPDATE SET facts = excluded.facts, stop = excluded.stop"""
 
 # The index job_under_way has the jobs in these states and no other.
-PHASES = """
-    SELECT job.state, job.evaluation, number, pool, capacity_type, nodes, devices_per_node, device, resume,
-           scheduled_at, start_deadline, ends_by, facts, stop
+PHASES = f"""
+    SELECT job.state, job.evaluation, {ATTEMPT.selected}
       FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
      WHERE job.state IN ('provisioning', 'running', 'stopping', 'evaluating')"""
 
@@ -90,10 +72,10 @@ JOBS_ON_BASE = """
 JOBS_STALE_ON_BASE = """
     SELECT id FROM job WHERE base_sha = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
        AND evaluation -> 'denial' ->> 'stale_base' = 'true' ORDER BY id"""
-SAVE_BASE_MODEL = """
-    INSERT INTO base_model (name, base_sha, capabilities) VALUES ($1, $2, $3)
-    ON CONFLICT (name) DO UPDATE SET base_sha = $2, capabilities = $3"""
-FIND_BASE = "SELECT base_sha, capabilities FROM base_model WHERE name = $1 FOR SHARE"
+SAVE_BASE_MODEL = f"""
+    INSERT INTO base_model (name, {BASE.names}) VALUES ($1, {BASE.parameters(2)})
+    ON CONFLICT (name) DO UPDATE SET {BASE.excluded}"""
+FIND_BASE = f"SELECT {BASE.selected} FROM base_model WHERE name = $1 FOR SHARE"
 JOBS_WAITING_FOR_SLOT = """
     SELECT id FROM job WHERE state = 'evaluating' AND tenant = $1 AND evaluation -> 'approval' ->> 'slot' = $2
      ORDER BY id"""
@@ -104,12 +86,11 @@ FIND_DUPLICATE = """
        AND state NOT IN ('failed', 'cancelled')
      ORDER BY submitted_at, id LIMIT 1"""
 
-FIND_DEPLOYMENT = """
-    SELECT tenant, slot, generation, is_ready, message FROM deployment WHERE tenant = $1 AND slot = $2"""
-SAVE_DEPLOYMENT = """
-    INSERT INTO deployment AS known (tenant, slot, generation, is_ready, message) VALUES ($1, $2, $3, $4, $5)
-    ON CONFLICT (tenant, slot) DO UPDATE SET generation = $3, is_ready = $4, message = $5
-     WHERE known.generation <= $3"""
+FIND_DEPLOYMENT = f"SELECT {DEPLOYMENT.selected} FROM deployment WHERE tenant = $1 AND slot = $2"
+SAVE_DEPLOYMENT = f"""
+    INSERT INTO deployment AS known ({DEPLOYMENT.names}) VALUES ({DEPLOYMENT.parameters()})
+    ON CONFLICT (tenant, slot) DO UPDATE SET {DEPLOYMENT.excluded}
+     WHERE known.generation <= excluded.generation"""
 
 PRUNE_IGNORED = """
     DELETE FROM ignored WHERE id = ANY(ARRAY(SELECT id FROM ignored WHERE at < now() - $1::interval LIMIT $2))"""
@@ -144,68 +125,23 @@ async def find_queued_job(conn: Connection, job_id: str) -> Job | None:
 
 async def add_job(conn: Connection, job: Job) -> None:
     """A new job, of which nothing is known but its submission."""
-    await conn.execute(
-        ADD_JOB,
-        job.id,
-        job.tenant,
-        job.state,
-        SPEC.dump_python(job.spec, mode="json"),
-        job.spec.base_sha,
-        job.dataset_id,
-        job.submitted_at,
-        job.retry_of,
-    )
+    row = (*JOB.values(job), *PROGRESS.values(job))
+    await conn.execute(ADD_JOB, *row, job.spec.base_sha, _config_hash(job))
 
 
 async def save_job(conn: Connection, job: Job) -> None:
     """Write `job` and its present attempt unless someone wrote it since it was read (StaleWrite)."""
-    revision = await conn.fetchval(
-        SAVE_JOB,
-        job.id,
-        job.revision,
-        job.state,
-        PLAN.dump_python(job.plan, mode="json"),
-        job.plan.config_hash if job.plan else None,
-        job.attempt,
-        BUNDLES.dump_python(job.verified, mode="json"),
-        BUNDLES.dump_python(job.corrupt, mode="json"),
-        job.queued_at,
-        job.not_before,
-        TIMES_BY_POOL.dump_python(dict(job.turned_away), mode="json"),
-        REQUEUES.dump_python(dict(job.requeues), mode="json"),
-        TIMES.dump_python(job.preempted_at, mode="json"),
-        EVALUATION.dump_python(job.evaluation, mode="json"),
-    )
-    if revision is None:
+    key = (job.id, job.revision, _config_hash(job))
+    if await conn.fetchval(SAVE_JOB, *key, *PROGRESS.values(job)) is None:
         raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
     if job.run is not None:
-        await _save_attempt(conn, job, job.run)
-
-
-async def _save_attempt(conn: Connection, job: Job, run: Attempt) -> None:
-    await conn.execute(
-        SAVE_ATTEMPT,
-        job.id,
-        run.number,
-        run.placement.pool,
-        run.placement.capacity_type,
-        run.placement.nodes,
-        run.placement.devices_per_node,
-        BUNDLE.dump_python(run.resume, mode="json"),
-        run.scheduled_at,
-        run.start_deadline,
-        FACTS.dump_python(run.facts, mode="json"),
-        STOP.dump_python(run.stop, mode="json"),
-        job.tenant,
-        run.placement.device,
-        run.ends_by,
-    )
+        await conn.execute(SAVE_ATTEMPT, job.id, job.tenant, *ATTEMPT.values(job.run))
 
 
 async def phases(conn: Connection) -> list[Phase]:
     """Of every job in a phase that has a deadline."""
     return [
-        Phase(JobState(row["state"]), _attempt(row), EVALUATION.validate_python(row["evaluation"]).gated_at)
+        Phase(JobState(row["state"]), read(Attempt, row), read(Evaluation, row["evaluation"]).gated_at)
         for row in await conn.fetch(PHASES)
     ]
 
@@ -227,12 +163,11 @@ async def lock_slot(conn: Connection, tenant: str, slot: str) -> None:
 
 async def find_dataset(conn: Connection, dataset_id: str) -> Dataset | None:
     facts = await conn.fetchval(FIND_DATASET, dataset_id)
-    return DATASET.validate_python(facts) if facts else None
+    return read(Dataset, facts) if facts else None
 
 
 async def save_dataset(conn: Connection, dataset: Dataset) -> None:
-    facts = DATASET.dump_python(dataset, mode="json")
-    await conn.execute(SAVE_DATASET, dataset.dataset_id, dataset.state, facts)
+    await conn.execute(SAVE_DATASET, dataset.dataset_id, dataset.state, to_jsonable_python(dataset))
 
 
 async def jobs_on_dataset(conn: Connection, dataset_id: str) -> list[Job]:
@@ -241,19 +176,13 @@ async def jobs_on_dataset(conn: Connection, dataset_id: str) -> list[Job]:
 
 
 async def save_base_model(conn: Connection, name: str, base: Base) -> None:
-    capabilities = None if base.capabilities is None else base.capabilities.model_dump(mode="json")
-    await conn.execute(SAVE_BASE_MODEL, name, base.sha, capabilities)
+    await conn.execute(SAVE_BASE_MODEL, name, *BASE.values(base))
 
 
 async def find_base(conn: Connection, name: str) -> Base | None:
     """What the name points to until the caller's transaction ends; None where nobody has said."""
     row = await conn.fetchrow(FIND_BASE, name)
-    if row is None:
-        return None
-    capabilities = row["capabilities"]
-    return Base(
-        row["base_sha"], None if capabilities is None else BaseCapabilities.model_validate(capabilities)
-    )
+    return read(Base, row) if row else None
 
 
 async def jobs_on_base(conn: Connection, base_sha: str) -> list[Job]:
@@ -281,19 +210,12 @@ async def find_duplicate(conn: Connection, job: Job, config_hash: str) -> str | 
 
 async def find_deployment(conn: Connection, tenant: str, slot: str) -> Deployment | None:
     row = await conn.fetchrow(FIND_DEPLOYMENT, tenant, slot)
-    return Deployment(**row) if row else None
+    return read(Deployment, row) if row else None
 
 
 async def save_deployment(conn: Connection, deployment: Deployment) -> None:
     """Unless a later generation is known."""
-    await conn.execute(
-        SAVE_DEPLOYMENT,
-        deployment.tenant,
-        deployment.slot,
-        deployment.generation,
-        deployment.is_ready,
-        deployment.message,
-    )
+    await conn.execute(SAVE_DEPLOYMENT, *DEPLOYMENT.values(deployment))
 
 
 async def record_ignored(
@@ -303,53 +225,15 @@ async def record_ignored(
     await conn.execute(RECORD_IGNORED, job_id, envelope.id, envelope.type, reason, at)
 
 
+def _config_hash(job: Job) -> str | None:
+    return job.plan.config_hash if job.plan else None
+
+
 async def _jobs(conn: Connection, rows: Sequence[Record]) -> list[Job]:
     return [await get_job(conn, row["id"]) for row in rows]
 
 
 async def _whole(conn: Connection, row: Record) -> Job:
     attempt = await conn.fetchrow(FIND_ATTEMPT, row["id"], row["attempt"])
-    return Job(
-        id=row["id"],
-        tenant=row["tenant"],
-        state=JobState(row["state"]),
-        spec=SPEC.validate_python(row["spec"]),
-        dataset_id=row["dataset_id"],
-        submitted_at=row["submitted_at"],
-        retry_of=row["retry_of"],
-        dataset=await find_dataset(conn, row["dataset_id"]),
-        plan=PLAN.validate_python(row["plan"]),
-        run=_attempt(attempt) if attempt else None,
-        verified=BUNDLES.validate_python(row["verified"]),
-        corrupt=BUNDLES.validate_python(row["corrupt"]),
-        queued_at=row["queued_at"],
-        not_before=row["not_before"],
-        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]),
-        requeues=REQUEUES.validate_python(row["requeues"]),
-        preempted_at=TIMES.validate_python(row["preempted_at"]),
-        evaluation=EVALUATION.validate_python(row["evaluation"]),
-        revision=row["revision"],
-    )
-
-
-def device_of(row: Record) -> DeviceKind | None:
-    return None if row["device"] is None else DeviceKind(row["device"])
-
-
-def _attempt(row: Record) -> Attempt:
-    return Attempt(
-        number=row["number"],
-        placement=Placement(
-            row["pool"],
-            CapacityType(row["capacity_type"]),
-            row["nodes"],
-            row["devices_per_node"],
-            device_of(row),
-        ),
-        resume=BUNDLE.validate_python(row["resume"]),
-        scheduled_at=row["scheduled_at"],
-        start_deadline=row["start_deadline"],
-        ends_by=row["ends_by"],
-        facts=FACTS.validate_python(row["facts"]),
-        stop=STOP.validate_python(row["stop"]),
-    )
+    dataset = await find_dataset(conn, row["dataset_id"])
+    return read(Job, row, dataset=dataset, run=read(Attempt, attempt) if attempt else None)

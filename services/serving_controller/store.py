@@ -5,25 +5,27 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-import asyncpg
-
 from services.serving_controller.model import (
-    Address,
     Candidate,
-    Phase,
     Replica,
     Retired,
-    Route,
-    Servable,
     Slot,
-    SlotState,
     Wanted,
     WantedOfGroup,
 )
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
+from shared.postgres.rows import Columns, read
 
-SLOTS = "SELECT tenant, name, generation, state, desired, route, served, revision FROM slot"
+SLOT = Columns("generation, state, desired, route, served")
+RETIRED = Columns("served_name=servable.served_name, servable, keep_until")
+REPLICA = Columns(
+    "replica_id, group_name=group, base_sha, phase, incarnation=address.incarnation, url=address.url, started_at,"
+    " max_rank, served_base, announced, loaded, failures, not_before, reason"
+)
+CANDIDATE = Columns("eval_id, servable, until, command_id, host")
+
+SLOTS = f"SELECT tenant, name, revision, {SLOT.selected} FROM slot"
 
 ON_BASE = """
     WHERE (desired->>'base_model' = $1 AND desired->>'base_sha' = $2)
@@ -34,9 +36,9 @@ ADD_SLOT = """
     INSERT INTO slot (tenant, name, generation, state, served) VALUES ($1, $2, 0, 'withdrawn', '{}')
     ON CONFLICT DO NOTHING"""
 
-SAVE_SLOT = """
-    UPDATE slot SET generation = $3, state = $4, desired = $5, route = $6, served = $7, revision = revision + 1
-     WHERE tenant = $1 AND name = $2 AND revision = $8 RETURNING revision"""
+SAVE_SLOT = f"""
+    UPDATE slot SET ({SLOT.names}) = ROW({SLOT.parameters(4)}), revision = revision + 1
+     WHERE tenant = $1 AND name = $2 AND revision = $3 RETURNING revision"""
 
 # Returns the groups of which something else is wanted than before.
 SAVE_WANTED = """
@@ -95,27 +97,22 @@ ROUTED_BEYOND = """
     WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE group_name = $1 AND served_name <> ALL($2))
       AND route -> 'addresses' <> '[]' ORDER BY tenant, name FOR UPDATE"""
 
-SAVE_RETIRED = """
-    INSERT INTO retired (served_name, servable, keep_until) VALUES ($1, $2, $3)
+SAVE_RETIRED = f"""
+    INSERT INTO retired ({RETIRED.names}) VALUES ({RETIRED.parameters()})
     ON CONFLICT (served_name) DO UPDATE SET keep_until = greatest(retired.keep_until, excluded.keep_until)"""
 
-REPLICAS = """
-    SELECT replica_id, group_name, base_sha, phase, incarnation, url, started_at, max_rank, served_base,
-           announced, loaded, failures, not_before, reason FROM replica ORDER BY replica_id"""
+REPLICAS = f"""
+    SELECT {REPLICA.selected}, replica_id AS "address.replica_id" FROM replica ORDER BY replica_id"""
 
-SAVE_REPLICA = """
-    INSERT INTO replica (replica_id, group_name, base_sha, phase, incarnation, url, started_at, max_rank,
-                         served_base, announced, loaded, failures, not_before, reason)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
-    ON CONFLICT (replica_id) DO UPDATE SET group_name = $2, base_sha = $3, phase = $4, incarnation = $5, url = $6,
-        started_at = $7, max_rank = $8, served_base = $9, announced = $10, loaded = $11, failures = $12,
-        not_before = $13, reason = $14, version = nextval('version')"""
+SAVE_REPLICA = f"""
+    INSERT INTO replica ({REPLICA.names}) VALUES ({REPLICA.parameters()})
+    ON CONFLICT (replica_id) DO UPDATE SET {REPLICA.excluded}, version = nextval('version')"""
 
-SAVE_CANDIDATE = """
-    INSERT INTO candidate (eval_id, servable, until, command_id, host) VALUES ($1, $2, $3, $4, $5)
-    ON CONFLICT (eval_id) DO UPDATE SET servable = $2, until = $3, command_id = $4, host = $5"""
+SAVE_CANDIDATE = f"""
+    INSERT INTO candidate ({CANDIDATE.names}) VALUES ({CANDIDATE.parameters()})
+    ON CONFLICT (eval_id) DO UPDATE SET {CANDIDATE.excluded}"""
 
-CANDIDATES = "SELECT eval_id, servable, until, command_id, host FROM candidate"
+CANDIDATES = f"SELECT {CANDIDATE.selected} FROM candidate"
 
 HAS_READY_REPLICA = "SELECT EXISTS (SELECT FROM replica WHERE group_name = $1 AND phase = 'ready')"
 
@@ -146,9 +143,9 @@ async def load_view(conn: Connection) -> View:
     return View(
         versions={row["name"]: row["version"] for row in await conn.fetch(GROUPS)},
         replica_versions={row["replica_id"]: row["version"] for row in await conn.fetch(REPLICA_VERSIONS)},
-        retired=tuple(Retired(Servable(**row["servable"]), row["keep_until"]) for row in retired),
+        retired=tuple(read(Retired, row) for row in retired),
         base_models={row["name"]: row["base_sha"] for row in bases},
-        candidates=tuple(_candidate(row) for row in await conn.fetch(CANDIDATES)),
+        candidates=tuple(read(Candidate, row) for row in await conn.fetch(CANDIDATES)),
         adapter_layers={
             row["base_sha"]: tuple(row["adapter_layers"])
             for row in bases
@@ -203,25 +200,25 @@ async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
     await conn.execute(ADD_SLOT, tenant, name)
     row = await conn.fetchrow(f"{SLOTS} WHERE tenant = $1 AND name = $2 FOR UPDATE", tenant, name)
     assert row is not None, f"slot {name} of {tenant} vanished within a transaction"
-    return _slot(row)
+    return read(Slot, row)
 
 
 async def wanted_of_group(conn: Connection, group: str) -> WantedOfGroup | None:
     """What somebody waits for first, then what was approved or used last; None where nothing is wanted any more."""
     rows = await conn.fetch(WANTED, group)
-    wanted_servables = [Wanted(Servable(**row["servable"]), row["is_pending"]) for row in rows]
+    wanted_servables = [read(Wanted, row) for row in rows]
     return WantedOfGroup.of(wanted_servables) if wanted_servables else None
 
 
 async def slots_serving(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
     """Slots that serve or shall serve one of these, locked."""
-    return [_slot(row) for row in await conn.fetch(f"{SLOTS} {SERVING}", group, list(served_names))]
+    return [read(Slot, row) for row in await conn.fetch(f"{SLOTS} {SERVING}", group, list(served_names))]
 
 
 async def slots_beyond(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
     """Slots of the group that are routed to another version than these, locked."""
     names = set(served_names)
-    slots = [_slot(row) for row in await conn.fetch(f"{SLOTS} {ROUTED_BEYOND}", group, list(names))]
+    slots = [read(Slot, row) for row in await conn.fetch(f"{SLOTS} {ROUTED_BEYOND}", group, list(names))]
     return [slot for slot in slots if slot.route and slot.route.servable.served_name not in names]
 
 
@@ -236,23 +233,13 @@ async def save_used(conn: Connection, slots: Sequence[tuple[str, str]], *, at: d
 async def slots_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Slot]:
     """Slots that serve or shall serve something trained on these files under this name, locked."""
     rows = await conn.fetch(f"{SLOTS} {ON_BASE}", base_model, base_sha)
-    return [_slot(row) for row in rows]
+    return [read(Slot, row) for row in rows]
 
 
 async def save_slot(conn: Connection, slot: Slot) -> None:
     """Raises StaleWrite if someone wrote it since it was read."""
-    written = await conn.fetchval(
-        SAVE_SLOT,
-        slot.tenant,
-        slot.name,
-        slot.generation,
-        slot.state,
-        asdict(slot.desired) if slot.desired else None,
-        _route_json(slot.route) if slot.route else None,
-        sorted(slot.served),
-        slot.revision,
-    )
-    if written is None:
+    key = (slot.tenant, slot.name, slot.revision)
+    if await conn.fetchval(SAVE_SLOT, *key, *SLOT.values(slot)) is None:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")
     changed = await conn.fetch(SAVE_WANTED, slot.tenant, slot.name, _wanted_json(slot))
     if changed:
@@ -262,9 +249,7 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
 
 
 async def save_retired(conn: Connection, retired: Retired) -> None:
-    await conn.execute(
-        SAVE_RETIRED, retired.servable.served_name, asdict(retired.servable), retired.keep_until
-    )
+    await conn.execute(SAVE_RETIRED, *RETIRED.values(retired))
 
 
 async def forget_retired(conn: Connection, *, now: datetime) -> None:
@@ -272,20 +257,13 @@ async def forget_retired(conn: Connection, *, now: datetime) -> None:
 
 
 async def save_candidate(conn: Connection, candidate: Candidate) -> None:
-    await conn.execute(
-        SAVE_CANDIDATE,
-        candidate.eval_id,
-        asdict(candidate.servable),
-        candidate.until,
-        candidate.command_id,
-        asdict(candidate.host) if candidate.host else None,
-    )
+    await conn.execute(SAVE_CANDIDATE, *CANDIDATE.values(candidate))
 
 
 async def find_candidate(conn: Connection, eval_id: str) -> Candidate | None:
     """Locked."""
     row = await conn.fetchrow(f"{CANDIDATES} WHERE eval_id = $1 FOR UPDATE", eval_id)
-    return None if row is None else _candidate(row)
+    return read(Candidate, row) if row else None
 
 
 async def forget_candidate(conn: Connection, eval_id: str) -> None:
@@ -302,44 +280,15 @@ async def has_ready_replica(conn: Connection, group: str) -> bool:
 
 
 async def save_replica(conn: Connection, replica: Replica) -> None:
-    await conn.execute(
-        SAVE_REPLICA,
-        replica.replica_id,
-        replica.group,
-        replica.base_sha,
-        replica.phase,
-        replica.address.incarnation,
-        replica.address.url,
-        replica.started_at,
-        replica.max_rank,
-        replica.served_base,
-        sorted(replica.announced),
-        sorted(replica.loaded),
-        replica.failures,
-        replica.not_before,
-        replica.reason,
-    )
+    await conn.execute(SAVE_REPLICA, *REPLICA.values(replica))
 
 
 async def replicas(conn: Connection) -> tuple[Replica, ...]:
-    return tuple(_replica(row) for row in await conn.fetch(REPLICAS))
+    return tuple(read(Replica, row) for row in await conn.fetch(REPLICAS))
 
 
 async def forget_replica(conn: Connection, replica_id: str) -> None:
     await conn.execute("DELETE FROM replica WHERE replica_id = $1", replica_id)
-
-
-def _slot(row: asyncpg.Record) -> Slot:
-    return Slot(
-        tenant=row["tenant"],
-        name=row["name"],
-        generation=row["generation"],
-        state=SlotState(row["state"]),
-        desired=Servable(**row["desired"]) if row["desired"] else None,
-        route=_route(row["route"]) if row["route"] else None,
-        served=frozenset(row["served"]),
-        revision=row["revision"],
-    )
 
 
 def _wanted_json(slot: Slot) -> list[dict[str, Any]]:
@@ -352,30 +301,3 @@ def _wanted_json(slot: Slot) -> list[dict[str, Any]]:
         }
         for name, entry in slot.wanted_servables.items()
     ]
-
-
-def _route_json(route: Route) -> dict[str, Any]:
-    return {
-        "servable": asdict(route.servable),
-        "generation": route.generation,
-        "addresses": [asdict(address) for address in sorted(route.addresses)],
-    }
-
-
-def _route(fields: dict[str, Any]) -> Route:
-    addresses = frozenset(Address(**address) for address in fields["addresses"])
-    return Route(Servable(**fields["servable"]), fields["generation"], addresses)
-
-
-def _candidate(row: asyncpg.Record) -> Candidate:
-    host = Address(**row["host"]) if row["host"] else None
-    return Candidate(row["eval_id"], Servable(**row["servable"]), row["until"], row["command_id"], host)
-
-
-def _replica(row: asyncpg.Record) -> Replica:
-    columns = dict(row)
-    address = Address(columns["replica_id"], columns.pop("incarnation"), columns.pop("url"))
-    for name in ("announced", "loaded"):
-        columns[name] = frozenset(columns[name])
-    columns["phase"] = Phase(columns["phase"])
-    return Replica(group=columns.pop("group_name"), address=address, **columns)

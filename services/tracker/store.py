@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
@@ -12,14 +11,15 @@ from schemas.training import StepMetrics
 from services.tracker.decide import Ending
 from shared.errors import ParentUnknown
 from shared.postgres.database import Connection
+from shared.postgres.rows import Columns, read
 
 # A resumed run records some steps again: per step the highest attempt wins.
-SAVE_STEP = """
-    INSERT INTO step (job_id, step, attempt, tenant, time, loss, learning_rate, grad_norm, num_tokens,
-                      tokens_per_second, memory_bytes, epoch, mfu)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-    ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, time = $5, loss = $6, learning_rate = $7,
-        grad_norm = $8, num_tokens = $9, tokens_per_second = $10, memory_bytes = $11, epoch = $12, mfu = $13
+STEP = Columns(
+    "step, time, loss, learning_rate, grad_norm, num_tokens, tokens_per_second, memory_bytes, epoch, mfu"
+)
+SAVE_STEP = f"""
+    INSERT INTO step (job_id, tenant, attempt, {STEP.names}) VALUES ($1, $2, $3, {STEP.parameters(4)})
+    ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, {STEP.excluded}
      WHERE step.attempt <= $3"""
 PRUNE_STEPS = """
     DELETE FROM step WHERE ctid = ANY(ARRAY(
@@ -64,25 +64,7 @@ async def tenant_of(conn: Connection, job_id: str, attempt: int) -> str:
 async def save_steps(
     conn: Connection, job_id: str, tenant: str, attempt: int, steps: Sequence[StepMetrics]
 ) -> None:
-    await conn.executemany(SAVE_STEP, [_step_row(job_id, tenant, attempt, step) for step in steps])
-
-
-def _step_row(job_id: str, tenant: str, attempt: int, step: StepMetrics) -> tuple[Any, ...]:
-    return (
-        job_id,
-        step.step,
-        attempt,
-        tenant,
-        step.time,
-        step.loss,
-        step.learning_rate,
-        step.grad_norm,
-        step.num_tokens,
-        step.tokens_per_second,
-        step.memory_bytes,
-        step.epoch,
-        step.mfu,
-    )
+    await conn.executemany(SAVE_STEP, [(job_id, tenant, attempt, *STEP.values(step)) for step in steps])
 
 
 async def save_held(
@@ -129,4 +111,4 @@ async def find_charge(conn: Connection, job_id: str, attempt: int) -> CostAccrue
         return None
     totals = await conn.fetchrow(TOTALS, job_id)
     assert totals is not None, "an aggregate has one row"
-    return CostAccrued(**row, **totals)
+    return read(CostAccrued, row, **totals)

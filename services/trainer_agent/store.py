@@ -2,39 +2,35 @@
 
 from datetime import datetime
 
-from asyncpg import Record
-
-from schemas.base import BundleRef, FailureClass
-from schemas.job import JobScheduled, StopReason
 from schemas.training import REPORTS, RunnerReport
-from services.trainer_agent.model import Attempt, AttemptState, Claim, Runner, Stop
+from services.trainer_agent.model import Attempt, Claim, Runner
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
+from shared.postgres.rows import Columns, read
 
 OPEN_ATTEMPT = """
     INSERT INTO attempt (job_id, number, tenant) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
 
-LOCK_ATTEMPT = """
-    SELECT job_id, number, tenant, state, job_order, nodes, stop_reason, stop_deadline, failure_class,
-           nodes_released, last_step, last_bundle, revision
+ATTEMPT = Columns(
+    "state, job_order=order, nodes, stop_reason=stop.reason, stop_deadline=stop.deadline, failure_class=failure,"
+    " nodes_released, last_step, last_bundle"
+)
+RUNNER = Columns("node_index, node_id, host, port, report_id, seen_at, step, has_stopped")
+
+LOCK_ATTEMPT = f"""
+    SELECT job_id, number, tenant, revision, {ATTEMPT.selected}
       FROM attempt WHERE job_id = $1 AND number = $2 FOR UPDATE"""
 
-SELECT_RUNNERS = """
-    SELECT node_index, node_id, host, port, report_id, seen_at, step, has_stopped
-      FROM runner WHERE job_id = $1 AND number = $2 ORDER BY node_index"""
+SELECT_RUNNERS = f"SELECT {RUNNER.selected} FROM runner WHERE job_id = $1 AND number = $2 ORDER BY node_index"
 
-SAVE_ATTEMPT = """
-    UPDATE attempt SET state = $3, job_order = $4, stop_reason = $5, stop_deadline = $6, failure_class = $7,
-                       nodes_released = $8, last_step = $9, last_bundle = $10, nodes = $12, revision = revision + 1,
-                       closed_at = CASE WHEN $3 = 'closed' THEN coalesce(closed_at, now()) END
-     WHERE job_id = $1 AND number = $2 AND revision = $11 RETURNING revision"""
+SAVE_ATTEMPT = f"""
+    UPDATE attempt SET ({ATTEMPT.names}) = ROW({ATTEMPT.parameters(4)}), revision = revision + 1,
+                       closed_at = CASE WHEN $4 = 'closed' THEN coalesce(closed_at, now()) END
+     WHERE job_id = $1 AND number = $2 AND revision = $3 RETURNING revision"""
 
-SAVE_RUNNER = """
-    INSERT INTO runner (job_id, number, node_index, node_id, host, port, report_id, seen_at, step,
-                        has_stopped)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-    ON CONFLICT (job_id, number, node_index) DO UPDATE
-       SET node_id = $4, host = $5, port = $6, report_id = $7, seen_at = $8, step = $9, has_stopped = $10"""
+SAVE_RUNNER = f"""
+    INSERT INTO runner (job_id, number, {RUNNER.names}) VALUES ($1, $2, {RUNNER.parameters(3)})
+    ON CONFLICT (job_id, number, node_index) DO UPDATE SET {RUNNER.excluded}"""
 
 HEAR_RUNNER = """
     UPDATE runner SET seen_at = $4, step = greatest(step, $5)
@@ -91,33 +87,21 @@ async def lock_attempt(conn: Connection, job_id: str, number: int, *, tenant: st
 async def find_attempt(conn: Connection, job_id: str, number: int) -> Attempt | None:
     """The attempt, locked."""
     row = await conn.fetchrow(LOCK_ATTEMPT, job_id, number)
-    return None if row is None else _attempt(row, await conn.fetch(SELECT_RUNNERS, job_id, number))
+    if row is None:
+        return None
+    runners = tuple(read(Runner, runner) for runner in await conn.fetch(SELECT_RUNNERS, job_id, number))
+    return read(Attempt, row, runners=runners)
 
 
 async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> None:
     """Write what changed, unless someone else wrote since `before` was read (StaleWrite, retryable)."""
     if after == before:
         return
-    stop, order, bundle = after.stop, after.order, after.last_bundle
-    revision = await conn.fetchval(
-        SAVE_ATTEMPT,
-        after.job_id,
-        after.number,
-        after.state,
-        order and order.model_dump(mode="json"),
-        stop and stop.reason,
-        stop and stop.deadline,
-        after.failure,
-        after.nodes_released,
-        after.last_step,
-        bundle and bundle.model_dump(mode="json"),
-        before.revision,
-        after.nodes,
-    )
-    if revision is None:
+    key = (after.job_id, after.number, before.revision)
+    if await conn.fetchval(SAVE_ATTEMPT, *key, *ATTEMPT.values(after)) is None:
         raise StaleWrite(f"attempt {after.number} of {after.job_id} changed since revision {before.revision}")
     for runner in set(after.runners) - set(before.runners):
-        await _save_runner(conn, after, runner)
+        await conn.execute(SAVE_RUNNER, after.job_id, after.number, *RUNNER.values(runner))
 
 
 async def hear_runner(conn: Connection, claim: RunnerReport, *, step: int, at: datetime) -> None:
@@ -155,38 +139,4 @@ async def record_dropped(conn: Connection, claim: Claim, reason: str, *, at: dat
     payload = report.model_dump(mode="json")
     await conn.execute(
         RECORD_DROPPED, report.job_id, report.attempt, claim.event_id, report.type, reason, payload, at
-    )
-
-
-async def _save_runner(conn: Connection, attempt: Attempt, runner: Runner) -> None:
-    await conn.execute(
-        SAVE_RUNNER,
-        attempt.job_id,
-        attempt.number,
-        runner.node_index,
-        runner.node_id,
-        runner.host,
-        runner.port,
-        runner.report_id,
-        runner.seen_at,
-        runner.step,
-        runner.has_stopped,
-    )
-
-
-def _attempt(row: Record, runners: list[Record]) -> Attempt:
-    return Attempt(
-        job_id=row["job_id"],
-        number=row["number"],
-        tenant=row["tenant"],
-        order=row["job_order"] and JobScheduled.model_validate(row["job_order"]),
-        nodes=None if row["nodes"] is None else tuple(row["nodes"]),
-        state=AttemptState(row["state"]),
-        runners=tuple(Runner(**dict(runner)) for runner in runners),
-        stop=row["stop_reason"] and Stop(StopReason(row["stop_reason"]), row["stop_deadline"]),
-        failure=row["failure_class"] and FailureClass(row["failure_class"]),
-        nodes_released=row["nodes_released"],
-        last_step=row["last_step"],
-        last_bundle=row["last_bundle"] and BundleRef.model_validate(row["last_bundle"]),
-        revision=row["revision"],
     )

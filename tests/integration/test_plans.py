@@ -63,6 +63,7 @@ ALLOWED = {
     "scheduler.queue_store.WISHES": QUEUE,
     "scheduler.store.PHASES": QUEUE,
     "provisioner.store.LOCK_POOLS": FEW,
+    "evaluator.store.EVALUATIONS": "the head of other statements",
     "evaluator.store.LIST_NEWEST_SUITES": FEW,
     "evaluator.store.LIST_REGISTERED": FEW,
     "registry.store.VERSIONS": "the head of other statements",
