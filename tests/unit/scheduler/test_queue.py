@@ -129,7 +129,7 @@ class TestPools:
         ("capacity_type", "pool"),
         [("spot-first", SPOT), (CapacityType.SPOT, SPOT), (CapacityType.ON_DEMAND, ON_DEMAND)],
     )
-    def test_the_price_class_chooses(self, capacity_type, pool):
+    def test_the_capacity_type_chooses(self, capacity_type, pool):
         assert started([waiting(capacity_type=capacity_type)], a_ledger(*self.BOTH)) == [("job-1", pool)]
 
     def test_spot_first_falls_back_to_on_demand(self):
