@@ -26,7 +26,7 @@ FIGURES = bench/results/$@-$(shell date -u +%F)-$(shell nproc)cores.jsonl
 FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAOS_FIGURES=$(FIGURES)
 TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak check lint types imports schemas lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak check lint types imports schemas reference lock migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,7 @@ soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n
 
 check: setup lint types imports ## everything that CI runs, cheapest first
 	@$(BIN)/python -m schemas.generate --check
+	@$(BIN)/python -m deploy.reference --check
 	@$(TEST)
 
 lint: $(VENV)/.installed
@@ -98,6 +99,9 @@ migration: ## a new migration: SERVICE=scheduler NAME=add_priority
 
 service: ## a new service from the template: NAME=archivist
 	@$(PYTHON) deploy/scaffold.py service $(NAME)
+
+reference: $(VENV)/.installed ## regenerate docs/reference
+	@$(BIN)/python -m deploy.reference
 
 clean: down ## stop the stack and delete its state
 	@rm -rf .retune

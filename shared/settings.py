@@ -13,7 +13,7 @@ class Timing(BaseSettings):
     Safety depends on epochs and on none of these; they bound waste.
     """
 
-    model_config = SettingsConfigDict(frozen=True, env_prefix="TIMING_")
+    model_config = SettingsConfigDict(frozen=True, env_prefix="TIMING_", use_attribute_docstrings=True)
 
     handler_budget: timedelta = timedelta(seconds=5)
     revoke_wait: timedelta = timedelta(seconds=5)
@@ -54,7 +54,7 @@ class Timing(BaseSettings):
 class ServiceSettings(BaseSettings):
     """Settings without a default for an address or a secret; a missing variable stops the process with its name."""
 
-    model_config = SettingsConfigDict(frozen=True)
+    model_config = SettingsConfigDict(frozen=True, use_attribute_docstrings=True)
 
     kafka_bootstrap: str
     kafka_security_protocol: Literal["SASL_PLAINTEXT"] = "SASL_PLAINTEXT"

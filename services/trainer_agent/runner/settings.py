@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="RUNNER_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="RUNNER_", frozen=True, use_attribute_docstrings=True)
 
     kafka_bootstrap: str
     kafka_security_protocol: Literal["SASL_PLAINTEXT"] = "SASL_PLAINTEXT"
