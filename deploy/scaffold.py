@@ -45,15 +45,19 @@ if __name__ == "__main__":
 ''',
     "README.md": """# {name}
 
+What this service is for, in one sentence.
+
 | | |
 |---|---|
 | listens to | |
 | emits | |
 | owns | |
 
-**Invariants.**
+## How it works
 
-**How it fails.**
+## Invariants
+
+## How it fails
 """,
 }
 
