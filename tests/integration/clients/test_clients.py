@@ -1,4 +1,4 @@
-"""Clients of other people: the README's, as it is printed, and one in another language."""
+"""Clients of other people: the guide's, as it is printed, and one in another language."""
 
 import asyncio
 import os
@@ -16,10 +16,8 @@ from tests.integration.gateway_world import ENV, mark
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 HERE = Path(__file__).parent
-README = HERE.parents[2] / "README.md"
-CLIENT = re.compile(
-    r"^## Talk to it from any Kafka client$.*?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
-)
+GUIDE = HERE.parents[2] / "docs/guides/consumer.md"
+CLIENT = re.compile(r"^## Run one$.*?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +37,9 @@ async def output_of(stack: Stack, *command: str, folder: Path, **settings: str) 
     return output.decode().splitlines()
 
 
-async def test_the_readmes_client_runs_as_printed(stack_with_gateway: Stack, tmp_path: Path):
-    printed = CLIENT.search(README.read_text())
-    assert printed is not None, "README.md prints no client"
+async def test_the_guides_client_runs_as_printed(stack_with_gateway: Stack, tmp_path: Path):
+    printed = CLIENT.search(GUIDE.read_text())
+    assert printed is not None, f"{GUIDE.name} prints no client"
     lines = await output_of(stack_with_gateway, sys.executable, "-c", printed[1], folder=tmp_path)
     refusals = [line for line in lines if line.startswith("retune.CommandRefused.v1")]
     assert any('"subject_id":"ftjob-1234","command":"CancelJob"' in line for line in refusals), lines
