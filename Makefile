@@ -11,7 +11,7 @@ EXTRAS := gateway ingest training scoring registry serving audit cli local demo 
 # In this order: one core begins with what `tests/conftest.py` runs one by one, the other with what fails soonest.
 TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
 	tests/training tests/scoring tests/demo tests/integration
-# The tests of the rows of docs/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
+# The tests of the rows of docs/proof/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
 CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py \
 	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/ops/test_audit.py \
 	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py \
@@ -64,7 +64,7 @@ quick: $(VENV)/.installed ## unit, contract and architecture tests (< 60 s)
 test: setup ## every test, or T=path
 	@$(TEST)
 
-chaos: setup ## every row of docs/reliability.md at full size, HOURS (the soak MINUTES=60 of them); SEED=n FIGURES=file
+chaos: setup ## every row of docs/proof/reliability.md at full size, HOURS (the soak MINUTES=60 of them); SEED=n FIGURES=file
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
 	@$(FULL) $(BIN)/pytest -s $(CHAOS)
 

@@ -1,7 +1,8 @@
-"""What docs/reliability.md and docs/performance.md publish can be traced: to a test that notes it, to a file that has it."""
+"""What the documents publish can be traced: to a test that notes it, to a file that has it, to the journal behind it."""
 
 import ast
 import fnmatch
+import itertools
 import re
 from functools import cache
 from pathlib import Path
@@ -11,8 +12,14 @@ import pytest
 from tests.chaos.figures import DOCUMENT, ROOT, Row, rows
 
 ROWS = [row for row in rows(DOCUMENT.read_text()) if isinstance(row, Row)]
-DOCUMENTS = ("docs/reliability.md", "docs/performance.md", "README.md")
+PAGES = ("reliability.md", "performance.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{folder}{page}" for page in PAGES for folder in ("", "proof/")),
+)
 IMPORTS_NOTE = re.compile(r"from tests\.chaos\.scale import .*\bnote\b")
+FIGURE = re.compile(r"\d[\d,.]*\d(?:e-\d+)?|\d")
 RESULT = re.compile(r"bench/results/[\w.*-]+\.jsonl?")
 
 
@@ -62,3 +69,25 @@ def test_make_chaos_runs_the_tests_of_every_row():
 def test_a_file_of_figures_that_is_named_is_there(document: str):
     named = RESULT.findall((ROOT / document).read_text())
     assert [name for name in named if not [*ROOT.glob(name)]] == []
+
+
+def figures_for_readers(page: str) -> set[str]:
+    """Numbers in the column `figure` of a page."""
+    lines = [line for line in (ROOT / "docs" / page).read_text().splitlines() if line.startswith("| ")]
+    head = next(i for i, line in enumerate(lines) if "| figure |" in line)
+    column = [cell.strip() for cell in lines[head].split("|")].index("figure")
+    return {
+        figure
+        for line in itertools.takewhile(
+            lambda line: line.count("|") == lines[head].count("|"), lines[head + 1 :]
+        )
+        for figure in FIGURE.findall(line.split("|")[column])
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_figure_for_readers_is_one_of_the_journal(page: str):
+    figures = figures_for_readers(page)
+    assert len(figures) > 10
+    journal = {*FIGURE.findall((ROOT / "docs/proof" / page).read_text())}
+    assert figures - journal == set()

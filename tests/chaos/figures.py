@@ -1,4 +1,4 @@
-"""The tables of docs/reliability.md with what a run saw: `python -m tests.chaos.figures FILE` prints them in Markdown.
+"""The tables of docs/proof/reliability.md with what a run saw: `python -m tests.chaos.figures FILE` prints them in Markdown.
 
 FILE is what CHAOS_FIGURES named during the run, one line for each `note`.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs/reliability.md"
+DOCUMENT = ROOT / "docs/proof/reliability.md"
 HEADER = "| row | test | seen |"
 NAMED = re.compile(r"`([a-z_0-9*/]+\.py)`(?: \(([^)]+)\))?")
 NOT_SEEN = "not in this file"

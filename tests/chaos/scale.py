@@ -30,7 +30,7 @@ def seed() -> int:
 def note(name: str, **figures: float) -> None:
     """Add what a test saw to the file that CHAOS_FIGURES names, one JSON object a line.
 
-    `name` stands beside the test's file in the table of docs/reliability.md, and `tests.chaos.figures` prints its row.
+    `name` stands beside the test's file in the table of docs/proof/reliability.md, and `tests.chaos.figures` prints its row.
     """
     if path := os.environ.get("CHAOS_FIGURES"):
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
