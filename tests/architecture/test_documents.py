@@ -41,6 +41,7 @@ def prose(page: Path) -> str:
     return CODE_SPAN.sub("", FENCE.sub("", page.read_text()))
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = HEADING.findall(FENCE.sub("", page.read_text()))
@@ -58,10 +59,13 @@ def test_links_lead_to_pages_and_headings_that_are_there(page: Path):
     broken = []
     for target in targets:
         name, _, anchor = target.partition("#")
-        path = page.parent / name if name else page
+        path = (page.parent / name).resolve() if name else page
         if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(target)
     assert broken == []
+
+
+PROGRAM = command_line()
 
 
 @cache
@@ -91,7 +95,7 @@ def test_make_targets_are_there(page: Path):
 
 def retune_problem(words: list[str]) -> str | None:
     """What of a command line the program would not know; None where it knows all."""
-    command, path = command_line(), ["retune"]
+    command, path = PROGRAM, ["retune"]
     while children := getattr(command, "commands", None):
         words = [word for word in words if word != "--json"]
         if not words or words[0] in PLACEHOLDERS or words[0].startswith("-"):
