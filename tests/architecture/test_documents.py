@@ -131,6 +131,10 @@ def test_python_compiles(page: Path):
         compile(text, name_of(page), "exec", flags=0x2000)  # top-level await is allowed
 
 
+def test_the_readme_is_read_in_a_minute():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
 def test_every_page_is_reached_from_the_readme():
     """Decisions, runbooks and flows are folders of their own, which a page names."""
     reached, waiting = set[Path](), [ROOT / "README.md"]
