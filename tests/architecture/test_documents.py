@@ -23,8 +23,9 @@ PAGES = [
     ).stdout.splitlines()
     if (ROOT / name).exists()
 ]
-PRESENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
-"""Pages that name commands as they are now."""
+HISTORY = (ROOT / "CHANGELOG.md", *(ROOT / "docs/decisions").glob("*.md"))
+"""Pages that may name commands as they were."""
+PRESENT = [page for page in PAGES if page not in HISTORY]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
