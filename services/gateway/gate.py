@@ -30,4 +30,4 @@ async def answered(event: evaluation.EvalFact, unit: Unit) -> None:
 
 async def progressed(event: evaluation.EvalProgressed, unit: Unit) -> None:
     """Progress that comes after the verdict, from a process that did not know of it, changes no row."""
-    await tables.resume_job(unit.conn, event.job_id, event.tenant)
+    await tables.clear_waiting(unit.conn, event.job_id, event.tenant)

@@ -37,7 +37,7 @@ TenantCommand = (
 
 async def project(event: Message, unit: Unit) -> None:
     """Bring the read models up to date, and the job's timeline where the event is about a job."""
-    if isinstance(event, TOLD_TOGETHER):
+    if isinstance(event, OF_DATASETS):
         # The dataset's answer and a job that names it come on two topics: the second one tells the timeline.
         await lock_name(unit.conn, event.dataset_id)
     if projection := PROJECTIONS.get(type(event)):
@@ -47,8 +47,8 @@ async def project(event: Message, unit: Unit) -> None:
     job_id, tenant, envelope = await _job_of(event, unit), getattr(event, "tenant", None), envelope_of(unit)
     if job_id and tenant:
         await tables.add_event(unit.conn, job_id, tenant, envelope.id, event, sentence(event), envelope.time)
-    if isinstance(event, TOLD_TOGETHER):
-        await _tell_of_dataset(event, unit)
+    if isinstance(event, OF_DATASETS):
+        await _add_dataset_answer(event, unit)
     if isinstance(event, AWAITED) and (command_id := _command_of(unit)):
         await tables.save_outcome(unit.conn, command_id, event)
     await copies.copy_for_tenants(event, unit)
@@ -70,7 +70,7 @@ async def _job_of(event: Message, unit: Unit) -> str | None:
     return getattr(event, "job_id", None)
 
 
-async def _tell_of_dataset(event: job.JobSubmitted | dataset.DatasetFact, unit: Unit) -> None:
+async def _add_dataset_answer(event: job.JobSubmitted | dataset.DatasetFact, unit: Unit) -> None:
     """A dataset does not know its jobs: they name it, before its answer or after. The caller holds the dataset."""
     if isinstance(event, job.JobSubmitted):
         answer = await readmodels.find_answer(unit.conn, event.dataset_id, event.tenant)
@@ -245,7 +245,7 @@ NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed, job.QueueP
 """Facts about a job that are no part of its timeline: there are too many of them."""
 
 ANSWERS = {message.type: message for message in (dataset.DatasetReady, dataset.DatasetRejected)}
-TOLD_TOGETHER = (job.JobSubmitted, *ANSWERS.values())
+OF_DATASETS = (job.JobSubmitted, *ANSWERS.values())
 """A job's timeline has what became of its dataset."""
 
 AWAITED = (

@@ -16,7 +16,7 @@ async def written(event: training.CheckpointWritten, unit: Unit) -> None:
     if loss is not None:
         num_steps = await tables.find_num_steps(unit.conn, event.job_id)
         numbers = {"attempt": event.attempt} | measured.by_name
-        await _tell(event, unit, event.bundle.step, num_steps, f"validation loss {loss:.4f}", numbers)
+        await _add_metrics(event, unit, event.bundle.step, num_steps, f"validation loss {loss:.4f}", numbers)
 
 
 async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
@@ -33,10 +33,10 @@ async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
             "tokens_per_second": step.tokens_per_second,
             "epoch": step.epoch,
         }
-        await _tell(event, unit, step.step, num_steps, f"training loss {step.loss:.4f}", numbers)
+        await _add_metrics(event, unit, step.step, num_steps, f"training loss {step.loss:.4f}", numbers)
 
 
-async def _tell(
+async def _add_metrics(
     event: training.AttemptMessage,
     unit: Unit,
     step: int,

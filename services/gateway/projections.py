@@ -65,7 +65,7 @@ def fields_of(*names: str) -> Source:
     return lambda event, unit: event.model_dump(mode="json", include=set(names))
 
 
-def fields_but(*names: str) -> Source:
+def fields_except(*names: str) -> Source:
     return lambda event, unit: event.model_dump(mode="json", exclude=set(names))
 
 
@@ -111,11 +111,11 @@ VERSION_OF_SLOT = ("model_id", "digest")
 DATASET_COLUMNS = ("dataset_id", "tenant", "dataset_version")
 
 PROJECTIONS: dict[type[Message], Projection] = {
-    dataset.DatasetAccepted: into(DATASET, state="validating", detail=fields_but(*DATASET_COLUMNS)),
+    dataset.DatasetAccepted: into(DATASET, state="validating", detail=fields_except(*DATASET_COLUMNS)),
     dataset.DatasetReady: into(
-        DATASET, "dataset_version", state="ready", detail=fields_but(*DATASET_COLUMNS)
+        DATASET, "dataset_version", state="ready", detail=fields_except(*DATASET_COLUMNS)
     ),
-    dataset.DatasetRejected: into(DATASET, state="rejected", detail=fields_but(*DATASET_COLUMNS)),
+    dataset.DatasetRejected: into(DATASET, state="rejected", detail=fields_except(*DATASET_COLUMNS)),
     job.JobSubmitted: into(
         JOB, "spec", "dataset_id", "retry_of", phase="validating", created_at=field_of("submitted_at")
     ),
@@ -174,7 +174,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
         SUITE,
         *("digest", "rows"),
         is_benchmark=True,
-        detail=fields_but(*SUITE_COLUMNS),
+        detail=fields_except(*SUITE_COLUMNS),
         registered_at=sent_at,
         examples_file_id=lambda event, unit: event.examples and event.examples.file_id,
         examples_sha256=lambda event, unit: event.examples and event.examples.sha256,
@@ -184,7 +184,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
         SUITE,
         *("digest", "rows"),
         is_benchmark=False,
-        detail=fields_but(*SUITE_COLUMNS),
+        detail=fields_except(*SUITE_COLUMNS),
         registered_at=sent_at,
         **SUITE_FILE,
     ),
@@ -197,7 +197,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
     evaluation.EvalFailed: _evaluation("stages", "evidence", "reason", outcome="failed"),
     evaluation.EvalInconclusive: _evaluation("stages", "evidence", "reason", outcome="inconclusive"),
     model.BaseModelRegistered: into(
-        BASE, "base_sha", detail=fields_but("name", "base_sha"), registered_at=now
+        BASE, "base_sha", detail=fields_except("name", "base_sha"), registered_at=now
     ),
     model.ModelRegistered: into(
         NEW_VERSION,
@@ -239,7 +239,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
         incarnation=field_of("replica.incarnation"),
         is_ready=False,
     ),
-    node.PoolCapacityChanged: into(POOL, name=field_of("pool"), detail=fields_but()),
+    node.PoolCapacityChanged: into(POOL, name=field_of("pool"), detail=fields_except()),
     access.KafkaUserReady: into(
         KAFKA_USER, "reads", "writes", "group_prefix", name=field_of("user"), changed_at=now
     ),

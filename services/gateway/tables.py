@@ -52,7 +52,7 @@ SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant =
 DELAY_JOBS = """
     UPDATE job SET waiting_for = $3
      WHERE (job_id = $1 OR dataset_id = $1) AND tenant = $2 AND phase IN ('validating', 'evaluating')"""
-GO_ON = "UPDATE job SET waiting_for = '' WHERE job_id = $1 AND tenant = $2 AND waiting_for <> ''"
+CLEAR_WAITING = "UPDATE job SET waiting_for = '' WHERE job_id = $1 AND tenant = $2 AND waiting_for <> ''"
 ADD_MODEL_OF_JOB = """
     UPDATE job SET fine_tuned_model = $3, model_id = $4
      WHERE job_id = $1 AND tenant = $2 AND phase = 'succeeded' AND fine_tuned_model IS NULL"""
@@ -221,9 +221,9 @@ async def delay_jobs(conn: Connection, event: Delayed) -> None:
     await conn.execute(DELAY_JOBS, event.subject_id, event.tenant, event.waiting_for)
 
 
-async def resume_job(conn: Connection, job_id: str, tenant: str) -> None:
+async def clear_waiting(conn: Connection, job_id: str, tenant: str) -> None:
     """It waits for nothing any more."""
-    await conn.execute(GO_ON, job_id, tenant)
+    await conn.execute(CLEAR_WAITING, job_id, tenant)
 
 
 async def warn_jobs_on_base(conn: Connection, base_sha: str, warning: JobWarning) -> list[tuple[str, str]]:

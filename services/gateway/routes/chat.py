@@ -133,7 +133,7 @@ async def _targets(context: Gateway, tenant: str, name: str) -> list[Target]:
 
 async def _awaited(context: Gateway, tenant: str, name: str) -> list[Target]:
     until, database = time.monotonic() + context.settings.route_wait_seconds, context.service.database
-    has_told = False
+    is_logged = False
     while True:
         is_idle = await readmodels.is_route_idle(database, tenant, name)
         is_expected = is_idle or await readmodels.is_route_expected(database, tenant, name)
@@ -145,9 +145,9 @@ async def _awaited(context: Gateway, tenant: str, name: str) -> list[Target]:
             raise _not_loaded(name) if is_idle else _unavailable(name)
         if is_idle:
             context.uses.wait_for(tenant, name)
-        if not has_told:
+        if not is_logged:
             log.info("route awaited", slot=name, tenant=tenant, is_idle=is_idle)
-            has_told = True
+            is_logged = True
         await asyncio.sleep(POLL_SECONDS)
 
 

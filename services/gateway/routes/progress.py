@@ -60,20 +60,20 @@ async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> 
     """Ends after the last event of a finished job, or with this process; a client that returns with Last-Event-ID
     misses nothing.
     """
-    last, spoke_at = begin, time.monotonic()
+    last, sent_at = begin, time.monotonic()
     while not context.is_stopping:
         job = await job_of(caller, context, job_id)
         events = await readmodels.events_after(context.service.database, job_id, after=last)
         for event in events:
-            last, spoke_at = event.id, time.monotonic()
+            last, sent_at = event.id, time.monotonic()
             body = representations.job_event(event).model_dump_json()
             yield f"id: ftevent-{event.id}\nevent: {event.type}\ndata: {body}\n\n"
         if not events:
             if job.phase in TERMINAL:
                 yield "data: [DONE]\n\n"
                 return
-            if time.monotonic() - spoke_at > SSE_KEEPALIVE_SECONDS:
-                spoke_at = time.monotonic()
+            if time.monotonic() - sent_at > SSE_KEEPALIVE_SECONDS:
+                sent_at = time.monotonic()
                 yield ": still here\n\n"
             await asyncio.sleep(SSE_POLL_SECONDS)
 

@@ -3,10 +3,11 @@
 import json
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from services.gateway.app import api
 
@@ -37,6 +38,15 @@ def test_every_answer_has_a_type(openapi: dict[str, Any]):
         if not media.get("schema")
     }
     assert untyped == UNTYPED
+
+
+def test_no_route_answers_a_plain_dict():
+    answers = {
+        route.name: get_type_hints(route.endpoint)["return"]
+        for route in api().routes
+        if isinstance(route, APIRoute)
+    }
+    assert [name for name, kind in answers.items() if dict in (kind, get_origin(kind))] == []
 
 
 def test_errors_have_openais_shape(openapi: dict[str, Any]):
