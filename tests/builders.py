@@ -5,12 +5,15 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from schemas.artifacts import DatasetCounts, DatasetFiles
-from schemas.base import BundleRef, CapacityType, DatasetRef, FailureClass, FileRef
+from schemas.base import BundleRef, CapacityType, DatasetRef, FailureClass, FileRef, Message
 from schemas.capabilities import BaseCapabilities, LossForm
+from schemas.envelope import Envelope, to_headers
 from schemas.job import PauseReason, StopReason
 from schemas.specification import JobSpec, Recipe, Resources
+from schemas.topics import PARKED_TOPICS, TOPICS
 from schemas.training import PackingDistances, PackingVerdict, Preparation
 from services.scheduler.decide.admission import plan_of
 from services.scheduler.decide.queue import DeviceType, Ledger, Pool
@@ -28,6 +31,7 @@ from services.scheduler.model import (
     Stop,
     TrainingResult,
 )
+from shared.messaging.delivery import Delivery, Record, read
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 TENANT = "acme"
@@ -205,3 +209,25 @@ def capabilities(**changes: Any) -> BaseCapabilities:
         "lora_values_per_rank": 512,
     }
     return BaseCapabilities(**fields | changes)
+
+
+def delivered(
+    message: Message, *, minute: float = 0, correlation_id: str = "", sequence: int = 1
+) -> Delivery:
+    """The message as it would be read from its topic."""
+    topic = PARKED_TOPICS.get(message.key) or next(each for each in TOPICS if type(message) in each.messages)
+    envelope = Envelope(
+        id=uuid4().hex,
+        type=message.type,
+        version=message.version,
+        source="/retune/test",
+        time=NOON + timedelta(minutes=minute),
+        key=message.key,
+        sequence=sequence if topic.is_event_stream else None,
+        correlation_id=correlation_id,
+    )
+    value = message.model_dump_json().encode()
+    record = Record(topic.name, 0, 7, message.key.encode(), tuple(to_headers(envelope)), value)
+    delivery = read(record)
+    assert isinstance(delivery, Delivery), delivery
+    return delivery

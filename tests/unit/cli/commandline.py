@@ -3,7 +3,6 @@
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -16,11 +15,9 @@ from cli.commands import events as events_noun
 from cli.commands import parked as parked_noun
 from cli.output import Output
 from schemas.base import Message
-from schemas.envelope import Envelope, to_headers
-from schemas.topics import PARKED_TOPICS, TOPICS
-from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.delivery import Delivery, Unreadable
+from tests.builders import delivered
 
-NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 ENVIRONMENT = {
     "RETUNE_BASE_URL": "http://platform.test/v1",
     "RETUNE_API_KEY": "key-of-a-tenant",
@@ -30,28 +27,6 @@ ENVIRONMENT = {
     "RETUNE_KAFKA_PASSWORD": "secret",
 }
 Answer = Callable[[httpx.Request], httpx.Response] | Any
-
-
-def delivered(
-    message: Message, *, minute: float = 0, correlation_id: str = "", sequence: int = 1
-) -> Delivery:
-    """The message as it would be read from its topic."""
-    topic = PARKED_TOPICS.get(message.key) or next(each for each in TOPICS if type(message) in each.messages)
-    envelope = Envelope(
-        id=uuid4().hex,
-        type=message.type,
-        version=message.version,
-        source="/retune/test",
-        time=NOON + timedelta(minutes=minute),
-        key=message.key,
-        sequence=sequence if topic.is_event_stream else None,
-        correlation_id=correlation_id,
-    )
-    value = message.model_dump_json().encode()
-    record = Record(topic.name, 0, 7, message.key.encode(), tuple(to_headers(envelope)), value)
-    delivery = read(record)
-    assert isinstance(delivery, Delivery), delivery
-    return delivery
 
 
 @dataclass

@@ -9,7 +9,8 @@ from cli.commands import context
 from schemas.base import CommandRefused
 from schemas.node import PoolCapacityChanged
 from schemas.parked import MessageParked, ParkedSettled, ReplayParked
-from tests.unit.cli.commandline import NOON, delivered, lines, paged
+from tests.builders import NOON, delivered
+from tests.unit.cli.commandline import lines, paged
 
 POOL = PoolCapacityChanged(
     pool="cpu-spot", capacity_type="spot", nodes=4, free=3, devices_per_node=1, price_per_hour="0.1"

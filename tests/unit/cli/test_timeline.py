@@ -9,8 +9,8 @@ from schemas.evaluation import EvalStageCompleted, StageResult
 from schemas.job import JobSubmitted
 from schemas.training import TrainingResumed
 from shared.messaging.delivery import Record, read
-from tests.builders import NOON, TENANT, a_bundle, a_job_spec, a_sha
-from tests.unit.cli.commandline import delivered, lines
+from tests.builders import NOON, TENANT, a_bundle, a_job_spec, a_sha, delivered
+from tests.unit.cli.commandline import lines
 from tests.unit.scheduler import news
 
 BUNDLE: BundleRef = a_bundle(10)

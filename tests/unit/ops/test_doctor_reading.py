@@ -16,8 +16,7 @@ from shared.messaging.reader import Login
 from shared.partition import Partition
 from shared.storage.objects import put_manifest
 from shared.storage.testing import FakeObjectStore
-from tests.builders import a_sha
-from tests.unit.cli.commandline import NOON, delivered
+from tests.builders import NOON, a_sha, delivered
 from tests.unit.scheduler import news
 
 MANIFEST = layout.checkpoint("ftjob-1", 1, 20)

@@ -11,8 +11,8 @@ from ops.replay.selection import Selection
 from ops.replay.targets import Counting, admit, line, record_of, require_sendable
 from schemas.job import CancelJob
 from shared.messaging.delivery import Record
+from tests.builders import NOON, delivered
 from tests.unit.auditor.records import records, seeded
-from tests.unit.cli.commandline import NOON, delivered
 
 CANCEL = delivered(CancelJob(job_id="ftjob-1", tenant="demo", reason="user")).record
 
