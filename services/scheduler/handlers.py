@@ -26,6 +26,7 @@ from services.scheduler.decide import admission, attempt, commands, dataset, fac
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.model import Base, Job, JobState
 from shared.log import get_logger
+from shared.loops import Loop
 from shared.messaging.unit import Unit
 from shared.service import Service
 from shared.telemetry.metrics import JOBS_OVERDUE
@@ -242,6 +243,17 @@ def register(
     service.on(DeploymentReady, handlers.deployment)
     service.on(DeploymentFailed, handlers.deployment)
 
+    service.every(look_every, _queue_look(service, handlers, look_anyway_every), singleton=True)
+    _announce(service, handlers, announce_every)
+
+    async def measure() -> None:
+        async with service.unit() as unit:
+            await measure_overdue(unit, policy)
+
+    service.every(MEASURE_EVERY, measure)
+
+
+def _queue_look(service: Service, handlers: Handlers, anyway_every: timedelta) -> Loop:
     last_look = datetime.min.replace(tzinfo=UTC)
 
     async def look_at_queue() -> None:
@@ -250,28 +262,23 @@ def register(
         is_full = True
         while is_full:
             async with service.unit() as unit:
-                is_due = handlers.is_round_full or unit.now - last_look >= look_anyway_every
+                is_due = handlers.is_round_full or unit.now - last_look >= anyway_every
                 if not is_due and not await queue_store.is_back_off_over(unit.conn, last_look, unit.now):
                     return
                 is_full = await handlers.start_waiting(unit)
             last_look = unit.now
 
-    service.every(look_every, look_at_queue, singleton=True)
+    return look_at_queue
 
-    async def measure() -> None:
-        async with service.unit() as unit:
-            await measure_overdue(unit, policy)
 
-    service.every(MEASURE_EVERY, measure)
-
+def _announce(service: Service, handlers: Handlers, announce_every: timedelta) -> None:
     announced: Announced = {}
+    rests_until = time.monotonic()
 
     async def forget_announced() -> None:
         """Another process may have led in between."""
         nonlocal announced
         announced = {}
-
-    rests_until = time.monotonic()
 
     async def announce_positions() -> None:
         nonlocal announced, rests_until
