@@ -20,7 +20,6 @@ BOUNDS = {
     "pattern": "`{}`",
 }
 FORMATS = {"password": "secret", "path": "path", "duration": "duration", "date-time": "time"}
-MODEL_PREFIX = "#/$defs/"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -61,7 +60,7 @@ def default_of(field: Schema) -> str:
 def type_of(field: Schema, definitions: Definitions) -> str:
     """The type of a field in words, with its bounds; models are links."""
     if "$ref" in field:
-        return _reference(field["$ref"].removeprefix(MODEL_PREFIX), definitions)
+        return _reference(field["$ref"].rpartition("/")[2], definitions)
     if "enum" in field or "const" in field:
         return " or ".join(code(value) for value in field.get("enum", [field.get("const")]))
     if alternatives := field.get("anyOf") or field.get("oneOf") or field.get("allOf"):

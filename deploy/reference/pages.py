@@ -1,6 +1,7 @@
 """The pages of docs/reference, each made from the code that it describes."""
 
 import importlib
+import itertools
 import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -207,7 +208,10 @@ def _http() -> str:
         if not path.startswith(ALIAS)
         for method, operation in operations.items()
     ]
-    definitions = _with_local_references(document.get("components", {}).get("schemas", {}))
+    definitions = {
+        **document.get("components", {}).get("schemas", {}),
+        **_models_of_bodies(document["paths"]),
+    }
     elsewhere = {*_names(*JOB)}
     page = _page(
         "HTTP",
@@ -232,17 +236,7 @@ def _placeholder_settings() -> GatewaySettings:
     return GatewaySettings.model_construct(None, **values)
 
 
-def _with_local_references(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_local_references(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_with_local_references(each) for each in value]
-    return value.replace("#/components/schemas/", "#/$defs/") if isinstance(value, str) else value
-
-
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
-    body = _with_local_references(operation.get("requestBody", {})).get("content", {})
-    bodies = dict.fromkeys(name for content in body.values() for name in _references(content["schema"]))
     rows = [
         (f"`{each['name']}`", each["in"], "required" if each.get("required") else _parameter_default(each))
         for each in operation.get("parameters", ())
@@ -250,10 +244,42 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
     parts = [
         f"## {method.upper()} {path}",
         operation.get("description", ""),
-        f"Body: {' or '.join(f'[{name}](#{name.lower()})' for name in bodies)}." if bodies else "",
+        _linked("Body", operation.get("requestBody", {})),
+        _linked("Answer", operation.get("responses", {}).get("200", {})),
         table(("parameter", "in", "default"), rows) if rows else "",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _schemas_of(carrier: Mapping[str, Any]) -> list[Schema]:
+    """Of a body or an answer, one for each content type."""
+    return [content["schema"] for content in carrier.get("content", {}).values() if "schema" in content]
+
+
+def _linked(word: str, carrier: Mapping[str, Any]) -> str:
+    """A sentence that links the models of a body or an answer."""
+    named = [
+        [schema["title"]] if _stands_inline(schema) else _references(schema)
+        for schema in _schemas_of(carrier)
+    ]
+    links = [f"[{name}](#{name.lower()})" for name in dict.fromkeys(itertools.chain(*named))]
+    return f"{word}: {' or '.join(links)}." if links else ""
+
+
+def _stands_inline(schema: Schema) -> bool:
+    return "properties" in schema and "title" in schema
+
+
+def _models_of_bodies(paths: Mapping[str, Any]) -> dict[str, Schema]:
+    """The models of bodies that stand in their operation and not among the components."""
+    operations = (operation for each in paths.values() for operation in each.values())
+    bodies = (schema for each in operations for schema in _schemas_of(each.get("requestBody", {})))
+    inline = [schema for schema in bodies if _stands_inline(schema)]
+    return {
+        name: model
+        for schema in inline
+        for name, model in {schema["title"]: schema, **schema.get("$defs", {})}.items()
+    }
 
 
 def _parameter_default(parameter: Mapping[str, Any]) -> str:
