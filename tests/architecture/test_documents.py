@@ -32,6 +32,9 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 MAKE = re.compile(r"(?:^|[\s`])make ((?:[a-z]+)(?: [A-Z]+=\S+)*)")
 RETUNE = re.compile(r"(?:^|[\s`])(?:\.venv/bin/)?retune ((?:--json )?[a-z][^`\n#|]*)")
+MODULE = re.compile(
+    r"python (?:-u )?-m ((?:schemas|shared|services|ops|cli|deploy|bench|tests)(?:\.[a-z_]+)+)(?![\w.<])"
+)
 PLACEHOLDERS = {"…", "...", "NAME"}
 
 
@@ -126,6 +129,17 @@ def retune_lines(page: Path) -> Iterator[list[str]]:
 def test_commands_and_options_of_retune_are_there(page: Path):
     problems = [retune_problem(words) for words in retune_lines(page)]
     assert [problem for problem in problems if problem] == []
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=name_of)
+def test_modules_that_are_run_are_there(page: Path):
+    paths = {name: ROOT / name.replace(".", "/") for name in MODULE.findall(page.read_text())}
+    runs = {
+        name
+        for name, path in paths.items()
+        if (path / "__main__.py").exists() or path.with_suffix(".py").exists()
+    }
+    assert sorted(set(paths) - runs) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
