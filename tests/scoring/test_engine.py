@@ -16,6 +16,7 @@ from services.evaluator.scoring.exchange import (
     write_given,
 )
 from services.evaluator.scoring.order import Candidate, HoldoutPart, PartScores, SafetyPart, Side, WorkOrder
+from services.evaluator.scoring.reports import AnswersAsked, Report
 from services.evaluator.scoring.run import run
 from tests.integration.torch_replica import BASE, TorchReplica
 from tests.scoring.tiny import WORDS, question
@@ -86,9 +87,9 @@ def score(replica, tmp_path):
     ) -> dict[Any, PartScores]:
         work_dir, reported = tmp_path / work, []
 
-        def say(report: dict) -> None:
-            reported.append(report["event"])
-            if report["event"] == "asked":
+        def say(report: Report) -> None:
+            reported.append(report.event)
+            if isinstance(report, AnswersAsked):
                 asked = Asked.model_validate_json((work_dir / ASKED_FILE).read_bytes())
                 for part in asked.parts:
                     write_given(work_dir, part.part, change(given_by(replica, asked, part)))

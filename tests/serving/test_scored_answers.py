@@ -24,6 +24,7 @@ from services.evaluator.scoring.order import (
     Side,
     WorkOrder,
 )
+from services.evaluator.scoring.reports import AnswersAsked, Report
 from services.serving_controller.decide import candidates
 from services.serving_controller.model import Candidate, Replica, Servable
 from shared.clock import utc_now
@@ -118,8 +119,8 @@ async def score(place: Place, tmp_path: Path) -> Score:
         async with httpx.AsyncClient() as http:
             engine = place.engine(http, **{"name": ENGINE, **changes})
 
-            def on_report(report: dict) -> None:
-                if report["event"] == "asked":
+            def on_report(report: Report) -> None:
+                if isinstance(report, AnswersAsked):
                     asked = Asked.model_validate_json((work_dir / ASKED_FILE).read_bytes())
                     answers = answer_parts(engine, asked, work_dir, lambda _: None, concurrency=8)
                     answering.append(asyncio.ensure_future(answers))
