@@ -86,7 +86,6 @@ def score(replica, tmp_path):
         order: WorkOrder, work: str = "work", change: Change = lambda given: given
     ) -> dict[Any, PartScores]:
         work_dir, reported = tmp_path / work, []
-        work_dir.mkdir(exist_ok=True)
 
         def say(report: Report) -> None:
             reported.append(report.event)

@@ -15,6 +15,7 @@ from services.evaluator.scoring.order import (
     Side,
     WorkOrder,
 )
+from services.evaluator.scoring.reports import PartProgressed
 from services.evaluator.scoring.run import run
 from tests.scoring.tiny import TEXT, WORDS, ask, question, train_adapter
 
@@ -61,14 +62,18 @@ def order_of(base_path, template_sha256, files):
 
 
 def scored(order, work_dir):
-    lines = []
-    scores = run(order, work_dir, lines.append)
+    reports = []
+    scores = run(order, work_dir, reports.append)
     assert scores.failure is None, scores.failure
-    return {(part.part, part.side): part for part in scores.parts}, scores, lines
+    return {(part.part, part.side): part for part in scores.parts}, scores, reports
+
+
+def progress_of(reports):
+    return [report for report in reports if isinstance(report, PartProgressed)]
 
 
 def test_every_part_has_every_item_on_both_sides(order_of, adapter_path, tmp_path):
-    by_part, scores, lines = scored(order_of(adapter_path), tmp_path / "work")
+    by_part, scores, reports = scored(order_of(adapter_path), tmp_path / "work")
     assert len(by_part) == 8
     for (name, side), part in by_part.items():
         expected = 20 if name == "benchmark:texts" else len(WORDS)
@@ -77,8 +82,8 @@ def test_every_part_has_every_item_on_both_sides(order_of, adapter_path, tmp_pat
         assert [item.key for item in part.items] == [item.key for item in other.items]
     assert scores.probe.max_logit_change > 0.01
     assert scores.probe.nonzero_tensors == scores.probe.num_tensors == 14
-    done = [line for line in lines if line["event"] == "progress" and line["done"] == line["total"]]
-    assert {(line["part"], line["side"]) for line in done} == set(by_part)
+    done = [each for each in progress_of(reports) if each.done == each.total]
+    assert {(each.part, each.side) for each in done} == set(by_part)
 
 
 def test_the_adapter_is_scored_and_not_its_base(order_of, adapter_path, tmp_path):
@@ -98,11 +103,11 @@ def test_only_what_the_rule_asks_for_is_computed(order_of, adapter_path, files, 
         name="holdout", path=str(files["holdout"]), sides=BOTH, metric="perplexity", is_judged=is_judged
     )
     order = order_of(adapter_path, parts=[]).model_copy(update={"parts": (part,)})
-    by_part, _, lines = scored(order, tmp_path / "work")
+    by_part, _, reports = scored(order, tmp_path / "work")
     items = by_part["holdout", Side.CANDIDATE].items
     assert all(set(item.numbers) == {"tokens", "nats"} for item in items)
     assert {item.answer for item in items} == ({"alpha"} if is_judged else {None})
-    totals = {line["total"] for line in lines if line["event"] == "progress"}
+    totals = {each.total for each in progress_of(reports)}
     assert totals == {len(WORDS) * (2 if is_judged else 1)}
 
 
@@ -133,9 +138,9 @@ def test_the_same_order_gives_the_same_scores(order_of, adapter_path, tmp_path):
 
 def test_a_finished_part_is_not_scored_again(order_of, adapter_path, tmp_path, files):
     first, _, _ = scored(order_of(adapter_path, parts=["holdout"]), tmp_path / "work")
-    again, _, lines = scored(order_of(adapter_path), tmp_path / "work")
+    again, _, reports = scored(order_of(adapter_path), tmp_path / "work")
     assert again["holdout", Side.BASE] == first["holdout", Side.BASE]
-    assert not [line for line in lines if line.get("part") == "holdout"]
+    assert not [each for each in progress_of(reports) if each.part == "holdout"]
     assert len(again) == 8
 
 

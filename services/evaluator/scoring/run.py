@@ -28,6 +28,7 @@ from shared.files import write_whole
 
 def run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
     """Every number, or the failure that no second try would change."""
+    work_dir.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(order.seed)
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     try:
