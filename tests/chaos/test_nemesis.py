@@ -4,9 +4,9 @@ import itertools
 from collections import Counter
 
 import pytest
-from services.registry.decide.weights import TRAINED_DTYPES, header_length, parse_header
 
 from schemas.topics import SERVICES
+from shared.model_files.tensors import TRAINED_DTYPES, read_tensors
 from tests.chaos.nemesis import (
     DETACHED,
     DISK,
@@ -70,11 +70,12 @@ class TestTrainer:
         assert state_after("config", 100, state, first) != state_after("config", 100)
 
     @pytest.mark.parametrize(("rate", "size"), [(1e-4, QUIET), (RUINOUS_RATE, LOUD)])
-    def test_its_adapter_is_one_that_the_registry_reads(self, rate, size):
+    def test_its_adapter_is_one_that_the_registry_reads(self, tmp_path, rate, size):
         weights = adapter_files(state_after("config", 3), learning_rate=rate)[
             "model/adapter_model.safetensors"
         ]
-        length = header_length(weights[:8], file_bytes=len(weights))
-        tensors = parse_header(weights[8 : 8 + length], file_bytes=len(weights), dtypes=TRAINED_DTYPES)
+        path = tmp_path / "adapter_model.safetensors"
+        path.write_bytes(weights)
+        tensors = read_tensors(path, dtypes=TRAINED_DTYPES)
         assert [tensor.shape for tensor in tensors] == [(4, 64), (64, 4)]
         assert 0.5 * size < loudness(weights) < size
