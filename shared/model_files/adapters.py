@@ -104,7 +104,7 @@ def _are_module_names(value: Any) -> bool:
 
 
 def _bad_option(name: str, value: Any, expected: str) -> BadModel:
-    return BadModel(f"{ADAPTER_CONFIG}: {name} is {str(value)[:80]!r}, expected {expected}")
+    return BadModel(f"{ADAPTER_CONFIG}: {name} is {repr(value)[:80]}, expected {expected}")
 
 
 def _check_matrices(tensors: Sequence[Tensor], base: Shapes, rank: int) -> None:

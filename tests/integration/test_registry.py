@@ -238,7 +238,7 @@ class TestVersions:
         await world.voices.say("scheduler", job.model_copy(update={"rank": 8}))
         refused = await world.ear.until(job.job_id, "PromotionRefused")
         assert (refused.code, refused.model_id) == ("artifact", None)
-        assert "r is 4, expected 8" in refused.message
+        assert "r is 4, expected 8, as in the lineage" in refused.message
 
     async def test_whose_bytes_are_gone_are_no_versions(self, world):
         job = await world.train()
