@@ -153,10 +153,10 @@ class JobMemory(MemoryEstimate):
 
 
 class AttemptPreparation(Preparation):
-    """What an attempt said before its first step."""
+    """What an attempt reported before its first step."""
 
     attempt: Count
-    """The attempt that said it."""
+    """The attempt that reported it."""
 
 
 class Job(Row):
@@ -241,7 +241,7 @@ class RecordedSteps(Row):
 
 
 class DatasetDetail(Row):
-    """What the facts of a dataset said; fields that none of them has are not set."""
+    """What the facts of a dataset hold; fields that none of them has are not set."""
 
     base_sha: str | None = None
     manifest_sha256: str | None = None
@@ -311,7 +311,7 @@ class BaseModelDetail(Row):
     """Where its files came from."""
     template_sha256: str
     context_tokens: Count
-    """Longest sequence that it was made for."""
+    """Longest sequence that it is built for."""
     num_parameters: Count
     """Parameters of the model."""
     training_template_sha256: str | None = None
@@ -423,7 +423,7 @@ class KafkaUser(Row):
 
 
 class DeviceLimit(Row):
-    """What a tenant's quotas say, and what the scheduler was told last."""
+    """A tenant's quotas, and the limit that the scheduler was sent last."""
 
     name: str
     quotas: JsonObject

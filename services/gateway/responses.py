@@ -1,4 +1,4 @@
-"""What routes answer: OpenAI's objects and ours. The reference at `/openapi.json` is made of these classes.
+"""What routes answer: OpenAI's objects and ours. The reference at `/openapi.json` is derived from these classes.
 
 A field with a default is left out of an answer where it does not apply.
 """
@@ -117,7 +117,7 @@ class UploadPart(Resource):
 
 
 class BaseModelFacts(BaseModelDetail):
-    """What was found of a base model at its registration."""
+    """What the registration of a base model recorded."""
 
     base_sha: str
     memory: dict[str, MethodMemory] | None
@@ -137,7 +137,7 @@ class BaseModel(Resource):
 
 class Approval(Answer):
     has_holdout: bool | None
-    """Whether it was held against rows of its own task; None before it passed."""
+    """Whether it was compared on rows of its own task; None before it passed."""
     approved_by: str | None
     approval_reason: str
     accepted_without_holdout: bool
