@@ -156,6 +156,7 @@ class SimReconcileLoop(ReconcileLoop):
         await super().look()
         for name in sorted(self._begun):
             self.processes[name] = self._begun[name]()
+            self._running[name] = None  # type: ignore[assignment]
 
     def _begin(self, group: Group, replicas: tuple[Replica, ...]) -> None:
         self._quiet.pop(group.name, None)

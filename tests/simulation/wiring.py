@@ -70,6 +70,7 @@ STORES = {
     ),
 }
 TIMED = (
+    services.scheduler.handlers,
     services.serving_controller.handlers.rounds,
     services.serving_controller.handlers.steps,
 )

@@ -156,6 +156,11 @@ async def is_anyone_queued(conn: Tables) -> bool:
     return bool(conn.rows("queued"))
 
 
+async def is_back_off_over(conn: Tables, since: datetime, until: datetime) -> bool:
+    queued = (conn.get("job", job_id) for job_id in conn.rows("queued"))
+    return any(job.not_before and since < job.not_before <= until for job in queued)
+
+
 async def candidates(conn: Tables, *, now: datetime, at_most: int) -> list[Candidate]:
     number = Counter[object]()
     rows = []
