@@ -189,17 +189,17 @@ class LocalBackend:
         write_whole(folder / "port", f"{port}\n")
         start = {"incarnation": spec.incarnation, "url": f"http://{HOST}:{port}"}
         write_whole(folder / "replica.json", json.dumps(start))
-        environment = self._environment(spec.replica_id, folder) | digests
+        environment = self._environment(folder) | digests
         self._detached.start(self._engine.argv(spec, port), folder, environment=environment, log="log")
 
-    def _environment(self, replica_id: str, folder: Path) -> dict[str, str]:
+    def _environment(self, folder: Path) -> dict[str, str]:
         return {
             **inherited(),
             "HOME": str(folder),
             **self._engine.environment(),
             # vLLM imports the guard and its extension from here.
             "PYTHONPATH": str(Path(guard.__file__).parents[3]),
-            MARK: replica_id,
+            MARK: str(folder),
         }
 
     def _inspect(self, replica_id: str) -> ReplicaStatus | None:
@@ -210,7 +210,7 @@ class LocalBackend:
             return None
         identity = self._identity(replica_id)
         # Between its start and its pid file the process is known by its mark alone.
-        is_alive = identity.is_alive() if identity else any(marked(f"{MARK}={replica_id}"))
+        is_alive = identity.is_alive() if identity else any(self._marked(replica_id))
         return ReplicaStatus(replica_id, start["incarnation"], start["url"], is_alive)
 
     def _processes(self, replica_id: str) -> Iterator[Identity]:
@@ -218,7 +218,11 @@ class LocalBackend:
         self._detached.reap()
         if identity := self._identity(replica_id):
             yield from identity.session()
-        yield from marked(f"{MARK}={replica_id}")
+        yield from self._marked(replica_id)
+
+    def _marked(self, replica_id: str) -> Iterator[Identity]:
+        """By the folder: another stack on this machine may have a replica of the same id."""
+        return marked(f"{MARK}={self.folder(replica_id)}")
 
     def _identity(self, replica_id: str) -> Identity | None:
         try:
