@@ -24,9 +24,11 @@ SOAK := tests/chaos/test_soak.py
 MINUTES ?= 60
 FIGURES = bench/results/$@-$(shell date -u +%F)-$(shell nproc)cores.jsonl
 FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAOS_FIGURES=$(FIGURES)
-TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(TESTS))
+# Printed at the end of a whole run, and in `build/tests.xml`: where its time went.
+DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
+TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak check lint types imports schemas reference lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak check night lint types imports schemas reference lock migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +78,9 @@ check: setup lint types imports ## everything that CI runs, cheapest first
 	@$(BIN)/python -m schemas.generate --check
 	@$(BIN)/python -m deploy.reference --check
 	@$(TEST)
+
+night: export CHAOS_SCALE := night
+night: check ## the same with more of each: events, kills, races, simulated messages
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -23,7 +23,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    times = scaled(1, 100)
+    times = scaled(1, 1, 100)
     if times > 1 and metafunc.definition.get_closest_marker("crash_matrix"):
         metafunc.fixturenames.append("time")
         metafunc.parametrize("time", range(times))

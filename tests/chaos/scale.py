@@ -1,25 +1,37 @@
-"""How large a chaos test is: the small figure in CI, the full one with CHAOS_SCALE=full."""
+"""How large a test of many cases is: small at each change, larger each night, full when its figures are published.
+
+CHAOS_SCALE names the size: change (CI and the default), night or full.
+"""
 
 import json
 import os
 import subprocess
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
 from shared.clock import utc_now
 
-CI, FULL = "ci", "full"
+
+class Scale(StrEnum):
+    CHANGE = "change"
+    NIGHT = "night"
+    FULL = "full"
 
 
-def scaled(ci: int, full: int) -> int:
-    return full if is_full() else ci
+def scale() -> Scale:
+    name = os.environ.get("CHAOS_SCALE", Scale.CHANGE)
+    if name not in list(Scale):
+        raise ValueError(f"CHAOS_SCALE: found {name!r}, expected {', '.join(Scale)}")
+    return Scale(name)
+
+
+def scaled(change: int, night: int, full: int) -> int:
+    return {Scale.CHANGE: change, Scale.NIGHT: night, Scale.FULL: full}[scale()]
 
 
 def is_full() -> bool:
-    scale = os.environ.get("CHAOS_SCALE", CI)
-    if scale not in (CI, FULL):
-        raise ValueError(f"CHAOS_SCALE: found {scale!r}, expected {CI!r} or {FULL!r}")
-    return scale == FULL
+    return scale() is Scale.FULL
 
 
 def seed() -> int:
@@ -34,8 +46,7 @@ def note(name: str, **figures: float) -> None:
     """
     if path := os.environ.get("CHAOS_FIGURES"):
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
-        scale = FULL if is_full() else CI
-        where = {"name": name, "test": test, "scale": scale, "seed": seed(), "time": utc_now().isoformat()}
+        where = {"name": name, "test": test, "scale": scale(), "seed": seed(), "time": utc_now().isoformat()}
         with Path(path).open("a") as file:
             file.write(json.dumps(where | {"commit": _commit(), "figures": figures}) + "\n")
 

@@ -36,7 +36,7 @@ from tests.integration.voices import Ear, ear, voices
 
 __all__ = ["nodes"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(400, 1200))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(400, 400, 1200))]
 
 HOUR = 3600
 AHEAD, BEHIND = HOUR, -HOUR

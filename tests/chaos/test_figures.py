@@ -41,7 +41,7 @@ def test_what_was_noted_is_the_column_seen(tmp_path, monkeypatch):
     assert table(DOCUMENT, seen(lines)) == PRINTED
     noted = json.loads(lines[-1])
     assert noted["test"] == "tests/chaos/test_figures.py::test_what_was_noted_is_the_column_seen"
-    assert (noted["scale"], noted["seed"], bool(noted["commit"])) == (scale.CI, scale.seed(), True)
+    assert (noted["scale"], noted["seed"], bool(noted["commit"])) == (scale.Scale.CHANGE, scale.seed(), True)
 
 
 def test_figures_of_different_sizes_are_short():

@@ -17,7 +17,7 @@ from tests.chaos.consumers import HEARD, LISTENERS, TENANT, consumers, record_of
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.snapshots import state_of
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(120, 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(120, 120, 3600))]
 
 WHY = 'SELECT reason, blocks FROM {service}.parked WHERE topic = $1 AND "offset" = $2'
 HANDLED = ("applied", "refused")
@@ -77,7 +77,7 @@ async def test_a_type_on_a_topic_that_does_not_carry_it_is_parked_and_changes_no
     parked = 0
     for service, topic in HEARD:
         foreign = [message for message in all_messages() if message not in topic.messages]
-        for message in random.sample(foreign, k=min(scaled(4, 1_000), len(foreign))):
+        for message in random.sample(foreign, k=min(scaled(2, 4, 1_000), len(foreign))):
             record = record_of(topic, sample(message))
             where = f"{service} on {topic.name}: {message.type}; {repeat}"
             assert await services[service]._consumer.consume(record) == "parked", where

@@ -16,7 +16,7 @@ from tests.chaos.scale import note, scaled
 from tests.chaos.traffic import Load, traffic
 from tests.integration.kernel.conftest import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 3600))]
 
 SERVICES = ("ingest", "tracker")
 MEBIBYTES = 512
@@ -64,7 +64,7 @@ async def load(pair: Stack) -> AsyncIterator[Load]:
 
 async def test_of_postgres(load: Load, disks: dict[str, SmallDisk]):
     async with load.nothing_lost_or_doubled():
-        for _ in range(scaled(1, 50)):
+        for _ in range(scaled(1, 1, 50)):
             refused = load.writers.unknown
 
             async def is_felt(refused: int = refused) -> bool:
@@ -83,7 +83,7 @@ async def test_of_postgres(load: Load, disks: dict[str, SmallDisk]):
 
 async def test_of_kafka(load: Load, pair: Stack, disks: dict[str, SmallDisk]):
     async with load.nothing_lost_or_doubled():
-        for _ in range(scaled(2, 50)):
+        for _ in range(scaled(1, 2, 50)):
             deaths = pair._supervisor.child(kafka.NAME).deaths
 
             async def is_felt(deaths: int = deaths) -> bool:

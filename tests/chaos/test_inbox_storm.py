@@ -17,7 +17,7 @@ from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source, id_of
 from tests.integration.kernel.conftest import new_key, until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
 
 MEMBERS = 2
 EVENTS_OF_A_STORY = 100
@@ -79,7 +79,7 @@ def a_batch(job_id: str) -> dict[str, Any]:
 async def test_every_message_that_comes_again_and_again_has_one_effect(
     stack: Stack, members: None, db: asyncpg.Pool
 ):
-    random, count = Random(seed()), scaled(20_000, 1_000_000)
+    random, count = Random(seed()), scaled(5_000, 20_000, 1_000_000)
     numbered = int(count * (1 - UNNUMBERED_SHARE))
     keys = [new_key() for _ in range(numbered // EVENTS_OF_A_STORY)]
     jobs = [f"ftjob-{uuid4().hex}" for _ in range(len(keys))]
@@ -94,7 +94,7 @@ async def test_every_message_that_comes_again_and_again_has_one_effect(
     async def all_seen() -> bool:
         return await db.fetchval(pipeline.COUNT_EFFECTS, keys + jobs) >= count
 
-    await until(all_seen, "every message to have its effect", patience_seconds=scaled(200, 6 * 3600))
+    await until(all_seen, "every message to have its effect", patience_seconds=scaled(200, 200, 6 * 3600))
     await pipeline.caught_up(stack, "tracker")
     repeat = f"repeat with CHAOS_SEED={seed()}"
     effects = {row["event_id"]: row["times"] for row in await db.fetch(EFFECTS, keys + jobs)}

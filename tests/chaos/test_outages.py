@@ -21,7 +21,10 @@ from tests.chaos.traffic import Load, traffic
 from tests.chaos.without_postgres import deaths_of, postgres_down, until_missed
 from tests.integration.kernel.conftest import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
+
+AWAY_SECONDS = scaled(20, 35, 3600)
+FLAPS = scaled(10, 25, 500)
 
 SILENCE_SECONDS = 2.0
 SERVICES = ("ingest", "tracker")
@@ -51,7 +54,7 @@ async def load(pair: Stack, db: asyncpg.Pool, login: Login) -> AsyncIterator[Loa
 
 async def test_a_broker_that_is_killed_under_load(pair: Stack, load: Load):
     async with load.nothing_lost_or_doubled():
-        for _ in range(scaled(5, 500)):
+        for _ in range(scaled(3, 5, 500)):
             await pair.kill("kafka")
             pair._supervisor.child("kafka").restarts = 0
             await pair.wait_healthy("kafka")
@@ -70,9 +73,9 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
         deaths = deaths_of(pair, *SERVICES)
 
         async def time_is_up() -> bool:
-            return time.monotonic() - began > scaled(35, 3600)
+            return time.monotonic() - began > AWAY_SECONDS
 
-        await until(time_is_up, "the end of the outage", patience_seconds=2 * scaled(35, 3600))
+        await until(time_is_up, "the end of the outage", patience_seconds=2 * AWAY_SECONDS)
         written = load.writers.committed - committed
         lines.kafka.heal()
         began = time.monotonic()
@@ -86,14 +89,14 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
             seconds_to_drained=time.monotonic() - began,
         )
     assert load.writers.unknown == 0
-    assert written > 0.5 * load.writers.per_second * scaled(35, 3600), "the outbox takes what Kafka does not"
+    assert written > 0.5 * load.writers.per_second * AWAY_SECONDS, "the outbox takes what Kafka does not"
     assert deaths_of(pair, *SERVICES) == deaths, "a process must outlive Kafka's absence"
 
 
 async def test_a_process_that_is_to_stop_while_the_broker_is_away(pair: Stack, lines: Fronts, load: Load):
     """The relay has given records to its client that nobody acknowledges."""
     async with load.nothing_lost_or_doubled():
-        for _ in range(scaled(1, 50)):
+        for _ in range(scaled(1, 1, 50)):
             lines.kafka.refuse()
             committed = load.writers.committed
 
@@ -113,14 +116,14 @@ async def test_a_line_to_the_broker_that_flaps(pair: Stack, lines: Fronts, load:
     """Each time it goes away while clients are in the middle of connecting, asking and sending."""
     deaths = deaths_of(pair, *SERVICES)
     async with load.nothing_lost_or_doubled():
-        for _ in range(scaled(25, 500)):
+        for _ in range(FLAPS):
             refused = lines.kafka.connections + load.random.randint(1, 30)
             lines.kafka.refuse()
             await until(lambda refused=refused: _are_opened(lines, refused), "clients to try")
             lines.kafka.heal()
             await load.books.until_effects(load.random.randint(1, 20))
     assert deaths_of(pair, *SERVICES) == deaths, f"no client must die of it; repeat with CHAOS_SEED={seed()}"
-    note("line that flaps", absences=scaled(25, 500))
+    note("line that flaps", absences=FLAPS)
 
 
 async def _are_opened(lines: Fronts, connections: int) -> bool:
@@ -130,7 +133,7 @@ async def _are_opened(lines: Fronts, connections: int) -> bool:
 async def test_postgres_that_is_started_anew(pair: Stack, load: Load):
     deaths = deaths_of(pair, *SERVICES)
     async with load.nothing_lost_or_doubled():
-        for number in range(scaled(3, 200)):
+        for number in range(scaled(2, 3, 200)):
             await pair.kill("postgres", (signal.SIGKILL, signal.SIGINT)[number % 2])
             pair._supervisor.child("postgres").restarts = 0
             await pair.wait_healthy("postgres")
@@ -147,10 +150,10 @@ async def test_postgres_that_is_away(pair: Stack, load: Load):
             await pair.kill("ingest")
             await until(lambda: answers_ok(pair.state.port("ingest"), "/livez"), "HTTP without Postgres")
             deaths = deaths_of(pair, *SERVICES)
-            await until_missed(pair, *SERVICES, for_seconds=scaled(20, 600))
+            await until_missed(pair, *SERVICES, for_seconds=scaled(20, 20, 600))
         began = time.monotonic()
         await load.books.until_effects(20)
-        note("Postgres away", seconds=scaled(20, 600), seconds_to_recover=time.monotonic() - began)
+        note("Postgres away", seconds=scaled(20, 20, 600), seconds_to_recover=time.monotonic() - began)
     assert deaths_of(pair, *SERVICES) == deaths
 
 
@@ -159,7 +162,7 @@ async def test_a_line_that_is_cut_in_place_of_the_answer_to_commit(
 ):
     async with load.nothing_lost_or_doubled():
         before = lines.postgres.cuts
-        for number in range(1, scaled(10, 200) + 1):
+        for number in range(1, scaled(5, 10, 200) + 1):
             lines.postgres.cut_at(POSTGRES_SAID_COMMIT)
 
             async def is_cut(number: int = number) -> bool:
@@ -172,7 +175,7 @@ async def test_a_line_that_is_cut_in_place_of_the_answer_to_commit(
 
 async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, load: Load):
     async with load.nothing_lost_or_doubled():
-        for _ in range(scaled(3, 200)):
+        for _ in range(scaled(2, 3, 200)):
             lines.postgres.freeze()
             began = time.monotonic()
             await load.books.until_effects(load.random.randint(20, 40))
@@ -188,7 +191,7 @@ async def test_a_line_that_falls_silent_while_a_transaction_holds_locks(
 ):
     async with load.nothing_lost_or_doubled():
         before = lines.postgres.freezes
-        for number in range(1, scaled(3, 200) + 1):
+        for number in range(1, scaled(2, 3, 200) + 1):
             lines.postgres.reset()
             lines.postgres.freeze_at(POSTGRES_PARSED_OUTBOX)
 

@@ -24,7 +24,7 @@ from tests.chaos.relaying import nursery
 from tests.chaos.scale import note, scaled, seed
 from tests.integration.kernel.conftest import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
 
 WRITERS = 64
 AGGREGATES = 20
@@ -148,7 +148,9 @@ async def test_a_relay_that_is_killed_all_the_time_loses_nothing_and_keeps_the_o
 ):
     random = Random(seed())
     async with nursery(stack.service_env("tracker")) as relays:
-        writing = asyncio.create_task(write(database, keys, scaled(50_000, 10_000_000), by_the_kernel))
+        writing = asyncio.create_task(
+            write(database, keys, scaled(10_000, 50_000, 10_000_000), by_the_kernel)
+        )
         await relays.start()
         while not (writing.done() and await all_published(db)):
             before, rows = await db.fetchval(FIRST_UNPUBLISHED), random.randint(1, 4 * BATCH_ROWS)

@@ -15,7 +15,7 @@ from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source
 from tests.integration.kernel.conftest import new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
 
 KEYS = 40
 PARKED = """
@@ -36,7 +36,7 @@ async def source(stack: Stack) -> AsyncIterator[Source]:
 async def test_every_hostile_record_is_parked_and_every_good_one_applied(
     stack: Stack, source: Source, db: asyncpg.Pool
 ):
-    random, count = Random(seed()), scaled(2_000, 100_000)
+    random, count = Random(seed()), scaled(500, 2_000, 100_000)
     keys, acks = [new_key() for _ in range(KEYS)], []
     for name, spoil in islice(cycle(CLASSES.items()), count):
         acks.append((name, await source.send(spoil(source.message(new_key())))))
@@ -59,7 +59,7 @@ async def test_how_long_good_records_take_among_hostile_ones_is_noted(
 ):
     """A figure, not a limit: a time on a busy machine proves nothing."""
     alone, among = await compare(
-        source, db, Random(seed()), rounds=scaled(1, 10), count=scaled(100, 1_000), per_second=50
+        source, db, Random(seed()), rounds=scaled(1, 1, 10), count=scaled(100, 100, 1_000), per_second=50
     )
     note("poison p99", alone_ms=1e3 * alone.p99, among_ms=1e3 * among.p99)
     assert await pipeline.caught_up(stack, "tracker") is None

@@ -158,7 +158,8 @@ async def test_whatever_ails_s3_what_was_written_is_whole_and_what_is_read_is_ri
             f"http://127.0.0.1:{proxy.port}", key.access_key, key.secret_key, bucket=stack.s3_bucket
         )
         written = {
-            f"chaos/{fault.name}/{number}": bytes([number]) * 10_000 for number in range(scaled(10, 1_000))
+            f"chaos/{fault.name}/{number}": bytes([number]) * 10_000
+            for number in range(scaled(10, 10, 1_000))
         }
         for name, data in written.items():
             await _persistently(objects.put_bytes, name, data)

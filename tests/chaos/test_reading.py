@@ -34,7 +34,7 @@ GOOD = Record(
 def test_reading_never_raises():
     """Whatever is done to the bytes of a record, there is a message or a reason."""
     random = Random(seed())
-    for number in range(scaled(5_000, 1_000_000)):
+    for number in range(scaled(1_000, 5_000, 1_000_000)):
         record = mutated(random)
         result = read(record)
         assert isinstance(result, Delivery | Unreadable), f"CHAOS_SEED={seed()}, record {number}: {record}"

@@ -22,7 +22,7 @@ from tests.chaos.source import Source
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
 
 KEYS = 30
 LONGEST_HANDLER_SECONDS = 2.0
@@ -96,7 +96,7 @@ async def test_members_that_come_and_go_while_handlers_run(stack: Stack, db: asy
     random, keys = Random(seed()), [new_key() for _ in range(KEYS)]
     members, again = Members(stack, random), deliveries_again()
     async with Source(stack) as source, members.member(0) as first:
-        before, target = rebalances(first), scaled(30, 1_000)
+        before, target = rebalances(first), scaled(10, 30, 1_000)
         slot = 0
         while rebalances(first) - before < target:
             slot += 1

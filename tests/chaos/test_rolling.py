@@ -23,7 +23,7 @@ from tests.chaos.scale import note, scaled, seed
 from tests.chaos.test_soak import outcomes, require_no_deadlock, require_none, say
 from tests.integration.kernel.conftest import until
 
-ROUNDS = scaled(1, 6)
+ROUNDS = scaled(1, 1, 6)
 """By SIGTERM, and every other one by SIGKILL."""
 GRACE_SECONDS = 15.0
 """Then who was asked to stop is killed, which fails the test."""
@@ -42,7 +42,7 @@ EXPECTED = (
     ),
 )
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(600, 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(600, 600, 3600))]
 
 
 @dataclass
@@ -126,7 +126,7 @@ async def test_every_process_is_replaced_under_load(tmp_path: Path):
     async with pairs(tmp_path, report=reports.append) as stack:
         say("two processes of every service are up")
         doors = Doors(stack)
-        load = Load(stack, seed(), max_open=scaled(4, 12), gateways=tuple(doors.urls.values()))
+        load = Load(stack, seed(), max_open=scaled(4, 4, 12), gateways=tuple(doors.urls.values()))
         try:
             await load.prepare(tmp_path)
             async with doors.watched():

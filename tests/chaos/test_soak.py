@@ -18,10 +18,10 @@ from tests.chaos.load import Load
 from tests.chaos.nemesis import Nemesis, SmallDisk, too_few
 from tests.chaos.progress import report
 from tests.chaos.rig import Rig, rig
-from tests.chaos.scale import is_full, note, scaled, seed
+from tests.chaos.scale import is_full, note, scale, scaled, seed
 from tests.chaos.tampering import BROKEN, break_everything
 
-SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(2, 60)))
+SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(1, 2, 60)))
 REST_SECONDS = 120.0
 """From the last fault to a stack on which nothing is under way."""
 MAX_MEBIBYTES = 300
@@ -39,7 +39,7 @@ async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
 
 
 async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path):
-    load = Load(whole.stack, seed(), max_open=scaled(8, 12))
+    load = Load(whole.stack, seed(), max_open=scaled(8, 8, 12))
     try:
         await load.prepare(tmp_path)
         at_rest = whole.memory()
@@ -128,8 +128,7 @@ def say(line: str) -> None:
 
 
 def repeat() -> str:
-    scale = os.environ.get("CHAOS_SCALE", "ci")
-    settings = f"CHAOS_SCALE={scale} CHAOS_MINUTES={SECONDS / 60:g} CHAOS_SEED={seed()}"
+    settings = f"CHAOS_SCALE={scale()} CHAOS_MINUTES={SECONDS / 60:g} CHAOS_SEED={seed()}"
     return f"again with: {settings} make test T=tests/chaos/test_soak.py"
 
 

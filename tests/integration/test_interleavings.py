@@ -56,8 +56,8 @@ from tests.unit.serving_controller import builders as serving
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
-INTERLEAVINGS = scaled(ci=500, full=5_000)
-WRITE_SKEWS = scaled(ci=100, full=5_000)
+INTERLEAVINGS = scaled(150, 500, 5_000)
+WRITE_SKEWS = scaled(50, 100, 5_000)
 """Each misses the other in one of a few where there is no lock."""
 MAX_LEAD_SECONDS = 0.012
 """Longer than a handler's transaction takes here, so that some pairs do not overlap at all."""

@@ -1,6 +1,6 @@
-"""`python -m tests.simulation worlds SEED MESSAGES PROCESSES`, or `pairs PHASE...`: what was seen, as one JSON object.
+"""`python -m tests.simulation worlds SEED MESSAGES PROCESSES`, or `pairs EVERY PHASE...`: what was seen, as one JSON object.
 
-PROCESSES: of each service.
+PROCESSES: of each service. EVERY: n takes each n-th pair.
 """
 
 import json
@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from tests.simulation import wiring
@@ -39,7 +39,9 @@ def summary(worlds: Iterable[World]) -> dict[str, Any]:
 def main(kind: str, *order: str) -> None:
     with wiring.in_memory():
         if kind == "pairs":
-            result = summary(run_pair(pair) for pair in chain.from_iterable(map(pairs_in, order)))
+            every, *phases = order
+            pairs = chain.from_iterable(map(pairs_in, phases))
+            result = summary(run_pair(pair) for pair in islice(pairs, 0, None, int(every)))
         else:
             seed, messages, processes = map(int, order)
             result = summary(runs(seed, messages, processes=processes))

@@ -15,13 +15,13 @@ from tests.simulation.scenario import run
 from tests.simulation.world import World
 
 PROCESSES = 2
-MESSAGES = scaled(500_000, 100_000_000) // PROCESSES
+MESSAGES = scaled(150_000, 500_000, 100_000_000) // PROCESSES
 SEEDS_OF_A_PROCESS = 100_000_000
 """More than any uses."""
 
 
 @pytest.mark.skipif("SIM_SEED" in os.environ, reason="one seed is asked for")
-@pytest.mark.timeout(scaled(900, 100_000))
+@pytest.mark.timeout(scaled(900, 900, 100_000))
 def test_nothing_that_must_hold_is_violated():
     firsts = [(PROCESSES * (seed() - 1) + number) * SEEDS_OF_A_PROCESS + 1 for number in range(PROCESSES)]
     for result in in_parallel(*(["worlds", str(first), str(MESSAGES), "1"] for first in firsts)):

@@ -16,13 +16,13 @@ from tests.simulation.scenario import run, runs
 from tests.simulation.test_simulation import PROCESSES, SEEDS_OF_A_PROCESS, traces
 from tests.simulation.violation import Violation
 
-MESSAGES = scaled(200_000, 20_000_000) // PROCESSES
+MESSAGES = scaled(50_000, 200_000, 20_000_000) // PROCESSES
 BUDGET = 100_000
 """Messages."""
 
 
 @pytest.mark.skipif("SIM_SEED" in os.environ, reason="one seed is asked for")
-@pytest.mark.timeout(scaled(900, 50_000))
+@pytest.mark.timeout(scaled(900, 900, 50_000))
 def test_nothing_that_must_hold_is_violated():
     firsts = [(PROCESSES * (seed() - 1) + number) * SEEDS_OF_A_PROCESS + 1 for number in range(PROCESSES)]
     for summary in in_parallel(*(["worlds", str(first), str(MESSAGES), "2"] for first in firsts)):

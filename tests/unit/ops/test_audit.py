@@ -38,7 +38,7 @@ from tests.unit.ops.audit_world import (
 )
 
 NOT_WHOLE = "it names only what moved, and those before it, from a full one on, are not whole"
-CASES = scaled(40, 25_000)
+CASES = scaled(40, 40, 25_000)
 
 
 def numbers(finding: Finding) -> tuple[int, int]:
