@@ -15,7 +15,7 @@ import json, sys
 from services.ingest.pipeline.lines import Line, parse_object
 from services.ingest.pipeline.rules import BadRow
 from shared.messaging.delivery import Unreadable, read
-from tests.chaos.test_reading import GOOD
+from tests.unit.shared.test_reading import GOOD
 from dataclasses import replace
 
 def row(content):

@@ -2,10 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -56,79 +55,80 @@ def record_of(topic: Topic, message: Message, version: int, **added: object) -> 
     return Record(topic.name, 0, 0, message.key.encode(), tuple(to_headers(envelope)), value)
 
 
-def name_of(case: Any) -> str:
-    return case.name if isinstance(case, Topic) else case.type
+@pytest.fixture
+def with_successor(monkeypatch: pytest.MonkeyPatch) -> Callable[[Topic, type[Message]], type[Message]]:
+    """Makes this process a reader of the next version of the one message, without a step from the present one."""
 
-
-@pytest.mark.parametrize(("topic", "message"), CARRIED, ids=name_of)
-class TestEveryMessage:
-    def test_a_reader_applies_its_own_version_and_parks_the_next(
-        self, topic: Topic, message: type[Message], cases: Counter[str]
-    ):
-        sample = sample_of(message)
-        now = read(record_of(topic, sample, message.version))
-        assert isinstance(now, Delivery)
-        assert now.message == sample
-        newer = read(record_of(topic, sample, message.version + 1, **{ADDED: "new"}))
-        assert isinstance(newer, Unreadable)
-        assert newer.reason == "newer_version"
-        assert newer.record.value, "what it could not read is kept"
-        cases.update(read=1, unreadable=1)
-
-    def test_a_reader_applies_a_field_that_was_added_without_a_new_version(
-        self, topic: Topic, message: type[Message], cases: Counter[str]
-    ):
-        sample = sample_of(message)
-        result = read(record_of(topic, sample, message.version, **{ADDED: "new"}))
-        assert isinstance(result, Delivery)
-        assert result.message == sample
-        cases.update(read=1)
-
-    def test_the_next_reader_applies_both_versions(
-        self,
-        topic: Topic,
-        message: type[Message],
-        monkeypatch: pytest.MonkeyPatch,
-        cases: Counter[str],
-    ):
+    def become(topic: Topic, message: type[Message]) -> type[Message]:
         successor = successor_of(message)
         messages = tuple(successor if each is message else each for each in topic.messages)
         monkeypatch.setitem(delivery._TOPICS, topic.name, replace(topic, messages=messages))
+        return successor
+
+    return become
+
+
+def test_a_reader_applies_its_own_version_and_parks_the_next(cases: Counter[str]):
+    for topic, message in CARRIED:
+        where, sample = f"{message.type} on {topic.name}", sample_of(message)
+        now = read(record_of(topic, sample, message.version))
+        assert isinstance(now, Delivery), where
+        assert now.message == sample, where
+        newer = read(record_of(topic, sample, message.version + 1, **{ADDED: "new"}))
+        assert isinstance(newer, Unreadable), where
+        assert newer.reason == "newer_version", where
+        assert newer.record.value, f"{where}: what could not be read is kept"
+        cases.update(read=1, unreadable=1)
+
+
+def test_a_reader_applies_a_field_that_was_added_without_a_new_version(cases: Counter[str]):
+    for topic, message in CARRIED:
+        sample = sample_of(message)
+        result = read(record_of(topic, sample, message.version, **{ADDED: "new"}))
+        assert isinstance(result, Delivery), f"{message.type} on {topic.name}"
+        assert result.message == sample, f"{message.type} on {topic.name}"
+        cases.update(read=1)
+
+
+def test_the_next_reader_applies_both_versions(
+    with_successor: Callable[[Topic, type[Message]], type[Message]],
+    monkeypatch: pytest.MonkeyPatch,
+    cases: Counter[str],
+):
+    for topic, message in CARRIED:
+        successor, sample = with_successor(topic, message), sample_of(message)
         step = {(message.type, message.version): lambda payload: payload | {ADDED: "as before"}}
         monkeypatch.setattr(upcasters, "UPCASTS", upcasters.UPCASTS | step)
-        sample = sample_of(message)
         for version, added, expected in (
             (message.version, {}, "as before"),
             (successor.version, {ADDED: "new"}, "new"),
         ):
+            where = f"version {version} of {message.type} on {topic.name}"
             result = read(record_of(topic, sample, version, **added))
-            assert isinstance(result, Delivery), result
-            assert getattr(result.message, ADDED) == expected
+            assert isinstance(result, Delivery), f"{where}: {result}"
+            assert getattr(result.message, ADDED) == expected, where
             cases.update(read=1)
 
-    def test_the_next_reader_parks_the_present_version_where_its_step_is_missing(
-        self,
-        topic: Topic,
-        message: type[Message],
-        monkeypatch: pytest.MonkeyPatch,
-        cases: Counter[str],
-    ):
-        messages = tuple(successor_of(message) if each is message else each for each in topic.messages)
-        monkeypatch.setitem(delivery._TOPICS, topic.name, replace(topic, messages=messages))
+
+def test_the_next_reader_parks_the_present_version_where_its_step_is_missing(
+    with_successor: Callable[[Topic, type[Message]], type[Message]], cases: Counter[str]
+):
+    for topic, message in CARRIED:
+        with_successor(topic, message)
         result = read(record_of(topic, sample_of(message), message.version))
-        assert isinstance(result, Unreadable)
-        assert result.reason == "bad_payload"
+        assert isinstance(result, Unreadable), f"{message.type} on {topic.name}"
+        assert result.reason == "bad_payload", f"{message.type} on {topic.name}"
         cases.update(unreadable=1)
 
 
-@pytest.mark.parametrize("topic", TOPICS, ids=name_of)
-def test_every_type_on_a_topic_that_does_not_carry_it_is_unreadable(topic: Topic, cases: Counter[str]):
-    foreign = {message for _, message in CARRIED} - set(topic.messages)
-    for message in sorted(foreign, key=lambda each: each.type):
-        result = read(record_of(topic, sample_of(message), message.version))
-        assert isinstance(result, Unreadable), f"{topic.name} reads {message.type}"
-        assert (result.reason, result.event_id) == ("unknown_type", "event-1")
-        cases.update(unreadable=1)
+def test_every_type_on_a_topic_that_does_not_carry_it_is_unreadable(cases: Counter[str]):
+    carried = {message for _, message in CARRIED}
+    for topic in TOPICS:
+        for message in sorted(carried - set(topic.messages), key=lambda each: each.type):
+            result = read(record_of(topic, sample_of(message), message.version))
+            assert isinstance(result, Unreadable), f"{topic.name} reads {message.type}"
+            assert (result.reason, result.event_id) == ("unknown_type", "event-1"), message.type
+            cases.update(unreadable=1)
 
 
 def test_no_fact_is_read_from_a_tenants_topic():

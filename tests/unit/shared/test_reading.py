@@ -3,14 +3,14 @@
 from datetime import UTC, datetime
 from random import Random
 
+from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
+from schemas.topics import DATASET_EVENTS
 from shared.messaging.delivery import Delivery, Record, Unreadable, read
-from tests.chaos.pipeline import a_fact
 from tests.chaos.scale import scaled, seed
-from tests.integration.kernel.conftest import DATASET_EVENTS
 
 GOOD = Record(
-    DATASET_EVENTS,
+    DATASET_EVENTS.name,
     0,
     0,
     b"5e" * 32,
@@ -27,7 +27,7 @@ GOOD = Record(
             )
         )
     ),
-    a_fact("5e" * 32).model_dump_json().encode(),
+    DatasetDeleted(dataset_version="5e" * 32, tenant="acme", dataset_ids=()).model_dump_json().encode(),
 )
 
 
@@ -48,7 +48,7 @@ def mutated(random: Random) -> Record:
     random.shuffle(headers)
     picked = [damaged(GOOD.key, random), damaged(GOOD.value, random)]
     kept = headers[: random.randint(len(headers) - 2, len(headers))]
-    return Record(DATASET_EVENTS, 0, 0, picked[0], tuple(kept), picked[1])
+    return Record(DATASET_EVENTS.name, 0, 0, picked[0], tuple(kept), picked[1])
 
 
 def damaged(data: bytes | None, random: Random) -> bytes | None:
