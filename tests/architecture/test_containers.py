@@ -58,14 +58,16 @@ def test_all_services_of_the_tree_and_nothing_else():
     assert set(services()) == {*SERVICES, *PARTS, *OURS, *VARIANTS}
 
 
-@pytest.mark.parametrize("name", RUNNING)
-def test_a_service_is_told_all_it_must_know_and_nothing_it_does_not(name: str):
-    given = {variable for variable in resolved(services()[name]) if not variable.startswith("RUNNER_")}
-    known = variables(settings_of(name))
-    needed = {variable for variable, must_be_set in known.items() if must_be_set}
-    needed |= {f"{tree_service(name).upper()}_S3_{key}" for key in ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY")}
-    assert sorted(needed - given) == [], f"docker-compose.yml does not set these for {name}"
-    assert sorted(given - set(known) - ANYBODYS) == [], f"{name} does not read these"
+def test_a_service_is_told_all_it_must_know_and_nothing_it_does_not():
+    for name in RUNNING:
+        given = {variable for variable in resolved(services()[name]) if not variable.startswith("RUNNER_")}
+        known = variables(settings_of(name))
+        needed = {variable for variable, must_be_set in known.items() if must_be_set}
+        needed |= {
+            f"{tree_service(name).upper()}_S3_{key}" for key in ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY")
+        }
+        assert sorted(needed - given) == [], f"docker-compose.yml does not set these for {name}"
+        assert sorted(given - set(known) - ANYBODYS) == [], f"{name} does not read these"
 
 
 @pytest.mark.parametrize("name", RUNNING)
@@ -204,19 +206,20 @@ class TestImages:
         assert "--require-hashes --constraint requirements.lock -r pyproject.toml" in script
         assert not re.search(r"https?://|index-url", runs + script)
 
-    @pytest.mark.parametrize("name", BUILT)
-    def test_a_volume_lies_on_a_folder_that_the_image_gives_to_its_user(self, name: str):
-        created = re.findall(
-            r"install -d -m 0700 -o retune -g retune ([a-z -]+)", dockerfile(services()[name]).read_text()
-        )
-        folders = {f"/var/lib/retune/{folder}" for folder in " ".join(created).split()}
-        used = {
-            value
-            for variable, value in resolved(services()[name]).items()
-            if variable.partition(f"{tree_service(name).upper()}_")[2] in PROVISIONED
-        }
-        mounted = {volume.split(":")[1] for volume in services()[name].get("volumes", []) if volume[0] != "."}
-        assert used | mounted <= folders
+    def test_a_volume_lies_on_a_folder_that_the_image_gives_to_its_user(self):
+        for name in BUILT:
+            service = services()[name]
+            created = re.findall(
+                r"install -d -m 0700 -o retune -g retune ([a-z -]+)", dockerfile(service).read_text()
+            )
+            folders = {f"/var/lib/retune/{folder}" for folder in " ".join(created).split()}
+            used = {
+                value
+                for variable, value in resolved(service).items()
+                if variable.partition(f"{tree_service(name).upper()}_")[2] in PROVISIONED
+            }
+            mounted = {volume.split(":")[1] for volume in service.get("volumes", []) if volume[0] != "."}
+            assert (used | mounted) - folders == set(), name
 
 
 class TestVersions:
@@ -281,12 +284,12 @@ def test_the_broker_is_configured_as_the_launchers_is():
 
 
 class TestOrder:
-    @pytest.mark.parametrize("name", RUNNING)
-    def test_a_service_waits_for_healthy_parts_and_for_bootstrap(self, name: str):
-        waits = {part: wait["condition"] for part, wait in services()[name]["depends_on"].items()}
-        joined = {"replica_network": "service_started"} if "network_mode" in services()[name] else {}
-        healthy = dict.fromkeys(PARTS, "service_healthy")
-        assert waits == {**healthy, "bootstrap": "service_completed_successfully", **joined}
+    def test_a_service_waits_for_healthy_parts_and_for_bootstrap(self):
+        for name in RUNNING:
+            waits = {part: wait["condition"] for part, wait in services()[name]["depends_on"].items()}
+            joined = {"replica_network": "service_started"} if "network_mode" in services()[name] else {}
+            healthy = dict.fromkeys(PARTS, "service_healthy")
+            assert waits == {**healthy, "bootstrap": "service_completed_successfully", **joined}, name
 
     def test_provision_waits_for_healthy_parts_and_runs_once(self):
         bootstrap = services()["bootstrap"]

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from deploy.reference.pages import command_line
 from tests.architecture.source import ROOT
 
@@ -59,15 +57,14 @@ def fenced(page: Path, *languages: str) -> Iterator[str]:
     return (text for language, text in FENCE.findall(page.read_text()) if language in languages)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_pages_and_headings_that_are_there(page: Path):
-    targets = [target for target in LINK.findall(prose(page)) if "://" not in target]
+def test_links_lead_to_pages_and_headings_that_are_there():
     broken = []
-    for target in targets:
-        name, _, anchor = target.partition("#")
-        path = (page.parent / name).resolve() if name else page
-        if not path.exists() or (anchor and anchor not in anchors(path)):
-            broken.append(target)
+    for page in PAGES:
+        for target in LINK.findall(prose(page)):
+            name, _, anchor = target.partition("#")
+            path = (page.parent / name).resolve() if name else page
+            if "://" not in target and (not path.exists() or (anchor and anchor not in anchors(path))):
+                broken.append(f"{name_of(page)}: {target}")
     assert broken == []
 
 
@@ -83,16 +80,16 @@ def make_targets() -> dict[str, set[str]]:
     return {name: everywhere | set(re.findall(r"\b([A-Z]+)\b", rest)) | {"T", "SEED"} for name, rest in names}
 
 
-@pytest.mark.parametrize("page", PRESENT, ids=name_of)
-def test_make_targets_are_there(page: Path):
+def test_make_targets_are_there():
     uses = [
-        found.split()
+        (page, command.split())
+        for page in PRESENT
         for text in (*fenced(page, "", "sh", "bash", "console"), *CODE_SPAN.findall(page.read_text()))
-        for found in MAKE.findall(text)
+        for command in MAKE.findall(text)
     ]
     unknown = [
-        " ".join(["make", *words])
-        for words in uses
+        " ".join([f"{name_of(page)}: make", *words])
+        for page, words in uses
         if words[0] not in make_targets()
         or {word.partition("=")[0] for word in words[1:]} - make_targets()[words[0]]
     ]
@@ -125,27 +122,25 @@ def retune_lines(page: Path) -> Iterator[list[str]]:
                 yield line.split()
 
 
-@pytest.mark.parametrize("page", PRESENT, ids=name_of)
-def test_commands_and_options_of_retune_are_there(page: Path):
-    problems = [retune_problem(words) for words in retune_lines(page)]
-    assert [problem for problem in problems if problem] == []
+def test_commands_and_options_of_retune_are_there():
+    problems = [(name_of(page), retune_problem(words)) for page in PRESENT for words in retune_lines(page)]
+    assert [(page, problem) for page, problem in problems if problem] == []
 
 
-@pytest.mark.parametrize("page", PRESENT, ids=name_of)
-def test_modules_that_are_run_are_there(page: Path):
-    paths = {name: ROOT / name.replace(".", "/") for name in MODULE.findall(page.read_text())}
-    runs = {
-        name
-        for name, path in paths.items()
-        if (path / "__main__.py").exists() or path.with_suffix(".py").exists()
-    }
-    assert sorted(set(paths) - runs) == []
+def test_modules_that_are_run_are_there():
+    missing = []
+    for page in PRESENT:
+        for name in MODULE.findall(page.read_text()):
+            path = ROOT / name.replace(".", "/")
+            if not (path / "__main__.py").exists() and not path.with_suffix(".py").exists():
+                missing.append(f"{name_of(page)}: {name}")
+    assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_python_compiles(page: Path):
-    for text in fenced(page, "python"):
-        compile(text, name_of(page), "exec", flags=0x2000)  # top-level await is allowed
+def test_python_compiles():
+    for page in PAGES:
+        for text in fenced(page, "python"):
+            compile(text, name_of(page), "exec", flags=0x2000)  # top-level await is allowed
 
 
 def test_the_readme_is_read_in_a_minute():

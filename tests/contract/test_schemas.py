@@ -10,7 +10,6 @@ from typing import Any
 import fastavro
 import pytest
 
-from schemas.base import Message
 from schemas.generate.__main__ import ROOT, all_messages, generated, json_schema
 from schemas.generate.breaking import breaking_changes
 from schemas.topics import (
@@ -52,29 +51,25 @@ def test_every_type_has_a_sample():
     assert {f"{message.type}.v{message.version}" for message in all_messages()} <= {p.stem for p in SAMPLES}
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_every_sample_ever_published_still_parses(sample):
-    delivery = read(record_of(sample))
-    assert isinstance(delivery, Delivery), delivery
-    assert delivery.message.type == sample.name.split(".")[0]
+def test_every_sample_ever_published_still_parses():
+    """With fields of newer writers too, which readers ignore."""
+    for sample in SAMPLES:
+        for added in ({}, {"field_of_the_future": 1}):
+            delivery = read(record_of(sample, **added))
+            assert isinstance(delivery, Delivery), f"{sample.name} and {added}: {delivery}"
+            assert delivery.message.type == sample.name.split(".")[0]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_readers_ignore_fields_of_newer_writers(sample):
-    assert isinstance(read(record_of(sample, field_of_the_future=1)), Delivery)
-
-
-@pytest.mark.parametrize("message", all_messages(), ids=lambda message: message.type)
-def test_avro_accepts_each_schema_and_round_trips_its_sample(message: type[Message]):
-    name = f"{message.type}.v{message.version}"
-    schema = fastavro.parse_schema(json.loads((ROOT / "avro" / f"{name}.avsc").read_text()))
-    value = json.loads((ROOT / "samples" / f"{name}.json").read_text())["value"]
-    buffer = io.BytesIO()
-    fastavro.schemaless_writer(buffer, schema, value, strict_allow_default=True)
-    buffer.seek(0)
-    assert message.model_validate(fastavro.schemaless_reader(buffer, schema, None)) == message.model_validate(
-        value
-    )
+def test_avro_accepts_each_schema_and_round_trips_its_sample():
+    for message in all_messages():
+        name = f"{message.type}.v{message.version}"
+        schema = fastavro.parse_schema(json.loads((ROOT / "avro" / f"{name}.avsc").read_text()))
+        value = json.loads((ROOT / "samples" / f"{name}.json").read_text())["value"]
+        buffer = io.BytesIO()
+        fastavro.schemaless_writer(buffer, schema, value, strict_allow_default=True)
+        buffer.seek(0)
+        read_back = message.model_validate(fastavro.schemaless_reader(buffer, schema, None))
+        assert read_back == message.model_validate(value), name
 
 
 class TestBreakingChanges:
@@ -158,10 +153,10 @@ def undescribed(schema: Schema) -> Iterator[str]:
         )
 
 
-@pytest.mark.parametrize("message", all_messages(), ids=lambda message: message.type)
-def test_every_message_and_every_field_says_what_it_is(message: type[Message]):
-    assert (message.__doc__ or "").strip()
-    assert list(undescribed(json_schema(message))) == []
+def test_every_message_and_every_field_says_what_it_is():
+    silent = [message.type for message in all_messages() if not (message.__doc__ or "").strip()]
+    fields = [f"{each.type}: {field}" for each in all_messages() for field in undescribed(json_schema(each))]
+    assert silent + fields == []
 
 
 def test_a_field_without_a_text_is_seen():
