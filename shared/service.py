@@ -25,7 +25,6 @@ from shared.health import Probe, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.loops import Loop
 from shared.messaging.consumer import Consumer, Handler
-from shared.messaging.delivery import Record
 from shared.messaging.due import Due
 from shared.messaging.followers import Followers
 from shared.messaging.held_messages import measure_held_messages
@@ -54,6 +53,7 @@ from shared.messaging.turns import Turns
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database
+from shared.record import Record
 from shared.retry import A_DAY, RetryPolicy
 from shared.server import serve
 from shared.settings import ServiceSettings

@@ -31,7 +31,8 @@ from services.scheduler.model import (
     Stop,
     TrainingResult,
 )
-from shared.messaging.delivery import Delivery, Record, read
+from shared.messaging.delivery import Delivery, read
+from shared.record import Record
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 TENANT = "acme"

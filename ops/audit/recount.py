@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from ops.audit.findings import Finding
 from ops.audit.statements import Anchor
 from shared.audit.chain import next_link
-from shared.messaging.delivery import Record
 from shared.partition import Partition
+from shared.record import Record
 
 CLOCKS_APART = timedelta(minutes=5)
 

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from ops.errors import RefusedByPlatform
 from ops.relay.outbox import republish, wait_until_sent
 from shared.clock import utc_now
-from shared.messaging.delivery import Record, topic_named
+from shared.messaging.delivery import topic_named
 from shared.messaging.partitions import Login, PartitionReader
 from shared.partition import Partition
 from shared.postgres.database import Database
+from shared.record import Record
 
 CLOCKS_APART = timedelta(minutes=5)
 AT_ONCE = 5_000

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from shared.messaging.delivery import Delivery, Record, read
+from shared.messaging.delivery import Delivery, read
 from shared.messaging.partitions import Login, PartitionReader
 from shared.partition import Partition
+from shared.record import Record
 
 Bound = datetime | int | None
 """A time, an offset of each partition, or the beginning or end as it is now."""

@@ -14,10 +14,11 @@ from ops.connection import OPERATOR
 from ops.errors import RefusedByPlatform
 from ops.replay.selection import Selection
 from schemas.topics import TOPICS
-from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
+from shared.messaging.delivery import Delivery, Unreadable, read, topic_named
 from shared.messaging.partitions import Login
 from shared.messaging.reader import Resend, resending
 from shared.messaging.retention import inbox_kept
+from shared.record import Record
 from shared.settings import Timing
 
 DRY_RUN, STDOUT = "dry-run", "-"

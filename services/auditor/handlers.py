@@ -16,11 +16,11 @@ from shared.audit.chain import Chain, extend
 from shared.audit.signing import BadSignature, SigningKey
 from shared.errors import Conflict
 from shared.log import get_logger
-from shared.messaging.delivery import Record
 from shared.messaging.kafka_health import ClientUnresponsive
 from shared.messaging.lag import Progress
 from shared.messaging.partitions import PartitionReader
 from shared.partition import Partition
+from shared.record import Record
 from shared.service import Service
 
 log = get_logger(__name__)

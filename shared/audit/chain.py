@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from shared.messaging.delivery import Record
 from shared.partition import Partition
+from shared.record import Record
 
 NAME = b"retune.audit.chain.v1"
 NO_VALUE = b"\xff" * 8

@@ -20,10 +20,11 @@ from shared.errors import ParentUnknown, Refused, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
-from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of, require_obeyed
+from shared.messaging.delivery import Delivery, Unreadable, read, refusal_of, require_obeyed
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database, is_unstorable
 from shared.postgres.outage import Overdue, retry_through_outage
+from shared.record import Record
 from shared.retry import RetryPolicy
 from shared.telemetry.metrics import HANDLED, HANDLER_SECONDS, PARKED
 from shared.telemetry.tracing import span
@@ -48,7 +49,6 @@ POSTGRES = RetryPolicy(
 MAX_PARKED_IN_A_ROW = 20
 TOGETHER_SECONDS = 0.1
 """Time after which a shared transaction takes no further record, because others may wait for its locks."""
-
 LOG = ("log", 0)
 """The source of a message that comes from Kafka and not from a table."""
 

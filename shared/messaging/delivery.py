@@ -12,29 +12,12 @@ from schemas.upcasters import upcast
 from shared.errors import Refused, TooLarge
 from shared.messaging.batches import UnreadableBatch
 from shared.nesting import shallow_json
+from shared.record import Record
 from shared.text import are_storable, storable
 
 MAX_VALUE_BYTES = 256 * 1024
 _TOPICS = {topic.name: topic for topic in TOPICS}
 _OF_TENANTS = {"commands": tenant_commands, "events": tenant_events}
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record of the log as it was received."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    value: bytes | None
-    timestamp_ms: int = -1
-    """Time on the producer's clock in milliseconds since 1970; -1 if it was not kept."""
-
-    @property
-    def place(self) -> str:
-        return f"{self.topic}/{self.partition}@{self.offset}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from faststream.security import BaseSecurity, SASLScram512
 from schemas.envelope import MAX_BATCH_BYTES
 from shared.messaging.batches import patch_batch_reading
 from shared.messaging.connections import patch_closed_transports
-from shared.messaging.delivery import Record
+from shared.record import Record
 from shared.settings import ServiceSettings
 
 patch_batch_reading()

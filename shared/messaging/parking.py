@@ -15,10 +15,11 @@ from schemas.parked import DropParked, MessageParked, ParkedSettled, ReplayParke
 from shared.errors import Refused
 from shared.failpoints import failpoint
 from shared.log import get_logger
-from shared.messaging.delivery import Delivery, Record, Unreadable, read, topic_named
+from shared.messaging.delivery import Delivery, Unreadable, read, topic_named
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import headers_to_json, record_of
 from shared.postgres.database import Connection, Database
+from shared.record import Record
 from shared.telemetry.metrics import PARKED_BARE
 from shared.text import storable
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from shared.messaging.delivery import Record
 from shared.messaging.kafka import record_of_kafka, sasl
 from shared.messaging.turns import Turns
 from shared.partition import Partition
+from shared.record import Record
 from shared.settings import ServiceSettings
 
 POLL_MILLISECONDS = 200

@@ -26,7 +26,7 @@ from aiokafka.protocol.types import (
 from aiokafka.structs import OffsetAndMetadata
 
 from shared.log import get_logger
-from shared.messaging.delivery import Record
+from shared.record import Record
 
 log = get_logger(__name__)
 

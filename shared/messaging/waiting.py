@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from shared.errors import ParentUnknown
-from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.delivery import Delivery, Unreadable, read
 from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
 from shared.postgres.database import Connection, Database, false_if_unavailable
+from shared.record import Record
 from shared.telemetry.metrics import WAITING
 
 BEHIND = "behind a waiting message"

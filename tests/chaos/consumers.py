@@ -17,7 +17,7 @@ from schemas.topics import LISTENS, Topic, tenant_commands
 from services.gateway import handlers
 from services.gateway.settings import Settings as GatewaySettings
 from shared.clock import utc_now
-from shared.messaging.delivery import Record
+from shared.record import Record
 from shared.service import Service
 from tests.chaos import pipeline
 

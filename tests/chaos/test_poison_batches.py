@@ -12,10 +12,10 @@ from schemas.topics import tenant_commands
 from services.gateway import handlers
 from services.gateway.settings import Settings as GatewaySettings
 from shared.audit.chain import begin, extend
-from shared.messaging.delivery import Record
 from shared.messaging.partitions import Login, PartitionReader
 from shared.messaging.reader import TopicReader
 from shared.partition import Partition
+from shared.record import Record
 from shared.service import Service
 from tests.chaos import pipeline
 from tests.chaos.consumers import TENANT, record_of, sample

@@ -23,7 +23,8 @@ from schemas.topics import (
     topic_of,
 )
 from schemas.upcasters import UPCASTS, upcast, upcasts
-from shared.messaging.delivery import Delivery, Record, read
+from shared.messaging.delivery import Delivery, read
+from shared.record import Record
 
 Schema = dict[str, Any]
 SAMPLES = sorted((ROOT / "samples").glob("*.json"))

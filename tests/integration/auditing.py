@@ -21,10 +21,10 @@ from ops.connection import find_connection
 from schemas import layout
 from schemas.audit import SignedStatement, Statement
 from shared.clock import utc_now
-from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.partitions import Login, PartitionReader
 from shared.postgres.migrate import migrate
+from shared.record import Record
 from shared.storage.objects import ObjectStore, S3ObjectStore
 from tests.integration.kernel.conftest import until
 

@@ -21,12 +21,12 @@ from shared.audit import heads
 from shared.audit.chain import begin
 from shared.clock import utc_now
 from shared.messaging import lag
-from shared.messaging.delivery import Record
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.kafka_health import ClientUnresponsive
 from shared.messaging.partitions import Login, PartitionReader
 from shared.partition import Partition
 from shared.postgres.migrate import migrate
+from shared.record import Record
 from shared.service import Service
 from shared.storage.objects import S3ObjectStore
 from tests.chaos.hostile_batches import Batches, writer

@@ -43,10 +43,10 @@ from services.serving_controller.handlers.messages import Messages
 from services.serving_controller.model import SlotState
 from shared.clock import utc_now
 from shared.messaging.consumer import Consumer
-from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
+from shared.record import Record
 from tests.builders import TENANT, a_bundle, a_dataset, a_job, a_job_spec, an_evaluation
 from tests.chaos.scale import note, scaled, seed
 from tests.unit.provisioner import test_decide as provisioning

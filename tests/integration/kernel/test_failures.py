@@ -19,11 +19,11 @@ from schemas.parked import DropParked
 from shared.errors import ParentUnknown, Refused
 from shared.messaging import consumer as consumer_module
 from shared.messaging.consumer import MAX_ATTEMPTS, TRIES_AT_ONCE, Consumer, TooManyParked
-from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres import outage
 from shared.postgres.database import Database
+from shared.record import Record
 from shared.retry import RetryPolicy
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until

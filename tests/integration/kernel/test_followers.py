@@ -10,10 +10,10 @@ import pytest
 from schemas.dataset import DatasetDeleted
 from schemas.parked import DropParked, ReplayParked
 from shared.messaging.consumer import Consumer
-from shared.messaging.delivery import Record
 from shared.messaging.followers import Followers
 from shared.messaging.reader import send
 from shared.postgres.database import Database
+from shared.record import Record
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, costs_of, new_key, until
 

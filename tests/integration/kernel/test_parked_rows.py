@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from shared.messaging.consumer import Consumer
-from shared.messaging.delivery import Record
+from shared.record import Record
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]

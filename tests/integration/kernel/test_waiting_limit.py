@@ -8,9 +8,9 @@ import pytest
 from schemas.dataset import DatasetDeleted
 from shared.errors import ParentUnknown
 from shared.messaging.consumer import Consumer
-from shared.messaging.delivery import Record
 from shared.messaging.unit import Unit
 from shared.messaging.waiting import WaitingMessages
+from shared.record import Record
 from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]

@@ -2,8 +2,8 @@
 
 import random
 
-from shared.messaging.delivery import Record
 from shared.partition import Partition
+from shared.record import Record
 from tests.chaos.scale import seed
 
 PLACE = Partition("job.events", 1)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from shared.audit.chain import begin, extend, next_link
-from shared.messaging.delivery import Record
 from shared.partition import Partition
+from shared.record import Record
 from tests.unit.auditor.records import PLACE, records, seeded
 
 LINK = bytes(32)

@@ -8,7 +8,8 @@ from schemas.dataset import DatasetReady
 from schemas.evaluation import EvalStageCompleted, StageResult
 from schemas.job import JobSubmitted
 from schemas.training import TrainingResumed
-from shared.messaging.delivery import Record, read
+from shared.messaging.delivery import read
+from shared.record import Record
 from tests.builders import NOON, TENANT, a_bundle, a_job_spec, a_sha, delivered
 from tests.unit.cli.commandline import lines
 from tests.unit.scheduler import news

@@ -13,8 +13,8 @@ from schemas.audit import Statement
 from services.auditor import decide
 from shared.audit.chain import Chain, begin, extend
 from shared.audit.signing import SigningKey
-from shared.messaging.delivery import Record
 from shared.partition import Partition
+from shared.record import Record
 from tests.unit.auditor.records import PLACE, START_MS, records
 
 KEY = SigningKey.make()

@@ -49,7 +49,8 @@ from schemas.node import NodesProvisioned, PoolCapacityChanged
 from schemas.specification import GateSpec
 from schemas.topics import LISTENS, SERVICES, TENANT_FACT_TYPES, Topic, tenant_events, topic_of
 from schemas.training import RunnerStarted
-from shared.messaging.delivery import Delivery, Record, read, topic_named
+from shared.messaging.delivery import Delivery, read, topic_named
+from shared.record import Record
 from tests.builders import (
     NOON,
     TENANT,

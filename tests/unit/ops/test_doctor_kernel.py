@@ -9,7 +9,8 @@ from ops.doctor.history import Parked, Waiting
 from ops.doctor.invariants import INVARIANTS, check, lasting
 from ops.doctor.topics import entry_of
 from schemas.topics import JOB_EVENTS
-from shared.messaging.delivery import Record, Unreadable, read
+from shared.messaging.delivery import Unreadable, read
+from shared.record import Record
 from tests.unit.ops.histories import (
     LIMITS,
     READ_AT,

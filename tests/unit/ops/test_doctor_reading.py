@@ -11,9 +11,10 @@ from ops.doctor.topics import entry_of
 from schemas import layout
 from schemas.artifacts import BundleManifest, FileEntry
 from schemas.specification import Method
-from shared.messaging.delivery import Record, read
+from shared.messaging.delivery import read
 from shared.messaging.reader import Login
 from shared.partition import Partition
+from shared.record import Record
 from shared.storage.objects import put_manifest
 from shared.storage.testing import FakeObjectStore
 from tests.builders import NOON, a_sha, delivered

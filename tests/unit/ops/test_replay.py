@@ -10,7 +10,7 @@ from ops.errors import RefusedByPlatform
 from ops.replay.selection import Selection
 from ops.replay.targets import Counting, admit, line, record_of, require_sendable
 from schemas.job import CancelJob
-from shared.messaging.delivery import Record
+from shared.record import Record
 from tests.builders import NOON, delivered
 from tests.unit.auditor.records import records, seeded
 

@@ -20,7 +20,7 @@ from services.scheduler.decide.queue import Booking, Candidate, Ledger
 from services.scheduler.handlers import Handlers
 from tests.builders import NOON, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants
-from tests.unit.scheduler.test_queue import SPOT, a_queue, waiting
+from tests.unit.scheduler.test_queue import ON_DEMAND, SPOT, a_queue, waiting
 
 HOUR = timedelta(hours=1)
 
@@ -115,6 +115,13 @@ class TestReason:
         first, second = standing([gang, waiting("small")], a_ledger(a_pool(nodes=2, booked=1)))
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.KEPT_NODES)
         assert second.waiting_for == f"{SPOT} keeps its free nodes for a job of 2 node(s) in front"
+
+    def test_of_several_pools_that_suit_a_gang_the_one_that_it_prefers_is_kept(self):
+        pools = (a_pool(ON_DEMAND, nodes=2, booked=1), a_pool(SPOT, nodes=2, booked=1))
+        gang = waiting("gang", tenant="other", nodes=2, minutes=30)
+        _, second, third = standing([gang, waiting("a", minutes=1), waiting("b")], a_ledger(*pools))
+        assert (second.reason, third.reason) == (WaitReason.ITS_TURN, WaitReason.KEPT_NODES)
+        assert third.waiting_for == f"{SPOT} keeps its free nodes for a job of 2 node(s) in front"
 
     def test_when_a_gang_behind_a_job_that_states_nothing_has_them_is_an_estimate(self):
         gang = waiting("gang", tenant="other", nodes=2, minutes=60)

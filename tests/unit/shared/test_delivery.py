@@ -11,10 +11,11 @@ from schemas.job import CancelJob
 from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TENANT_EVENTS
 from shared.errors import Refused, TooLarge
 from shared.messaging.batches import UnreadableBatch
-from shared.messaging.delivery import Delivery, Record, Unreadable, read, refusal_of, require_obeyed
+from shared.messaging.delivery import Delivery, Unreadable, read, refusal_of, require_obeyed
 from shared.messaging.parking import KEPT_HEADER_BYTES, KEPT_KEY_BYTES, KEPT_VALUE_BYTES, cut
 from shared.messaging.unit import require_size
 from shared.messaging.waiting import headers_to_json, record_of
+from shared.record import Record
 from shared.text import storable
 
 ENVELOPE = Envelope(

@@ -6,7 +6,8 @@ from random import Random
 from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
 from schemas.topics import DATASET_EVENTS
-from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.delivery import Delivery, Unreadable, read
+from shared.record import Record
 from tests.chaos.scale import scaled, seed
 
 GOOD = Record(

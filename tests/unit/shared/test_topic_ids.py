@@ -4,8 +4,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from shared.messaging.delivery import Record
 from shared.messaging.topic_ids import TopicIds
+from shared.record import Record
 
 FIRST, SECOND = TopicPartition("job.commands", 0), TopicPartition("job.commands", 1)
 OLD, NEW = {"job.commands": "old"}, {"job.commands": "new"}

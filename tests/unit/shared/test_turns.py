@@ -9,9 +9,9 @@ from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
 from aiokafka.structs import TopicPartition
 
 from shared.messaging.batches import Batches
-from shared.messaging.delivery import Record
 from shared.messaging.reader import _by_time
 from shared.messaging.turns import Turns
+from shared.record import Record
 from tests.unit.shared.record_batches import a_batch
 
 GOOD, BAD, OTHER = (TopicPartition(f"tenant.{name}.commands", 0) for name in ("good", "bad", "other"))

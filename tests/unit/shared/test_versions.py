@@ -15,7 +15,8 @@ from schemas.generate.__main__ import all_messages
 from schemas.generate.sample import sample_of
 from schemas.topics import TENANT_COMMAND_TYPES, TOPICS, Topic
 from shared.messaging import delivery
-from shared.messaging.delivery import Delivery, Record, Unreadable, read
+from shared.messaging.delivery import Delivery, Unreadable, read
+from shared.record import Record
 from tests.chaos.scale import note
 
 CARRIED = [(topic, message) for topic in TOPICS for message in topic.messages]
