@@ -68,6 +68,17 @@ ELSE = [
     ("POST", "/uploads/{upload}/complete"),
     ("POST", "/uploads/{upload}/cancel"),
 ]
+LISTS = [
+    "/fine_tuning/jobs",
+    "/fine_tuning/jobs?after={job}",
+    "/fine_tuning/jobs?limit=100",
+    "/files",
+    "/files?after={file}",
+    "/datasets",
+    "/datasets?after={dataset}",
+    "/models",
+    "/deployments",
+]
 READS = [(method, path) for method, path in OF_A_JOB + ELSE if method == "GET"]
 
 
@@ -154,17 +165,7 @@ class TestTenantsAreApart:
         assert answers[0] == answers[1]
         assert answers[0][0] == 400
 
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "/fine_tuning/jobs?after={job}",
-            "/files?after={file}",
-            "/fine_tuning/jobs?limit=100",
-            "/files",
-            "/models",
-            "/deployments",
-        ],
-    )
+    @pytest.mark.parametrize("path", LISTS)
     async def test_lists_hold_ones_own_only(self, world, owned, path):
         answer = await world.ask("GET", path.format(**owned), tenant="other")
         if "after" in path:

@@ -1,11 +1,11 @@
-"""The list of routes that tenants are kept apart by (`tests/integration/test_gateway.py`) leaves none out."""
+"""The lists of routes that tenants are kept apart by (`tests/integration/test_gateway.py`) leave none out."""
 
 import importlib
 import pkgutil
 import re
 
 from services.gateway import routes
-from tests.integration.test_gateway import ELSE, OF_A_JOB
+from tests.integration.test_gateway import ELSE, LISTS, OF_A_JOB
 
 PARAMETERS = {
     "job_id": "job",
@@ -15,10 +15,13 @@ PARAMETERS = {
     "file_id": "file",
     "upload_id": "upload",
 }
+SAME_FOR_ALL = {"/docs", "/suites"}
+OF_NO_THING = {"/quotas", "/refusals"}
+"""Numbers of the caller, and its commands, which `test_gateway_commands.py` asks for as another tenant."""
 
 
-def routes_of_one_thing() -> set[tuple[str, str]]:
-    """Of every module of routes but the operator's, as they are written above."""
+def tenant_routes() -> set[tuple[str, str]]:
+    """Of every module of routes but the operator's, as they are written in those lists."""
     method_paths = set()
     for module in pkgutil.iter_modules(routes.__path__):
         router = importlib.import_module(f"{routes.__name__}.{module.name}").router
@@ -27,10 +30,16 @@ def routes_of_one_thing() -> set[tuple[str, str]]:
             path = re.sub(
                 r"\{([a-z_:]+)\}", lambda name: f"{{{PARAMETERS.get(name[1], name[1])}}}", route.path
             )
-            if "{" in path and not path.startswith("/admin"):
+            if not path.startswith("/admin"):
                 method_paths |= {(method, prefix + path) for method in route.methods}
     return method_paths
 
 
 def test_every_route_of_one_thing_is_asked_for_anothers():
-    assert routes_of_one_thing() - set(OF_A_JOB + ELSE) == set()
+    of_one_thing = {(method, path) for method, path in tenant_routes() if "{" in path}
+    assert of_one_thing - set(OF_A_JOB + ELSE) == set()
+
+
+def test_every_list_is_asked_for_by_another():
+    lists = {path for method, path in tenant_routes() if method == "GET" and "{" not in path}
+    assert lists - SAME_FOR_ALL - OF_NO_THING == {path.partition("?")[0] for path in LISTS}
