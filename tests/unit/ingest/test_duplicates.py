@@ -16,6 +16,7 @@ from services.ingest.pipeline import duplicates
 from services.ingest.pipeline.boilerplate import Common
 from services.ingest.pipeline.duplicates import (
     DuplicateIndex,
+    Fingerprint,
     Kept,
     Match,
     PromptSpool,
@@ -210,6 +211,57 @@ class TestNearDuplicates:
             chat(user(f"{template}\n{Writer(number).text(12)}"), assistant("A")) for number in range(2, 80)
         ]
         assert screen(rows).dropped == 0
+
+
+def prompts_in_bands(rows: Rows, *bands: int) -> list[str]:
+    """Prompts of one length that are not alike; each is kept, found by its band alone."""
+    rng = random.Random(6)
+    prompts = [a_text(rng) for _ in bands]
+    for line, (prompt, band) in enumerate(zip(prompts, bands, strict=True), start=1):
+        rows.index.add(Kept("training", line), bytes([line]), Fingerprint(7, prompt, 100, (band,)))
+    return prompts
+
+
+class TestCandidates:
+    def test_the_earliest_are_compared_and_a_row_with_more_is_counted(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(duplicates, "MAX_VERIFIED", 2)
+        one, two, three, _ = prompts_in_bands(rows, 1, 1, 1, 1)
+        matches = [rows.index.find(b"new", Fingerprint(7, prompt, 100, (1,))) for prompt in (one, two, three)]
+        assert [match and match.kept.line for match in matches] == [1, 2, None]
+        assert rows.index.rows_not_fully_compared == 1
+
+    def test_as_many_as_the_limit_are_all_compared(self, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(duplicates, "MAX_VERIFIED", 2)
+        prompts_in_bands(rows, 1, 1)
+        assert rows.index.find(b"new", Fingerprint(7, "unlike them", 100, (1,))) is None
+        assert rows.index.rows_not_fully_compared == 0
+
+    @pytest.mark.parametrize(
+        ("key", "num_shingles", "is_one"),
+        [(7, 100, True), (8, 100, False), (7, 90, True), (7, 89, False), (7, 111, True), (7, 112, False)],
+    )
+    def test_have_equal_answers_and_about_as_many_shingles(
+        self, rows: Rows, key: int, num_shingles: int, is_one: bool
+    ) -> None:
+        (prompt,) = prompts_in_bands(rows, 1)
+        match = rows.index.find(b"new", Fingerprint(key, prompt, num_shingles, (1,)))
+        assert (match is not None) is is_one
+
+    def test_those_read_last_stay_in_memory_within_its_limit(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two, three = prompts_in_bands(rows, 1, 2, 3)
+        size = len(shingle_hashes(one))
+        assert size == len(shingle_hashes(two)) == len(shingle_hashes(three))
+        monkeypatch.setattr(duplicates, "CACHED_KEYS", 2 * size)
+        for prompt, band in ((one, 1), (two, 2), (one, 1), (three, 3)):
+            match = rows.index.find(b"new", Fingerprint(7, prompt, 100, (band,)))
+            assert match is not None
+            assert match.kept.line == band
+        assert [*rows.index._cache] == [0, 2], "the second was read longest ago"
+        assert rows.index._cached == 2 * size
 
 
 @given(st.text(min_size=5, max_size=60), st.text(min_size=5, max_size=60))
