@@ -99,6 +99,7 @@ class TestDeploy:
     ("history", "expected"),
     [
         ([(ONE, READY), (TWO, READY)], ONE),
+        ([(ONE, READY), (TWO, READY), (THREE, READY)], TWO),
         ([(ONE, READY), (TWO, PENDING)], ONE),
         ([(ONE, READY), (TWO, FAILED), (ONE, READY)], None),
         ([(ONE, READY), (TWO, READY), (ONE, READY)], TWO),
