@@ -28,7 +28,7 @@ FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAO
 DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak check night lint types imports schemas reference lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak mutants check night lint types imports schemas reference lock migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
 	@$(FULL) $(BIN)/pytest -s $(SOAK)
 
+mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? About an hour; T='services.scheduler.*' for a part
+	@$(BIN)/mutmut run $(if $(T),'$(T)')
+	@$(BIN)/python -m bench.mutants
+
 check: setup lint types imports ## everything that CI runs, cheapest first
 	@$(BIN)/python -m schemas.generate --check
 	@$(BIN)/python -m deploy.reference --check
@@ -109,4 +113,4 @@ reference: $(VENV)/.installed ## regenerate docs/reference
 	@$(BIN)/python -m deploy.reference
 
 clean: down ## stop the stack and delete its state
-	@rm -rf .retune
+	@rm -rf .retune mutants
