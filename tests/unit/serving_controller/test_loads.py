@@ -28,6 +28,10 @@ class TestRefusedLoad:
             assert not loads.is_due(load, seen, refusals, now=due - timedelta(milliseconds=1))
             assert loads.is_due(load, seen, refusals, now=due)
 
+    def test_waits_for_a_minute_at_most(self):
+        (refusal,) = refused(30)[0].values()
+        assert (refusal.tries, refusal.again_at) == (30, NOON + timedelta(minutes=1))
+
     def test_holds_up_nothing_else(self):
         refusals, _ = refused(1)
         unload = Unload(HERE.replica_id, ONE.served_name)
@@ -36,6 +40,11 @@ class TestRefusedLoad:
 
     def test_is_final_after_the_last_try(self):
         assert [refused(times)[1].is_final for times in range(1, 6)] == [False] * 4 + [True]
+
+    def test_that_is_final_by_its_kind_is_so_at_the_first_try(self):
+        final = {ONE.served_name: Failure("rank", "too large for this pool", is_final=True)}
+        _, failures = loads.after({}, HERE, final, now=NOON, policy=POLICY)
+        assert failures == final
 
     def test_is_forgotten_with_its_replica_and_once_it_is_loaded(self):
         refusals, _ = refused(2)
@@ -54,6 +63,7 @@ class TestReplicaThatRefuses:
         (end,) = self.ends(5, HERE, THERE)
         assert isinstance(end, End)
         assert (end.replica.replica_id, end.replica.phase) == (HERE.replica_id, Phase.LOST)
+        assert end.reason == end.replica.reason == f"{ONE.served_name} could not be loaded 5 times"
 
     def test_stays_where_no_other_has_it_either(self):
         assert self.ends(5, HERE, a_replica(1)) == ()
