@@ -1,10 +1,11 @@
 """Every bit of a record, and its place, is in the link."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
-from shared.audit.chain import begin, extend, next_link
+from shared.audit.chain import Chain, begin, encoded_head, extend, next_link
 from shared.partition import Partition
 from shared.record import Record
 from tests.unit.auditor.records import PLACE, records, seeded
@@ -76,3 +77,27 @@ def test_it_may_skip_offsets_and_never_goes_back():
         extend(one, [PLAIN])
     with pytest.raises(ValueError, match=r"found the record t/0@7, expected one at or behind u/0@0"):
         extend(begin(Partition("u", 0), at=0), [PLAIN])
+
+
+def number(value: int) -> str:
+    return f"{value:016x}"
+
+
+def test_a_link_is_the_digest_of_the_bytes_that_the_format_names():
+    """Statements that were signed stay valid as long as it is these bytes."""
+    start = number(21) + b"retune.audit.chain.v1".hex() + number(1) + b"t".hex() + number(1) + b"0".hex()
+    beginning = begin(Partition("t", 0), at=5)
+    assert beginning.link == hashlib.sha256(bytes.fromhex(start + number(1) + b"5".hex())).digest()
+    record = "".join(
+        (
+            *(number(7), number(1000), number(3), b"key".hex(), number(2)),
+            *(number(1), b"a".hex(), number(1), b"1".hex(), number(1), b"b".hex(), "ff" * 8),
+            *(number(5), b"value".hex()),
+        )
+    )
+    assert next_link(LINK, PLAIN) == hashlib.sha256(LINK + bytes.fromhex(record)).digest()
+
+
+def test_a_head_is_the_partition_its_first_and_next_offset_and_the_link():
+    head = encoded_head(Chain(Partition("t", 3), 5, 55, LINK))
+    assert head == bytes.fromhex(number(1) + b"t".hex() + number(3) + number(5) + number(55)) + LINK
