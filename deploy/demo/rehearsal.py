@@ -40,7 +40,7 @@ from services.trainer_agent.protocol import (
 from services.trainer_agent.training.bundle import sha256_of
 from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.distributed import World
-from services.trainer_agent.training.stop import StopWish
+from services.trainer_agent.training.stop import StopRequest
 from shared.processes.orders import write_order
 
 TENANT = "demo"
@@ -131,7 +131,7 @@ def train(base_dir: Path, dataset: Path, recipe: Recipe, work_dir: Path) -> Path
     )
     work_dir.mkdir(parents=True)
     write_order(work_dir, order)
-    outcome = run_child(work_dir, ONE_PROCESS, StopWish(work_dir))
+    outcome = run_child(work_dir, ONE_PROCESS, StopRequest(work_dir))
     reports, _ = parse_reports((work_dir / REPORTS).read_bytes())
     if outcome is not Outcome.COMPLETED:
         raise RehearsalFailed(f"training {outcome}: {reports[-1]}")

@@ -29,7 +29,7 @@ from services.trainer_agent.protocol import (
 from services.trainer_agent.training.bundle import sha256_of
 from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.distributed import World
-from services.trainer_agent.training.stop import StopWish
+from services.trainer_agent.training.stop import StopRequest
 from shared.ports import free_port
 from shared.processes.orders import write_order
 
@@ -118,7 +118,7 @@ def a_work_dir(directory: Path, order: TrainingOrder) -> Path:
 def carry_out(directory: Path, order: TrainingOrder) -> tuple[Report, ...]:
     """Run the child's work in this process."""
     work_dir = a_work_dir(directory, order)
-    run_child(work_dir, ONE_PROCESS, StopWish(work_dir))
+    run_child(work_dir, ONE_PROCESS, StopRequest(work_dir))
     return reports_in(work_dir)
 
 

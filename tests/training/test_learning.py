@@ -23,7 +23,7 @@ from services.trainer_agent.protocol import (
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.step import take_step
-from services.trainer_agent.training.stop import StopWish
+from services.trainer_agent.training.stop import StopRequest
 from tests.training.jobs import (
     BASE_SHA,
     ONE_PROCESS,
@@ -115,7 +115,7 @@ def test_an_adapter_loaded_by_peft_gives_the_loops_own_logits(inputs, tmp_path):
     work_dir = a_work_dir(tmp_path / "loop", order)
     run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
     while not run.is_complete:
-        take_step(run, StopWish(work_dir))
+        take_step(run, StopRequest(work_dir))
     saved = reports_of(carry_out(tmp_path / "work", order), Saved)[-1]
 
     base = AutoModelForCausalLM.from_pretrained(inputs.base_dir)
@@ -171,7 +171,7 @@ def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         optimizer.zero_grad()
-        stepped = take_step(run, StopWish(work_dir))
+        stepped = take_step(run, StopRequest(work_dir))
         assert stepped.loss == pytest.approx(total, abs=1e-5)
         assert stepped.grad_norm == pytest.approx(norm.item(), rel=1e-3)
         assert stepped.grad_norm > 0.5

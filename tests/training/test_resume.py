@@ -30,7 +30,7 @@ from services.trainer_agent.training import loop, saver
 from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
-from services.trainer_agent.training.stop import StopWish
+from services.trainer_agent.training.stop import StopRequest
 from tests.chaos.scale import note, seed
 from tests.training.jobs import (
     BASE_SHA,
@@ -355,11 +355,11 @@ class TestStop:
     def stopped_at_once(self, work_dir, order):
         a_work_dir(work_dir, order)
         (work_dir / STOP).write_text("cancel")
-        run_child(work_dir, ONE_PROCESS, StopWish(work_dir))
+        run_child(work_dir, ONE_PROCESS, StopRequest(work_dir))
         return reports_in(work_dir)
 
 
-class StopAtQuestion(StopWish):
+class StopAtQuestion(StopRequest):
     """There from the n-th time on that it is asked for."""
 
     def __init__(self, work_dir, *, number):
@@ -372,7 +372,7 @@ class StopAtQuestion(StopWish):
         return self._questions_before <= 0
 
 
-class StopAfterLastStep(StopWish):
+class StopAfterLastStep(StopRequest):
     @property
     def is_there(self):
         return any(s.step == NUM_STEPS for s in reports_of(reports_in(self._file.parent), Stepped))

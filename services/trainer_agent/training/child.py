@@ -10,13 +10,13 @@ from services.trainer_agent.training.failures import classify, describe
 from services.trainer_agent.training.loop import train
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
-from services.trainer_agent.training.stop import StopWish
+from services.trainer_agent.training.stop import StopRequest
 from shared.processes.orders import ORDER, read_order
 
 log = logging.getLogger(__name__)
 
 
-def run_child(work_dir: Path, world: World, stop: StopWish) -> Outcome:
+def run_child(work_dir: Path, world: World, stop: StopRequest) -> Outcome:
     """Carry out the order in `work_dir`; its end, also by an error, is the last report."""
     reports = Reports(work_dir, world)
     try:

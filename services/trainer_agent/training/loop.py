@@ -7,12 +7,12 @@ from services.trainer_agent.training.resume import Bundle
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.saver import Saver
 from services.trainer_agent.training.step import take_step
-from services.trainer_agent.training.stop import StopWish
+from services.trainer_agent.training.stop import StopRequest
 from services.trainer_agent.training.validation import metrics_now
 from shared.failpoints import failpoint
 
 
-def train(run: Run, stop: StopWish, resumed: Bundle | None) -> Outcome:
+def train(run: Run, stop: StopRequest, resumed: Bundle | None) -> Outcome:
     """Train to the last step or to a stop. Either way the newest state is in a reported bundle at the end."""
     saver = Saver(run)
     while not run.is_complete:
@@ -35,7 +35,7 @@ def train(run: Run, stop: StopWish, resumed: Bundle | None) -> Outcome:
     return Outcome.COMPLETED if run.is_complete else Outcome.STOPPED
 
 
-def _save_last(run: Run, stop: StopWish, saver: Saver, resumed: Bundle | None) -> None:
+def _save_last(run: Run, stop: StopRequest, saver: Saver, resumed: Bundle | None) -> None:
     kind = BundleKind.FINAL if run.is_complete else BundleKind.EMERGENCY
     if run.step > run.start_step:
         saver.begin_last(kind)

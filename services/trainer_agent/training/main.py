@@ -14,7 +14,7 @@ from services.trainer_agent.protocol import (
     EXIT_STOPPED,
     Outcome,
 )
-from services.trainer_agent.training.stop import StopWish
+from services.trainer_agent.training.stop import StopRequest
 
 EXIT_CODES = {
     Outcome.COMPLETED: EXIT_COMPLETED,
@@ -26,7 +26,7 @@ EXIT_CODES = {
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     work_dir = Path(sys.argv[1])
-    stop = StopWish(work_dir)
+    stop = StopRequest(work_dir)
     # Before the imports that take seconds: a stop during them is heard.
     stop.listen()
     from services.trainer_agent.training.child import run_child

@@ -16,7 +16,7 @@ from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import Schedule
-from services.trainer_agent.training.stop import StopHeard, StopWish
+from services.trainer_agent.training.stop import StopHeard, StopRequest
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Run:
         """This rank's micro batches."""
         return plan.micro_batches(self.layout, rank=self.world.rank, world_size=self.world.size)
 
-    def micro_batches(self, plan: StepPlan, stop: StopWish) -> Iterator[MicroBatch]:
+    def micro_batches(self, plan: StepPlan, stop: StopRequest) -> Iterator[MicroBatch]:
         """This rank's, one after another. Between them the ranks ask each other for a stop, and progress is reported.
 
         Raises: StopHeard, on all ranks before the same micro batch.

@@ -17,7 +17,7 @@ from services.trainer_agent.training.optimizer import set_rate
 from services.trainer_agent.training.plan import StepPlan, chain
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
-from services.trainer_agent.training.stop import StopHeard, StopWish
+from services.trainer_agent.training.stop import StopHeard, StopRequest
 from services.trainer_agent.training.tensors import inputs_of
 from services.trainer_agent.training.throughput import memory_bytes, model_flops_utilisation
 from shared.failpoints import failpoint
@@ -35,7 +35,7 @@ class Gradient:
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
-def take_step(run: Run, stop: StopWish) -> Stepped | None:
+def take_step(run: Run, stop: StopRequest) -> Stepped | None:
     """None where a stop is heard between micro batches: the run is then where the step before left it.
 
     Raises: TrainingFailed(numeric or infra) where loss or gradient is not a finite number.
@@ -84,7 +84,7 @@ def next_loss(run: Run) -> float:
     return loss / max(1.0, count)
 
 
-def _finite_gradient(run: Run, plan: StepPlan, stop: StopWish) -> Gradient:
+def _finite_gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
     """Nothing is updated yet when a loss turns out not finite, so the step can be computed once more: the
     same again is a matter of data or rate, a finite result is a machine that cannot be trusted.
     """
@@ -109,7 +109,7 @@ def _drop_gradient(run: Run, rng: Mapping[str, Tensor]) -> None:
     set_rng_state(rng, run.device)
 
 
-def _gradient(run: Run, plan: StepPlan, stop: StopWish) -> Gradient:
+def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
     num_targets = max(1, plan.num_loss_tokens)
     total = 0.0
     for micro_batch in run.micro_batches(plan, stop):

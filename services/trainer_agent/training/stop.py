@@ -1,4 +1,4 @@
-"""The wish to stop: a file or SIGTERM. It is only noted here; all processes act on it between micro batches."""
+"""The request to stop: a file or SIGTERM. It is only noted here; all processes act on it between micro batches."""
 
 import signal
 from pathlib import Path
@@ -12,7 +12,7 @@ class StopHeard(Exception):
     """Every process knows that one of them was asked to stop. Raised in all of them at once."""
 
 
-class StopWish:
+class StopRequest:
     def __init__(self, work_dir: Path) -> None:
         self._file = work_dir / STOP
         self._signalled = False

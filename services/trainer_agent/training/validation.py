@@ -8,7 +8,7 @@ from schemas.training import BundleMetrics
 from services.trainer_agent.training.dataset import Window
 from services.trainer_agent.training.plan import StepPlan
 from services.trainer_agent.training.run import Run
-from services.trainer_agent.training.stop import StopHeard, StopWish
+from services.trainer_agent.training.stop import StopHeard, StopRequest
 from services.trainer_agent.training.tensors import inputs_of
 from shared.failpoints import failpoint
 
@@ -16,7 +16,7 @@ MOST_WINDOWS = 16
 """Looked at for a periodic bundle; the final one looks at all."""
 
 
-def metrics_now(run: Run, stop: StopWish, *, full: bool) -> BundleMetrics:
+def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
     """Without a validation loss where there is nothing to validate on, or a stop is heard meanwhile."""
     metrics = BundleMetrics(train_loss=run.last_loss)
     windows = run.dataset.validation
@@ -37,7 +37,7 @@ def _spread(length: int, most: int) -> Sequence[int]:
     return range(0, length, -(-length // most))
 
 
-def _mean_loss(run: Run, windows: Sequence[Window], stop: StopWish) -> float:
+def _mean_loss(run: Run, windows: Sequence[Window], stop: StopRequest) -> float:
     total, count = 0.0, 0
     run.network.eval()
     with torch.no_grad():
