@@ -12,6 +12,7 @@ from schemas.base import BundleRef, CapacityType, DatasetRef, FailureClass, File
 from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.envelope import Envelope, to_headers
 from schemas.job import PauseReason, StopReason
+from schemas.lifecycle import JobState
 from schemas.specification import JobSpec, Recipe, Resources
 from schemas.topics import PARKED_TOPICS, TOPICS
 from schemas.training import PackingDistances, PackingVerdict, Preparation
@@ -25,7 +26,6 @@ from services.scheduler.model import (
     Evaluation,
     Facts,
     Job,
-    JobState,
     ModelVersion,
     Placement,
     Stop,

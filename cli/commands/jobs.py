@@ -69,7 +69,7 @@ def list_jobs() -> None:
     rows = [
         (
             j["id"],
-            _phase_and_place(j),
+            _state_and_place(j),
             j["retune"]["gate"]["status"],
             j["model"],
             j["fine_tuned_model"],
@@ -77,11 +77,11 @@ def list_jobs() -> None:
         )
         for j in jobs
     ]
-    show_table(jobs, ("id", "phase", "gate", "base model", "fine-tuned model", "cost USD"), rows)
+    show_table(jobs, ("id", "state", "gate", "base model", "fine-tuned model", "cost USD"), rows)
 
 
-def _phase_and_place(job: dict[str, Any]) -> str:
-    return ", ".join(filter(None, (str(job["retune"]["phase"]), place(job))))
+def _state_and_place(job: dict[str, Any]) -> str:
+    return ", ".join(filter(None, (str(job["retune"]["state"]), place(job))))
 
 
 @app.command("show")
@@ -170,7 +170,7 @@ def logs(
     """Print the log of an attempt's node."""
     after = -1
     while True:
-        is_over = api().get(f"{JOBS}/{job_id}")["retune"]["phase"] in TERMINAL
+        is_over = api().get(f"{JOBS}/{job_id}")["retune"]["state"] in TERMINAL
         page = api().get(f"{JOBS}/{job_id}/logs", attempt=attempt, node=node, after=after)
         # A bar that a library draws goes back to the line's beginning; here each of its states is a line.
         write(page["text"].replace("\r\n", "\n").replace("\r", "\n"), end="")
@@ -195,7 +195,7 @@ def _states(job_id: str) -> Iterator[dict[str, Any]]:
     while True:
         job: dict[str, Any] = api().get(f"{JOBS}/{job_id}")
         yield job
-        polls_left -= job["retune"]["phase"] in TERMINAL
+        polls_left -= job["retune"]["state"] in TERMINAL
         if is_over(job) or polls_left <= 0:
             return
         time.sleep(POLL_SECONDS)
@@ -231,7 +231,7 @@ def _print_changes(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _act(job_id: str, action: str) -> None:
     job = api().post(f"{JOBS}/{job_id}/{action}")
-    show(job, f"{job_id}: {job['retune']['phase']}")
+    show(job, f"{job_id}: {job['retune']['state']}")
 
 
 def _file_id(path_or_id: str) -> str:

@@ -13,16 +13,16 @@ LINES_OF_A_STAGE = 10
 def is_over(job: Job) -> bool:
     """Ended, with its verdict: the news of both come on two topics, in any order."""
     ours = job["retune"]
-    is_verdict_due = ours["phase"] == "succeeded" and ours["gate"]["status"] == "pending"
-    return ours["phase"] in TERMINAL and not is_verdict_due
+    is_verdict_due = ours["state"] == "succeeded" and ours["gate"]["status"] == "pending"
+    return ours["state"] in TERMINAL and not is_verdict_due
 
 
 def state_of(job: Job) -> str:
-    """Phase, and the gate's status once it has one."""
+    """State, and the gate's status once it has one."""
     ours = job["retune"]
     gate = ours["gate"]["status"]
-    is_shown = ours["phase"] == "succeeded" and gate != "pending"
-    return f"{ours['phase']}, gate {gate.replace('_', ' ')}" if is_shown else str(ours["phase"])
+    is_shown = ours["state"] == "succeeded" and gate != "pending"
+    return f"{ours['state']}, gate {gate.replace('_', ' ')}" if is_shown else str(ours["state"])
 
 
 def doing(job: Job) -> str:
@@ -78,8 +78,8 @@ def ending(job: Job) -> str:
         )
         return f"{job['id']} {state_of(job)}: {name}{served}"
     why = job["error"].get("message") or "no reason is known"
-    if ours["phase"] != "succeeded":
-        return f"{job['id']} {ours['phase']}: {why}"
+    if ours["state"] != "succeeded":
+        return f"{job['id']} {ours['state']}: {why}"
     return f"{job['id']} {state_of(job)}, but its model is not usable: {why}\nnext: {_next_step(job)}"
 
 

@@ -94,8 +94,8 @@ class Platform:
         """Wait, printing what changes; ends with DemoFailed if the job ends before the condition holds."""
         printed = None
         while not condition(job := await self.job(job_id)):
-            phase = job["retune"]["phase"]
-            require(phase not in TERMINAL, f"{job_id} {phase} before {what}: {job['error']}")
+            state = job["retune"]["state"]
+            require(state not in TERMINAL, f"{job_id} {state} before {what}: {job['error']}")
             if mark(job) != printed:
                 printed = mark(job)
                 print(f"   {line(job)}", flush=True)
@@ -103,7 +103,7 @@ class Platform:
         return job
 
     async def finished(self, job_id: str) -> dict[str, Any]:
-        job = await self.until(job_id, lambda job: job["retune"]["phase"] in TERMINAL, "its end")
+        job = await self.until(job_id, lambda job: job["retune"]["state"] in TERMINAL, "its end")
         require(job["status"] == "succeeded", f"{job_id} {job['status']}: {job['error']}")
         return job
 

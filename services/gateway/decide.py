@@ -1,4 +1,4 @@
-"""Pure: from a checked request to commands, from phases to OpenAI's words."""
+"""Pure: from a checked request to commands, from states to OpenAI's words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from schemas.base import FileRef
 from schemas.compatibility import Refusal, check
 from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
-from schemas.lifecycle import TERMINAL
+from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import (
     AVAILABLE_METHODS,
     FORMATS_OF_METHOD,
@@ -21,23 +21,23 @@ from schemas.specification import (
     Tier,
 )
 from schemas.training import StepMetrics
-from services.gateway.model import Phase, StoredFile
+from services.gateway.model import StoredFile
 from services.gateway.obstacles import Obstacle
 from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
 from shared.errors import Refused
 
 JobStatus = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
-STATUS_OF_PHASE: Mapping[Phase, JobStatus] = {
-    "validating": "validating_files",
-    "queued": "queued",
-    "provisioning": "queued",
-    "running": "running",
-    "checkpointing": "running",
-    "paused": "paused",
-    "evaluating": "running",
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "cancelled": "cancelled",
+STATUS_OF_STATE: Mapping[JobState, JobStatus] = {
+    JobState.VALIDATING: "validating_files",
+    JobState.QUEUED: "queued",
+    JobState.PROVISIONING: "queued",
+    JobState.RUNNING: "running",
+    JobState.STOPPING: "running",
+    JobState.PAUSED: "paused",
+    JobState.EVALUATING: "running",
+    JobState.SUCCEEDED: "succeeded",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
 }
 WHY_NOT = "only an operator may have rows trained on that stand in a benchmark, suite or holdout"
 SHOWN_STEPS = 100
@@ -58,7 +58,7 @@ VERDICTS: Mapping[str, GateStatus] = {
 class Ending:
     """What is known of a job's end and of its gate. Topics come in any order, so any part may be missing."""
 
-    phase: Phase
+    state: JobState
     has_model: bool
     """Whether the registry made a version of what was trained."""
     is_promoted: bool | None
@@ -75,7 +75,7 @@ class Ending:
             return verdict
         if self.is_promoted:
             return "passed"
-        if self.verdict is None and self.phase in TERMINAL and not self.has_model:
+        if self.verdict is None and self.state in TERMINAL and not self.has_model:
             return "not_asked"
         return "pending"
 
@@ -83,12 +83,12 @@ class Ending:
     def is_usable(self) -> bool:
         """Whether the model answers requests, or would after a deployment where the job asked for none."""
         is_gated = self.gate == "passed" and self.is_promoted is not False
-        return self.phase == "succeeded" and is_gated and (self.is_deployed or not self.auto_deploy)
+        return self.state == "succeeded" and is_gated and (self.is_deployed or not self.auto_deploy)
 
     @property
     def problem(self) -> str | None:
         """Code of what keeps a succeeded job's model from use; None where nothing does or nothing is known."""
-        if self.phase != "succeeded" or self.is_usable:
+        if self.state != "succeeded" or self.is_usable:
             return None
         if not self.has_model:
             return "no_model"

@@ -6,10 +6,11 @@ from schemas.artifacts import ResumeCertificate
 from schemas.base import Count, FailureClass, Step
 from schemas.evaluation import Check, StageName
 from schemas.job import WaitReason
+from schemas.lifecycle import JobState
 from schemas.specification import Auto
 from schemas.training import StepMetrics
 from services.gateway.decide import GateStatus, JobStatus
-from services.gateway.model import AttemptPreparation, JobMemory, JobWarning, JsonObject, Phase
+from services.gateway.model import AttemptPreparation, JobMemory, JobWarning, JsonObject
 from services.gateway.responses import Answer, BaseModelFacts, Progress, Resource, Time
 
 
@@ -67,7 +68,7 @@ class Queue(Answer):
 
 
 class JobExtensions(Answer):
-    phase: Phase
+    state: JobState
     attempt: Count
     waiting_for: str
     queue: Queue | None

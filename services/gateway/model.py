@@ -13,24 +13,13 @@ from schemas.dataset import RowProblem
 from schemas.deployment import ReplicaAddress
 from schemas.evaluation import BenchmarkKind, Evidence, Expects, StageResult
 from schemas.job import WaitReason
+from schemas.lifecycle import JobState
 from schemas.memory import MemoryEstimate
 from schemas.specification import DatasetFormat
 from schemas.training import BundleMetrics, Preparation
 
 JsonObject = dict[str, JsonValue]
 
-Phase = Literal[
-    "validating",
-    "queued",
-    "provisioning",
-    "running",
-    "checkpointing",
-    "paused",
-    "evaluating",
-    "succeeded",
-    "failed",
-    "cancelled",
-]
 METRICS = "metrics"
 """Type of the timeline's events with numbers."""
 
@@ -162,7 +151,7 @@ class AttemptPreparation(Preparation):
 class Job(Row):
     job_id: str
     tenant: str
-    phase: Phase
+    state: JobState
     spec: SubmittedSpec
     dataset_id: str | None
     dataset_version: str | None

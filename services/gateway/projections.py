@@ -117,29 +117,29 @@ PROJECTIONS: dict[type[Message], Projection] = {
     ),
     dataset.DatasetRejected: into(DATASET, state="rejected", detail=fields_except(*DATASET_COLUMNS)),
     job.JobSubmitted: into(
-        JOB, "spec", "dataset_id", "retry_of", phase="validating", created_at=field_of("submitted_at")
+        JOB, "spec", "dataset_id", "retry_of", state="validating", created_at=field_of("submitted_at")
     ),
     job.JobQueued: into(
         JOB,
         *("waiting_for", "num_steps", "config_hash", "duplicate_of"),
-        phase="queued",
+        state="queued",
         dataset_version=field_of("dataset.version"),
     ),
     job.QueuePositionChanged: into(JOB, place=_place),
-    job.JobScheduled: into(JOB, "attempt", "spec", phase="provisioning", waiting_for="", place=None),
-    job.JobRunning: into(JOB, phase="running"),
-    job.JobStopping: into(JOB, phase="checkpointing"),
-    job.JobPaused: into(JOB, phase="paused", place=None),
+    job.JobScheduled: into(JOB, "attempt", "spec", state="provisioning", waiting_for="", place=None),
+    job.JobRunning: into(JOB, state="running"),
+    job.JobStopping: into(JOB, state="stopping"),
+    job.JobPaused: into(JOB, state="paused", place=None),
     job.JobRequeued: into(
         JOB,
-        phase="queued",
+        state="queued",
         waiting_for=lambda event, unit: f"capacity, not before {event.not_before:%H:%M:%S}",
     ),
-    job.JobEvaluating: into(JOB, phase="evaluating", waiting_for=""),
+    job.JobEvaluating: into(JOB, state="evaluating", waiting_for=""),
     job.JobSucceeded: into(
         JOB,
         *("fine_tuned_model", "model_id"),
-        phase="succeeded",
+        state="succeeded",
         waiting_for="",
         is_promoted=field_of("promoted"),
         is_deployed=field_of("deployed"),
@@ -148,11 +148,11 @@ PROJECTIONS: dict[type[Message], Projection] = {
     ),
     job.JobFailed: into(
         JOB,
-        phase="failed",
+        state="failed",
         error=fields_of("code", "message", "param", "failure_class"),
         finished_at=now,
     ),
-    job.JobCancelled: into(JOB, phase="cancelled", finished_at=now),
+    job.JobCancelled: into(JOB, state="cancelled", finished_at=now),
     cost.CostAccrued: into(
         JOB,
         cost=lambda event, unit: _charged(event),

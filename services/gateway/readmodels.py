@@ -31,7 +31,7 @@ from services.gateway.store import Source, columns, find, select
 from shared.postgres.database import Connection, Database
 
 JOB_COLUMNS = """
-    job_id, tenant, phase, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
+    job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     num_steps, greatest(last_step, last_recorded) AS last_step, trained_tokens, waiting_for, place,
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,

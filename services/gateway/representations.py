@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from services.gateway import job_responses, memory, model, responses
-from services.gateway.decide import STATUS_OF_PHASE, VERDICTS, Ending
+from services.gateway.decide import STATUS_OF_STATE, VERDICTS, Ending
 
 T = TypeVar("T", bound=responses.Resource)
 
@@ -86,9 +86,9 @@ def job(row: model.Job) -> job_responses.Job:
         finished_at=row.finished_at and unix(row.finished_at),
         estimated_finish=None,
         model=spec.base_model,
-        fine_tuned_model=row.fine_tuned_model if row.phase == "succeeded" else None,
+        fine_tuned_model=row.fine_tuned_model if row.state == "succeeded" else None,
         organization_id=row.tenant,
-        status=STATUS_OF_PHASE[row.phase],
+        status=STATUS_OF_STATE[row.state],
         training_file=spec.training_file and spec.training_file.file_id,
         validation_file=spec.validation_file and spec.validation_file.file_id,
         result_files=row.result_files,
@@ -121,9 +121,9 @@ def _job_error(row: model.Job, ending: Ending) -> job_responses.JobProblem:
 
 def _progress(row: model.Job) -> responses.Progress | None:
     """How far what runs now is; None where nothing runs that counts."""
-    if row.phase == "evaluating":
+    if row.state == "evaluating":
         return _eval_progress(row.evaluation.progress if row.evaluation else None)
-    if row.phase not in ("running", "checkpointing") or not row.num_steps:
+    if row.state not in ("running", "stopping") or not row.num_steps:
         return None
     return responses.Progress(
         stage="training",
@@ -152,7 +152,7 @@ def _eval_progress(progress: model.EvalProgress | None) -> responses.Progress | 
 
 def _ending(row: model.Job) -> Ending:
     return Ending(
-        phase=row.phase,
+        state=row.state,
         has_model=row.model_id is not None,
         is_promoted=row.is_promoted,
         is_deployed=row.is_deployed,
@@ -188,7 +188,7 @@ def _why_no_verdict(row: model.Job, ending: Ending) -> str:
     if ending.gate in VERDICTS:
         return ""
     if ending.gate == "not_asked":
-        return row.ending or f"the job {row.phase} before its gate"
+        return row.ending or f"the job {row.state} before its gate"
     return "the gate is running" if ending.verdict == "running" else "the gate runs after training"
 
 
@@ -202,9 +202,9 @@ def _queue(place: model.QueuePlace) -> job_responses.Queue:
 
 
 def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensions:
-    place = row.place if row.phase == "queued" else None
+    place = row.place if row.state == "queued" else None
     return job_responses.JobExtensions(
-        phase=row.phase,
+        state=row.state,
         attempt=row.attempt,
         waiting_for=place.waiting_for if place else row.waiting_for,
         queue=place and _queue(place),

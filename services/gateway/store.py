@@ -51,7 +51,7 @@ TENANTS_ON_BASE = """
      WHERE has_topics
        AND (EXISTS (SELECT FROM model WHERE tenant = name AND base_sha = $1 AND stage <> 'archived')
             OR EXISTS (SELECT FROM job WHERE tenant = name AND spec ->> 'base_sha' = $1
-                                         AND phase NOT IN ('succeeded', 'failed', 'cancelled')))
+                                         AND state NOT IN ('succeeded', 'failed', 'cancelled')))
      ORDER BY name"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
@@ -62,7 +62,7 @@ SET_LIMITED_DEVICES = "UPDATE tenant SET limited_devices = $2 WHERE name = $1"
 SET_QUOTAS = "UPDATE tenant SET quotas = $2 WHERE name = $1 RETURNING true"
 COUNT_OPEN_JOBS = """
     SELECT count(*) FROM (
-        SELECT job_id FROM job WHERE tenant = $1 AND phase NOT IN ('succeeded', 'failed', 'cancelled')
+        SELECT job_id FROM job WHERE tenant = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
         UNION SELECT job_id FROM asked_job WHERE tenant = $1 AND asked_at > $2) AS open"""
 COUNT_OPEN_DATASETS = "SELECT count(*) FROM dataset WHERE tenant = $1 AND state = 'validating'"
 COUNT_BYTES = "SELECT coalesce(sum(size_bytes), 0)::bigint FROM file WHERE tenant = $1 AND state <> 'deleted'"

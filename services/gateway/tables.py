@@ -51,16 +51,16 @@ REFUSE_DATASET = """
 SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant = $2"
 DELAY_JOBS = """
     UPDATE job SET waiting_for = $3
-     WHERE (job_id = $1 OR dataset_id = $1) AND tenant = $2 AND phase IN ('validating', 'evaluating')"""
+     WHERE (job_id = $1 OR dataset_id = $1) AND tenant = $2 AND state IN ('validating', 'evaluating')"""
 CLEAR_WAITING = "UPDATE job SET waiting_for = '' WHERE job_id = $1 AND tenant = $2 AND waiting_for <> ''"
 ADD_MODEL_OF_JOB = """
     UPDATE job SET fine_tuned_model = $3, model_id = $4
-     WHERE job_id = $1 AND tenant = $2 AND phase = 'succeeded' AND fine_tuned_model IS NULL"""
+     WHERE job_id = $1 AND tenant = $2 AND state = 'succeeded' AND fine_tuned_model IS NULL"""
 SAVE_POLICY = """
     INSERT INTO gate_policy (detail) VALUES ($1) ON CONFLICT (singleton) DO UPDATE SET detail = $1"""
 WARN_JOBS_ON_BASE = """
     UPDATE job SET warnings = warnings || $2::jsonb
-     WHERE spec ->> 'base_sha' = $1 AND phase NOT IN ('succeeded', 'failed', 'cancelled')
+     WHERE spec ->> 'base_sha' = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
     RETURNING job_id, tenant"""
 SET_STALE = "UPDATE model SET is_stale = (base_sha <> $2) WHERE base_model = $1"
 SAVE_OUTCOME = """

@@ -19,12 +19,13 @@ from schemas.job import (
     RetryJob,
     SubmitJob,
 )
+from schemas.lifecycle import JobState
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from services.scheduler import queue_store, store
 from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, places, queue
 from services.scheduler.decide.decision import Decision, Policy, View
-from services.scheduler.model import Base, Job, JobState
+from services.scheduler.model import Base, Job
 from shared.log import get_logger
 from shared.loops import Loop
 from shared.messaging.unit import Unit
@@ -295,6 +296,6 @@ def _announce(service: Service, handlers: Handlers, announce_every: timedelta) -
 
 async def measure_overdue(unit: Unit, policy: Policy) -> None:
     """Count from the rows, so that a new process tells it as well."""
-    late = overdue.count_overdue(await store.phases(unit.conn), now=unit.now, policy=policy)
-    for phase, jobs in late.items():
-        JOBS_OVERDUE.labels(phase).set(jobs)
+    late = overdue.count_overdue(await store.open_jobs(unit.conn), now=unit.now, policy=policy)
+    for state, jobs in late.items():
+        JOBS_OVERDUE.labels(state).set(jobs)

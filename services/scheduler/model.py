@@ -10,48 +10,11 @@ from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import BundleRef, CapacityType, DatasetRef, DeviceKind, FailureClass
 from schemas.capabilities import BaseCapabilities
 from schemas.job import PauseReason, StopReason
+from schemas.lifecycle import STATES_AFTER, JobState
 from schemas.specification import JobSpec
 from shared.transitions import Transitions
 
-
-class JobState(StrEnum):
-    VALIDATING = "validating"  # its dataset is not ready yet
-    QUEUED = "queued"  # waits for capacity
-    PROVISIONING = "provisioning"  # an attempt has begun, its gang is not complete
-    RUNNING = "running"  # the gang trains
-    STOPPING = "stopping"  # saves, uploads, gives its nodes back
-    PAUSED = "paused"  # waits for a person
-    EVALUATING = "evaluating"  # trained; the gate, the registry and serving have their say
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-TRANSITIONS = Transitions[JobState](
-    {
-        JobState.VALIDATING: frozenset(
-            {JobState.QUEUED, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}
-        ),
-        JobState.QUEUED: frozenset(
-            {JobState.PROVISIONING, JobState.PAUSED, JobState.FAILED, JobState.CANCELLED}
-        ),
-        JobState.PROVISIONING: frozenset(
-            {JobState.RUNNING, JobState.STOPPING, JobState.QUEUED, JobState.FAILED}
-        ),
-        JobState.RUNNING: frozenset({JobState.STOPPING, JobState.EVALUATING}),
-        JobState.STOPPING: frozenset(
-            {JobState.EVALUATING, JobState.PAUSED, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
-        ),
-        JobState.PAUSED: frozenset(
-            {JobState.VALIDATING, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
-        ),
-        JobState.EVALUATING: frozenset({JobState.SUCCEEDED, JobState.CANCELLED}),
-        JobState.SUCCEEDED: frozenset(),
-        JobState.FAILED: frozenset(),
-        JobState.CANCELLED: frozenset(),
-    }
-)
-TERMINAL = TRANSITIONS.terminal
+TRANSITIONS = Transitions(STATES_AFTER)
 ATTEMPT_OPEN = frozenset({JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING})
 RESUME_POINT_RISES = ATTEMPT_OPEN | {JobState.QUEUED, JobState.PAUSED}
 

@@ -7,16 +7,9 @@ from asyncpg import Record
 from pydantic_core import to_jsonable_python
 
 from schemas.envelope import Envelope
-from services.scheduler.decide.overdue import Phase
-from services.scheduler.model import (
-    Attempt,
-    Base,
-    Dataset,
-    Deployment,
-    Evaluation,
-    Job,
-    JobState,
-)
+from schemas.lifecycle import JobState
+from services.scheduler.decide.overdue import OpenJob
+from services.scheduler.model import Attempt, Base, Dataset, Deployment, Evaluation, Job
 from shared.errors import ParentUnknown, StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
@@ -53,7 +46,7 @@ SAVE_ATTEMPT = f"""
     ON CONFLICT (job_id, number) DO UPDATE SET facts = excluded.facts, stop = excluded.stop"""
 
 # The index job_under_way has the jobs in these states and no other.
-PHASES = f"""
+OPEN_JOBS = f"""
     SELECT job.state, job.evaluation, {ATTEMPT.selected}
       FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
      WHERE job.state IN ('provisioning', 'running', 'stopping', 'evaluating')"""
@@ -138,11 +131,11 @@ async def save_job(conn: Connection, job: Job) -> None:
         await conn.execute(SAVE_ATTEMPT, job.id, job.tenant, *ATTEMPT.values(job.run))
 
 
-async def phases(conn: Connection) -> list[Phase]:
-    """Of every job in a phase that has a deadline."""
+async def open_jobs(conn: Connection) -> list[OpenJob]:
+    """The jobs in states that have a deadline."""
     return [
-        Phase(JobState(row["state"]), read(Attempt, row), read(Evaluation, row["evaluation"]).gated_at)
-        for row in await conn.fetch(PHASES)
+        OpenJob(JobState(row["state"]), read(Attempt, row), read(Evaluation, row["evaluation"]).gated_at)
+        for row in await conn.fetch(OPEN_JOBS)
     ]
 
 

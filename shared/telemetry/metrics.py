@@ -43,7 +43,7 @@ PARKED_BLOCKING = Gauge(
     "messages_parked_blocking", "Parked messages that hold back others of their aggregate", ["service"]
 )
 JOBS_OVERDUE = Gauge(
-    "jobs_overdue", "Jobs that have stayed in a phase for a minute beyond its deadline", ["phase"]
+    "jobs_overdue", "Jobs that have stayed in a state for a minute beyond its deadline", ["state"]
 )
 TASKS = Counter("tasks_total", "Leased tasks that reached an end", ["service", "kind", "outcome"])
 TASKS_WAITING = Gauge(

@@ -111,11 +111,11 @@ class Load:
         """Nobody asks for anything new; what is paused is resumed, until every job has ended."""
         ends = time.monotonic() + within_seconds
         while time.monotonic() < ends:
-            going = [job for job in await self._jobs() if job["retune"]["phase"] not in TERMINAL]
+            going = [job for job in await self._jobs() if job["retune"]["state"] not in TERMINAL]
             if not going:
                 return
             for job in going:
-                if job["retune"]["phase"] == "paused":
+                if job["retune"]["state"] == "paused":
                     await self._command("resume", job)
             await asyncio.sleep(1.0)
 
@@ -162,7 +162,7 @@ class Load:
         self.did[f"{act.__name__.strip('_')}: {outcome}"] += 1
 
     async def _submit(self) -> str:
-        open_jobs = [job for job in await self._jobs() if job["retune"]["phase"] not in TERMINAL]
+        open_jobs = [job for job in await self._jobs() if job["retune"]["state"] not in TERMINAL]
         if len(open_jobs) >= self.max_open:
             return "enough under way"
         self._submitted += 1
@@ -197,23 +197,23 @@ class Load:
         }
 
     async def _cancel(self) -> str:
-        return await self._on_one("cancel", lambda phase: phase not in TERMINAL)
+        return await self._on_one("cancel", lambda state: state not in TERMINAL)
 
     async def _pause(self) -> str:
-        return await self._on_one("pause", lambda phase: phase in ("running", "provisioning", "queued"))
+        return await self._on_one("pause", lambda state: state in ("running", "provisioning", "queued"))
 
     async def _resume(self) -> str:
-        return await self._on_one("resume", lambda phase: phase == "paused")
+        return await self._on_one("resume", lambda state: state == "paused")
 
     async def _on_one(self, command: str, is_fit: Callable[[str], bool]) -> str:
-        fit = [job for job in await self._jobs() if is_fit(job["retune"]["phase"])]
+        fit = [job for job in await self._jobs() if is_fit(job["retune"]["state"])]
         return await self._command(command, self._random.choice(fit)) if fit else "nobody to ask it of"
 
     async def _command(self, command: str, job: dict[str, Any]) -> str:
         return _word(await self._ask("POST", f"/fine_tuning/jobs/{job['id']}/{command}"))
 
     async def _preempt(self) -> str:
-        running = [job["id"] for job in await self._jobs() if job["retune"]["phase"] == "running"]
+        running = [job["id"] for job in await self._jobs() if job["retune"]["state"] == "running"]
         fit = [job_id for job_id in running if self.preempted[job_id] < MAX_PREEMPTIONS]
         if not fit:
             return "nobody to ask it of"

@@ -106,7 +106,7 @@ class Doors:
         while True:
             with suppress(httpx.HTTPError):
                 for job in await self._jobs(self.urls[name]):
-                    if job["retune"]["phase"] not in TERMINAL:
+                    if job["retune"]["state"] not in TERMINAL:
                         await self._follow_job(name, job["id"])
             self.followed[name] = False
             await asyncio.sleep(0.1)

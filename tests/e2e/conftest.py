@@ -87,7 +87,7 @@ class Platform:
         """Wait for a condition on the job; on giving up, show what happened to it."""
         waited = 0.0
         while not condition(job := await self.job(job_id)):
-            if waited > PATIENCE_SECONDS or (job["retune"]["phase"] in TERMINAL and what != "the end"):
+            if waited > PATIENCE_SECONDS or (job["retune"]["state"] in TERMINAL and what != "the end"):
                 events = self.retune("jobs", "events", job_id)
                 raise AssertionError(f"waited for {what}; {job['retune']} {job['error']}\n{events}")
             await asyncio.sleep(0.2)
@@ -95,7 +95,7 @@ class Platform:
         return job
 
     async def finished(self, job_id: str) -> dict[str, Any]:
-        return await self.until(job_id, lambda job: job["retune"]["phase"] in TERMINAL, "the end")
+        return await self.until(job_id, lambda job: job["retune"]["state"] in TERMINAL, "the end")
 
     async def events(self, job_id: str) -> list[Delivery]:
         """Every fact about a job as Kafka has it, in order of time."""

@@ -46,7 +46,7 @@ async def test_no_detached_process_takes_a_job_with_it(platform: Platform):
 
 
 async def has_ended(platform: Platform, job_id: str) -> bool:
-    return (await platform.job(job_id))["retune"]["phase"] in TERMINAL
+    return (await platform.job(job_id))["retune"]["state"] in TERMINAL
 
 
 async def assert_served(platform: Platform, job_id: str) -> None:

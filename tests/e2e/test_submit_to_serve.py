@@ -193,7 +193,7 @@ async def test_pause_and_resume(platform, trained):
     job_id = await platform.submit()
     await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
     await platform.client.fine_tuning.jobs.pause(job_id)
-    await platform.until(job_id, lambda job: job["retune"]["phase"] == "paused", "the pause")
+    await platform.until(job_id, lambda job: job["retune"]["state"] == "paused", "the pause")
     await platform.client.fine_tuning.jobs.resume(job_id)
     job = await platform.finished(job_id)
     assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)

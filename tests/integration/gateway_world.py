@@ -160,7 +160,7 @@ class World:
         return job_id
 
     async def _is_known(self, job_id: str) -> bool:
-        query = """SELECT (SELECT phase = 'running' FROM job WHERE job_id = $1)
+        query = """SELECT (SELECT state = 'running' FROM job WHERE job_id = $1)
                       AND EXISTS (SELECT FROM checkpoint WHERE job_id = $1 AND state = 'verified')
                       AND EXISTS (SELECT FROM step WHERE job_id = $1)"""
         return bool(await self.db.fetchval(query, job_id))

@@ -24,6 +24,7 @@ from schemas.deployment import DeploymentReady
 from schemas.envelope import Envelope, to_headers
 from schemas.evaluation import StageResult
 from schemas.job import SubmitJob
+from schemas.lifecycle import JobState
 from schemas.model import DeployModel, RollbackDeployment, Stage
 from schemas.topics import LISTENS, NODE_EVENTS, topic_of
 from services.provisioner import store as provisioner_store
@@ -37,7 +38,7 @@ from services.registry.model import BaseModel, Outcome, Verdict, Version
 from services.scheduler import store as scheduler_store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.handlers import register as register_scheduler
-from services.scheduler.model import Approval, Dataset, DatasetState, Deployment, Facts, Job, JobState
+from services.scheduler.model import Approval, Dataset, DatasetState, Deployment, Facts, Job
 from services.serving_controller import store as serving_store
 from services.serving_controller.handlers.messages import Messages
 from services.serving_controller.model import SlotState

@@ -61,7 +61,7 @@ ALLOWED = {
     "scheduler.queue_store.NODES_HELD": QUEUE,
     "scheduler.queue_store.POOLS": FEW,
     "scheduler.queue_store.WISHES": QUEUE,
-    "scheduler.store.PHASES": QUEUE,
+    "scheduler.store.OPEN_JOBS": QUEUE,
     "provisioner.store.LOCK_POOLS": FEW,
     "evaluator.store.EVALUATIONS": "the head of other statements",
     "evaluator.store.LIST_NEWEST_SUITES": FEW,

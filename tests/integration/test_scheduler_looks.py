@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from schemas.base import CapacityType
+from schemas.lifecycle import JobState
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Resources
 from services.scheduler import handlers, queue_store
 from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
-from services.scheduler.model import Job, JobState
+from services.scheduler.model import Job
 from shared.clock import utc_now
 from shared.loops import Loop
 from shared.messaging.unit import Unit

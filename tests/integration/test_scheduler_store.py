@@ -13,13 +13,14 @@ from prometheus_client import REGISTRY
 from deploy.local.stack import Stack
 from schemas.base import CapacityType, DeviceKind, FailureClass
 from schemas.job import StopReason
+from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import Resources, Tier
 from services.scheduler import queue_store, store
 from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Grant, Ledger, Round
 from services.scheduler.handlers import Handlers, measure_overdue
-from services.scheduler.model import TERMINAL, Base, Dataset, DatasetState, Deployment, Job, JobState
+from services.scheduler.model import Base, Dataset, DatasetState, Deployment, Job
 from shared.clock import utc_now
 from shared.errors import ParentUnknown, StaleWrite
 from shared.messaging.retention import Pruning, prune
@@ -386,21 +387,21 @@ async def test_serving_concerns_the_jobs_that_wait_for_the_slot(database: Databa
 class TestOverdueJobs:
     """Counted from the rows, by a process that has handled nothing yet."""
 
-    async def overdue(self, database: Database, phase: JobState) -> float:
+    async def overdue(self, database: Database, state: JobState) -> float:
         async with database.transaction() as conn:
             await measure_overdue(Unit(conn, "scheduler", utc_now()), Policy())
-        jobs = REGISTRY.get_sample_value("jobs_overdue", {"phase": phase})
+        jobs = REGISTRY.get_sample_value("jobs_overdue", {"state": state})
         assert jobs is not None
         return jobs
 
-    @pytest.mark.parametrize("phase", [JobState.PROVISIONING, JobState.STOPPING])
-    async def test_are_told_and_forgotten(self, database: Database, mark: str, phase: JobState):
-        before, past = await self.overdue(database, phase), utc_now() - timedelta(minutes=10)
-        job = a_job_of(mark, phase, stop=replace(a_stop(), deadline=past))
+    @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.STOPPING])
+    async def test_are_told_and_forgotten(self, database: Database, mark: str, state: JobState):
+        before, past = await self.overdue(database, state), utc_now() - timedelta(minutes=10)
+        job = a_job_of(mark, state, stop=replace(a_stop(), deadline=past))
         await add(database, replace(job, run=replace(job.present, start_deadline=past)))
-        assert await self.overdue(database, phase) == before + 1
+        assert await self.overdue(database, state) == before + 1
         await database.execute("UPDATE job SET state = 'failed' WHERE id = $1", job.id)
-        assert await self.overdue(database, phase) == before
+        assert await self.overdue(database, state) == before
 
     async def test_are_not_those_whose_time_is_to_come(self, database: Database, mark: str):
         before = await self.overdue(database, JobState.STOPPING)

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation worlds SEED MESSAGES PROCESSES`, or `pairs EVERY PHASE...`: what was seen, as one JSON object.
+"""`python -m tests.simulation worlds SEED MESSAGES PROCESSES`, or `pairs EVERY STATE...`: what was seen, as one JSON object.
 
 PROCESSES: of each service. EVERY: n takes each n-th pair.
 """
@@ -39,8 +39,8 @@ def summary(worlds: Iterable[World]) -> dict[str, Any]:
 def main(kind: str, *order: str) -> None:
     with wiring.in_memory():
         if kind == "pairs":
-            every, *phases = order
-            pairs = chain.from_iterable(map(pairs_in, phases))
+            every, *states = order
+            pairs = chain.from_iterable(map(pairs_in, states))
             result = summary(run_pair(pair) for pair in islice(pairs, 0, None, int(every)))
         else:
             seed, messages, processes = map(int, order)

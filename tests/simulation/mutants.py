@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from schemas.lifecycle import TERMINAL
 from services.evaluator.decide import lifecycle
 from services.evaluator.handlers import gate
 from services.evaluator.model import EvaluationState
@@ -14,7 +15,7 @@ from services.provisioner.handlers.engine import Engine
 from services.registry.decide import versions
 from services.scheduler.decide import facts, transitions
 from services.scheduler.decide.decision import Decision, StartOverdue
-from services.scheduler.model import TERMINAL, Job
+from services.scheduler.model import Job
 from services.trainer_agent import decide as control
 from tests.simulation.kernel import Switches
 from tests.simulation.stores import checkpoint_watcher, evaluator, scheduler

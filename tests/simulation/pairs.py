@@ -1,4 +1,4 @@
-"""One job, one fault, one command, at one phase of the job: every combination once."""
+"""One job, one fault, one command, at one state of the job: every combination once."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.simulation.violation import Violation
 from tests.simulation.wiring import SERVICES
 from tests.simulation.world import Setting, World
 
-PHASES: dict[str, str] = {
+STATES: dict[str, str] = {
     "validating": "JobSubmitted",
     "queued": "JobQueued",
     "provisioning": "JobScheduled",
@@ -24,7 +24,7 @@ PHASES: dict[str, str] = {
     "evaluating": "JobEvaluating",
     "over": "JobSucceeded",
 }
-"""Phase -> the fact that it begins with."""
+"""State -> the fact that it begins with."""
 
 CHANGE_BASE = "change the base model"
 COMMANDS: dict[str, Callable[[Users, str], None]] = {
@@ -52,17 +52,17 @@ PATIENCE_SECONDS = 900.0
 
 
 def name_of(pair: Pair) -> str:
-    phase, (kind, service), command = pair
-    return f"{phase}/{kind}/{service}/{command}"
+    state, (kind, service), command = pair
+    return f"{state}/{kind}/{service}/{command}"
 
 
 def pair_named(name: str) -> Pair:
-    phase, kind, service, command = name.split("/")
-    return phase, (kind, service), command
+    state, kind, service, command = name.split("/")
+    return state, (kind, service), command
 
 
-def pairs_in(phase: str) -> Iterator[Pair]:
-    return product((phase,), FAULTS, COMMANDS)  # type: ignore[return-value]
+def pairs_in(state: str) -> Iterator[Pair]:
+    return product((state,), FAULTS, COMMANDS)  # type: ignore[return-value]
 
 
 def run_pair(pair: Pair) -> World:
@@ -89,15 +89,15 @@ def _run(pair: Pair, setting: Setting) -> World:
 
 
 def _live(world: World, pair: Pair) -> None:
-    phase, fault, command = pair
+    state, fault, command = pair
     users = Users(world)
     users.begin()
     world.run(8.0)
-    if phase == "queued":
+    if state == "queued":
         users.resize(dict.fromkeys(CAPACITY, 0))
         world.run(3.0)
-    job = users.submit(nodes=2, dataset="ready", after=20.0 if phase == "validating" else 1.0)
-    _bring_to(world, users, job, phase)
+    job = users.submit(nodes=2, dataset="ready", after=20.0 if state == "validating" else 1.0)
+    _bring_to(world, users, job, state)
     _strike(world, *fault)
     COMMANDS[command](users, job)
     world.run(20.0)
@@ -115,14 +115,14 @@ def _paused(world: World) -> list[str]:
     return [job for job, fact in world.checker.jobs.last.items() if fact == "JobPaused"]
 
 
-def _bring_to(world: World, users: Users, job: str, phase: str) -> None:
-    if phase in ("stopping", "paused"):
+def _bring_to(world: World, users: Users, job: str, state: str) -> None:
+    if state in ("stopping", "paused"):
         _until(world, job, "JobRunning")
-        if phase == "stopping":
+        if state == "stopping":
             users.preempt(job, notice_seconds=20.0)
         else:
             users.pause(job)
-    _until(world, job, PHASES[phase])
+    _until(world, job, STATES[state])
 
 
 def _until(world: World, job: str, fact: str) -> None:

@@ -1,6 +1,6 @@
-"""Every single fault with every command in every phase of a job, once each; at a change, each third of these pairs.
+"""Every single fault with every command in every state of a job, once each; at a change, each third of these pairs.
 
-A failing one is repeated by SIM_PAIR='<phase>/<fault>/<service>/<command>' pytest tests/simulation/test_pairs.py.
+A failing one is repeated by SIM_PAIR='<state>/<fault>/<service>/<command>' pytest tests/simulation/test_pairs.py.
 """
 
 import math
@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.scale import note, scaled
 from tests.simulation.faults import CRASHES, LIES
 from tests.simulation.nemesis import ACTS
-from tests.simulation.pairs import COMMANDS, FAULTS, PHASES, pair_named, run_pair
+from tests.simulation.pairs import COMMANDS, FAULTS, STATES, pair_named, run_pair
 from tests.simulation.processes import in_parallel
 
 EVERY = scaled(3, 1, 1)
@@ -26,11 +26,11 @@ HALVES = (
 @pytest.mark.skipif("SIM_PAIR" in os.environ, reason="one pair is asked for")
 @pytest.mark.timeout(900)
 def test_a_fault_and_a_command_together_break_nothing():
-    assert {*HALVES[0], *HALVES[1]} == set(PHASES)
+    assert {*HALVES[0], *HALVES[1]} == set(STATES)
     struck: Counter[str] = Counter()
-    orders = [["pairs", str(EVERY), *phases] for phases in HALVES]
-    for phases, result in zip(HALVES, in_parallel(*orders), strict=True):
-        assert result["worlds"] == math.ceil(len(phases) * len(FAULTS) * len(COMMANDS) / EVERY)
+    orders = [["pairs", str(EVERY), *states] for states in HALVES]
+    for states, result in zip(HALVES, in_parallel(*orders), strict=True):
+        assert result["worlds"] == math.ceil(len(states) * len(FAULTS) * len(COMMANDS) / EVERY)
         assert set(result["ends"]) - {"JobPaused"} == {"JobSucceeded", "JobFailed", "JobCancelled"}
         struck.update(result["struck"])
         note("simulation pairs", pairs=result["worlds"], messages=result["messages"])

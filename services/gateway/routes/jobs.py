@@ -174,7 +174,7 @@ async def _command(caller: Caller, context: Gateway, command: JobMessage) -> job
         caller,
         context,
         command,
-        until=lambda job: job is not None and job.phase != before.phase,
+        until=lambda job: job is not None and job.state != before.state,
         about=command.job_id,
     )
     return representations.job(await job_of(caller, context, command.job_id))
@@ -204,7 +204,7 @@ def _refused(command: JobMessage, job: Job, event: CommandRefused) -> ApiError:
     if problem.status == 404:
         return not_found("fine-tuning job", command.job_id, param="fine_tuning_job_id")
     code, expected = EXPECTED[type(command)]
-    message = f"{event.message}; found a job that is {job.phase}, expected {expected}"
+    message = f"{event.message}; found a job that is {job.state}, expected {expected}"
     return ApiError(problem.status, message, param="fine_tuning_job_id", code=code)
 
 

@@ -69,7 +69,7 @@ async def _stream(caller: Caller, context: Gateway, job_id: str, begin: int) -> 
             body = representations.job_event(event).model_dump_json()
             yield f"id: ftevent-{event.id}\nevent: {event.type}\ndata: {body}\n\n"
         if not events:
-            if job.phase in TERMINAL:
+            if job.state in TERMINAL:
                 yield "data: [DONE]\n\n"
                 return
             if time.monotonic() - sent_at > SSE_KEEPALIVE_SECONDS:

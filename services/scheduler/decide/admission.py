@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from schemas.base import FailureClass
 from schemas.job import JobFailed, JobQueued
+from schemas.lifecycle import JobState
 from schemas.specification import JobSpec, Recipe, config_hash, resolve_recipe
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.queue import Candidate, why_waiting
-from services.scheduler.model import Dataset, DatasetState, Job, JobState, Plan
+from services.scheduler.model import Dataset, DatasetState, Job, Plan
 
 MAX_LONG_ANSWERS = 0.1
 """Share of a holdout's items that a model may be unable to answer for want of tokens."""

@@ -4,12 +4,13 @@ from datetime import timedelta
 
 from schemas.base import FailureClass
 from schemas.job import JobEvaluating, JobRunning, JobScheduled, StopReason
+from schemas.lifecycle import JobState
 from services.scheduler.decide.admission import job_queued
 from services.scheduler.decide.decision import Decision, RunOverdue, StartOverdue, Timer, View
 from services.scheduler.decide.ending import artifact_fields, requeue_or_fail
 from services.scheduler.decide.queue import longest_hold
 from services.scheduler.decide.stop import ask_to_stop, settle_by, settle_timer
-from services.scheduler.model import Attempt, Evaluation, Job, JobState, Placement, Stop
+from services.scheduler.model import Attempt, Evaluation, Job, Placement, Stop
 
 NO_CAPACITY = "no_capacity"
 

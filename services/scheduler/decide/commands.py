@@ -16,12 +16,13 @@ from schemas.job import (
     StopReason,
     SubmitJob,
 )
+from schemas.lifecycle import TERMINAL, JobState
 from services.scheduler.decide import ending
 from services.scheduler.decide.admission import STALE_BASE
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.stop import ask_to_stop, strengthen
 from services.scheduler.decide.transitions import follow
-from services.scheduler.model import ATTEMPT_OPEN, TERMINAL, Base, Dataset, DatasetState, Job, JobState, Stop
+from services.scheduler.model import ATTEMPT_OPEN, Base, Dataset, DatasetState, Job, Stop
 from shared.errors import Refused
 
 

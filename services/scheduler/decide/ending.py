@@ -6,11 +6,12 @@ from typing import Any
 
 from schemas.base import BundleRef, FailureClass
 from schemas.job import Artifact, JobCancelled, JobPaused, JobRequeued, PauseReason, StopReason
+from schemas.lifecycle import JobState
 from schemas.specification import Method
 from services.scheduler.decide.admission import fail
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.stop import settle_by, strengthen
-from services.scheduler.model import Job, JobState, Stop
+from services.scheduler.model import Job, Stop
 
 MAX_DOUBLINGS = 16
 """More would not change a pause that has a bound, and a number that grows for ever fits no column."""

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from schemas.job import JobSucceeded
+from schemas.lifecycle import JobState
 from services.scheduler.decide.decision import Decision, DeploymentOverdue, Timer, View
-from services.scheduler.model import Deployment, Evaluation, Job, JobState
+from services.scheduler.model import Deployment, Evaluation, Job
 
 
 def not_passed(job: Job, view: View) -> Decision | None:

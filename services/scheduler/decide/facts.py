@@ -9,6 +9,7 @@ from schemas.base import BundleRef, FailureClass, Message
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
 from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
+from schemas.lifecycle import TERMINAL, JobState
 from schemas.model import (
     AdaptersStale,
     BaseModelRegistered,
@@ -41,13 +42,11 @@ from services.scheduler.decide.transitions import follow
 from services.scheduler.model import (
     ATTEMPT_OPEN,
     RESUME_POINT_RISES,
-    TERMINAL,
     Approval,
     Dataset,
     Deployment,
     Failure,
     Job,
-    JobState,
     ModelVersion,
     Preemption,
     Rejection,

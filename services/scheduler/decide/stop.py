@@ -4,8 +4,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from schemas.job import JobStopping, StopReason
+from schemas.lifecycle import JobState
 from services.scheduler.decide.decision import Decision, Policy, StopOverdue, Timer, View
-from services.scheduler.model import Attempt, Job, JobState, Stop
+from services.scheduler.model import Attempt, Job, Stop
 
 
 def ask_to_stop(job: Job, stop: Stop, view: View) -> Decision:

@@ -6,9 +6,10 @@ move those of the next one, until none applies. So it does not matter which of t
 
 from collections.abc import Callable, Mapping
 
+from schemas.lifecycle import JobState
 from services.scheduler.decide import admission, attempt, ending, evaluation
 from services.scheduler.decide.decision import Decision, View
-from services.scheduler.model import Job, JobState
+from services.scheduler.model import Job
 
 Row = Callable[[Job, View], Decision | None]
 """What follows from all that is known, or None where something is missing."""

@@ -4,9 +4,10 @@ from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from services.scheduler.decide.overdue import WITH_DEADLINES, Phase
+from schemas.lifecycle import TERMINAL, JobState
+from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
 from services.scheduler.decide.queue import Candidate, DeviceType, Ledger, Pool
-from services.scheduler.model import TERMINAL, Base, Dataset, Deployment, Job, JobState
+from services.scheduler.model import Base, Dataset, Deployment, Job
 from shared.errors import ParentUnknown, StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
@@ -57,9 +58,9 @@ async def save_job(conn: Tables, job: Job) -> None:
         conn.delete("queued", job.id)
 
 
-async def phases(conn: Tables) -> list[Phase]:
+async def open_jobs(conn: Tables) -> list[OpenJob]:
     return [
-        Phase(job.state, job.present, job.evaluation.gated_at)
+        OpenJob(job.state, job.present, job.evaluation.gated_at)
         for job in conn.rows("job")
         if job.state in WITH_DEADLINES
     ]

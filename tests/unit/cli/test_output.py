@@ -14,7 +14,7 @@ JOB = {
     "fine_tuned_model": None,
     "error": {},
     "retune": {
-        "phase": "running",
+        "state": "running",
         "queue": None,
         "gate": {"status": "pending"},
         "warnings": [],
@@ -105,7 +105,7 @@ TABLES = {
     ("jobs", "list"): (
         {"GET /fine_tuning/jobs": paged(JOB)},
         [JOB],
-        ["id phase gate base model fine-tuned model cost USD", "ftjob-1 running pending tiny 0.25"],
+        ["id state gate base model fine-tuned model cost USD", "ftjob-1 running pending tiny 0.25"],
     ),
     ("jobs", "metrics", "ftjob-1"): (
         {
@@ -276,7 +276,7 @@ def test_each_noun_shows_its_own_key(retune, arguments, key):
 
 def test_markup_in_data_is_printed_as_it_is(retune):
     retune.answers["POST /fine_tuning/jobs/ftjob-1/cancel"] = JOB | {
-        "retune": JOB["retune"] | {"phase": "[red]odd[/red]"}
+        "retune": JOB["retune"] | {"state": "[red]odd[/red]"}
     }
     assert retune.run("jobs", "cancel", "ftjob-1")[1] == "ftjob-1: [red]odd[/red]\n"
 
@@ -338,7 +338,7 @@ class TestForeignText:
         assert WRITTEN_OUT in retune.run("deployments", "remove", "docs")[2]
 
     def test_a_log_does_but_for_bars_that_go_back_to_the_lines_beginning(self, retune):
-        retune.answers["GET /fine_tuning/jobs/ftjob-1"] = JOB | {"retune": {"phase": "succeeded"}}
+        retune.answers["GET /fine_tuning/jobs/ftjob-1"] = JOB | {"retune": {"state": "succeeded"}}
         page = {"text": "10 %\r20 %\r\n\x1b[31mred", "next": -1}
         retune.answers["GET /fine_tuning/jobs/ftjob-1/logs"] = page
         assert retune.run("jobs", "logs", "ftjob-1")[1] == "10 %\n20 %\n\\x1b[31mred"

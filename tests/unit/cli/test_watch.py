@@ -16,11 +16,11 @@ from tests.unit.cli.commandline import CommandLine, lines
 NAME = "ft:tiny:acme:docs:1f2e3d4c"
 
 
-def a_job(phase: str, step: int = 0, of: int | None = None, waiting_for: str = "", **changes: object):
+def a_job(state: str, step: int = 0, of: int | None = None, waiting_for: str = "", **changes: object):
     """As the gateway shows it; `gate`, `is_usable` and `progress` are among the changes."""
     training = {"stage": "training", "part": "", "done": step, "total": of, "unit": "steps"}
     ours = {
-        "phase": phase,
+        "state": state,
         "gate": {"status": changes.pop("gate", "pending")},
         "is_usable": changes.pop("is_usable", False),
         "is_deployed": changes.pop("is_deployed", False),
@@ -127,11 +127,11 @@ def test_the_bar_is_as_full_as_the_job_is_done(retune, screen, monkeypatch):
     assert shares == [(None, 0), (None, 0), (40, 25), (40, 50), (None, 0), (120, 25), (None, 0)]
 
 
-@pytest.mark.parametrize("phase", ["failed", "cancelled"])
-def test_a_job_that_did_not_succeed_ends_with_1_and_why(retune, screen, phase):
-    tell(retune, *STORY, a_job(phase, 20, 40, error={"message": "loss is NaN at step 21"}))
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_a_job_that_did_not_succeed_ends_with_1_and_why(retune, screen, state):
+    tell(retune, *STORY, a_job(state, 20, 40, error={"message": "loss is NaN at step 21"}))
     code, out, err = retune.run("jobs", "watch", "ftjob-1")
-    assert (code, out, err) == (1, "", f"ftjob-1 {phase}: loss is NaN at step 21\n")
+    assert (code, out, err) == (1, "", f"ftjob-1 {state}: loss is NaN at step 21\n")
 
 
 def test_machines_get_the_last_answer_alone(retune, screen):

@@ -44,7 +44,7 @@ SCORING = {
 OOM = {"code": "oom", "message": "x", "param": None, "failure_class": "oom"}
 RUNNING = {"eval_id": "eval-3", "outcome": "running", "reason": "", "stages": []}
 BLOCKED = {
-    "phase": "succeeded",
+    "state": "succeeded",
     "fine_tuned_model": NAME,
     "model_id": "mv-1",
     "is_promoted": False,
@@ -63,7 +63,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
     return {
         "job_id": "ftjob-1",
         "tenant": "acme",
-        "phase": "running",
+        "state": "running",
         "spec": {"base_model": "tiny", "training_file": a_file_ref().model_dump()},
         "dataset_id": "ds-1",
         "dataset_version": None,
@@ -126,10 +126,10 @@ def test_a_served_job_is_usable_and_has_no_error():
 @pytest.mark.parametrize(
     ("changes", "gate", "code"),
     [
-        ({"phase": "running"}, "pending", None),
-        ({"phase": "evaluating", "evaluation": RUNNING}, "pending", None),
-        ({"phase": "failed", "error": OOM}, "not_asked", "oom"),
-        ({"phase": "cancelled"}, "not_asked", None),
+        ({"state": "running"}, "pending", None),
+        ({"state": "evaluating", "evaluation": RUNNING}, "pending", None),
+        ({"state": "failed", "error": OOM}, "not_asked", "oom"),
+        ({"state": "cancelled"}, "not_asked", None),
         (BLOCKED | {"evaluation": FAILED | {"outcome": "inconclusive"}}, "inconclusive", "gate_inconclusive"),
         (SERVED | {"is_deployed": False}, "passed", "not_deployed"),
         (SERVED | {"is_promoted": False}, "passed", "not_promoted"),
@@ -155,10 +155,10 @@ def test_a_model_that_was_not_to_be_deployed_is_usable():
     assert the_job(**SERVED | {"is_deployed": False, "spec": spec})["retune"]["is_usable"]
 
 
-@pytest.mark.parametrize("phase", ["validating", "queued", "running", "evaluating", "failed", "cancelled"])
-def test_nothing_is_usable_before_success(phase: str):
+@pytest.mark.parametrize("state", ["validating", "queued", "running", "evaluating", "failed", "cancelled"])
+def test_nothing_is_usable_before_success(state: str):
     ending = Ending(
-        phase, has_model=True, is_promoted=True, is_deployed=True, auto_deploy=True, verdict="passed"
+        state, has_model=True, is_promoted=True, is_deployed=True, auto_deploy=True, verdict="passed"
     )
     assert not ending.is_usable
     assert ending.problem is None
@@ -172,11 +172,11 @@ def test_training_is_progress_in_steps():
         40,
         "steps",
     )
-    assert the_job(phase="queued", num_steps=40)["retune"]["progress"] is None
+    assert the_job(state="queued", num_steps=40)["retune"]["progress"] is None
 
 
 def test_the_gate_is_progress_in_items():
-    progress = the_job(phase="evaluating", num_steps=40, evaluation=RUNNING | {"progress": SCORING})[
+    progress = the_job(state="evaluating", num_steps=40, evaluation=RUNNING | {"progress": SCORING})[
         "retune"
     ]["progress"]
     assert progress == {
@@ -188,7 +188,7 @@ def test_the_gate_is_progress_in_items():
         "unit": "items",
         "seconds_left": 41.2,
     }
-    assert the_job(phase="evaluating", num_steps=40, evaluation=None)["retune"]["progress"] is None
+    assert the_job(state="evaluating", num_steps=40, evaluation=None)["retune"]["progress"] is None
 
 
 def test_a_job_names_its_result_file():
@@ -233,7 +233,7 @@ def test_a_job_that_is_queued_no_more_stands_nowhere():
         "estimated_start": None,
         "as_of": NOON.isoformat(),
     }
-    queued, running = (the_job(phase=phase, place=place)["retune"] for phase in ("queued", "running"))
+    queued, running = (the_job(state=state, place=place)["retune"] for state in ("queued", "running"))
     assert queued["waiting_for"] == "0 of 1 nodes free"
     assert queued["queue"] == {
         "position": 3,

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.base import FailureClass
 from schemas.job import JobRequeued, JobScheduled, StopReason
-from services.scheduler.model import JobState
+from schemas.lifecycle import JobState
 from tests.builders import NOON, a_bundle, a_job, a_stop
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story

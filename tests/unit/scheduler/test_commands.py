@@ -14,10 +14,11 @@ from schemas.job import (
     RetryJob,
     SubmitJob,
 )
+from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import Method, Recipe
 from services.scheduler.decide import commands
 from services.scheduler.decide.decision import View
-from services.scheduler.model import TERMINAL, Base, DatasetState, JobState
+from services.scheduler.model import Base, DatasetState
 from shared.errors import Refused
 from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger, a_sha, capabilities
 from tests.unit.scheduler import news

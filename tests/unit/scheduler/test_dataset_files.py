@@ -4,7 +4,7 @@ import pytest
 
 from schemas.artifacts import DatasetFiles
 from schemas.job import JobFailed
-from services.scheduler.model import JobState
+from schemas.lifecycle import JobState
 from tests.builders import a_dataset, a_file_ref, a_job, a_job_spec, a_sha
 from tests.unit.scheduler.story import Story
 

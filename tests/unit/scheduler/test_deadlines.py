@@ -6,9 +6,9 @@ import pytest
 
 from schemas.base import FailureClass
 from schemas.job import JobFailed, JobStopping
+from schemas.lifecycle import JobState
 from schemas.specification import Resources
 from services.scheduler.decide.decision import RunOverdue, StopOverdue, Timer
-from services.scheduler.model import JobState
 from tests.builders import NOON, a_bundle, a_job, a_job_spec
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from schemas.job import JobFailed, JobSucceeded
+from schemas.lifecycle import JobState
 from schemas.model import Stage
 from services.scheduler.decide.decision import DeploymentOverdue
-from services.scheduler.model import JobState
 from tests.builders import NOON, a_job, a_job_spec
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story

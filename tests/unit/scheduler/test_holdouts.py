@@ -4,8 +4,8 @@ import pytest
 
 from schemas.artifacts import DatasetCounts
 from schemas.job import JobFailed
+from schemas.lifecycle import JobState
 from schemas.specification import GateSpec
-from services.scheduler.model import JobState
 from tests.builders import a_dataset, a_file_ref, a_job, a_job_spec
 from tests.unit.scheduler.story import Story
 

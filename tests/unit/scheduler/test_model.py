@@ -1,11 +1,8 @@
 import pytest
 
 from schemas.base import FailureClass
-from services.scheduler.model import (
-    REQUEUE_BUDGET,
-    TERMINAL,
-    JobState,
-)
+from schemas.lifecycle import TERMINAL, JobState
+from services.scheduler.model import REQUEUE_BUDGET
 from shared.transitions import IllegalTransition
 from tests.builders import a_bundle, a_job
 from tests.moves import moves_of

@@ -8,7 +8,8 @@ import pytest
 
 from schemas.base import FailureClass, Message
 from schemas.job import StopReason
-from services.scheduler.model import Job, JobState
+from schemas.lifecycle import JobState
+from services.scheduler.model import Job
 from tests.builders import a_bundle, a_job, a_job_spec, a_stop
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story

@@ -6,8 +6,8 @@ import pytest
 
 from schemas.base import FailureClass
 from schemas.job import JobFailed, JobRequeued, JobScheduled, StopReason
+from schemas.lifecycle import JobState
 from schemas.specification import Recipe
-from services.scheduler.model import JobState
 from tests.builders import a_job, a_job_spec, a_stop
 from tests.unit.scheduler import news
 from tests.unit.scheduler.story import Story

@@ -1,13 +1,14 @@
-"""Until when a job may stay in its phase, and which of them count as overdue."""
+"""Until when a job may stay in its state, and which of them count as overdue."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 
+from schemas.lifecycle import JobState
 from services.scheduler.decide.decision import Policy
-from services.scheduler.decide.overdue import MARGIN, WITH_DEADLINES, Phase, count_overdue, deadline
-from services.scheduler.model import Facts, Job, JobState
+from services.scheduler.decide.overdue import MARGIN, WITH_DEADLINES, OpenJob, count_overdue, deadline
+from services.scheduler.model import Facts, Job
 from tests.builders import NOON, a_job, a_stop, an_evaluation
 
 POLICY = Policy()
@@ -15,8 +16,8 @@ MINUTE = timedelta(minutes=1)
 PROVISIONING, RUNNING, STOPPING, EVALUATING = WITH_DEADLINES
 
 
-def phase_of(job: Job) -> Phase:
-    return Phase(job.state, job.present, job.evaluation.gated_at)
+def open_job(job: Job) -> OpenJob:
+    return OpenJob(job.state, job.present, job.evaluation.gated_at)
 
 
 def running(**changes: object) -> Job:
@@ -24,7 +25,7 @@ def running(**changes: object) -> Job:
     return replace(job, run=replace(job.present, **changes))
 
 
-PHASES = {
+OPEN_JOBS = {
     "a gang that is not complete": (
         a_job(PROVISIONING),
         a_job(PROVISIONING).present.start_deadline + POLICY.start_slack,
@@ -48,23 +49,23 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize(("job", "until"), PHASES.values(), ids=PHASES)
-def test_the_deadline_of_a_phase(job: Job, until: datetime | None):
-    assert deadline(phase_of(job), POLICY) == until
+@pytest.mark.parametrize(("job", "until"), OPEN_JOBS.values(), ids=OPEN_JOBS)
+def test_the_deadline_of_a_state(job: Job, until: datetime | None):
+    assert deadline(open_job(job), POLICY) == until
 
 
-@pytest.mark.parametrize(("job", "until"), PHASES.values(), ids=PHASES)
+@pytest.mark.parametrize(("job", "until"), OPEN_JOBS.values(), ids=OPEN_JOBS)
 def test_what_stays_for_longer_than_the_margin_is_overdue(job: Job, until: datetime | None):
-    phases = [phase_of(job), phase_of(job)]
+    open_jobs = [open_job(job), open_job(job)]
     nobody = dict.fromkeys(WITH_DEADLINES, 0)
     if until is None:
-        assert count_overdue(phases, now=NOON + timedelta(days=1000), policy=POLICY) == nobody
+        assert count_overdue(open_jobs, now=NOON + timedelta(days=1000), policy=POLICY) == nobody
         return
-    assert count_overdue(phases, now=until + MARGIN, policy=POLICY) == nobody
-    late = count_overdue(phases, now=until + MARGIN + timedelta(seconds=1), policy=POLICY)
+    assert count_overdue(open_jobs, now=until + MARGIN, policy=POLICY) == nobody
+    late = count_overdue(open_jobs, now=until + MARGIN + timedelta(seconds=1), policy=POLICY)
     assert late == nobody | {job.state: 2}
 
 
-def test_a_phase_without_jobs_counts_none():
+def test_a_state_without_jobs_counts_none():
     assert count_overdue([], now=NOON, policy=POLICY) == dict.fromkeys(WITH_DEADLINES, 0)
     assert JobState.VALIDATING not in WITH_DEADLINES

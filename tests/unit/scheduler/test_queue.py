@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import CapacityType, DeviceKind
+from schemas.lifecycle import JobState
 from schemas.specification import Resources, Tier
 from services.scheduler.decide.queue import (
     WEIGHTS,
@@ -19,7 +20,6 @@ from services.scheduler.decide.queue import (
     rank,
     why_waiting,
 )
-from services.scheduler.model import JobState
 from tests.builders import NOON, a_job, a_job_spec, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants, grants_one_by_one
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from schemas.job import JobEvaluating, JobScheduled, JobSucceeded
-from services.scheduler.model import TERMINAL
+from schemas.lifecycle import TERMINAL
 from tests.unit.scheduler.story import Story
 from tests.unit.scheduler.world import World, run
 

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.job import JobFailed, ResumeJob
-from services.scheduler.model import JobState
+from schemas.lifecycle import JobState
 from shared.errors import Refused
 from tests.builders import a_dataset, a_job
 from tests.unit.scheduler import news

@@ -18,9 +18,10 @@ from schemas.job import (
     PauseReason,
     StopReason,
 )
+from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import LoraSpec, Method, Recipe, Resources
 from services.scheduler.decide.decision import StartOverdue, StopOverdue
-from services.scheduler.model import TERMINAL, Approval, DatasetState, JobState, Stop
+from services.scheduler.model import Approval, DatasetState, Stop
 from tests.builders import (
     NOON,
     a_bundle,

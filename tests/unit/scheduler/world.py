@@ -14,11 +14,12 @@ from typing import Any
 
 from schemas.base import BundleRef, FailureClass, Message
 from schemas.job import JobEvaluating, JobScheduled, JobStopping
+from schemas.lifecycle import TERMINAL, JobState
 from schemas.node import NodesReleased, ProvisioningFailed
 from schemas.specification import Resources
 from services.scheduler.decide.decision import View
 from services.scheduler.decide.queue import Candidate, Ledger
-from services.scheduler.model import TERMINAL, Deployment, Job, JobState
+from services.scheduler.model import Deployment, Job
 from shared.errors import Refused
 from tests.builders import NOON, a_bundle, a_dataset, a_job, a_job_spec, a_pool
 from tests.unit.scheduler import news

@@ -2,10 +2,10 @@
 
 from itertools import product
 
-from schemas.lifecycle import FIRST, NEXT, STATE_AFTER, TERMINAL
+from schemas.lifecycle import FIRST, NEXT, STATE_AFTER, TERMINAL, JobState
 from schemas.topics import JOB_EVENTS
 from services.scheduler import model
-from services.scheduler.model import TRANSITIONS, JobState
+from services.scheduler.model import TRANSITIONS
 
 
 def facts_of(state: JobState) -> list[type]:
