@@ -1,6 +1,6 @@
 """Pure decisions about capacity and nodes.
 
-Nothing is created, signalled or removed here: an action names what a task then does at the engine, outside
+Nothing is created, signalled or removed here: an action names what a task then does at the cluster backend, outside
 any transaction, and the task's end comes back as the next decision.
 """
 
@@ -33,12 +33,12 @@ FINISH_GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Create:
-    """Ask the engine for all nodes of the attempt."""
+    """Ask the backend for all nodes of the attempt."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """Remove all that the engine has of the attempt."""
+    """Remove all that the backend has of the attempt."""
 
     grace_seconds: float = 0.0
 
@@ -103,7 +103,7 @@ def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -
 
 
 def is_wanted(attempt: Attempt) -> bool:
-    """Asked right before the engine is: a stopped attempt is never created."""
+    """Asked right before the backend is: a stopped attempt is never created."""
     return attempt.state is AttemptState.CREATING and attempt.stop_deadline is None
 
 
@@ -127,7 +127,7 @@ def on_created(attempt: Attempt, *, has_nodes: bool, now: datetime) -> Decision:
 
 
 def on_create_failed(attempt: Attempt, code: str, message: str) -> Decision:
-    """The engine may still hold something: remove it before anyone is told."""
+    """The backend may still hold something: remove it before anyone is told."""
     if attempt.state is not AttemptState.CREATING:
         return Decision(attempt)
     state = AttemptState.RELEASING if attempt.stop_deadline else AttemptState.FAILING
@@ -136,7 +136,7 @@ def on_create_failed(attempt: Attempt, code: str, message: str) -> Decision:
 
 
 def on_job_stopping(attempt: Attempt | None, event: JobStopping, *, now: datetime) -> Decision:
-    """Keep the nodes until the deadline; what holds none is answered after the engine was asked."""
+    """Keep the nodes until the deadline; what holds none is answered after the backend was asked."""
     if attempt is None:
         unknown = Attempt(event.job_id, event.attempt, event.tenant, AttemptState.RELEASING)
         return Decision(replace(unknown, stop_deadline=event.deadline), actions=(Release(),))
@@ -191,7 +191,7 @@ def on_exits(attempt: Attempt, exits: Mapping[int, Exit]) -> Decision:
 
 
 def on_released(attempt: Attempt, *, now: datetime) -> Decision:
-    """Nothing of the attempt is left at the engine."""
+    """Nothing of the attempt is left at the cluster backend."""
     if attempt.state not in {AttemptState.RELEASING, AttemptState.FAILING}:
         return Decision(attempt)
     nodes = tuple(replace(node, released_at=now) for node in attempt.nodes)
@@ -237,7 +237,7 @@ def on_drained(pool: Pool) -> Pool:
 
 
 def orphans(listed: Mapping[str, AttemptState | None]) -> list[str]:
-    """Names at the engine that nobody will release: of no attempt of ours, or of one that is gone."""
+    """Names at the cluster backend that nobody will release: of no attempt of ours, or of one that is gone."""
     return sorted(name for name, state in listed.items() if state is None or state in GONE)
 
 

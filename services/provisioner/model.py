@@ -18,12 +18,12 @@ CLEAN_EXITS = frozenset({0, 143})
 
 
 class AttemptState(StrEnum):
-    CREATING = "creating"  # reserved in the pool; the engine is being asked
+    CREATING = "creating"  # reserved in the pool; the backend is being asked
     RUNNING = "running"  # all nodes exist
-    FAILING = "failing"  # cannot be provisioned; what the engine may hold is being removed
+    FAILING = "failing"  # cannot be provisioned; what the backend may hold is being removed
     RELEASING = "releasing"  # all nodes are being removed
-    REFUSED = "refused"  # ProvisioningFailed was sent; nothing is left at the engine
-    RELEASED = "released"  # NodesReleased was sent; nothing is left at the engine
+    REFUSED = "refused"  # ProvisioningFailed was sent; nothing is left at the cluster backend
+    RELEASED = "released"  # NodesReleased was sent; nothing is left at the cluster backend
 
 
 TRANSITIONS = Transitions[AttemptState](
@@ -33,7 +33,7 @@ TRANSITIONS = Transitions[AttemptState](
         ),
         AttemptState.RUNNING: frozenset({AttemptState.RELEASING}),
         AttemptState.FAILING: frozenset({AttemptState.REFUSED, AttemptState.RELEASING}),
-        # A stop of an attempt that held nothing is answered like any other, after the engine was asked again.
+        # A stop of an attempt that held nothing is answered like any other, after the backend was asked again.
         AttemptState.REFUSED: frozenset({AttemptState.RELEASING}),
         AttemptState.RELEASING: frozenset({AttemptState.RELEASED}),
         AttemptState.RELEASED: frozenset(),
@@ -116,7 +116,7 @@ class Attempt:
     has_started: bool = False
     """TrainingStarted was seen."""
     was_created: bool = False
-    """The engine made its nodes."""
+    """The backend made its nodes."""
     failure_code: str = ""
     failure_message: str = ""
     nodes: tuple[Node, ...] = ()

@@ -10,7 +10,7 @@ import pytest
 
 from services.provisioner.backends import local
 from services.provisioner.backends.local import LocalBackend
-from services.provisioner.backends.protocol import EngineFailed, SpecConflict
+from services.provisioner.backends.protocol import BackendFailed, SpecConflict
 from shared.clock import utc_now
 from shared.processes.identity import Identity, marked, signal_marked
 from tests.chaos.scale import note
@@ -143,7 +143,7 @@ class TestLocalBackend(BackendSuite):
 
         monkeypatch.setattr(local, "_kill", survive)
         for call in (backend.end(spec.name, 0), backend.stop(spec.name, 0.0)):
-            with pytest.raises(EngineFailed, match="survive SIGKILL"):
+            with pytest.raises(BackendFailed, match="survive SIGKILL"):
                 await call
         monkeypatch.undo()
         assert granted_at_the_end == [[False, True], [False, False]]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from services.provisioner.backends.protocol import (
     AttemptSpec,
+    BackendFailed,
     Caps,
-    EngineFailed,
     Member,
     MemberState,
     Observation,
@@ -82,16 +82,16 @@ class Engine:
         faults = self._world.faults
         await pause(self._rng.uniform(0.1, 3.0))
         if faults.strikes("create refused"):
-            raise EngineFailed("the engine is busy")
+            raise BackendFailed("the engine is busy")
         if faults.strikes("create comes late"):
             self.late.add(spec.name)
             self._world.clock.after(self._rng.uniform(1.0, 400.0), self._hold, spec)
-            raise EngineFailed("the engine did not answer in time")
+            raise BackendFailed("the engine did not answer in time")
         if spec.name in self._stopped:
             raise SpecConflict(f"{spec.name} was stopped before")
         self._hold(spec)
         if faults.strikes("create answer lost"):
-            raise EngineFailed("the answer was lost")
+            raise BackendFailed("the answer was lost")
 
     async def observe(self, name: str) -> Observation | None:
         return self._observation(name) if name in self.attempts else None
@@ -127,7 +127,7 @@ class Engine:
     async def stop(self, name: str, grace_seconds: float) -> None:
         await pause(self._world.hop())
         if self._world.faults.strikes("stop fails"):
-            raise EngineFailed("the engine is busy")
+            raise BackendFailed("the engine is busy")
         self._stopped.add(name)
         nodes = self.attempts.get(name, [])
         if grace_seconds and any(node.state is not MemberState.ENDED for node in nodes):

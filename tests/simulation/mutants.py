@@ -11,7 +11,7 @@ from services.evaluator.decide import lifecycle
 from services.evaluator.handlers import gate
 from services.evaluator.model import EvaluationState
 from services.provisioner import decide as provisioning
-from services.provisioner.handlers.engine import Engine
+from services.provisioner.handlers.cluster import Cluster
 from services.registry.decide import versions
 from services.scheduler.decide import facts, transitions
 from services.scheduler.decide.decision import Decision, StartOverdue
@@ -43,7 +43,7 @@ def epochs_ignored_by_the_scheduler(patch: Patch) -> None:
             return Decision(job, ignored="too late or too early")
         named = job.facts.named | ({bundle} if bundle else frozenset())
         stored = job.with_run(facts=replace(job.facts, named=named, **fields))
-        return transitions.follow(Decision(stored.without_settled_bundles()), view)
+        return transitions.follow(Decision(stored.without_superseded_bundles()), view)
 
     patch.setattr(facts, "_store", store)
 
@@ -56,10 +56,10 @@ def epochs_ignored_by_the_control_side(patch: Patch) -> None:
 
 
 def no_reaper(patch: Patch) -> None:
-    async def sweep(self: Engine) -> None:
+    async def sweep(self: Cluster) -> None:
         """Orphans stay."""
 
-    patch.setattr(Engine, "sweep", sweep)
+    patch.setattr(Cluster, "sweep", sweep)
 
 
 def nodes_called_gone_before_the_fence(patch: Patch) -> Switches:

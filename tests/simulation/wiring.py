@@ -18,7 +18,7 @@ import services.evaluator.handlers.evaluations
 import services.evaluator.handlers.gate
 import services.provisioner.handlers
 import services.provisioner.handlers.apply
-import services.provisioner.handlers.engine
+import services.provisioner.handlers.cluster
 import services.provisioner.handlers.messages
 import services.provisioner.handlers.pools
 import services.registry.handlers
@@ -52,7 +52,7 @@ STORES = {
     scheduler: (services.scheduler.handlers,),
     provisioner: (
         services.provisioner.handlers.apply,
-        services.provisioner.handlers.engine,
+        services.provisioner.handlers.cluster,
         services.provisioner.handlers.messages,
         services.provisioner.handlers.pools,
     ),

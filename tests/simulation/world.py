@@ -9,7 +9,7 @@ from schemas.base import Message
 from schemas.topics import AGENT_REPORTS, Topic, topic_of
 from schemas.training import RunnerReport, StartTraining
 from services.evaluator.model import Suite
-from services.provisioner.backends.protocol import EngineFailed
+from services.provisioner.backends.protocol import BackendFailed
 from shared.errors import CorruptObject, ParentUnknown, Refused, Rejected, StorageUnavailable
 from tests.builders import a_file_ref, a_sha
 from tests.simulation import wiring
@@ -29,7 +29,7 @@ from tests.simulation.violation import Violation
 TAIL = 120
 LONGEST_TURN_SECONDS = 3.0
 EXPECTED = (
-    EngineFailed, StorageUnavailable, CorruptObject, Rejected, Refused, ParentUnknown, PartMissing, ScoringDied,
+    BackendFailed, StorageUnavailable, CorruptObject, Rejected, Refused, ParentUnknown, PartMissing, ScoringDied,
 )  # fmt: skip
 """Raised by what the world does to a service; anything else is a bug."""
 POOLS = """

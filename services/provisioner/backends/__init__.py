@@ -1,1 +1,1 @@
-"""Engines that run nodes, one file per engine behind one Protocol."""
+"""Backends that run nodes, one file per backend behind one Protocol."""

@@ -1,4 +1,4 @@
-"""The engine of one machine: a node is a process group of its own that outlives the provisioner.
+"""The backend of one machine: a node is a process group of its own that outlives the provisioner.
 
 <nodes>/<attempt name>/spec.json     what was asked for, written once
                        stopped       nothing may start here any more
@@ -25,8 +25,8 @@ from pathlib import Path
 from schemas.layout import is_dns_label
 from services.provisioner.backends.protocol import (
     AttemptSpec,
+    BackendFailed,
     Caps,
-    EngineFailed,
     Member,
     MemberState,
     Observation,
@@ -87,7 +87,7 @@ class LocalBackend:
         _withdraw(node)
         identity = _identity(node)
         if left := await asyncio.to_thread(_kill, identity, _mark(name, index)):
-            raise EngineFailed(f"node {node_id(name, index)}: processes {left} survive SIGKILL")
+            raise BackendFailed(f"node {node_id(name, index)}: processes {left} survive SIGKILL")
 
     async def stop(self, name: str, grace_seconds: float) -> None:
         root = self._folder(name)
@@ -159,7 +159,7 @@ class LocalBackend:
             if (root / "stopped").exists():
                 raise SpecConflict(f"{spec.name} was stopped while its nodes were starting")
             if time.monotonic() > deadline:
-                raise EngineFailed(f"{spec.name}: not all nodes started within {START_SECONDS:.0f} s")
+                raise BackendFailed(f"{spec.name}: not all nodes started within {START_SECONDS:.0f} s")
             await asyncio.sleep(0.01)
 
     def _list_owned(self) -> Iterator[Observation]:

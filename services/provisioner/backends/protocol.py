@@ -1,6 +1,6 @@
-"""What the provisioner asks of an engine, and what it answers. One contract suite runs on every engine.
+"""What the provisioner asks of a cluster backend, and what it answers. One contract suite runs on every backend.
 
-Names at the engine are attempt names, so that nothing is created twice. Engines never start anything again
+Names at the cluster backend are attempt names, so that nothing is created twice. Backends never start anything again
 by themselves: only the scheduler does, under a new attempt number and so a new name.
 """
 
@@ -20,7 +20,7 @@ class Caps:
     gang: Literal["native", "barrier"]
     """`barrier`: members start one by one, and training waits until all have reported."""
     notice: Literal["push", "poll", "none"]
-    """How the engine tells that a node will be taken back."""
+    """How the backend tells that a node will be taken back."""
     grants: bool
     """Whether runners can read that their node is still theirs, from RUNNER_GRANT_FILE. Where not, they end
     themselves after RUNNER_FENCE_AFTER without an acknowledged heartbeat."""
@@ -38,7 +38,7 @@ class AttemptSpec:
     devices_per_node: int
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
-    """Secrets are not here: an engine gets them its own way."""
+    """Secrets are not here: a backend gets them its own way."""
     grace_seconds: float = 30.0
 
     @property
@@ -66,14 +66,14 @@ class MemberState(StrEnum):
 
 @dataclass(frozen=True)
 class Member:
-    """One node of an attempt at the engine."""
+    """One node of an attempt at the cluster backend."""
 
     index: int
     state: MemberState
     exit_code: int | None = None
     """Of its runner; None while it runs, and where nobody saw it end: the node is lost."""
     notice_deadline: datetime | None = None
-    """The engine will end it then."""
+    """The backend will end it then."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Observation:
 
 
 class SpecConflict(Exception):
-    """The name exists at the engine with another specification, was stopped before, or is no DNS label."""
+    """The name exists at the cluster backend with another specification, was stopped before, or is no DNS label."""
 
 
-class EngineFailed(Exception):
-    """The engine could not do what it was asked; the sentence says what and why."""
+class BackendFailed(Exception):
+    """The backend could not do what it was asked; the sentence says what and why."""
 
 
 class Backend(Protocol):
@@ -97,10 +97,10 @@ class Backend(Protocol):
         """Have all nodes of the attempt. Calling it again is success; SpecConflict if it cannot be."""
 
     async def observe(self, name: str) -> Observation | None:
-        """None: the engine does not know the name, which says nothing about its runners."""
+        """None: the backend does not know the name, which says nothing about its runners."""
 
     async def list_owned(self) -> list[Observation]:
-        """All that the engine has of this installation; what no attempt accounts for is an orphan."""
+        """All that the backend has of this installation; what no attempt accounts for is an orphan."""
 
     def watch(self) -> AsyncIterator[Observation]:
         """Observations as they change, and all of them at the beginning and now and then; without end."""
@@ -115,7 +115,7 @@ class Backend(Protocol):
         """Ask all nodes to end, wait, withdraw all grants, end the nodes. Also of an unknown name, which can then
         not be created.
 
-        Returns once none of their processes runs: only then may another attempt train. An engine that cannot see
+        Returns once none of their processes runs: only then may another attempt train. A backend that cannot see
         that returns when a runner without its grant must have ended itself.
         """
 

@@ -1,4 +1,4 @@
-"""What the provisioner does on a message, on a timer, and with the engine."""
+"""What the provisioner does on a message, on a timer, and with the backend."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +9,7 @@ from schemas.training import TrainingStarted
 from services.provisioner.backends.protocol import Backend
 from services.provisioner.handlers import messages
 from services.provisioner.handlers.apply import CreateNodes, Due, EndNode, NotifyNode, ReleaseNodes
-from services.provisioner.handlers.engine import Engine, nothing
+from services.provisioner.handlers.cluster import Cluster, nothing
 from services.provisioner.handlers.pools import Pools
 from shared.service import Service
 
@@ -23,7 +23,7 @@ PARALLEL_ENDS = 8
 def register(service: Service, backend: Backend, *, pools_file: Path) -> None:
     _register_messages(service)
     _register_pools(service, Pools(service, pools_file))
-    _register_engine(service, Engine(service, backend))
+    _register_cluster(service, Cluster(service, backend))
 
 
 def _register_messages(service: Service) -> None:
@@ -41,22 +41,22 @@ def _register_pools(service: Service, pools: Pools) -> None:
     service.on(SetPoolCapacity, pools.set_capacity)
 
 
-def _register_engine(service: Service, engine: Engine) -> None:
+def _register_cluster(service: Service, cluster: Cluster) -> None:
     service.on_task(
         CreateNodes,
-        work=engine.create,
-        done=engine.created,
-        failed=engine.create_failed,
+        work=cluster.create,
+        done=cluster.created,
+        failed=cluster.create_failed,
         concurrency=PARALLEL,
     )
     service.on_task(
         ReleaseNodes,
-        work=engine.release,
-        done=engine.released,
-        failed=engine.again,
+        work=cluster.release,
+        done=cluster.released,
+        failed=cluster.again,
         concurrency=PARALLEL_ENDS,
     )
-    service.on_task(NotifyNode, work=engine.notify, done=nothing, failed=engine.again, concurrency=PARALLEL)
-    service.on_task(EndNode, work=engine.end, done=nothing, failed=engine.again, concurrency=PARALLEL_ENDS)
-    service.every(RESYNC, engine.follow)
-    service.every(SWEEP, engine.sweep, singleton=True)
+    service.on_task(NotifyNode, work=cluster.notify, done=nothing, failed=cluster.again, concurrency=PARALLEL)
+    service.on_task(EndNode, work=cluster.end, done=nothing, failed=cluster.again, concurrency=PARALLEL_ENDS)
+    service.every(RESYNC, cluster.follow)
+    service.every(SWEEP, cluster.sweep, singleton=True)

@@ -17,8 +17,8 @@ class Due(BaseModel):
     number: int
 
 
-class EngineTask(Task):
-    """Something to do at the engine, where the attempt has this name."""
+class BackendTask(Task):
+    """Something to do at the cluster backend, where the attempt has this name."""
 
     job_id: str
     number: int
@@ -29,7 +29,7 @@ class EngineTask(Task):
         return self.name
 
 
-class CreateNodes(EngineTask):
+class CreateNodes(BackendTask):
     tenant: str
     pool: str
     nodes: int
@@ -38,11 +38,11 @@ class CreateNodes(EngineTask):
     start_deadline: datetime
 
 
-class ReleaseNodes(EngineTask):
+class ReleaseNodes(BackendTask):
     grace_seconds: float
 
 
-class NotifyNode(EngineTask):
+class NotifyNode(BackendTask):
     index: int
     deadline: datetime
 
@@ -51,7 +51,7 @@ class NotifyNode(EngineTask):
         return f"{self.name}:{self.index}:{self.deadline.isoformat()}"
 
 
-class EndNode(EngineTask):
+class EndNode(BackendTask):
     index: int
 
     @property
@@ -73,7 +73,7 @@ async def apply(unit: Unit, before: Attempt | None, decision: Decision) -> None:
         await unit.set_timer(Due(job_id=after.job_id, number=after.number), at=decision.wake_at)
 
 
-def _task(attempt: Attempt, action: Action) -> EngineTask:
+def _task(attempt: Attempt, action: Action) -> BackendTask:
     job_id, number, name = attempt.job_id, attempt.number, attempt.name
     match action:
         case Create():

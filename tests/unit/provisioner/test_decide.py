@@ -122,18 +122,18 @@ class TestCreation:
         assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
 
     def test_that_failed_removes_what_is_left_before_anyone_is_told(self):
-        decision = decide.on_create_failed(creating(), "engine_failed", "no disk")
+        decision = decide.on_create_failed(creating(), "backend_failed", "no disk")
         assert (decision.events, decision.actions) == ((), (Release(),))
         assert decision.attempt.held == 2
         failed = decide.on_released(decision.attempt, now=NOON)
         assert types(failed) == [ProvisioningFailed]
-        assert (failed.events[0].code, failed.events[0].message) == ("engine_failed", "no disk")
+        assert (failed.events[0].code, failed.events[0].message) == ("backend_failed", "no disk")
         assert failed.attempt.held == 0
 
     @pytest.mark.parametrize("attempt", [running(), stop(None).attempt], ids=["running", "releasing"])
     def test_that_comes_late_changes_nothing(self, attempt):
         assert decide.on_created(attempt, has_nodes=True, now=NOON) == Decision(attempt)
-        assert decide.on_create_failed(attempt, "engine_failed", "") == Decision(attempt)
+        assert decide.on_create_failed(attempt, "backend_failed", "") == Decision(attempt)
 
 
 class TestStop:
@@ -166,7 +166,7 @@ class TestStop:
         assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
 
     def test_while_a_failed_creation_is_removed_is_answered_instead(self):
-        failing = decide.on_create_failed(creating(), "engine_failed", "").attempt
+        failing = decide.on_create_failed(creating(), "backend_failed", "").attempt
         decision = stop(failing)
         assert decision.actions == ()
         released = decide.on_released(decision.attempt, now=NOON)

@@ -1,4 +1,4 @@
-"""What is done at the engine, outside any transaction, and what the engine shows."""
+"""What is done at the cluster backend, outside any transaction, and what the backend shows."""
 
 import sys
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from services.provisioner.backends.protocol import (
 )
 from services.provisioner.decide import Exit
 from services.provisioner.handlers.apply import (
+    BackendTask,
     CreateNodes,
     EndNode,
-    EngineTask,
     NotifyNode,
     ReleaseNodes,
     apply,
@@ -35,12 +35,12 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
-class Engine:
+class Cluster:
     service: Service
     backend: Backend
 
     async def create(self, task: CreateNodes) -> bool:
-        """Whether the engine has nodes of the attempt. One that is stopped meanwhile is never created."""
+        """Whether the backend has nodes of the attempt. One that is stopped meanwhile is never created."""
         async with self.service.unit() as unit:
             attempt, now = await _get(unit, task), unit.now
         if not decide.is_wanted(attempt):
@@ -61,7 +61,7 @@ class Engine:
 
     async def create_failed(self, task: CreateNodes, error: Exception, unit: Unit) -> None:
         attempt = await _get(unit, task)
-        code = "refused" if isinstance(error, Rejected) else "engine_failed"
+        code = "refused" if isinstance(error, Rejected) else "backend_failed"
         await apply(unit, attempt, decide.on_create_failed(attempt, code, str(error)))
 
     async def release(self, task: ReleaseNodes) -> None:
@@ -79,18 +79,18 @@ class Engine:
     async def end(self, task: EndNode) -> None:
         await self.backend.end(task.name, task.index)
 
-    async def again(self, task: EngineTask, error: Exception, unit: Unit) -> None:
-        """What is asked for must happen in the end, or nodes leak: the engine is asked again."""
-        log.error("engine does not answer", task=type(task).__name__, name=task.name, error=str(error))
+    async def again(self, task: BackendTask, error: Exception, unit: Unit) -> None:
+        """What is asked for must happen in the end, or nodes leak: the backend is asked again."""
+        log.error("backend does not answer", task=type(task).__name__, name=task.name, error=str(error))
         await unit.start_task(task)
 
     async def follow(self) -> None:
-        """Watch the engine. Ends only by an error; the next call begins with all that is there."""
+        """Watch the backend. Ends only by an error; the next call begins with all that is there."""
         async for observation in self.backend.watch():
             await self._observed(observation)
 
     async def sweep(self) -> None:
-        """End what nobody will release. The engine is asked first: a row is older than its nodes."""
+        """End what nobody will release. The backend is asked first: a row is older than its nodes."""
         names = [observation.name for observation in await self.backend.list_owned()]
         async with self.service.unit() as unit:
             orphans = decide.orphans(await store.states_of(unit.conn, names))
@@ -113,7 +113,7 @@ class Engine:
                 await apply(unit, attempt, decide.on_exits(attempt, exits))
 
 
-async def nothing(task: EngineTask, result: None, unit: Unit) -> None:
+async def nothing(task: BackendTask, result: None, unit: Unit) -> None:
     """The watch sees what comes of it."""
 
 
@@ -133,7 +133,7 @@ def _spec(task: CreateNodes) -> AttemptSpec:
     )
 
 
-async def _get(unit: Unit, task: EngineTask) -> Attempt:
+async def _get(unit: Unit, task: BackendTask) -> Attempt:
     attempt = await store.lock_attempt(unit.conn, task.job_id, task.number)
     assert attempt is not None, "a task is started in the transaction that saves its attempt"
     return attempt
