@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class Timing(BaseSettings):
     """Durations whose relative order is checked at start.
 
-    Safety depends on epochs and on none of these; they bound waste.
+    Safety depends on lease tokens and on none of these; they bound waste.
     """
 
     model_config = SettingsConfigDict(frozen=True, env_prefix="TIMING_", use_attribute_docstrings=True)

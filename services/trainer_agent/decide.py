@@ -192,7 +192,7 @@ def on_reports_read(
 
 
 def _start_if_complete(attempt: Attempt) -> Decision:
-    """The gang barrier: all runners of the epoch or none."""
+    """The gang barrier: all runners of the attempt or none."""
     order = attempt.order
     if order is None or attempt.state is not AttemptState.GATHERING or attempt.stop or attempt.failure:
         return Decision(attempt)

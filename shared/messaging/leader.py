@@ -49,13 +49,13 @@ class Leader:
 
     async def _lead(self, asked_at: float) -> None:
         """Run the loops until the lease is lost or something that they depend on is unavailable."""
-        log.info("process leads", epoch=self._lease.epoch)
+        log.info("process leads", token=self._lease.token)
         try:
             await under_lease(
                 self._term(), self._lease.renew, granted_at=asked_at, ttl=self._ttl, pause=self._renew
             )
         except LeaseLost:
-            log.warning("process leads no more", epoch=self._lease.epoch)
+            log.warning("process leads no more", token=self._lease.token)
         except asyncio.CancelledError:
             await self._release()
             raise

@@ -1,4 +1,4 @@
-"""A lease that runs on the database's clock. The epoch rises at every grant and fences earlier holders."""
+"""A lease that runs on the database's clock. Its token rises at every grant and fences earlier holders."""
 
 import asyncio
 import time
@@ -48,32 +48,32 @@ class Lease:
         self._name = name
         self._owner = owner
         self._ttl = ttl
-        self.epoch: int | None = None
+        self.token: int | None = None
 
     async def hold(self) -> bool:
         """Acquire or renew the lease; return whether this process holds it now."""
-        if self.epoch is not None and await self._renew(self.epoch):
+        if self.token is not None and await self._renew(self.token):
             return True
-        self.epoch = await self._database.fetchval(ACQUIRE, self._name, self._owner, self._ttl)
-        if self.epoch is not None:
+        self.token = await self._database.fetchval(ACQUIRE, self._name, self._owner, self._ttl)
+        if self.token is not None:
             failpoint("lease.acquired")
-        return self.epoch is not None
+        return self.token is not None
 
     async def renew(self) -> bool:
         """Renew the lease; return whether this process held it all the time."""
-        return self.epoch is not None and await self._renew(self.epoch)
+        return self.token is not None and await self._renew(self.token)
 
     async def require(self, conn: Connection) -> None:
         """Keep the lease from other owners until the transaction ends. Raises LeaseLost if one of them has it."""
-        if not await conn.fetchval(REQUIRE, self._name, self._owner, self.epoch):
-            raise LeaseLost(f"lease {self._name} of {self._owner}, epoch {self.epoch}")
+        if not await conn.fetchval(REQUIRE, self._name, self._owner, self.token):
+            raise LeaseLost(f"lease {self._name} of {self._owner}, token {self.token}")
 
     async def release(self) -> bool:
         """Let another process have the lease before it expires; return whether this one still held it."""
-        return bool(await self._database.fetchval(RELEASE, self._name, self._owner, self.epoch))
+        return bool(await self._database.fetchval(RELEASE, self._name, self._owner, self.token))
 
-    async def _renew(self, epoch: int) -> bool:
-        renewed = await self._database.fetchval(RENEW, self._name, self._owner, epoch, self._ttl)
+    async def _renew(self, token: int) -> bool:
+        renewed = await self._database.fetchval(RENEW, self._name, self._owner, token, self._ttl)
         failpoint("lease.renewed" if renewed else "lease.lost")
         return bool(renewed)
 

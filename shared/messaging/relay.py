@@ -187,10 +187,10 @@ class Relay:
         return await self._holds_lease() and await self._drain(producer)
 
     async def _holds_lease(self) -> bool:
-        if self._lease.epoch is None or time.monotonic() - self._renewed_at > self._renew_seconds:
+        if self._lease.token is None or time.monotonic() - self._renewed_at > self._renew_seconds:
             await self._lease.hold()
             self._renewed_at = time.monotonic()
-        return self._lease.epoch is not None
+        return self._lease.token is not None
 
     async def _drain(self, producer: AIOKafkaProducer) -> bool:
         """Send one batch in the order of the outbox; it is marked once every record is acknowledged."""

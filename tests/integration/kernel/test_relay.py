@@ -137,16 +137,16 @@ async def test_a_relay_that_hangs_is_followed_by_another_and_publishes_no_more(d
     async with running(hanging):
         before = await emit()
         await until(lambda: published(before), "the first relay to publish")
-        granted = hanging._lease.epoch
+        granted = hanging._lease.token
         async with running(successor):
             first.go_on.clear()
             meanwhile = await emit()
             await until(lambda: published(meanwhile), "the second relay to take over")
-            assert successor._lease.epoch == granted + 1
+            assert successor._lease.token == granted + 1
             first.go_on.set()
 
             async def has_lost() -> bool:
-                return hanging._lease.epoch is None
+                return hanging._lease.token is None
 
             await until(has_lost, "the first relay to see that it lost the lease")
             after = await emit()

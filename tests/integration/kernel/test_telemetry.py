@@ -201,7 +201,7 @@ async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(ser
     await db.execute(TAKE_LEASE)
 
     async def has_lost() -> bool:
-        return service._relay._lease.epoch is None
+        return service._relay._lease.token is None
 
     await until(has_lost, "the relay to lose its lease")
     event_id = await writer.good(new_key())
