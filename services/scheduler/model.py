@@ -177,7 +177,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try of a job. Its number is the epoch that fences all who work for it."""
+    """One try of a job. Its number fences all who work for an earlier one."""
 
     number: int
     placement: Placement
@@ -320,7 +320,7 @@ class Job:
     def is_judged(self, bundle: BundleRef) -> bool:
         return bundle in self.verified or bundle in self.corrupt
 
-    def without_settled_bundles(self) -> Self:
+    def without_superseded_bundles(self) -> Self:
         """Forget what was named and judged and is older than the resume point: nothing can depend on it.
 
         The last bundle of an attempt is its newest, so it is still known when the attempt's end names it.
@@ -328,9 +328,9 @@ class Job:
         newest = self.resume
         if self.run is None or newest is None:
             return self
-        settled = {each for each in self.facts.named if self.is_judged(each) and _age(each) < _age(newest)}
-        kept = replace(self, verified=self.verified - settled, corrupt=self.corrupt - settled)
-        return kept.with_run(facts=replace(self.facts, named=self.facts.named - settled))
+        superseded = {each for each in self.facts.named if self.is_judged(each) and _age(each) < _age(newest)}
+        kept = replace(self, verified=self.verified - superseded, corrupt=self.corrupt - superseded)
+        return kept.with_run(facts=replace(self.facts, named=self.facts.named - superseded))
 
     def with_run(self, **changes: Any) -> Self:
         return replace(self, run=replace(self.present, **changes))

@@ -30,7 +30,7 @@ from schemas.topics import LISTENS, NODE_EVENTS, topic_of
 from services.provisioner import store as provisioner_store
 from services.provisioner.backends.protocol import Member, MemberState, Observation
 from services.provisioner.decide import on_created, on_job_scheduled
-from services.provisioner.handlers.engine import Engine
+from services.provisioner.handlers.cluster import Cluster
 from services.provisioner.model import Attempt
 from services.registry import store as registry_store
 from services.registry.handlers import slots
@@ -432,8 +432,8 @@ class TestExitSeenByBoth:
     async def one_race(self, database: Database) -> None:
         attempt = await a_running_attempt(database)
         gone = Observation(attempt.name, (Member(0, MemberState.ENDED, 1), Member(1, MemberState.ENDED, 1)))
-        engine = Engine(Units(database), backend=None)  # type: ignore[arg-type]
-        await asyncio.gather(*(engine._observed(gone) for _ in range(2)))
+        cluster = Cluster(Units(database), backend=None)  # type: ignore[arg-type]
+        await asyncio.gather(*(cluster._observed(gone) for _ in range(2)))
         assert await event_types(database, attempt.job_id, NODE_EVENTS.name) == ["NodeLost", "NodeLost"]
 
 

@@ -9,7 +9,7 @@ from services.evaluator.gates.checks import check_level
 from services.evaluator.gates.intervals import LEVEL
 from services.evaluator.gates.series import Comparison, Series, compare, find_gap, in_points, reaches
 from services.evaluator.gates.sizes import items_for
-from services.evaluator.gates.stages import not_requested, settled
+from services.evaluator.gates.stages import decided, not_requested
 
 METRICS = {
     BenchmarkKind.MULTIPLE_CHOICE: "accuracy_points",
@@ -42,7 +42,7 @@ def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, Scored]) -> StageR
             gaps.append(f"{name}: {gap}")
         else:
             checks.append(_check(rule, name, benchmark, among=len(scored)))
-    return settled("benchmark", checks, gaps)
+    return decided("benchmark", checks, gaps)
 
 
 def margin_of(rule: BenchmarkRule, declared: float | None) -> float:

@@ -10,7 +10,7 @@ from schemas.specification import JudgeRule
 from services.evaluator.gates.intervals import paired_interval
 from services.evaluator.gates.series import Estimate, reaches, share_of
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS, items_for
-from services.evaluator.gates.stages import in_words, inconclusive, settled
+from services.evaluator.gates.stages import decided, in_words, inconclusive
 
 MIN_CONTROL_PAIRS = 4
 MIN_CONTROL_PAIR_SHARE = 0.8
@@ -65,7 +65,7 @@ def gate_judge(
     trust = [_consistency(rule, pairs), *([_control_pair_check(control_pairs)] if control_pairs else [])]
     gaps += [f"the judge is not reliable: {in_words(check)}" for check in trust if not check.passed]
     shown = [_win_rate(rule, agreed), _ties(agreed), _length_bias(agreed)] if agreed else []
-    return settled("judge", [*trust, *shown, _sameness(pairs)], gaps)
+    return decided("judge", [*trust, *shown, _sameness(pairs)], gaps)
 
 
 def _find_gaps(pairs: Sequence[Pair], control_pairs: Sequence[ControlPair], expected: int) -> Iterable[str]:

@@ -17,8 +17,13 @@ def inconclusive(stage: StageName, reason: str, checks: Sequence[Check] = ()) ->
     return StageResult(stage=stage, outcome="inconclusive", reason=reason, checks=tuple(checks))
 
 
-def decided(stage: StageName, checks: Sequence[Check]) -> StageResult:
-    """Failed if a check is, else inconclusive if one is; passed only if there are checks and each of them is."""
+def decided(stage: StageName, checks: Sequence[Check], gaps: Sequence[str] = ()) -> StageResult:
+    """Failed if a check is, else inconclusive if one is; passed only if there are checks and each of them is.
+
+    A gap makes the stage inconclusive whatever the numbers say.
+    """
+    if gaps:
+        return inconclusive(stage, "; ".join(gaps), checks)
     if not checks:
         return inconclusive(stage, "nothing was checked")
     failed = [check for check in checks if check.outcome == "failed"]
@@ -26,11 +31,6 @@ def decided(stage: StageName, checks: Sequence[Check]) -> StageResult:
     outcome: Outcome = "failed" if failed else "inconclusive" if decisive else "passed"
     reason = "; ".join(map(in_words, decisive))
     return StageResult(stage=stage, outcome=outcome, checks=tuple(checks), reason=reason)
-
-
-def settled(stage: StageName, checks: Sequence[Check], gaps: Sequence[str]) -> StageResult:
-    """A gap makes the stage inconclusive whatever the numbers that are there say."""
-    return inconclusive(stage, "; ".join(gaps), checks) if gaps else decided(stage, checks)
 
 
 def in_words(check: Check) -> str:

@@ -6,7 +6,7 @@ from schemas.evaluation import Check, Outcome, StageName, StageResult
 from services.evaluator.gates.answers import Suite
 from services.evaluator.gates.checks import check_level
 from services.evaluator.gates.series import Comparison, reaches
-from services.evaluator.gates.stages import not_requested, settled
+from services.evaluator.gates.stages import decided, not_requested
 
 CheckSuite = Callable[[str, Suite], Iterable[Check]]
 
@@ -26,7 +26,7 @@ def gate_suites(
         if suite.expected < minimum:
             gaps.append(f"{name}: {suite.expected} prompts, expected at least {minimum}")
         checks += check(name, suite)
-    return settled(stage, checks, gaps)
+    return decided(stage, checks, gaps)
 
 
 def check_refusals(

@@ -9,7 +9,7 @@ from services.scheduler.decide.admission import job_queued
 from services.scheduler.decide.decision import Decision, RunOverdue, StartOverdue, Timer, View
 from services.scheduler.decide.ending import artifact_fields, requeue_or_fail
 from services.scheduler.decide.queue import longest_hold
-from services.scheduler.decide.stop import ask_to_stop, settle_by, settle_timer
+from services.scheduler.decide.stop import ask_to_stop, last_facts_due, last_facts_timer
 from services.scheduler.model import Attempt, Evaluation, Job, Placement, Stop
 
 NO_CAPACITY = "no_capacity"
@@ -120,7 +120,7 @@ def ended_unheard(job: Job, view: View) -> Decision | None:
     if (
         job.facts.released_at is None
         or job.facts.ending is not None
-        or view.now < settle_by(job.present, view.policy)
+        or view.now < last_facts_due(job.present, view.policy)
     ):
         return None
     message = (
@@ -135,7 +135,7 @@ def started(job: Job, view: View) -> Decision | None:
         return None
     running = job.to(JobState.RUNNING)
     fact = JobRunning(job_id=job.id, tenant=job.tenant, attempt=job.attempt)
-    return Decision(running, (fact,), settle_timer(running, view))
+    return Decision(running, (fact,), last_facts_timer(running, view))
 
 
 def completed(job: Job, view: View) -> Decision | None:

@@ -17,7 +17,7 @@ class Policy:
     """After the start deadline, for news that is under way."""
     abrupt_stop: timedelta = timedelta(seconds=30)
     """To end what nothing can be saved from."""
-    settle_within: timedelta = timedelta(minutes=10)
+    last_facts_within: timedelta = timedelta(minutes=10)
     """After the nodes are gone, for the attempt's last fact and the verdicts on its bundles."""
     deploy_within: timedelta = timedelta(minutes=10)
     """After the gate was passed, for serving to answer."""

@@ -10,7 +10,7 @@ from schemas.lifecycle import JobState
 from schemas.specification import Method
 from services.scheduler.decide.admission import fail
 from services.scheduler.decide.decision import Decision, View
-from services.scheduler.decide.stop import settle_by, strengthen
+from services.scheduler.decide.stop import last_facts_due, strengthen
 from services.scheduler.model import Job, Stop
 
 MAX_DOUBLINGS = 16
@@ -139,7 +139,7 @@ def _is_over(job: Job, view: View) -> bool:
         return False
     if facts.ending is not None and all(job.is_judged(bundle) for bundle in facts.named):
         return True
-    return view.now >= settle_by(job.present, view.policy)
+    return view.now >= last_facts_due(job.present, view.policy)
 
 
 def _recent_preemptions(job: Job, failure_class: FailureClass, view: View) -> tuple[datetime, ...]:

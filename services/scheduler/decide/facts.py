@@ -37,7 +37,7 @@ from services.scheduler.decide.decision import (
     StopOverdue,
     View,
 )
-from services.scheduler.decide.stop import ask_to_stop, settle_timer
+from services.scheduler.decide.stop import ask_to_stop, last_facts_timer
 from services.scheduler.decide.transitions import follow
 from services.scheduler.model import (
     ATTEMPT_OPEN,
@@ -114,7 +114,7 @@ def on_node_preempted(job: Job, fact: NodePreempted, view: View) -> Decision:
 def on_nodes_released(job: Job, fact: NodesReleased, view: View) -> Decision:
     first = job.run.facts.released_at if job.run else None
     decision = _store(job, fact, view, released_at=first or view.now)
-    return replace(decision, timers=decision.timers + settle_timer(decision.job, view))
+    return replace(decision, timers=decision.timers + last_facts_timer(decision.job, view))
 
 
 def on_verdict(job: Job, fact: CheckpointVerified | CheckpointCorrupt, view: View) -> Decision:
@@ -125,7 +125,7 @@ def on_verdict(job: Job, fact: CheckpointVerified | CheckpointCorrupt, view: Vie
         judged = replace(job, verified=job.verified | {fact.bundle})
     else:
         judged = replace(job, corrupt=job.corrupt | {fact.bundle})
-    return follow(Decision(judged.without_settled_bundles()), view)
+    return follow(Decision(judged.without_superseded_bundles()), view)
 
 
 def on_eval_passed(job: Job, fact: EvalPassed, view: View) -> Decision:
@@ -221,7 +221,7 @@ def _store(
         return Decision(job, ignored=f"attempt {fact.attempt}, present: {job.attempt}")
     named = job.facts.named | ({bundle} if bundle else frozenset())
     stored = job.with_run(facts=replace(job.facts, named=named, **facts))
-    return follow(Decision(stored.without_settled_bundles()), view)
+    return follow(Decision(stored.without_superseded_bundles()), view)
 
 
 def _store_evaluation(job: Job, view: View, **changes: Any) -> Decision:

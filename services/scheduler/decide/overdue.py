@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from schemas.lifecycle import JobState
 from services.scheduler.decide.decision import Policy
-from services.scheduler.decide.stop import settle_by
+from services.scheduler.decide.stop import last_facts_due
 from services.scheduler.model import Attempt
 
 MARGIN = timedelta(minutes=1)
@@ -39,5 +39,5 @@ def deadline(job: OpenJob, policy: Policy) -> datetime | None:
     if job.state is JobState.EVALUATING:
         return None if job.gated_at is None else job.gated_at + policy.deploy_within
     if run.facts.released_at is not None:
-        return settle_by(run, policy)
+        return last_facts_due(run, policy)
     return run.ends_by if run.stop is None else run.stop.deadline

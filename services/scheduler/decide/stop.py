@@ -12,7 +12,7 @@ from services.scheduler.model import Attempt, Job, Stop
 def ask_to_stop(job: Job, stop: Stop, view: View) -> Decision:
     """provisioning, running -> stopping."""
     stopping = job.to(JobState.STOPPING, run=replace(job.present, stop=stop))
-    return Decision(stopping, (_job_stopping(stopping, stop),), settle_timer(stopping, view))
+    return Decision(stopping, (_job_stopping(stopping, stop),), last_facts_timer(stopping, view))
 
 
 def strengthen(job: Job, asked: Stop) -> Decision:
@@ -27,18 +27,18 @@ def strengthen(job: Job, asked: Stop) -> Decision:
     return Decision(stopping, (_job_stopping(stopping, merged),))
 
 
-def settle_timer(job: Job, view: View) -> tuple[Timer, ...]:
+def last_facts_timer(job: Job, view: View) -> tuple[Timer, ...]:
     """To be set once the nodes are released, and again where the stop becomes known after that."""
     if job.state not in (JobState.RUNNING, JobState.STOPPING) or job.facts.released_at is None:
         return ()
-    return (Timer(StopOverdue(job_id=job.id, attempt=job.attempt), settle_by(job.present, view.policy)),)
+    return (Timer(StopOverdue(job_id=job.id, attempt=job.attempt), last_facts_due(job.present, view.policy)),)
 
 
-def settle_by(run: Attempt, policy: Policy) -> datetime:
+def last_facts_due(run: Attempt, policy: Policy) -> datetime:
     """Until when the last fact and the verdicts are waited for."""
     stop, released_at = run.stop, run.facts.released_at
     assert released_at is not None, f"attempt {run.number} still holds its nodes"
-    return max(released_at, stop.since if stop else released_at) + policy.settle_within
+    return max(released_at, stop.since if stop else released_at) + policy.last_facts_within
 
 
 def _strength(job: Job, stop: Stop) -> int:

@@ -32,14 +32,17 @@ OPEN_JOBS = {
     ),
     "training without a longest time": (running(), None),
     "training with a longest time": (running(ends_by=NOON + MINUTE), NOON + MINUTE),
-    "training whose nodes are gone": (running(facts=Facts(released_at=NOON)), NOON + POLICY.settle_within),
+    "training whose nodes are gone": (
+        running(facts=Facts(released_at=NOON)),
+        NOON + POLICY.last_facts_within,
+    ),
     "a stop whose nodes are not back": (
         a_job(STOPPING, stop=replace(a_stop(), deadline=NOON + 3 * MINUTE)),
         NOON + 3 * MINUTE,
     ),
     "a stop whose nodes are back": (
         a_job(STOPPING, facts=Facts(released_at=NOON + MINUTE), stop=replace(a_stop(), since=NOON)),
-        NOON + MINUTE + POLICY.settle_within,
+        NOON + MINUTE + POLICY.last_facts_within,
     ),
     "a model that the gate has": (a_job(EVALUATING), None),
     "a model that serving has": (
