@@ -44,7 +44,7 @@ class BaseModelManifest(Value):
     training_template_sha256: Sha256 | None = None
     """Of the file that marks the answers in training; None: the model was registered without one."""
     capabilities: BaseCapabilities | None = None
-    """As they were found at the first registration of these files; None where an older writer did not look."""
+    """As they were read at the first registration of these files; None where an older writer did not read them."""
 
 
 class DatasetCounts(Value):
@@ -81,11 +81,11 @@ class DatasetCounts(Value):
     answer_tokens: Count | None = None
     """Longest answer that the gate lets a model give; None where nobody had published it."""
     kept_leaks: dict[str, Count] = Field(default={})
-    """Contaminated rows that are trained on because an operator said `keep`: by source, `holdout` for the holdout."""
+    """Contaminated rows that an operator's policy `keep` leaves in, by source; `holdout` for the holdout."""
 
     @property
     def summary(self) -> str:
-        """For people: rows kept of the training file, and what was found in it."""
+        """For people: rows kept of the training file, and the problems in it."""
         counts = [f"{self.rejected_rows} bad", f"{self.exact_duplicates} exact duplicates"]
         counts += [f"{self.near_duplicates} near duplicates", f"{self.contaminated_rows} contaminated"]
         if self.contaminated_by_source:
@@ -187,7 +187,7 @@ class ModelManifest(Value):
 
 
 class ResumeCertificate(Value):
-    """What is equal between an attempt's begin and the checkpoint that it goes on from.
+    """What is equal between an attempt's begin and the checkpoint that it continues from.
 
     It is about the begin alone: whether later steps are those of the interrupted attempt, bit for bit, is up to the
     device too (`is_repeatable`).

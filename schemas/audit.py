@@ -34,7 +34,7 @@ class Statement(Value):
     is_full: bool = True
     """Whether all partitions are named, or only those that moved since the statement before."""
     heads_sha256: Sha256 | None = None
-    """Of where every partition stands, named here or not (see shared/audit/heads.py); older statements have none."""
+    """Of the heads of all partitions, named here or not (see shared/audit/heads.py); older statements have none."""
 
 
 class SignedStatement(Value):

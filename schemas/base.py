@@ -20,7 +20,7 @@ DatasetId = Annotated[str, Field(pattern=LABEL, description=f"id of a request fo
 TenantName = Annotated[str, Field(pattern=LABEL, description=f"name of a tenant: {A_LABEL}")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="sha256, lower-case hexadecimal")]
 Step = Annotated[int, Field(ge=0, description="optimizer steps completed")]
-Attempt = Annotated[int, Field(ge=0, description="the attempt number of the job; its epoch")]
+Attempt = Annotated[int, Field(ge=0, description="the number of the job's attempt")]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """What a column of Postgres takes."""
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1, description="bytes")]
@@ -81,12 +81,12 @@ class DatasetRef(Value):
 
 
 class FailureClass(StrEnum):
-    """Why an attempt or a job failed. Closed: one table says what follows."""
+    """Why an attempt or a job failed. A closed set: one table has what follows from each."""
 
     PREEMPTED = "preempted"  # the node was taken back
     INFRA = "infra"  # node, network, store or hang
     PLATFORM = "platform"  # what all jobs need was away: S3, Kafka
-    USER = "user"  # what was asked for cannot work
+    USER = "user"  # the request cannot work
     NUMERIC = "numeric"  # NaN or infinite loss or gradient
     OOM = "oom"  # the recipe does not fit the device or the host
     CANCELLED = "cancelled"  # a person or a budget ended it
@@ -114,7 +114,7 @@ class CapacityType(StrEnum):
 
 
 class Delayed(Message):
-    """Work for a dataset or a job waits for what is away, and goes on by itself. For people: nothing follows."""
+    """Work for a dataset or a job waits for a dependency that is away, and continues automatically. For people."""
 
     keyed_by = "subject_id"
     subject_id: str

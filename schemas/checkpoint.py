@@ -19,7 +19,7 @@ class CheckpointVerified(CheckpointFact):
 
 
 class CheckpointCorrupt(CheckpointFact):
-    """The bundle is not what its manifest says, and nothing resumes from it."""
+    """The bundle differs from its manifest, and nothing resumes from it."""
 
     bundle: BundleRef
     message: str

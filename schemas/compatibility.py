@@ -47,7 +47,7 @@ class Refusal:
     code: str
     """The rule, as a stable word for machines."""
     message: str
-    """What was found, what is expected, and the nearest configuration that works."""
+    """The configuration, what is expected, and the nearest configuration that works."""
     param: str
 
 
@@ -120,7 +120,7 @@ def _of_checkpoints(spec: JobSpec) -> Refusal | None:
 
 
 def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal | None:
-    """Why the base model cannot be trained as the job asks, or None; also where nobody has said what it can do."""
+    """Why the base model cannot be trained as the job asks, or None; also where its capabilities are not known."""
     if capabilities is None:
         return None
     recipe, refused = spec.recipe, capabilities.refused_methods

@@ -69,7 +69,7 @@ class RowProblem(Value):
     rule: str
     """Name of the rule, for example `chat.role_order`."""
     found: str
-    """What stands there."""
+    """The text there."""
     fix: str
     """What to do about it."""
 

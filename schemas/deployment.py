@@ -46,9 +46,9 @@ class UseAdapters(Message):
 
     keyed_by = "reporter"
     reporter: Reference
-    """Who says so: `gateway`."""
+    """Who reports it: `gateway`."""
     slots: Annotated[tuple[UsedSlot, ...], Field(max_length=500)]
-    """What was asked for, at most once each."""
+    """The slots that were requested, each at most once."""
 
 
 class ReplicaAddress(Value):
@@ -135,7 +135,7 @@ class DeploymentReady(SlotState):
 
 
 class DeploymentIdle(SlotState):
-    """Not loaded any more, for others were asked for since. It stays deployed, and is loaded for the next request."""
+    """Not loaded any more, because others were requested. It stays deployed and is loaded for the next request."""
 
 
 class DeploymentFailed(SlotState):

@@ -27,7 +27,7 @@ Headers = list[tuple[str, bytes]]
 
 
 class MalformedEnvelope(ValueError):
-    """The headers are not those of a message of ours; the sentence says which and what was expected."""
+    """The headers are not those of our messages; the error names the header and what was expected."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class RegisterBenchmark(Message):
     name: Reference
     """Name that the file is registered under."""
     kind: BenchmarkKind
-    """How its rows are asked and scored."""
+    """How its rows are prompted and scored."""
     file: FileRef
     num_fewshot: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Solved examples in front of each question."""
@@ -74,7 +74,7 @@ class BenchmarkRegistered(Message):
     name: str
     """Name that the file is registered under."""
     kind: BenchmarkKind
-    """How its rows are asked and scored."""
+    """How its rows are prompted and scored."""
     digest: Sha256
     """sha256 over the files' sha256, kind, few-shot count and declared margin: the identity in verdicts."""
     file: FileRef
@@ -126,7 +126,7 @@ class CategoryCount(Value):
 
 
 class Check(Value):
-    """One number held against its rule."""
+    """One number compared with its rule."""
 
     name: str
     """Benchmark, suite or rule."""
@@ -147,7 +147,7 @@ class Check(Value):
     passed: bool
     """Whether the rule is kept."""
     outcome: Outcome | None = None
-    """`inconclusive`: the items are too few to tell. None in facts from before there were three outcomes."""
+    """`inconclusive`: the items are too few to decide. None in facts from before there were three outcomes."""
     change_interval: Interval | None = None
     """Of candidate minus base, from the same items, where `value` is the candidate's own number."""
     needed: Count | None = None
@@ -159,7 +159,7 @@ StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
 
 
 class StageResult(Value):
-    """What one stage of the gate found."""
+    """The result of one stage of the gate."""
 
     stage: StageName
     """The gate's stage."""
@@ -215,7 +215,7 @@ class GatePolicyPublished(Message):
     answer_tokens: Count
     """Longest answer that the gate lets a model give."""
     suites: tuple[RegisteredSuite, ...]
-    """Newest of each name at that time, for readers that did not hear it registered."""
+    """Newest of each name at that time, for readers that missed its registration."""
 
 
 class EvalFact(Message):
@@ -234,7 +234,7 @@ class EvalFact(Message):
 
 
 class JudgedSuite(Value):
-    """A suite that a gate asked."""
+    """A suite whose items a gate used."""
 
     stage: StageName
     """Stage that the version is in from now on."""
@@ -299,7 +299,7 @@ class EvalVerdict(EvalFact):
 
 
 class EvalPassed(EvalVerdict):
-    """Every stage of the gate passed that was asked for."""
+    """Every requested stage of the gate passed."""
 
 
 class EvalFailed(EvalVerdict):

@@ -65,7 +65,7 @@ class JobFact(JobMessage):
 
 
 class SubmitJob(JobMessage):
-    """Train a model as the specification says."""
+    """Train a model by the specification."""
 
     dataset_id: Reference
     """The SubmitDataset that makes this job's dataset."""
@@ -137,7 +137,7 @@ class WaitReason(StrEnum):
 
 
 class QueuePositionChanged(JobFact):
-    """Where a queued job stands now. For people: nothing follows, and not every step forward is told."""
+    """The present place of a queued job. For people: nothing follows from it, and not every step is reported."""
 
     position: Annotated[int, Field(ge=1)] | None
     """In the order in which nodes are handed out: exact up to 10, else rounded up to one digit. None: it is not in
@@ -146,7 +146,7 @@ class QueuePositionChanged(JobFact):
     waiting_for: str
     """Why it has not started, for people."""
     estimated_start: datetime | None
-    """From how long jobs ran lately; None where nothing tells."""
+    """From how long jobs ran lately; None where that cannot be estimated."""
 
 
 class JobScheduled(JobFact):
@@ -235,7 +235,7 @@ class Artifact(JobFact):
     holdout: FileRef | None
     gate: GateSpec
     benchmarks: dict[str, Sha256]
-    """Those that the dataset's rows were held against, by name; the gate asks those of its own day."""
+    """Those that the dataset's rows were compared with, by name; the gate uses those of its own day."""
     suites: dict[str, Sha256]
     """Digests of the safety suites of that time, by name."""
     kept_leaks: dict[str, Count] = Field(default={})
@@ -247,7 +247,7 @@ class JobEvaluating(Artifact):
 
 
 class JobSucceeded(JobFact):
-    """The job ended with all steps done; whether the gate passed its model is said here."""
+    """The job ended with all steps done; this names whether the gate passed its model."""
 
     fine_tuned_model: str | None
     """Full name of the model version; None where no version could be made of what was trained."""

@@ -81,7 +81,7 @@ def audit_statement(number: int) -> str:
 
 
 def attempt_name(job_id: str, attempt: int) -> str:
-    """The attempt's name at every engine: a DNS label of at most 52 characters."""
+    """The attempt's name at every cluster backend: a DNS label of at most 52 characters."""
     name = f"a-{job_id}-e{attempt}"
     assert is_dns_label(name), (
         f"attempt name is {name!r}, expected a DNS label of at most {MAX_LABEL} characters"
@@ -90,7 +90,7 @@ def attempt_name(job_id: str, attempt: int) -> str:
 
 
 def is_dns_label(name: str) -> bool:
-    """Whether the name can stand in a folder, a key and a host name."""
+    """Whether the name can be part of a folder, a key and a host name."""
     return _LABEL.fullmatch(name) is not None
 
 

@@ -60,7 +60,7 @@ class PromoteModel(ModelCommand):
     approved_by: Reference
     """Who approves."""
     accept_without_holdout: bool = False
-    """Approve a version that was never held against rows of its own task; asks for a reason."""
+    """Approve a version that was never evaluated on rows of its own task; requires a reason."""
     reason: Sentence = ""
     """Why it is approved without a holdout."""
 
@@ -131,7 +131,7 @@ class BaseModelRegistered(Message):
     training_template_sha256: Sha256 | None = None
     """Of the template that marks the answers in training; None: they are taken from the model's own."""
     capabilities: BaseCapabilities | None = None
-    """None: registered before they were found; registering the base again finds them."""
+    """None: registered before they were read; registering the base again reads them."""
 
 
 class ModelFact(Message):
@@ -175,13 +175,13 @@ class ModelPromoted(ModelFact):
     eval_id: str
     """The evaluation that it passed."""
     has_holdout: bool | None = None
-    """Whether the evaluation held it against rows of its own task. None where an older writer did not say."""
+    """Whether the evaluation measured it on rows of its own task. None from older writers."""
     approved_by: str | None = None
     """Who approved it for production; None in staging, which nobody approves."""
     approval_reason: str = ""
     """What the approver wrote."""
     accepted_without_holdout: bool = False
-    """Whether the approver accepted that it was never held against rows of its task."""
+    """Whether the approver accepted that it was never evaluated on rows of its task."""
 
 
 class ModelDemoted(ModelFact):
@@ -257,7 +257,7 @@ class DeploymentApproved(SlotFact):
     model_id: str
     """Id of the model version, `mv-…`."""
     job_id: JobId | None
-    """The job that waits for this, or None where a person asked."""
+    """The job that waits for this, or None where a person requested it."""
     kind: Literal["adapter", "full"]
     """Whether the weights are an adapter on the base model or a model of their own."""
     digest: Sha256

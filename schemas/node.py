@@ -84,7 +84,7 @@ class NodesProvisioned(NodeFact):
 
 
 class ProvisioningFailed(NodeFact):
-    """Nothing of the attempt is left at the engine."""
+    """Nothing of the attempt is left at the cluster backend."""
 
     pool: str
     """Name of the node pool."""
@@ -102,7 +102,7 @@ class NodePreempted(NodeFact):
     deadline: datetime
     """When the node goes away."""
     source: str
-    """Who said so: `operator`, `drain`, or the engine."""
+    """Who reported it: `operator`, `drain`, or the cluster backend."""
 
 
 class NodeLost(NodeFact):

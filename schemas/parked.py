@@ -40,7 +40,7 @@ class MessageParked(Message):
     """Stable word: `bad_json`, `unknown_type`, `newer_version`, `rejected`, `behind_parked`, `gap`,
     `unreadable_batch`, …"""
     detail: str
-    """What was found and expected."""
+    """What the message has, and what was expected."""
     topic: str
     """Where the record lies."""
     partition: Count

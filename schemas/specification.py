@@ -222,12 +222,12 @@ class BenchmarkRule(Spec):
 
 HoldoutMetric = Literal[
     "exact_match",  # the whole answer, normalised
-    "contains",  # the reference stands in the answer as whole words, both normalised
+    "contains",  # the answer contains the reference as whole words, both normalised
     "regex",  # what `pattern` matches last in the answer and in the reference, normalised
     "token_f1",  # words that answer and reference share, as in SQuAD
     "json_equal",  # both parse as JSON and are the same value
     "rouge_l",  # longest common subsequence, F measure
-    "bleu",  # of each answer by itself, smoothed exponentially, 0 to 1
+    "bleu",  # of each answer alone, smoothed exponentially, 0 to 1
     "perplexity",  # of the reference; lower is better
 ]
 MAX_ANSWER_TOKENS = 1_024
@@ -386,7 +386,7 @@ class JobSpec(Spec):
 
 
 class DatasetSpec(Spec):
-    """A dataset as asked for. Its version id covers this, the base model and the registered suites."""
+    """A dataset as requested. Its version id covers this, the base model and the registered suites."""
 
     base_model: Name
     """Name of the base model."""

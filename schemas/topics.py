@@ -407,7 +407,7 @@ def is_audited(name: str) -> bool:
 
 
 def refusals_of(service: str) -> Topic:
-    """The events topic on which a service says that it refused a command."""
+    """The events topic on which a service reports that it refused a command."""
     return next(topic for topic in TOPICS if CommandRefused in topic.messages and service in topic.writers)
 
 

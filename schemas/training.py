@@ -56,7 +56,7 @@ class PackingVerdict(StrEnum):
     """Whether several examples share a window."""
 
     PROVED = "proved"  # packed loss = loss of each example alone, on this model and device
-    REFUSED = "refused"  # they differ, or cannot be told from a leak: training goes on unpacked
+    REFUSED = "refused"  # they differ, or cannot be distinguished from a leak: training continues unpacked
     OFF = "off"  # the recipe asks for none, or no window holds two examples
 
 
@@ -75,7 +75,7 @@ class PackingDistances(Value):
 
 
 class Preparation(Value):
-    """What training processes are, found and measured before their first step."""
+    """Properties of the training processes, measured before their first step."""
 
     device: str
     """Product of the first process's device, or `cpu`."""
@@ -179,7 +179,7 @@ class StopTraining(AttemptMessage):
 
 
 class RunnerReport(AttemptMessage):
-    """A claim by one runner. Facts are made of claims after the epoch check."""
+    """A claim by one runner. Facts are made of claims after the check of the attempt's number."""
 
     node_index: Count
     """Place of the node in the attempt, from 0."""
@@ -278,7 +278,7 @@ class TrainingStopped(AttemptMessage):
     """The attempt's last fact, when it did not complete."""
 
     reason: str
-    """What was asked: a StopReason, or `unasked`, or `failure`."""
+    """The reason of the stop: a StopReason, or `unasked`, or `failure`."""
     last_step: Step
     bundle: BundleRef | None
 

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 30.0
 
 @app.command("list")
 def list_parked(service: str | None = None) -> None:
-    """List what is parked and not settled."""
+    """List what is parked and not resolved."""
     messages = asyncio.run(_open(service))
     rows = [
         (m.service, m.parked_id, m.reason, f"{m.topic}/{m.partition}@{m.offset}", m.detail) for m in messages
