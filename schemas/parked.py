@@ -50,7 +50,7 @@ class MessageParked(Message):
     aggregate_id: str
     """Key of the record."""
     event_id: str
-    """`ce_id`, or the record's place where that cannot be read."""
+    """`ce_id`, or the record's location where that cannot be read."""
     value_base64: str
     """The raw value; cut at 64 KiB."""
     parked_at: datetime

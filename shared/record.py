@@ -17,5 +17,5 @@ class Record:
     """Time on the producer's clock in milliseconds since 1970; -1 if it was not kept."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.topic}/{self.partition}@{self.offset}"

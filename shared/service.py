@@ -420,9 +420,9 @@ class Service:
                 await self.with_timeout(consumer.commit(offsets), seconds=COMMIT_TIMEOUT_SECONDS)
             failpoint("offset.commit.after")
         except (CommitFailedError, IllegalStateError):
-            log.info("partition moved before the offset was committed", place=records[0].place)
+            log.info("partition moved before the offset was committed", location=records[0].location)
         except Exception as error:
-            loops.exit_process(f"consume {records[0].place} to {records[-1].place}", error)
+            loops.exit_process(f"consume {records[0].location} to {records[-1].location}", error)
         finally:
             self._idle_since = time.monotonic()
 

@@ -83,7 +83,7 @@ def _known(topics: list[str] | None) -> tuple[str, ...]:
 
 def _print(delivery: Delivery | Unreadable) -> None:
     if isinstance(delivery, Unreadable):
-        write(f"{delivery.record.place} {delivery.reason}: {delivery.detail}")
+        write(f"{delivery.record.location} {delivery.reason}: {delivery.detail}")
     elif Output.as_json:
         show_json(_value(delivery))
     else:

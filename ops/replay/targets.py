@@ -139,13 +139,13 @@ def admit(record: Record, *, now: datetime) -> None:
     delivery = read(record)
     if isinstance(delivery, Unreadable):
         raise RefusedByPlatform(
-            f"{record.place} is unreadable ({delivery.reason}: {delivery.detail}) and would only be parked again; "
+            f"{record.location} is unreadable ({delivery.reason}: {delivery.detail}) and would only be parked again; "
             "narrow the bounds"
         )
     keeps = inbox_kept(record.topic, Timing())
     if record.timestamp_ms < (now - keeps + MARGIN).timestamp() * 1000:
         raise RefusedByPlatform(
-            f"{record.place} is of {_time(record.timestamp_ms)}; inboxes know what was applied for {keeps.days} "
+            f"{record.location} is of {_time(record.timestamp_ms)}; inboxes know what was applied for {keeps.days} "
             "days only, so it might be applied again; narrow the bounds"
         )
 

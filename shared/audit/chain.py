@@ -41,7 +41,7 @@ def extend(chain: Chain, records: Iterable[Record]) -> Chain:
     for record in records:
         if (record.topic, record.partition) != chain.place or record.offset < next_offset:
             here = f"{chain.place.topic}/{chain.place.partition}@{next_offset}"
-            raise ValueError(f"found the record {record.place}, expected one at or behind {here}")
+            raise ValueError(f"found the record {record.location}, expected one at or behind {here}")
         link = next_link(link, record)
         next_offset = record.offset + 1
         times.append(record.timestamp_ms)

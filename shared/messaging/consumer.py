@@ -468,7 +468,7 @@ class Consumer:
         log.warning(
             "message parked",
             event_id=unreadable.event_id,
-            place=unreadable.record.place,
+            location=unreadable.record.location,
             reason=unreadable.reason,
             detail=unreadable.detail,
         )

@@ -144,7 +144,7 @@ def _refuse_constant(name: str) -> None:
 def _unreadable(record: Record, envelope: Envelope | None, reason: str, detail: str) -> Unreadable:
     key = (record.key or b"")[:MAX_NAME_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd")
     if envelope is None:
-        return Unreadable(record, reason, storable(detail), key, record.place)
+        return Unreadable(record, reason, storable(detail), key, record.location)
     return Unreadable(record, reason, storable(detail), key, envelope.id, envelope.sequence)
 
 

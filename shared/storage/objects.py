@@ -97,7 +97,7 @@ async def fetch_files(
 
     Once it has raised, it writes no more below `into`. Raises CorruptObject if a path leaves `into`.
     """
-    slots = asyncio.Semaphore(PARALLEL_FETCHES)
+    limit = asyncio.Semaphore(PARALLEL_FETCHES)
     failed = asyncio.Event()
 
     async def fetch(entry: FileEntry) -> None:
@@ -105,7 +105,7 @@ async def fetch_files(
         if not target.resolve().is_relative_to(into.resolve()):
             raise CorruptObject(f"manifest names {entry.path!r}, expected a path below its folder")
         target.parent.mkdir(parents=True, exist_ok=True)
-        async with slots:
+        async with limit:
             if failed.is_set():
                 return
             try:

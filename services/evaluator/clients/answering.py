@@ -71,11 +71,11 @@ async def _answer_sides(
     engine: AnswerEngine, asked: Asked, part: AskedPart, on_report: OnReport, *, concurrency: int
 ) -> dict[Side, GivenSide]:
     """Both sides side by side. Raises EngineFailed, and then nothing of the part is under way any more."""
-    slots = asyncio.Semaphore(concurrency)
+    limit = asyncio.Semaphore(concurrency)
     done = dict.fromkeys(part.sides, 0)
 
     async def answer(side: Side, number: int) -> GivenAnswer:
-        async with slots:
+        async with limit:
             answered = await engine.answer(side, part.prompts[number], asked.stops)
         done[side] += 1
         on_report(PartProgressed(part=part.part, side=side, done=done[side], total=len(part.prompts)))

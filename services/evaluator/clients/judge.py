@@ -71,7 +71,7 @@ class ChatJudge:
         self._model = model
         self._timeout_seconds = timeout_seconds
         self._attempts = attempts
-        self._slots = asyncio.Semaphore(concurrency)
+        self._limit = asyncio.Semaphore(concurrency)
         self._client = httpx.AsyncClient(
             timeout=timeout_seconds, headers={"Authorization": f"Bearer {api_key}"} if api_key else {}
         )
@@ -100,7 +100,7 @@ class ChatJudge:
         self, messages: Sequence[Mapping[str, str]], read: Callable[[str], str | None]
     ) -> str | None:
         problem = ""
-        async with self._slots:
+        async with self._limit:
             for attempt in range(self._attempts):
                 try:
                     reply = await self._reply(messages)

@@ -140,11 +140,11 @@ class Uploader:
             await asyncio.to_thread(_remove_older, saved)
 
     async def _put_own_parts(self, saved: Saved) -> None:
-        slots = asyncio.Semaphore(PARALLEL_PUTS)
+        limit = asyncio.Semaphore(PARALLEL_PUTS)
         keys = self._keys(saved, saved.parts)
 
         async def put(part: FileEntry) -> None:
-            async with slots:
+            async with limit:
                 await _until_stored(
                     lambda: self._objects.put_file(
                         keys[part.path], saved.directory / part.path, sha256=part.sha256

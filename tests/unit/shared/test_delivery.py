@@ -118,7 +118,7 @@ def test_a_batch_that_cannot_be_read_is_parked_as_such():
     assert (result.reason, result.detail, result.event_id) == (
         "unreadable_batch",
         "no such codec",
-        record.place,
+        record.location,
     )
 
 
