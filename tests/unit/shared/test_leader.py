@@ -7,7 +7,7 @@ from shared.messaging.leader import Leader
 
 
 class Held:
-    epoch = 1
+    token = 1
 
     async def hold(self) -> bool:
         return True
