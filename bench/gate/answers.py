@@ -2,8 +2,7 @@
 
 Both write greedy answers of two models, a base and a LoRA adapter beside it, in float32 on this machine's CPU, with
 the same number of threads. The clock starts at token ids and stops at texts; loading and starting are not counted.
-The replica is started as the serving controller starts it; base requests go to an identity adapter, as they must on
-a CPU. Every answer is compared.
+The replica is started as the serving controller starts it. Every answer is compared.
 
 Suites: `demo`, the demo's base model and 121 prompts with answers of at most 32 tokens; `larger`, the same model, 348
 prompts with answers of at most 128; `41M`, a random Llama of 41 million parameters and 121 prompts of at most 32.
@@ -37,7 +36,6 @@ from services.evaluator.scoring.order import Candidate, Side, WorkOrder
 from services.evaluator.scoring.scorer import Scorer
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine, LocalBackend
-from services.serving_controller.clients.probe import pick_module, shapes_of, write_adapter
 from services.serving_controller.clients.vllm import NoAnswer, VllmClient
 from tests.tiny_model import build_tiny_model
 
@@ -45,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 DEMO_BASE = ROOT / "deploy" / "demo" / "base" / "model"
 SUITES = (ROOT / "deploy" / "suites" / "refusals.jsonl", ROOT / "deploy" / "suites" / "benign.jsonl")
 BOTH = (Side.CANDIDATE, Side.BASE)
-BASE, CANDIDATE = "base@base", "gate-bench"
+BASE, CANDIDATE = "base", "gate-bench"
 CONCURRENCY = 16
 RANK = 16
 WARM_UP = 8
@@ -100,7 +98,7 @@ async def compare(load: Load, folder: Path, num_rounds: int, threads: int) -> di
     seconds: dict[str, list[float]] = {"scoring process": [], "vllm": []}
     same, tokens = [], 0
     async with httpx.AsyncClient() as http:
-        replica = await _start(backend, http, load.base, adapter, folder)
+        replica = await _start(backend, http, load.base, adapter)
         try:
             _by_child(models, prompts[:WARM_UP])
             await _by_vllm(replica, models.scorer, prompts[:WARM_UP], folder / "warm-up")
@@ -169,13 +167,11 @@ def _by_child(models: Models, prompts: Sequence[Prompt]) -> Texts:
     return texts
 
 
-async def _start(
-    backend: LocalBackend, http: httpx.AsyncClient, base: Path, adapter: Path, folder: Path
-) -> VllmEngine:
-    await backend.start(ReplicaSpec("bench", "one", base, "base", RANK))
+async def _start(backend: LocalBackend, http: httpx.AsyncClient, base: Path, adapter: Path) -> VllmEngine:
+    await backend.start(ReplicaSpec("bench", "one", base, BASE, RANK))
     seen = await backend.inspect("bench")
     assert seen is not None
-    client = VllmClient(http, seen.url, backend.key("bench"))
+    client = VllmClient(http, seen.url, backend.management_key("bench"))
     while True:
         try:
             await client.models()
@@ -185,8 +181,6 @@ async def _start(
             if seen is None or not seen.is_alive:
                 raise SystemExit(backend.log_tail("bench")) from None
             await asyncio.sleep(0.5)
-    module, shape = pick_module(shapes_of(base))
-    await client.load(BASE, write_adapter(folder / "identity", module, shape, gain=0.0))
     await client.load(CANDIDATE, adapter.absolute())
     names = {Side.BASE: BASE, Side.CANDIDATE: CANDIDATE}
     return VllmEngine(

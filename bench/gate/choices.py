@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -180,7 +181,7 @@ class Bench:
             size: Peer(batch_size=size, max_length=CONTEXT_TOKENS, **shared)
             for size in self.arguments.batches
         }
-        return {f"lm-eval-hf-{size}": lambda part, lm=lm: self.theirs(lm, part) for size, lm in sizes.items()}
+        return {f"lm-eval-hf-{size}": partial(self.theirs, lm) for size, lm in sizes.items()}
 
     def theirs(self, lm: Peer, part: BenchmarkPart) -> Numbers:
         subject = SUBJECT if part.kind == "mmlu" else ""
@@ -197,8 +198,8 @@ class Bench:
         seconds: dict[str, list[float]] = {"retune": [], "lm-eval-hf": []}
         for number in range(self.arguments.adapters):
             adapter, part = self.adapter(number), self.part(name, 0, self.arguments.questions)
-            mine, ours = self._timed(lambda part, adapter=adapter: self._our_job(adapter, part), part)
-            other, theirs = self._timed(lambda part, adapter=adapter: self._their_job(adapter, part), part)
+            mine, ours = self._timed(partial(self._our_job, adapter), part)
+            other, theirs = self._timed(partial(self._their_job, adapter), part)
             check(ours, theirs, f"adapter {number}")
             seconds["retune"].append(mine)
             seconds["lm-eval-hf"].append(other)

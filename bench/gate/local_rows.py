@@ -73,8 +73,8 @@ def row_of(kind: BenchmarkKind, doc: Doc) -> dict[str, Any]:
             "answerKey": labels[answer],
         }
     if kind is BenchmarkKind.TRUTHFULQA_MC2:
-        labels = [int(number == answer) for number in range(len(choices))]
-        return {"question": question, "mc2_targets": {"choices": choices, "labels": labels}}
+        is_true = [int(number == answer) for number in range(len(choices))]
+        return {"question": question, "mc2_targets": {"choices": choices, "labels": is_true}}
     return doc | ({"subject": SUBJECT} if kind is BenchmarkKind.MMLU else {})
 
 

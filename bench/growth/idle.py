@@ -196,7 +196,7 @@ def cpu_seconds(pid: int) -> float:
 def _cpu_seconds(process: psutil.Process) -> float:
     """Nothing of a backend of Postgres that has ended meanwhile."""
     try:
-        return sum(process.cpu_times()[:2])
+        return float(sum(process.cpu_times()[:2]))
     except psutil.NoSuchProcess:
         return 0.0
 

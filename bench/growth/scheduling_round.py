@@ -17,10 +17,10 @@ import asyncpg
 
 from bench.kernel.parts import running_parts
 from bench.report import progress, summary, write
+from schemas.lifecycle import JobState
 from services.scheduler import queue_store, store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.handlers import Handlers
-from services.scheduler.model import JobState
 from shared.clock import utc_now
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database

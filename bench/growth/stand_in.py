@@ -16,7 +16,7 @@ def loaded_names(model_dir: Path) -> Path:
     return model_dir.with_name("loaded")
 
 
-class Loaded(engines.Engine):
+class Loaded(engines.Engine):  # type: ignore[misc]
     """What the file names is loaded as soon as it is written: the bench fills tables under a replica that runs."""
 
     @property
@@ -30,7 +30,7 @@ class Loaded(engines.Engine):
 
 
 def serve() -> None:
-    engines.Engine = Loaded  # type: ignore[misc]
+    engines.Engine = Loaded
     stand_in_engine.serve(dict(option.partition("=")[::2] for option in sys.argv[1:]))
 
 

@@ -80,7 +80,7 @@ async def one_round(stack: Stack, conn: asyncpg.Connection, side: str, sent: lis
         seconds = time.monotonic() - began
     rows = await conn.fetch("SELECT event_id FROM effect")
     assert sorted(row["event_id"] for row in rows) == sorted(event.event_id for event in sent), side
-    return (len(sent) - done) / seconds
+    return float(len(sent) - done) / seconds
 
 
 async def until_done(conn: asyncpg.Connection, number: int) -> None:

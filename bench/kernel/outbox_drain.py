@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -152,7 +153,7 @@ async def ends(stack: Stack) -> dict[TopicPartition, int]:
         return dict(await reading.end_offsets(reading.assignment()))
 
 
-async def records_since(stack: Stack, starts: dict[TopicPartition, int]):  # noqa: ANN201
+async def records_since(stack: Stack, starts: dict[TopicPartition, int]) -> AsyncIterator[Any]:
     async with consumer(stack) as reading:
         stops = await reading.end_offsets(list(starts))
         for partition, offset in starts.items():

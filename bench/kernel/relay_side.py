@@ -6,6 +6,7 @@ It says `ready` on stdout once it is connected; each line on stdin says that row
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -70,7 +71,7 @@ async def fill_peer(conn: asyncpg.Connection, backlog: list[Event]) -> None:
 
 
 async def create_peer_table(conn: asyncpg.Connection) -> None:
-    dialect = postgresql.dialect()
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     await conn.execute(str(CreateTable(PEER_TABLE).compile(dialect=dialect)))
     for index in PEER_TABLE.indexes:
         await conn.execute(str(CreateIndex(index).compile(dialect=dialect)))
@@ -137,7 +138,7 @@ async def _say_ready() -> None:
     print("ready", flush=True)
 
 
-async def _lines():  # noqa: ANN202
+async def _lines() -> AsyncIterator[bytes]:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -68,7 +68,8 @@ def build(name: str, directory: Path) -> Base:
 
 def recipe_of(method: Method) -> Recipe:
     lora = LoraSpec(rank=RANK) if method is Method.LORA else LoraSpec()
-    return a_recipe(method=method, lora=lora, num_epochs=1, batch_size=2, learning_rate=1e-2)
+    recipe: Recipe = a_recipe(method=method, lora=lora, num_epochs=1, batch_size=2, learning_rate=1e-2)
+    return recipe
 
 
 def trial(base: Base, method: Method, directory: Path, *, device: Device = "cpu") -> Trial:
