@@ -47,7 +47,7 @@ __all__ = ["attempts", "nodes"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 3600))]
 
-AWAY = timedelta(seconds=scaled(20, 20, 600))
+AWAY = timedelta(seconds=scaled(10, 20, 600))
 KAFKA_AWAY = timedelta(seconds=scaled(40, 40, 600))
 """Longer than a runner without a grant goes on, and than the control side waits for a silent one."""
 DIGEST = "c" * 64

@@ -150,10 +150,10 @@ async def test_postgres_that_is_away(pair: Stack, load: Load):
             await pair.kill("ingest")
             await until(lambda: answers_ok(pair.state.port("ingest"), "/livez"), "HTTP without Postgres")
             deaths = deaths_of(pair, *SERVICES)
-            await until_missed(pair, *SERVICES, for_seconds=scaled(20, 20, 600))
+            await until_missed(pair, *SERVICES, for_seconds=scaled(10, 20, 600))
         began = time.monotonic()
         await load.books.until_effects(20)
-        note("Postgres away", seconds=scaled(20, 20, 600), seconds_to_recover=time.monotonic() - began)
+        note("Postgres away", seconds=scaled(10, 20, 600), seconds_to_recover=time.monotonic() - began)
     assert deaths_of(pair, *SERVICES) == deaths
 
 
