@@ -74,7 +74,7 @@ soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
 	@$(FULL) $(BIN)/pytest -s $(SOAK)
 
-mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? About an hour; T='services.scheduler.*' for a part
+mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? T='services.scheduler.*' for a part
 	@$(BIN)/mutmut run $(if $(T),'$(T)')
 	@$(BIN)/python -m bench.mutants
 

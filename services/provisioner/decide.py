@@ -127,7 +127,7 @@ def on_created(attempt: Attempt, *, has_nodes: bool, now: datetime) -> Decision:
 
 
 def on_create_failed(attempt: Attempt, code: str, message: str) -> Decision:
-    """The backend may still hold something: remove it before anyone is told."""
+    """The backend may still hold something: remove it before the release is announced."""
     if attempt.state is not AttemptState.CREATING:
         return Decision(attempt)
     state = AttemptState.RELEASING if attempt.stop_deadline else AttemptState.FAILING
