@@ -125,7 +125,7 @@ def carry_out(directory: Path, order: TrainingOrder) -> tuple[Report, ...]:
 def start_child(directory: Path, order: TrainingOrder) -> subprocess.Popen[bytes]:
     """One process, as torchrun would start it."""
     work_dir = a_work_dir(directory, order)
-    return subprocess.Popen([*CHILD, str(work_dir)], env=_environment(), stderr=_log_of(work_dir))
+    return subprocess.Popen([*CHILD, str(work_dir)], env=environment(), stderr=log_of(work_dir))
 
 
 def start_gang_node(
@@ -139,7 +139,7 @@ def start_gang_node(
         *("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port or free_port())),
         *("--max-restarts", "0", "-m", CHILD[-1], str(work_dir)),
     ]
-    return subprocess.Popen(command, env=_environment(), stderr=_log_of(work_dir))
+    return subprocess.Popen(command, env=environment(), stderr=log_of(work_dir))
 
 
 def reports_in(work_dir: Path) -> tuple[Report, ...]:
@@ -246,7 +246,7 @@ def _entry(directory: Path, path: str) -> FileEntry:
     return FileEntry(path=path, size_bytes=file.stat().st_size, sha256=sha256_of(file))
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -255,5 +255,5 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _log_of(work_dir: Path) -> int:
-    return os.open(work_dir / "log", os.O_WRONLY | os.O_CREAT, 0o644)
+def log_of(work_dir: Path) -> int:
+    return os.open(work_dir / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -16,19 +16,14 @@ from services.trainer_agent.protocol import (
     Started,
     Stepped,
 )
-from shared.ports import free_port
 from tests.training.jobs import (
     Inputs,
     a_recipe,
     an_order,
     carry_out,
-    end_all,
-    log_in,
-    reports_in,
     reports_of,
-    start_gang_node,
-    wait_for_exit,
 )
+from tests.training.ranks import run_gang
 
 CASES = [(row, precision) for row in ROWS for precision in sorted(row.precisions)]
 
@@ -63,14 +58,7 @@ def train(directory: Path, inputs: Inputs, row: Row, precision: str) -> tuple[Re
     order = an_order(inputs, recipe_of(row.method, precision), nodes=nodes, devices_per_node=devices)
     if nodes * devices == 1:
         return carry_out(directory / "work", order)
-    work_dirs, port = [directory / str(node) for node in range(nodes)], free_port()
-    children = [start_gang_node(work_dir, order, node=n, port=port) for n, work_dir in enumerate(work_dirs)]
-    try:
-        for child, work_dir in zip(children, work_dirs, strict=True):
-            assert wait_for_exit(child, work_dir) == 0, log_in(work_dir)
-    finally:
-        end_all(*children)
-    return reports_in(work_dirs[0])
+    return run_gang(directory, order)
 
 
 @pytest.mark.parametrize(("row", "precision"), CASES, ids=str)
