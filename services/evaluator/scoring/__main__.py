@@ -7,6 +7,7 @@ from pathlib import Path
 from services.evaluator.scoring.order import SCORES_FILE, WorkOrder
 from services.evaluator.scoring.reports import Done
 from shared.files import write_whole
+from shared.processes.imports import quick_imports
 from shared.processes.orders import Messages, read_order
 
 CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo"})
@@ -28,7 +29,8 @@ def main(order_path: Path) -> None:
     messages, order = Messages(), read_order(order_path, WorkOrder)
 
     # The libraries read the environment when they are imported.
-    from services.evaluator.scoring.run import run
+    with quick_imports():
+        from services.evaluator.scoring.run import run
 
     scores = run(order, work_dir, messages.send)
     write_whole(work_dir / SCORES_FILE, scores.model_dump_json())

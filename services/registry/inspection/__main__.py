@@ -4,13 +4,15 @@ import logging
 import sys
 from pathlib import Path
 
+from shared.processes.imports import quick_imports
 from shared.processes.orders import Messages
 
 
 def main(directory: Path) -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     messages = Messages()
-    from services.registry.inspection.networks import inspect
+    with quick_imports():
+        from services.registry.inspection.networks import inspect
 
     messages.send(inspect(directory))
 

@@ -15,6 +15,7 @@ from services.trainer_agent.protocol import (
     Outcome,
 )
 from services.trainer_agent.training.stop import StopRequest
+from shared.processes.imports import quick_imports
 
 EXIT_CODES = {
     Outcome.COMPLETED: EXIT_COMPLETED,
@@ -29,8 +30,9 @@ def main() -> None:
     stop = StopRequest(work_dir)
     # Before the imports that take seconds: a stop during them is heard.
     stop.listen()
-    from services.trainer_agent.training.child import run_child
-    from services.trainer_agent.training.distributed import own_world
+    with quick_imports():
+        from services.trainer_agent.training.child import run_child
+        from services.trainer_agent.training.distributed import own_world
 
     outcome = run_child(work_dir, own_world(os.environ), stop)
     if outcome is Outcome.FAILED:
