@@ -7,47 +7,19 @@ from typing import Annotated
 
 import typer
 
-from cli.commands import (
-    audit,
-    data,
-    deployments,
-    doctor,
-    events,
-    jobs,
-    models,
-    nodes,
-    parked,
-    relay,
-    replay,
-    subscribers,
-    tenants,
-)
 from cli.commands.context import connection
+from cli.nouns import Nouns
 from cli.output import Output, note
 from ops.errors import RefusedByPlatform, Unreachable
-from shared.messaging.kafka import KafkaFailed
 
 REFUSED, UNREACHABLE = 1, 3
 
 app = typer.Typer(
+    cls=Nouns,
     help="Fine-tune, gate and serve models on your own machines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for name, noun in (
-    ("data", data),
-    ("jobs", jobs),
-    ("models", models),
-    ("deployments", deployments),
-    ("nodes", nodes),
-    ("events", events),
-    ("parked", parked),
-    ("relay", relay),
-    ("audit", audit),
-    ("tenants", tenants),
-    ("subscribers", subscribers),
-):
-    app.add_typer(noun.app, name=name)
 
 
 @app.callback()
@@ -73,10 +45,6 @@ def status() -> None:
     _local("status")
 
 
-app.command()(doctor.doctor)
-app.command()(replay.replay)
-
-
 def _local(*arguments: str) -> None:
     raise typer.Exit(subprocess.call([sys.executable, "-m", "deploy.local", *arguments]))
 
@@ -91,7 +59,11 @@ def main() -> None:
     except Unreachable as error:
         note(str(error))
         sys.exit(UNREACHABLE)
-    except KafkaFailed as error:
+    except Exception as error:
+        from shared.messaging.kafka import KafkaFailed  # slow to import
+
+        if not isinstance(error, KafkaFailed):
+            raise
         note(
             f"Kafka at {connection().kafka.bootstrap} does not serve us ({error}); is the stack up? `retune status`"
         )

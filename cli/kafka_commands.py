@@ -7,8 +7,6 @@ from ops.connection import OPERATOR, Connection
 from ops.errors import RefusedByPlatform, Unreachable
 from schemas.base import CommandRefused, Message
 from schemas.topics import TOPICS
-from shared.messaging.delivery import Delivery
-from shared.messaging.reader import TopicReader, send
 
 Answers = Callable[[Message], bool]
 
@@ -35,6 +33,10 @@ async def _command(
     seconds: float,
     answers: Answers,
 ) -> Message:
+    # Slow to import: most commands of a noun need no Kafka.
+    from shared.messaging.delivery import Delivery
+    from shared.messaging.reader import TopicReader, send
+
     topics = {topic.name for topic in TOPICS for fact in (*until, CommandRefused) if fact in topic.messages}
     try:
         async with TopicReader(connection.kafka, topics, from_end=True) as reader, asyncio.timeout(seconds):

@@ -1,25 +1,17 @@
 """Where the platform is: from the environment, else from the local stack's `env` file."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-
-import asyncpg
 
 from ops.errors import Unreachable
 from shared.env_file import read_env_file
-from shared.messaging.reader import Login
-from shared.postgres.database import Database
-from shared.storage.objects import S3ObjectStore
+from shared.messaging.login import Login
 
 DEFAULT_STATE = Path(".retune")
 OPERATOR = "admin"
 """The operator's user of Kafka, as the contract names it."""
-SILENCE = timedelta(minutes=1)
-"""Of Postgres: a whole table takes longer to read than anything that a service asks."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +22,6 @@ class Bucket:
     access_key: str
     secret_key: str
     name: str
-
-    def store(self) -> S3ObjectStore:
-        return S3ObjectStore(self.endpoint, self.access_key, self.secret_key, bucket=self.name)
 
 
 @dataclass(frozen=True)
@@ -57,19 +46,6 @@ class Connection:
         if self.bucket is None:
             raise Unreachable("RETUNE_S3_ACCESS_KEY is not set; this command reads the object store")
         return self.bucket
-
-
-@asynccontextmanager
-async def postgres(dsn: str, *, application: str) -> AsyncIterator[Database]:
-    """Raises Unreachable where Postgres is not there, refuses us or falls silent."""
-    database = Database(dsn, application=application, max_size=2, silence=SILENCE)
-    try:
-        await database.open()
-        yield database
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise Unreachable(f"Postgres does not serve us ({type(error).__name__}: {error})") from error
-    finally:
-        await database.close()
 
 
 def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:

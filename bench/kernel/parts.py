@@ -10,7 +10,7 @@ import asyncpg
 
 from bench.report import progress
 from deploy.local.stack import Stack
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 from shared.postgres.migrate import migrate
 
 SERVICE = "tracker"

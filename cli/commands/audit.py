@@ -14,7 +14,9 @@ from ops.audit.reading import Bound
 from ops.audit.verification import Examined, UnknownTopic, examine
 from ops.errors import RefusedByPlatform
 
-app = typer.Typer(help="Proof that the topics are what they were.", no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, help="Proof that the topics are what they were.", no_args_is_help=True
+)
 
 COLUMNS = ("what", "partition", "offsets", "statements", "")
 

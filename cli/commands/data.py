@@ -23,7 +23,9 @@ from schemas.evaluation import (
     SafetySuiteRegistered,
 )
 
-app = typer.Typer(help="Files, datasets, benchmarks and safety suites.", no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, help="Files, datasets, benchmarks and safety suites.", no_args_is_help=True
+)
 
 POLL_SECONDS = 0.5
 REGISTER_SECONDS = 120.0

@@ -7,7 +7,7 @@ import typer
 from cli.commands.context import api
 from cli.output import show, show_table
 
-app = typer.Typer(help="What is served under which slot.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="What is served under which slot.", no_args_is_help=True)
 
 
 @app.command("list")

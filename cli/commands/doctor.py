@@ -12,9 +12,12 @@ from ops.doctor.examination import examine
 from ops.doctor.history import Limits
 from ops.doctor.invariants import INVARIANTS
 
+app = typer.Typer(add_completion=False)
+
 FOUND = 1
 
 
+@app.command()
 def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every part in S3 and compare its bytes.")

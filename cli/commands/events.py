@@ -15,7 +15,7 @@ from schemas.training import TrainingPrepared
 from shared.messaging.delivery import Delivery, Unreadable
 from shared.messaging.reader import TopicReader
 
-app = typer.Typer(help="Events, straight from Kafka.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Events, straight from Kafka.", no_args_is_help=True)
 
 STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_event_stream)
 SUMMARY_FIELDS = (

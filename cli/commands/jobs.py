@@ -16,7 +16,7 @@ from cli.output import legible, note, show, show_table, stderr, write
 from ops.errors import RefusedByPlatform
 from schemas.lifecycle import TERMINAL
 
-app = typer.Typer(help="Fine-tuning jobs.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Fine-tuning jobs.", no_args_is_help=True)
 
 JOBS = "/fine_tuning/jobs"
 POLL_SECONDS = 0.5

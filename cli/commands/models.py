@@ -25,7 +25,7 @@ from schemas.model import (
     RegisterBaseModel,
 )
 
-app = typer.Typer(help="Base models and fine-tuned versions.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Base models and fine-tuned versions.", no_args_is_help=True)
 
 REGISTER_SECONDS = 1800.0
 AUTO = "auto"

@@ -9,7 +9,7 @@ from cli.commands.context import admin_api, connection
 from cli.output import show, show_table
 from schemas.node import DrainNode, NodeLost, NodePreempted, PoolCapacityChanged, PreemptNode, SetPoolCapacity
 
-app = typer.Typer(help="Pools and nodes.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Pools and nodes.", no_args_is_help=True)
 
 ANSWER_SECONDS = 30.0
 

@@ -16,7 +16,7 @@ from schemas.topics import PARKED_TOPICS
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import TopicReader
 
-app = typer.Typer(help="Messages set aside for a person.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Messages set aside for a person.", no_args_is_help=True)
 
 ANSWER_SECONDS = 30.0
 

@@ -11,14 +11,14 @@ import typer
 from cli.commands.context import connection
 from cli.commands.times import parse_time
 from cli.output import note, show_table
-from ops.connection import postgres
+from ops.clients import postgres
 from ops.errors import RefusedByPlatform
 from ops.relay import set_aside
 from ops.relay.missing_records import Comparison, Search, find_missing, send_again
 from ops.relay.outbox import ALL, PUBLISHERS, publishers
 from shared.postgres.database import Database
 
-app = typer.Typer(help="What services have published.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="What services have published.", no_args_is_help=True)
 
 COLUMNS = ("service", "topic", "rows", "lost")
 ASIDE_COLUMNS = (

@@ -15,10 +15,13 @@ from ops.replay.selection import Bound, Selection
 from ops.replay.targets import DRY_RUN, STDOUT, Counting
 from schemas.topics import is_audited
 
+app = typer.Typer(add_completion=False)
+
 COLUMNS = ("topic", "type", "records", "first", "last")
 EARLIEST = "earliest"
 
 
+@app.command()
 def replay(
     topic: Annotated[list[str], typer.Option(help="May be given several times.")],
     since: Annotated[

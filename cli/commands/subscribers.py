@@ -9,7 +9,9 @@ from cli.commands.context import admin_api
 from cli.output import show
 from schemas.access import subscriber_user
 
-app = typer.Typer(help="Internal teams that read lifecycle topics.", no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, help="Internal teams that read lifecycle topics.", no_args_is_help=True
+)
 
 Topics = Annotated[
     str, typer.Option(help="Lifecycle topics of all tenants, with commas: job.events,model.events")

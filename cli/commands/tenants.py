@@ -9,7 +9,9 @@ from cli.commands.context import admin_api
 from cli.output import Output, show, show_json, show_table
 from schemas.access import tenant_user
 
-app = typer.Typer(help="Tenants, their API keys and their logins to Kafka.", no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, help="Tenants, their API keys and their logins to Kafka.", no_args_is_help=True
+)
 
 UserName = Annotated[str, typer.Argument(help="Default: the login that the tenant was created with.")]
 

@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from pydantic_settings import BaseSettings
+from typer.core import TyperGroup
 
 from deploy.reference.markdown import Schema, code, fields, is_model, linked_to, table, type_of
 from schemas.base import Message
@@ -171,9 +172,10 @@ def command_line() -> Any:
 
 def _commands(path: str, command: Any) -> Iterator[str]:
     """A section for each command below this one."""
-    if children := getattr(command, "commands", None):
-        for name, child in children.items():
-            yield from _commands(f"{path} {name}", child)
+    if isinstance(command, TyperGroup):
+        context = typer.Context(command)
+        for name in command.list_commands(context):
+            yield from _commands(f"{path} {name}", command.get_command(context, name))
         return
     hints = get_type_hints(command.callback)
     rows = [

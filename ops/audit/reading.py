@@ -14,7 +14,8 @@ from schemas.audit import Statement
 from shared.audit.heads import Heads, after
 from shared.audit.signing import BadSignature, PublicKey
 from shared.messaging.delivery import topic_named
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.partition import Partition
 from shared.storage.objects import ObjectStore
 

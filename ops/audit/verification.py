@@ -9,7 +9,8 @@ from ops.audit.findings import Finding
 from ops.audit.reading import Bound, Progress, Statements, recount
 from ops.audit.recount import Recount
 from ops.audit.statements import Walk
-from ops.connection import Connection, postgres
+from ops.clients import object_store, postgres
+from ops.connection import Connection
 from ops.errors import RefusedByPlatform, Unreachable
 from shared.audit.signing import BadSignature, PublicKey
 from shared.clock import utc_now
@@ -70,7 +71,7 @@ async def _walk(
 ) -> Walk:
     bucket = connection.require_bucket()
     try:
-        walk = await (await Statements.open(bucket.store(), key)).walk(since, until, progress)
+        walk = await (await Statements.open(object_store(bucket), key)).walk(since, until, progress)
     except StorageUnavailable as error:
         raise Unreachable(str(error)) from error
     except BadSignature as error:

@@ -16,7 +16,7 @@ from shared.messaging.administration import (
     list_users,
     quotas_of,
 )
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 
 PREFIXES = (tenant_user(""), subscriber_user(""))
 """How the names of these users begin."""

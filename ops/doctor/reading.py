@@ -1,6 +1,7 @@
 """Reads a live stack into one History, in an order that lets nothing look missing that is only late."""
 
-from ops.connection import Connection, postgres
+from ops.clients import object_store, postgres
+from ops.connection import Connection
 from ops.doctor.access import read_access
 from ops.doctor.audit import audit_problems
 from ops.doctor.history import History
@@ -15,7 +16,7 @@ async def read_history(connection: Connection, *, deep: bool, say: Say) -> Histo
     """S3 first, then the topics, then Postgres: what is named was there before what names it."""
     async with postgres(connection.require_postgres(), application="retune doctor") as database:
         began_at = await database.fetchval("SELECT clock_timestamp()")
-        objects = connection.require_bucket().store()
+        objects = object_store(connection.require_bucket())
         audit = await audit_problems(connection, objects, say=say)
         store = await read_store(objects, deep=deep, say=say)
         async with database.snapshot() as conn:

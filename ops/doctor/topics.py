@@ -11,7 +11,8 @@ from schemas.deployment import DeploymentFailed, DeploymentReady, DeploymentStop
 from schemas.model import BaseModelRegistered, DeploymentApproved, DeploymentWithdrawn, ModelRegistered
 from schemas.topics import CHECKPOINT_EVENTS, JOB_EVENTS, NODE_EVENTS, TRAINING_EVENTS
 from shared.messaging.delivery import Delivery, Unreadable
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 
 KEPT: tuple[type[Message], ...] = (
     *(message for topic in (JOB_EVENTS, NODE_EVENTS, TRAINING_EVENTS) for message in topic.messages),

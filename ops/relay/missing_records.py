@@ -8,7 +8,8 @@ from ops.errors import RefusedByPlatform
 from ops.relay.outbox import republish, wait_until_sent
 from shared.clock import utc_now
 from shared.messaging.delivery import topic_named
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.partition import Partition
 from shared.postgres.database import Database
 from shared.record import Record

@@ -4,7 +4,7 @@ from ops.replay import targets
 from ops.replay.selection import Selection
 from ops.replay.targets import Counting
 from shared.clock import utc_now
-from shared.messaging.partitions import Login
+from shared.messaging.login import Login
 
 
 async def replay(login: Login, selection: Selection, to: str) -> tuple[Counting, str]:

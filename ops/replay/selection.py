@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from shared.messaging.delivery import Delivery, read
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.partition import Partition
 from shared.record import Record
 

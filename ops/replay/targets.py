@@ -15,7 +15,7 @@ from ops.errors import RefusedByPlatform
 from ops.replay.selection import Selection
 from schemas.topics import TOPICS
 from shared.messaging.delivery import Delivery, Unreadable, read, topic_named
-from shared.messaging.partitions import Login
+from shared.messaging.login import Login
 from shared.messaging.reader import Resend, resending
 from shared.messaging.retention import inbox_kept
 from shared.record import Record

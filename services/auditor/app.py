@@ -2,7 +2,8 @@
 
 from services.auditor import handlers
 from services.auditor.settings import Settings
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.service import Service
 
 

@@ -1,16 +1,15 @@
 """Reading of assigned partitions from offsets that the caller keeps, without a group and without commits."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from shared.messaging.kafka import record_of_kafka, sasl
+from shared.messaging.login import Login
 from shared.messaging.turns import Turns
 from shared.partition import Partition
 from shared.record import Record
-from shared.settings import ServiceSettings
 
 POLL_MILLISECONDS = 200
 MAX_PARTITION_BYTES = 256 * 1024
@@ -18,21 +17,6 @@ MAX_PARTITION_BYTES = 256 * 1024
 MAX_FETCH_BYTES = 8 * 1024 * 1024
 MAX_RECORDS = 2_000
 """Number of records that one `fetch` returns at most, unless its caller asks for fewer."""
-
-
-@dataclass(frozen=True)
-class Login:
-    bootstrap: str
-    username: str
-    password: str
-    security_protocol: str = "SASL_PLAINTEXT"
-
-    @classmethod
-    def of(cls, settings: ServiceSettings) -> "Login":
-        password = settings.kafka_password.get_secret_value()
-        return cls(
-            settings.kafka_bootstrap, settings.kafka_username, password, settings.kafka_security_protocol
-        )
 
 
 class PartitionReader:

@@ -14,12 +14,11 @@ from shared.clock import utc_now
 from shared.messaging.delivery import Delivery, Unreadable, read, topic_named
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.kafka_health import started
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.messaging.unit import require_size
 from shared.partition import Partition
 from shared.record import Record
-
-__all__ = ["Login", "Resend", "TopicReader", "resending", "send"]
 
 Resend = Callable[[Record], Awaitable[None]]
 

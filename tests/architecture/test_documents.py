@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import typer
+from typer.core import TyperGroup
+
 from deploy.reference.pages import command_line
 from tests.architecture.source import ROOT
 
@@ -99,14 +102,15 @@ def test_make_targets_are_there():
 def retune_problem(words: list[str]) -> str | None:
     """What of a command line the program would not know; None where it knows all."""
     command, path = PROGRAM, ["retune"]
-    while children := getattr(command, "commands", None):
+    while isinstance(command, TyperGroup):
         words = [word for word in words if word != "--json"]
         if not words or words[0] in PLACEHOLDERS or words[0].startswith("-"):
             return None
         name = words.pop(0)
-        if name not in children:
+        child = command.get_command(typer.Context(command), name)
+        if child is None:
             return f"{' '.join(path)} has no {name}"
-        command, path = children[name], [*path, name]
+        command, path = child, [*path, name]
     options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
     return f"{' '.join(path)} has no {unknown}" if unknown else None

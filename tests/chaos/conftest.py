@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 from tests.chaos.fronts import Fronts, fronts
 from tests.chaos.scale import seed
 from tests.integration.kernel.conftest import plain_tracebacks

@@ -24,7 +24,8 @@ from schemas.artifacts import files_digest
 from schemas.lifecycle import TERMINAL
 from schemas.node import PreemptNode
 from shared.messaging.kafka import KafkaFailed
-from shared.messaging.reader import Login, send
+from shared.messaging.login import Login
+from shared.messaging.reader import send
 from tests.chaos.trainer import RUINOUS_RATE, adapter_files, entry, state_after
 from tests.e2e import material
 from tests.tiny_model import build_tiny_model

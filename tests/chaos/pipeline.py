@@ -26,7 +26,8 @@ from schemas.topics import LISTENS
 from schemas.training import StepsRecorded
 from shared.clock import utc_now
 from shared.messaging.lag import Lag
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database
 from shared.postgres.migrate import migrate

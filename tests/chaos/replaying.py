@@ -10,8 +10,8 @@ import boto3
 from deploy.bootstrap.site import REGION, S3_ROOT
 from deploy.local.stack import Stack
 from schemas.topics import LISTENS, TOPICS
+from shared.messaging.login import Login
 from shared.messaging.partitions import PartitionReader
-from shared.messaging.reader import Login
 from tests.chaos.groups import read_again, remove_members
 from tests.chaos.pipeline import caught_up
 from tests.chaos.snapshots import state_of

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local import kafka, postgres
 from deploy.local.stack import Stack
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 from tests.chaos import pipeline
 from tests.chaos.nemesis import SmallDisk, small_disk
 from tests.chaos.scale import note, scaled

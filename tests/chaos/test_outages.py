@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.network import answers_ok
 from deploy.local.stack import Stack
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 from shared.postgres.database import Database
 from tests.chaos import pipeline
 from tests.chaos.fronts import Fronts

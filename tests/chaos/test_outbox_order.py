@@ -15,7 +15,8 @@ from deploy.local.stack import Stack
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from shared.clock import utc_now
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from shared.messaging.relay import BATCH_ROWS, BATCHES_UNDER_WAY
 from shared.messaging.unit import Unit
 from shared.postgres.database import CONTENDED, Connection, Database

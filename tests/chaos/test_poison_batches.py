@@ -12,7 +12,8 @@ from schemas.topics import tenant_commands
 from services.gateway import handlers
 from services.gateway.settings import Settings as GatewaySettings
 from shared.audit.chain import begin, extend
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.messaging.reader import TopicReader
 from shared.partition import Partition
 from shared.record import Record

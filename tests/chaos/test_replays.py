@@ -8,7 +8,7 @@ import pytest
 from deploy.local.stack import Stack
 from schemas.job import CancelJob
 from schemas.training import StepsRecorded
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 from tests.builders import NOON, TENANT, a_bundle
 from tests.chaos.replaying import Replay
 from tests.chaos.scale import note

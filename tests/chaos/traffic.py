@@ -8,7 +8,7 @@ from random import Random
 import asyncpg
 
 from deploy.local.stack import Stack
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 from shared.postgres.database import Database
 from tests.chaos import pipeline
 from tests.chaos.pipeline import Books, Writers

@@ -1,5 +1,7 @@
 """The command line is public: nouns, commands and options are frozen here."""
 
+import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from cli.app import app
@@ -74,8 +76,9 @@ FROZEN = {
 
 
 def surface(command) -> object:
-    if hasattr(command, "commands"):
-        return {name: surface(each) for name, each in command.commands.items()}
+    if isinstance(command, TyperGroup):
+        context = typer.Context(command)
+        return {name: surface(command.get_command(context, name)) for name in command.list_commands(context)}
     return " ".join(parameter.name for parameter in command.params if parameter.name != "help")
 
 

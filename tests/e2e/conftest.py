@@ -15,7 +15,8 @@ import pytest
 from deploy.local.stack import Stack
 from schemas.topics import TOPICS
 from shared.messaging.delivery import Delivery
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from tests.e2e import material
 from tests.tiny_model import build_tiny_model
 

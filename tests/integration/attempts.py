@@ -29,7 +29,8 @@ from schemas.topics import (
 from services.provisioner.model import node_id
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from shared.storage.objects import S3ObjectStore, put_manifest
 from tests.integration.voices import Voices, voices
 

@@ -22,7 +22,8 @@ from schemas import layout
 from schemas.audit import SignedStatement, Statement
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.postgres.migrate import migrate
 from shared.record import Record
 from shared.storage.objects import ObjectStore, S3ObjectStore

@@ -18,7 +18,8 @@ from schemas.model import ModelRegistered
 from schemas.specification import GateSpec
 from schemas.topics import EVAL_EVENTS
 from shared.messaging.delivery import Delivery
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from shared.storage.objects import S3ObjectStore
 from tests.integration.voices import Voices, voices
 from tests.stored import put_base, put_model

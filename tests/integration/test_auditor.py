@@ -23,7 +23,8 @@ from shared.clock import utc_now
 from shared.messaging import lag
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.kafka_health import ClientUnresponsive
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.partition import Partition
 from shared.postgres.migrate import migrate
 from shared.record import Record

@@ -28,7 +28,8 @@ from schemas.deployment import (
 from schemas.evaluation import BaselineRecorded, EvalFailed, EvalPassed, EvalStageCompleted, EvalStarted
 from schemas.topics import DEPLOYMENT_COMMANDS
 from services.evaluator.gates.stages import STAGES
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from tests.integration import test_evaluator
 from tests.integration.evaluator_world import World, its_version
 from tests.integration.kills import alive, killed_at

@@ -36,7 +36,8 @@ from schemas.topics import DATASET_EVENTS
 from services.ingest.report import DatasetReport
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from shared.storage.objects import S3ObjectStore, get_manifest, put_manifest
 from tests.builders import a_job_spec, a_sha
 from tests.integration.voices import Voices, voices

@@ -11,7 +11,8 @@ import pytest
 from deploy.local.stack import Stack
 from ops.replay.targets import record_of
 from schemas.job import CancelJob
-from shared.messaging.partitions import Login, PartitionReader
+from shared.messaging.login import Login
+from shared.messaging.partitions import PartitionReader
 from shared.storage.testing import FakeObjectStore
 from tests.integration.auditing import Audited, record
 from tests.integration.test_retune import Ended, retune

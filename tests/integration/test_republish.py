@@ -13,7 +13,8 @@ from deploy.local.stack import Stack
 from schemas.base import FailureClass
 from schemas.node import AllocatedNode, NodesReleased
 from shared.messaging.delivery import Delivery
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from tests.builders import NOON
 from tests.integration.kernel.conftest import until
 from tests.integration.test_retune import Ended, Story, retune

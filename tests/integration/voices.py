@@ -16,7 +16,8 @@ from schemas.topics import topic_of
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
 from shared.messaging.kafka import kafka_producer
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 
 PATIENCE_SECONDS = 60.0
 

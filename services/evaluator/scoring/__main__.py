@@ -7,7 +7,7 @@ from pathlib import Path
 from services.evaluator.scoring.order import SCORES_FILE, WorkOrder
 from services.evaluator.scoring.reports import Done
 from shared.files import write_whole
-from shared.processes.imports import quick_imports
+from shared.processes.loading import quick_imports
 from shared.processes.orders import Messages, read_order
 
 CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo"})

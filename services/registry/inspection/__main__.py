@@ -4,7 +4,7 @@ import logging
 import sys
 from pathlib import Path
 
-from shared.processes.imports import quick_imports
+from shared.processes.loading import quick_imports
 from shared.processes.orders import Messages
 
 

@@ -15,7 +15,7 @@ from services.trainer_agent.protocol import (
     Outcome,
 )
 from services.trainer_agent.training.stop import StopRequest
-from shared.processes.imports import quick_imports
+from shared.processes.loading import quick_imports
 
 EXIT_CODES = {
     Outcome.COMPLETED: EXIT_COMPLETED,

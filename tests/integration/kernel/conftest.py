@@ -18,7 +18,8 @@ from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
 from shared.messaging.delivery import Delivery
 from shared.messaging.kafka import kafka_producer
-from shared.messaging.reader import Login, TopicReader
+from shared.messaging.login import Login
+from shared.messaging.reader import TopicReader
 from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from shared.service import Service

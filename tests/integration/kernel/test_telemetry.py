@@ -27,7 +27,8 @@ from shared.messaging import lag
 from shared.messaging.kafka import KafkaFailed, sasl
 from shared.messaging.kafka_health import ClientUnresponsive
 from shared.messaging.lag import Lag
-from shared.messaging.reader import Login, send
+from shared.messaging.login import Login
+from shared.messaging.reader import send
 from shared.messaging.turns import Turns
 from shared.service import Service, WrongTopics
 from shared.settings import Timing

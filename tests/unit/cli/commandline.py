@@ -9,12 +9,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from cli import api, app, kafka_commands
+from cli import api, app
 from cli.commands import context
 from cli.commands import events as events_noun
 from cli.commands import parked as parked_noun
 from cli.output import Output
 from schemas.base import Message
+from shared.messaging import reader
 from shared.messaging.delivery import Delivery, Unreadable
 from tests.builders import delivered
 
@@ -66,7 +67,7 @@ class CommandLine:
             self.topics += [delivered(fact, correlation_id=event_id) for fact in facts]
             return event_id
 
-        self.patch.setattr(kafka_commands, "send", send)
+        self.patch.setattr(reader, "send", send)
 
     def reader(self) -> type:
         command_line = self
@@ -108,7 +109,7 @@ def on(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Comman
     transport = httpx.MockTransport(command_line.answer)
     client = httpx.Client
     patch.setattr(api.httpx, "Client", lambda **options: client(**options, transport=transport))
-    for module in (kafka_commands, events_noun, parked_noun):
+    for module in (reader, events_noun, parked_noun):
         patch.setattr(module, "TopicReader", command_line.reader())
     patch.setattr(Output, "as_json", False)
     return command_line

@@ -4,11 +4,11 @@ import httpx
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from cli import kafka_commands
 from cli.commands import context
 from schemas.base import CommandRefused
 from schemas.node import PoolCapacityChanged
 from schemas.parked import MessageParked, ParkedSettled, ReplayParked
+from shared.messaging import reader
 from tests.builders import NOON, delivered
 from tests.unit.cli.commandline import lines, paged
 
@@ -156,7 +156,7 @@ class TestUnreachable:
                 raise KafkaConnectionError("no broker answers")
 
         for module in (
-            "cli.kafka_commands",
+            "shared.messaging.reader",
             "cli.commands.events",
             "cli.commands.parked",
         ):
@@ -175,7 +175,7 @@ class TestUnreachable:
                 yield
 
         retune.follows()
-        monkeypatch.setattr(kafka_commands, "TopicReader", Silent)
+        monkeypatch.setattr(reader, "TopicReader", Silent)
         code, _, err = retune.run("nodes", "drain", "n-0")
         assert (code, "nobody answered DrainNode within 30 s" in err) == (3, True)
 

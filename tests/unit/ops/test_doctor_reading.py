@@ -12,7 +12,7 @@ from schemas import layout
 from schemas.artifacts import BundleManifest, FileEntry
 from schemas.specification import Method
 from shared.messaging.delivery import read
-from shared.messaging.reader import Login
+from shared.messaging.login import Login
 from shared.partition import Partition
 from shared.record import Record
 from shared.storage.objects import put_manifest

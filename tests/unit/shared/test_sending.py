@@ -4,7 +4,8 @@ import pytest
 
 from schemas.node import PreemptNode
 from shared.messaging.kafka import KafkaFailed
-from shared.messaging.reader import Login, send
+from shared.messaging.login import Login
+from shared.messaging.reader import send
 
 NOBODY = "127.0.0.1:9"
 

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from shared.processes import imports
-from shared.processes.imports import quick_imports
+from shared.processes import loading
+from shared.processes.loading import quick_imports
 
 
 @pytest.fixture
 def unused(monkeypatch) -> str:
-    monkeypatch.setattr(imports, "UNUSED_BY_TEXT_MODELS", ("wave",))
+    monkeypatch.setattr(loading, "UNUSED_BY_TEXT_MODELS", ("wave",))
     monkeypatch.delitem(sys.modules, "wave", raising=False)
     return "wave"
 
