@@ -245,6 +245,7 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
     from datasets import Dataset
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
     from lm_eval.tasks._yaml_loader import load_yaml
 
     from services.evaluator.scoring.harness import TASKS
@@ -265,6 +266,8 @@ def by_lm_eval(scorer, definition, splits, *, num_fewshot):
     results = lm_eval.simple_evaluate(
         model=lm,
         tasks=[ConfigurableTask(config=config)],
+        # Otherwise it reads its 13,000 definitions first, each time.
+        task_manager=TaskManager(include_defaults=False),
         num_fewshot=num_fewshot,
         bootstrap_iters=0,
         log_samples=True,
