@@ -100,7 +100,7 @@ class Service:
             settings.postgres_dsn.get_secret_value(), application=name, silence=timing.postgres_silence
         )
         self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
-        self._owner = f"{name}-{settings.slot}"
+        self._owner = f"{name}-{settings.instance}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
         self._consumer = Consumer(
             name,

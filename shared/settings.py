@@ -68,7 +68,7 @@ class ServiceSettings(BaseSettings):
     s3_bucket: str = "retune"
     http_host: str = "127.0.0.1"
     http_port: int
-    slot: int = 0
+    instance: int = 0
     """Number of this process among those of the service, unique by construction."""
     parked_rows_with_bytes: PositiveInt = 1_000
     """Quota per topic that tenants or nodes write; of a record beyond it only place, reason and digest are kept."""

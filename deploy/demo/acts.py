@@ -60,7 +60,7 @@ NOUNS = {
 DETERMINERS = ("the", "my", "our")
 WORDS = Words(
     PHRASES
-    | {slot: [f"{one} {noun}" for one in DETERMINERS for noun in nouns] for slot, nouns in NOUNS.items()}
+    | {name: [f"{one} {noun}" for one in DETERMINERS for noun in nouns] for name, nouns in NOUNS.items()}
 )
 
 TEMPLATES: Mapping[str, Sequence[str]] = {

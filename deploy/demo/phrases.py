@@ -1,4 +1,4 @@
-"""Sentences from templates: slots are filled with phrases, nouns get an article or a number, and adjectives."""
+"""Sentences from templates: placeholders become phrases, nouns get an article or a number, and adjectives."""
 
 import random
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
-SLOT = re.compile(r"\{(\w+)\}")
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
 SINGULAR = ("a", "a", "a", "the", "my", "our", "this", "one", "any", "another")
 PLURAL = ("", "", "all", "my", "our", "the", "these", "two", "several", "many", "three")
 PLURAL_SHARE = 0.35
@@ -22,18 +22,18 @@ ENDING_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Words:
-    """What templates are filled with, by the slot's name."""
+    """What templates are filled with, by the placeholder's name."""
 
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Put in as they are."""
     nouns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """In the singular, countable."""
     adjectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of the nouns of the same slot."""
+    """Of the nouns of the same placeholder."""
 
 
 def distinct(count: int, templates: Sequence[str], fill: Callable[[str], str]) -> list[str]:
-    """So many different texts, from the templates in turn. At least one of them must have a slot."""
+    """So many different texts, from the templates in turn. At least one of them must have a placeholder."""
     texts: dict[str, None] = {}
     for template in cycle(templates):
         if len(texts) == count:
@@ -43,7 +43,7 @@ def distinct(count: int, templates: Sequence[str], fill: Callable[[str], str]) -
 
 
 def filled(template: str, words: Words, chance: random.Random) -> str:
-    return SLOT.sub(lambda slot: _phrase(slot[1], words, chance), template)
+    return PLACEHOLDER.sub(lambda placeholder: _phrase(placeholder[1], words, chance), template)
 
 
 def an_act(template: str, words: Words, chance: random.Random) -> str:
@@ -62,10 +62,10 @@ def noun_phrase(noun: str, adjectives: Sequence[str], chance: random.Random) -> 
     return " ".join(filter(None, (determiner, *words)))
 
 
-def _phrase(slot: str, words: Words, chance: random.Random) -> str:
-    if slot in words.phrases:
-        return chance.choice(words.phrases[slot])
-    return noun_phrase(chance.choice(words.nouns[slot]), words.adjectives.get(slot, ()), chance)
+def _phrase(placeholder: str, words: Words, chance: random.Random) -> str:
+    if placeholder in words.phrases:
+        return chance.choice(words.phrases[placeholder])
+    return noun_phrase(chance.choice(words.nouns[placeholder]), words.adjectives.get(placeholder, ()), chance)
 
 
 def _plural(noun: str) -> str:

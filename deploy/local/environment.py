@@ -21,23 +21,23 @@ NODES_AT_WORK = 2
 """So many train at a time without taking turns."""
 
 
-def process_name(service: str, slot: int = 0) -> str:
-    return service if slot == 0 else f"{service}-{slot}"
+def process_name(service: str, instance: int = 0) -> str:
+    return service if instance == 0 else f"{service}-{instance}"
 
 
-def service_env(state: State, service: str, tenant: str, slot: int = 0) -> dict[str, str]:
+def service_env(state: State, service: str, tenant: str, instance: int = 0) -> dict[str, str]:
     """The Settings of one service; `tenant` is the one that the gateway knows from the start."""
     prefix = service.upper()
     settings = {
         **_kafka(state, service),
         **_s3(state, service),
         "POSTGRES_DSN": site(state).postgres_dsn(service),
-        "HTTP_PORT": str(state.port(process_name(service, slot))),
-        "SLOT": str(slot),
+        "HTTP_PORT": str(state.port(process_name(service, instance))),
+        "INSTANCE": str(instance),
         **_own(state, service, tenant),
     }
     if service in HAVE_SCRATCH:
-        settings["SCRATCH_DIR"] = str(files.folder(state.root / "scratch" / process_name(service, slot)))
+        settings["SCRATCH_DIR"] = str(files.folder(state.root / "scratch" / process_name(service, instance)))
     return {f"{prefix}_{name}": value for name, value in settings.items()}
 
 

@@ -106,8 +106,8 @@ class Stack:
         """Of a service, of `runner`, of `admin` or of `root`."""
         return site(self.state).s3_credentials(user)
 
-    def service_env(self, name: str, slot: int = 0) -> dict[str, str]:
-        return environment.service_env(self.state, name, self.tenants[0], slot)
+    def service_env(self, name: str, instance: int = 0) -> dict[str, str]:
+        return environment.service_env(self.state, name, self.tenants[0], instance)
 
     def operator_env(self) -> dict[str, str]:
         """What `<state>/env` exports."""
@@ -119,7 +119,7 @@ class Stack:
 
     @property
     def processes(self) -> tuple[str, ...]:
-        """Those of services that were started and not stopped; `gateway-1` is the gateway's in slot 1."""
+        """Those of services that were started and not stopped; `gateway-1` is the gateway's in instance 1."""
         return tuple(name for name in self._supervisor.names() if name not in PARTS)
 
     def log(self, name: str) -> Path:
@@ -153,7 +153,7 @@ class Stack:
         self,
         name: str,
         *,
-        slot: int = 0,
+        instance: int = 0,
         env: Mapping[str, str] | None = None,
         command: tuple[str, ...] | None = None,
     ) -> None:
@@ -165,7 +165,7 @@ class Stack:
             self._supervisor.start(PARTS[name].program(self.state, await asyncio.to_thread(binaries)))
             return
         await self._migrate(name)
-        program = self._program_of(name, slot, env)
+        program = self._program_of(name, instance, env)
         self._supervisor.start(replace(program, command=command) if command else program)
 
     async def wait_healthy(self, name: str, *, timeout_seconds: float = READY_SECONDS) -> None:
@@ -242,13 +242,13 @@ class Stack:
             except (MigrationError, asyncpg.PostgresError, OSError) as error:
                 raise StackError(f"the migrations of {service} failed: {error}") from error
 
-    def _program_of(self, service: str, slot: int = 0, env: Mapping[str, str] | None = None) -> Program:
-        name = process_name(service, slot)
+    def _program_of(self, service: str, instance: int = 0, env: Mapping[str, str] | None = None) -> Program:
+        name = process_name(service, instance)
 
         async def is_ready() -> bool:
             return await answers_ok(self.state.port(name), "/healthz")
 
-        settings = {**self.service_env(service, slot), "PYTHONUNBUFFERED": "1", **(env or {})}
+        settings = {**self.service_env(service, instance), "PYTHONUNBUFFERED": "1", **(env or {})}
         command = (sys.executable, "-m", f"services.{service}.app")
         return Program(name, command, is_ready, env=settings, cwd=REPOSITORY)
 

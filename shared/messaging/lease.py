@@ -19,7 +19,7 @@ RENEW_AGAIN_SECONDS = 0.5
 MARGIN = 0.1
 """Share of a lease's time that is not used, so that work ends before that of another process can begin."""
 
-# The same owner may take its own lease again at once: owners are unique by construction (service and slot),
+# The same owner may take its own lease again at once: owners are unique by construction (service and instance),
 # so a restarted process need not wait for the lease of its predecessor to run out.
 ACQUIRE = """
     INSERT INTO lease AS l (name, owner, epoch, expires_at) VALUES ($1, $2, 1, clock_timestamp() + $3)

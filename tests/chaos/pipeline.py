@@ -63,14 +63,14 @@ async def migrated(stack: Stack, *services: str) -> None:
         await migrate(service, stack.postgres_dsn(service))
 
 
-async def start(stack: Stack, service: str, *, slot: int = 0, env: Mapping[str, str] = {}) -> None:
+async def start(stack: Stack, service: str, *, instance: int = 0, env: Mapping[str, str] = {}) -> None:
     """Start one of the pair as a process of its own; the supervisor starts it again when it dies."""
-    name = process_name(service, slot)
+    name = process_name(service, instance)
 
     async def is_ready() -> bool:
         return await answers_ok(stack.state.port(name), "/healthz")
 
-    settings = {**stack.service_env(service, slot), **env}
+    settings = {**stack.service_env(service, instance), **env}
     command = (sys.executable, "-m", "tests.chaos.pipeline", service)
     stack._supervisor.start(Program(name, command, is_ready, env=settings, cwd=REPOSITORY))
 

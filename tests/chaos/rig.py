@@ -23,7 +23,7 @@ from tests.integration import stand_in_engine
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 TENANT = "demo"
-SLOTS = (0, 1)
+INSTANCES = (0, 1)
 POOLS = """
 [pools.cpu-spot]
 capacity_type = "spot"
@@ -98,15 +98,17 @@ async def pairs(folder: Path, *, report: Callable[[str], None]) -> AsyncIterator
     await stack.up(())
     try:
         _write_files(stack, RUNNER_ENV)
-        await _bring(stack, [program(stack, name, slot) for slot in SLOTS for name in stack.services])
+        await _bring(
+            stack, [program(stack, name, instance) for instance in INSTANCES for name in stack.services]
+        )
         yield stack
     finally:
         await stack.down()
 
 
-def program(stack: Stack, service: str, slot: int = 0, env: Mapping[str, str] | None = None) -> Program:
+def program(stack: Stack, service: str, instance: int = 0, env: Mapping[str, str] | None = None) -> Program:
     """A process of the service, with cheap children."""
-    program = stack._program_of(service, slot, {**(env or {}), **SERVICE_ENV.get(service, {})})
+    program = stack._program_of(service, instance, {**(env or {}), **SERVICE_ENV.get(service, {})})
     if service in STAND_INS:
         return replace(program, command=(sys.executable, *STAND_INS[service]))
     return program

@@ -33,9 +33,9 @@ EFFECTS = (
 @pytest.fixture(scope="module")
 async def members(stack: Stack) -> AsyncIterator[None]:
     await pipeline.migrated(stack, "tracker")
-    names = [pipeline.process_name("tracker", slot) for slot in range(MEMBERS)]
-    for slot in range(MEMBERS):
-        await pipeline.start(stack, "tracker", slot=slot)
+    names = [pipeline.process_name("tracker", instance) for instance in range(MEMBERS)]
+    for instance in range(MEMBERS):
+        await pipeline.start(stack, "tracker", instance=instance)
     for name in names:
         await stack.wait_healthy(name)
     yield

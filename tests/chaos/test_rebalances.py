@@ -31,7 +31,7 @@ TIMING = Timing(heartbeat=timedelta(seconds=0.3))
 
 
 class Members:
-    """Services of one group in this process, each in a slot of its own, with handlers that take their time."""
+    """Services of one group in this process, each an instance of its own, with handlers that take their time."""
 
     def __init__(self, stack: Stack, random: Random) -> None:
         self._stack = stack
@@ -39,11 +39,11 @@ class Members:
         self.handled = 0
 
     @asynccontextmanager
-    async def member(self, slot: int) -> AsyncIterator[Service]:
+    async def member(self, instance: int) -> AsyncIterator[Service]:
         env = self._stack.service_env("tracker")
         settings = counting.Settings(
             **{name.removeprefix("TRACKER_").lower(): value for name, value in env.items()}
-            | {"slot": slot, "timing": TIMING}
+            | {"instance": instance, "timing": TIMING}
         )
         service = Service("tracker", settings)
         service.on(DatasetDeleted, self._slowly)
@@ -97,13 +97,13 @@ async def test_members_that_come_and_go_while_handlers_run(stack: Stack, db: asy
     members, again = Members(stack, random), deliveries_again()
     async with Source(stack) as source, members.member(0) as first:
         before, target = rebalances(first), scaled(10, 30, 1_000)
-        slot = 0
+        instance = 0
         while rebalances(first) - before < target:
-            slot += 1
-            async with _rebalanced(first), members.member(slot):
+            instance += 1
+            async with _rebalanced(first), members.member(instance):
                 await _some_work(members, source, random.choices(keys, k=6))
             async with _rebalanced(first):
-                await remove_members(stack, "tracker", f"tracker-{slot}")
+                await remove_members(stack, "tracker", f"tracker-{instance}")
         outcome = await pipeline.Books(db, keys, source.sent).settled()
         done = rebalances(first) - before
     repeat = f"repeat with CHAOS_SEED={seed()}"

@@ -18,7 +18,7 @@ from schemas.lifecycle import TERMINAL
 from tests.chaos.checker import Violated, hold
 from tests.chaos.error_lines import Expected, error_lines, unexpected
 from tests.chaos.load import Load
-from tests.chaos.rig import SLOTS, pairs, program
+from tests.chaos.rig import INSTANCES, pairs, program
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.test_soak import outcomes, require_no_deadlock, require_none, say
 from tests.integration.kernel.conftest import until
@@ -60,7 +60,7 @@ class Doors:
 
     def __post_init__(self) -> None:
         env = self.stack.operator_env()
-        names = [process_name("gateway", slot) for slot in SLOTS]
+        names = [process_name("gateway", instance) for instance in INSTANCES]
         self.urls = {name: self.stack.url(name, "/v1") for name in names}
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {env['RETUNE_API_KEY']}"}, timeout=ANSWER_SECONDS
@@ -143,7 +143,7 @@ async def test_every_process_is_replaced_under_load(tmp_path: Path):
         say(f"{count:6} {what}")
     note(
         "rolling restart",
-        replaced=ROUNDS * len(SLOTS) * len(stack.services),
+        replaced=ROUNDS * len(INSTANCES) * len(stack.services),
         jobs=len(snapshot.jobs),
         asked=doors.asked,
     )
@@ -175,14 +175,14 @@ def opposite(services: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(services, (*services[half:], *services[:half]), strict=True))
 
 
-async def replace_process(stack: Stack, doors: Doors, service: str, slot: int, *, kill: bool) -> None:
-    name = process_name(service, slot)
+async def replace_process(stack: Stack, doors: Doors, service: str, instance: int, *, kill: bool) -> None:
+    name = process_name(service, instance)
     await until(lambda: doors.is_followed(name), f"a timeline at {name}")
     began = time.monotonic()
     if kill:
         await stack.kill(name, signal.SIGKILL)  # its supervisor starts it again
     else:
         await stack._supervisor.stop(name, grace_seconds=GRACE_SECONDS)
-        stack._supervisor.start(program(stack, service, slot))
+        stack._supervisor.start(program(stack, service, instance))
     await stack.wait_healthy(name)
     say(f"{name} replaced in {time.monotonic() - began:.1f} s")

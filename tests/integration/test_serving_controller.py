@@ -185,14 +185,14 @@ async def controller(
     replicas: int = 1,
     keep_seconds: float = 60.0,
     max_resident_adapters: int = 64,
-    slot: int = 0,
+    instance: int = 0,
 ) -> AsyncIterator[Service]:
     settings = Settings(
         **{
             name.removeprefix("SERVING_CONTROLLER_").lower(): value
             for name, value in stack.service_env("serving_controller").items()
         }
-        | {"slot": slot},
+        | {"instance": instance},
         timing=Timing(lease_renew=timedelta(seconds=0.5)),
         look_every_seconds=0.1,
         replicas_per_pool=replicas,
@@ -344,7 +344,7 @@ async def _everywhere(world: World, digest: str) -> bool:
 
 async def test_of_two_controllers_one_makes_rounds_and_the_other_goes_on_with_its_replicas(stack, world):
     one, two = await world.a_version(), await world.a_version()
-    async with controller(stack, world.engines, replicas=2, slot=1):
+    async with controller(stack, world.engines, replicas=2, instance=1):
         async with controller(stack, world.engines, replicas=2):
             await world.register()
             await world.approve(one, "support", 1)

@@ -14,7 +14,7 @@ def many(template, count=300):
     return {filled(template, WORDS, chance) for _ in range(count)}
 
 
-def test_a_slot_of_phrases_is_filled_as_it_is():
+def test_a_placeholder_of_phrases_is_filled_as_it_is():
     assert many("go {where}") == {"go here", "go there"}
 
 
