@@ -62,7 +62,7 @@ class Settings(ServiceSettings):
             replicas_per_pool=self.replicas_per_pool,
             serve_base_models=self.serve_base_models,
             rank=self.max_lora_rank,
-            adapter_slots=self.max_loras,
+            max_adapters=self.max_loras,
             resident_adapters=self.max_resident_adapters,
             keep=timedelta(seconds=self.keep_seconds),
             start_within=timedelta(seconds=self.start_within_seconds),

@@ -26,7 +26,7 @@ class Engines:
     """ReplicaBackend, and the HTTP of what it started."""
 
     root: Path
-    num_slots: int = 3
+    max_adapters: int = 3
     running: dict[str, Engine] = field(default_factory=dict)
     refusing: dict[str, str] = field(default_factory=dict)
     """Replica id -> part of a name that it will not load."""

@@ -95,7 +95,7 @@ class Controller:
     def _answer(self, command: LoadCandidate, command_id: str) -> Message:
         if self.refuses:
             fields = {"subject_id": command.eval_id, "command": command.type, "command_id": command_id}
-            return CommandRefused(**fields, code="full", message="8 of 8 adapter slots are taken")
+            return CommandRefused(**fields, code="full", message="8 of 8 adapters are loaded")
         return CandidateReady(
             **self._pool(command.base_sha),
             eval_id=command.eval_id,
@@ -251,7 +251,7 @@ async def test_without_a_place_the_scoring_process_answers(world, setting, model
     assert type(verdict) is EvalPassed
     problems = (await result_of(world, verdict))["details"]["engine_problems"]
     assert set(problems) == set(WRITTEN)
-    assert all("8 of 8 adapter slots are taken" in problem for problem in problems.values())
+    assert all("8 of 8 adapters are loaded" in problem for problem in problems.values())
     assert controller.replica.bodies == []
 
 

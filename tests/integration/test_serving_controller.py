@@ -217,7 +217,7 @@ def rounds_of(
     service: Service, engines: Engines, http: httpx.AsyncClient, settings: Settings
 ) -> ReconcileLoop:
     files = ModelFiles(service.objects, scratch=settings.scratch_dir)
-    policy = replace(settings.policy, adapter_slots=engines.num_slots)
+    policy = replace(settings.policy, max_adapters=engines.max_adapters)
     unanswered = timedelta(seconds=settings.unanswered_seconds)
     steps = Steps(engines, files, http, policy=policy, clock=service.clock)
     return ReconcileLoop(service, steps, policy=policy, unanswered=unanswered)

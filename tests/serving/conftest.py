@@ -28,7 +28,7 @@ from shared.storage.testing import FakeObjectStore
 from tests.stored import put_base, put_model
 from tests.tiny_model import build_tiny_model
 
-SLOTS = 4
+MAX_ADAPTERS = 4
 CLOSE = 2e-3
 """Log-probabilities of the same model by two engines."""
 START_SECONDS = 500.0
@@ -176,7 +176,7 @@ async def rig_of(root: Path, base_dir: Path) -> AsyncIterator[Rig]:
     """Its replicas end with it."""
     objects = FakeObjectStore()
     engine = Engine(
-        max_loras=SLOTS,
+        max_loras=MAX_ADAPTERS,
         max_cpu_loras=16,
         max_num_seqs=16,
         cache_bytes=64 * 1024 * 1024,
@@ -184,7 +184,7 @@ async def rig_of(root: Path, base_dir: Path) -> AsyncIterator[Rig]:
         cache_dir=Path.home() / ".cache" / "retune" / "vllm",
     )
     backend = LocalBackend(root / "replicas", root / "keys", engine=engine)
-    policy = Policy(rank=8, adapter_slots=SLOTS)
+    policy = Policy(rank=8, max_adapters=MAX_ADAPTERS)
     async with httpx.AsyncClient(timeout=120) as http:
         files = ModelFiles(objects, scratch=root / "scratch")
         rig = Rig(

@@ -1,7 +1,7 @@
 """What lets vLLM 0.32 serve adapters rightly on a CPU; each of its workers imports this module.
 
 - Tokens of the base model have the index -1 among adapters. vLLM's kernels for GPUs skip them; those for CPUs take
-  the adapter in the last slot, so that a base request that shares a batch with others is answered by that adapter
+  the adapter at the last index, so that a base request that shares a batch with others is answered by that adapter
   (vLLM's pull request 48421, open).
 - With adapters vLLM takes the experts' kernels of Triton, which no CPU has, although its own for CPUs do when no
   expert has an adapter. None has one here: adapters are on the layers alone that `--lora-target-modules` names.

@@ -1,4 +1,4 @@
-"""Where versions under evaluation find a place, and what their evaluations hear."""
+"""Which replica loads a version under evaluation, and what its evaluation hears."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +15,6 @@ from services.serving_controller.model import (
     Replica,
     Servable,
 )
-
-"""The adapter that stands for the base model has a slot of its own."""
 
 
 @dataclass(frozen=True)
@@ -39,38 +37,40 @@ def on_asked(asked: LoadCandidate, *, command_id: str) -> Candidate:
     return Candidate(asked.eval_id, servable, asked.until, command_id)
 
 
-def places(group: Group, replicas: Sequence[Replica], *, slots: int) -> dict[str, dict[str, Candidate]]:
-    """By replica the candidates that it holds or shall load. One that cannot be held has no place."""
+def candidates_by_replica(
+    group: Group, replicas: Sequence[Replica], *, max_adapters: int
+) -> dict[str, dict[str, Candidate]]:
+    """By replica the candidates that it holds or shall load. One that cannot be held is missing."""
     held: dict[str, dict[str, Candidate]] = {}
     for name, candidate in sorted(group.candidates.items()):
-        replica = _place(candidate, replicas)
-        if replica is not None and _is_held(candidate, group, replica, replicas, slots=slots):
+        replica = _replica_for(candidate, replicas)
+        if replica is not None and _is_held(candidate, group, replica, replicas, max_adapters=max_adapters):
             held.setdefault(replica.replica_id, {})[name] = candidate
     return held
 
 
 def _is_held(
-    candidate: Candidate, group: Group, replica: Replica, replicas: Sequence[Replica], *, slots: int
+    candidate: Candidate, group: Group, replica: Replica, replicas: Sequence[Replica], *, max_adapters: int
 ) -> bool:
     """What was announced and is gone is not loaded again: its evaluation has seen it go."""
     if candidate.host is not None:
         return candidate.servable.served_name in replica.loaded
-    return find_obstacle(candidate, group, replicas, slots=slots) is None
+    return find_obstacle(candidate, group, replicas, max_adapters=max_adapters) is None
 
 
 def find_obstacle(
-    candidate: Candidate, group: Group, replicas: Sequence[Replica], *, slots: int
+    candidate: Candidate, group: Group, replicas: Sequence[Replica], *, max_adapters: int
 ) -> Failure | None:
-    """Why it gets no place: it never takes one that is served, nor has a replica restarted."""
-    replica = _place(candidate, replicas)
+    """Why no replica loads it: it never takes the room of what is served, nor has a replica restarted."""
+    replica = _replica_for(candidate, replicas)
     if replica is None:
         return Failure("replica", "no replica of its base model is ready")
     if (rank := candidate.servable.rank) > replica.max_rank:
         return Failure("rank", f"its rank is {rank}, expected at most {replica.max_rank}")
     others = sum(name != candidate.servable.served_name for name in group.candidates)
     taken = len(group.adapters) + others
-    if taken >= slots:
-        return Failure("full", f"{taken} of {slots} adapter slots are taken, expected a free one")
+    if taken >= max_adapters:
+        return Failure("full", f"{taken} of {max_adapters} adapters are loaded, expected room for one more")
     return None
 
 
@@ -80,22 +80,24 @@ def reconcile(
     replicas: Sequence[Replica],
     failures: Mapping[str, Failure],
     *,
-    slots: int,
+    max_adapters: int,
 ) -> CandidateDecision:
     """Answer whoever asked for it; forget it once the replica that was announced has it no more."""
     name = candidate.servable.served_name
-    place = _place(candidate, replicas)
-    has_it = place is not None and name in place.loaded
+    replica = _replica_for(candidate, replicas)
+    has_it = replica is not None and name in replica.loaded
     if candidate.host is not None:
         return CandidateDecision(candidate if has_it else None)
     if has_it:
-        assert place is not None
-        return CandidateDecision(replace(candidate, host=place.address), (_ready(candidate, place, group),))
-    failure = failures.get(name) or find_obstacle(candidate, group, replicas, slots=slots)
+        assert replica is not None
+        return CandidateDecision(
+            replace(candidate, host=replica.address), (_ready(candidate, replica, group),)
+        )
+    failure = failures.get(name) or find_obstacle(candidate, group, replicas, max_adapters=max_adapters)
     return CandidateDecision(candidate) if failure is None else _refuse(candidate, failure)
 
 
-def _place(candidate: Candidate, replicas: Sequence[Replica]) -> Replica | None:
+def _replica_for(candidate: Candidate, replicas: Sequence[Replica]) -> Replica | None:
     """Where it was announced, else where it is loaded, else the first ready one."""
     ready = sorted(
         (replica for replica in replicas if replica.phase is Phase.READY),

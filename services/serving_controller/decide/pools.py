@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from schemas.capabilities import BaseCapabilities
 from schemas.specification import Method
-from services.serving_controller.decide.candidates import places
+from services.serving_controller.decide.candidates import candidates_by_replica
 from services.serving_controller.decide.slots import Served
 from services.serving_controller.model import (
     Candidate,
@@ -30,8 +30,8 @@ class Policy:
     """Start a base model's replicas at its registration; else at the first approval."""
     rank: int = 32
     """Rank that replicas are started with at least; a higher one costs memory and time of every request."""
-    adapter_slots: int = 8
-    """Adapters in one batch."""
+    max_adapters: int = 8
+    """Adapters in one batch: a candidate is loaded only while there are fewer."""
     resident_adapters: int = 64
     """Loaded on each replica, besides those that somebody waits for."""
     keep: timedelta = timedelta(seconds=60)
@@ -134,7 +134,7 @@ def wanted_groups(
     """The groups that should run, by name. `base_models`: sha by registered name.
 
     adapter_layers: the layers that adapters are on, by sha of base models that have not all of them.
-    Candidates are lent a place where there is a group; none is started for them.
+    A candidate is lent a replica where there is a group; none is started for them.
     """
     groups: dict[str, Group] = {}
     if policy.serve_base_models:
@@ -176,7 +176,7 @@ def _base_group(base_sha: str, base_models: Mapping[str, str], policy: Policy) -
 def plan(group: Group, replicas: Sequence[Replica], *, now: datetime, policy: Policy) -> tuple[Action, ...]:
     """The steps of this round. A step that cannot be done now is planned again in the next one."""
     known = {replica.replica_id: replica for replica in replicas}
-    held = places(group, replicas, slots=policy.adapter_slots)
+    held = candidates_by_replica(group, replicas, max_adapters=policy.max_adapters)
     replica_ids = [f"{group.name}-{index}" for index in range(group.num_replicas)]
     actions: list[Action] = []
     for replica_id in replica_ids:

@@ -349,7 +349,7 @@ class ReconcileLoop:
         if candidate is None or candidate.servable.served_name != served_name:
             return
         decision = candidates.reconcile(
-            candidate, group, list(seen.values()), failures, slots=self._policy.adapter_slots
+            candidate, group, list(seen.values()), failures, max_adapters=self._policy.max_adapters
         )
         if decision.candidate is None:
             await store.forget_candidate(unit.conn, eval_id)

@@ -41,9 +41,9 @@ def plan(group, *replicas, **policy):
     return pools.plan(group, replicas, now=NOON, policy=Policy(**policy))
 
 
-def reconcile(candidate, *replicas, adapters=(), failures=None, slots=8):
+def reconcile(candidate, *replicas, adapters=(), failures=None, max_adapters=8):
     group = with_candidates(*adapters, waiting=(candidate,))
-    return candidates.reconcile(candidate, group, replicas, failures or {}, slots=slots)
+    return candidates.reconcile(candidate, group, replicas, failures or {}, max_adapters=max_adapters)
 
 
 class TestItsName:
@@ -109,13 +109,13 @@ class TestPlan:
         served = [a_servable(number) for number in range(1, 4)]
         replica = a_replica(loaded=frozenset(each.served_name for each in served))
         group = with_candidates(*served)
-        assert plan(group, replica, adapter_slots=3) == ()
-        assert plan(group, replica, adapter_slots=4) == (Load(replica.replica_id, WAITING.servable),)
+        assert plan(group, replica, max_adapters=3) == ()
+        assert plan(group, replica, max_adapters=4) == (Load(replica.replica_id, WAITING.servable),)
 
     def test_puts_one_candidate_in_one_free_slot(self):
         other = replace(WAITING, eval_id="eval-2", servable=a_servable(9, full_name="gate-eval-2"))
         group = with_candidates(waiting=(HOSTED, other))
-        assert plan(group, HAVING, adapter_slots=1) == ()
+        assert plan(group, HAVING, max_adapters=1) == ()
 
 
 class TestSettle:
@@ -141,7 +141,7 @@ class TestSettle:
             ((a_replica(phase=Phase.STARTING),), {}, "replica"),
             ((a_replica(),), {"failures": {NAME: Failure("probe", "it answers as its base")}}, "probe"),
             ((a_replica(max_rank=4),), {}, "rank"),
-            ((a_replica(),), {"adapters": (TWO,), "slots": 1}, "full"),
+            ((a_replica(),), {"adapters": (TWO,), "max_adapters": 1}, "full"),
         ],
     )
     def test_refuses_the_command_and_forgets_it(self, replicas, extra, code):
