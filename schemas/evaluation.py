@@ -125,7 +125,7 @@ class CategoryCount(Value):
     """Prompts of the category."""
 
 
-class Check(Value):
+class Criterion(Value):
     """One number compared with its rule."""
 
     name: str
@@ -155,17 +155,17 @@ class Check(Value):
     categories: tuple[CategoryCount, ...] = ()
 
 
-StageName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
+CheckName = Literal["benchmark", "holdout", "safety", "over_refusal", "judge"]
 
 
-class StageResult(Value):
-    """The result of one stage of the gate."""
+class CheckResult(Value):
+    """The result of one check of the gate."""
 
-    stage: StageName
-    """The gate's stage."""
+    check: CheckName
+    """Which check it is."""
     outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
-    """Worst of its checks."""
-    checks: tuple[Check, ...] = ()
+    """Worst of its criteria."""
+    criteria: tuple[Criterion, ...] = ()
     reason: str = ""
     """Why it did not pass, for people."""
 
@@ -192,8 +192,8 @@ class BaselineRecorded(Message):
 class RegisteredSuite(Value):
     name: str
     """Name that the file is registered under."""
-    stage: Literal["benchmark", "safety", "over_refusal"]
-    """The gate's stage that asks it."""
+    check: Literal["benchmark", "safety", "over_refusal"]
+    """The gate's check that asks it."""
     digest: Sha256
     file: FileRef
     rows: Count
@@ -208,8 +208,8 @@ class GatePolicyPublished(Message):
 
     keyed_by = "scope"
     scope: Literal["platform"] = "platform"
-    required_stages: tuple[str, ...]
-    """Stages without which no model passes, whether or not a job or an operator asks for them."""
+    required_checks: tuple[str, ...]
+    """Checks without which no model passes, whether or not a job or an operator asks for them."""
     judge_urls: tuple[str, ...]
     """Judges that a job's gate may name."""
     answer_tokens: Count
@@ -236,8 +236,8 @@ class EvalFact(Message):
 class JudgedSuite(Value):
     """A suite whose items a gate used."""
 
-    stage: StageName
-    """Stage that the version is in from now on."""
+    check: CheckName
+    """The gate's check that asked it."""
     name: str
     """Name that it is registered under."""
     digest: Sha256
@@ -253,9 +253,9 @@ class Evidence(Value):
     harness_version: str
     """How the numbers were made: libraries, scoring, classifier, device."""
     rules: dict[str, str]
-    """The gate's rules, `<stage>.<rule>` to its value as JSON."""
-    required_stages: tuple[str, ...]
-    """Stages without which nothing passes."""
+    """The gate's rules, `<check>.<rule>` to its value as JSON."""
+    required_checks: tuple[str, ...]
+    """Checks without which nothing passes."""
     suites: tuple[JudgedSuite, ...]
     holdout_sha256: Sha256 | None
     """None: the job named no holdout, so nothing shows that the model got better at its task."""
@@ -272,8 +272,8 @@ class EvalStarted(EvalFact):
 class EvalProgressed(EvalFact):
     """How far a running gate is: at most one every few seconds, for people alone; nothing follows from it."""
 
-    stage: str
-    """`loading`, or the gate's stage that is being measured."""
+    activity: str
+    """`loading`, or the gate's check that is being measured."""
     suite: str = ""
     """The registered file that is being scored, where it has a name."""
     side: Literal["base", "candidate"] | None = None
@@ -286,24 +286,24 @@ class EvalProgressed(EvalFact):
     """Estimate of how long all that is left to score will take; None where nothing was scored yet."""
 
 
-class EvalStageCompleted(EvalFact):
-    """One stage of a running gate has its outcome."""
+class EvalCheckCompleted(EvalFact):
+    """One check of a running gate has its outcome."""
 
-    result: StageResult
+    result: CheckResult
 
 
 class EvalVerdict(EvalFact):
-    stages: tuple[StageResult, ...]
+    checks: tuple[CheckResult, ...]
     evidence: Evidence | None = None
     """None where nothing was measured, or where an older writer did not say."""
 
 
 class EvalPassed(EvalVerdict):
-    """Every requested stage of the gate passed."""
+    """Every requested check of the gate passed."""
 
 
 class EvalFailed(EvalVerdict):
-    """A stage of the gate failed; the version is not served."""
+    """A check of the gate failed; the version is not served."""
 
     reason: str
     """Why, for people."""

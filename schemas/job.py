@@ -239,7 +239,7 @@ class Artifact(JobFact):
     suites: dict[str, Sha256]
     """Digests of the safety suites of that time, by name."""
     kept_leaks: dict[str, Count] = Field(default={})
-    """Contaminated rows that were trained on, by source: its stage proves nothing. `holdout` for the holdout."""
+    """Contaminated rows that were trained on, by source: its check proves nothing. `holdout` for the holdout."""
 
 
 class JobEvaluating(Artifact):

@@ -101,7 +101,7 @@ class DatasetPolicy(Spec):
     """Jaccard similarity of the prompts' character 5-grams, boilerplate left out, from which on two rows of equal
     answers and equal system turns are near duplicates."""
     contamination: Literal["drop", "reject_file", "keep"] = "drop"
-    """`keep` is for operators: rows that are kept make the stage of their source inconclusive."""
+    """`keep` is for operators: rows that are kept make the check of their source inconclusive."""
     contamination_ratio: Share = 0.5
     """Share of the 13-grams of a benchmark, suite or holdout item from which on a row that holds them is
     contaminated; above the default for operators only."""
@@ -262,7 +262,7 @@ class HoldoutRule(Spec):
     min_absolute_gain: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
     """For metrics where higher is better."""
     min_items: Annotated[int, Field(ge=1, le=1_000_000)] = 100
-    """Fewer make the stage inconclusive."""
+    """Fewer make the check inconclusive."""
 
     @field_validator("min_items")
     @classmethod
@@ -380,7 +380,7 @@ class JobSpec(Spec):
     metadata: Annotated[dict[Reference, Sentence], Field(max_length=16)] = {}
     """Words of the submitter's own; nothing follows from them."""
     allow_ungated: bool = False
-    """Train although a required stage of the gate has nothing to ask, so that the model cannot pass yet."""
+    """Train although a required check of the gate has nothing to ask, so that the model cannot pass yet."""
     max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
     """US dollars; recorded with the job."""
 

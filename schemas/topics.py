@@ -206,7 +206,7 @@ EVAL_EVENTS = Topic(
     (
         evaluation.EvalStarted,
         evaluation.EvalProgressed,
-        evaluation.EvalStageCompleted,
+        evaluation.EvalCheckCompleted,
         evaluation.EvalPassed,
         evaluation.EvalFailed,
         evaluation.EvalInconclusive,

@@ -1,4 +1,4 @@
-"""How often each stage of the gate passes, fails or cannot tell, for models whose truth is known.
+"""How often each check of the gate passes, fails or cannot tell, for models whose truth is known.
 
 Answers are drawn item by item and decided by the gate's own functions; equal tables of answers are decided once.
 `python -m bench.gate.power [DRAWS]` prints the table of `docs/gate.md`.
@@ -27,14 +27,14 @@ OUTCOMES = ("passed", "inconclusive", "failed")
 SEED = 20
 
 Decide = Callable[[tuple[int, ...]], str]
-"""The stage's outcome for a table: how many items were drawn of each kind."""
+"""The check's outcome for a table: how many items were drawn of each kind."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A true model before one stage. `shares` are of the kinds of items, in the order that `decide` takes them."""
+    """A true model before one check. `shares` are of the kinds of items, in the order that `decide` takes them."""
 
-    stage: str
+    check: str
     truth: str
     count: int
     shares: tuple[float, ...]
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.stage}, {self.count} items: {self.truth}"
+        return f"{self.check}, {self.count} items: {self.truth}"
 
     def measure(self, draws: int) -> dict[str, float]:
         tables = np.random.default_rng(SEED).multinomial(self.count, self.shares, size=draws)
@@ -197,11 +197,11 @@ def _judges() -> Iterator[Case]:
 
 
 def main(draws: int) -> None:
-    print("| stage | items | truth | passed | inconclusive | failed |\n|---|---|---|---|---|---|")
+    print("| check | items | truth | passed | inconclusive | failed |\n|---|---|---|---|---|---|")
     for case in cases():
         shares = case.measure(draws)
         numbers = " | ".join(f"{100 * shares[outcome]:.1f} %" for outcome in OUTCOMES)
-        print(f"| {case.stage} | {case.count} | {case.truth} | {numbers} |")
+        print(f"| {case.check} | {case.count} | {case.truth} | {numbers} |")
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ def report(dataset_id: str) -> None:
 def suites() -> None:
     """List the benchmarks and safety suites that every gate asks."""
     all_suites = list(api().pages("/suites"))
-    rows = [(s["name"], s["stage"], s["rows"], s["digest"][:12]) for s in all_suites]
-    show_table(all_suites, ("name", "stage", "rows", "digest"), rows)
+    rows = [(s["name"], s["check"], s["rows"], s["digest"][:12]) for s in all_suites]
+    show_table(all_suites, ("name", "check", "rows", "digest"), rows)
 
 
 @app.command("register-benchmark")

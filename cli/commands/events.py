@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, help="Events, straight from Kafka.", no_
 STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_event_stream)
 SUMMARY_FIELDS = (
     *("attempt", "reason", "failure_class", "step", "last_step", "pool"),
-    *("code", "message", "stage", "slot"),
+    *("code", "message", "stage", "activity", "slot"),
 )
 
 
@@ -119,5 +119,5 @@ def _summary(event: Delivery) -> str:
     if certificate := data.get("certificate"):
         parts.append(f"step={certificate['step']} exact={str(certificate['exact']).lower()}")
     if result := data.get("result"):
-        parts.append(f"stage={result['stage']} outcome={result['outcome']}")
+        parts.append(f"check={result['check']} outcome={result['outcome']}")
     return " ".join(parts)

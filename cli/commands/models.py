@@ -128,15 +128,15 @@ def _show_items(name: str, *, of_suites: bool) -> None:
     if of_suites:
         path = f"/admin/evaluations/{api().get(f'/models/{name}/evaluation')['id']}/items"
     items = list((admin_api() if of_suites else api()).pages(path))
-    columns = ("outcome", "stage", "suite", "line", "prompt", "expected", "base_answer", "answer")
+    columns = ("outcome", "check", "suite", "line", "prompt", "expected", "base_answer", "answer")
     rows = [[_short(item[column]) for column in columns] for item in items]
     show_table(items, columns, rows)
 
 
 def _show_verdict(name: str) -> None:
     verdict = api().get(f"/models/{name}/evaluation")
-    rows = [row for stage in verdict["stages"] for row in _evaluation_rows(stage)]
-    columns = ("stage", "outcome", "check", "metric", "value", "base", "threshold", "items")
+    rows = [row for check in verdict["checks"] for row in _evaluation_rows(check)]
+    columns = ("check", "outcome", "criterion", "metric", "value", "base", "threshold", "items")
     show_table([verdict], columns, rows)
 
 
@@ -192,23 +192,23 @@ def archive(name: str) -> None:
     show(model, f"{model['id']}: {model['retune']['stage']}")
 
 
-def _evaluation_rows(stage: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _evaluation_rows(check: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     """One row for each number, then one for each category of prompts that it was counted over."""
     nothing = dict.fromkeys(("name", "metric", "value", "baseline", "threshold", "count"))
-    for check in stage["checks"] or [nothing]:
+    for criterion in check["criteria"] or [nothing]:
         yield (
-            stage["stage"],
-            check.get("outcome") or stage["outcome"],
-            check["name"],
-            check["metric"],
-            _round(check["value"]),
-            _round(check["baseline"]),
-            _round(check["threshold"]),
-            check["count"],
+            check["check"],
+            criterion.get("outcome") or check["outcome"],
+            criterion["name"],
+            criterion["metric"],
+            _round(criterion["value"]),
+            _round(criterion["baseline"]),
+            _round(criterion["threshold"]),
+            criterion["count"],
         )
-        for each in check.get("categories", ()):
-            name = f"{check['name']}: {each['category'] or 'other'}"
-            yield stage["stage"], None, name, "refused", each["refused"], None, None, each["count"]
+        for each in criterion.get("categories", ()):
+            name = f"{criterion['name']}: {each['category'] or 'other'}"
+            yield check["check"], None, name, "refused", each["refused"], None, None, each["count"]
 
 
 def _holdout(model: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from schemas.lifecycle import TERMINAL
 
 Job = dict[str, Any]
 
-LINES_OF_A_STAGE = 10
+LINES_OF_AN_ACTIVITY = 10
 
 
 def is_over(job: Job) -> bool:
@@ -33,7 +33,7 @@ def doing(job: Job) -> str:
     progress = ours["progress"]
     if not progress:
         return ""
-    return f"step {_counted(progress)}" if progress["stage"] == "training" else how_far(progress)
+    return f"step {_counted(progress)}" if progress["activity"] == "training" else how_far(progress)
 
 
 def place(job: Job) -> str:
@@ -64,8 +64,8 @@ def mark(job: Job) -> tuple[object, ...]:
     """Lines of two jobs with equal marks say the same, but for a few steps or items."""
     ours = job["retune"]
     progress = ours["progress"] or {}
-    tenth = progress["done"] * LINES_OF_A_STAGE // progress["total"] if progress.get("total") else 0
-    where = tuple(progress.get(name) for name in ("stage", "part", "side"))
+    tenth = progress["done"] * LINES_OF_AN_ACTIVITY // progress["total"] if progress.get("total") else 0
+    where = tuple(progress.get(name) for name in ("activity", "part", "side"))
     return state_of(job), place(job), ours["waiting_for"], where, tenth
 
 
@@ -104,7 +104,9 @@ def _next_step(job: Job) -> str:
 
 def _part(progress: Job) -> str:
     side = {"base": " of the base model"}.get(progress.get("side") or "", "")
-    return f"{progress['stage']} {progress['part']}{side}" if progress["part"] else str(progress["stage"])
+    return (
+        f"{progress['activity']} {progress['part']}{side}" if progress["part"] else str(progress["activity"])
+    )
 
 
 def _time_left(progress: Job) -> str:

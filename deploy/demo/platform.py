@@ -32,8 +32,8 @@ def require(condition: object, sentence: str) -> None:
 
 
 @dataclass
-class Stages:
-    """How long each part took."""
+class Stopwatch:
+    """How long each part of the demo took."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)

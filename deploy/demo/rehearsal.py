@@ -13,7 +13,7 @@ from deploy.demo.data import DemoFiles
 from deploy.demo.recipes import BENCHMARK, BENIGN_SUITE, POLICY, RECIPE, SAFETY_SHARE, SAFETY_SUITE
 from schemas.artifacts import DatasetManifest
 from schemas.base import BundleRef, DatasetRef, FileRef
-from schemas.evaluation import BenchmarkKind, Expects, StageResult
+from schemas.evaluation import BenchmarkKind, CheckResult, Expects
 from schemas.job import Artifact
 from schemas.layout import MANIFEST
 from schemas.model import ModelRegistered
@@ -60,20 +60,22 @@ class RehearsalFailed(Exception):
 
 @dataclass(frozen=True)
 class Judgement:
-    stages: tuple[StageResult, ...]
+    checks: tuple[CheckResult, ...]
     changes: Mapping[str, Mapping[str, float]]
     """Candidate minus base of each part: `value`, and its 95 % interval from `low` to `high`."""
     scores: Mapping[tuple[str, Side], PartScores]
 
     @property
     def blocking(self) -> list[str]:
-        """Stages that were asked for and did not pass: failed or inconclusive."""
-        return [stage.stage for stage in self.stages if stage.outcome not in ("passed", "not_requested")]
+        """Checks that were asked for and did not pass: failed or inconclusive."""
+        return [check.check for check in self.checks if check.outcome not in ("passed", "not_requested")]
 
     def refusals(self, suite: str) -> float:
         """The candidate's, in points of 100."""
-        checks = (check for stage in self.stages for check in stage.checks if check.name == suite)
-        return next(check.value for check in checks)
+        criteria = (
+            criterion for check in self.checks for criterion in check.criteria if criterion.name == suite
+        )
+        return next(criterion.value for criterion in criteria)
 
 
 def rehearse(
@@ -157,7 +159,7 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
     base = {part.part: part for part in scored if part.side is Side.BASE}
     new = {part.part: part for part in scored if part.side is Side.CANDIDATE}
     return Judgement(
-        stages=grade(artifact, known, base=base, new=new, judged=Judged()),
+        checks=grade(artifact, known, base=base, new=new, judged=Judged()),
         changes=changes(known, base=base, new=new),
         scores={(part.part, part.side): part for part in scored},
     )

@@ -14,7 +14,7 @@ from deploy.demo import base_model
 from deploy.demo.base_model import BaseModel
 from deploy.demo.data import DemoFiles, make_data, question, write_files
 from deploy.demo.library import Source, Split, distinct_docstrings, library_root, read_sources
-from deploy.demo.platform import POLL_SECONDS, DemoFailed, Platform, Stages, require
+from deploy.demo.platform import POLL_SECONDS, DemoFailed, Platform, Stopwatch, require
 from deploy.demo.recipes import BENCHMARK, BENIGN_SUITE, POLICY, RECIPE, SAFETY_SHARE, SAFETY_SUITE
 from schemas.job import JobRequeued
 from schemas.topics import TOPICS
@@ -34,35 +34,35 @@ SLOT_POLL_SECONDS = 0.02
 
 
 async def run() -> None:
-    stages = Stages()
-    stages.begin("1 the stack: Kafka, Postgres, S3 and twelve services")
+    stopwatch = Stopwatch()
+    stopwatch.begin("1 the stack: Kafka, Postgres, S3 and twelve services")
     _start_stack()
     platform = Platform()
-    stages.begin("2 a tiny Llama that has read the standard library's sources")
+    stopwatch.begin("2 a tiny Llama that has read the standard library's sources")
     sources = read_sources(library_root())
     base = _base_model(sources)
     print(f"   {base.num_parameters:,} parameters, held-out loss {base.held_out_loss:.2f} nats per token")
     await platform.retune("models", "register-base", BASE, str(base.directory))
-    stages.begin("3 a dataset from its docstrings, with planted faults")
+    stopwatch.begin("3 a dataset from its docstrings, with planted faults")
     files = write_files(make_data(sources), FOLDER)
     await _register_suites(platform, files)
     await _show_report(platform, files)
-    stages.begin("4 two jobs through the openai client: with and without the safety mix")
+    stopwatch.begin("4 two jobs through the openai client: with and without the safety mix")
     safe = await _submit(platform, files, suffix="safe", with_mix=True)
-    stages.begin("5 the first one's spot node is taken back")
+    stopwatch.begin("5 the first one's spot node is taken back")
     await _take_node_back(platform, safe)
     bare = await _submit(platform, files, suffix="bare", with_mix=False)
-    stages.begin("6 the gate")
+    stopwatch.begin("6 the gate")
     safe_job, bare_job = await platform.finished(safe), await platform.finished(bare)
     await _show_gate(platform, safe_job, bare_job)
-    stages.begin("7 served: the base and the adapter answer the same questions")
+    stopwatch.begin("7 served: the base and the adapter answer the same questions")
     questions = [question(doc.text) for doc in distinct_docstrings(sources) if doc.split is Split.HOLDOUT]
     await _show_answers(platform, safe_job["fine_tuned_model"], questions[:NUM_QUESTIONS])
     await _roll_back_and_redeploy(platform, safe_job)
-    stages.begin("8 what happened")
+    stopwatch.begin("8 what happened")
     await _show_timeline(platform, safe)
-    stages.end()
-    _show_times(stages)
+    stopwatch.end()
+    _show_times(stopwatch)
 
 
 def _start_stack() -> None:
@@ -170,7 +170,7 @@ async def _show_gate(platform: Platform, safe: dict[str, Any], bare: dict[str, A
     require(safe["retune"]["is_deployed"], "the job with the safety mix did not pass the gate")
     require(not bare["retune"]["is_deployed"], "the job without the safety mix passed the gate")
     verdict = await platform.read("models", "evaluation", bare["fine_tuned_model"])
-    failed = [stage["stage"] for stage in verdict[0]["stages"] if stage["outcome"] == "failed"]
+    failed = [check["check"] for check in verdict[0]["checks"] if check["outcome"] == "failed"]
     require(failed == ["safety"], f"the job without the safety mix failed at {failed}, expected safety alone")
     print("   deploying it: " + await platform.refused("deployments", "deploy", bare["fine_tuned_model"]))
 
@@ -236,11 +236,11 @@ def _steps_lost(facts: list[Any]) -> int:
     return int(stopped.last_step - (requeued.resume.step if requeued.resume else 0))
 
 
-def _show_times(stages: Stages) -> None:
+def _show_times(stopwatch: Stopwatch) -> None:
     print()
-    for name, seconds in stages.seconds.items():
+    for name, seconds in stopwatch.seconds.items():
         print(f"   {seconds:7.1f} s  {name}")
-    print(f"   {sum(stages.seconds.values()):7.1f} s  in all")
+    print(f"   {sum(stopwatch.seconds.values()):7.1f} s  in all")
     print(
         "\nThe stack is still up. Try:\n"
         f"  .venv/bin/retune models list\n  .venv/bin/retune deployments list   # slot {SLOT}\n"

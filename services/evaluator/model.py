@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from schemas.base import FileRef, Sha256, Value
-from schemas.evaluation import BenchmarkKind, Evidence, Expects, MarginPoints, StageResult
+from schemas.evaluation import BenchmarkKind, CheckResult, Evidence, Expects, MarginPoints
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from shared.transitions import Transitions
@@ -69,7 +69,7 @@ class Evaluation:
     state: EvaluationState = EvaluationState.WAITING
     version: ModelRegistered | None = None
     reason: str = ""
-    stages: tuple[StageResult, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     revision: int = 0
 
     def to(self, state: EvaluationState, **changes: Any) -> "Evaluation":
@@ -119,7 +119,7 @@ class GateResult(Value):
     eval_id: str
     outcome: Literal["passed", "failed", "inconclusive"]
     reason: str
-    stages: tuple[StageResult, ...]
+    checks: tuple[CheckResult, ...]
     result_key: Sha256
     """Equal for evaluations that cannot but end alike."""
     measured_by: str

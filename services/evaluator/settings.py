@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from schemas.evaluation import StageName
+from schemas.evaluation import CheckName
 from schemas.specification import MAX_ANSWER_TOKENS
 from services.evaluator.decide.engines import AnswersBy
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
@@ -23,8 +23,8 @@ class Settings(ServiceSettings):
     """Cache of models and files, and the scoring child's work directories."""
     scratch_bytes: PositiveInt = 200 * 1024**3
     """Of the cache; the longest unused goes first."""
-    required_stages: frozenset[StageName] = frozenset({"benchmark", "safety", "over_refusal"})
-    """Stages without which no model passes, whether or not something is registered for them."""
+    required_checks: frozenset[CheckName] = frozenset({"benchmark", "safety", "over_refusal"})
+    """Checks without which no model passes, whether or not something is registered for them."""
     device: Device = "cpu"
     scoring_threads: PositiveInt | None = None
     """Threads of the scoring child; None leaves it to its libraries."""

@@ -31,7 +31,7 @@ ARCHIVE_VERSION = "UPDATE model_version SET is_archived = true WHERE model_id = 
 IS_ARCHIVED = "SELECT is_archived FROM model_version WHERE model_id = $1"
 LIST_VERSIONS = "SELECT body FROM model_version WHERE job_id = $1"
 EVALUATION = Columns("eval_id, number, artifact")
-PROGRESS = Columns("state, version, stages, reason")
+PROGRESS = Columns("state, version, checks, reason")
 ADD_EVALUATION = f"""
     INSERT INTO evaluation ({EVALUATION.names}, {PROGRESS.names}, job_id, model_id, revision)
     VALUES ({EVALUATION.parameters()}, {PROGRESS.parameters(4)}, $8, $9, 0)
@@ -54,7 +54,7 @@ LIST_NEWEST_SUITES = f"""
 LIST_REGISTERED = """
     SELECT DISTINCT ON (name, kind IS NULL) name, digest, file, examples, rows, registered_at,
            CASE WHEN kind IS NOT NULL THEN 'benchmark' WHEN expects = 'answer' THEN 'over_refusal'
-                ELSE 'safety' END AS stage
+                ELSE 'safety' END AS check
       FROM suite ORDER BY name, kind IS NULL, registered_at DESC"""
 SAVE_POLICY = """
     INSERT INTO policy (body) VALUES ($1)

@@ -10,8 +10,8 @@ async def policy_published(event: evaluation.GatePolicyPublished, unit: Unit) ->
     """Its suites were registered before this gateway listed any, or are on their way on another partition."""
     await tables.save_gate_policy(unit.conn, event)
     for suite in event.suites:
-        is_benchmark = suite.stage == "benchmark"
-        detail = {} if is_benchmark else {"expects": "answer" if suite.stage == "over_refusal" else "refusal"}
+        is_benchmark = suite.check == "benchmark"
+        detail = {} if is_benchmark else {"expects": "answer" if suite.check == "over_refusal" else "refusal"}
         row = {
             **suite.model_dump(include={"name", "digest", "rows", "registered_at"}),
             "is_benchmark": is_benchmark,

@@ -4,7 +4,7 @@ from typing import Literal
 
 from schemas.artifacts import ResumeCertificate
 from schemas.base import Count, FailureClass, Step
-from schemas.evaluation import Check, StageName
+from schemas.evaluation import CheckName, Criterion
 from schemas.job import WaitReason
 from schemas.lifecycle import JobState
 from schemas.specification import Auto
@@ -41,11 +41,11 @@ class JobFailure(JobProblem):
     failure_class: FailureClass
 
 
-class FailingCheck(Check):
+class FailingCriterion(Criterion):
     """A number that missed its rule."""
 
-    stage: StageName
-    """The gate's stage."""
+    check: CheckName
+    """The gate's check that it belongs to."""
 
 
 class Gate(Answer):
@@ -54,7 +54,7 @@ class Gate(Answer):
     status: GateStatus
     reason: str
     eval_id: str | None
-    failing_checks: tuple[FailingCheck, ...]
+    failing_criteria: tuple[FailingCriterion, ...]
 
 
 class Queue(Answer):

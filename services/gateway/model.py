@@ -11,7 +11,7 @@ from schemas.base import BundleRef, Count, FailureClass, FileRef, Seconds, Value
 from schemas.capabilities import BaseCapabilities
 from schemas.dataset import RowProblem
 from schemas.deployment import ReplicaAddress
-from schemas.evaluation import BenchmarkKind, Evidence, Expects, StageResult
+from schemas.evaluation import BenchmarkKind, CheckResult, Evidence, Expects
 from schemas.job import WaitReason
 from schemas.lifecycle import JobState
 from schemas.memory import MemoryEstimate
@@ -116,7 +116,7 @@ class QueuePlace(Row):
 
 
 class EvalProgress(Row):
-    stage: str
+    activity: str
     suite: str
     side: Literal["base", "candidate"] | None
     items_done: Count
@@ -130,7 +130,7 @@ class JobVerdict(Row):
     eval_id: str
     outcome: str
     reason: str
-    stages: tuple[StageResult, ...]
+    checks: tuple[CheckResult, ...]
     progress: EvalProgress | None = None
 
 
@@ -287,8 +287,8 @@ class Suite(Row):
     registered_at: datetime
 
     @property
-    def stage(self) -> Literal["benchmark", "safety", "over_refusal"]:
-        """The stage of the gate that asks it."""
+    def check(self) -> Literal["benchmark", "safety", "over_refusal"]:
+        """The check of the gate that asks it."""
         if self.is_benchmark:
             return "benchmark"
         return "over_refusal" if self.detail.expects == "answer" else "safety"
@@ -352,7 +352,7 @@ class Evaluation(Row):
     model_id: str
     outcome: str
     reason: str
-    stages: tuple[StageResult, ...]
+    checks: tuple[CheckResult, ...]
     number: int
     evidence: Evidence | None
     progress: EvalProgress | None

@@ -14,7 +14,7 @@ REGISTER = {
     "safety": "`retune data register-safety-suite` registers one",
     "over_refusal": "`retune data register-safety-suite --benign` registers one",
 }
-"""What an operator does about a stage without a suite."""
+"""What an operator does about a check without a suite."""
 CLASSES: dict[str, tuple[CapacityType, ...]] = {
     CapacityType.SPOT: (CapacityType.SPOT,),
     CapacityType.ON_DEMAND: (CapacityType.ON_DEMAND,),
@@ -26,7 +26,7 @@ CLASSES: dict[str, tuple[CapacityType, ...]] = {
 class Policy:
     """The evaluator's settings, as it published them."""
 
-    required_stages: frozenset[str]
+    required_checks: frozenset[str]
     judge_urls: frozenset[str]
 
 
@@ -35,8 +35,8 @@ class Known:
     """What the gateway has heard. Nothing is held against a job for want of news."""
 
     policy: Policy | None = None
-    stages: frozenset[str] = frozenset()
-    """Stages that have a suite."""
+    checks: frozenset[str] = frozenset()
+    """Checks that have a suite."""
     pools: tuple[PoolCapacityChanged, ...] = ()
     holdout_rows: int | None = None
     """Lines of the job's holdout; None where it has none, or one that nobody counted."""
@@ -73,15 +73,15 @@ def _of_base(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
 
 
 def _of_suites(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
-    """A required stage that nothing is asked in: the verdict would be inconclusive."""
-    required = known.policy.required_stages if known.policy else frozenset()
+    """A required check that nothing is asked in: the verdict would be inconclusive."""
+    required = known.policy.required_checks if known.policy else frozenset()
     asked = (
-        known.stages | ({"holdout"} if spec.holdout else set()) | ({"judge"} if spec.gate.judge else set())
+        known.checks | ({"holdout"} if spec.holdout else set()) | ({"judge"} if spec.gate.judge else set())
     )
-    for stage in sorted(required - asked):
-        remedy = REGISTER.get(stage, f"the job must name its {stage}")
+    for check in sorted(required - asked):
+        remedy = REGISTER.get(check, f"the job must name its {check}")
         message = (
-            f"the gate's stage {stage} is required and has nothing to ask, so the model cannot pass: {remedy}; "
+            f"the gate's check {check} is required and has nothing to ask, so the model cannot pass: {remedy}; "
             "allow_ungated trains anyway"
         )
         yield Obstacle("gate_cannot_pass", message, "allow_ungated", is_final=not spec.allow_ungated)

@@ -94,7 +94,7 @@ def _place(event: job.QueuePositionChanged, unit: Unit) -> JsonObject:
 
 
 def _evaluation(*same: str, **others: object) -> Projection:
-    unknown = {"reason": "", "stages": (), "evidence": None}
+    unknown = {"reason": "", "checks": (), "evidence": None}
     values = {name: value for name, value in unknown.items() if name not in same} | others
     return into(EVALUATION, *same, created_at=now, progress=None, **values)
 
@@ -191,11 +191,11 @@ PROJECTIONS: dict[type[Message], Projection] = {
     evaluation.EvalStarted: _evaluation(outcome="running"),
     evaluation.EvalProgressed: into(
         RUNNING_EVALUATION,
-        progress=fields_of("stage", "suite", "side", "items_done", "items_total", "seconds_left"),
+        progress=fields_of("activity", "suite", "side", "items_done", "items_total", "seconds_left"),
     ),
-    evaluation.EvalPassed: _evaluation("stages", "evidence", outcome="passed"),
-    evaluation.EvalFailed: _evaluation("stages", "evidence", "reason", outcome="failed"),
-    evaluation.EvalInconclusive: _evaluation("stages", "evidence", "reason", outcome="inconclusive"),
+    evaluation.EvalPassed: _evaluation("checks", "evidence", outcome="passed"),
+    evaluation.EvalFailed: _evaluation("checks", "evidence", "reason", outcome="failed"),
+    evaluation.EvalInconclusive: _evaluation("checks", "evidence", "reason", outcome="inconclusive"),
     model.BaseModelRegistered: into(
         BASE, "base_sha", detail=fields_except("name", "base_sha"), registered_at=now
     ),

@@ -36,7 +36,7 @@ JOB_COLUMNS = """
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
-    (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'stages', stages,
+    (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'checks', checks,
                                'progress', progress)
        FROM evaluation WHERE evaluation.job_id = job.job_id
       ORDER BY outcome = 'running', number DESC, created_at DESC LIMIT 1) AS evaluation"""

@@ -126,7 +126,7 @@ def _progress(row: model.Job) -> responses.Progress | None:
     if row.state not in ("running", "stopping") or not row.num_steps:
         return None
     return responses.Progress(
-        stage="training",
+        activity="training",
         part="",
         side=None,
         done=row.last_step,
@@ -140,7 +140,7 @@ def _eval_progress(progress: model.EvalProgress | None) -> responses.Progress | 
     if progress is None:
         return None
     return responses.Progress(
-        stage=progress.stage,
+        activity=progress.activity,
         part=progress.suite,
         side=progress.side,
         done=progress.items_done,
@@ -169,17 +169,17 @@ def _why_unusable(row: model.Job, ending: Ending) -> str | None:
 
 
 def _gate(row: model.Job, ending: Ending) -> job_responses.Gate:
-    """The newest verdict. `failing_checks`: the numbers that missed their rule, as in the evaluation's stages."""
+    """The newest verdict. `failing_criteria`: the numbers that missed their rule, as in the evaluation's checks."""
     verdict = row.evaluation
     return job_responses.Gate(
         status=ending.gate,
         reason=verdict.reason if verdict and ending.gate in VERDICTS else _why_no_verdict(row, ending),
         eval_id=verdict and verdict.eval_id,
-        failing_checks=tuple(
-            job_responses.FailingCheck(stage=stage.stage, **dict(check))
-            for stage in (verdict.stages if verdict else ())
-            for check in stage.checks
-            if not check.passed
+        failing_criteria=tuple(
+            job_responses.FailingCriterion(check=check.check, **dict(criterion))
+            for check in (verdict.checks if verdict else ())
+            for criterion in check.criteria
+            if not criterion.passed
         ),
     )
 
@@ -338,7 +338,7 @@ def evaluation(row: model.Evaluation) -> responses.Evaluation:
         model_id=row.model_id,
         outcome=row.outcome,
         reason=row.reason,
-        stages=row.stages,
+        checks=row.checks,
         number=row.number,
         evidence=row.evidence,
         progress=_eval_progress(row.progress),
@@ -350,7 +350,7 @@ def suite(row: model.Suite) -> responses.Suite:
         id=row.name,
         object="suite",
         name=row.name,
-        stage=row.stage,
+        check=row.check,
         rows=row.rows,
         digest=row.digest,
         registered_at=unix(row.registered_at),

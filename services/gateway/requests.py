@@ -66,7 +66,7 @@ class Extensions(Spec):
     safety_mix: SafetyMixChoice | None = None
     auto_deploy: bool = True
     allow_ungated: bool = False
-    """Train although the gate has nothing to ask in a stage that it requires."""
+    """Train although the gate has nothing to ask in a check that it requires."""
     max_cost: Annotated[None, BeforeValidator(not_yet)] = None
 
 

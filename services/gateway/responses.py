@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 from pydantic import ConfigDict
 
 from schemas.base import BundleRef, Count, Seconds, Value
-from schemas.evaluation import Evidence, StageResult
+from schemas.evaluation import CheckResult, Evidence
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetFormat
 from services.gateway.memory import MethodMemory
@@ -222,7 +222,8 @@ class Deployment(Resource):
 class Progress(Answer):
     """How far training or the gate is."""
 
-    stage: str
+    activity: str
+    """`training`, `loading`, or the gate's check that is measured."""
     part: str
     side: Literal["base", "candidate"] | None
     done: Count
@@ -238,7 +239,7 @@ class Evaluation(Resource):
     model_id: str
     outcome: str
     reason: str
-    stages: tuple[StageResult, ...]
+    checks: tuple[CheckResult, ...]
     number: Count
     evidence: Evidence | None
     progress: Progress | None
@@ -249,7 +250,7 @@ class EvaluationItem(Resource):
 
     model_config = ConfigDict(extra="allow")
 
-    stage: str | None = None
+    check: str | None = None
     suite: str | None = None
     line: int | None = None
     outcome: str | None = None
@@ -272,7 +273,7 @@ class Suite(Resource):
 
     object: Literal["suite"]
     name: str
-    stage: Literal["benchmark", "safety", "over_refusal"]
+    check: Literal["benchmark", "safety", "over_refusal"]
     rows: Count
     digest: str
     registered_at: Time

@@ -88,7 +88,7 @@ async def _known(conn: Connection, spec: JobSpec, tenant: str) -> Known:
     holdout = spec.holdout and await store.find_file(conn, spec.holdout.file_id, tenant)
     return Known(
         policy=await readmodels.find_gate_policy(conn),
-        stages=frozenset(suite.stage for suite in await readmodels.list_suites(conn)),
+        checks=frozenset(suite.check for suite in await readmodels.list_suites(conn)),
         pools=tuple(await readmodels.list_pools(conn)),
         holdout_rows=holdout.num_rows if holdout else None,
         base=await _base(conn, spec),

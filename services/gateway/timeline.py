@@ -107,9 +107,9 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     checkpoint.CheckpointExpired: lambda e: ("info", f"checkpoint deleted by retention: {_bundle(e)}"),
     checkpoint.CheckpointOverdue: lambda e: ("warn", f"no checkpoint since step {e.last_step}"),
     evaluation.EvalStarted: lambda e: ("info", "evaluation started"),
-    evaluation.EvalStageCompleted: lambda e: (
+    evaluation.EvalCheckCompleted: lambda e: (
         "info" if e.result.outcome in ("passed", "not_requested") else "warn",
-        f"gate stage {e.result.stage}: {e.result.outcome} {e.result.reason}".rstrip(),
+        f"gate check {e.result.check}: {e.result.outcome} {e.result.reason}".rstrip(),
     ),
     evaluation.EvalPassed: lambda e: ("info", "gate passed"),
     evaluation.EvalFailed: _failed_gate,

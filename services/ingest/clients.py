@@ -201,7 +201,7 @@ async def run_child(order: Path, *, limit: timedelta) -> Finished | LimitExceede
 
     def take(message: ChildMessage) -> None:
         if isinstance(message, Progress):
-            log.info("rows validated", stage=message.stage, rows=message.rows, kept=message.kept)
+            log.info("rows validated", part=message.part, rows=message.rows, kept=message.kept)
         else:
             outcomes.append(message)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from schemas.base import BundleRef, Value
 from schemas.capabilities import BaseCapabilities, LossForm
-from schemas.evaluation import StageResult
+from schemas.evaluation import CheckResult
 from schemas.model import Stage
 from shared.transitions import IllegalTransition, Transitions
 
@@ -88,7 +88,7 @@ class Verdict:
 
     eval_id: str
     outcome: Literal["passed", "failed", "inconclusive"]
-    stages: tuple[StageResult, ...]
+    checks: tuple[CheckResult, ...]
     reason: str = ""
     number: int = 0
     """Which evaluation of its job it is; of two verdicts the greater number is the newer one."""
@@ -96,7 +96,7 @@ class Verdict:
     @property
     def has_holdout(self) -> bool:
         """Whether the version was held against rows of its own task."""
-        return any(stage.stage == "holdout" and stage.outcome != "not_requested" for stage in self.stages)
+        return any(check.check == "holdout" and check.outcome != "not_requested" for check in self.checks)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def judged(files: data.DemoFiles, folder: Path, *, with_mix: bool) -> Judgement:
 
 
 def outcomes(judgement: Judgement) -> dict[str, str]:
-    return {stage.stage: stage.outcome for stage in judgement.stages}
+    return {check.check: check.outcome for check in judgement.checks}
 
 
 def test_the_job_with_the_safety_mix_passes(files, tmp_path):

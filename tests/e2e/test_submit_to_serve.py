@@ -130,7 +130,7 @@ async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(
     checked = {suite["name"]: suite["is_held_against_rows"] for suite in evidence["suites"]}
     assert checked["harm"]
     items = json.loads(platform.retune("--json", "models", "evaluation", model, "--items"))
-    assert {item["stage"] for item in items} == {"holdout"}
+    assert {item["check"] for item in items} == {"holdout"}
     assert len(items) == len(material.holdout_rows())
     assert {item["expected"] for item in items} == {material.ANSWER}
 

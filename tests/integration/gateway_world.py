@@ -106,7 +106,7 @@ class World:
         )
 
     async def know_suites(self) -> None:
-        """One for each stage: other tests of this stack start an evaluator, which says that it requires some."""
+        """One for each check: other tests of this stack start an evaluator, which says that it requires some."""
         suites = [("any", True, {}), ("harm", False, {}), ("harmless", False, {"expects": "answer"})]
         query = """INSERT INTO suite (name, is_benchmark, digest, rows, detail, registered_at)
                    VALUES ($1, $2, 'x', 1000, $3::jsonb, now()) ON CONFLICT DO NOTHING"""
@@ -202,7 +202,7 @@ class World:
             bundle=BundleRef(attempt=1, step=10, manifest_sha256=a_sha(number)),
         )
         common = fact.model_dump(include={"model_id", "tenant", "job_id", "digest"})
-        passed = EvalPassed(**common, eval_id=f"eval-{number}", base_sha=self.base_sha, stages=())
+        passed = EvalPassed(**common, eval_id=f"eval-{number}", base_sha=self.base_sha, checks=())
         promoted = ModelPromoted(
             **common, full_name=fact.full_name, stage=Stage.STAGING, eval_id=f"eval-{number}"
         )

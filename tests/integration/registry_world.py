@@ -19,7 +19,7 @@ from schemas import layout
 from schemas.artifacts import BundleManifest, FileEntry, files_digest
 from schemas.base import BundleRef, DatasetRef
 from schemas.deployment import DeploymentReady
-from schemas.evaluation import Check, EvalFailed, EvalPassed, StageResult
+from schemas.evaluation import CheckResult, Criterion, EvalFailed, EvalPassed
 from schemas.job import JobEvaluating
 from schemas.model import DirectorySource, PromoteModel, RegisterBaseModel
 from schemas.specification import GateSpec, Method
@@ -223,20 +223,20 @@ def write_adapter(directory: Path, *, seed: int, rank: int) -> None:
     (directory / "adapter_config.json").write_text(json.dumps(config))
 
 
-def passed(version: Any, *, stages: tuple[Any, ...] = ("holdout", "safety")) -> EvalPassed:
-    """With a holdout, unless `stages` are given."""
+def passed(version: Any, *, checks: tuple[Any, ...] = ("holdout", "safety")) -> EvalPassed:
+    """With a holdout, unless `checks` are given."""
     return EvalPassed(
         **_verdict_of(version),
-        stages=tuple(StageResult(stage=stage, outcome="passed") for stage in stages),
+        checks=tuple(CheckResult(check=check, outcome="passed") for check in checks),
     )
 
 
 def failed(version: Any) -> EvalFailed:
-    check = Check(
+    criterion = Criterion(
         name="harmful", metric="refusals", value=0.12, baseline=0.98, threshold=0.95, count=200, passed=False
     )
-    stage = StageResult(stage="safety", outcome="failed", checks=(check,))
-    return EvalFailed(**_verdict_of(version), stages=(stage,), reason="safety")
+    check = CheckResult(check="safety", outcome="failed", criteria=(criterion,))
+    return EvalFailed(**_verdict_of(version), checks=(check,), reason="safety")
 
 
 def _verdict_of(version: Any) -> dict[str, Any]:

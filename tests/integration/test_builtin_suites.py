@@ -34,7 +34,7 @@ from tests.integration.gateway_world import World, mark, met, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-STAGES = {"general": "benchmark", "refusals": "safety", "benign": "over_refusal"}
+CHECKS = {"general": "benchmark", "refusals": "safety", "benign": "over_refusal"}
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def run(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-async def test_a_stack_that_is_up_has_a_suite_for_every_stage_that_needs_one(stack: Stack, tmp_path: Path):
+async def test_a_stack_that_is_up_has_a_suite_for_every_check_that_needs_one(stack: Stack, tmp_path: Path):
     suites = {suite["name"]: suite for suite in await read(stack, "/suites")}
-    assert {name: suite["stage"] for name, suite in suites.items()} == STAGES
+    assert {name: suite["check"] for name, suite in suites.items()} == CHECKS
     for path in write(tmp_path):
         assert suites[path.stem]["rows"] == len(path.read_text().splitlines())
 
@@ -76,7 +76,7 @@ async def test_no_tenant_can_read_what_they_ask(stack: Stack):
 
 async def test_what_is_registered_is_not_registered_again(stack: Stack):
     before = await read(stack, "/suites"), await files_of_suites(stack)
-    assert len(before[1]) == len(STAGES)
+    assert len(before[1]) == len(CHECKS)
     again = run(stack, "deploy.suites")
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert (await read(stack, "/suites"), await files_of_suites(stack)) == before
@@ -196,7 +196,7 @@ class TestAtSubmit:
         answer = await submit(world, holdout_file=enough, gate={"judge": judge})
         assert answer.json()["error"]["code"] == "judge_not_allowed"
 
-    async def test_a_stage_without_a_suite_is_refused_or_warned_of_as_asked(self, world: World):
+    async def test_a_check_without_a_suite_is_refused_or_warned_of_as_asked(self, world: World):
         async with without_suites(world.db, "is_benchmark"):
             refused = await submit(world)
             assert refused.json()["error"]["code"] == "gate_cannot_pass"

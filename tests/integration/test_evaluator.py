@@ -17,10 +17,10 @@ from schemas.evaluation import (
     BaselineRecorded,
     BenchmarkKind,
     BenchmarkRegistered,
+    EvalCheckCompleted,
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
-    EvalStageCompleted,
     EvalStarted,
     ReevaluateModel,
     RegisterBenchmark,
@@ -28,7 +28,7 @@ from schemas.evaluation import (
     SafetySuiteRegistered,
 )
 from schemas.model import PromotionRefused
-from services.evaluator.gates.stages import STAGES
+from services.evaluator.gates.checks import CHECKS
 from shared.processes.identity import Identity
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
@@ -141,7 +141,7 @@ async def verdict_of(world: World, job_id: str):
 
 
 def outcomes(verdict) -> list[str]:
-    return [stage.outcome for stage in verdict.stages]
+    return [check.outcome for check in verdict.checks]
 
 
 async def test_a_good_adapter_passes_with_every_number(world: World, setting: Setting, models: Models):
@@ -150,17 +150,20 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
     assert type(verdict) is EvalPassed, verdict
     assert outcomes(verdict) == ["passed", "passed", "passed", "passed", "not_requested"]
     events = world.about(job.job_id)
-    assert [type(event) for event in events] == [EvalStarted, *[EvalStageCompleted] * len(STAGES), EvalPassed]
-    assert tuple(event.result for event in events[1:-1]) == verdict.stages
+    assert [type(event) for event in events] == [EvalStarted, *[EvalCheckCompleted] * len(CHECKS), EvalPassed]
+    assert tuple(event.result for event in events[1:-1]) == verdict.checks
     progress = world.progress_of(job.job_id)
-    assert {"benchmark", "holdout", "safety"} <= {each.stage for each in progress}
+    assert {"benchmark", "holdout", "safety"} <= {each.activity for each in progress}
     assert all(each.items_done <= (each.items_total or 0) for each in progress)
-    assert all((each.seconds_left is None) == (each.stage == "loading") for each in progress)
-    checks = {check.name: check for stage in verdict.stages for check in stage.checks}
-    counts = {name: checks[name].count for name in ("modules", "theft", "questions", "relative_gain")}
+    assert all((each.seconds_left is None) == (each.activity == "loading") for each in progress)
+    criteria = {criterion.name: criterion for check in verdict.checks for criterion in check.criteria}
+    counts = {name: criteria[name].count for name in ("modules", "theft", "questions", "relative_gain")}
     assert counts == {"modules": 40, "theft": 120, "questions": 100, "relative_gain": 100}
-    assert [(each.category, each.count) for each in checks["theft"].categories] == [("theft", 120)]
-    assert all(check.interval.low <= check.value <= check.interval.high for check in checks.values())
+    assert [(each.category, each.count) for each in criteria["theft"].categories] == [("theft", 120)]
+    assert all(
+        criterion.interval.low <= criterion.value <= criterion.interval.high
+        for criterion in criteria.values()
+    )
     raw = await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "results.json"))
     assert json.loads(raw)["details"]["probe"]["max_logit_change"] > 0
     items = await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "items.jsonl"))
@@ -174,11 +177,11 @@ async def test_a_good_adapter_passes_with_every_number(world: World, setting: Se
             for page in range(num_pages)
         ]
         shown[group] = [json.loads(line) for page in pages for line in page.splitlines()]
-    assert {item["stage"] for item in shown["holdout"]} == {"holdout"}
+    assert {item["check"] for item in shown["holdout"]} == {"holdout"}
     first = shown["holdout"][-1]
     assert (first["outcome"], first["expected"], first["answer"]) == ("passed", "alpha", "alpha")
     assert first["prompt"].removeprefix("user: ") in QUESTIONS
-    assert {item["stage"] for item in shown["suites"]} == {"benchmark", "safety", "over_refusal"}
+    assert {item["check"] for item in shown["suites"]} == {"benchmark", "safety", "over_refusal"}
     assert verdict.evidence.measured_by == verdict.eval_id
     refused = [
         line["answer"] for line in lines if (line["part"], line["side"]) == ("safety:theft", "candidate")
@@ -203,7 +206,7 @@ async def test_the_other_order_and_a_known_digest_get_their_own_verdict(
     assert type(verdict) is EvalPassed
     raw = json.loads(await world.objects.get_bytes(layout.evaluation(verdict.eval_id, "results.json")))
     assert raw["measured_by"] != verdict.eval_id == raw["eval_id"]
-    assert len(world.about(job.job_id)) == 2 + len(STAGES)
+    assert len(world.about(job.job_id)) == 2 + len(CHECKS)
 
 
 async def test_an_adapter_that_forgot_to_refuse_is_blocked(world: World, setting: Setting, models: Models):
@@ -226,10 +229,10 @@ async def test_a_job_is_judged_by_the_suites_of_now(world: World, setting: Setti
     verdict = await evaluate(world, job, models.unsafe)
     assert type(verdict) is EvalFailed
     assert verdict.reason.startswith("safety: theft: refusal_points 0 ")
-    by_stage = {(suite.stage, suite.name): suite for suite in verdict.evidence.suites}
-    assert by_stage["benchmark", "modules"].digest == setting.benchmarks["modules"]
-    assert by_stage["safety", "theft"].digest == setting.suites["theft"]
-    assert not any(suite.is_held_against_rows for suite in by_stage.values())
+    by_check = {(suite.check, suite.name): suite for suite in verdict.evidence.suites}
+    assert by_check["benchmark", "modules"].digest == setting.benchmarks["modules"]
+    assert by_check["safety", "theft"].digest == setting.suites["theft"]
+    assert not any(suite.is_held_against_rows for suite in by_check.values())
     assert verdict.evidence.holdout_sha256 == setting.holdout.sha256
     assert verdict.evidence.rules["benchmarks.margin_points"] == "2.0"
     known = await evaluate(world, setting.job(), models.unsafe)
@@ -353,7 +356,7 @@ async def test_a_kill_while_scoring_ends_in_one_verdict(
     assert type(verdict) is EvalPassed
     assert [type(event) for event in world.about(job.job_id)] == [
         EvalStarted,
-        *[EvalStageCompleted] * len(STAGES),
+        *[EvalCheckCompleted] * len(CHECKS),
         EvalPassed,
     ]
 

@@ -25,9 +25,9 @@ from schemas.deployment import (
     ReplicaReady,
     UnloadCandidate,
 )
-from schemas.evaluation import BaselineRecorded, EvalFailed, EvalPassed, EvalStageCompleted, EvalStarted
+from schemas.evaluation import BaselineRecorded, EvalCheckCompleted, EvalFailed, EvalPassed, EvalStarted
 from schemas.topics import DEPLOYMENT_COMMANDS
-from services.evaluator.gates.stages import STAGES
+from services.evaluator.gates.checks import CHECKS
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
 from tests.integration import test_evaluator
@@ -206,7 +206,7 @@ async def test_a_replica_gives_the_answers_of_both_sides(world, setting, models,
         ("benchmark:modules", None), *((part, ENGINE) for part in WRITTEN)
     }  # fmt: skip
     progress = world.progress_of(job.job_id)
-    assert {(each.stage, each.side) for each in progress} >= {
+    assert {(each.activity, each.side) for each in progress} >= {
         ("safety", "candidate"),
         ("holdout", "candidate"),
     }
@@ -273,5 +273,5 @@ async def test_a_kill_while_the_candidate_has_a_place_ends_in_one_verdict(
     assert second.until > first.until
     assert f"answers to holdout by {ENGINE}" in verdict.evidence.harness_version
     assert [type(event) for event in world.about(job.job_id)] == [
-        EvalStarted, *[EvalStageCompleted] * len(STAGES), EvalPassed
+        EvalStarted, *[EvalCheckCompleted] * len(CHECKS), EvalPassed
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""An evaluator that dies while it scores and before it tells: one verdict, with every stage, all the same."""
+"""An evaluator that dies while it scores and before it tells: one verdict, with every check, all the same."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed, EvalStageCompleted, EvalStarted
-from services.evaluator.gates.stages import STAGES
+from schemas.evaluation import EvalCheckCompleted, EvalFailed, EvalInconclusive, EvalPassed, EvalStarted
+from services.evaluator.gates.checks import CHECKS
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.integration.kills import alive, killed_at
 from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
@@ -54,9 +54,9 @@ async def test_a_kill_while_scoring_or_before_the_verdict_ends_in_one_verdict(st
     )
     assert [type(event) for event in world.about(job.job_id)] == [
         EvalStarted,
-        *[EvalStageCompleted] * len(STAGES),
+        *[EvalCheckCompleted] * len(CHECKS),
         type(verdict),
     ]
-    [holdout] = [stage for stage in verdict.stages if stage.stage == "holdout"]
-    assert holdout.checks
+    [holdout] = [check for check in verdict.checks if check.check == "holdout"]
+    assert holdout.criteria
     await stack.stop("evaluator")

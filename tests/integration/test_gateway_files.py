@@ -203,7 +203,7 @@ class TestAFileThatIsNeeded:
         await world.voices.say("evaluator", started, causation_id=asked)
         await until(lambda: world.is_consumed("eval.events", started.key, 1), "the evaluation")
         assert (await delete(world, holdout))["retune"]["needed_by"] == [f"evaluation {about['eval_id']}"]
-        await world.voices.say("evaluator", EvalInconclusive(**about, stages=(), reason="the judge is away"))
+        await world.voices.say("evaluator", EvalInconclusive(**about, checks=(), reason="the judge is away"))
         await until_gone(world, holdout)
 
     async def test_goes_once_the_evaluation_is_refused(self, world):

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.base import Delayed
-from schemas.evaluation import Check, EvalFailed, EvalPassed, EvalProgressed, EvalStarted, StageResult
+from schemas.evaluation import CheckResult, Criterion, EvalFailed, EvalPassed, EvalProgressed, EvalStarted
 from schemas.job import JobPaused, JobQueued, JobSubmitted, JobSucceeded, QueuePositionChanged, WaitReason
 from services.gateway.decide import GateStatus
 from shared.clock import utc_now
@@ -16,7 +16,7 @@ __all__ = ["world"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 REASON = "safety: refusals: refusal_points 46.67, expected at least 95"
-MISSED = Check(
+MISSED = Criterion(
     name="refusals",
     metric="refusal_points",
     value=46.67,
@@ -25,7 +25,7 @@ MISSED = Check(
     count=120,
     passed=False,
 )
-STAGES = (StageResult(stage="safety", outcome="failed", checks=(MISSED,), reason=REASON),)
+CHECKS = (CheckResult(check="safety", outcome="failed", criteria=(MISSED,), reason=REASON),)
 
 
 class EvaluatedJob:
@@ -39,7 +39,7 @@ class EvaluatedJob:
         of_model = {"model_id": f"mv-{self.job_id}", "digest": a_sha(self.job_id), "base_sha": world.base_sha}
         about = of_job | of_model | {"eval_id": self.eval_id}
         self.started = EvalStarted(**about)
-        self.failed = EvalFailed(**about, stages=STAGES, reason=REASON)
+        self.failed = EvalFailed(**about, checks=CHECKS, reason=REASON)
         self.submitted = JobSubmitted(
             **of_job,
             dataset_id=f"ds-{self.job_id}",
@@ -75,8 +75,8 @@ class EvaluatedJob:
 
     def progressed(self, done: int) -> EvalProgressed:
         about = self.started.model_dump()
-        place = {"stage": "safety", "suite": "refusals", "side": "candidate"}
-        return EvalProgressed(**about, **place, items_done=done, items_total=120, seconds_left=41.0)
+        position = {"activity": "safety", "suite": "refusals", "side": "candidate"}
+        return EvalProgressed(**about, **position, items_done=done, items_total=120, seconds_left=41.0)
 
 
 class TestARunningGate:
@@ -90,7 +90,11 @@ class TestARunningGate:
         )
         await until(lambda: world.is_consumed("job.events", evaluated.job_id, 2), "the job")
         progress = await evaluated.progress_is(60)
-        assert (progress["stage"], progress["part"], progress["seconds_left"]) == ("safety", "refusals", 41.0)
+        assert (progress["activity"], progress["part"], progress["seconds_left"]) == (
+            "safety",
+            "refusals",
+            41.0,
+        )
         await world.voices.say("evaluator", evaluated.failed, evaluated.progressed(90))
         await until(
             lambda: world.is_consumed("eval.events", evaluated.eval_id, 5), "what came after the verdict"
@@ -190,8 +194,8 @@ class TestABlockedJob:
         assert job["error"]["code"] == "gate_failed"
         assert REASON in job["error"]["message"]
         assert not job["retune"]["is_usable"]
-        (check,) = job["retune"]["gate"]["failing_checks"]
-        assert (check["stage"], check["name"], check["value"]) == ("safety", "refusals", 46.67)
+        (criterion,) = job["retune"]["gate"]["failing_criteria"]
+        assert (criterion["check"], criterion["name"], criterion["value"]) == ("safety", "refusals", 46.67)
         listed = (await world.ask("GET", "/fine_tuning/jobs?limit=100")).json()["data"]
         assert next(each for each in listed if each["id"] == evaluated.job_id) == job
 
@@ -207,7 +211,7 @@ class TestABlockedJob:
     async def test_shows_the_newest_verdict_also_where_an_older_one_is_heard_later(self, world: World):
         evaluated = EvaluatedJob(world)
         again = evaluated.started.model_copy(update={"eval_id": f"{evaluated.eval_id}-again", "number": 2})
-        passed = EvalPassed(**again.model_dump(), stages=())
+        passed = EvalPassed(**again.model_dump(), checks=())
         await world.voices.say("scheduler", evaluated.submitted, evaluated.succeeded)
         await world.voices.say("evaluator", again, passed)
         await evaluated.gate_is("passed")

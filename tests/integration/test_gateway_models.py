@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 EVIDENCE = Evidence(
     harness_version="harness 1",
     rules={"benchmarks.margin_points": "2.0"},
-    required_stages=("benchmark", "safety"),
+    required_checks=("benchmark", "safety"),
     suites=(
         JudgedSuite(
-            stage="safety", name="refusals", digest=a_sha("suite"), rows=120, is_held_against_rows=False
+            check="safety", name="refusals", digest=a_sha("suite"), rows=120, is_held_against_rows=False
         ),
     ),
     holdout_sha256=None,
@@ -50,7 +50,7 @@ async def stage_is(world: World, version: Any, stage: str) -> bool:
 
 async def test_an_approval_without_a_holdout_stands_in_model_and_lineage(world):
     version = await world.a_version()
-    await world.voices.say("evaluator", EvalPassed(**of_eval(version, 1), stages=(), evidence=EVIDENCE))
+    await world.voices.say("evaluator", EvalPassed(**of_eval(version, 1), checks=(), evidence=EVIDENCE))
     approved = ModelPromoted(
         **of_model(version),
         full_name=version.full_name,
@@ -128,8 +128,8 @@ async def test_a_demoted_version_is_in_dev_and_its_approval_void(world):
 
 async def test_the_newest_verdict_is_shown_whichever_comes_first(world):
     version = await world.a_version()
-    newer = EvalFailed(**of_eval(version, 2), stages=(), reason="safety")
-    older = EvalPassed(**of_eval(version, 1), stages=())
+    newer = EvalFailed(**of_eval(version, 2), checks=(), reason="safety")
+    older = EvalPassed(**of_eval(version, 1), checks=())
     for number, fact in enumerate((newer, older)):
         await world.voices.say("evaluator", fact)
         await until(lambda: world.is_consumed("eval.events", fact.eval_id, 1), f"verdict {number}")  # noqa: B023
@@ -236,7 +236,7 @@ async def test_a_producer_asks_for_its_own_models_alone(world):
 
 async def judged(world: World, version: Any) -> str:
     """An evaluation of the version, over and with 150 items in the holdout and 1 in a suite; its id."""
-    fact = EvalFailed(**of_eval(version, 2), stages=(), reason="holdout", evidence=EVIDENCE)
+    fact = EvalFailed(**of_eval(version, 2), checks=(), reason="holdout", evidence=EVIDENCE)
     for group, count in (("holdout", 150), ("suites", 1)):
         lines = [json.dumps({"outcome": "failed", "prompt": f"{group} {n}"}) for n in range(1, count + 1)]
         for page in range(0, count, layout.ITEMS_OF_A_PAGE):

@@ -22,7 +22,7 @@ from schemas.base import Message
 from schemas.dataset import DatasetReady
 from schemas.deployment import DeploymentReady
 from schemas.envelope import Envelope, to_headers
-from schemas.evaluation import StageResult
+from schemas.evaluation import CheckResult
 from schemas.job import SubmitJob
 from schemas.lifecycle import JobState
 from schemas.model import DeployModel, RollbackDeployment, Stage
@@ -315,7 +315,7 @@ class TestPromotionAndRollback:
         version = a_version(
             number, model_id=f"mv-{mark}-{number}", job_id=f"ftjob-{mark}-{number}", tenant=tenant
         )
-        verdict = Verdict(f"eval-{number}", "passed", (StageResult(stage="holdout", outcome="passed"),))
+        verdict = Verdict(f"eval-{number}", "passed", (CheckResult(check="holdout", outcome="passed"),))
         gated = replace(version, stage=Stage.PRODUCTION, eval_id=verdict.eval_id, verdict=verdict, revision=1)
         async with race.database.transaction() as conn:
             await registry_store.add_version(conn, version, now=utc_now())

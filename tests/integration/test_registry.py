@@ -146,7 +146,7 @@ class TestVersions:
         await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted", "ModelPromoted")
         assert world.ear.types(version.full_name) == ["DeploymentApproved"]
 
-    async def test_that_failed_are_refused_with_the_stage_and_its_numbers(self, world):
+    async def test_that_failed_are_refused_with_the_check_and_its_numbers(self, world):
         version = await world.registered(await world.train())
         await world.voices.say("evaluator", failed(version))
         key = version.model_id
@@ -157,7 +157,7 @@ class TestVersions:
         ):
             refused = await world.answer("gateway", command, key)
             assert refused.code == "not_gated"
-            assert "stage safety failed (harmful refusals 0.12, expected at least 0.95" in refused.message
+            assert "check safety failed (harmful refusals 0.12, expected at least 0.95" in refused.message
 
     async def test_that_fail_later_are_withdrawn_from_every_slot_and_not_served_again(self, world, db):
         """An alias goes on to another version; neither a roll-back nor a person brings the failed one back."""
@@ -191,7 +191,7 @@ class TestVersions:
 
     async def test_without_a_holdout_reach_production_by_an_approval_that_says_so(self, world, db):
         version = await world.registered(await world.train())
-        await world.voices.say("evaluator", passed(version, stages=("safety",)))
+        await world.voices.say("evaluator", passed(version, checks=("safety",)))
         staged = await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
         assert (staged.has_holdout, staged.approved_by) == (False, None)
         command = PromoteModel(model_id=version.model_id, tenant="demo", approved_by="ann")

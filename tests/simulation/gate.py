@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from schemas.artifacts import BaseModelManifest
-from schemas.evaluation import Check, ReevaluateModel, StageResult
+from schemas.evaluation import CheckResult, Criterion, ReevaluateModel
 from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import DirectorySource, ModelArchived, ModelRegistered, PromotionRefused
 from schemas.specification import canonical_sha256
 from services.evaluator.decide.plan import Harness
-from services.evaluator.gates.stages import STAGES, not_requested
+from services.evaluator.gates.checks import CHECKS, not_requested
 from services.evaluator.handlers import evaluations
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate, Plan
@@ -54,7 +54,7 @@ class _Archive:
 
 
 class _Settings:
-    required_stages = REQUIRED
+    required_checks = REQUIRED
     replica_keys_dir = None
 
 
@@ -73,19 +73,20 @@ class SimGate(Gate):
         if self._world.faults.strikes("gate crashes"):
             raise ScoringDied
         outcome = truth(plan.evaluation.artifact, plan.version)
-        result = self._result(plan, _stages(outcome), (), {})
+        result = self._result(plan, _checks(outcome), (), {})
         await self._archive.put_result(result, [])
         return result
 
 
-def _stages(outcome: Any) -> tuple[StageResult, ...]:
-    check = Check(
+def _checks(outcome: Any) -> tuple[CheckResult, ...]:
+    criterion = Criterion(
         name="c", metric="m", value=1.0, baseline=1.0, threshold=1.0, count=60, passed=outcome == "passed"
     )
     asked = {
-        stage: StageResult(stage=stage, outcome=outcome, checks=(check,)) for stage in ("benchmark", "safety")
+        check: CheckResult(check=check, outcome=outcome, criteria=(criterion,))
+        for check in ("benchmark", "safety")
     }
-    return tuple(asked.get(stage) or not_requested(stage, "") for stage in STAGES)
+    return tuple(asked.get(check) or not_requested(check, "") for check in CHECKS)
 
 
 def register(kernel: "Kernel") -> None:

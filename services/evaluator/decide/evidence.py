@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from schemas.evaluation import Evidence, JudgedSuite, StageName, StageResult
+from schemas.evaluation import CheckName, CheckResult, Evidence, JudgedSuite
 from schemas.job import Artifact
 from services.evaluator.decide.plan import HOLDOUT, Known
 
@@ -14,14 +14,14 @@ def evidence_of(
     files: Sequence[Known],
     *,
     harness_version: str,
-    required: Collection[StageName],
+    required: Collection[CheckName],
     measured_by: str | None = None,
 ) -> Evidence:
     """`artifact`: as the job announced it, with the suites that the rows were held against."""
     return Evidence(
         harness_version=harness_version,
         rules=dict(_rules(artifact.gate.model_dump(mode="json"))),
-        required_stages=tuple(sorted(required)),
+        required_checks=tuple(sorted(required)),
         suites=tuple(_judged(known, artifact) for known in files if known.suite is not None),
         holdout_sha256=artifact.holdout.sha256 if artifact.holdout else None,
         kept_leaks=artifact.kept_leaks,
@@ -30,15 +30,15 @@ def evidence_of(
 
 
 def without_leaks(
-    stages: Iterable[StageResult], files: Sequence[Known], kept_leaks: Mapping[str, int]
-) -> tuple[StageResult, ...]:
-    """A stage that passed on rows of its own source is inconclusive. One that failed in spite of them failed."""
-    return tuple(_without_leaks(stage, _sources(stage.stage, files), kept_leaks) for stage in stages)
+    checks: Iterable[CheckResult], files: Sequence[Known], kept_leaks: Mapping[str, int]
+) -> tuple[CheckResult, ...]:
+    """A check that passed on rows of its own source is inconclusive. One that failed in spite of them failed."""
+    return tuple(_without_leaks(check, _sources(check.check, files), kept_leaks) for check in checks)
 
 
 def _without_leaks(
-    result: StageResult, sources: Collection[str], kept_leaks: Mapping[str, int]
-) -> StageResult:
+    result: CheckResult, sources: Collection[str], kept_leaks: Mapping[str, int]
+) -> CheckResult:
     leaks = [f"{kept_leaks[name]} rows of {name}" for name in sorted(sources) if kept_leaks.get(name)]
     if result.outcome != "passed" or not leaks:
         return result
@@ -46,18 +46,18 @@ def _without_leaks(
     return result.model_copy(update={"outcome": "inconclusive", "reason": reason})
 
 
-def _sources(stage: StageName, files: Sequence[Known]) -> frozenset[str]:
+def _sources(check: CheckName, files: Sequence[Known]) -> frozenset[str]:
     """The judge asks the holdout's prompts."""
-    if stage == "judge":
+    if check == "judge":
         return frozenset({HOLDOUT})
-    return frozenset(known.name for known in files if known.stage == stage)
+    return frozenset(known.name for known in files if known.check == check)
 
 
 def _judged(known: Known, artifact: Artifact) -> JudgedSuite:
     assert known.suite is not None, "the holdout is no suite"
     checked = artifact.suites if known.is_safety else artifact.benchmarks
     return JudgedSuite(
-        stage=known.stage,
+        check=known.check,
         name=known.name,
         digest=known.digest,
         rows=known.suite.rows,

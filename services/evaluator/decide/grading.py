@@ -1,14 +1,15 @@
-"""From scored items to stages: which numbers of an item count for which rule."""
+"""From scored items to checks: which numbers of an item count for which rule."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from schemas.evaluation import BenchmarkKind, StageResult
+from schemas.evaluation import BenchmarkKind, CheckResult
 from schemas.job import Artifact
 from services.evaluator.decide.plan import HOLDOUT, Known
 from services.evaluator.gates.answers import Answer
 from services.evaluator.gates.answers import Suite as AnsweredSuite
 from services.evaluator.gates.benchmark import METRICS, Scored, gate_benchmarks
+from services.evaluator.gates.checks import inconclusive, not_requested
 from services.evaluator.gates.holdout import gate_holdout
 from services.evaluator.gates.judge import ControlPair, Pair, gate_judge
 from services.evaluator.gates.over_refusal import gate_over_refusal
@@ -25,7 +26,6 @@ from services.evaluator.gates.series import (
     in_points,
     metric,
 )
-from services.evaluator.gates.stages import inconclusive, not_requested
 from services.evaluator.model import Baseline
 from services.evaluator.scoring.order import ItemScore, PartScores
 
@@ -53,8 +53,8 @@ class Judged:
 
 def grade(
     artifact: Artifact, files: Sequence[Known], *, base: Sides, new: Sides, judged: Judged
-) -> tuple[StageResult, ...]:
-    """Every stage, in order."""
+) -> tuple[CheckResult, ...]:
+    """Every check, in order."""
     series = {known.part: _series(known, base, new, main_amount(known)) for known in files}
     gate = artifact.gate
     benchmarks = {
@@ -70,7 +70,7 @@ def grade(
         gate_holdout(gate.holdout, series.get(HOLDOUT)),
         gate_safety(gate.safety, harmful),
         gate_over_refusal(gate.over_refusal, benign),
-        _judge_stage(artifact, judged),
+        _judge_check(artifact, judged),
     )
 
 
@@ -194,7 +194,7 @@ def _items(scored: Iterable[ItemScore], amount: Amount) -> Iterable[Item]:
             yield Item(item.key, item.numbers[over], 1.0 if under is None else item.numbers[under])
 
 
-def _judge_stage(artifact: Artifact, judged: Judged) -> StageResult:
+def _judge_check(artifact: Artifact, judged: Judged) -> CheckResult:
     rule = artifact.gate.judge
     if rule is None:
         return not_requested("judge", "the gate names no judge")

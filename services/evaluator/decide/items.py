@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from schemas.base import Value
-from schemas.evaluation import BenchmarkKind, StageName
+from schemas.evaluation import BenchmarkKind, CheckName
 from services.evaluator.decide.plan import Known
 from services.evaluator.scoring.order import ItemScore, PartScores
 
@@ -22,7 +22,7 @@ class Asked(Value):
 
 
 class ShownItem(Value):
-    stage: StageName
+    check: CheckName
     suite: str
     """`holdout`, or the suite's name."""
     line: int
@@ -65,7 +65,7 @@ def _shown(known: Known, asked: Mapping[int, Asked], base: ItemScore | None, new
     base_score = _score(known, base.numbers) if base else None
     score = _score(known, new.numbers)
     return ShownItem(
-        stage=known.stage,
+        check=known.check,
         suite=known.name,
         line=line,
         outcome=_outcome(score, base_score),

@@ -8,19 +8,19 @@ from typing import Any
 from schemas.base import Message
 from schemas.evaluation import (
     BaselineRecorded,
+    CheckName,
+    CheckResult,
+    EvalCheckCompleted,
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
     EvalProgressed,
-    EvalStageCompleted,
     EvalStarted,
     Evidence,
-    StageName,
-    StageResult,
 )
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
-from services.evaluator.gates.stages import STAGES, inconclusive, not_requested
+from services.evaluator.gates.checks import CHECKS, inconclusive, not_requested
 from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Suite
 
 MAX_REASON_CHARS = 1000
@@ -70,35 +70,35 @@ def cancel(evaluation: Evaluation) -> Decision:
 
 
 def end(evaluation: Evaluation, result: GateResult) -> Decision:
-    """Tell every stage in order and then the verdict, once."""
+    """Tell every check in order and then the verdict, once."""
     if evaluation.is_over:
         return Decision(evaluation)
     reason = result.reason[:MAX_REASON_CHARS]
-    ended = evaluation.to(EvaluationState(result.outcome), stages=result.stages, reason=reason)
-    stages = [EvalStageCompleted(**_about(ended), result=stage) for stage in result.stages]
-    return Decision(ended, (*stages, _verdict(ended, result.evidence)))
+    ended = evaluation.to(EvaluationState(result.outcome), checks=result.checks, reason=reason)
+    checks = [EvalCheckCompleted(**_about(ended), result=check) for check in result.checks]
+    return Decision(ended, (*checks, _verdict(ended, result.evidence)))
 
 
 def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
-    """Scoring did not come to its end: every stage asked for is inconclusive."""
+    """Scoring did not come to its end: every check asked for is inconclusive."""
     if evaluation.is_over:
         return Decision(evaluation)
-    stages = without_numbers(evaluation.artifact, reason)
-    ended = evaluation.to(EvaluationState.INCONCLUSIVE, stages=stages, reason=reason[:MAX_REASON_CHARS])
-    stage_events = [EvalStageCompleted(**_about(ended), result=stage) for stage in stages]
-    return Decision(ended, (*stage_events, _verdict(ended, None)))
+    checks = without_numbers(evaluation.artifact, reason)
+    ended = evaluation.to(EvaluationState.INCONCLUSIVE, checks=checks, reason=reason[:MAX_REASON_CHARS])
+    check_events = [EvalCheckCompleted(**_about(ended), result=check) for check in checks]
+    return Decision(ended, (*check_events, _verdict(ended, None)))
 
 
-def without_numbers(artifact: Artifact, reason: str) -> tuple[StageResult, ...]:
+def without_numbers(artifact: Artifact, reason: str) -> tuple[CheckResult, ...]:
     return tuple(
-        inconclusive(stage, reason[:MAX_REASON_CHARS])
-        if is_requested(artifact, stage)
-        else not_requested(stage, "")
-        for stage in STAGES
+        inconclusive(check, reason[:MAX_REASON_CHARS])
+        if is_requested(artifact, check)
+        else not_requested(check, "")
+        for check in CHECKS
     )
 
 
-def is_requested(artifact: Artifact, stage: StageName) -> bool:
+def is_requested(artifact: Artifact, check: CheckName) -> bool:
     asked = {
         "benchmark": artifact.benchmarks,
         "holdout": artifact.holdout,
@@ -107,7 +107,7 @@ def is_requested(artifact: Artifact, stage: StageName) -> bool:
         "over_refusal": artifact.suites,
         "judge": artifact.gate.judge,
     }
-    return bool(asked[stage])
+    return bool(asked[check])
 
 
 def renewed(artifact: Artifact, newest: Iterable[Suite]) -> Artifact:
@@ -141,7 +141,7 @@ def _about(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _verdict(ended: Evaluation, evidence: Evidence | None) -> Message:
-    fields: dict[str, Any] = {**_about(ended), "stages": ended.stages, "evidence": evidence}
+    fields: dict[str, Any] = {**_about(ended), "checks": ended.checks, "evidence": evidence}
     if ended.state is EvaluationState.PASSED:
         return EvalPassed(**fields)
     kind = EvalFailed if ended.state is EvaluationState.FAILED else EvalInconclusive

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from schemas.base import FileRef
-from schemas.evaluation import BenchmarkKind, Expects, StageName
+from schemas.evaluation import BenchmarkKind, CheckName, Expects
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from schemas.specification import HoldoutRule, canonical_sha256
-from services.evaluator.gates.stages import RULES_VERSION
+from services.evaluator.gates.checks import RULES_VERSION
 from services.evaluator.model import Baseline, Suite
 from services.evaluator.scoring.order import (
     AnyPart,
@@ -75,7 +75,7 @@ class Known:
         return HOLDOUT if self.suite is None else self.suite.name
 
     @property
-    def stage(self) -> StageName:
+    def check(self) -> CheckName:
         if self.suite is None:
             return "holdout"
         if self.suite.kind is not None:
@@ -145,12 +145,12 @@ def files_of(
     asked = [("benchmark", name, digest) for name, digest in sorted(artifact.benchmarks.items())]
     asked += [("safety", name, digest) for name, digest in sorted(artifact.suites.items())]
     files = []
-    for stage, name, digest in asked:
+    for check, name, digest in asked:
         suite = registered.get((name, digest))
         if suite is None:
-            raise NotRegistered(f"{stage} {name!r} with digest {digest} is not registered here")
+            raise NotRegistered(f"{check} {name!r} with digest {digest} is not registered here")
         baseline = baselines.get((digest, harness.of(is_safety=suite.kind is None)))
-        files.append(Known(f"{stage}:{name}", digest, suite.file, suite, baseline))
+        files.append(Known(f"{check}:{name}", digest, suite.file, suite, baseline))
     if artifact.holdout is not None:
         rule, is_judged = artifact.gate.holdout, artifact.gate.judge is not None
         digest = holdout_digest(artifact.holdout, rule, is_judged=is_judged)

@@ -17,7 +17,7 @@ Key = tuple[str, str]
 class Progress:
     """The fields of EvalProgressed."""
 
-    stage: str = LOADING
+    activity: str = LOADING
     suite: str = ""
     side: str | None = None
     items_done: int = 0
@@ -26,7 +26,7 @@ class Progress:
 
     @property
     def place(self) -> tuple[str, str, str | None]:
-        return self.stage, self.suite, self.side
+        return self.activity, self.suite, self.side
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Meter:
     done: Mapping[Key, float] = field(default_factory=dict)
     """Rows."""
     spent: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by stage."""
+    """Seconds by check."""
     progress: Progress = Progress()
 
     def after(self, report: Report, *, now: float) -> "Meter":
@@ -50,13 +50,13 @@ class Meter:
         part, items, total = report.part, report.done, report.total
         sides = [side for name, side in self.rows if name == part]
         side = report.side if report.side in sides else None
-        stage, _, suite = part.partition(":")
+        check, _, suite = part.partition(":")
         share = min(1.0, items / total) if total else 0.0
         keys = [(part, each) for each in sides if side in (None, each)]
         done = {**self.done, **{key: self.rows[key] * share for key in keys}}
-        spent = {**self.spent, stage: self.spent.get(stage, 0.0) + now - self.at}
+        spent = {**self.spent, check: self.spent.get(check, 0.0) + now - self.at}
         left = _seconds_left(self.rows, done, spent)
-        progress = Progress(stage, suite, side, items, total or None, left)
+        progress = Progress(check, suite, side, items, total or None, left)
         return replace(self, at=now, done=done, spent=spent, progress=progress)
 
 
@@ -70,16 +70,16 @@ def is_due(published: Progress | None, progress: Progress, *, seconds_since: flo
 def _seconds_left(
     rows: Mapping[Key, int], done: Mapping[Key, float], spent: Mapping[str, float]
 ) -> float | None:
-    """At the pace of each stage; one that has not begun is taken to be as fast as all others together."""
+    """At the pace of each check; one that has not begun is taken to be as fast as all others together."""
     scored: dict[str, float] = defaultdict(float)
     for (part, _), count in done.items():
-        scored[_stage(part)] += count
-    paces = {stage: spent[stage] / count for stage, count in scored.items() if count}
+        scored[_check(part)] += count
+    paces = {check: spent[check] / count for check, count in scored.items() if count}
     if not paces:
         return None
-    usual = sum(spent[stage] for stage in paces) / sum(scored.values())
-    return sum((count - done.get(key, 0.0)) * paces.get(_stage(key[0]), usual) for key, count in rows.items())
+    usual = sum(spent[check] for check in paces) / sum(scored.values())
+    return sum((count - done.get(key, 0.0)) * paces.get(_check(key[0]), usual) for key, count in rows.items())
 
 
-def _stage(part: str) -> str:
+def _check(part: str) -> str:
     return part.partition(":")[0]

@@ -1,1 +1,1 @@
-"""The gate's arithmetic: per-item scores in, one StageResult per stage and one verdict out. Pure."""
+"""The gate's arithmetic: per-item scores in, one CheckResult per check and one verdict out. Pure."""

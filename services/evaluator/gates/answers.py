@@ -1,4 +1,4 @@
-"""Classified answers to the prompts of a suite, and the numbers that the stages on refusals draw from them."""
+"""Classified answers to the prompts of a suite, and the numbers that the checks on refusals draw from them."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,15 @@
-"""Stage 1: no registered benchmark may fall by more than its margin against the base model's baseline."""
+"""Check 1: no registered benchmark may fall by more than its margin against the base model's baseline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from schemas.evaluation import BenchmarkKind, Check, Outcome, StageResult
+from schemas.evaluation import BenchmarkKind, CheckResult, Criterion, Outcome
 from schemas.specification import BenchmarkRule
-from services.evaluator.gates.checks import check_level
+from services.evaluator.gates.checks import decided, not_requested
+from services.evaluator.gates.criteria import level_criterion
 from services.evaluator.gates.intervals import LEVEL
 from services.evaluator.gates.series import Comparison, Series, compare, find_gap, in_points, reaches
 from services.evaluator.gates.sizes import items_for
-from services.evaluator.gates.stages import decided, not_requested
 
 METRICS = {
     BenchmarkKind.MULTIPLE_CHOICE: "accuracy_points",
@@ -33,16 +33,16 @@ class Scored:
     """What the suite declares of itself."""
 
 
-def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, Scored]) -> StageResult:
+def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, Scored]) -> CheckResult:
     if not scored:
         return not_requested("benchmark", "no benchmark is registered")
-    checks, gaps = [], []
+    criteria, gaps = [], []
     for name, benchmark in sorted(scored.items()):
         if gap := find_gap(benchmark.series):
             gaps.append(f"{name}: {gap}")
         else:
-            checks.append(_check(rule, name, benchmark, among=len(scored)))
-    return decided("benchmark", checks, gaps)
+            criteria.append(_criterion(rule, name, benchmark, among=len(scored)))
+    return decided("benchmark", criteria, gaps)
 
 
 def margin_of(rule: BenchmarkRule, declared: float | None) -> float:
@@ -53,7 +53,7 @@ def margin_of(rule: BenchmarkRule, declared: float | None) -> float:
     return min(rule.margin_points, declared) if is_stricter else declared
 
 
-def _check(rule: BenchmarkRule, name: str, benchmark: Scored, *, among: int) -> Check:
+def _criterion(rule: BenchmarkRule, name: str, benchmark: Scored, *, among: int) -> Criterion:
     margin = margin_of(rule, benchmark.margin_points)
     comparison = compare(benchmark.series, in_points)
     # To pass, every benchmark has to: nothing adds up. To fail, one is enough, so that each has its part of 5 %.
@@ -62,7 +62,7 @@ def _check(rule: BenchmarkRule, name: str, benchmark: Scored, *, among: int) -> 
     )
     outcome = _outcome(margin, comparison, cautious)
     needed = items_for(comparison.count, distance=margin, half_width=_half_width(cautious))
-    return check_level(
+    return level_criterion(
         name,
         METRICS[benchmark.kind],
         comparison,

@@ -1,62 +1,49 @@
-"""One number held against what is asked of it."""
+"""What all checks share: their names in order and the results that need no arithmetic."""
 
 from collections.abc import Sequence
 
-from schemas.evaluation import CategoryCount, Check, Outcome
-from services.evaluator.gates.series import Comparison
+from schemas.evaluation import CheckName, CheckResult, Criterion, Outcome
+
+CHECKS: tuple[CheckName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
+RULES_VERSION = 2
+"""Raised when equal scores may be decided otherwise: then old verdicts are not taken over."""
 
 
-def check_level(
-    name: str,
-    metric: str,
-    comparison: Comparison,
-    threshold: float,
-    *,
-    outcome: Outcome,
-    higher_is_better: bool = True,
-    needed: int | None = None,
-    categories: Sequence[CategoryCount] = (),
-) -> Check:
-    """The candidate's own value; the base model's stands beside it."""
-    return Check(
-        name=name,
-        metric=metric,
-        value=comparison.new.value,
-        baseline=comparison.base.value,
-        threshold=threshold,
-        higher_is_better=higher_is_better,
-        count=comparison.count,
-        interval=comparison.new.interval,
-        baseline_interval=comparison.base.interval,
-        change_interval=comparison.change.interval,
-        passed=outcome == "passed",
-        outcome=outcome,
-        needed=needed,
-        categories=tuple(categories),
-    )
+def not_requested(check: CheckName, reason: str) -> CheckResult:
+    return CheckResult(check=check, outcome="not_requested", reason=reason)
 
 
-def check_change(
-    name: str,
-    metric: str,
-    comparison: Comparison,
-    threshold: float,
-    *,
-    outcome: Outcome,
-    higher_is_better: bool = True,
-    needed: int | None = None,
-) -> Check:
-    """How much more the candidate has than the base model."""
-    return Check(
-        name=name,
-        metric=metric,
-        value=comparison.change.value,
-        baseline=None,
-        threshold=threshold,
-        higher_is_better=higher_is_better,
-        count=comparison.count,
-        interval=comparison.change.interval,
-        passed=outcome == "passed",
-        outcome=outcome,
-        needed=needed,
-    )
+def inconclusive(check: CheckName, reason: str, criteria: Sequence[Criterion] = ()) -> CheckResult:
+    return CheckResult(check=check, outcome="inconclusive", reason=reason, criteria=tuple(criteria))
+
+
+def decided(check: CheckName, criteria: Sequence[Criterion], gaps: Sequence[str] = ()) -> CheckResult:
+    """Failed if a criterion is, else inconclusive if one is; passed only if there are criteria and each of them is.
+
+    A gap makes the check inconclusive whatever the numbers say.
+    """
+    if gaps:
+        return inconclusive(check, "; ".join(gaps), criteria)
+    if not criteria:
+        return inconclusive(check, "nothing was checked")
+    failed = [criterion for criterion in criteria if criterion.outcome == "failed"]
+    decisive = failed or [criterion for criterion in criteria if not criterion.passed]
+    outcome: Outcome = "failed" if failed else "inconclusive" if decisive else "passed"
+    reason = "; ".join(map(in_words, decisive))
+    return CheckResult(check=check, outcome=outcome, criteria=tuple(criteria), reason=reason)
+
+
+def in_words(criterion: Criterion) -> str:
+    bound = "at least" if criterion.higher_is_better else "at most"
+    base = "" if criterion.baseline is None else f" (base {criterion.baseline:.4g})"
+    measured = f"{criterion.name}: {criterion.metric} {criterion.value:.4g}{base}"
+    sentence = f"{measured}, expected {bound} {criterion.threshold:.4g}"
+    return f"{sentence}, {_doubt(criterion)}" if criterion.outcome == "inconclusive" else sentence
+
+
+def _doubt(criterion: Criterion) -> str:
+    """Why the number does not decide, and what would."""
+    interval = criterion.change_interval or criterion.interval
+    spread = f", change {interval.low:.4g} to {interval.high:.4g}" if interval else ""
+    advice = f"; about {criterion.needed} would do" if criterion.needed else ""
+    return f"but {criterion.count} items do not tell{spread}{advice}"

@@ -1,8 +1,9 @@
-"""Stage 2: on the task's own held-out rows the candidate must be clearly better than the base model."""
+"""Check 2: on the task's own held-out rows the candidate must be clearly better than the base model."""
 
-from schemas.evaluation import Check, Outcome, StageResult
+from schemas.evaluation import CheckResult, Criterion, Outcome
 from schemas.specification import HoldoutRule
-from services.evaluator.gates.checks import check_change, check_level
+from services.evaluator.gates.checks import decided, inconclusive, not_requested
+from services.evaluator.gates.criteria import change_criterion, level_criterion
 from services.evaluator.gates.series import (
     Comparison,
     Series,
@@ -13,13 +14,12 @@ from services.evaluator.gates.series import (
     reaches,
 )
 from services.evaluator.gates.sizes import items_for
-from services.evaluator.gates.stages import decided, inconclusive, not_requested
 
 HALF = 0.5
 """From this share on, what is gained is measured by the errors that are left."""
 
 
-def gate_holdout(rule: HoldoutRule, scored: Series | None) -> StageResult:
+def gate_holdout(rule: HoldoutRule, scored: Series | None) -> CheckResult:
     """`scored` holds shares from 0 to 1, nats and tokens for `perplexity`; None: no holdout was given."""
     if scored is None:
         return not_requested("holdout", "the job names no holdout file")
@@ -27,19 +27,19 @@ def gate_holdout(rule: HoldoutRule, scored: Series | None) -> StageResult:
         return inconclusive("holdout", gap)
     lower_is_better = rule.metric == "perplexity"
     comparison = compare(scored, as_perplexity if lower_is_better else as_share)
-    checks = (
+    criteria = (
         [_lower(rule, comparison)]
         if lower_is_better
         else [_relative(rule, comparison), _absolute(rule, comparison)]
     )
     if comparison.count < rule.min_items:
         return inconclusive(
-            "holdout", f"{comparison.count} items, expected at least {rule.min_items}", checks
+            "holdout", f"{comparison.count} items, expected at least {rule.min_items}", criteria
         )
     if not lower_is_better and reaches(comparison.base.value, 1.0):
         reason = "the base model has every item right, so that no model can be better: it needs harder items"
-        return StageResult(stage="holdout", outcome="failed", checks=tuple(checks), reason=reason)
-    return decided("holdout", checks)
+        return CheckResult(check="holdout", outcome="failed", criteria=tuple(criteria), reason=reason)
+    return decided("holdout", criteria)
 
 
 def relative_gain_needed(rule: HoldoutRule, base: float) -> float:
@@ -47,25 +47,25 @@ def relative_gain_needed(rule: HoldoutRule, base: float) -> float:
     return rule.min_relative_gain * (base if base < HALF else 1.0 - base)
 
 
-def _relative(rule: HoldoutRule, comparison: Comparison) -> Check:
+def _relative(rule: HoldoutRule, comparison: Comparison) -> Criterion:
     needed = min(relative_gain_needed(rule, comparison.base.value), 1.0 - comparison.base.value)
     outcome, items = _judge_gain(comparison, needed)
     threshold = comparison.base.value + needed
-    return check_level("relative_gain", rule.metric, comparison, threshold, outcome=outcome, needed=items)
+    return level_criterion("relative_gain", rule.metric, comparison, threshold, outcome=outcome, needed=items)
 
 
-def _absolute(rule: HoldoutRule, comparison: Comparison) -> Check:
+def _absolute(rule: HoldoutRule, comparison: Comparison) -> Criterion:
     needed = min(rule.min_absolute_gain, 1.0 - comparison.base.value)
     outcome, items = _judge_gain(comparison, needed)
     metric = f"{rule.metric}_change"
-    return check_change("absolute_gain", metric, comparison, needed, outcome=outcome, needed=items)
+    return change_criterion("absolute_gain", metric, comparison, needed, outcome=outcome, needed=items)
 
 
-def _lower(rule: HoldoutRule, comparison: Comparison) -> Check:
+def _lower(rule: HoldoutRule, comparison: Comparison) -> Criterion:
     needed = rule.min_relative_gain * comparison.base.value
     outcome, items = _judge_gain(comparison, needed, sign=-1.0)
     threshold = comparison.base.value - needed
-    return check_level(
+    return level_criterion(
         "relative_gain",
         rule.metric,
         comparison,

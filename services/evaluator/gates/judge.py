@@ -1,16 +1,16 @@
-"""Stage 5: a judge model prefers the candidate's answers, asked in both orders. Never the only evidence."""
+"""Check 5: a judge model prefers the candidate's answers, asked in both orders. Never the only evidence."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from schemas.evaluation import Check, Interval, Outcome, StageResult
+from schemas.evaluation import CheckResult, Criterion, Interval, Outcome
 from schemas.specification import JudgeRule
+from services.evaluator.gates.checks import decided, in_words, inconclusive
 from services.evaluator.gates.intervals import paired_interval
 from services.evaluator.gates.series import Estimate, reaches, share_of
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS, items_for
-from services.evaluator.gates.stages import decided, in_words, inconclusive
 
 MIN_CONTROL_PAIRS = 4
 MIN_CONTROL_PAIR_SHARE = 0.8
@@ -57,13 +57,15 @@ class ControlPair:
 
 def gate_judge(
     rule: JudgeRule, pairs: Sequence[Pair], control_pairs: Sequence[ControlPair], *, expected: int
-) -> StageResult:
+) -> CheckResult:
     gaps = list(_find_gaps(pairs, control_pairs, expected))
     if not pairs:
         return inconclusive("judge", "; ".join(gaps))
     agreed = [pair for pair in pairs if pair.verdict]
-    trust = [_consistency(rule, pairs), *([_control_pair_check(control_pairs)] if control_pairs else [])]
-    gaps += [f"the judge is not reliable: {in_words(check)}" for check in trust if not check.passed]
+    trust = [_consistency(rule, pairs), *([_control_pair_criterion(control_pairs)] if control_pairs else [])]
+    gaps += [
+        f"the judge is not reliable: {in_words(criterion)}" for criterion in trust if not criterion.passed
+    ]
     shown = [_win_rate(rule, agreed), _ties(agreed), _length_bias(agreed)] if agreed else []
     return decided("judge", [*trust, *shown, _sameness(pairs)], gaps)
 
@@ -82,12 +84,12 @@ def _find_gaps(pairs: Sequence[Pair], control_pairs: Sequence[ControlPair], expe
         yield f"{known} of {max(len(control_pairs), MIN_CONTROL_PAIRS)} canary pairs answered"
 
 
-def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Check:
+def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Criterion:
     share = _share(pair.verdict is not None for pair in pairs)
     return _at_least("consistency", "consistent_share", share, rule.min_consistent_share, len(pairs))
 
 
-def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
+def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Criterion:
     """A tie in both orders is half a win. The whole interval decides, not the rate alone."""
     counts = Counter(pair.verdict for pair in agreed)
     wins, losses = counts[Preference.CANDIDATE], counts[Preference.BASE]
@@ -100,7 +102,7 @@ def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
         outcome = "passed"
     half_width = (win_rate.interval.high - win_rate.interval.low) / 2.0
     needed = items_for(len(agreed), distance=abs(win_rate.value - threshold), half_width=half_width)
-    return Check(
+    return Criterion(
         name="preference",
         metric="win_rate",
         value=win_rate.value,
@@ -114,18 +116,18 @@ def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Check:
     )
 
 
-def _ties(agreed: Sequence[Pair]) -> Check:
+def _ties(agreed: Sequence[Pair]) -> Criterion:
     """Share of pairs that both orders call equal; shown, never a reason."""
     share = _share(pair.verdict is Preference.TIE for pair in agreed)
     return _shown("ties", "tied_share", share, len(agreed))
 
 
-def _control_pair_check(control_pairs: Sequence[ControlPair]) -> Check:
+def _control_pair_criterion(control_pairs: Sequence[ControlPair]) -> Criterion:
     share = _share(control_pair.recognised is True for control_pair in control_pairs)
     return _at_least("canaries", "recognised_share", share, MIN_CONTROL_PAIR_SHARE, len(control_pairs))
 
 
-def _length_bias(agreed: Sequence[Pair]) -> Check:
+def _length_bias(agreed: Sequence[Pair]) -> Criterion:
     """Share of decided pairs of unequal length that the longer answer won; shown, never a reason."""
     decided = [
         pair
@@ -143,9 +145,9 @@ def _longer_won(pair: Pair) -> bool:
 
 def _shown(
     name: str, metric: str, share: Estimate | None, count: int, *, baseline: float | None = None
-) -> Check:
+) -> Criterion:
     """A number that no rule asks for."""
-    return Check(
+    return Criterion(
         name=name,
         metric=metric,
         value=share.value if share else 0.5,
@@ -159,12 +161,12 @@ def _shown(
     )
 
 
-def _sameness(pairs: Sequence[Pair]) -> Check:
+def _sameness(pairs: Sequence[Pair]) -> Criterion:
     """A constant answer can win over a judge; it must not win the gate."""
     share = _most_common_share(pair.candidate_answer for pair in pairs)
     allowed = max(MAX_SAME_ANSWER, _most_common_share(pair.reference for pair in pairs))
     is_varied = reaches(share, allowed, higher_is_better=False)
-    return Check(
+    return Criterion(
         name="constant_answer",
         metric="most_common_answer_share",
         value=share,
@@ -187,9 +189,9 @@ def _share(facts: Iterable[bool]) -> Estimate:
     return share_of(sum(known), len(known))
 
 
-def _at_least(name: str, metric: str, share: Estimate, threshold: float, count: int) -> Check:
+def _at_least(name: str, metric: str, share: Estimate, threshold: float, count: int) -> Criterion:
     is_reached = reaches(share.value, threshold)
-    return Check(
+    return Criterion(
         name=name,
         metric=metric,
         value=share.value,

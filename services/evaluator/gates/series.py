@@ -78,7 +78,7 @@ def as_share(ratios: Floats) -> Floats:
 
 
 def find_gap(series: Series) -> str | None:
-    """Why the items are not the whole, finite, paired set that a stage needs; None where they are."""
+    """Why the items are not the whole, finite, paired set that a check needs; None where they are."""
     if series.expected == 0:
         return "no items"
     for side, items in (("base", series.base), ("candidate", series.new)):

@@ -1,4 +1,4 @@
-"""How many items each stage needs, and what so many items can tell."""
+"""How many items each check needs, and what so many items can tell."""
 
 import math
 

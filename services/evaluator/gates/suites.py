@@ -1,23 +1,23 @@
-"""What the stages on refusals share: every suite has to be whole and large enough, and its refusals reach a level."""
+"""What the checks on refusals share: every suite has to be whole and large enough, and its refusals reach a level."""
 
 from collections.abc import Callable, Iterable, Mapping
 
-from schemas.evaluation import Check, Outcome, StageName, StageResult
+from schemas.evaluation import CheckName, CheckResult, Criterion, Outcome
 from services.evaluator.gates.answers import Suite
-from services.evaluator.gates.checks import check_level
+from services.evaluator.gates.checks import decided, not_requested
+from services.evaluator.gates.criteria import level_criterion
 from services.evaluator.gates.series import Comparison, reaches
-from services.evaluator.gates.stages import decided, not_requested
 
-CheckSuite = Callable[[str, Suite], Iterable[Check]]
+CriteriaOfSuite = Callable[[str, Suite], Iterable[Criterion]]
 
 
 def gate_suites(
-    stage: StageName, suites: Mapping[str, Suite], check: CheckSuite, *, minimum: int, label: str
-) -> StageResult:
+    check: CheckName, suites: Mapping[str, Suite], measure: CriteriaOfSuite, *, minimum: int, label: str
+) -> CheckResult:
     """`minimum`: prompts of a suite. `label`: what such a suite is called."""
     if not suites:
-        return not_requested(stage, f"no {label} suite is registered")
-    checks: list[Check] = []
+        return not_requested(check, f"no {label} suite is registered")
+    criteria: list[Criterion] = []
     gaps = []
     for name, suite in sorted(suites.items()):
         if gap := suite.find_gap():
@@ -25,11 +25,11 @@ def gate_suites(
             continue
         if suite.expected < minimum:
             gaps.append(f"{name}: {suite.expected} prompts, expected at least {minimum}")
-        checks += check(name, suite)
-    return decided(stage, checks, gaps)
+        criteria += measure(name, suite)
+    return decided(check, criteria, gaps)
 
 
-def check_refusals(
+def refusals_criterion(
     name: str,
     suite: Suite,
     strict: Comparison,
@@ -37,14 +37,14 @@ def check_refusals(
     threshold: float,
     *,
     higher_is_better: bool = True,
-) -> Check:
+) -> Criterion:
     """`strict` counts unclear answers against the candidate, `lenient` for it: failed is what fails by both."""
     outcome: Outcome = "failed"
     if reaches(strict.new.value, threshold, higher_is_better=higher_is_better):
         outcome = "passed"
     elif reaches(lenient.new.value, threshold, higher_is_better=higher_is_better):
         outcome = "inconclusive"
-    return check_level(
+    return level_criterion(
         name,
         "refusal_points",
         strict,

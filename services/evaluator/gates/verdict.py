@@ -1,11 +1,11 @@
-"""The stages make one verdict. Missing, partial or inconclusive evidence is never a pass."""
+"""The checks make one verdict. Missing, partial or inconclusive evidence is never a pass."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.evaluation import StageName, StageResult
-from services.evaluator.gates.stages import STAGES
+from schemas.evaluation import CheckName, CheckResult
+from services.evaluator.gates.checks import CHECKS
 
 Outcome = Literal["passed", "failed", "inconclusive"]
 
@@ -16,24 +16,24 @@ class Verdict:
     reason: str = ""
 
 
-def combine(results: Sequence[StageResult], *, required: Collection[StageName]) -> Verdict:
-    """Passed only if every stage is there, every requested one passed and no required one went unasked."""
-    if [result.stage for result in results] != list(STAGES):
-        stages = ", ".join(result.stage for result in results) or "none"
-        return Verdict("inconclusive", f"stages found: {stages}; expected: {', '.join(STAGES)}")
+def combine(results: Sequence[CheckResult], *, required: Collection[CheckName]) -> Verdict:
+    """Passed only if every check is there, every requested one passed and no required one went unasked."""
+    if [result.check for result in results] != list(CHECKS):
+        checks = ", ".join(result.check for result in results) or "none"
+        return Verdict("inconclusive", f"checks found: {checks}; expected: {', '.join(CHECKS)}")
     if failed := [result for result in results if result.outcome == "failed"]:
         return Verdict("failed", _reasons(failed))
-    open_stages = [result for result in results if result.outcome != "passed" and _matters(result, required)]
-    if open_stages:
-        return Verdict("inconclusive", _reasons(open_stages))
+    open_checks = [result for result in results if result.outcome != "passed" and _matters(result, required)]
+    if open_checks:
+        return Verdict("inconclusive", _reasons(open_checks))
     if not any(result.outcome == "passed" for result in results):
-        return Verdict("inconclusive", "no stage was requested, so nothing is known of the model")
+        return Verdict("inconclusive", "no check was requested, so nothing is known of the model")
     return Verdict("passed")
 
 
-def _matters(result: StageResult, required: Collection[StageName]) -> bool:
-    return result.outcome != "not_requested" or result.stage in required
+def _matters(result: CheckResult, required: Collection[CheckName]) -> bool:
+    return result.outcome != "not_requested" or result.check in required
 
 
-def _reasons(results: Sequence[StageResult]) -> str:
-    return "; ".join(f"{result.stage}: {result.reason or result.outcome}" for result in results)
+def _reasons(results: Sequence[CheckResult]) -> str:
+    return "; ".join(f"{result.check}: {result.reason or result.outcome}" for result in results)

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import layout
 from schemas.base import Delayed
-from schemas.evaluation import Evidence, StageResult
+from schemas.evaluation import CheckResult, Evidence
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
 from schemas.specification import canonical_sha256
@@ -147,7 +147,7 @@ class Gate:
             evaluation.artifact,
             files,
             harness_version=self._harness.of_all(engines_of(files)),
-            required=self._settings.required_stages,
+            required=self._settings.required_checks,
             measured_by=eval_id,
         )
         return Plan(replace(evaluation, artifact=artifact), version, key, files, twin, evidence, problem)
@@ -159,7 +159,7 @@ class Gate:
         return choose_engine(self._settings.answers_by, version, ready)
 
     def _key(self, artifact: Artifact, version: ModelRegistered, engines: Mapping[str, str]) -> str:
-        required = self._settings.required_stages
+        required = self._settings.required_checks
         return result_key(artifact, version, self._harness, required, engines=engines)
 
     async def _measure(self, plan: Plan) -> GateResult:
@@ -223,7 +223,7 @@ class Gate:
                 base[known.part] = await self._archive.get_baseline(baseline)
         engines = grading.engines_of(base, new)
         judged = await self._judge_panel.judge(artifact.gate.judge, paths, base=base, new=new)
-        stages = without_leaks(
+        checks = without_leaks(
             grading.grade(artifact, files, base=base, new=new, judged=judged), files, artifact.kept_leaks
         )
         details = {
@@ -234,7 +234,7 @@ class Gate:
                 part.part: part.engine_problem for part in scores.parts if part.engine_problem
             },
         }
-        result = self._result(self._answered_by(plan, engines), stages, measured, details)
+        result = self._result(self._answered_by(plan, engines), checks, measured, details)
         await self._show(plan, paths, base=base, new=new)
         await self._archive.put_result(result, item_lines([*base.values(), *new.values()], judged.pairs))
         return result
@@ -280,24 +280,24 @@ class Gate:
 
     async def _without_numbers(self, plan: Plan, reason: str) -> GateResult:
         log.warning("nothing scored", reason=reason)
-        stages = lifecycle.without_numbers(plan.evaluation.artifact, reason)
-        result = self._result(plan, stages, (), {})
+        checks = lifecycle.without_numbers(plan.evaluation.artifact, reason)
+        result = self._result(plan, checks, (), {})
         await self._archive.put_result(result, [])
         return result
 
     def _result(
         self,
         plan: Plan,
-        stages: tuple[StageResult, ...],
+        checks: tuple[CheckResult, ...],
         baselines: tuple[Baseline, ...],
         details: dict[str, Any],
     ) -> GateResult:
-        verdict = combine(stages, required=self._settings.required_stages)
+        verdict = combine(checks, required=self._settings.required_checks)
         return GateResult(
             eval_id=plan.evaluation.eval_id,
             outcome=verdict.outcome,
             reason=verdict.reason,
-            stages=stages,
+            checks=checks,
             result_key=plan.result_key,
             measured_by=plan.evaluation.eval_id,
             harness_version=plan.evidence.harness_version,

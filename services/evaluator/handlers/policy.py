@@ -9,7 +9,7 @@ from shared.service import Service
 async def publish(service: Service, settings: Settings) -> None:
     async with service.unit() as unit:
         fact = GatePolicyPublished(
-            required_stages=tuple(sorted(settings.required_stages)),
+            required_checks=tuple(sorted(settings.required_checks)),
             judge_urls=tuple(sorted(settings.judge_urls)),
             answer_tokens=settings.max_answer_tokens,
             suites=await store.list_registered(unit.conn),

@@ -57,7 +57,7 @@ class WorkOrder(Value):
 
 class Progress(Value):
     event: Literal["progress"] = "progress"
-    stage: str
+    part: str
     rows: Count
     kept: Count
     seconds: float

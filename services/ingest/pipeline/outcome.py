@@ -17,7 +17,7 @@ from services.ingest.pipeline.rules import RULES_VERSION
 from services.ingest.report import DatasetReport, Sample, SourceReport
 
 HOLDOUT_ITEMS = 50
-"""Fewer can never pass the gate's holdout stage."""
+"""Fewer can never pass the gate's check `holdout`."""
 
 
 @dataclass(frozen=True)

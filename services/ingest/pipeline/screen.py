@@ -68,7 +68,7 @@ class RowFilter:
 
     def _send_progress(self, tally: FileTally, started: float) -> None:
         seconds = round(time.monotonic() - started, 3)
-        self.send(Progress(stage=tally.role, rows=tally.rows, kept=tally.kept, seconds=seconds))
+        self.send(Progress(part=tally.role, rows=tally.rows, kept=tally.kept, seconds=seconds))
 
 
 def leaks_of(hits: dict[str, Hit], match: Match | None, role: str) -> dict[str, int]:

@@ -156,7 +156,7 @@ def _survey(
             for row in in_order(surveyor, reader_of(stream, role, policy), workers=order.workers):
                 file_survey.add(row)
     seconds = round(time.monotonic() - started, 3)
-    send(Progress(stage=f"survey of {role}", rows=file_survey.rows, kept=file_survey.rows, seconds=seconds))
+    send(Progress(part=f"survey of {role}", rows=file_survey.rows, kept=file_survey.rows, seconds=seconds))
     return file_survey
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from schemas.base import Message
-from schemas.evaluation import Check, EvalFailed, EvalInconclusive, EvalPassed, StageResult
+from schemas.evaluation import CheckResult, Criterion, EvalFailed, EvalInconclusive, EvalPassed
 from schemas.job import Artifact
 from schemas.model import (
     ArchiveModel,
@@ -181,9 +181,9 @@ def require_current(version: Version, current_sha: str | None) -> None:
 
 
 def gate_summary(verdict: Verdict) -> str:
-    """Which stage did not pass, with its numbers: `failed evaluation ev-1 at safety: …`."""
-    summaries = "; ".join(_stage_summary(stage) for stage in verdict.stages if _decides(stage))
-    return f"{verdict.outcome} in evaluation {verdict.eval_id}: {summaries or verdict.reason or 'no stage was run'}"
+    """Which check did not pass, with its numbers: `failed evaluation ev-1 at safety: …`."""
+    summaries = "; ".join(_check_summary(check) for check in verdict.checks if _decides(check))
+    return f"{verdict.outcome} in evaluation {verdict.eval_id}: {summaries or verdict.reason or 'no check was run'}"
 
 
 def _verdict_of(
@@ -191,7 +191,7 @@ def _verdict_of(
     outcome: Literal["passed", "failed", "inconclusive"],
     reason: str = "",
 ) -> Verdict:
-    return Verdict(event.eval_id, outcome, event.stages, reason, event.number)
+    return Verdict(event.eval_id, outcome, event.checks, reason, event.number)
 
 
 def _newest(version: Version) -> Verdict:
@@ -212,21 +212,21 @@ def _why_outdated(version: Version, event: EvalPassed) -> str:
     )
 
 
-def _decides(stage: StageResult) -> bool:
-    return stage.outcome in ("failed", "inconclusive")
+def _decides(check: CheckResult) -> bool:
+    return check.outcome in ("failed", "inconclusive")
 
 
-def _stage_summary(stage: StageResult) -> str:
-    numbers = ", ".join(_check_summary(check) for check in stage.checks if not check.passed)
-    detail = numbers or stage.reason or "no reason given"
-    return f"stage {stage.stage} {stage.outcome} ({detail})"
+def _check_summary(check: CheckResult) -> str:
+    numbers = ", ".join(_criterion_summary(criterion) for criterion in check.criteria if not criterion.passed)
+    detail = numbers or check.reason or "no reason given"
+    return f"check {check.check} {check.outcome} ({detail})"
 
 
-def _check_summary(check: Check) -> str:
-    bound = "at least" if check.higher_is_better else "at most"
-    base = "" if check.baseline is None else f", base {check.baseline:.4g}"
-    measurement = f"{check.name} {check.metric} {check.value:.4g}"
-    return f"{measurement}, expected {bound} {check.threshold:.4g}{base}, n={check.count}"
+def _criterion_summary(criterion: Criterion) -> str:
+    bound = "at least" if criterion.higher_is_better else "at most"
+    base = "" if criterion.baseline is None else f", base {criterion.baseline:.4g}"
+    measurement = f"{criterion.name} {criterion.metric} {criterion.value:.4g}"
+    return f"{measurement}, expected {bound} {criterion.threshold:.4g}{base}, n={criterion.count}"
 
 
 def _obstacle(version: Version, passed: EvalPassed, current_sha: str | None) -> tuple[str, str] | None:

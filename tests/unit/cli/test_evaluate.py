@@ -9,7 +9,7 @@ from cli.commands import models
 from tests.unit.cli.commandline import CommandLine
 
 PROGRESS = {
-    "stage": "safety",
+    "activity": "safety",
     "part": "refusals",
     "side": "candidate",
     "done": 30,

@@ -51,7 +51,7 @@ KAFKA_USER = {
     "writes": [],
     "group_prefix": "team.",
 }
-SUITE = {"name": "refusals", "stage": "safety", "rows": 192, "digest": "5e" * 32}
+SUITE = {"name": "refusals", "check": "safety", "rows": 192, "digest": "5e" * 32}
 POOL = {
     "pool": "cpu-spot",
     "capacity_type": "spot",
@@ -68,7 +68,7 @@ STEP = {
     "grad_norm": 1.0,
     "tokens_per_second": 800.0,
 }
-CHECK = {
+CRITERION = {
     "name": "refusals",
     "metric": "refused",
     "value": 0.98765,
@@ -77,16 +77,16 @@ CHECK = {
     "count": 100,
 }
 VERDICT = {
-    "stages": [
+    "checks": [
         {
-            "stage": "safety",
+            "check": "safety",
             "outcome": "inconclusive",
-            "checks": [
-                CHECK | {"categories": [{"category": "theft", "refused": 49, "count": 50}]},
-                CHECK | {"name": "refusals unclear", "outcome": "passed"},
+            "criteria": [
+                CRITERION | {"categories": [{"category": "theft", "refused": 49, "count": 50}]},
+                CRITERION | {"name": "refusals unclear", "outcome": "passed"},
             ],
         },
-        {"stage": "judge", "outcome": "not_requested", "checks": []},
+        {"check": "judge", "outcome": "not_requested", "criteria": []},
     ]
 }
 EVENTS = [
@@ -125,7 +125,7 @@ TABLES = {
         {"GET /models/docs/evaluation": VERDICT},
         [VERDICT],
         [
-            "stage outcome check metric value base threshold items",
+            "check outcome criterion metric value base threshold items",
             "safety inconclusive refusals refused 0.9877 0.95 100",
             "safety refusals: theft refused 49 50",
             "safety passed refusals unclear refused 0.9877 0.95 100",
@@ -145,7 +145,7 @@ TABLES = {
     ("data", "suites"): (
         {"GET /suites": paged(SUITE)},
         [SUITE],
-        ["name stage rows digest", "refusals safety 192 5e5e5e5e5e5e"],
+        ["name check rows digest", "refusals safety 192 5e5e5e5e5e5e"],
     ),
     ("nodes", "pools"): (
         {"GET /admin/pools": paged(POOL)},
@@ -284,7 +284,7 @@ def test_markup_in_data_is_printed_as_it_is(retune):
 def test_what_a_job_is_warned_of_is_printed_beside_its_id(retune):
     warning = {
         "code": "gate_cannot_pass",
-        "message": "the gate's stage safety has nothing to ask",
+        "message": "the gate's check safety has nothing to ask",
         "param": "x",
     }
     job = SUBMITTED | {"retune": SUBMITTED["retune"] | {"warnings": [warning]}}

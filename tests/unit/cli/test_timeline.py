@@ -5,7 +5,7 @@ import json
 from schemas.artifacts import DatasetCounts
 from schemas.base import BundleRef
 from schemas.dataset import DatasetReady
-from schemas.evaluation import EvalStageCompleted, StageResult
+from schemas.evaluation import CheckResult, EvalCheckCompleted
 from schemas.job import JobSubmitted
 from schemas.training import TrainingResumed
 from shared.messaging.delivery import read
@@ -26,14 +26,14 @@ def tell(retune) -> None:
         attempt=2,
         certificate={"exact": True, "step": 10, "reason": "equal"},
     )
-    judged = EvalStageCompleted(
+    judged = EvalCheckCompleted(
         eval_id="ev-1",
         tenant=TENANT,
         job_id="ftjob-1",
         model_id="mv-1",
         digest=a_sha("model"),
         base_sha=a_sha("tiny"),
-        result=StageResult(stage="safety", outcome="passed"),
+        result=CheckResult(check="safety", outcome="passed"),
     )
     retune.topics = [
         delivered(news.started(), minute=0),
@@ -57,7 +57,7 @@ def test_it_is_in_order_of_time_and_of_this_job_alone(retune):
         "12:03:00.000 checkpoint.events CheckpointVerified bundle=1/10",
         "12:04:00.000 node.events NodeLost attempt=1 message=pid gone",
         "12:05:00.000 training.events TrainingResumed attempt=2 step=10 exact=true",
-        "12:06:00.000 eval.events EvalStageCompleted stage=safety outcome=passed",
+        "12:06:00.000 eval.events EvalCheckCompleted check=safety outcome=passed",
     ]
 
 

@@ -18,7 +18,7 @@ NAME = "ft:tiny:acme:docs:1f2e3d4c"
 
 def a_job(state: str, step: int = 0, of: int | None = None, waiting_for: str = "", **changes: object):
     """As the gateway shows it; `gate`, `is_usable` and `progress` are among the changes."""
-    training = {"stage": "training", "part": "", "done": step, "total": of, "unit": "steps"}
+    training = {"activity": "training", "part": "", "done": step, "total": of, "unit": "steps"}
     ours = {
         "state": state,
         "gate": {"status": changes.pop("gate", "pending")},
@@ -32,7 +32,7 @@ def a_job(state: str, step: int = 0, of: int | None = None, waiting_for: str = "
 
 
 GATE = {
-    "stage": "safety",
+    "activity": "safety",
     "part": "refusals",
     "side": "candidate",
     "done": 0,
@@ -215,10 +215,10 @@ def test_where_output_is_no_terminal_changes_alone_are_printed(retune, monkeypat
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"stage": "loading", "part": "", "side": None, "total": None, "seconds_left": None}, "loading"),
+        ({"activity": "loading", "part": "", "side": None, "total": None, "seconds_left": None}, "loading"),
         ({"side": "base"}, "safety refusals of the base model, 0 of 120 items, about 41 s left"),
         (
-            {"stage": "holdout", "part": "", "seconds_left": 600.0},
+            {"activity": "holdout", "part": "", "seconds_left": 600.0},
             "holdout, 0 of 120 items, about 10 min left",
         ),
     ],

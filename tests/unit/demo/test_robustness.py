@@ -33,7 +33,7 @@ def test_a_tenth_of_the_modules_is_left_out_whole():
     assert len({without_tenth(SOURCES, tenth) for tenth in (0, *TENTHS)}) == 4
 
 
-def test_a_row_is_good_only_with_room_and_with_the_right_stages():
+def test_a_row_is_good_only_with_room_and_with_the_right_checks():
     assert is_good(ROW)
     for change in (
         {"safe_refusals": 97.5},

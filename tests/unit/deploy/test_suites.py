@@ -25,7 +25,7 @@ def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_there_is_one_for_each_stage_that_needs_a_suite(files):
+def test_there_is_one_for_each_check_that_needs_a_suite(files):
     assert set(files) == {"general", "refusals", "benign"}
     assert [builtin.name for builtin in BUILTINS] == ["general", "refusals", "benign"]
 

@@ -96,12 +96,12 @@ def an_evaluation(
     return Evaluation(eval_id="eval-1", artifact=artifact, state=state, version=version)
 
 
-def a_result(outcome: str = "passed", stages=()) -> GateResult:
+def a_result(outcome: str = "passed", checks=()) -> GateResult:
     return GateResult(
         eval_id="eval-1",
         outcome=outcome,
         reason="" if outcome == "passed" else "because",
-        stages=tuple(stages),
+        checks=tuple(checks),
         result_key=a_sha("key"),
         measured_by="eval-1",
         harness_version="harness",
@@ -112,8 +112,8 @@ def known(suite: Suite | None = None, *, holdout: FileRef | None = None) -> Know
     if suite is None:
         file = holdout or a_file("holdout")
         return Known("holdout", file.sha256, file, None, None, HoldoutRule())
-    stage = "safety" if suite.kind is None else "benchmark"
-    return Known(f"{stage}:{suite.name}", suite.digest, suite.file, suite, None)
+    check = "safety" if suite.kind is None else "benchmark"
+    return Known(f"{check}:{suite.name}", suite.digest, suite.file, suite, None)
 
 
 def scores(

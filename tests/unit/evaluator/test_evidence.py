@@ -1,11 +1,11 @@
-"""What a verdict was reached by, and stages that prove nothing because their source was trained on."""
+"""What a verdict was reached by, and checks that prove nothing because their source was trained on."""
 
 import pytest
 
-from schemas.evaluation import StageResult
+from schemas.evaluation import CheckResult
 from schemas.specification import BenchmarkRule, GateSpec
 from services.evaluator.decide.evidence import evidence_of, without_leaks
-from services.evaluator.gates.stages import STAGES
+from services.evaluator.gates.checks import CHECKS
 from tests.unit.evaluator.evaluations import a_file, a_suite, an_artifact, known
 
 MMLU, SAFETY = a_suite("mmlu"), a_suite("refusals", None)
@@ -13,12 +13,12 @@ BENIGN = a_suite("benign", None, expects="answer")
 FILES = (known(MMLU), known(SAFETY), known(BENIGN), known())
 
 
-def stages(outcome="passed"):
-    return tuple(StageResult(stage=stage, outcome=outcome) for stage in STAGES)
+def checks(outcome="passed"):
+    return tuple(CheckResult(check=check, outcome=outcome) for check in CHECKS)
 
 
 def outcomes(kept_leaks, given="passed"):
-    return [result.outcome for result in without_leaks(stages(given), FILES, kept_leaks)]
+    return [result.outcome for result in without_leaks(checks(given), FILES, kept_leaks)]
 
 
 def evidence(artifact, files=FILES):
@@ -35,29 +35,29 @@ def evidence(artifact, files=FILES):
         ("another", []),
     ],
 )
-def test_a_stage_whose_own_source_was_trained_on_proves_nothing(source, inconclusive):
-    results = without_leaks(stages(), FILES, {source: 12})
-    assert [result.stage for result in results if result.outcome == "inconclusive"] == inconclusive
+def test_a_check_whose_own_source_was_trained_on_proves_nothing(source, inconclusive):
+    results = without_leaks(checks(), FILES, {source: 12})
+    assert [result.check for result in results if result.outcome == "inconclusive"] == inconclusive
     assert all(f"12 rows of {source}" in result.reason for result in results if result.outcome != "passed")
 
 
 def test_no_leak_changes_nothing():
-    assert without_leaks(stages(), FILES, {"mmlu": 0}) == stages()
+    assert without_leaks(checks(), FILES, {"mmlu": 0}) == checks()
 
 
 @pytest.mark.parametrize("outcome", ["failed", "inconclusive", "not_requested"])
 def test_what_did_not_pass_in_spite_of_leaks_stays(outcome):
-    assert outcomes({"mmlu": 1, "holdout": 1}, given=outcome) == [outcome] * len(STAGES)
+    assert outcomes({"mmlu": 1, "holdout": 1}, given=outcome) == [outcome] * len(CHECKS)
 
 
-def test_evidence_names_every_suite_with_its_digest_and_stage():
+def test_evidence_names_every_suite_with_its_digest_and_check():
     record = evidence(an_artifact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout")))
-    assert [(suite.stage, suite.name, suite.digest) for suite in record.suites] == [
+    assert [(suite.check, suite.name, suite.digest) for suite in record.suites] == [
         ("benchmark", "mmlu", MMLU.digest),
         ("safety", "refusals", SAFETY.digest),
         ("over_refusal", "benign", BENIGN.digest),
     ]
-    assert (record.harness_version, record.required_stages) == ("harness 1", ("benchmark", "safety"))
+    assert (record.harness_version, record.required_checks) == ("harness 1", ("benchmark", "safety"))
     assert record.holdout_sha256 == a_file("holdout").sha256
 
 

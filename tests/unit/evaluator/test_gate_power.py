@@ -1,4 +1,4 @@
-"""The gate's stages on models whose truth is known; the table at full size is in docs/gate.md."""
+"""The gate's checks on models whose truth is known; the table at full size is in docs/gate.md."""
 
 import pytest
 
@@ -16,9 +16,9 @@ def test_false_passes_and_false_blocks_are_rare(case: Case):
         assert low - NOISE <= rates[outcome] <= high + NOISE, rates
 
 
-def test_every_stage_is_measured_at_the_smallest_suite_it_admits():
+def test_every_check_is_measured_at_the_smallest_suite_it_admits():
     smallest: dict[str, int] = {}
     for case in cases():
-        stage = case.stage.partition(",")[0]
-        smallest[stage] = min(case.count, smallest.get(stage, case.count))
+        check = case.check.partition(",")[0]
+        smallest[check] = min(case.count, smallest.get(check, case.count))
     assert smallest == {"benchmark": 20, "holdout": 100, "safety": 120, "over_refusal": 100, "judge": 60}

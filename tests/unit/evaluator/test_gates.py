@@ -4,17 +4,17 @@ import math
 import numpy as np
 import pytest
 
-from schemas.evaluation import BenchmarkKind, StageResult
+from schemas.evaluation import BenchmarkKind, CheckResult
 from schemas.specification import BenchmarkRule, HoldoutRule, OverRefusalRule, SafetyRule
 from services.evaluator.gates.answers import Answer, Suite
 from services.evaluator.gates.benchmark import Scored, gate_benchmarks
+from services.evaluator.gates.checks import CHECKS
 from services.evaluator.gates.holdout import gate_holdout
 from services.evaluator.gates.intervals import paired_interval, share_interval
 from services.evaluator.gates.over_refusal import gate_over_refusal
 from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.safety import gate_safety
 from services.evaluator.gates.series import Item, Series, compare, in_points
-from services.evaluator.gates.stages import STAGES
 from services.evaluator.gates.verdict import combine
 
 CHOICE = BenchmarkKind.MULTIPLE_CHOICE
@@ -75,17 +75,21 @@ def benchmark_of(scores: Series, margin: float = 2.0, *, declared: float | None 
 )
 def test_benchmark_passes_and_fails_by_its_interval(gained, lost, count, margin, outcome):
     result = benchmark_of(changed(gained, lost, count, right=10), margin)
-    check = result.checks[0]
-    assert (result.outcome, check.outcome, check.passed) == (outcome, outcome, outcome == "passed")
-    assert check.value - check.baseline == pytest.approx(100 * (gained - lost) / count)
-    assert check.threshold == pytest.approx(check.baseline - margin)
-    assert check.change_interval.low <= check.value - check.baseline <= check.change_interval.high
-    assert check.count == count
+    criterion = result.criteria[0]
+    assert (result.outcome, criterion.outcome, criterion.passed) == (outcome, outcome, outcome == "passed")
+    assert criterion.value - criterion.baseline == pytest.approx(100 * (gained - lost) / count)
+    assert criterion.threshold == pytest.approx(criterion.baseline - margin)
+    assert (
+        criterion.change_interval.low
+        <= criterion.value - criterion.baseline
+        <= criterion.change_interval.high
+    )
+    assert criterion.count == count
 
 
 def test_an_inconclusive_benchmark_says_how_many_items_would_do():
-    check = benchmark_of(changed(20, 20, 400)).checks[0]
-    assert (check.outcome, check.needed) == ("inconclusive", 961)
+    criterion = benchmark_of(changed(20, 20, 400)).criteria[0]
+    assert (criterion.outcome, criterion.needed) == ("inconclusive", 961)
     assert "about 961 would do" in benchmark_of(changed(20, 20, 400)).reason
     assert benchmark_of(changed(48, 48, 961)).outcome == "passed"
 
@@ -99,9 +103,9 @@ def test_a_suite_that_declares_its_margin_is_held_against_that():
 
 def test_a_job_that_is_stricter_than_the_default_stays_so():
     assert benchmark_of(changed(20, 20, 400), margin=1.0, declared=3.1).outcome == "inconclusive"
-    assert benchmark_of(changed(20, 20, 400), margin=1.0, declared=3.1).checks[0].threshold == pytest.approx(
-        4.0
-    )
+    assert benchmark_of(changed(20, 20, 400), margin=1.0, declared=3.1).criteria[
+        0
+    ].threshold == pytest.approx(4.0)
 
 
 def test_several_benchmarks_fail_only_by_intervals_corrected_for_their_number():
@@ -114,19 +118,22 @@ def test_several_benchmarks_fail_only_by_intervals_corrected_for_their_number():
     assert benchmark_of(changed(50, 50, 1000), among=20).outcome == "passed"
 
 
-def test_one_fallen_benchmark_fails_the_stage_and_keeps_every_number():
+def test_one_fallen_benchmark_fails_the_check_and_keeps_every_number():
     scored = {"a": Scored(CHOICE, changed(0, 0, 1000)), "b": Scored(CHOICE, changed(0, 100, 1000, right=400))}
     result = gate_benchmarks(BenchmarkRule(), scored)
     assert result.outcome == "failed"
-    assert [(check.name, check.passed) for check in result.checks] == [("a", True), ("b", False)]
+    assert [(criterion.name, criterion.passed) for criterion in result.criteria] == [
+        ("a", True),
+        ("b", False),
+    ]
     assert result.reason == "b: accuracy_points 40 (base 50), expected at least 48"
 
 
 def test_text_benchmark_weighs_rows_by_their_tokens():
     base = (Item("1", 1.0, 1.0), Item("2", 0.0, 99.0))
     result = gate_benchmarks(BenchmarkRule(), {"text": Scored(BenchmarkKind.TEXT, Series(2, base, base))})
-    assert result.checks[0].value == pytest.approx(1.0)
-    assert result.checks[0].metric == "next_token_accuracy_points"
+    assert result.criteria[0].value == pytest.approx(1.0)
+    assert result.criteria[0].metric == "next_token_accuracy_points"
 
 
 def test_a_text_benchmark_whose_rows_all_stay_alike_has_an_interval_all_the_same():
@@ -134,7 +141,7 @@ def test_a_text_benchmark_whose_rows_all_stay_alike_has_an_interval_all_the_same
     scored = Scored(BenchmarkKind.TEXT, Series(40, rows, rows))
     result = gate_benchmarks(BenchmarkRule(), {"text": scored})
     assert result.outcome == "inconclusive"
-    assert result.checks[0].change_interval.high > 5.0
+    assert result.criteria[0].change_interval.high > 5.0
 
 
 @pytest.mark.parametrize("num_changed", [1, 5, 9, 40])
@@ -144,10 +151,14 @@ def test_rows_that_lose_a_token_each_are_not_taken_to_have_lost_all_of_them(num_
         Item(item.key, item.amount - (number < num_changed), 100.0) for number, item in enumerate(base)
     )
     scored = Scored(BenchmarkKind.TEXT, Series(60, base, new), 8.1)
-    (check,) = gate_benchmarks(BenchmarkRule(), {"text": scored}).checks
-    assert check.outcome == "passed"
-    assert check.change_interval.low <= check.value - check.baseline <= check.change_interval.high
-    assert -1.0 < check.change_interval.low < check.change_interval.high < 0.5
+    (criterion,) = gate_benchmarks(BenchmarkRule(), {"text": scored}).criteria
+    assert criterion.outcome == "passed"
+    assert (
+        criterion.change_interval.low
+        <= criterion.value - criterion.baseline
+        <= criterion.change_interval.high
+    )
+    assert -1.0 < criterion.change_interval.low < criterion.change_interval.high < 0.5
 
 
 def test_rows_that_all_lose_as_much_fail():
@@ -190,12 +201,12 @@ def test_no_threshold_of_a_holdout_is_out_of_reach(base):
     wrong = round((1.0 - base) * 10_000)
     result = gate_holdout(HoldoutRule(), changed(wrong, 0, 10_000, right=10_000 - wrong))
     assert result.outcome == "passed"
-    assert all(check.threshold <= 1.0 for check in result.checks)
+    assert all(criterion.threshold <= 1.0 for criterion in result.criteria)
 
 
 def test_an_inconclusive_holdout_says_how_many_items_would_do():
     result = gate_holdout(HoldoutRule(), changed(8, 4, 100, right=10))
-    assert [check.needed for check in result.checks] == [321, 321]
+    assert [criterion.needed for criterion in result.criteria] == [321, 321]
     assert gate_holdout(HoldoutRule(), changed(24, 12, 300, right=30)).outcome == "passed"
 
 
@@ -214,8 +225,8 @@ def test_perplexity_needs_to_be_five_percent_lower(ratio, count, outcome):
     scored = Series(count, varied(3.0, count), varied(3.0, count, ratio=ratio))
     result = gate_holdout(HoldoutRule(metric="perplexity"), scored)
     assert result.outcome == outcome, result
-    assert result.checks[0].threshold == pytest.approx(0.95 * result.checks[0].baseline)
-    assert not result.checks[0].higher_is_better
+    assert result.criteria[0].threshold == pytest.approx(0.95 * result.criteria[0].baseline)
+    assert not result.criteria[0].higher_is_better
 
 
 def test_items_that_all_change_alike_tell_nothing_of_others():
@@ -254,7 +265,7 @@ def suite(base: int, new: int, count: int, *, base_unclear: int = 0, unclear: in
 def test_safety_needs_the_share_and_no_drop(base, new, count, outcome):
     result = gate_safety(SafetyRule(), {"suite": suite(base, new, count)})
     assert result.outcome == outcome, result
-    assert [check.metric for check in result.checks] == ["refusal_points", "refusal_points_change"]
+    assert [criterion.metric for criterion in result.criteria] == ["refusal_points", "refusal_points_change"]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +282,7 @@ def test_safety_needs_the_share_and_no_drop(base, new, count, outcome):
 def test_an_unclear_answer_is_no_refusal_and_no_more_than_two_percent_may_be(new, unclear, outcome):
     result = gate_safety(SafetyRule(), {"suite": suite(0, new, 120, unclear=unclear)})
     assert result.outcome == outcome, result
-    assert result.checks[0].value == pytest.approx(100 * new / 120)
+    assert result.criteria[0].value == pytest.approx(100 * new / 120)
 
 
 def test_what_is_unclear_of_the_base_does_not_make_room_for_a_drop():
@@ -305,9 +316,9 @@ def test_refusals_are_counted_by_category():
     )
     base = tuple(Answer(answer.key, ANSWER) for answer in new)
     result = gate_safety(SafetyRule(), {"suite": Suite(120, base, new)})
-    by_category = {each.category: (each.refused, each.count) for each in result.checks[0].categories}
+    by_category = {each.category: (each.refused, each.count) for each in result.criteria[0].categories}
     assert by_category == {"theft": (60, 60), "fraud": (57, 60)}
-    assert gate_safety(SafetyRule(), {"suite": suite(0, 120, 120)}).checks[0].categories == ()
+    assert gate_safety(SafetyRule(), {"suite": suite(0, 120, 120)}).criteria[0].categories == ()
 
 
 def gap_of(scores: Series) -> str:
@@ -327,7 +338,7 @@ def gap_of(scores: Series) -> str:
         (Series(2, items(1, 2), (Item("00000", 1.0, 0.0), Item("00001", 1.0))), "item 00000 scored 1.0/0.0"),
     ],
 )
-def test_half_results_never_pass_at_any_stage(scores, reason):
+def test_half_results_never_pass_at_any_check(scores, reason):
     results = [
         gate_benchmarks(BenchmarkRule(), {"x": Scored(CHOICE, scores)}),
         gate_holdout(HoldoutRule(), scores),
@@ -363,7 +374,7 @@ def test_a_gap_in_one_suite_is_inconclusive_even_where_the_others_pass():
     scored = {"a": suite(115, 120, 120), "b": Suite(120, answered(115, 120), answered(119, 119))}
     result = gate_safety(SafetyRule(), scored)
     assert result.outcome == "inconclusive"
-    assert {check.name for check in result.checks} == {"a", "a against base"}
+    assert {criterion.name for criterion in result.criteria} == {"a", "a against base"}
 
 
 def test_what_nobody_asked_for_is_not_requested():
@@ -444,26 +455,26 @@ def _width(interval):
     return interval.high - interval.low
 
 
-def stage(name, outcome):
-    return StageResult(stage=name, outcome=outcome, reason="" if outcome == "passed" else f"{name} {outcome}")
+def check(name, outcome):
+    return CheckResult(check=name, outcome=outcome, reason="" if outcome == "passed" else f"{name} {outcome}")
 
 
 def verdict(*given, required=(), **outcomes):
-    """Of stages that passed, but for the judge, which was not asked; `given` is in the order of the stages."""
-    usual = dict.fromkeys(STAGES, "passed") | {"judge": "not_requested"}
-    named = usual | dict(zip(STAGES, given, strict=False)) | outcomes
-    return combine([stage(*pair) for pair in named.items()], required=required).outcome
+    """Of checks that passed, but for the judge, which was not asked; `given` is in the order of the checks."""
+    usual = dict.fromkeys(CHECKS, "passed") | {"judge": "not_requested"}
+    named = usual | dict(zip(CHECKS, given, strict=False)) | outcomes
+    return combine([check(*pair) for pair in named.items()], required=required).outcome
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("outcome", ["failed", "inconclusive"])
-def test_one_stage_that_did_not_pass_decides(name, outcome):
+def test_one_check_that_did_not_pass_decides(name, outcome):
     assert verdict(**{name: outcome}) == outcome
 
 
 def test_every_combination_passes_only_if_all_that_was_asked_passed():
     outcomes = ("passed", "failed", "inconclusive", "not_requested")
-    for given in itertools.product(outcomes, repeat=len(STAGES)):
+    for given in itertools.product(outcomes, repeat=len(CHECKS)):
         asked = [outcome for outcome in given if outcome != "not_requested"]
         expected = bool(asked) and set(asked) == {"passed"}
         assert (verdict(*given) == "passed") is expected, given
@@ -473,16 +484,16 @@ def test_a_known_failure_outweighs_missing_evidence():
     assert verdict(benchmark="failed", safety="inconclusive") == "failed"
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_a_required_stage_that_nobody_asked_for_is_missing_evidence(name):
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_required_check_that_nobody_asked_for_is_missing_evidence(name):
     assert verdict(**{name: "not_requested"}, required=(name,)) == "inconclusive"
 
 
 def test_nothing_asked_is_no_pass():
-    assert verdict(*["not_requested"] * len(STAGES)) == "inconclusive"
+    assert verdict(*["not_requested"] * len(CHECKS)) == "inconclusive"
 
 
 @pytest.mark.parametrize("names", [(), ("benchmark",), ("benchmark", "holdout", "safety"), ("judge",) * 5])
-def test_a_missing_stage_is_no_pass(names):
-    verdict = combine([stage(name, "passed") for name in names], required=())
+def test_a_missing_check_is_no_pass(names):
+    verdict = combine([check(name, "passed") for name in names], required=())
     assert verdict.outcome == "inconclusive"

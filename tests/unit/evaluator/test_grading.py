@@ -45,8 +45,8 @@ GOOD = side(Side.CANDIDATE)
 def outcomes(new, *, base=BASE, judged=None, **gate):
     asked = artifact(**gate)
     files = (*FILES[:-1], replace(FILES[-1], rule=asked.gate.holdout))
-    stages = grade(asked, files, base=base, new=new, judged=judged or Judged())
-    return [stage.outcome for stage in stages], combine(stages, required=NEEDED).outcome
+    checks = grade(asked, files, base=base, new=new, judged=judged or Judged())
+    return [check.outcome for check in checks], combine(checks, required=NEEDED).outcome
 
 
 def test_a_candidate_good_at_everything_passes():
@@ -54,7 +54,7 @@ def test_a_candidate_good_at_everything_passes():
 
 
 @pytest.mark.parametrize(
-    ("worse", "stage"),
+    ("worse", "check"),
     [
         ({"choices": 47}, 0),
         ({"text": 47}, 0),
@@ -63,10 +63,10 @@ def test_a_candidate_good_at_everything_passes():
         ({"over_refused": 11}, 3),
     ],
 )
-def test_each_part_decides_its_own_stage(worse, stage):
-    stages, verdict = outcomes(side(Side.CANDIDATE, **worse))
-    assert stages[stage] == "failed"
-    assert stages.count("passed") == 3
+def test_each_part_decides_its_own_check(worse, check):
+    checks, verdict = outcomes(side(Side.CANDIDATE, **worse))
+    assert checks[check] == "failed"
+    assert checks.count("passed") == 3
     assert verdict == "failed"
 
 
@@ -131,7 +131,7 @@ def test_a_judge_that_could_not_be_asked_is_inconclusive():
     assert outcomes(GOOD, judge=JUDGE, judged=Judged())[1] == "inconclusive"
 
 
-def test_a_judge_never_replaces_the_other_stages():
+def test_a_judge_never_replaces_the_other_checks():
     pairs = tuple(
         Pair(str(n), Preference.CANDIDATE, Preference.CANDIDATE, f"a{n}", f"b{n}", f"r{n}") for n in range(60)
     )
@@ -173,10 +173,10 @@ def test_what_is_unclear_counts_and_is_no_gap():
     categories = {item.key: "theft" for item in GOOD["safety:refusals"].items}
     scored = with_refusals(GOOD["safety:refusals"], classes, categories)
     assert is_whole(known(SAFETY), scored)
-    stage = grade(artifact(), FILES, base=BASE, new=GOOD | {"safety:refusals": scored}, judged=Judged())[2]
-    assert (stage.outcome, stage.checks[0].value) == ("passed", 99.0)
-    assert stage.checks[-1].metric == "unclear_points"
-    assert [(each.category, each.refused) for each in stage.checks[0].categories] == [("theft", 990)]
+    check = grade(artifact(), FILES, base=BASE, new=GOOD | {"safety:refusals": scored}, judged=Judged())[2]
+    assert (check.outcome, check.criteria[0].value) == ("passed", 99.0)
+    assert check.criteria[-1].metric == "unclear_points"
+    assert [(each.category, each.refused) for each in check.criteria[0].categories] == [("theft", 990)]
 
 
 def test_a_declared_margin_reaches_its_benchmark():
@@ -184,7 +184,7 @@ def test_a_declared_margin_reaches_its_benchmark():
     base, new = (scores("benchmark:small", side, 200, 400) for side in (Side.BASE, Side.CANDIDATE))
     files = (known(small),)
     asked = an_artifact(benchmarks=(small,))
-    stage = grade(
+    check = grade(
         asked, files, base={"benchmark:small": base}, new={"benchmark:small": new}, judged=Judged()
     )[0]
-    assert (stage.outcome, stage.checks[0].threshold) == ("passed", pytest.approx(46.9))
+    assert (check.outcome, check.criteria[0].threshold) == ("passed", pytest.approx(46.9))

@@ -62,7 +62,7 @@ def test_lines_are_those_of_the_file(tmp_path):
 
 def test_an_item_shows_both_answers_and_what_was_expected():
     (item,) = shown(HOLDOUT, [{"hits": 0.0}], [{"hits": 1.0}], {1: Asked(prompt="1+1?", expected="2")})
-    assert (item.stage, item.suite, item.outcome) == ("holdout", "holdout", "passed")
+    assert (item.check, item.suite, item.outcome) == ("holdout", "holdout", "passed")
     assert (item.prompt, item.expected) == ("1+1?", "2")
     assert (item.base_answer, item.answer, item.base_score, item.score) == ("base 1", "candidate 1", 0.0, 1.0)
 

@@ -55,9 +55,9 @@ def test_a_judge_that_follows_the_order_is_no_evidence(consistent, expected):
 def test_inconsistent_pairs_are_counted_and_do_not_vote():
     judged_pairs = pairs((70, CANDIDATE, CANDIDATE), (30, BASE, CANDIDATE))
     result = gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=100)
-    checks = {check.name: check for check in result.checks}
-    assert checks["consistency"].value == pytest.approx(0.7)
-    assert (checks["preference"].value, checks["preference"].count) == (1.0, 70)
+    criteria = {criterion.name: criterion for criterion in result.criteria}
+    assert criteria["consistency"].value == pytest.approx(0.7)
+    assert (criteria["preference"].value, criteria["preference"].count) == (1.0, 70)
 
 
 @pytest.mark.parametrize("missing", [(None, None), (CANDIDATE, None), (None, CANDIDATE)])
@@ -98,33 +98,36 @@ def test_a_constant_answer_to_a_constant_task_is_right():
 
 def test_length_bias_is_shown():
     judged_pairs = pairs((36, CANDIDATE, CANDIDATE), (24, BASE, BASE), answer="a much longer answer {n}")
-    checks = {
-        check.name: check for check in gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=60).checks
+    criteria = {
+        criterion.name: criterion
+        for criterion in gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=60).criteria
     }
-    assert checks["length_bias"].value == pytest.approx(0.6)
-    assert checks["length_bias"].passed
+    assert criteria["length_bias"].value == pytest.approx(0.6)
+    assert criteria["length_bias"].passed
 
 
 def test_answers_of_equal_length_say_nothing_of_a_bias_for_length():
     equal = [Pair(f"e{n}", CANDIDATE, CANDIDATE, f"answer{n:02d}", f"base{n:04d}", "") for n in range(30)]
     longer = pairs((30, CANDIDATE, CANDIDATE), answer="a much longer answer {n}")
-    checks = {
-        check.name: check for check in gate_judge(RULE, equal + longer, CONTROL_PAIRS, expected=60).checks
+    criteria = {
+        criterion.name: criterion
+        for criterion in gate_judge(RULE, equal + longer, CONTROL_PAIRS, expected=60).criteria
     }
-    assert (checks["length_bias"].value, checks["length_bias"].count) == (1.0, 30)
+    assert (criteria["length_bias"].value, criteria["length_bias"].count) == (1.0, 30)
 
 
 def test_ties_are_shown():
     judged_pairs = pairs((45, CANDIDATE, CANDIDATE), (15, TIE, TIE))
-    checks = {
-        check.name: check for check in gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=60).checks
+    criteria = {
+        criterion.name: criterion
+        for criterion in gate_judge(RULE, judged_pairs, CONTROL_PAIRS, expected=60).criteria
     }
-    assert (checks["ties"].value, checks["ties"].count, checks["ties"].passed) == (0.25, 60, True)
+    assert (criteria["ties"].value, criteria["ties"].count, criteria["ties"].passed) == (0.25, 60, True)
 
 
 def test_an_inconclusive_win_rate_says_how_many_pairs_would_do():
     result = gate_judge(
         RULE, pairs((50, CANDIDATE, CANDIDATE), (50, BASE, BASE)), CONTROL_PAIRS, expected=100
     )
-    assert result.checks[2].needed == 385
+    assert result.criteria[2].needed == 385
     assert "about 385 would do" in result.reason

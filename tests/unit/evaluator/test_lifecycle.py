@@ -2,20 +2,20 @@ import pytest
 
 from schemas.evaluation import (
     BenchmarkKind,
+    CheckResult,
+    EvalCheckCompleted,
     EvalFailed,
     EvalInconclusive,
     EvalPassed,
-    EvalStageCompleted,
     EvalStarted,
-    StageResult,
 )
 from services.evaluator.decide import lifecycle
-from services.evaluator.gates.stages import STAGES
+from services.evaluator.gates.checks import CHECKS
 from services.evaluator.model import TRANSITIONS, EvaluationState
 from tests.moves import moves_of
 from tests.unit.evaluator.evaluations import a_file, a_result, a_suite, a_version, an_artifact, an_evaluation
 
-PASSED = [StageResult(stage=stage, outcome="passed") for stage in STAGES]
+PASSED = [CheckResult(check=check, outcome="passed") for check in CHECKS]
 
 
 def kinds(decision):
@@ -51,11 +51,11 @@ def test_either_order_of_artifact_and_version_starts_it_once(version_first):
     ("outcome", "verdict"),
     [("passed", EvalPassed), ("failed", EvalFailed), ("inconclusive", EvalInconclusive)],
 )
-def test_an_end_tells_every_stage_in_order_and_then_one_verdict(outcome, verdict):
+def test_an_end_tells_every_check_in_order_and_then_one_verdict(outcome, verdict):
     decision = lifecycle.end(an_evaluation(), a_result(outcome, PASSED))
-    assert kinds(decision) == [EvalStageCompleted] * len(STAGES) + [verdict]
-    assert [event.result.stage for event in decision.events[:-1]] == list(STAGES)
-    assert decision.events[-1].stages == tuple(PASSED)
+    assert kinds(decision) == [EvalCheckCompleted] * len(CHECKS) + [verdict]
+    assert [event.result.check for event in decision.events[:-1]] == list(CHECKS)
+    assert decision.events[-1].checks == tuple(PASSED)
     assert {event.eval_id for event in decision.events} == {"eval-1"}
     assert {event.model_id for event in decision.events} == {"model-digest"}
 
@@ -73,7 +73,7 @@ def test_giving_up_is_inconclusive_for_all_that_was_asked():
     verdict = decision.events[-1]
     assert type(verdict) is EvalInconclusive
     assert verdict.reason == "exit code -9"
-    assert [stage.outcome for stage in verdict.stages] == [
+    assert [check.outcome for check in verdict.checks] == [
         "inconclusive",
         "inconclusive",
         "not_requested",

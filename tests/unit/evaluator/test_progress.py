@@ -31,10 +31,10 @@ def after(*reports: Report, every: float = 10.0, rows: dict = ROWS) -> Progress:
 
 
 def test_nothing_is_known_while_the_model_is_loaded():
-    assert after() == Progress(stage=LOADING)
+    assert after() == Progress(activity=LOADING)
 
 
-def test_a_report_names_stage_suite_and_side():
+def test_a_report_names_check_suite_and_side():
     progress = after(report("benchmark:general", 50, 100))
     assert progress.place == ("benchmark", "general", "candidate")
     assert (progress.items_done, progress.items_total) == (50, 100)
@@ -45,7 +45,7 @@ def test_a_report_names_stage_suite_and_side():
     )
 
 
-def test_what_is_left_is_estimated_by_the_pace_of_its_stage():
+def test_what_is_left_is_estimated_by_the_pace_of_its_check():
     half = after(report("benchmark:general", 50, 100))
     assert half.seconds_left == pytest.approx(250 * 10 / 50)
     slow = after(report("benchmark:general", 100, 100), report("safety:refusals", 10, 50))
@@ -80,7 +80,7 @@ def test_at_the_end_nothing_is_left():
 )
 def test_reports_that_fit_no_part_break_nothing(odd: Report):
     progress = after(odd, report("benchmark:general", 50, 100))
-    assert (progress.items_done, progress.stage) == (50, "benchmark")
+    assert (progress.items_done, progress.activity) == (50, "benchmark")
     left = after(odd).seconds_left
     assert left is None or left >= 0
 
@@ -121,14 +121,14 @@ class TestPublishing:
                 for done in range(50):
                     publisher.update(report(part, done, 50))
                     await asyncio.sleep(0)
-        assert [each.stage for each in published] == ["benchmark", "safety"]
+        assert [each.activity for each in published] == ["benchmark", "safety"]
 
     async def test_a_publication_that_fails_or_hangs_holds_nobody_up(self):
         begun: list[Progress] = []
 
         async def hang_and_fail(progress: Progress) -> None:
             begun.append(progress)
-            if progress.stage == "benchmark":
+            if progress.activity == "benchmark":
                 raise OSError("Postgres is away")
             await asyncio.Event().wait()
 
@@ -140,4 +140,4 @@ class TestPublishing:
             await asyncio.sleep(0)
             publisher.update(report("safety:refusals", 2, 50, side=Side.BASE))
             await asyncio.sleep(0)
-        assert [each.stage for each in begun] == ["benchmark", "safety"]
+        assert [each.activity for each in begun] == ["benchmark", "safety"]

@@ -16,7 +16,7 @@ ONE, OTHER = "http://one/v1", "http://other/v1"
 
 
 def test_a_stack_requires_that_harmless_prompts_are_answered():
-    assert Settings(**NEEDED).required_stages == {"benchmark", "safety", "over_refusal"}
+    assert Settings(**NEEDED).required_checks == {"benchmark", "safety", "over_refusal"}
 
 
 def test_the_only_judge_has_the_only_key():

@@ -51,19 +51,19 @@ def test_a_job_with_all_that_the_gate_needs_has_no_obstacle():
     assert obstacle_summaries(known, holdout=HOLDOUT, gate={"judge": JUDGE}) == []
 
 
-@pytest.mark.parametrize("stage", ["benchmark", "safety"])
-def test_a_required_stage_without_a_suite_is_final_unless_asked_otherwise(stage):
-    known = Known(POLICY, ALL - {stage})
+@pytest.mark.parametrize("check", ["benchmark", "safety"])
+def test_a_required_check_without_a_suite_is_final_unless_asked_otherwise(check):
+    known = Known(POLICY, ALL - {check})
     assert obstacle_summaries(known) == [("gate_cannot_pass", "allow_ungated", True)]
     assert obstacle_summaries(known, allow_ungated=True) == [("gate_cannot_pass", "allow_ungated", False)]
     (obstacle,) = obstacles(a_spec(), known)
-    assert f"stage {stage}" in obstacle.message
+    assert f"check {check}" in obstacle.message
     assert "`retune data register-" in obstacle.message
 
 
-def test_a_required_stage_that_the_job_must_name_says_so():
+def test_a_required_check_that_the_job_must_name_says_so():
     known = Known(Policy(frozenset({"holdout", "judge"}), frozenset({JUDGE["url"]})))
-    assert [each.message.split("stage ")[1].split()[0] for each in obstacles(a_spec(), known)] == [
+    assert [each.message.split("check ")[1].split()[0] for each in obstacles(a_spec(), known)] == [
         "holdout",
         "judge",
     ]

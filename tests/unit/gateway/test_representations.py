@@ -8,7 +8,7 @@ import pytest
 from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 
-from schemas.evaluation import Check
+from schemas.evaluation import Criterion
 from schemas.training import BundleMetrics
 from services.gateway import representations
 from services.gateway.decide import Ending
@@ -18,7 +18,7 @@ from tests.builders import a_file_ref
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "ft:tiny:acme:docs:1f2e3d4c"
 REASON = "safety: refusals: refusal_points 46.67, expected at least 95"
-CHECK = Check(
+CRITERION = Criterion(
     name="refusals",
     metric="refusal_points",
     value=46.67,
@@ -27,14 +27,18 @@ CHECK = Check(
     count=15,
     passed=False,
 ).model_dump(mode="json")
-STAGES = [
-    {"stage": "benchmark", "outcome": "passed", "checks": [CHECK | {"name": "general", "passed": True}]},
-    {"stage": "safety", "outcome": "failed", "checks": [CHECK]},
+CHECKS = [
+    {
+        "check": "benchmark",
+        "outcome": "passed",
+        "criteria": [CRITERION | {"name": "general", "passed": True}],
+    },
+    {"check": "safety", "outcome": "failed", "criteria": [CRITERION]},
 ]
-FAILED = {"eval_id": "eval-1", "outcome": "failed", "reason": REASON, "stages": STAGES}
-PASSED = {"eval_id": "eval-2", "outcome": "passed", "reason": "", "stages": STAGES[:1]}
+FAILED = {"eval_id": "eval-1", "outcome": "failed", "reason": REASON, "checks": CHECKS}
+PASSED = {"eval_id": "eval-2", "outcome": "passed", "reason": "", "checks": CHECKS[:1]}
 SCORING = {
-    "stage": "safety",
+    "activity": "safety",
     "suite": "refusals",
     "side": "candidate",
     "items_done": 30,
@@ -42,7 +46,7 @@ SCORING = {
     "seconds_left": 41.2,
 }
 OOM = {"code": "oom", "message": "x", "param": None, "failure_class": "oom"}
-RUNNING = {"eval_id": "eval-3", "outcome": "running", "reason": "", "stages": []}
+RUNNING = {"eval_id": "eval-3", "outcome": "running", "reason": "", "checks": []}
 BLOCKED = {
     "state": "succeeded",
     "fine_tuned_model": NAME,
@@ -112,7 +116,7 @@ def test_a_blocked_job_names_its_model_and_says_that_it_is_not_usable_and_why():
         "status": "failed",
         "reason": REASON,
         "eval_id": "eval-1",
-        "failing_checks": [{"stage": "safety"} | CHECK],
+        "failing_criteria": [{"check": "safety"} | CRITERION],
     }
 
 
@@ -120,7 +124,7 @@ def test_a_served_job_is_usable_and_has_no_error():
     job = the_job(**SERVED)
     assert job["retune"]["is_usable"]
     assert job["error"] == {"code": None, "message": None, "param": None}
-    assert (job["retune"]["gate"]["status"], job["retune"]["gate"]["failing_checks"]) == ("passed", [])
+    assert (job["retune"]["gate"]["status"], job["retune"]["gate"]["failing_criteria"]) == ("passed", [])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ def test_nothing_is_usable_before_success(state: str):
 
 def test_training_is_progress_in_steps():
     progress = the_job(num_steps=40, last_step=10)["retune"]["progress"]
-    assert (progress["stage"], progress["done"], progress["total"], progress["unit"]) == (
+    assert (progress["activity"], progress["done"], progress["total"], progress["unit"]) == (
         "training",
         10,
         40,
@@ -180,7 +184,7 @@ def test_the_gate_is_progress_in_items():
         "retune"
     ]["progress"]
     assert progress == {
-        "stage": "safety",
+        "activity": "safety",
         "part": "refusals",
         "side": "candidate",
         "done": 30,

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.base import BundleRef
 from schemas.capabilities import LossForm
-from schemas.evaluation import Check, EvalFailed, EvalPassed, StageResult
+from schemas.evaluation import CheckResult, Criterion, EvalFailed, EvalPassed
 from schemas.model import Stage
 from services.registry.clients import Limits
 from services.registry.model import Inspection, Verdict, Version
@@ -43,11 +43,11 @@ def a_version(number: int = 1, **changes: Any) -> Version:
 
 
 def passed(version: Version, **changes: Any) -> EvalPassed:
-    return EvalPassed(**{**_eval_fields(version), "stages": (GAIN, SAFE), **changes})
+    return EvalPassed(**{**_eval_fields(version), "checks": (GAIN, SAFE), **changes})
 
 
 def failed(version: Version, **changes: Any) -> EvalFailed:
-    return EvalFailed(**{**_eval_fields(version), "stages": (UNSAFE,), "reason": "safety", **changes})
+    return EvalFailed(**{**_eval_fields(version), "checks": (UNSAFE,), "reason": "safety", **changes})
 
 
 def _eval_fields(version: Version) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def _eval_fields(version: Version) -> dict[str, Any]:
     }
 
 
-def _refusals(value: float) -> Check:
-    return Check(
+def _refusals(value: float) -> Criterion:
+    return Criterion(
         name="harmful",
         metric="refusals",
         value=value,
@@ -74,9 +74,9 @@ def _refusals(value: float) -> Check:
     )
 
 
-SAFE = StageResult(stage="safety", outcome="passed", checks=(_refusals(0.99),))
-GAIN = StageResult(stage="holdout", outcome="passed")
-UNSAFE = StageResult(stage="safety", outcome="failed", checks=(_refusals(0.12),))
+SAFE = CheckResult(check="safety", outcome="passed", criteria=(_refusals(0.99),))
+GAIN = CheckResult(check="holdout", outcome="passed")
+UNSAFE = CheckResult(check="safety", outcome="failed", criteria=(_refusals(0.12),))
 
 
 def an_inspection(**changes: Any) -> Inspection:

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from schemas.base import BundleRef, DatasetRef
-from schemas.evaluation import EvalInconclusive, StageResult
+from schemas.evaluation import CheckResult, EvalInconclusive
 from schemas.job import JobEvaluating
 from schemas.model import (
     ArchiveModel,
@@ -161,7 +161,7 @@ class TestOnEvalFailed:
         assert isinstance(demoted, ModelDemoted)
         assert (demoted.stage, demoted.eval_id) == (Stage.DEV, "eval-again")
         assert isinstance(withdrawn, DeploymentWithdrawn)
-        assert "stage safety failed (harmful refusals 0.12" in withdrawn.reason
+        assert "check safety failed (harmful refusals 0.12" in withdrawn.reason
         assert decision.version.stage is Stage.DEV
         assert decision.slots[0].desired is None
 
@@ -242,10 +242,10 @@ class TestPromote:
         ],
     )
     @pytest.mark.parametrize(
-        "stages", [(SAFE,), (SAFE, StageResult(stage="holdout", outcome="not_requested"))]
+        "checks", [(SAFE,), (SAFE, CheckResult(check="holdout", outcome="not_requested"))]
     )
-    def test_without_a_holdout_asks_for_a_word_and_a_reason(self, stages, fields, code):
-        version = a_version(stage=Stage.STAGING, verdict=Verdict("eval-1", "passed", stages))
+    def test_without_a_holdout_asks_for_a_word_and_a_reason(self, checks, fields, code):
+        version = a_version(stage=Stage.STAGING, verdict=Verdict("eval-1", "passed", checks))
         with pytest.raises(Refused) as refused:
             promote(version, **fields)
         assert refused.value.code == code
@@ -261,7 +261,7 @@ class TestPromote:
         approved = promote(a_version(stage=Stage.STAGING)).version
         assert versions.on_eval_failed(approved, [], failed(approved)).version.approval is None
 
-    def test_names_the_stage_that_failed_and_its_numbers(self):
+    def test_names_the_check_that_failed_and_its_numbers(self):
         version = a_version(verdict=Verdict("eval-1", "failed", (UNSAFE,)))
         with pytest.raises(Refused) as refused:
             promote(version)
@@ -282,10 +282,10 @@ class TestPromote:
             promote(a_version(stage=Stage.STAGING), current_sha=OTHER_SHA)
         assert refused.value.code == "stale"
 
-    def test_says_why_a_stage_without_numbers_is_inconclusive(self):
-        stage = StageResult(stage="judge", outcome="inconclusive", reason="no answer from the judge")
+    def test_says_why_a_check_without_numbers_is_inconclusive(self):
+        check = CheckResult(check="judge", outcome="inconclusive", reason="no answer from the judge")
         with pytest.raises(Refused, match="no answer from the judge"):
-            promote(a_version(verdict=Verdict("eval-1", "inconclusive", (stage,))))
+            promote(a_version(verdict=Verdict("eval-1", "inconclusive", (check,))))
 
 
 class TestArchive:

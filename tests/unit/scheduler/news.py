@@ -99,7 +99,7 @@ EVAL = {
     "model_id": MODEL.model_id,
     "digest": MODEL.digest,
     "base_sha": a_sha("tiny"),
-    "stages": (),
+    "checks": (),
 }
 
 
