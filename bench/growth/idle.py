@@ -69,7 +69,7 @@ VERSIONS = """
     (SELECT number, 'slot-' || number AS slot, jsonb_build_object(
         'model_id', 'mv-' || number, 'full_name', 'ft:tiny:demo:' || number, 'kind', 'adapter', 'rank', 8,
         'digest', encode(sha256(number::text::bytea), 'hex'), 'base_model', 'tiny', 'base_sha', base_sha) AS servable,
-        group_name, jsonb_build_object('replica_id', replica_id, 'incarnation', incarnation, 'url', url) AS address
+        replica_set, jsonb_build_object('replica_id', replica_id, 'incarnation', incarnation, 'url', url) AS address
        FROM replica, generate_series(1, $1::int) AS number) AS versions"""
 SLOTS = f"""
     INSERT INTO slot (tenant, name, generation, state, desired, route, served)
@@ -82,10 +82,10 @@ USED = (
     "INSERT INTO slot_use SELECT 'demo', 'slot-' || number, now() FROM generate_series(1, $1::int) AS number"
 )
 WANTED = f"""
-    INSERT INTO wanted (tenant, slot, served_name, group_name, servable, is_pending)
-    SELECT 'demo', slot, (servable ->> 'full_name') || '@' || (servable ->> 'digest'), group_name, servable, false
+    INSERT INTO wanted (tenant, slot, served_name, replica_set, servable, is_pending)
+    SELECT 'demo', slot, (servable ->> 'full_name') || '@' || (servable ->> 'digest'), replica_set, servable, false
       FROM {VERSIONS}"""
-GROUPS = "INSERT INTO wanted_group (name) SELECT DISTINCT group_name FROM wanted"
+REPLICA_SETS = "INSERT INTO wanted_replica_set (name) SELECT DISTINCT replica_set FROM wanted"
 LOADED = """
     UPDATE replica SET loaded = (SELECT array_agg(served_name) FROM wanted JOIN slot_use USING (tenant, slot)),
            version = nextval('version')
@@ -156,7 +156,7 @@ async def deploy(stack: Stack, deployed: int) -> None:
         await conn.execute(SLOTS, deployed, resident)
         await conn.execute(WANTED, deployed)
         await conn.execute(USED, min(deployed, resident))
-        await conn.execute(GROUPS)
+        await conn.execute(REPLICA_SETS)
         names = await conn.fetchval(LOADED)
     [base] = (stack.state.root / "scratch" / "serving_controller" / "base-models").glob("*")
     loaded_names(base).write_text("\n".join(names))

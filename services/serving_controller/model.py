@@ -43,7 +43,7 @@ class Servable:
         return pool_of(self.base_sha)
 
     @property
-    def group(self) -> str:
+    def replica_set(self) -> str:
         """The replicas that serve it: those of the base model, or its own."""
         if self.kind == "adapter":
             return self.pool
@@ -122,7 +122,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class WantedOfGroup:
+class WantedOfReplicaSet:
     """By served name, in the order in which to load them: what somebody waits for, then what was used last."""
 
     servables: Mapping[str, Servable]
@@ -170,7 +170,7 @@ class Replica:
     """One vLLM process as it was last seen."""
 
     replica_id: str
-    group: str
+    replica_set: str
     base_sha: str
     phase: Phase
     address: Address
@@ -206,7 +206,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Group:
+class ReplicaSet:
     """Replicas that are alike: those of a base model, or those of one full model."""
 
     name: str

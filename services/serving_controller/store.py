@@ -11,7 +11,7 @@ from services.serving_controller.model import (
     Retired,
     Slot,
     Wanted,
-    WantedOfGroup,
+    WantedOfReplicaSet,
 )
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
@@ -20,7 +20,7 @@ from shared.postgres.rows import Columns, read
 SLOT = Columns("generation, state, desired, route, served")
 RETIRED = Columns("served_name=servable.served_name, servable, keep_until")
 REPLICA = Columns(
-    "replica_id, group_name=group, base_sha, phase, incarnation=address.incarnation, url=address.url, started_at,"
+    "replica_id, replica_set, base_sha, phase, incarnation=address.incarnation, url=address.url, started_at,"
     " max_rank, served_base, announced, loaded, failures, not_before, reason"
 )
 CANDIDATE = Columns("eval_id, servable, until, command_id, host")
@@ -40,37 +40,37 @@ SAVE_SLOT = f"""
     UPDATE slot SET ({SLOT.names}) = ROW({SLOT.parameters(4)}), revision = revision + 1
      WHERE tenant = $1 AND name = $2 AND revision = $3 RETURNING revision"""
 
-# Returns the groups of which something else is wanted than before.
+# Returns the replica sets of which something else is wanted than before.
 SAVE_WANTED = """
     WITH now_wanted AS (
-        SELECT served_name, group_name, servable, is_pending FROM jsonb_to_recordset($3)
-            AS wanted (served_name text, group_name text, servable jsonb, is_pending boolean)),
+        SELECT served_name, replica_set, servable, is_pending FROM jsonb_to_recordset($3)
+            AS wanted (served_name text, replica_set text, servable jsonb, is_pending boolean)),
     gone AS (
         DELETE FROM wanted WHERE tenant = $1 AND slot = $2
-           AND served_name NOT IN (SELECT served_name FROM now_wanted) RETURNING group_name),
+           AND served_name NOT IN (SELECT served_name FROM now_wanted) RETURNING replica_set),
     kept AS (
-        INSERT INTO wanted (tenant, slot, served_name, group_name, servable, is_pending)
-        SELECT $1, $2, served_name, group_name, servable, is_pending FROM now_wanted
+        INSERT INTO wanted (tenant, slot, served_name, replica_set, servable, is_pending)
+        SELECT $1, $2, served_name, replica_set, servable, is_pending FROM now_wanted
         ON CONFLICT (tenant, slot, served_name) DO UPDATE SET is_pending = excluded.is_pending, since = now()
-         WHERE wanted.is_pending <> excluded.is_pending RETURNING group_name)
-    INSERT INTO wanted_group (name) SELECT group_name FROM gone UNION SELECT group_name FROM kept ORDER BY 1
+         WHERE wanted.is_pending <> excluded.is_pending RETURNING replica_set)
+    INSERT INTO wanted_replica_set (name) SELECT replica_set FROM gone UNION SELECT replica_set FROM kept ORDER BY 1
     ON CONFLICT (name) DO UPDATE SET version = nextval('version') RETURNING name"""
 
-FORGET_GROUPS = """
-    DELETE FROM wanted_group WHERE name = ANY($1)
-       AND NOT EXISTS (SELECT FROM wanted WHERE wanted.group_name = wanted_group.name)"""
+FORGET_REPLICA_SETS = """
+    DELETE FROM wanted_replica_set WHERE name = ANY($1)
+       AND NOT EXISTS (SELECT FROM wanted WHERE wanted.replica_set = wanted_replica_set.name)"""
 
 # What several slots serve is one version, used when one of them was.
 WANTED = """
     SELECT (array_agg(servable))[1] AS servable, bool_or(is_pending) AS is_pending
-      FROM wanted WHERE group_name = $1 GROUP BY served_name
+      FROM wanted WHERE replica_set = $1 GROUP BY served_name
      ORDER BY bool_or(is_pending) DESC, max(greatest(since, (
          SELECT used_at FROM slot_use WHERE (slot_use.tenant, slot_use.slot) = (wanted.tenant, wanted.slot)
      ))) DESC, served_name"""
 
-USED_GROUPS = """
-    SELECT DISTINCT group_name FROM jsonb_to_recordset($1) AS used (tenant text, slot text) CROSS JOIN LATERAL (
-        SELECT group_name FROM wanted WHERE (tenant, slot) = (used.tenant, used.slot) OFFSET 0) AS found"""
+USED_REPLICA_SETS = """
+    SELECT DISTINCT replica_set FROM jsonb_to_recordset($1) AS used (tenant text, slot text) CROSS JOIN LATERAL (
+        SELECT replica_set FROM wanted WHERE (tenant, slot) = (used.tenant, used.slot) OFFSET 0) AS found"""
 
 # Of slots that serve nothing there is nothing to know.
 SAVE_USED = """
@@ -82,19 +82,20 @@ SAVE_USED = """
     ON CONFLICT (tenant, slot) DO UPDATE SET used_at = greatest(slot_use.used_at, excluded.used_at)"""
 
 FORGET_USE = "DELETE FROM slot_use WHERE tenant = $1 AND slot = $2"
-CHANGE_GROUPS = """
-    WITH locked AS (SELECT name FROM wanted_group WHERE name = ANY($1) ORDER BY name FOR UPDATE)
-    UPDATE wanted_group SET version = nextval('version') FROM locked WHERE wanted_group.name = locked.name"""
+CHANGE_REPLICA_SETS = """
+    WITH locked AS (SELECT name FROM wanted_replica_set WHERE name = ANY($1) ORDER BY name FOR UPDATE)
+    UPDATE wanted_replica_set SET version = nextval('version')
+      FROM locked WHERE wanted_replica_set.name = locked.name"""
 
-GROUPS = "SELECT name, version FROM wanted_group"
+REPLICA_SETS = "SELECT name, version FROM wanted_replica_set"
 REPLICA_VERSIONS = "SELECT replica_id, version FROM replica"
 
 SERVING = """
-    WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE group_name = $1 AND served_name = ANY($2))
+    WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE replica_set = $1 AND served_name = ANY($2))
     ORDER BY tenant, name FOR UPDATE"""
 
 ROUTED_BEYOND = """
-    WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE group_name = $1 AND served_name <> ALL($2))
+    WHERE (tenant, name) IN (SELECT tenant, slot FROM wanted WHERE replica_set = $1 AND served_name <> ALL($2))
       AND route -> 'addresses' <> '[]' ORDER BY tenant, name FOR UPDATE"""
 
 SAVE_RETIRED = f"""
@@ -114,7 +115,7 @@ SAVE_CANDIDATE = f"""
 
 CANDIDATES = f"SELECT {CANDIDATE.selected} FROM candidate"
 
-HAS_READY_REPLICA = "SELECT EXISTS (SELECT FROM replica WHERE group_name = $1 AND phase = 'ready')"
+HAS_READY_REPLICA = "SELECT EXISTS (SELECT FROM replica WHERE replica_set = $1 AND phase = 'ready')"
 
 
 SAVE_BASE_MODEL = """
@@ -127,7 +128,7 @@ class View:
     """All that a look begins with, and of what is long its versions."""
 
     versions: Mapping[str, int]
-    """Of what is wanted, by group."""
+    """Of what is wanted, by replica set."""
     replica_versions: Mapping[str, int]
     retired: tuple[Retired, ...]
     base_models: Mapping[str, str]
@@ -141,7 +142,7 @@ async def load_view(conn: Connection) -> View:
     bases = await conn.fetch("SELECT name, base_sha, adapter_layers FROM base_model")
     retired = await conn.fetch("SELECT servable, keep_until FROM retired")
     return View(
-        versions={row["name"]: row["version"] for row in await conn.fetch(GROUPS)},
+        versions={row["name"]: row["version"] for row in await conn.fetch(REPLICA_SETS)},
         replica_versions={row["replica_id"]: row["version"] for row in await conn.fetch(REPLICA_VERSIONS)},
         retired=tuple(read(Retired, row) for row in retired),
         base_models={row["name"]: row["base_sha"] for row in bases},
@@ -203,30 +204,34 @@ async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
     return read(Slot, row)
 
 
-async def wanted_of_group(conn: Connection, group: str) -> WantedOfGroup | None:
+async def wanted_of_replica_set(conn: Connection, replica_set: str) -> WantedOfReplicaSet | None:
     """What somebody waits for first, then what was approved or used last; None where nothing is wanted any more."""
-    rows = await conn.fetch(WANTED, group)
+    rows = await conn.fetch(WANTED, replica_set)
     wanted_servables = [read(Wanted, row) for row in rows]
-    return WantedOfGroup.of(wanted_servables) if wanted_servables else None
+    return WantedOfReplicaSet.of(wanted_servables) if wanted_servables else None
 
 
-async def slots_serving(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
+async def slots_serving(conn: Connection, replica_set: str, served_names: Iterable[str]) -> list[Slot]:
     """Slots that serve or shall serve one of these, locked."""
-    return [read(Slot, row) for row in await conn.fetch(f"{SLOTS} {SERVING}", group, list(served_names))]
+    return [
+        read(Slot, row) for row in await conn.fetch(f"{SLOTS} {SERVING}", replica_set, list(served_names))
+    ]
 
 
-async def slots_beyond(conn: Connection, group: str, served_names: Iterable[str]) -> list[Slot]:
-    """Slots of the group that are routed to another version than these, locked."""
+async def slots_beyond(conn: Connection, replica_set: str, served_names: Iterable[str]) -> list[Slot]:
+    """Slots of the replica set that are routed to another version than these, locked."""
     names = set(served_names)
-    slots = [read(Slot, row) for row in await conn.fetch(f"{SLOTS} {ROUTED_BEYOND}", group, list(names))]
+    slots = [
+        read(Slot, row) for row in await conn.fetch(f"{SLOTS} {ROUTED_BEYOND}", replica_set, list(names))
+    ]
     return [slot for slot in slots if slot.route and slot.route.servable.served_name not in names]
 
 
 async def save_used(conn: Connection, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
     """Groups are locked first, as by whoever saves a slot."""
     used = [{"tenant": tenant, "slot": slot} for tenant, slot in slots]
-    groups = [row["group_name"] for row in await conn.fetch(USED_GROUPS, used)]
-    await conn.execute(CHANGE_GROUPS, groups)
+    replica_sets = [row["replica_set"] for row in await conn.fetch(USED_REPLICA_SETS, used)]
+    await conn.execute(CHANGE_REPLICA_SETS, replica_sets)
     await conn.execute(SAVE_USED, used, at)
 
 
@@ -243,7 +248,7 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")
     changed = await conn.fetch(SAVE_WANTED, slot.tenant, slot.name, _wanted_json(slot))
     if changed:
-        await conn.execute(FORGET_GROUPS, [row["name"] for row in changed])
+        await conn.execute(FORGET_REPLICA_SETS, [row["name"] for row in changed])
     if not slot.wanted_servables:
         await conn.execute(FORGET_USE, slot.tenant, slot.name)
 
@@ -275,8 +280,8 @@ async def forget_candidates(conn: Connection, *, now: datetime) -> None:
     await conn.execute("DELETE FROM candidate WHERE until <= $1", now)
 
 
-async def has_ready_replica(conn: Connection, group: str) -> bool:
-    return bool(await conn.fetchval(HAS_READY_REPLICA, group))
+async def has_ready_replica(conn: Connection, replica_set: str) -> bool:
+    return bool(await conn.fetchval(HAS_READY_REPLICA, replica_set))
 
 
 async def save_replica(conn: Connection, replica: Replica) -> None:
@@ -295,7 +300,7 @@ def _wanted_json(slot: Slot) -> list[dict[str, Any]]:
     return [
         {
             "served_name": name,
-            "group_name": entry.servable.group,
+            "replica_set": entry.servable.replica_set,
             "servable": asdict(entry.servable),
             "is_pending": entry.is_pending,
         }

@@ -69,7 +69,7 @@ ALLOWED = {
     "registry.store.VERSIONS": "the head of other statements",
     "serving_controller.store.CANDIDATES": FEW,
     "serving_controller.store.HAS_READY_REPLICA": FEW,
-    "serving_controller.store.GROUPS": FEW,
+    "serving_controller.store.REPLICA_SETS": FEW,
     "serving_controller.store.REPLICAS": FEW,
     "serving_controller.store.REPLICA_VERSIONS": FEW,
     "serving_controller.store.SLOTS": "the head of other statements",

@@ -25,7 +25,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts = Counter[str]()
-        for name in ("load_view", "wanted_of_group", "slots_serving", "replicas"):
+        for name in ("load_view", "wanted_of_replica_set", "slots_serving", "replicas"):
             monkeypatch.setattr(store, name, self._counting(name, getattr(store, name)))
 
     def _counting(self, name: str, ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -77,7 +77,7 @@ async def test_what_is_withdrawn_is_wanted_no_more(stack, world):
         assert [tuple(row) for row in rows] == [(world.slot("sales"), False)]
         await world.withdraw("sales", 2)
         await world.heard("DeploymentStopped", digest=two.digest)
-        assert await service.database.fetchval("SELECT count(*) FROM wanted_group") == 0
+        assert await service.database.fetchval("SELECT count(*) FROM wanted_replica_set") == 0
 
 
 async def test_what_somebody_waits_for_is_loaded_first_then_what_was_asked_for_last(stack, world):
@@ -91,10 +91,10 @@ async def test_what_somebody_waits_for_is_loaded_first_then_what_was_asked_for_l
             "UPDATE wanted SET is_pending = true WHERE servable ->> 'digest' = $1", versions[0].digest
         )
         async with service.unit() as unit:
-            group = await store.wanted_of_group(unit.conn, world.pool)
-    digests = [servable.digest for servable in group.servables.values()]
+            replica_set = await store.wanted_of_replica_set(unit.conn, world.pool)
+    digests = [servable.digest for servable in replica_set.servables.values()]
     assert digests == [versions[0].digest, versions[1].digest]
-    assert {name.rpartition("@")[2] for name in group.pending} == {versions[0].digest}
+    assert {name.rpartition("@")[2] for name in replica_set.pending} == {versions[0].digest}
 
 
 async def test_an_adapter_that_cannot_be_fetched_now_holds_up_no_other(stack, world, monkeypatch):

@@ -22,7 +22,7 @@ from services.serving_controller.clients.vllm import Answer, VllmClient
 from services.serving_controller.decide import pools
 from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.steps import Steps
-from services.serving_controller.model import Failure, Group, Phase, Replica, Servable, pool_of
+from services.serving_controller.model import Failure, Phase, Replica, ReplicaSet, Servable, pool_of
 from shared.clock import utc_now
 from shared.storage.testing import FakeObjectStore
 from tests.stored import put_base, put_model
@@ -55,8 +55,8 @@ class Rig:
     facts: list[Message] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
 
-    def group(self, *adapters: Servable, layers: tuple[str, ...] | None = None) -> Group:
-        return Group(
+    def replica_set(self, *adapters: Servable, layers: tuple[str, ...] | None = None) -> ReplicaSet:
+        return ReplicaSet(
             pool_of(self.base_sha),
             self.base_sha,
             base_names=("tiny",),
@@ -65,14 +65,14 @@ class Rig:
             num_replicas=1,
         )
 
-    async def round(self, group: Group) -> int:
+    async def round(self, replica_set: ReplicaSet) -> int:
         """Look, plan, act; how many steps were taken."""
-        mine = [replica for replica in self.replicas.values() if replica.group == group.name]
+        mine = [replica for replica in self.replicas.values() if replica.replica_set == replica_set.name]
         seen = {replica.replica_id: await self.steps.inspect(replica) for replica in mine}
         self.replicas |= seen
-        actions = pools.plan(group, list(seen.values()), now=utc_now(), policy=self.policy)
+        actions = pools.plan(replica_set, list(seen.values()), now=utc_now(), policy=self.policy)
         for action in actions:
-            outcome = await self.steps.execute(action, group, self.replicas)
+            outcome = await self.steps.execute(action, replica_set, self.replicas)
             self.replicas[outcome.replica.replica_id] = outcome.replica
             self.facts += outcome.events
             self.failures |= outcome.failures
@@ -80,18 +80,18 @@ class Rig:
                 del self.replicas[outcome.replica.replica_id]
         return len(actions)
 
-    async def converge(self, group: Group) -> Replica:
-        """Go on until nothing is left to do; the group's replica."""
+    async def converge(self, replica_set: ReplicaSet) -> Replica:
+        """Go on until nothing is left to do; the replica set's replica."""
         deadline = time.monotonic() + START_SECONDS
-        while await self.round(group) or self.replica(group).phase is not Phase.READY:
-            replica = self.replica(group)
+        while await self.round(replica_set) or self.replica(replica_set).phase is not Phase.READY:
+            replica = self.replica(replica_set)
             is_in_time = time.monotonic() < deadline and replica.failures < MAX_FAILED_STARTS
             assert is_in_time, self.backend.log_tail(replica.replica_id)
             await asyncio.sleep(0.2)
-        return self.replica(group)
+        return self.replica(replica_set)
 
-    def replica(self, group: Group) -> Replica:
-        return self.replicas[f"{group.name}-0"]
+    def replica(self, replica_set: ReplicaSet) -> Replica:
+        return self.replicas[f"{replica_set.name}-0"]
 
     def client(self, replica: Replica) -> VllmClient:
         return VllmClient(self.http, replica.address.url, self.backend.management_key(replica.replica_id))

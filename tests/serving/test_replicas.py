@@ -16,7 +16,7 @@ from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import LocalBackend
 from services.serving_controller.clients.probe import PROMPTS
 from services.serving_controller.clients.vllm import Answer
-from services.serving_controller.model import Group, Phase, Servable
+from services.serving_controller.model import Phase, ReplicaSet, Servable
 from shared.clock import utc_now
 from tests.serving.conftest import CLOSE, MAX_ADAPTERS, Rig, far_from_the_reference
 
@@ -48,7 +48,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, r
     full = Servable(
         "mv-f", f"ft:tiny:acme:full:{full_digest[:8]}", "full", full_digest, "tiny", rig.base_sha, 0
     )
-    own = Group(full.group, rig.base_sha, full=full, num_replicas=1)
+    own = ReplicaSet(full.replica_set, rig.base_sha, full=full, num_replicas=1)
     began = time.monotonic()
     replica, own_replica = await asyncio.gather(rig.converge(rig.group()), rig.converge(own))
     record_property("two replicas ready after, s", round(time.monotonic() - began, 1))
@@ -67,7 +67,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, r
     assert same.distance(base) < CLOSE
     # Not wanted any more: it is ended, said to be lost, and forgotten.
     while own_replica.replica_id in rig.replicas:
-        await rig.round(Group(own.name, own.base_sha))
+        await rig.round(ReplicaSet(own.name, own.base_sha))
     assert [lost.replica.incarnation for lost in rig.facts_of(ReplicaLost)] == [
         own_replica.address.incarnation
     ]

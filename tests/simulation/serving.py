@@ -11,7 +11,7 @@ from services.serving_controller.clients.vllm import LoadRefused, NoAnswer
 from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.rounds import PAUSE_SECONDS, ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
-from services.serving_controller.model import Group, Replica, Servable
+from services.serving_controller.model import Replica, ReplicaSet, Servable
 from shared.errors import StorageUnavailable
 from tests.simulation.clock import Process, pause
 from tests.simulation.tables import GAVE_WAY
@@ -158,15 +158,17 @@ class SimReconcileLoop(ReconcileLoop):
             self.processes[name] = self._begun[name]()
             self._running[name] = None  # type: ignore[assignment]
 
-    def _begin(self, group: Group, replicas: tuple[Replica, ...]) -> None:
-        self._quiet.pop(group.name, None)
-        self._begun[group.name] = lambda: Process(self._kernel.clock, self._while_up(group, replicas))
+    def _begin(self, replica_set: ReplicaSet, replicas: tuple[Replica, ...]) -> None:
+        self._quiet.pop(replica_set.name, None)
+        self._begun[replica_set.name] = lambda: Process(
+            self._kernel.clock, self._while_up(replica_set, replicas)
+        )
 
-    async def _while_up(self, group: Group, replicas: tuple[Replica, ...]) -> None:
+    async def _while_up(self, replica_set: ReplicaSet, replicas: tuple[Replica, ...]) -> None:
         try:
-            await self.round(group, replicas)
+            await self.round(replica_set, replicas)
         except (StorageUnavailable, NoAnswer, *GAVE_WAY):
-            self._paused_until[group.name] = self._kernel.clock.now + PAUSE_SECONDS
+            self._paused_until[replica_set.name] = self._kernel.clock.now + PAUSE_SECONDS
 
 
 def register(kernel: "Kernel") -> None:

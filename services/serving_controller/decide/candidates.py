@@ -10,9 +10,9 @@ from services.serving_controller.model import (
     CANDIDATE,
     Candidate,
     Failure,
-    Group,
     Phase,
     Replica,
+    ReplicaSet,
     Servable,
 )
 
@@ -38,28 +38,35 @@ def on_asked(asked: LoadCandidate, *, command_id: str) -> Candidate:
 
 
 def candidates_by_replica(
-    group: Group, replicas: Sequence[Replica], *, max_adapters: int
+    replica_set: ReplicaSet, replicas: Sequence[Replica], *, max_adapters: int
 ) -> dict[str, dict[str, Candidate]]:
     """By replica the candidates that it holds or shall load. One that cannot be held is missing."""
     held: dict[str, dict[str, Candidate]] = {}
-    for name, candidate in sorted(group.candidates.items()):
+    for name, candidate in sorted(replica_set.candidates.items()):
         replica = _replica_for(candidate, replicas)
-        if replica is not None and _is_held(candidate, group, replica, replicas, max_adapters=max_adapters):
+        if replica is not None and _is_held(
+            candidate, replica_set, replica, replicas, max_adapters=max_adapters
+        ):
             held.setdefault(replica.replica_id, {})[name] = candidate
     return held
 
 
 def _is_held(
-    candidate: Candidate, group: Group, replica: Replica, replicas: Sequence[Replica], *, max_adapters: int
+    candidate: Candidate,
+    replica_set: ReplicaSet,
+    replica: Replica,
+    replicas: Sequence[Replica],
+    *,
+    max_adapters: int,
 ) -> bool:
     """What was announced and is gone is not loaded again: its evaluation has seen it go."""
     if candidate.host is not None:
         return candidate.servable.served_name in replica.loaded
-    return find_obstacle(candidate, group, replicas, max_adapters=max_adapters) is None
+    return find_obstacle(candidate, replica_set, replicas, max_adapters=max_adapters) is None
 
 
 def find_obstacle(
-    candidate: Candidate, group: Group, replicas: Sequence[Replica], *, max_adapters: int
+    candidate: Candidate, replica_set: ReplicaSet, replicas: Sequence[Replica], *, max_adapters: int
 ) -> Failure | None:
     """Why no replica loads it: it never takes the room of what is served, nor has a replica restarted."""
     replica = _replica_for(candidate, replicas)
@@ -67,8 +74,8 @@ def find_obstacle(
         return Failure("replica", "no replica of its base model is ready")
     if (rank := candidate.servable.rank) > replica.max_rank:
         return Failure("rank", f"its rank is {rank}, expected at most {replica.max_rank}")
-    others = sum(name != candidate.servable.served_name for name in group.candidates)
-    taken = len(group.adapters) + others
+    others = sum(name != candidate.servable.served_name for name in replica_set.candidates)
+    taken = len(replica_set.adapters) + others
     if taken >= max_adapters:
         return Failure("full", f"{taken} of {max_adapters} adapters are loaded, expected room for one more")
     return None
@@ -76,7 +83,7 @@ def find_obstacle(
 
 def reconcile(
     candidate: Candidate,
-    group: Group,
+    replica_set: ReplicaSet,
     replicas: Sequence[Replica],
     failures: Mapping[str, Failure],
     *,
@@ -91,9 +98,9 @@ def reconcile(
     if has_it:
         assert replica is not None
         return CandidateDecision(
-            replace(candidate, host=replica.address), (_ready(candidate, replica, group),)
+            replace(candidate, host=replica.address), (_ready(candidate, replica, replica_set),)
         )
-    failure = failures.get(name) or find_obstacle(candidate, group, replicas, max_adapters=max_adapters)
+    failure = failures.get(name) or find_obstacle(candidate, replica_set, replicas, max_adapters=max_adapters)
     return CandidateDecision(candidate) if failure is None else _refuse(candidate, failure)
 
 
@@ -109,10 +116,10 @@ def _replica_for(candidate: Candidate, replicas: Sequence[Replica]) -> Replica |
     return next(iter([*having, *ready]), None)
 
 
-def _ready(candidate: Candidate, replica: Replica, group: Group) -> CandidateReady:
+def _ready(candidate: Candidate, replica: Replica, replica_set: ReplicaSet) -> CandidateReady:
     return CandidateReady(
-        pool=group.pool,
-        base_sha=group.base_sha,
+        pool=replica_set.pool,
+        base_sha=replica_set.base_sha,
         eval_id=candidate.eval_id,
         digest=candidate.servable.digest,
         replica=replica_address(replica.address),

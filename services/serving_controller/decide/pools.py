@@ -12,12 +12,12 @@ from services.serving_controller.decide.slots import Served
 from services.serving_controller.model import (
     Candidate,
     Failure,
-    Group,
     Phase,
     Replica,
+    ReplicaSet,
     Retired,
     Servable,
-    WantedOfGroup,
+    WantedOfReplicaSet,
     allowed_rank,
     pool_of,
 )
@@ -110,19 +110,19 @@ def adapter_layers(capabilities: BaseCapabilities | None) -> tuple[str, ...] | N
     return capabilities.lora_targets if capabilities.num_experts else None
 
 
-def resident(of_group: WantedOfGroup, *, at_most: int) -> WantedOfGroup:
+def resident(of_set: WantedOfReplicaSet, *, at_most: int) -> WantedOfReplicaSet:
     """What shall be loaded: all that is approved and not served yet, and of the others the first in the order.
 
     What waits takes nobody's place before it is served: it may be long in coming.
     """
-    served = [name for name in of_group.servables if name not in of_group.pending]
+    served = [name for name in of_set.servables if name not in of_set.pending]
     beyond = frozenset(served[at_most:])
-    servables = {name: each for name, each in of_group.servables.items() if name not in beyond}
-    return replace(of_group, servables=servables)
+    servables = {name: each for name, each in of_set.servables.items() if name not in beyond}
+    return replace(of_set, servables=servables)
 
 
-def wanted_groups(
-    servables_by_group: Mapping[str, WantedOfGroup],
+def wanted_replica_sets(
+    servables_by_replica_set: Mapping[str, WantedOfReplicaSet],
     retired: Iterable[Retired],
     base_models: Mapping[str, str],
     *,
@@ -130,64 +130,74 @@ def wanted_groups(
     candidates: Iterable[Candidate] = (),
     now: datetime,
     policy: Policy,
-) -> dict[str, Group]:
-    """The groups that should run, by name. `base_models`: sha by registered name.
+) -> dict[str, ReplicaSet]:
+    """The replica sets that should run, by name. `base_models`: sha by registered name.
 
     adapter_layers: the layers that adapters are on, by sha of base models that have not all of them.
-    A candidate is lent a replica where there is a group; none is started for them.
+    A candidate is lent a replica where there is a replica set; none is started for them.
     """
-    groups: dict[str, Group] = {}
+    replica_sets: dict[str, ReplicaSet] = {}
     if policy.serve_base_models:
         for base_sha in base_models.values():
-            groups[pool_of(base_sha)] = _base_group(base_sha, base_models, policy)
-    for name, of_group in servables_by_group.items():
-        anyone = next(iter(of_group.servables.values()))
-        group = groups.get(name) or _group_of(anyone, base_models, policy)
-        adapters = {} if group.full else of_group.servables
-        rank = 0 if group.full else of_group.max_rank
-        groups[name] = replace(group, adapters=adapters, pending=of_group.pending, wanted_rank=rank)
+            replica_sets[pool_of(base_sha)] = _base_replica_set(base_sha, base_models, policy)
+    for name, of_set in servables_by_replica_set.items():
+        anyone = next(iter(of_set.servables.values()))
+        replica_set = replica_sets.get(name) or _replica_set_of(anyone, base_models, policy)
+        adapters = {} if replica_set.full else of_set.servables
+        rank = 0 if replica_set.full else of_set.max_rank
+        replica_sets[name] = replace(replica_set, adapters=adapters, pending=of_set.pending, wanted_rank=rank)
     for old in (each.servable for each in retired if each.keep_until > now):
-        group = groups.get(old.group) or _group_of(old, base_models, policy)
-        if old.kind == "adapter" and old.served_name not in group.adapters:
-            adapters = {**group.adapters, old.served_name: old}
-            group = replace(group, adapters=adapters, leaving=group.leaving | {old.served_name})
-        groups[group.name] = group
+        replica_set = replica_sets.get(old.replica_set) or _replica_set_of(old, base_models, policy)
+        if old.kind == "adapter" and old.served_name not in replica_set.adapters:
+            adapters = {**replica_set.adapters, old.served_name: old}
+            replica_set = replace(
+                replica_set, adapters=adapters, leaving=replica_set.leaving | {old.served_name}
+            )
+        replica_sets[replica_set.name] = replica_set
     for candidate in candidates:
-        if candidate.until > now and (lender := groups.get(candidate.servable.group)):
+        if candidate.until > now and (lender := replica_sets.get(candidate.servable.replica_set)):
             lent = {**lender.candidates, candidate.servable.served_name: candidate}
-            groups[lender.name] = replace(lender, candidates=lent)
+            replica_sets[lender.name] = replace(lender, candidates=lent)
     return {
-        name: replace(group, adapter_layers=() if group.full else adapter_layers.get(group.base_sha))
-        for name, group in groups.items()
+        name: replace(
+            replica_set, adapter_layers=() if replica_set.full else adapter_layers.get(replica_set.base_sha)
+        )
+        for name, replica_set in replica_sets.items()
     }
 
 
-def _group_of(servable: Servable, base_models: Mapping[str, str], policy: Policy) -> Group:
+def _replica_set_of(servable: Servable, base_models: Mapping[str, str], policy: Policy) -> ReplicaSet:
     if servable.kind == "adapter":
-        return _base_group(servable.base_sha, base_models, policy)
-    return Group(servable.group, servable.base_sha, full=servable, num_replicas=policy.replicas_per_pool)
+        return _base_replica_set(servable.base_sha, base_models, policy)
+    return ReplicaSet(
+        servable.replica_set, servable.base_sha, full=servable, num_replicas=policy.replicas_per_pool
+    )
 
 
-def _base_group(base_sha: str, base_models: Mapping[str, str], policy: Policy) -> Group:
+def _base_replica_set(base_sha: str, base_models: Mapping[str, str], policy: Policy) -> ReplicaSet:
     names = tuple(sorted(name for name, sha in base_models.items() if sha == base_sha))
-    return Group(pool_of(base_sha), base_sha, base_names=names, num_replicas=policy.replicas_per_pool)
+    return ReplicaSet(pool_of(base_sha), base_sha, base_names=names, num_replicas=policy.replicas_per_pool)
 
 
-def plan(group: Group, replicas: Sequence[Replica], *, now: datetime, policy: Policy) -> tuple[Action, ...]:
+def plan(
+    replica_set: ReplicaSet, replicas: Sequence[Replica], *, now: datetime, policy: Policy
+) -> tuple[Action, ...]:
     """The steps of this round. A step that cannot be done now is planned again in the next one."""
     known = {replica.replica_id: replica for replica in replicas}
-    held = candidates_by_replica(group, replicas, max_adapters=policy.max_adapters)
-    replica_ids = [f"{group.name}-{index}" for index in range(group.num_replicas)]
+    held = candidates_by_replica(replica_set, replicas, max_adapters=policy.max_adapters)
+    replica_ids = [f"{replica_set.name}-{index}" for index in range(replica_set.num_replicas)]
     actions: list[Action] = []
     for replica_id in replica_ids:
-        actions += _step(group, replica_id, known.get(replica_id), held.get(replica_id, {}), now, policy)
+        actions += _step(
+            replica_set, replica_id, known.get(replica_id), held.get(replica_id, {}), now, policy
+        )
     for replica_id in sorted(known.keys() - set(replica_ids)):
         actions.append(_decommission(known[replica_id], now))
-    return tuple(actions) or _replace_for_rank(group, replicas, now)
+    return tuple(actions) or _replace_for_rank(replica_set, replicas, now)
 
 
 def _step(
-    group: Group,
+    replica_set: ReplicaSet,
     replica_id: str,
     replica: Replica | None,
     candidates: Mapping[str, Candidate],
@@ -197,13 +207,13 @@ def _step(
     if replica is None or replica.phase is Phase.LOST:
         failures = replica.failures if replica else 0
         is_due = replica is None or replica.not_before is None or replica.not_before <= now
-        rank = max(allowed_rank(policy.rank), group.max_rank) if group.adapter_layers != () else 0
+        rank = max(allowed_rank(policy.rank), replica_set.max_rank) if replica_set.adapter_layers != () else 0
         return [Start(replica_id, rank, failures)] if is_due else []
     if reason := _fault(replica, now, policy):
         return [end(replica, reason, now=now, policy=policy)]
     if replica.phase is Phase.STARTING:
         return [Admit(replica)] if replica.answers else []
-    return _sync_adapters(group, replica, candidates)
+    return _sync_adapters(replica_set, replica, candidates)
 
 
 def _fault(replica: Replica, now: datetime, policy: Policy) -> str:
@@ -231,41 +241,45 @@ def _decommission(replica: Replica, now: datetime) -> Action:
     return End(replica.lost("not wanted any more", failures=0, not_before=now), "not wanted any more")
 
 
-def _sync_adapters(group: Group, replica: Replica, candidates: Mapping[str, Candidate]) -> list[Action]:
+def _sync_adapters(
+    replica_set: ReplicaSet, replica: Replica, candidates: Mapping[str, Candidate]
+) -> list[Action]:
     actions: list[Action] = []
-    if names := tuple(name for name in group.base_names if name not in replica.announced):
+    if names := tuple(name for name in replica_set.base_names if name not in replica.announced):
         actions.append(Announce(replica, names))
-    if group.full is not None:
+    if replica_set.full is not None:
         return actions
-    for name, servable in group.adapters.items():
-        if name in group.leaving or name in replica.loaded:
+    for name, servable in replica_set.adapters.items():
+        if name in replica_set.leaving or name in replica.loaded:
             continue
         if servable.rank <= replica.max_rank:
             actions.append(Load(replica.replica_id, servable))
     for name, candidate in sorted(candidates.items()):
         if name not in replica.loaded:
             actions.append(Load(replica.replica_id, candidate.servable))
-    unwanted = (replica.loaded | replica.strays) - group.adapters.keys() - candidates.keys()
+    unwanted = (replica.loaded | replica.strays) - replica_set.adapters.keys() - candidates.keys()
     actions += [Unload(replica.replica_id, name) for name in sorted(unwanted)]
     return actions
 
 
-def _replace_for_rank(group: Group, replicas: Sequence[Replica], now: datetime) -> tuple[Action, ...]:
+def _replace_for_rank(
+    replica_set: ReplicaSet, replicas: Sequence[Replica], now: datetime
+) -> tuple[Action, ...]:
     """Start one replica anew that was started for lower ranks, while all others serve."""
     if any(replica.phase is not Phase.READY for replica in replicas):
         return ()
-    small = [replica for replica in replicas if replica.max_rank < group.max_rank]
+    small = [replica for replica in replicas if replica.max_rank < replica_set.max_rank]
     if not small:
         return ()
-    reason = f"started for rank {small[0].max_rank}, rank {group.max_rank} is needed"
+    reason = f"started for rank {small[0].max_rank}, rank {replica_set.max_rank} is needed"
     return (End(small[0].lost(reason, failures=0, not_before=now), reason),)
 
 
-def names_of(group: Group) -> Iterable[str]:
-    """What the group shall serve."""
-    if group.full:
-        return (group.full.served_name,)
-    return tuple(name for name in group.adapters if name not in group.leaving)
+def names_of(replica_set: ReplicaSet) -> Iterable[str]:
+    """What the replica set shall serve."""
+    if replica_set.full:
+        return (replica_set.full.served_name,)
+    return tuple(name for name in replica_set.adapters if name not in replica_set.leaving)
 
 
 def served_by_name(

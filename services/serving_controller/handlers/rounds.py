@@ -1,4 +1,4 @@
-"""The loop: look at the replicas of each group, take the next steps, route what is loaded everywhere."""
+"""The loop: look at the replicas of each replica set, take the next steps, route what is loaded everywhere."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from services.serving_controller.decide.pools import Action, Policy
 from services.serving_controller.decide.slots import Served
 from services.serving_controller.handlers.messages import apply
 from services.serving_controller.handlers.steps import Outcome, Steps
-from services.serving_controller.model import Failure, Group, Phase, Replica, WantedOfGroup
+from services.serving_controller.model import Failure, Phase, Replica, ReplicaSet, WantedOfReplicaSet
 from services.serving_controller.store import View
 from shared.errors import StorageUnavailable
 from shared.failpoints import failpoint
@@ -27,7 +27,7 @@ from shared.service import Service
 log = get_logger(__name__)
 
 PAUSE_SECONDS = 5.0
-"""Before a group is looked at again whose round could not be ended."""
+"""Before a replica set is looked at again whose round could not be ended."""
 FULL_LOOK_SECONDS = 10.0
 """Between two looks at all that a replica has loaded, where nothing was to be done at the last one."""
 ROUND_SECONDS = 5.0
@@ -36,9 +36,9 @@ ROUND_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Quiet:
-    """A group that had all that it shall have."""
+    """A replica set that had all that it shall have."""
 
-    group: Group
+    replica_set: ReplicaSet
     replicas: tuple[Replica, ...]
     until: float
 
@@ -54,17 +54,17 @@ class ReconcileLoop:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._paused_until: dict[str, float] = {}
         self._refusals: dict[str, Refusals] = {}
-        """Of each group."""
+        """Of each replica set."""
         self._heard: dict[str, float] = {}
         """When each incarnation answered last."""
         self._replica_versions: Mapping[str, int] = {}
         self._replicas: tuple[Replica, ...] = ()
-        self._wanted: dict[str, tuple[int, WantedOfGroup]] = {}
-        """With its version, by group."""
+        self._wanted: dict[str, tuple[int, WantedOfReplicaSet]] = {}
+        """With its version, by replica set."""
         self._routed: dict[str, dict[str, Served]] = {}
-        """What slots were last routed by, by group and served name."""
+        """What slots were last routed by, by replica set and served name."""
         self._resident: dict[str, frozenset[str]] = {}
-        """Served names that each group may route, where slots of others are known to be idle."""
+        """Served names that each replica set may route, where slots of others are known to be idle."""
         self._put_off: dict[str, float] = {}
         """When a load failed for want of storage, by served name: others go before it."""
         self._quiet: dict[str, Quiet] = {}
@@ -83,7 +83,7 @@ class ReconcileLoop:
         await self._steps.end_unknown(known)
 
     async def look(self) -> None:
-        """Begin a round of every group that has none under way, unless it has all that it shall have."""
+        """Begin a round of every replica set that has none under way, unless it has all that it shall have."""
         under_way = set(self._running)  # what is read here of one that ends meanwhile is old
         async with self._service.unit() as unit:
             view = await store.load_view(unit.conn)
@@ -94,8 +94,8 @@ class ReconcileLoop:
             await self._read_replicas(unit, view)
             await self._read_wanted(unit, view)
             now = unit.now
-        groups = pools.wanted_groups(
-            {name: of_group for name, (_, of_group) in self._wanted.items()},
+        replica_sets = pools.wanted_replica_sets(
+            {name: of_set for name, (_, of_set) in self._wanted.items()},
             view.retired,
             view.base_models,
             adapter_layers=view.adapter_layers,
@@ -103,14 +103,14 @@ class ReconcileLoop:
             now=now,
             policy=self._policy,
         )
-        for name in groups.keys() | {replica.group for replica in self._replicas}:
+        for name in replica_sets.keys() | {replica.replica_set for replica in self._replicas}:
             if name in under_way or self._paused_until.get(name, 0.0) > time.monotonic():
                 continue
-            replicas = tuple(replica for replica in self._replicas if replica.group == name)
+            replicas = tuple(replica for replica in self._replicas if replica.replica_set == name)
             # Not wanted any more: as its replicas know it.
-            group = groups.get(name) or Group(name, replicas[0].base_sha)
-            if not await self._is_quiet(group, replicas):
-                self._begin(group, replicas)
+            replica_set = replica_sets.get(name) or ReplicaSet(name, replicas[0].base_sha)
+            if not await self._is_quiet(replica_set, replicas):
+                self._begin(replica_set, replicas)
 
     async def tidy(self) -> None:
         """Delete the files of models that nobody serves any more, and forget what was noted of what is gone."""
@@ -119,7 +119,7 @@ class ReconcileLoop:
             await self._read_replicas(unit, view)
             await self._read_wanted(unit, view)
         servables = [
-            *(servable for _, of_group in self._wanted.values() for servable in of_group.servables.values()),
+            *(servable for _, of_set in self._wanted.values() for servable in of_set.servables.values()),
             *(retired.servable for retired in view.retired),
         ]
         bases = {*view.base_models.values(), *(replica.base_sha for replica in self._replicas)}
@@ -128,13 +128,15 @@ class ReconcileLoop:
         await self._steps.keep_files(bases=bases, models={servable.digest for servable in servables})
 
     def _forget_all_but(self, names: set[str]) -> None:
-        """Names, incarnations and groups come and go, as long as this process leads."""
+        """Names, incarnations and replica sets come and go, as long as this process leads."""
         incarnations = {replica.address.incarnation for replica in self._replicas}
-        groups = self._wanted.keys() | self._running.keys() | {replica.group for replica in self._replicas}
+        replica_sets = (
+            self._wanted.keys() | self._running.keys() | {replica.replica_set for replica in self._replicas}
+        )
         self._heard = {each: since for each, since in self._heard.items() if each in incarnations}
         self._put_off = {each: since for each, since in self._put_off.items() if each in names}
-        self._refusals = {each: refusals for each, refusals in self._refusals.items() if each in groups}
-        self._quiet = {each: quiet for each, quiet in self._quiet.items() if each in groups}
+        self._refusals = {each: refusals for each, refusals in self._refusals.items() if each in replica_sets}
+        self._quiet = {each: quiet for each, quiet in self._quiet.items() if each in replica_sets}
         self._steps.forget_all_but(names)
 
     async def _read_replicas(self, unit: Unit, view: View) -> None:
@@ -142,22 +144,22 @@ class ReconcileLoop:
             self._replica_versions, self._replicas = view.replica_versions, await store.replicas(unit.conn)
 
     async def _read_wanted(self, unit: Unit, view: View) -> None:
-        """Only of groups of which it changed."""
+        """Only of replica sets of which it changed."""
         known = {name: version for name, (version, _) in self._wanted.items()}
         for name, version in view.versions.items() - known.items():
-            if of_group := await store.wanted_of_group(unit.conn, name):
+            if of_set := await store.wanted_of_replica_set(unit.conn, name):
                 at_most = self._policy.resident_adapters
-                self._wanted[name] = (version, pools.resident(of_group, at_most=at_most))
+                self._wanted[name] = (version, pools.resident(of_set, at_most=at_most))
         for gone in self._wanted.keys() - view.versions.keys():
             del self._wanted[gone]
             self._routed.pop(gone, None)
             self._resident.pop(gone, None)
 
-    async def _is_quiet(self, group: Group, replicas: tuple[Replica, ...]) -> bool:
-        last = self._quiet.get(group.name)
+    async def _is_quiet(self, replica_set: ReplicaSet, replicas: tuple[Replica, ...]) -> bool:
+        last = self._quiet.get(replica_set.name)
         if last is None or last.until <= time.monotonic():
             return False
-        if (last.group, last.replicas) != (group, replicas):
+        if (last.replica_set, last.replicas) != (replica_set, replicas):
             return False
         return all([await self._steps.is_running(replica) for replica in replicas])
 
@@ -166,68 +168,72 @@ class ReconcileLoop:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    def _begin(self, group: Group, replicas: tuple[Replica, ...]) -> None:
-        self._quiet.pop(group.name, None)
-        task = asyncio.create_task(self._guarded(group, replicas), name=group.name)
-        self._running[group.name] = task
-        task.add_done_callback(lambda _: self._running.pop(group.name, None))
+    def _begin(self, replica_set: ReplicaSet, replicas: tuple[Replica, ...]) -> None:
+        self._quiet.pop(replica_set.name, None)
+        task = asyncio.create_task(self._guarded(replica_set, replicas), name=replica_set.name)
+        self._running[replica_set.name] = task
+        task.add_done_callback(lambda _: self._running.pop(replica_set.name, None))
 
-    async def _guarded(self, group: Group, replicas: tuple[Replica, ...]) -> None:
+    async def _guarded(self, replica_set: ReplicaSet, replicas: tuple[Replica, ...]) -> None:
         try:
-            await self.round(group, replicas)
+            await self.round(replica_set, replicas)
         except Exception as error:
             if isinstance(error, StorageUnavailable | NoAnswer | LeaseLost) or is_unavailable(error):
                 text = f"{type(error).__name__}: {error}"
-                log.warning("round is tried again", group=group.name, error=text)
+                log.warning("round is tried again", replica_set=replica_set.name, error=text)
             else:
-                log.exception("round failed", group=group.name)
-            self._pause(group.name, now=time.monotonic())
+                log.exception("round failed", replica_set=replica_set.name)
+            self._pause(replica_set.name, now=time.monotonic())
 
     def _pause(self, name: str, *, now: float) -> None:
-        """Pauses that are over are forgotten: group after group comes and goes."""
+        """Pauses that are over are forgotten: replica set after replica set comes and goes."""
         going_on = {each: until for each, until in self._paused_until.items() if until > now}
         self._paused_until = going_on | {name: now + PAUSE_SECONDS}
 
-    async def round(self, group: Group, replicas: tuple[Replica, ...]) -> None:
-        if await self._set_idle(group):
+    async def round(self, replica_set: ReplicaSet, replicas: tuple[Replica, ...]) -> None:
+        if await self._set_idle(replica_set):
             return  # that they stay loaded for a while is known to the next look
         seen = {replica.replica_id: await self._inspect(replica) for replica in replicas}
-        actions = self._plan(group, seen)
+        actions = self._plan(replica_set, seen)
         failures = dict[str, Failure]()
-        unavailable = await self._act(group, seen, failures, sorted(actions, key=self._put_off_at))
-        await self._route(group, seen, failures, pools.names_of(group))
-        self._forget_names(group)
-        await self._reconcile_candidates(group, seen, failures)
+        unavailable = await self._act(replica_set, seen, failures, sorted(actions, key=self._put_off_at))
+        await self._route(replica_set, seen, failures, pools.names_of(replica_set))
+        self._forget_names(replica_set)
+        await self._reconcile_candidates(replica_set, seen, failures)
         if unavailable:
             raise unavailable
         is_well = all(replica.phase is Phase.READY and replica.answers for replica in seen.values())
-        if not actions and is_well and not self._refusals[group.name]:
-            self._quiet[group.name] = Quiet(group, replicas, time.monotonic() + FULL_LOOK_SECONDS)
+        if not actions and is_well and not self._refusals[replica_set.name]:
+            self._quiet[replica_set.name] = Quiet(replica_set, replicas, time.monotonic() + FULL_LOOK_SECONDS)
 
-    async def _set_idle(self, group: Group) -> bool:
-        """Whether requests still went to versions that the group does not serve any more."""
-        names = frozenset(pools.names_of(group))
-        if group.full or self._resident.get(group.name) == names:
+    async def _set_idle(self, replica_set: ReplicaSet) -> bool:
+        """Whether requests still went to versions that the replica set does not serve any more."""
+        names = frozenset(pools.names_of(replica_set))
+        if replica_set.full or self._resident.get(replica_set.name) == names:
             return False
-        self._forget_names(group)
+        self._forget_names(replica_set)
         async with self._service.unit() as unit:
-            slots_beyond = await store.slots_beyond(unit.conn, group.name, names)
+            slots_beyond = await store.slots_beyond(unit.conn, replica_set.name, names)
             for slot in slots_beyond:
                 await apply(unit, slots.set_idle(slot, now=unit.now, keep=self._policy.keep))
-        self._resident[group.name] = names
+        self._resident[replica_set.name] = names
         return bool(slots_beyond)
 
     def _put_off_at(self, action: Action) -> float:
         return self._put_off.get(action.servable.served_name, 0.0) if isinstance(action, pools.Load) else 0.0
 
     async def _act(
-        self, group: Group, seen: dict[str, Replica], failures: dict[str, Failure], actions: Iterable[Action]
+        self,
+        replica_set: ReplicaSet,
+        seen: dict[str, Replica],
+        failures: dict[str, Failure],
+        actions: Iterable[Action],
     ) -> StorageUnavailable | None:
         """Route after each step what it has changed. The error of a load that has to wait for storage, if any."""
         unavailable, until = None, time.monotonic() + ROUND_SECONDS
         for action in actions:
             try:
-                await self._execute(action, group, seen, failures)
+                await self._execute(action, replica_set, seen, failures)
             except StorageUnavailable as error:
                 if not isinstance(action, pools.Load):
                     raise
@@ -238,11 +244,11 @@ class ReconcileLoop:
         return unavailable
 
     async def _execute(
-        self, action: Action, group: Group, seen: dict[str, Replica], failures: dict[str, Failure]
+        self, action: Action, replica_set: ReplicaSet, seen: dict[str, Replica], failures: dict[str, Failure]
     ) -> None:
-        outcome = await self._steps.execute(action, group, seen)
+        outcome = await self._steps.execute(action, replica_set, seen)
         await self._keep(outcome)
-        failures |= self._judge(group, outcome)
+        failures |= self._judge(replica_set, outcome)
         if outcome.forgotten:
             del seen[outcome.replica.replica_id]
             self._heard.pop(outcome.replica.address.incarnation, None)
@@ -252,22 +258,22 @@ class ReconcileLoop:
             failpoint("serving.load.kept")
             self._put_off.pop(action.servable.served_name, None)
             await self._route(
-                group, seen, failures, set(pools.names_of(group)) & {action.servable.served_name}
+                replica_set, seen, failures, set(pools.names_of(replica_set)) & {action.servable.served_name}
             )
 
-    def _plan(self, group: Group, seen: Mapping[str, Replica]) -> Sequence[Action]:
+    def _plan(self, replica_set: ReplicaSet, seen: Mapping[str, Replica]) -> Sequence[Action]:
         """Or the end of replicas that will not take what others serve."""
         now, replicas = self._service.clock(), list(seen.values())
-        refusals = loads.still_open(self._refusals.get(group.name, {}), replicas)
-        self._refusals[group.name] = refusals
+        refusals = loads.still_open(self._refusals.get(replica_set.name, {}), replicas)
+        self._refusals[replica_set.name] = refusals
         if ends := loads.ends(refusals, replicas, now=now, policy=self._policy):
             return ends
-        actions = pools.plan(group, replicas, now=now, policy=self._policy)
+        actions = pools.plan(replica_set, replicas, now=now, policy=self._policy)
         return [action for action in actions if loads.is_due(action, seen, refusals, now=now)]
 
-    def _judge(self, group: Group, outcome: Outcome) -> Mapping[str, Failure]:
-        self._refusals[group.name], failures = loads.after(
-            self._refusals[group.name],
+    def _judge(self, replica_set: ReplicaSet, outcome: Outcome) -> Mapping[str, Failure]:
+        self._refusals[replica_set.name], failures = loads.after(
+            self._refusals[replica_set.name],
             outcome.replica,
             outcome.failures,
             now=self._service.clock(),
@@ -295,31 +301,37 @@ class ReconcileLoop:
             await unit.emit(*outcome.events)
 
     async def _route(
-        self, group: Group, seen: Mapping[str, Replica], failures: Mapping[str, Failure], names: Iterable[str]
+        self,
+        replica_set: ReplicaSet,
+        seen: Mapping[str, Replica],
+        failures: Mapping[str, Failure],
+        names: Iterable[str],
     ) -> None:
         """Only slots whose version was found at other addresses than before, or that wait for it."""
         served = pools.served_by_name(names, list(seen.values()), failures, policy=self._policy)
-        before = self._routed.get(group.name, {})
+        before = self._routed.get(replica_set.name, {})
         changed = {
-            name: each for name, each in served.items() if before.get(name) != each or name in group.pending
+            name: each
+            for name, each in served.items()
+            if before.get(name) != each or name in replica_set.pending
         }
         if not changed:
             return
-        has_switched = await self._switch(group, changed)
-        self._routed.setdefault(group.name, {}).update(changed)
+        has_switched = await self._switch(replica_set, changed)
+        self._routed.setdefault(replica_set.name, {}).update(changed)
         if has_switched:
             failpoint("serving.route.switched")
 
-    def _forget_names(self, group: Group) -> None:
-        """Those that the group serves no more."""
-        routed = self._routed.get(group.name, {})
-        for gone in routed.keys() - set(pools.names_of(group)):
+    def _forget_names(self, replica_set: ReplicaSet) -> None:
+        """Those that the replica set serves no more."""
+        routed = self._routed.get(replica_set.name, {})
+        for gone in routed.keys() - set(pools.names_of(replica_set)):
             del routed[gone]
 
-    async def _switch(self, group: Group, served: Mapping[str, Served]) -> bool:
+    async def _switch(self, replica_set: ReplicaSet, served: Mapping[str, Served]) -> bool:
         has_switched = False
         async with self._service.unit() as unit:
-            for slot in await store.slots_serving(unit.conn, group.name, served):
+            for slot in await store.slots_serving(unit.conn, replica_set.name, served):
                 decision = slots.reconcile(slot, served, now=unit.now, keep=self._policy.keep)
                 if decision.slot != slot:
                     has_switched = True
@@ -327,18 +339,20 @@ class ReconcileLoop:
         return has_switched
 
     async def _reconcile_candidates(
-        self, group: Group, seen: Mapping[str, Replica], failures: Mapping[str, Failure]
+        self, replica_set: ReplicaSet, seen: Mapping[str, Replica], failures: Mapping[str, Failure]
     ) -> None:
-        if not group.candidates:
+        if not replica_set.candidates:
             return
         async with self._service.unit() as unit:
-            for served_name, seen_then in group.candidates.items():
-                await self._reconcile_candidate(unit, group, seen, failures, seen_then.eval_id, served_name)
+            for served_name, seen_then in replica_set.candidates.items():
+                await self._reconcile_candidate(
+                    unit, replica_set, seen, failures, seen_then.eval_id, served_name
+                )
 
     async def _reconcile_candidate(
         self,
         unit: Unit,
-        group: Group,
+        replica_set: ReplicaSet,
         seen: Mapping[str, Replica],
         failures: Mapping[str, Failure],
         eval_id: str,
@@ -349,7 +363,7 @@ class ReconcileLoop:
         if candidate is None or candidate.servable.served_name != served_name:
             return
         decision = candidates.reconcile(
-            candidate, group, list(seen.values()), failures, max_adapters=self._policy.max_adapters
+            candidate, replica_set, list(seen.values()), failures, max_adapters=self._policy.max_adapters
         )
         if decision.candidate is None:
             await store.forget_candidate(unit.conn, eval_id)

@@ -25,9 +25,9 @@ from services.serving_controller.decide.slots import replica_address
 from services.serving_controller.model import (
     Address,
     Failure,
-    Group,
     Phase,
     Replica,
+    ReplicaSet,
     Servable,
     is_candidate,
     pool_of,
@@ -105,16 +105,16 @@ class Steps:
         strays = frozenset(name for name in models if name not in loaded and is_candidate(name))
         return replace(replica, is_alive=True, answers=True, loaded=loaded, strays=strays)
 
-    async def execute(self, action: Action, group: Group, known: dict[str, Replica]) -> Outcome:
+    async def execute(self, action: Action, replica_set: ReplicaSet, known: dict[str, Replica]) -> Outcome:
         match action:
             case pools.Start():
-                return await self._start(action, group)
+                return await self._start(action, replica_set)
             case pools.End(replica, reason):
                 return await self._end(known[replica.replica_id], replica, reason)
             case pools.Forget(replica):
                 return Outcome(replica, forgotten=True)
             case pools.Admit(replica):
-                return await self._admit(replica, group)
+                return await self._admit(replica, replica_set)
             case pools.Announce(replica, base_names):
                 return self._announce(replica, base_names)
             case pools.Load(replica_id, servable) if is_candidate(servable.served_name):
@@ -124,11 +124,11 @@ class Steps:
             case pools.Unload(replica_id, served_name):
                 return await self._unload(known[replica_id], served_name)
 
-    async def _start(self, start: pools.Start, group: Group) -> Outcome:
+    async def _start(self, start: pools.Start, replica_set: ReplicaSet) -> Outcome:
         replica = Replica(
             replica_id=start.replica_id,
-            group=group.name,
-            base_sha=group.base_sha,
+            replica_set=replica_set.name,
+            base_sha=replica_set.base_sha,
             phase=Phase.STARTING,
             address=Address(start.replica_id, uuid4().hex, ""),
             started_at=self._clock(),
@@ -136,25 +136,27 @@ class Steps:
             failures=start.failures,
         )
         try:
-            spec = await self._spec(replica, group)
+            spec = await self._spec(replica, replica_set)
         except (CorruptObject, KeyError) as error:
             return Outcome(self._given_up(replica, f"model files: {error}"))
         await self._backend.start(spec)
         log.info("replica started", replica_id=replica.replica_id, incarnation=spec.incarnation)
         return Outcome(replica)
 
-    async def _spec(self, replica: Replica, group: Group) -> ReplicaSpec:
+    async def _spec(self, replica: Replica, replica_set: ReplicaSet) -> ReplicaSpec:
         return ReplicaSpec(
             replica_id=replica.replica_id,
             incarnation=replica.address.incarnation,
-            model_dir=await self._model_dir(group),
-            served_name=group.full.served_name if group.full else base_name(group),
+            model_dir=await self._model_dir(replica_set),
+            served_name=replica_set.full.served_name if replica_set.full else base_name(replica_set),
             max_lora_rank=replica.max_rank,
-            adapter_layers=group.adapter_layers or (),
+            adapter_layers=replica_set.adapter_layers or (),
         )
 
-    async def _model_dir(self, group: Group) -> Path:
-        return await (self._files.full(group.full) if group.full else self._files.base(group.base_sha))
+    async def _model_dir(self, replica_set: ReplicaSet) -> Path:
+        return await (
+            self._files.full(replica_set.full) if replica_set.full else self._files.base(replica_set.base_sha)
+        )
 
     async def _end(self, was: Replica, kept: Replica, reason: str) -> Outcome:
         """Kill first, then tell: what was called lost can not answer any more."""
@@ -173,20 +175,20 @@ class Steps:
     def _given_up(self, replica: Replica, reason: str) -> Replica:
         return pools.end(replica, reason, now=self._clock(), policy=self._policy).replica
 
-    async def _admit(self, replica: Replica, group: Group) -> Outcome:
+    async def _admit(self, replica: Replica, replica_set: ReplicaSet) -> Outcome:
         try:
-            if group.full is not None:
-                return await self._admit_full(replica, group.full)
-            return await self._admit_base(replica, group)
+            if replica_set.full is not None:
+                return await self._admit_full(replica, replica_set.full)
+            return await self._admit_base(replica, replica_set)
         except (ProbeFailed, LoadRefused) as error:
             reason = f"{type(error).__name__}: {error}"
             return await self._end(replica, self._given_up(replica, reason), reason)
 
-    async def _admit_base(self, replica: Replica, group: Group) -> Outcome:
-        name = base_name(group)
+    async def _admit_base(self, replica: Replica, replica_set: ReplicaSet) -> Outcome:
+        name = base_name(replica_set)
         await probe.prove_answers(self._client(replica), name)
         ready = replace(replica, phase=Phase.READY, served_base=name)
-        return self._announce(ready, group.base_names)
+        return self._announce(ready, replica_set.base_names)
 
     async def _admit_full(self, replica: Replica, full: Servable) -> Outcome:
         await probe.prove_answers(self._client(replica), full.served_name)
@@ -279,9 +281,9 @@ class Steps:
         return VllmClient(self._http, replica.address.url, self._backend.management_key(replica.replica_id))
 
 
-def base_name(group: Group) -> str:
+def base_name(replica_set: ReplicaSet) -> str:
     """What a replica calls its base model."""
-    return group.base_names[0] if group.base_names else group.pool
+    return replica_set.base_names[0] if replica_set.base_names else replica_set.pool
 
 
 def _loaded(replica: Replica, servable: Servable, seconds: float) -> AdapterLoaded:

@@ -10,7 +10,7 @@ from services.serving_controller.model import (
     Retired,
     Servable,
     Slot,
-    WantedOfGroup,
+    WantedOfReplicaSet,
 )
 from services.serving_controller.store import View
 from shared.errors import StaleWrite
@@ -20,7 +20,7 @@ from tests.simulation.tables import Tables
 
 async def load_view(conn: Tables) -> View:
     return View(
-        versions=dict(conn.items("wanted_group")),
+        versions=dict(conn.items("wanted_replica_set")),
         replica_versions=dict(conn.items("replica_version")),
         retired=tuple(conn.rows("retired")),
         base_models=dict(conn.items("base_model")),
@@ -67,35 +67,38 @@ def _servables(slot: Slot) -> list[Servable]:
     return [servable for servable in servables if servable is not None]
 
 
-async def wanted_of_group(conn: Tables, group: str) -> WantedOfGroup | None:
+async def wanted_of_replica_set(conn: Tables, replica_set: str) -> WantedOfReplicaSet | None:
     entries = [
         (not each.is_pending, -(conn.get("slot_use", (slot.tenant, slot.name)) or 0.0), each)
         for slot in conn.rows("slot")
         for each in slot.wanted_servables.values()
-        if each.servable.group == group
+        if each.servable.replica_set == replica_set
     ]
     in_order = sorted(entries, key=lambda each: each[:2])
-    return WantedOfGroup.of([each for _, _, each in in_order]) if entries else None
+    return WantedOfReplicaSet.of([each for _, _, each in in_order]) if entries else None
 
 
-async def slots_serving(conn: Tables, group: str, served_names: Iterable[str]) -> list[Slot]:
+async def slots_serving(conn: Tables, replica_set: str, served_names: Iterable[str]) -> list[Slot]:
     names = set(served_names)
     rows = [
         slot
         for slot in conn.rows("slot")
-        if any(name in names and each.servable.group == group for name, each in slot.wanted_servables.items())
+        if any(
+            name in names and each.servable.replica_set == replica_set
+            for name, each in slot.wanted_servables.items()
+        )
     ]
     return _locked(conn, rows)
 
 
-async def slots_beyond(conn: Tables, group: str, served_names: Iterable[str]) -> list[Slot]:
+async def slots_beyond(conn: Tables, replica_set: str, served_names: Iterable[str]) -> list[Slot]:
     names = set(served_names)
     slots = [
         slot
         for slot in conn.rows("slot")
         if slot.route is not None
         and slot.route.addresses
-        and slot.route.servable.group == group
+        and slot.route.servable.replica_set == replica_set
         and slot.route.servable.served_name not in names
     ]
     return _locked(conn, slots)
@@ -104,14 +107,14 @@ async def slots_beyond(conn: Tables, group: str, served_names: Iterable[str]) ->
 async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
     slot_by_key = {key: conn.get("slot", key) for key in sorted(set(slots))}
     used = {
-        key: {each.servable.group for each in slot.wanted_servables.values()}
+        key: {each.servable.replica_set for each in slot.wanted_servables.values()}
         for key, slot in slot_by_key.items()
         if slot
     }
-    for group in sorted(set().union(*used.values())):
-        conn.lock_row("wanted_group", group)
-        conn.put("wanted_group", group, (conn.get("wanted_group", group) or 0) + 1)
-    for key in (each for each, groups in used.items() if groups):
+    for replica_set in sorted(set().union(*used.values())):
+        conn.lock_row("wanted_replica_set", replica_set)
+        conn.put("wanted_replica_set", replica_set, (conn.get("wanted_replica_set", replica_set) or 0) + 1)
+    for key in (each for each, replica_sets in used.items() if replica_sets):
         conn.put("slot_use", key, at.timestamp())
 
 
@@ -139,8 +142,8 @@ async def save_slot(conn: Tables, slot: Slot) -> None:
     for _, entry in sorted(
         before.wanted_servables.items() ^ slot.wanted_servables.items(), key=lambda item: item[0]
     ):
-        group = entry.servable.group
-        conn.put("wanted_group", group, (conn.get("wanted_group", group) or 0) + 1)
+        replica_set = entry.servable.replica_set
+        conn.put("wanted_replica_set", replica_set, (conn.get("wanted_replica_set", replica_set) or 0) + 1)
     conn.put("slot", (slot.tenant, slot.name), replace(slot, revision=slot.revision + 1))
 
 
@@ -175,8 +178,11 @@ async def forget_candidates(conn: Tables, *, now: datetime) -> None:
             conn.delete("candidate", eval_id)
 
 
-async def has_ready_replica(conn: Tables, group: str) -> bool:
-    return any(replica.group == group and replica.phase is Phase.READY for replica in conn.rows("replica"))
+async def has_ready_replica(conn: Tables, replica_set: str) -> bool:
+    return any(
+        replica.replica_set == replica_set and replica.phase is Phase.READY
+        for replica in conn.rows("replica")
+    )
 
 
 async def save_replica(conn: Tables, replica: Replica) -> None:

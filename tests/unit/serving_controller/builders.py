@@ -6,9 +6,9 @@ from typing import Any
 from schemas.model import AdaptersStale, DeploymentApproved, DeploymentWithdrawn
 from services.serving_controller.model import (
     Address,
-    Group,
     Phase,
     Replica,
+    ReplicaSet,
     Route,
     Servable,
     Slot,
@@ -42,8 +42,8 @@ ONE, TWO = a_servable(1), a_servable(2)
 FULL = a_servable(3, kind="full", rank=0)
 
 
-def an_address(index: int = 0, incarnation: str = "first", group: str = POOL) -> Address:
-    return Address(f"{group}-{index}", incarnation, f"http://127.0.0.1:{8000 + index}")
+def an_address(index: int = 0, incarnation: str = "first", replica_set: str = POOL) -> Address:
+    return Address(f"{replica_set}-{index}", incarnation, f"http://127.0.0.1:{8000 + index}")
 
 
 def a_slot(state: SlotState = SlotState.WITHDRAWN, **changes: Any) -> Slot:
@@ -95,13 +95,13 @@ def stale(base_model: str = "tiny", sha: str = BASE_SHA) -> AdaptersStale:
     return AdaptersStale(base_model=base_model, stale_sha=sha, new_sha=OTHER_SHA)
 
 
-def a_group(*adapters: Servable, **changes: Any) -> Group:
+def a_replica_set(*adapters: Servable, **changes: Any) -> ReplicaSet:
     fields: dict[str, Any] = {
         "base_names": ("tiny",),
         "adapters": {adapter.served_name: adapter for adapter in adapters},
         "num_replicas": 1,
     }
-    return Group(POOL, BASE_SHA, **fields | changes)
+    return ReplicaSet(POOL, BASE_SHA, **fields | changes)
 
 
 def a_replica(index: int = 0, phase: Phase = Phase.READY, **changes: Any) -> Replica:

@@ -17,8 +17,8 @@ from tests.unit.serving_controller.builders import (
     OTHER_SHA,
     POOL,
     TWO,
-    a_group,
     a_replica,
+    a_replica_set,
     a_servable,
     an_address,
 )
@@ -34,16 +34,16 @@ HAVING = a_replica(loaded=frozenset({NAME}))
 
 
 def with_candidates(*adapters, waiting: tuple[Candidate, ...] = (WAITING,)):
-    return a_group(*adapters, candidates={each.servable.served_name: each for each in waiting})
+    return a_replica_set(*adapters, candidates={each.servable.served_name: each for each in waiting})
 
 
-def plan(group, *replicas, **policy):
-    return pools.plan(group, replicas, now=NOON, policy=Policy(**policy))
+def plan(replica_set, *replicas, **policy):
+    return pools.plan(replica_set, replicas, now=NOON, policy=Policy(**policy))
 
 
 def reconcile(candidate, *replicas, adapters=(), failures=None, max_adapters=8):
-    group = with_candidates(*adapters, waiting=(candidate,))
-    return candidates.reconcile(candidate, group, replicas, failures or {}, max_adapters=max_adapters)
+    replica_set = with_candidates(*adapters, waiting=(candidate,))
+    return candidates.reconcile(candidate, replica_set, replicas, failures or {}, max_adapters=max_adapters)
 
 
 class TestItsName:
@@ -59,27 +59,27 @@ class TestItsName:
 
 
 class TestWantedGroups:
-    def groups(self, candidate, bases):
-        return pools.wanted_groups({}, (), bases, candidates=[candidate], now=NOON, policy=Policy())
+    def replica_sets(self, candidate, bases):
+        return pools.wanted_replica_sets({}, (), bases, candidates=[candidate], now=NOON, policy=Policy())
 
     def test_lend_a_place_where_the_base_model_is_served(self):
-        groups = self.groups(WAITING, {"tiny": BASE_SHA, "other": OTHER_SHA})
-        assert set(groups[POOL].candidates) == {NAME}
-        assert [name for name, group in groups.items() if group.candidates] == [POOL]
-        assert groups[POOL].adapters == {}
+        replica_sets = self.replica_sets(WAITING, {"tiny": BASE_SHA, "other": OTHER_SHA})
+        assert set(replica_sets[POOL].candidates) == {NAME}
+        assert [name for name, replica_set in replica_sets.items() if replica_set.candidates] == [POOL]
+        assert replica_sets[POOL].adapters == {}
 
     def test_start_nothing_for_it(self):
-        assert self.groups(WAITING, {}) == {}
+        assert self.replica_sets(WAITING, {}) == {}
 
     def test_lend_none_after_its_time(self):
-        assert self.groups(replace(WAITING, until=NOON), {"tiny": BASE_SHA})[POOL].candidates == {}
+        assert self.replica_sets(replace(WAITING, until=NOON), {"tiny": BASE_SHA})[POOL].candidates == {}
 
 
 class TestPlan:
     def test_loads_it_on_one_replica_after_what_is_served(self):
-        group = with_candidates(TWO, waiting=(WAITING,))
+        replica_set = with_candidates(TWO, waiting=(WAITING,))
         first, second = a_replica(0), a_replica(1, loaded=frozenset({TWO.served_name}))
-        assert plan(replace(group, num_replicas=2), first, second) == (
+        assert plan(replace(replica_set, num_replicas=2), first, second) == (
             Load(first.replica_id, TWO),
             Load(first.replica_id, WAITING.servable),
         )
@@ -87,15 +87,15 @@ class TestPlan:
     def test_leaves_it_where_it_is_while_it_is_wanted(self):
         elsewhere = a_replica(1, loaded=frozenset({NAME}))
         hosted = replace(WAITING, host=elsewhere.address)
-        group = replace(with_candidates(waiting=(hosted,)), num_replicas=2)
-        assert plan(group, a_replica(0), elsewhere) == ()
+        replica_set = replace(with_candidates(waiting=(hosted,)), num_replicas=2)
+        assert plan(replica_set, a_replica(0), elsewhere) == ()
 
     def test_unloads_it_when_nobody_knows_of_it_any_more(self):
-        assert plan(a_group(), HAVING) == (Unload(HAVING.replica_id, NAME),)
+        assert plan(a_replica_set(), HAVING) == (Unload(HAVING.replica_id, NAME),)
 
     def test_unloads_one_whose_load_was_cut_short(self):
         replica = a_replica(strays=frozenset({NAME}))
-        assert plan(a_group(), replica) == (Unload(replica.replica_id, NAME),)
+        assert plan(a_replica_set(), replica) == (Unload(replica.replica_id, NAME),)
         assert plan(with_candidates(), replica) == (Load(replica.replica_id, WAITING.servable),)
 
     def test_does_not_load_again_what_went_with_its_replica(self):
@@ -108,14 +108,14 @@ class TestPlan:
     def test_takes_no_slot_that_is_served(self):
         served = [a_servable(number) for number in range(1, 4)]
         replica = a_replica(loaded=frozenset(each.served_name for each in served))
-        group = with_candidates(*served)
-        assert plan(group, replica, max_adapters=3) == ()
-        assert plan(group, replica, max_adapters=4) == (Load(replica.replica_id, WAITING.servable),)
+        replica_set = with_candidates(*served)
+        assert plan(replica_set, replica, max_adapters=3) == ()
+        assert plan(replica_set, replica, max_adapters=4) == (Load(replica.replica_id, WAITING.servable),)
 
     def test_puts_one_candidate_in_one_free_slot(self):
         other = replace(WAITING, eval_id="eval-2", servable=a_servable(9, full_name="gate-eval-2"))
-        group = with_candidates(waiting=(HOSTED, other))
-        assert plan(group, HAVING, max_adapters=1) == ()
+        replica_set = with_candidates(waiting=(HOSTED, other))
+        assert plan(replica_set, HAVING, max_adapters=1) == ()
 
 
 class TestSettle:

@@ -23,7 +23,7 @@ from services.serving_controller.model import (
     Phase,
     Retired,
     Wanted,
-    WantedOfGroup,
+    WantedOfReplicaSet,
     allowed_rank,
     pool_of,
 )
@@ -36,10 +36,10 @@ from tests.unit.serving_controller.builders import (
     OTHER_SHA,
     POOL,
     TWO,
-    a_group,
     a_pending_slot,
     a_ready_slot,
     a_replica,
+    a_replica_set,
     a_servable,
 )
 
@@ -47,16 +47,16 @@ POLICY = Policy()
 LATER = NOON + timedelta(minutes=5)
 
 
-def plan(group, *replicas, now=NOON, policy=POLICY):
-    return pools.plan(group, replicas, now=now, policy=policy)
+def plan(replica_set, *replicas, now=NOON, policy=POLICY):
+    return pools.plan(replica_set, replicas, now=now, policy=policy)
 
 
-def groups_of(slots=(), retired=(), bases=None, policy=POLICY):
-    by_group = defaultdict(list)
+def replica_sets_of(slots=(), retired=(), bases=None, policy=POLICY):
+    by_replica_set = defaultdict(list)
     for each in (each for slot in slots for each in slot.wanted_servables.values()):
-        by_group[each.servable.group].append(each)
-    of_groups = {name: WantedOfGroup.of(each) for name, each in by_group.items()}
-    return pools.wanted_groups(of_groups, retired, bases or {}, now=NOON, policy=policy)
+        by_replica_set[each.servable.replica_set].append(each)
+    of_replica_sets = {name: WantedOfReplicaSet.of(each) for name, each in by_replica_set.items()}
+    return pools.wanted_replica_sets(of_replica_sets, retired, bases or {}, now=NOON, policy=policy)
 
 
 def starting(**changes):
@@ -72,47 +72,51 @@ class TestResident:
     def test_all_that_waits_and_of_the_others_the_first_so_many(self, number, waiting, at_most):
         servables = [a_servable(each + 1) for each in range(number)]
         everything = [Wanted(each, is_pending=place in waiting) for place, each in enumerate(servables)]
-        of_group = WantedOfGroup.of(everything)
-        resident = pools.resident(of_group, at_most=at_most)
+        of_set = WantedOfReplicaSet.of(everything)
+        resident = pools.resident(of_set, at_most=at_most)
         served = [each.served_name for place, each in enumerate(servables) if place not in waiting]
         left = set(served[at_most:])
-        assert list(resident.servables) == [name for name in of_group.servables if name not in left]
-        assert resident.pending == of_group.pending <= resident.servables.keys()
+        assert list(resident.servables) == [name for name in of_set.servables if name not in left]
+        assert resident.pending == of_set.pending <= resident.servables.keys()
 
     def test_a_rank_is_started_for_though_its_adapter_is_not_loaded(self):
         everything = [Wanted(ONE, is_pending=False), Wanted(a_servable(2, rank=200), is_pending=False)]
-        of_group = pools.resident(WantedOfGroup.of(everything), at_most=1)
-        [group] = pools.wanted_groups({POOL: of_group}, (), {}, now=NOON, policy=POLICY).values()
-        assert (list(group.adapters), group.max_rank) == ([ONE.served_name], 256)
+        of_set = pools.resident(WantedOfReplicaSet.of(everything), at_most=1)
+        [replica_set] = pools.wanted_replica_sets({POOL: of_set}, (), {}, now=NOON, policy=POLICY).values()
+        assert (list(replica_set.adapters), replica_set.max_rank) == ([ONE.served_name], 256)
 
     def test_what_leaves_is_neither_loaded_nor_routed_and_unloaded_later(self):
-        of_groups = {POOL: WantedOfGroup.of([Wanted(ONE, is_pending=False)])}
+        of_replica_sets = {POOL: WantedOfReplicaSet.of([Wanted(ONE, is_pending=False)])}
         old = [Retired(TWO, NOON + timedelta(seconds=1)), Retired(ONE, NOON + timedelta(seconds=1))]
-        [group] = pools.wanted_groups(of_groups, old, {"tiny": BASE_SHA}, now=NOON, policy=POLICY).values()
-        assert list(pools.names_of(group)) == [ONE.served_name]
-        assert plan(group, a_replica(loaded=frozenset({ONE.served_name}))) == ()
+        [replica_set] = pools.wanted_replica_sets(
+            of_replica_sets, old, {"tiny": BASE_SHA}, now=NOON, policy=POLICY
+        ).values()
+        assert list(pools.names_of(replica_set)) == [ONE.served_name]
+        assert plan(replica_set, a_replica(loaded=frozenset({ONE.served_name}))) == ()
         both = a_replica(loaded=frozenset({ONE.served_name, TWO.served_name}))
-        assert plan(group, both) == ()
-        [later] = pools.wanted_groups(
-            of_groups, old, {"tiny": BASE_SHA}, now=NOON + timedelta(seconds=1), policy=POLICY
+        assert plan(replica_set, both) == ()
+        [later] = pools.wanted_replica_sets(
+            of_replica_sets, old, {"tiny": BASE_SHA}, now=NOON + timedelta(seconds=1), policy=POLICY
         ).values()
         assert plan(later, both) == (Unload(both.replica_id, TWO.served_name),)
 
 
 class TestWantedGroups:
     def test_serve_a_registered_base_model_as_it_is(self):
-        groups = groups_of(bases={"tiny": BASE_SHA, "also": BASE_SHA, "other": OTHER_SHA})
-        assert {name: group.base_names for name, group in groups.items()} == {
+        replica_sets = replica_sets_of(bases={"tiny": BASE_SHA, "also": BASE_SHA, "other": OTHER_SHA})
+        assert {name: replica_set.base_names for name, replica_set in replica_sets.items()} == {
             POOL: ("also", "tiny"),
             pool_of(OTHER_SHA): ("other",),
         }
 
     def test_a_base_model_without_adapters_is_started_without_them(self):
         bases = {"tiny": BASE_SHA, "plain": OTHER_SHA}
-        groups = pools.wanted_groups({}, (), bases, adapter_layers={OTHER_SHA: ()}, now=NOON, policy=POLICY)
-        ranks = {name: plan(group)[0].max_rank for name, group in groups.items()}
+        replica_sets = pools.wanted_replica_sets(
+            {}, (), bases, adapter_layers={OTHER_SHA: ()}, now=NOON, policy=POLICY
+        )
+        ranks = {name: plan(replica_set)[0].max_rank for name, replica_set in replica_sets.items()}
         assert ranks == {POOL: POLICY.rank, pool_of(OTHER_SHA): 0}
-        assert groups[POOL].adapter_layers is None
+        assert replica_sets[POOL].adapter_layers is None
 
     def test_experts_get_no_adapters(self):
         refused = {Method.LORA: "vLLM serves it without adapters"}
@@ -124,158 +128,160 @@ class TestWantedGroups:
 
     def test_start_at_the_first_approval_where_that_is_the_policy(self):
         lazy = Policy(serve_base_models=False)
-        assert groups_of(bases={"tiny": BASE_SHA}, policy=lazy) == {}
-        groups = groups_of([a_pending_slot(ONE)], bases={"tiny": BASE_SHA}, policy=lazy)
-        assert groups[POOL].base_names == ("tiny",)
+        assert replica_sets_of(bases={"tiny": BASE_SHA}, policy=lazy) == {}
+        replica_sets = replica_sets_of([a_pending_slot(ONE)], bases={"tiny": BASE_SHA}, policy=lazy)
+        assert replica_sets[POOL].base_names == ("tiny",)
 
     def test_hold_what_is_routed_while_the_next_version_is_loaded(self):
-        groups = groups_of([a_pending_slot(TWO, over=a_ready_slot(ONE))])
-        assert set(groups[POOL].adapters) == {ONE.served_name, TWO.served_name}
+        replica_sets = replica_sets_of([a_pending_slot(TWO, over=a_ready_slot(ONE))])
+        assert set(replica_sets[POOL].adapters) == {ONE.served_name, TWO.served_name}
 
     def test_hold_what_was_routed_a_moment_ago(self):
         old = [Retired(ONE, NOON + timedelta(seconds=1)), Retired(TWO, NOON)]
-        assert set(groups_of(retired=old)[POOL].adapters) == {ONE.served_name}
+        assert set(replica_sets_of(retired=old)[POOL].adapters) == {ONE.served_name}
 
     def test_know_what_somebody_waits_for(self):
-        groups = groups_of([a_pending_slot(TWO, over=a_ready_slot(ONE))])
-        assert groups[POOL].pending == {TWO.served_name}
+        replica_sets = replica_sets_of([a_pending_slot(TWO, over=a_ready_slot(ONE))])
+        assert replica_sets[POOL].pending == {TWO.served_name}
 
     def test_give_a_full_model_replicas_of_its_own(self):
-        groups = groups_of([a_pending_slot(FULL)])
-        assert [group.full for group in groups.values()] == [FULL]
-        assert FULL.group != POOL
+        replica_sets = replica_sets_of([a_pending_slot(FULL)])
+        assert [replica_set.full for replica_set in replica_sets.values()] == [FULL]
+        assert FULL.replica_set != POOL
 
     def test_load_a_digest_once_for_all_its_slots(self):
-        groups = groups_of([a_ready_slot(ONE), replace(a_ready_slot(ONE), name="alias")])
-        assert list(groups[POOL].adapters) == [ONE.served_name]
+        replica_sets = replica_sets_of([a_ready_slot(ONE), replace(a_ready_slot(ONE), name="alias")])
+        assert list(replica_sets[POOL].adapters) == [ONE.served_name]
 
 
 class TestPlan:
     def test_starts_what_is_missing(self):
-        assert plan(a_group(num_replicas=2), a_replica(0)) == (Start(f"{POOL}-1", 32, 0),)
+        assert plan(a_replica_set(num_replicas=2), a_replica(0)) == (Start(f"{POOL}-1", 32, 0),)
 
     def test_starts_with_the_rank_that_the_adapters_need(self):
-        (start,) = plan(a_group(ONE, a_servable(2, rank=65)))
+        (start,) = plan(a_replica_set(ONE, a_servable(2, rank=65)))
         assert start.max_rank == 128
 
     def test_waits_before_it_starts_again(self):
         replica = lost(3, not_before=NOON + timedelta(seconds=1))
-        assert plan(a_group(), replica) == ()
-        assert plan(a_group(), replica, now=NOON + timedelta(seconds=1)) == (
+        assert plan(a_replica_set(), replica) == ()
+        assert plan(a_replica_set(), replica, now=NOON + timedelta(seconds=1)) == (
             Start(replica.replica_id, 32, 3),
         )
 
     def test_admits_a_replica_that_answers(self):
-        assert plan(a_group(), starting()) == (Admit(starting()),)
+        assert plan(a_replica_set(), starting()) == (Admit(starting()),)
 
     def test_waits_for_a_replica_that_does_not_answer_yet(self):
         replica = starting(answers=False)
-        assert plan(a_group(), replica, now=NOON + POLICY.start_within) == ()
-        (end,) = plan(a_group(), replica, now=NOON + POLICY.start_within + timedelta(seconds=1))
+        assert plan(a_replica_set(), replica, now=NOON + POLICY.start_within) == ()
+        (end,) = plan(a_replica_set(), replica, now=NOON + POLICY.start_within + timedelta(seconds=1))
         assert "no answer 601 s after its start" in end.reason
 
     def test_ends_what_died_and_what_fell_silent(self):
-        (gone,) = plan(a_group(), a_replica(is_alive=False, reason="killed"), now=LATER)
+        (gone,) = plan(a_replica_set(), a_replica(is_alive=False, reason="killed"), now=LATER)
         assert (type(gone), gone.reason, gone.replica.phase) == (End, "killed", Phase.LOST)
-        (silent,) = plan(a_group(), a_replica(answers=False), now=LATER)
+        (silent,) = plan(a_replica_set(), a_replica(answers=False), now=LATER)
         assert silent.reason == "the process does not answer"
 
     def test_forgets_what_was_loaded_in_a_lost_process(self):
-        (end,) = plan(a_group(ONE), a_replica(is_alive=False, loaded=frozenset({ONE.served_name})))
+        (end,) = plan(a_replica_set(ONE), a_replica(is_alive=False, loaded=frozenset({ONE.served_name})))
         assert end.replica.loaded == frozenset()
 
     def test_loads_and_unloads(self):
         replica = a_replica(loaded=frozenset({TWO.served_name}))
-        assert plan(a_group(ONE), replica) == (
+        assert plan(a_replica_set(ONE), replica) == (
             Load(replica.replica_id, ONE),
             Unload(replica.replica_id, TWO.served_name),
         )
 
     @pytest.mark.parametrize("order", [(ONE, TWO), (TWO, ONE)])
     def test_loads_in_the_order_in_which_it_is_wanted(self, order):
-        actions = plan(a_group(*order), a_replica())
+        actions = plan(a_replica_set(*order), a_replica())
         assert [action.servable for action in actions if isinstance(action, Load)] == list(order)
 
     def test_says_once_for_each_name_that_the_base_is_served(self):
-        group = a_group(base_names=("also", "tiny"))
-        assert plan(group, a_replica()) == (Announce(a_replica(), ("also",)),)
-        assert plan(group, a_replica(announced=frozenset({"also", "tiny"}))) == ()
+        replica_set = a_replica_set(base_names=("also", "tiny"))
+        assert plan(replica_set, a_replica()) == (Announce(a_replica(), ("also",)),)
+        assert plan(replica_set, a_replica(announced=frozenset({"also", "tiny"}))) == ()
 
     def test_exchanges_one_replica_at_a_time_for_a_higher_rank(self):
-        group = a_group(a_servable(1, rank=64), num_replicas=2)
-        (end,) = plan(group, a_replica(0), a_replica(1))
+        replica_set = a_replica_set(a_servable(1, rank=64), num_replicas=2)
+        (end,) = plan(replica_set, a_replica(0), a_replica(1))
         assert (end.replica.replica_id, end.replica.failures) == (f"{POOL}-0", 0)
-        assert plan(group, starting(answers=False, max_rank=64), a_replica(1)) == ()
+        assert plan(replica_set, starting(answers=False, max_rank=64), a_replica(1)) == ()
 
     def test_does_not_load_what_is_too_large_for_a_replica(self):
-        group = a_group(a_servable(1, rank=64), num_replicas=2)
-        actions = plan(group, starting(answers=False, max_rank=64), a_replica(1))
+        replica_set = a_replica_set(a_servable(1, rank=64), num_replicas=2)
+        actions = plan(replica_set, starting(answers=False, max_rank=64), a_replica(1))
         assert not any(isinstance(action, Load) for action in actions)
 
     def test_ends_and_forgets_what_is_not_wanted(self):
-        group = a_group(num_replicas=0)
-        (end,) = plan(group, a_replica())
+        replica_set = a_replica_set(num_replicas=0)
+        (end,) = plan(replica_set, a_replica())
         assert end.reason == "not wanted any more"
-        assert plan(group, end.replica) == (Forget(end.replica),)
+        assert plan(replica_set, end.replica) == (Forget(end.replica),)
 
     def test_never_loads_into_a_full_models_replica(self):
-        group = a_group(full=FULL, base_names=())
-        assert plan(group, a_replica(loaded=frozenset({FULL.served_name}))) == ()
+        replica_set = a_replica_set(full=FULL, base_names=())
+        assert plan(replica_set, a_replica(loaded=frozenset({FULL.served_name}))) == ()
 
 
 class TestBackOff:
     @pytest.mark.parametrize(("failures", "seconds"), [(0, 1), (1, 2), (2, 4), (5, 32), (20, 60)])
     def test_doubles_and_is_bounded(self, failures, seconds):
-        (end,) = plan(a_group(), starting(is_alive=False, failures=failures))
+        (end,) = plan(a_replica_set(), starting(is_alive=False, failures=failures))
         assert end.replica.failures == failures + 1
         assert end.replica.not_before == NOON + timedelta(seconds=seconds)
 
     def test_begins_anew_after_a_start_that_lasted(self):
-        (end,) = plan(a_group(), a_replica(is_alive=False, failures=7), now=NOON + POLICY.lasting)
+        (end,) = plan(a_replica_set(), a_replica(is_alive=False, failures=7), now=NOON + POLICY.lasting)
         assert end.replica.failures == 1
 
     def test_goes_on_where_it_never_served_however_long_it_took(self):
-        (end,) = plan(a_group(), starting(is_alive=False, failures=7), now=NOON + POLICY.lasting)
+        (end,) = plan(a_replica_set(), starting(is_alive=False, failures=7), now=NOON + POLICY.lasting)
         assert end.replica.failures == 8
 
     def test_goes_on_after_a_start_that_did_not_last(self):
-        (end,) = plan(a_group(), a_replica(is_alive=False, failures=7), now=NOON + timedelta(seconds=5))
+        (end,) = plan(a_replica_set(), a_replica(is_alive=False, failures=7), now=NOON + timedelta(seconds=5))
         assert end.replica.failures == 8
 
 
 class TestFound:
-    def served_by_name(self, group, *replicas, failures=None):
-        return pools.served_by_name(pools.names_of(group), replicas, failures or {}, policy=POLICY)
+    def served_by_name(self, replica_set, *replicas, failures=None):
+        return pools.served_by_name(pools.names_of(replica_set), replicas, failures or {}, policy=POLICY)
 
     def test_is_everywhere_when_no_ready_replica_is_without_it(self):
         here, without = a_replica(0, loaded=frozenset({ONE.served_name})), a_replica(1)
-        group = a_group(ONE, num_replicas=2)
-        assert self.served_by_name(group, here)[ONE.served_name].is_everywhere
-        assert not self.served_by_name(group, here, without)[ONE.served_name].is_everywhere
-        assert self.served_by_name(group, here, without)[ONE.served_name].addresses == {here.address}
+        replica_set = a_replica_set(ONE, num_replicas=2)
+        assert self.served_by_name(replica_set, here)[ONE.served_name].is_everywhere
+        assert not self.served_by_name(replica_set, here, without)[ONE.served_name].is_everywhere
+        assert self.served_by_name(replica_set, here, without)[ONE.served_name].addresses == {here.address}
 
     def test_is_nowhere_while_no_replica_is_ready(self):
-        served = self.served_by_name(a_group(ONE), starting())[ONE.served_name]
+        served = self.served_by_name(a_replica_set(ONE), starting())[ONE.served_name]
         assert (served.is_everywhere, served.failure) == (False, None)
 
-    def test_names_everything_that_the_group_shall_serve(self):
-        assert set(self.served_by_name(a_group(ONE, TWO))) == {ONE.served_name, TWO.served_name}
-        assert set(self.served_by_name(a_group(full=FULL))) == {FULL.served_name}
+    def test_names_everything_that_the_replica_set_shall_serve(self):
+        assert set(self.served_by_name(a_replica_set(ONE, TWO))) == {ONE.served_name, TWO.served_name}
+        assert set(self.served_by_name(a_replica_set(full=FULL))) == {FULL.served_name}
 
     def test_fails_what_waits_for_a_replica_that_does_not_start(self):
-        below = self.served_by_name(a_group(ONE), lost(3, reason="out of memory"))
+        below = self.served_by_name(a_replica_set(ONE), lost(3, reason="out of memory"))
         assert below[ONE.served_name].failure is None
-        failure = self.served_by_name(a_group(ONE), lost(4, reason="out of memory"))[ONE.served_name].failure
+        failure = self.served_by_name(a_replica_set(ONE), lost(4, reason="out of memory"))[
+            ONE.served_name
+        ].failure
         assert (failure.code, "out of memory" in failure.reason) == ("replica", True)
 
     def test_does_not_fail_while_another_replica_serves(self):
         here = a_replica(1, loaded=frozenset({ONE.served_name}))
-        assert self.served_by_name(a_group(ONE), lost(9), here)[ONE.served_name].failure is None
+        assert self.served_by_name(a_replica_set(ONE), lost(9), here)[ONE.served_name].failure is None
 
     def test_passes_on_why_a_load_failed(self):
         failure = Failure("probe", "answers as its base")
         assert (
-            self.served_by_name(a_group(ONE), a_replica(), failures={ONE.served_name: failure})[
+            self.served_by_name(a_replica_set(ONE), a_replica(), failures={ONE.served_name: failure})[
                 ONE.served_name
             ].failure
             == failure

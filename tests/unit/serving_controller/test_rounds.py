@@ -12,9 +12,9 @@ from services.serving_controller.clients.vllm import NoAnswer
 from services.serving_controller.decide.pools import Policy
 from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
-from services.serving_controller.model import Group
+from services.serving_controller.model import ReplicaSet
 from shared.errors import StorageUnavailable
-from tests.unit.serving_controller.builders import a_group, a_replica
+from tests.unit.serving_controller.builders import a_replica, a_replica_set
 
 
 class Failing(ReconcileLoop):
@@ -23,7 +23,7 @@ class Failing(ReconcileLoop):
         super().__init__(nothing, nothing, policy=Policy(), unanswered=timedelta(0))
         self.error = error
 
-    async def round(self, group: Group, replicas: tuple[Any, ...]) -> None:
+    async def round(self, replica_set: ReplicaSet, replicas: tuple[Any, ...]) -> None:
         raise self.error
 
 
@@ -38,11 +38,11 @@ class Failing(ReconcileLoop):
     ],
 )
 def test_a_round_that_fails_waits_and_is_told(error, level, event):
-    rounds, group = Failing(error), a_group()
+    rounds, replica_set = Failing(error), a_replica_set()
     with capture_logs() as lines:
-        asyncio.run(rounds._guarded(group, ()))
+        asyncio.run(rounds._guarded(replica_set, ()))
     assert [(line["log_level"], line["event"]) for line in lines] == [(level, event)]
-    assert group.name in rounds._paused_until
+    assert replica_set.name in rounds._paused_until
 
 
 def test_a_pause_that_is_over_is_forgotten():
@@ -55,7 +55,7 @@ def test_a_pause_that_is_over_is_forgotten():
 
 
 def test_what_was_noted_of_what_is_gone_is_forgotten():
-    """Of a name that nobody wants, an incarnation that is lost, a group without replicas and wishes."""
+    """Of a name that nobody wants, an incarnation that is lost, a replica set without replicas and wishes."""
     nothing: Any = None
     steps = Steps(nothing, nothing, nothing, policy=Policy(), clock=nothing)
     rounds = ReconcileLoop(nothing, steps, policy=Policy(), unanswered=timedelta(0))
@@ -63,11 +63,14 @@ def test_what_was_noted_of_what_is_gone_is_forgotten():
     rounds._replicas = (here,)
     rounds._heard = {each.address.incarnation: 1.0 for each in (here, gone)}
     rounds._put_off = {"wanted": 1.0, "withdrawn": 2.0}
-    rounds._refusals = {here.group: nothing, "begun": nothing, "over": nothing}
-    rounds._quiet = {here.group: nothing, "over": nothing}
+    rounds._refusals = {here.replica_set: nothing, "begun": nothing, "over": nothing}
+    rounds._quiet = {here.replica_set: nothing, "over": nothing}
     rounds._running = {"begun": nothing}
     steps._deaths.update(["wanted", "withdrawn"])
     rounds._forget_all_but({"wanted"})
     assert rounds._heard.keys() == {here.address.incarnation}
     assert rounds._put_off.keys() == steps._deaths.keys() == {"wanted"}
-    assert (rounds._refusals.keys(), rounds._quiet.keys()) == ({here.group, "begun"}, {here.group})
+    assert (rounds._refusals.keys(), rounds._quiet.keys()) == (
+        {here.replica_set, "begun"},
+        {here.replica_set},
+    )

@@ -223,7 +223,7 @@ class TestSettle:
         assert decision.slot.route.addresses == frozenset()
         assert decision.slot.state is SlotState.READY
 
-    def test_leaves_what_another_group_serves_alone(self):
+    def test_leaves_what_another_replica_set_serves_alone(self):
         slot = a_ready_slot(ONE)
         assert reconcile(slot, {TWO.served_name: everywhere(HERE)}).slot == slot
 
