@@ -37,7 +37,7 @@ NAMES = frozenset(
         "s3.parts.done",
         "s3.manifest.before",
         "s3.manifest.after",
-        "eval.candidate.placed",
+        "eval.candidate.loaded",
         "gateway.accepted",
         "gateway.removed",
         "provider.create.before",

@@ -1,6 +1,6 @@
 """What every AnswerEngine must do, as tests, and a replica that computes by a rule and can be made to fail.
 
-A file gives a subclass of the suite with one fixture, `place`: where vLLM's API is, and what it calls its models.
+A file gives a subclass of the suite with one fixture, `endpoint`: where vLLM's API is, and what it calls its models.
 """
 
 import json
@@ -124,7 +124,7 @@ def _handler(replica: Replica) -> type[BaseHTTPRequestHandler]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     url: str
     key: str
     names: dict[Side, str]
@@ -142,52 +142,54 @@ class AnswerEngineSuite:
         async with httpx.AsyncClient() as http:
             yield http
 
-    async def test_an_answer_ends_at_its_budget_and_is_cut(self, place: Place, http):
-        answer = await place.engine(http).answer(Side.BASE, asked(place, 5), ())
+    async def test_an_answer_ends_at_its_budget_and_is_cut(self, endpoint: Endpoint, http):
+        answer = await endpoint.engine(http).answer(Side.BASE, asked(endpoint, 5), ())
         assert (len(answer.ids), answer.is_cut) == (5, True)
 
-    async def test_an_answer_ends_before_a_stop_and_is_whole(self, place: Place, http):
-        engine = place.engine(http)
-        longer = await engine.answer(Side.CANDIDATE, asked(place, 6), ())
+    async def test_an_answer_ends_before_a_stop_and_is_whole(self, endpoint: Endpoint, http):
+        engine = endpoint.engine(http)
+        longer = await engine.answer(Side.CANDIDATE, asked(endpoint, 6), ())
         stop = longer.ids[3]
         first = longer.ids.index(stop)
-        answer = await engine.answer(Side.CANDIDATE, asked(place, 6), (stop,))
+        answer = await engine.answer(Side.CANDIDATE, asked(endpoint, 6), (stop,))
         assert (answer.ids, answer.is_cut) == (longer.ids[:first], False)
 
-    async def test_the_same_question_has_the_same_answer(self, place: Place, http):
-        engine = place.engine(http)
-        answers = [await engine.answer(Side.CANDIDATE, asked(place, 8), ()) for _ in range(2)]
+    async def test_the_same_question_has_the_same_answer(self, endpoint: Endpoint, http):
+        engine = endpoint.engine(http)
+        answers = [await engine.answer(Side.CANDIDATE, asked(endpoint, 8), ()) for _ in range(2)]
         assert answers[0] == answers[1]
 
-    async def test_a_probe_lists_the_likeliest_tokens_and_tells_the_sides_apart(self, place: Place, http):
-        engine = place.engine(http)
-        base, candidate = [await engine.probe(side, place.prompt) for side in (Side.BASE, Side.CANDIDATE)]
+    async def test_a_probe_lists_the_likeliest_tokens_and_tells_the_sides_apart(
+        self, endpoint: Endpoint, http
+    ):
+        engine = endpoint.engine(http)
+        base, candidate = [await engine.probe(side, endpoint.prompt) for side in (Side.BASE, Side.CANDIDATE)]
         assert 1 < len(base) <= 21
         assert all(math.isfinite(value) and value <= 0 for value in base.values())
         assert base != candidate
 
-    async def test_a_model_that_is_not_there_fails(self, place: Place, http):
-        engine = place.engine(http, names={Side.BASE: "nobody"})
+    async def test_a_model_that_is_not_there_fails(self, endpoint: Endpoint, http):
+        engine = endpoint.engine(http, names={Side.BASE: "nobody"})
         with pytest.raises(EngineFailed, match="404"):
-            await engine.answer(Side.BASE, asked(place, 5), ())
+            await engine.answer(Side.BASE, asked(endpoint, 5), ())
 
-    async def test_a_wrong_key_fails(self, place: Place, http):
+    async def test_a_wrong_key_fails(self, endpoint: Endpoint, http):
         with pytest.raises(EngineFailed, match="401"):
-            await place.engine(http, key="wrong").probe(Side.BASE, place.prompt)
+            await endpoint.engine(http, key="wrong").probe(Side.BASE, endpoint.prompt)
 
-    async def test_an_answer_without_room_fails(self, place: Place, http):
+    async def test_an_answer_without_room_fails(self, endpoint: Endpoint, http):
         with pytest.raises(EngineFailed, match="the context has no room"):
-            await place.engine(http).answer(Side.BASE, asked(place, place.context_tokens), ())
+            await endpoint.engine(http).answer(Side.BASE, asked(endpoint, endpoint.context_tokens), ())
 
-    async def test_a_prompt_without_room_fails(self, place: Place, http):
-        prompt = AskedPrompt(ids=place.prompt * place.context_tokens, max_new_tokens=1)
+    async def test_a_prompt_without_room_fails(self, endpoint: Endpoint, http):
+        prompt = AskedPrompt(ids=endpoint.prompt * endpoint.context_tokens, max_new_tokens=1)
         with pytest.raises(EngineFailed, match="400"):
-            await place.engine(http).answer(Side.BASE, prompt, ())
+            await endpoint.engine(http).answer(Side.BASE, prompt, ())
 
-    async def test_a_slow_answer_fails(self, place: Place, http):
+    async def test_a_slow_answer_fails(self, endpoint: Endpoint, http):
         with pytest.raises(EngineFailed, match="Timeout"):
-            await place.engine(http, timeout_seconds=1e-4).answer(Side.BASE, asked(place, 5), ())
+            await endpoint.engine(http, timeout_seconds=1e-4).answer(Side.BASE, asked(endpoint, 5), ())
 
 
-def asked(place: Place, max_new_tokens: int) -> AskedPrompt:
-    return AskedPrompt(ids=place.prompt, max_new_tokens=max_new_tokens)
+def asked(endpoint: Endpoint, max_new_tokens: int) -> AskedPrompt:
+    return AskedPrompt(ids=endpoint.prompt, max_new_tokens=max_new_tokens)

@@ -106,7 +106,7 @@ class Walk:
             self._contradiction(partition, statement.number, "it is not named any more")
 
     def _anchor(self, chain: Chain, number: int) -> None:
-        partition = chain.place
+        partition = chain.topic_partition
         known = self.anchors.setdefault(partition, self._genesis(chain, number) if self._knew_all else [])
         last = known[-1] if known else None
         if last and chain.start_offset != last.start_offset:
@@ -128,18 +128,18 @@ class Walk:
     def _genesis(self, chain: Chain, number: int) -> list[Anchor]:
         """Where it begins, which needs no statement."""
         start = chain.start_offset
-        return [Anchor(number - 1, start, start, begin(chain.place, at=start).link)]
+        return [Anchor(number - 1, start, start, begin(chain.topic_partition, at=start).link)]
 
     def _restart_chain(self, chain: Chain, last: Anchor, number: int) -> None:
         if chain.start_offset <= last.next_offset:
             detail = f"its chain begins again at offset {chain.start_offset}"
-            self._contradiction(chain.place, number, detail)
+            self._contradiction(chain.topic_partition, number, detail)
             return
         self.findings.append(
             Finding(
                 "unread",
                 "they were gone before the auditor had read them: nobody can vouch for them",
-                chain.place,
+                chain.topic_partition,
                 range(last.next_offset, chain.start_offset),
                 (last.number, number),
             )

@@ -26,12 +26,16 @@ class Plan:
 
 def plan(known: Mapping[Partition, Chain], there: Mapping[Partition, range]) -> Plan:
     """`there`: of every partition the offsets that it has."""
-    new = [begin(place, at=offsets.start) for place, offsets in there.items() if place not in known]
-    kept = [known[place] for place in there if place in known]
-    missed = [chain for chain in kept if chain.next_offset < there[chain.place].start]
-    cut = [chain for chain in kept if chain.next_offset > there[chain.place].stop]
+    new = [
+        begin(topic_partition, at=offsets.start)
+        for topic_partition, offsets in there.items()
+        if topic_partition not in known
+    ]
+    kept = [known[topic_partition] for topic_partition in there if topic_partition in known]
+    missed = [chain for chain in kept if chain.next_offset < there[chain.topic_partition].start]
+    cut = [chain for chain in kept if chain.next_offset > there[chain.topic_partition].stop]
     whole = [chain for chain in kept if chain not in missed and chain not in cut]
-    began = [*new, *(begin(chain.place, at=there[chain.place].start) for chain in missed)]
+    began = [*new, *(begin(chain.topic_partition, at=there[chain.topic_partition].start) for chain in missed)]
     return Plan((*whole, *began), tuple(began), tuple(missed), tuple(cut))
 
 
@@ -52,8 +56,8 @@ def state(
     last: Last, chains: Iterable[Chain], moved: Container[Partition] | None, *, now: datetime
 ) -> Statement:
     """Names the chains that moved since the last statement, or all where `moved` is None."""
-    chains = sorted(chains, key=lambda chain: chain.place)
-    named = [chain for chain in chains if moved is None or chain.place in moved]
+    chains = sorted(chains, key=lambda chain: chain.topic_partition)
+    named = [chain for chain in chains if moved is None or chain.topic_partition in moved]
     return Statement(
         number=last.number + 1,
         previous_sha256=last.sha256,
@@ -66,8 +70,8 @@ def state(
 
 def _said(chain: Chain) -> PartitionRead:
     return PartitionRead(
-        topic=chain.place.topic,
-        partition=chain.place.partition,
+        topic=chain.topic_partition.topic,
+        partition=chain.topic_partition.partition,
         start_offset=chain.start_offset,
         next_offset=chain.next_offset,
         link=chain.link.hex(),

@@ -60,36 +60,38 @@ class Reading:
 
     async def _look(self) -> None:
         """Find new partitions, and logs that lost what was read or not yet read."""
-        places = await self.reader.partitions(is_audited)
-        there = await self.reader.ranges(places)
+        topic_partitions = await self.reader.partitions(is_audited)
+        there = await self.reader.ranges(topic_partitions)
         async with self.service.unit() as unit:
             plan = decide.plan(await store.get_chains(unit.conn), there)
             await store.begin_chains(unit.conn, plan.began)
         self.looked_at = time.monotonic()
         _tell(plan, there)
         self._insist_on_progress(plan.read, there)
-        chains = {chain.place: _without_times(chain) for chain in plan.read}
+        chains = {chain.topic_partition: _without_times(chain) for chain in plan.read}
         if chains != self.chains:
-            self.reader.assign({place: chain.next_offset for place, chain in chains.items()})
+            self.reader.assign(
+                {topic_partition: chain.next_offset for topic_partition, chain in chains.items()}
+            )
         self.chains = chains
 
     def _insist_on_progress(self, chains: Iterable[Chain], there: dict[Partition, range]) -> None:
         for chain in chains:
-            offsets = {"position": chain.next_offset, "end": there[chain.place].stop}
-            if self.progress.is_stalled(chain.place, **offsets, now=time.monotonic()):
+            offsets = {"position": chain.next_offset, "end": there[chain.topic_partition].stop}
+            if self.progress.is_stalled(chain.topic_partition, **offsets, now=time.monotonic()):
                 raise ClientUnresponsive(
-                    f"records lie for a minute in {chain.place}, and Kafka's client hands over none"
+                    f"records lie for a minute in {chain.topic_partition}, and Kafka's client hands over none"
                 )
 
     async def _take(self, records: list[Record]) -> None:
         moved = {
-            place: extend(self.chains[place], new_records)
-            for place, new_records in _by_place(records).items()
+            topic_partition: extend(self.chains[topic_partition], new_records)
+            for topic_partition, new_records in _by_topic_partition(records).items()
         }
         async with self.service.unit() as unit:
-            for place in sorted(moved):  # in the order in which signing locks them
-                await store.advance(unit.conn, self.chains[place], moved[place])
-        self.chains |= {place: _without_times(after) for place, after in moved.items()}
+            for topic_partition in sorted(moved):  # in the order in which signing locks them
+                await store.advance(unit.conn, self.chains[topic_partition], moved[topic_partition])
+        self.chains |= {topic_partition: _without_times(after) for topic_partition, after in moved.items()}
 
 
 def _tell(plan: decide.Plan, there: dict[Partition, range]) -> None:
@@ -104,7 +106,7 @@ def _without_times(chain: Chain) -> Chain:
     return replace(chain, oldest_ms=None, newest_ms=None)
 
 
-def _by_place(records: Iterable[Record]) -> dict[Partition, list[Record]]:
+def _by_topic_partition(records: Iterable[Record]) -> dict[Partition, list[Record]]:
     records_by_partition: dict[Partition, list[Record]] = defaultdict(list)
     for record in records:
         records_by_partition[Partition(record.topic, record.partition)].append(record)
@@ -112,11 +114,11 @@ def _by_place(records: Iterable[Record]) -> dict[Partition, list[Record]]:
 
 
 def _log_loss(what: str, chain: Chain, there: dict[Partition, range]) -> None:
-    place, offsets = chain.place, there[chain.place]
+    topic_partition, offsets = chain.topic_partition, there[chain.topic_partition]
     log.error(
         what,
-        topic=place.topic,
-        partition=place.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         read_up_to=chain.next_offset,
         log_start=offsets.start,
         log_end=offsets.stop,
@@ -135,7 +137,7 @@ class Signing:
             return  # S3 was away: how far was read then is said now, how far now in a minute
         async with self.service.unit() as unit:
             chains, last = await store.lock_chains(unit.conn), await store.last_statement(unit.conn)
-            moved = None if decide.is_full_due(last) else await store.moved_places(unit.conn)
+            moved = None if decide.is_full_due(last) else await store.moved_topic_partitions(unit.conn)
             statement = decide.state(last, chains, moved, now=unit.now)
             document = self.key.sign(statement)
             await store.add_statement(unit.conn, _last(statement.number, document), document)

@@ -11,9 +11,12 @@ from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
 
 CHAIN = Columns(
-    "topic=place.topic, partition=place.partition, start_offset, next_offset, link, oldest_ms, newest_ms"
+    "topic=topic_partition.topic, partition=topic_partition.partition, start_offset, next_offset, link,"
+    " oldest_ms, newest_ms"
 )
-BEGUN = Columns("topic=place.topic, partition=place.partition, start_offset, next_offset, link")
+BEGUN = Columns(
+    "topic=topic_partition.topic, partition=topic_partition.partition, start_offset, next_offset, link"
+)
 CHAINS = f"SELECT {CHAIN.selected} FROM chain"
 LOCK_CHAINS = f"{CHAINS} ORDER BY topic, partition FOR UPDATE"
 BEGIN_CHAIN = f"""
@@ -41,7 +44,7 @@ FORGET_STATEMENTS = "DELETE FROM statement WHERE number < $1"
 
 async def get_chains(conn: Connection) -> dict[Partition, Chain]:
     chains = [read(Chain, row) for row in await conn.fetch(CHAINS)]
-    return {chain.place: chain for chain in chains}
+    return {chain.topic_partition: chain for chain in chains}
 
 
 async def lock_chains(conn: Connection) -> list[Chain]:
@@ -57,7 +60,7 @@ async def advance(conn: Connection, before: Chain, after: Chain) -> None:
     """Raises StaleWrite where another process has read on meanwhile."""
     moved = await conn.fetchval(
         ADVANCE,
-        *after.place,
+        *after.topic_partition,
         before.next_offset,
         after.next_offset,
         after.link,
@@ -65,11 +68,11 @@ async def advance(conn: Connection, before: Chain, after: Chain) -> None:
         after.newest_ms,
     )
     if not moved:
-        place = f"{after.place.topic}/{after.place.partition}"
-        raise StaleWrite(f"{place} was read on from {before.next_offset} by another process")
+        name = f"{after.topic_partition.topic}/{after.topic_partition.partition}"
+        raise StaleWrite(f"{name} was read on from {before.next_offset} by another process")
 
 
-async def moved_places(conn: Connection) -> set[Partition]:
+async def moved_topic_partitions(conn: Connection) -> set[Partition]:
     """Whose chains are not where the last statement left them."""
     return {Partition(**row) for row in await conn.fetch(MOVED)}
 

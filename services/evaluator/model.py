@@ -48,7 +48,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Place:
+class Host:
     """Where a candidate answers beside its base model, or why nowhere."""
 
     problem: str = ""

@@ -51,11 +51,11 @@ class Settings(ServiceSettings):
     replica_concurrency: PositiveInt = 16
     """Answers that a replica is asked for at once; tenants' requests need their share of it."""
     replica_wait: timedelta = timedelta(minutes=1)
-    """For a place on a replica."""
+    """For a replica to load the candidate."""
     replica_timeout: timedelta = timedelta(minutes=2)
     """For one answer."""
     replica_limit: timedelta = timedelta(minutes=30)
-    """For all answers of an evaluation, and how long its candidate keeps its place at most."""
+    """For all answers of an evaluation, and how long its candidate stays loaded at most."""
 
     judge_urls: tuple[str, ...] = ()
     """OpenAI-compatible endpoints that a job's gate may name. Prompts and the key go to no other."""

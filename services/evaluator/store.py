@@ -11,7 +11,7 @@ from services.evaluator.model import (
     Baseline,
     Evaluation,
     GateResult,
-    Place,
+    Host,
     Replica,
     Suite,
 )
@@ -79,21 +79,21 @@ LOSE_REPLICA = "DELETE FROM replica WHERE replica_id = $1 AND incarnation = $2"
 LIST_REPLICAS = """
     SELECT replica_id, incarnation, engine, device FROM replica
      WHERE base_model = $1 AND base_sha = $2 ORDER BY replica_id"""
-ASK_FOR_PLACE = """
-    INSERT INTO place (eval_id) VALUES ($1)
+ASK_FOR_HOST = """
+    INSERT INTO host (eval_id) VALUES ($1)
     ON CONFLICT (eval_id) DO UPDATE SET problem = '', replica_id = NULL"""
 LENT = Columns(
     "eval_id, replica_id=replica.replica_id, incarnation=replica.incarnation, url=replica.url, served_name,"
     " served_base"
 )
-FILL_PLACE = f"UPDATE place SET ({LENT.names}) = ROW({LENT.parameters()}) WHERE eval_id = $1"
-REFUSE_PLACE = "UPDATE place SET problem = $2 WHERE eval_id = $1 AND replica_id IS NULL"
-FIND_PLACE = """
-    SELECT place.problem, place.replica_id, place.url, place.served_name, place.served_base,
-           (SELECT engine FROM replica WHERE replica.replica_id = place.replica_id
-               AND replica.incarnation = place.incarnation LIMIT 1) AS engine
-      FROM place WHERE eval_id = $1 AND (replica_id IS NOT NULL OR problem <> '')"""
-FORGET_PLACE = "DELETE FROM place WHERE eval_id = $1"
+FILL_HOST = f"UPDATE host SET ({LENT.names}) = ROW({LENT.parameters()}) WHERE eval_id = $1"
+REFUSE_HOST = "UPDATE host SET problem = $2 WHERE eval_id = $1 AND replica_id IS NULL"
+FIND_HOST = """
+    SELECT host.problem, host.replica_id, host.url, host.served_name, host.served_base,
+           (SELECT engine FROM replica WHERE replica.replica_id = host.replica_id
+               AND replica.incarnation = host.incarnation LIMIT 1) AS engine
+      FROM host WHERE eval_id = $1 AND (replica_id IS NOT NULL OR problem <> '')"""
+FORGET_HOST = "DELETE FROM host WHERE eval_id = $1"
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
@@ -229,29 +229,29 @@ async def list_replicas(conn: Connection, base_model: str, base_sha: str) -> tup
     return tuple(read(Replica, row) for row in await conn.fetch(LIST_REPLICAS, base_model, base_sha))
 
 
-async def ask_for_place(conn: Connection, eval_id: str) -> None:
+async def ask_for_host(conn: Connection, eval_id: str) -> None:
     """From now on an answer is kept."""
-    await conn.execute(ASK_FOR_PLACE, eval_id)
+    await conn.execute(ASK_FOR_HOST, eval_id)
 
 
-async def fill_place(conn: Connection, ready: CandidateReady) -> None:
+async def fill_host(conn: Connection, ready: CandidateReady) -> None:
     """Nothing happens where nobody waits for it."""
-    await conn.execute(FILL_PLACE, *LENT.values(ready))
+    await conn.execute(FILL_HOST, *LENT.values(ready))
 
 
-async def refuse_place(conn: Connection, eval_id: str, problem: str) -> None:
+async def refuse_host(conn: Connection, eval_id: str, problem: str) -> None:
     """Nothing happens where nobody waits for it."""
-    await conn.execute(REFUSE_PLACE, eval_id, problem)
+    await conn.execute(REFUSE_HOST, eval_id, problem)
 
 
-async def find_place(conn: Connection, eval_id: str) -> Place | None:
+async def find_host(conn: Connection, eval_id: str) -> Host | None:
     """None while there is no answer. Its engine is empty once the replica is lost."""
-    row = await conn.fetchrow(FIND_PLACE, eval_id)
-    return None if row is None else Place(**{name: value or "" for name, value in row.items()})
+    row = await conn.fetchrow(FIND_HOST, eval_id)
+    return None if row is None else Host(**{name: value or "" for name, value in row.items()})
 
 
-async def forget_place(conn: Connection, eval_id: str) -> None:
-    await conn.execute(FORGET_PLACE, eval_id)
+async def forget_host(conn: Connection, eval_id: str) -> None:
+    await conn.execute(FORGET_HOST, eval_id)
 
 
 async def add_verdict(conn: Connection, result: GateResult) -> None:

@@ -21,7 +21,7 @@ NUMBER_BYTES = 8
 class Chain:
     """The state of a partition's chain: how far it was read, and the link at that offset."""
 
-    place: Partition
+    topic_partition: Partition
     start_offset: int
     next_offset: int
     link: bytes
@@ -30,17 +30,17 @@ class Chain:
     newest_ms: int | None = None
 
 
-def begin(place: Partition, *, at: int) -> Chain:
-    fields = (NAME, place.topic.encode(), str(place.partition).encode(), str(at).encode())
-    return Chain(place, at, at, hashlib.sha256(b"".join(map(_field, fields))).digest())
+def begin(topic_partition: Partition, *, at: int) -> Chain:
+    fields = (NAME, topic_partition.topic.encode(), str(topic_partition.partition).encode(), str(at).encode())
+    return Chain(topic_partition, at, at, hashlib.sha256(b"".join(map(_field, fields))).digest())
 
 
 def extend(chain: Chain, records: Iterable[Record]) -> Chain:
     """Return the chain after these records. Raises ValueError if one is of another partition or out of order."""
     link, next_offset, times = chain.link, chain.next_offset, [chain.oldest_ms, chain.newest_ms]
     for record in records:
-        if (record.topic, record.partition) != chain.place or record.offset < next_offset:
-            here = f"{chain.place.topic}/{chain.place.partition}@{next_offset}"
+        if (record.topic, record.partition) != chain.topic_partition or record.offset < next_offset:
+            here = f"{chain.topic_partition.topic}/{chain.topic_partition.partition}@{next_offset}"
             raise ValueError(f"found the record {record.location}, expected one at or behind {here}")
         link = next_link(link, record)
         next_offset = record.offset + 1
@@ -57,8 +57,8 @@ def next_link(link: bytes, record: Record) -> bytes:
 def encoded_head(chain: Chain) -> bytes:
     """Encode the partition, the first and next offset of its chain, and the link."""
     topic, numbers = (
-        _field(chain.place.topic.encode()),
-        (chain.place.partition, chain.start_offset, chain.next_offset),
+        _field(chain.topic_partition.topic.encode()),
+        (chain.topic_partition.partition, chain.start_offset, chain.next_offset),
     )
     return topic + b"".join(map(_number, numbers)) + chain.link
 

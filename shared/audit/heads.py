@@ -16,7 +16,7 @@ Heads = Mapping[Partition, Chain]
 def heads_of(statement: Statement) -> Heads:
     """Return the heads of the partitions that the statement names."""
     chains = map(_chain, statement.partitions)
-    return {chain.place: chain for chain in chains}
+    return {chain.topic_partition: chain for chain in chains}
 
 
 def after(statements: Iterable[Statement]) -> Heads:
@@ -31,7 +31,7 @@ def moved_on(before: Heads, statement: Statement) -> Heads:
 
 def sha256_of(chains: Iterable[Chain]) -> str:
     digest = hashlib.sha256(NAME)
-    for chain in sorted(chains, key=lambda chain: chain.place):
+    for chain in sorted(chains, key=lambda chain: chain.topic_partition):
         digest.update(encoded_head(chain))
     return digest.hexdigest()
 
@@ -42,6 +42,6 @@ def agrees(heads: Heads, statement: Statement) -> bool:
 
 
 def _chain(read: PartitionRead) -> Chain:
-    place = Partition(read.topic, read.partition)
+    topic_partition = Partition(read.topic, read.partition)
     link = bytes.fromhex(read.link)
-    return Chain(place, read.start_offset, read.next_offset, link, read.oldest_ms, read.newest_ms)
+    return Chain(topic_partition, read.start_offset, read.next_offset, link, read.oldest_ms, read.newest_ms)

@@ -112,11 +112,11 @@ class Audited:
     async def read(self, name: str) -> list[Record]:
         login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
         async with PartitionReader(login) as reader:
-            (place,) = await reader.partitions(name.__eq__)
-            there = (await reader.ranges([place]))[place]
-            reader.assign({place: there.start})
+            (topic_partition,) = await reader.partitions(name.__eq__)
+            there = (await reader.ranges([topic_partition]))[topic_partition]
+            reader.assign({topic_partition: there.start})
             records: list[Record] = []
-            while await reader.position(place) < there.stop:
+            while await reader.position(topic_partition) < there.stop:
                 records += await reader.fetch()
         return records
 

@@ -164,10 +164,10 @@ async def test_a_chain_that_begins_while_a_statement_is_made_is_named_by_the_nex
         async with signing.transaction():
             chains = await store.lock_chains(signing)
             await store.begin_chains(reading, [second])
-            one = decide.state(decide.Last(), chains, await store.moved_places(signing), now=utc_now())
+            one = decide.state(decide.Last(), chains, await store.moved_topic_partitions(signing), now=utc_now())
             await store.mark_signed(signing, one.partitions)
         async with signing.transaction():
-            chains, moved = await store.lock_chains(signing), await store.moved_places(signing)
+            chains, moved = await store.lock_chains(signing), await store.moved_topic_partitions(signing)
             two = decide.state(decide.Last(1), chains, moved, now=utc_now())
         await signing.close()
         await reading.close()

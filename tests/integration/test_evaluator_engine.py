@@ -55,7 +55,7 @@ ENV = {
 
 @dataclass
 class Controller:
-    """Lends places as the serving controller does, and can be told not to."""
+    """Loads candidates as the serving controller does, and can be told not to."""
 
     world: World
     replica: TorchReplica
@@ -244,7 +244,7 @@ async def test_a_replica_that_dies_leaves_the_work_to_the_scoring_process(
     assert problems
 
 
-async def test_without_a_place_the_scoring_process_answers(world, setting, models, controller: Controller):
+async def test_without_a_replica_the_scoring_process_answers(world, setting, models, controller: Controller):
     controller.refuses = True
     job, _ = await another(world, setting, controller, models.good, 12)
     verdict = await evaluate(world, job, models.good)
@@ -255,12 +255,12 @@ async def test_without_a_place_the_scoring_process_answers(world, setting, model
     assert controller.replica.bodies == []
 
 
-async def test_a_kill_while_the_candidate_has_a_place_ends_in_one_verdict(
+async def test_a_kill_while_the_candidate_is_loaded_ends_in_one_verdict(
     world, setting, models, controller: Controller, stack: Stack
 ):
     await stack.stop("evaluator")
     job, digest = await another(world, setting, controller, models.good, 13)
-    async with killed_at(stack, "evaluator", "eval.candidate.placed", env=ENV):
+    async with killed_at(stack, "evaluator", "eval.candidate.loaded", env=ENV):
         await world.send("scheduler", job)
         await world.send("registry", its_version(job, digest))
     assert controller.given_back == []

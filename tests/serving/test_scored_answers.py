@@ -28,7 +28,7 @@ from services.evaluator.scoring.reports import AnswersAsked, Report
 from services.serving_controller.decide import candidates
 from services.serving_controller.model import Candidate, Replica, Servable
 from shared.clock import utc_now
-from tests.answer_engines import AnswerEngineSuite, Place
+from tests.answer_engines import AnswerEngineSuite, Endpoint
 from tests.scoring.tiny import WORDS, ask, question, train_adapter
 from tests.serving.conftest import Rig
 from tests.tiny_model import template_text
@@ -75,10 +75,10 @@ async def replica(rig: Rig, served: Servable, candidate: Candidate) -> Replica:
 
 
 @pytest.fixture
-def place(rig: Rig, replica: Replica, candidate: Candidate) -> Place:
+def endpoint(rig: Rig, replica: Replica, candidate: Candidate) -> Endpoint:
     names = {Side.BASE: replica.served_base, Side.CANDIDATE: candidate.servable.served_name}
     key = rig.backend.key(replica.replica_id)
-    return Place(replica.address.url, key, names, tuple(range(40, 60)), context_tokens=512)
+    return Endpoint(replica.address.url, key, names, tuple(range(40, 60)), context_tokens=512)
 
 
 class TestVllm(AnswerEngineSuite):
@@ -112,12 +112,12 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 
 @pytest.fixture
-async def score(place: Place, tmp_path: Path) -> Score:
+async def score(endpoint: Endpoint, tmp_path: Path) -> Score:
     async def run(order: WorkOrder, work: str, **changes: object) -> dict[tuple[str, Side], PartScores]:
         """As the gate runs it: the child asks in its own time, and goes on meanwhile."""
         work_dir, answering = tmp_path / work, []
         async with httpx.AsyncClient() as http:
-            engine = place.engine(http, **{"name": ENGINE, **changes})
+            engine = endpoint.engine(http, **{"name": ENGINE, **changes})
 
             def on_report(report: Report) -> None:
                 if isinstance(report, AnswersAsked):
@@ -151,8 +151,8 @@ async def test_answers_of_vllm_are_those_of_the_scoring_process(order, score: Sc
     assert base.isdisjoint(tuned)
 
 
-async def test_base_answers_in_the_candidates_place_are_not_taken(order, score: Score, place: Place):
-    names = dict.fromkeys(BOTH, place.names[Side.BASE])
+async def test_base_answers_in_the_candidates_place_are_not_taken(order, score: Score, endpoint: Endpoint):
+    names = dict.fromkeys(BOTH, endpoint.names[Side.BASE])
     scores = await score(order(engine=ENGINE, engine_sides=BOTH), "base twice", names=names)
     assert {part.engine for part in scores.values()} == {""}
     assert all("from the other's" in part.engine_problem for part in scores.values())
@@ -160,9 +160,9 @@ async def test_base_answers_in_the_candidates_place_are_not_taken(order, score: 
 
 
 async def test_a_candidate_that_is_taken_away_leaves_the_scores_of_the_scoring_process(
-    order, score: Score, place
+    order, score: Score, endpoint
 ):
-    names = {**place.names, Side.CANDIDATE: "gate-eval-2@gone"}
+    names = {**endpoint.names, Side.CANDIDATE: "gate-eval-2@gone"}
     scores = await score(order(engine=ENGINE, engine_sides=BOTH), "gone", names=names)
     assert {part.engine for part in scores.values()} == {""}
     assert all("404" in part.engine_problem for part in scores.values())

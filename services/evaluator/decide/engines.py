@@ -13,7 +13,7 @@ def choose_engine(answers_by: AnswersBy, version: ModelRegistered, ready: Sequen
     """The engine to ask first; empty: the scoring child answers itself.
 
     ready: the replicas of the version's base model. On a CPU the scoring child is the faster one (docs/gate.md).
-    A full model has no place beside its base.
+    No replica loads a full model beside its base.
     """
     if answers_by == "self" or version.kind != "adapter":
         return ""

@@ -25,7 +25,7 @@ class Progress:
     seconds_left: float | None = None
 
     @property
-    def place(self) -> tuple[str, str, str | None]:
+    def position(self) -> tuple[str, str, str | None]:
         return self.activity, self.suite, self.side
 
 
@@ -62,7 +62,7 @@ class Meter:
 
 def is_due(published: Progress | None, progress: Progress, *, seconds_since: float) -> bool:
     """At once where another part is being scored, else at most every few seconds."""
-    if published is None or published.place != progress.place:
+    if published is None or published.position != progress.position:
         return True
     return published != progress and seconds_since >= SECONDS_BETWEEN_EVENTS
 

@@ -19,7 +19,7 @@ from services.evaluator import store
 from services.evaluator.clients.answering import answer_parts, is_given, refuse_parts
 from services.evaluator.clients.child import OnReport
 from services.evaluator.clients.engine import EngineFailed, VllmEngine
-from services.evaluator.model import Place
+from services.evaluator.model import Host
 from services.evaluator.scoring.exchange import ASKED_FILE, Asked
 from services.evaluator.scoring.order import Side, WorkOrder
 from services.evaluator.scoring.reports import AnswersAsked, Report, Waiting
@@ -66,25 +66,25 @@ class Answers:
             await following.stop()
 
     async def _answer(self, run: Run) -> None:
-        """Raises EngineFailed; the candidate gives its place back either way."""
+        """Raises EngineFailed; the candidate is unloaded either way."""
         limit = self._settings.replica_limit
         raw = await asyncio.to_thread((run.work_dir / ASKED_FILE).read_bytes)
         asked = await asyncio.to_thread(Asked.model_validate_json, raw)
         try:
             async with asyncio.timeout(limit.total_seconds()):
-                replica = self._replica(await self._place(run.eval_id, run.version), run.engine)
-                failpoint("eval.candidate.placed")
+                replica = self._replica(await self._host(run.eval_id, run.version), run.engine)
+                failpoint("eval.candidate.loaded")
                 concurrency = self._settings.replica_concurrency
                 await answer_parts(replica, asked, run.work_dir, run.on_report, concurrency=concurrency)
         except TimeoutError as error:
             raise EngineFailed(f"not all was answered after {limit}") from error
         finally:
-            await self._give_back(run.eval_id)
+            await self._unload(run.eval_id)
 
-    async def _place(self, eval_id: str, version: ModelRegistered) -> Place:
+    async def _host(self, eval_id: str, version: ModelRegistered) -> Host:
         """Raises EngineFailed."""
         async with self._service.unit() as unit:
-            await store.ask_for_place(unit.conn, eval_id)
+            await store.ask_for_host(unit.conn, eval_id)
             command = LoadCandidate(
                 eval_id=eval_id,
                 model_id=version.model_id,
@@ -95,39 +95,39 @@ class Answers:
             )
             await unit.emit(command)
         until = time.monotonic() + self._settings.replica_wait.total_seconds()
-        while (place := await self._find_place(eval_id)) is None:
+        while (host := await self._find_host(eval_id)) is None:
             if time.monotonic() > until:
-                raise EngineFailed(f"no place on a replica after {self._settings.replica_wait}")
+                raise EngineFailed(f"no replica loaded the candidate within {self._settings.replica_wait}")
             await asyncio.sleep(LOOK_SECONDS)
-        if place.problem:
-            raise EngineFailed(place.problem)
-        return place
+        if host.problem:
+            raise EngineFailed(host.problem)
+        return host
 
-    async def _find_place(self, eval_id: str) -> Place | None:
+    async def _find_host(self, eval_id: str) -> Host | None:
         async with self._service.unit() as unit:
-            return await store.find_place(unit.conn, eval_id)
+            return await store.find_host(unit.conn, eval_id)
 
-    def _replica(self, place: Place, engine: str) -> VllmEngine:
-        if place.engine != engine:
-            raise EngineFailed(f"replica {place.replica_id} is {place.engine!r}, expected {engine!r}")
+    def _replica(self, host: Host, engine: str) -> VllmEngine:
+        if host.engine != engine:
+            raise EngineFailed(f"replica {host.replica_id} is {host.engine!r}, expected {engine!r}")
         assert self._settings.replica_keys_dir is not None, "no engine is chosen without keys"
         try:
-            key = (self._settings.replica_keys_dir / place.replica_id).read_text().strip()
+            key = (self._settings.replica_keys_dir / host.replica_id).read_text().strip()
         except OSError as error:
-            raise EngineFailed(f"key of replica {place.replica_id}: {error}") from error
+            raise EngineFailed(f"key of replica {host.replica_id}: {error}") from error
         return VllmEngine(
             self._http,
-            place.url,
+            host.url,
             key,
             name=engine,
-            names={Side.BASE: place.served_base, Side.CANDIDATE: place.served_name},
+            names={Side.BASE: host.served_base, Side.CANDIDATE: host.served_name},
             timeout_seconds=self._settings.replica_timeout.total_seconds(),
         )
 
-    async def _give_back(self, eval_id: str) -> None:
-        """Where this is not sent, the place ends at its time."""
+    async def _unload(self, eval_id: str) -> None:
+        """Where this is not sent, the candidate is unloaded at its time."""
         async with self._service.unit() as unit:
-            await store.forget_place(unit.conn, eval_id)
+            await store.forget_host(unit.conn, eval_id)
             await unit.emit(UnloadCandidate(eval_id=eval_id))
 
 

@@ -1,4 +1,4 @@
-"""What is known of replicas, and the place that one of them lends a candidate."""
+"""What is known of replicas, and which of them loads a candidate."""
 
 from schemas.base import CommandRefused
 from schemas.deployment import CandidateReady, LoadCandidate, ReplicaLost, ReplicaReady
@@ -15,10 +15,10 @@ async def replica_lost(event: ReplicaLost, unit: Unit) -> None:
 
 
 async def candidate_ready(event: CandidateReady, unit: Unit) -> None:
-    await store.fill_place(unit.conn, event)
+    await store.fill_host(unit.conn, event)
 
 
 async def command_refused(event: CommandRefused, unit: Unit) -> None:
     if event.command == LoadCandidate.type:
-        problem = f"no replica lends a place ({event.code}): {event.message}"
-        await store.refuse_place(unit.conn, event.subject_id, problem)
+        problem = f"no replica loads the candidate ({event.code}): {event.message}"
+        await store.refuse_host(unit.conn, event.subject_id, problem)

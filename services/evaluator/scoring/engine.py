@@ -42,7 +42,7 @@ SEND_SECONDS = 30.0
 def ask(
     models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, send: Send
 ) -> None:
-    """To be called once the candidate has proved active: one that is not gets no place in an engine."""
+    """To be called once the candidate has proved active: one that is not is loaded by no engine."""
     if not parts:
         return
     asked = Asked(

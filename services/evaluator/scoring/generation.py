@@ -76,7 +76,7 @@ class Batch:
     """Prompts whose answers are generated together. `ids_BT` is what the next step reads."""
 
     rows: list[int]
-    """Place of each row among the prompts that the batch began with."""
+    """Index of each row among the prompts that the batch began with."""
     ids_BT: Tensor
     mask_BT: Tensor
     """Of all that was read so far and of `ids_BT`; 0 for padding."""
@@ -99,10 +99,10 @@ class Batch:
         self.cache = out.past_key_values
         return [int(token) for token in self.ids_BT[:, 0].tolist()]
 
-    def keep(self, places: list[int]) -> None:
+    def keep(self, indices: list[int]) -> None:
         """Go on with these rows alone."""
-        self.rows = [self.rows[place] for place in places]
-        kept = torch.tensor(places, device=self.ids_BT.device)
+        self.rows = [self.rows[index] for index in indices]
+        kept = torch.tensor(indices, device=self.ids_BT.device)
         self.cache.batch_select_indices(kept)
         self.ids_BT, self.mask_BT = self.ids_BT[kept], self.mask_BT[kept]
         self.positions_BT = self.positions_BT[kept]
@@ -160,9 +160,9 @@ def _generate(scorer: Scorer, prompts: Sequence[Prompt]) -> list[tuple[list[int]
             token_ids[row].append(token)
             if len(token_ids[row]) == prompts[row].max_new_tokens:
                 is_cut[row] = True
-        places = [place for place, row in enumerate(batch.rows) if row not in is_cut]
-        if 0 < len(places) <= KEPT_SHARE * len(batch.rows):
-            batch.keep(places)
+        indices = [index for index, row in enumerate(batch.rows) if row not in is_cut]
+        if 0 < len(indices) <= KEPT_SHARE * len(batch.rows):
+            batch.keep(indices)
     return [(ids, is_cut[row]) for row, ids in enumerate(token_ids)]
 
 

@@ -195,11 +195,11 @@ def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) 
     positions = [_left_padded(_positions(row, prefix_tokens), width, 0) for row in rows]
     if cache is not None:
         cache = _repeated(cache, len(rows))
-    places, labels = _asked(rows, width)
+    indices, labels = _asked(rows, width)
     # Endings begin at the same position: the end of their context.
-    places_U, index_K = torch.unique(torch.tensor(places, device=scorer.device), return_inverse=True)
+    indices_U, index_K = torch.unique(torch.tensor(indices, device=scorer.device), return_inverse=True)
     logits_UV = scorer.logits_at(
-        places_U,
+        indices_U,
         input_ids=torch.tensor(tokens, device=scorer.device),
         position_ids=torch.tensor(positions, device=scorer.device),
         attention_mask=_mask(scorer, rows, parts_BT, prefix_tokens),
@@ -267,18 +267,18 @@ def _mask(scorer: Scorer, rows: Sequence[Row], parts_BT: Tensor, prefix_tokens: 
 
 
 def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
-    """For each token of each ending the place of (B * columns) that predicts it, and the token."""
-    places: list[int] = []
+    """For each token of each ending the index into (B * columns) that predicts it, and the token."""
+    indices: list[int] = []
     labels: list[int] = []
     for number, row in enumerate(rows):
         end_of_row = (number + 1) * columns
         last_of_context = end_of_row - row.tail
-        place = last_of_context + 1
+        index = last_of_context + 1
         for ending in row.endings:
-            places += [last_of_context, *range(place, place + len(ending) - 1)]
+            indices += [last_of_context, *range(index, index + len(ending) - 1)]
             labels += ending
-            place += len(ending) - 1
-    return places, labels
+            index += len(ending) - 1
+    return indices, labels
 
 
 def _gather(logits_UV: Tensor, index_K: Tensor, labels: list[int]) -> tuple[Tensor, Tensor]:

@@ -49,8 +49,8 @@ class Scorer:
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
         return next(token for token in known if token is not None)
 
-    def logits_at(self, places_U: Tensor, **inputs: Any) -> Tensor:
-        """Logits (U, V) at places of the flattened batch (B * T).
+    def logits_at(self, indices_U: Tensor, **inputs: Any) -> Tensor:
+        """Logits (U, V) at indices of the flattened batch (B * T).
 
         The head computes those alone: at a vocabulary of 32,000 and more it costs as much as many layers.
         """
@@ -61,7 +61,7 @@ class Scorer:
             if not given:
                 return None
             is_picked = True
-            return (given[0].flatten(0, 1)[places_U][None], *given[1:])
+            return (given[0].flatten(0, 1)[indices_U][None], *given[1:])
 
         head = self.model.get_output_embeddings()
         hook = head.register_forward_pre_hook(pick) if head is not None else None
@@ -70,7 +70,7 @@ class Scorer:
         finally:
             if hook is not None:
                 hook.remove()
-        return logits[0] if is_picked else logits.flatten(0, 1)[places_U]
+        return logits[0] if is_picked else logits.flatten(0, 1)[indices_U]
 
     def forward(self, *, logits_to_keep: int, **inputs: Any) -> Any:
         """The model's output; its logits are those of the last `logits_to_keep` positions."""

@@ -1,4 +1,4 @@
-"""Every bit of a record, and its place, is in the link."""
+"""Every bit of a record, and its location, is in the link."""
 
 import hashlib
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from shared.audit.chain import Chain, begin, encoded_head, extend, next_link
 from shared.partition import Partition
 from shared.record import Record
-from tests.unit.auditor.records import PLACE, records, seeded
+from tests.unit.auditor.records import TOPIC_PARTITION, records, seeded
 
 LINK = bytes(32)
 PLAIN = Record("t", 0, 7, b"key", (("a", b"1"), ("b", None)), b"value", 1000)
@@ -45,7 +45,7 @@ def test_the_link_before_is_in_the_link():
     assert next_link(LINK, PLAIN) != next_link(b"\1" + LINK[1:], PLAIN)
 
 
-def test_chains_of_two_places_begin_differently():
+def test_chains_of_two_topic_partitions_begin_differently():
     links = [
         begin(Partition(topic, partition), at=at).link
         for topic in ("a", "a1")
@@ -58,9 +58,9 @@ def test_chains_of_two_places_begin_differently():
 def test_a_chain_is_the_same_however_it_is_cut_into_batches():
     rng, seed_hint = seeded("batches")
     log = records(rng, 50, start=5)
-    whole = extend(begin(PLACE, at=5), log)
+    whole = extend(begin(TOPIC_PARTITION, at=5), log)
     for _ in range(50):
-        chain, rest = begin(PLACE, at=5), log
+        chain, rest = begin(TOPIC_PARTITION, at=5), log
         while rest:
             size = rng.randrange(1, len(rest) + 1)
             chain, rest = extend(chain, rest[:size]), rest[size:]

@@ -14,11 +14,11 @@ from shared.audit.chain import Chain, begin
 from shared.partition import Partition
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
-PLACE = Partition("job.events", 0)
+TOPIC_PARTITION = Partition("job.events", 0)
 
 
-def chain(place: Partition = PLACE, *, start: int = 0, next_offset: int = 10) -> Chain:
-    return Chain(place, start, next_offset, hashlib.sha256(repr(place).encode()).digest())
+def chain(topic_partition: Partition = TOPIC_PARTITION, *, start: int = 0, next_offset: int = 10) -> Chain:
+    return Chain(topic_partition, start, next_offset, hashlib.sha256(repr(topic_partition).encode()).digest())
 
 
 def test_all_topics_are_audited_but_what_may_be_lost():
@@ -28,59 +28,65 @@ def test_all_topics_are_audited_but_what_may_be_lost():
 
 
 def test_a_new_partition_begins_where_it_begins():
-    planned = plan({}, {PLACE: range(4, 9)})
-    assert planned.read == planned.began == (begin(PLACE, at=4),)
+    planned = plan({}, {TOPIC_PARTITION: range(4, 9)})
+    assert planned.read == planned.began == (begin(TOPIC_PARTITION, at=4),)
     assert (planned.missed, planned.cut) == ((), ())
 
 
 @pytest.mark.parametrize("there", [range(10), range(10, 10), range(3, 50)])
 def test_a_known_one_goes_on_where_it_was(there: range):
-    planned = plan({PLACE: chain()}, {PLACE: there})
+    planned = plan({TOPIC_PARTITION: chain()}, {TOPIC_PARTITION: there})
     assert (planned.read, planned.began, planned.missed, planned.cut) == ((chain(),), (), (), ())
 
 
 def test_records_gone_before_they_were_read_begin_a_new_chain():
-    planned = plan({PLACE: chain()}, {PLACE: range(11, 20)})
-    assert planned.read == planned.began == (begin(PLACE, at=11),)
+    planned = plan({TOPIC_PARTITION: chain()}, {TOPIC_PARTITION: range(11, 20)})
+    assert planned.read == planned.began == (begin(TOPIC_PARTITION, at=11),)
     assert planned.missed == (chain(),)
 
 
 def test_a_log_that_ends_before_what_was_read_is_left_alone():
-    planned = plan({PLACE: chain()}, {PLACE: range(9)})
+    planned = plan({TOPIC_PARTITION: chain()}, {TOPIC_PARTITION: range(9)})
     assert (planned.read, planned.began, planned.cut) == ((), (), (chain(),))
 
 
 def test_a_topic_that_is_gone_is_not_read_and_not_forgotten():
-    assert plan({PLACE: chain()}, {}).read == ()
+    assert plan({TOPIC_PARTITION: chain()}, {}).read == ()
 
 
 def test_a_full_statement_names_every_chain_and_the_statement_before():
     other = chain(Partition("dataset.events", 2), start=3)
     first = state(Last(), [chain(), other], None, now=NOW)
     assert (first.number, first.previous_sha256, first.signed_at) == (1, NOTHING_BEFORE, NOW)
-    assert [(read.topic, read.partition) for read in first.partitions] == [other.place, PLACE]
-    assert (first.is_full, heads.heads_of(first)) == (True, {other.place: other, PLACE: chain()})
+    assert [(read.topic, read.partition) for read in first.partitions] == [
+        other.topic_partition,
+        TOPIC_PARTITION,
+    ]
+    assert (first.is_full, heads.heads_of(first)) == (
+        True,
+        {other.topic_partition: other, TOPIC_PARTITION: chain()},
+    )
     second = state(Last(1, "ab" * 32), [], None, now=NOW)
     assert (second.number, second.previous_sha256) == (2, "ab" * 32)
 
 
 def test_the_others_name_what_moved_and_are_signed_over_the_rest_too():
     other, last = chain(Partition("dataset.events", 2)), Last(1, "ab" * 32)
-    quiet = {other.place: other}
-    second = state(last, [chain(), other], {PLACE}, now=NOW)
-    assert (second.is_full, heads.heads_of(second)) == (False, {PLACE: chain()})
+    quiet = {other.topic_partition: other}
+    second = state(last, [chain(), other], {TOPIC_PARTITION}, now=NOW)
+    assert (second.is_full, heads.heads_of(second)) == (False, {TOPIC_PARTITION: chain()})
     assert heads.agrees(heads.moved_on(quiet, second), second)
     for changed in (
         replace(other, next_offset=11),
         replace(other, start_offset=1),
         replace(other, link=b"x" * 32),
     ):
-        assert not heads.agrees(heads.moved_on({other.place: changed}, second), second)
+        assert not heads.agrees(heads.moved_on({other.topic_partition: changed}, second), second)
     assert not heads.agrees(heads.moved_on({}, second), second)
 
 
 def test_a_statement_before_which_nothing_is_known_to_have_been_signed_is_full():
-    assert state(Last(7, "ab" * 32), [chain()], {PLACE}, now=NOW).is_full
+    assert state(Last(7, "ab" * 32), [chain()], {TOPIC_PARTITION}, now=NOW).is_full
 
 
 def test_every_sixtieth_statement_is_full():

@@ -64,9 +64,9 @@ def test_another_key_does_not_open_it(key: SigningKey):
 def test_every_byte_counts(key: SigningKey, field: str):
     document = json.loads(key.sign(STATEMENT))
     text = document[field]
-    for place in range(0, len(text), 7):
-        other = "A" if text[place] != "A" else "B"
-        changed = document | {field: text[:place] + other + text[place + 1 :]}
+    for index in range(0, len(text), 7):
+        other = "A" if text[index] != "A" else "B"
+        changed = document | {field: text[:index] + other + text[index + 1 :]}
         with pytest.raises(BadSignature):
             key.public.open(json.dumps(changed).encode())
 

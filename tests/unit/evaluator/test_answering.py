@@ -9,7 +9,7 @@ from services.evaluator.clients.answering import answer_parts, refuse_parts
 from services.evaluator.clients.engine import EngineFailed, VllmEngine
 from services.evaluator.scoring.exchange import Asked, AskedPart, AskedPrompt, Given, given_path
 from services.evaluator.scoring.order import Side
-from tests.answer_engines import STEPS, AnswerEngineSuite, Place, Replica
+from tests.answer_engines import STEPS, AnswerEngineSuite, Endpoint, Replica
 
 BOTH = (Side.BASE, Side.CANDIDATE)
 NAMES = dict(zip(BOTH, STEPS, strict=True))
@@ -21,9 +21,9 @@ def replica() -> Replica:
 
 
 @pytest.fixture
-def place(replica):
+def endpoint(replica):
     with replica.serving() as url:
-        yield Place(url, replica.key, NAMES, (3, 5, 8), replica.context_tokens)
+        yield Endpoint(url, replica.key, NAMES, (3, 5, 8), replica.context_tokens)
 
 
 class TestReplicaByARule(AnswerEngineSuite):
@@ -42,11 +42,11 @@ def a_prompt(number: int) -> AskedPrompt:
 
 
 @pytest.fixture
-def answer(place, tmp_path):
+def answer(endpoint, tmp_path):
     async def run(asked: Asked, *, concurrency: int = 4, engine=None) -> dict[str, Given]:
         reported = []
         async with httpx.AsyncClient() as http:
-            engine = engine or place.engine(http)
+            engine = engine or endpoint.engine(http)
             await answer_parts(engine, asked, tmp_path, reported.append, concurrency=concurrency)
         run.reported = reported
         return given_to(asked, tmp_path)

@@ -58,8 +58,8 @@ def test_a_benchmarks_examples_are_fetched_and_ordered_with_it():
     (known,) = files_of(artifact, (suite,), {}, HARNESS)
     assert known.blobs == (a_file("arc"), a_file("train"))
     paths = {file.sha256: Path(f"/blobs/{file.file_id}") for file in known.blobs}
-    places = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
-    (part,) = order_of(a_version(artifact), (known,), Limits(), **places).parts
+    locations = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
+    (part,) = order_of(a_version(artifact), (known,), Limits(), **locations).parts
     assert (part.path, part.examples_path) == ("/blobs/file-arc", "/blobs/file-train")
     assert part.num_fewshot == 25
 
@@ -159,8 +159,8 @@ def test_the_order_names_how_the_holdout_is_scored():
     artifact = ARTIFACT.model_copy(update={"gate": gate, "benchmarks": {}, "suites": {}})
     (known,) = files_of(artifact, (), {}, HARNESS)
     paths = {known.file.sha256: Path("/blob")}
-    places = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
-    (part,) = order_of(a_version(artifact), (known,), Limits(), **places).parts
+    locations = {"base_path": Path("/base"), "model_path": Path("/model"), "blob_paths": paths}
+    (part,) = order_of(a_version(artifact), (known,), Limits(), **locations).parts
     assert (part.metric, part.pattern, part.max_new_tokens, part.is_judged) == ("regex", "x", 9, False)
 
 

@@ -1,4 +1,4 @@
-"""What people hear of a running gate: the place, the items, an estimate; not too often."""
+"""What people hear of a running gate: where it is, the items, an estimate; not too often."""
 
 import asyncio
 
@@ -36,9 +36,9 @@ def test_nothing_is_known_while_the_model_is_loaded():
 
 def test_a_report_names_check_suite_and_side():
     progress = after(report("benchmark:general", 50, 100))
-    assert progress.place == ("benchmark", "general", "candidate")
+    assert progress.position == ("benchmark", "general", "candidate")
     assert (progress.items_done, progress.items_total) == (50, 100)
-    assert after(report("holdout", 1, 9), rows={("holdout", "candidate"): 9}).place == (
+    assert after(report("holdout", 1, 9), rows={("holdout", "candidate"): 9}).position == (
         "holdout",
         "",
         "candidate",

@@ -15,12 +15,13 @@ from shared.audit.chain import Chain, begin, extend
 from shared.audit.signing import SigningKey
 from shared.partition import Partition
 from shared.record import Record
-from tests.unit.auditor.records import PLACE, START_MS, records
+from tests.unit.auditor.records import START_MS, TOPIC_PARTITION, records
 
 KEY = SigningKey.make()
 FULL_EVERY = 4
 QUIET = extend(
-    begin(Partition("node.events", 0), at=0), records(random.Random(1), 3, place=Partition("node.events", 0))
+    begin(Partition("node.events", 0), at=0),
+    records(random.Random(1), 3, topic_partition=Partition("node.events", 0)),
 )
 RETENTION = timedelta(days=30)
 
@@ -49,11 +50,11 @@ class World:
         Every fourth is full, the others name what moved; beside the partition there is a quiet one.
         """
         log = records(rng, count)
-        world, chain, last = cls(log), begin(PLACE, at=0), decide.Last()
+        world, chain, last = cls(log), begin(TOPIC_PARTITION, at=0), decide.Last()
         while chain.next_offset < count - 3 or not world.documents:
             size = rng.choice((0, 1, 1, 2, 5))
             chain = extend(chain, log[chain.next_offset : chain.next_offset + size])
-            moved = {PLACE} if size else ()
+            moved = {TOPIC_PARTITION} if size else ()
             statement = decide.state(
                 last,
                 [chain, QUIET],
@@ -85,7 +86,7 @@ class World:
         end = self.log[-1].offset + 1 if self.log else 0
         if there is None:
             there = range(self.log[0].offset if self.log else end, end)
-        recount = Recount(PLACE, walk.anchors[PLACE], there, now=now, retention=RETENTION)
+        recount = Recount(TOPIC_PARTITION, walk.anchors[TOPIC_PARTITION], there, now=now, retention=RETENTION)
         for record in self.log:
             if record.offset >= max(recount.start, there.start):
                 recount.take(record)

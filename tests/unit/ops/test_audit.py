@@ -21,7 +21,7 @@ from shared.audit.signing import SigningKey
 from shared.partition import Partition
 from shared.storage.testing import FakeObjectStore
 from tests.chaos.scale import note, scaled
-from tests.unit.auditor.records import PLACE, START_MS, records, seeded
+from tests.unit.auditor.records import START_MS, TOPIC_PARTITION, records, seeded
 from tests.unit.ops.audit_world import (
     FULL_EVERY,
     KEY,
@@ -77,7 +77,7 @@ class TestRecords:
             kept = replace(world, log=world.log[start:])
             there = range(start, len(world.log))
             assert kept.verify(now=LATE, there=there) == [], f"case {case} from {start}; {seed_hint}"
-            anchored = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
+            anchored = walked(list(enumerate(world.documents, 1))).anchors[TOPIC_PARTITION]
             first = next((each.next_offset for each in anchored if each.next_offset >= start), None)
             if first is not None and first < world.covered:
                 place = rng.randrange(first, world.covered)
@@ -94,7 +94,7 @@ class TestRecords:
             place = rng.randrange(world.covered)
             world.log[place] = replace(world.log[place], value=b"forged")
             (finding,) = world.verify()
-            anchors = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
+            anchors = walked(list(enumerate(world.documents, 1))).anchors[TOPIC_PARTITION]
             before = max(each.next_offset for each in anchors if each.next_offset <= place)
             behind = min(each.next_offset for each in anchors if each.next_offset > place)
             assert finding.offsets == range(before, behind), seed_hint
@@ -108,8 +108,8 @@ class TestRecords:
         world = World.of(rng)
         more = replace(world.log[-1], offset=len(world.log))
         world.log.append(more)
-        anchors = walked(list(enumerate(world.documents, 1))).anchors[PLACE]
-        recount = Recount(PLACE, anchors, range(len(world.log)), now=SOON, retention=RETENTION)
+        anchors = walked(list(enumerate(world.documents, 1))).anchors[TOPIC_PARTITION]
+        recount = Recount(TOPIC_PARTITION, anchors, range(len(world.log)), now=SOON, retention=RETENTION)
         assert recount.not_covered == len(world.log) - world.covered
         for record in world.log:
             recount.take(record)
@@ -133,7 +133,9 @@ class TestRetention:
             now = at(world.log[half].timestamp_ms) + RETENTION - timedelta(minutes=5)
             start = rng.randrange(1, world.covered)
             findings = replace(world, log=world.log[start:]).verify(now=now)
-            documented = [a.next_offset for a in walked(list(enumerate(world.documents, 1))).anchors[PLACE]]
+            documented = [
+                a.next_offset for a in walked(list(enumerate(world.documents, 1))).anchors[TOPIC_PARTITION]
+            ]
             is_sure = start > min((each for each in documented if each > half), default=10**9)
             if start <= half:
                 assert findings == [], seed_hint
@@ -149,7 +151,7 @@ class TestRetention:
             *old,
             *(replace(each, timestamp_ms=each.timestamp_ms + days) for each in records(rng, 5, start=5)),
         ]
-        first = extend(begin(PLACE, at=0), log[:5])
+        first = extend(begin(TOPIC_PARTITION, at=0), log[:5])
         second = extend(replace(first, oldest_ms=None, newest_ms=None), log[5:])
         world = World(log, covered=10)
         for chain in (first, second):
@@ -244,7 +246,7 @@ class TestStatements:
         assert [numbers(each) for each in findings] == [(4, 5)]
         assert "it follows one with sha256" in findings[0].detail
 
-    @pytest.mark.parametrize("moved", [None, {PLACE}], ids=["full", "what moved"])
+    @pytest.mark.parametrize("moved", [None, {TOPIC_PARTITION}], ids=["full", "what moved"])
     @pytest.mark.parametrize(
         ("change", "detail"),
         [
@@ -256,37 +258,37 @@ class TestStatements:
     def test_statements_that_contradict_each_other_are_found(
         self, world: World, change: dict, detail: str, moved: set[Partition] | None
     ):
-        chain = replace(walked(list(enumerate(world.documents, 1))).heads[PLACE], **change)
+        chain = replace(walked(list(enumerate(world.documents, 1))).heads[TOPIC_PARTITION], **change)
         more = world.statement([chain, QUIET], moved)
         (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         assert (finding.what, finding.partition, finding.detail.startswith(detail)) == (
             "statement",
-            PLACE,
+            TOPIC_PARTITION,
             True,
         )
 
     def test_a_partition_that_a_full_one_leaves_out_is_found(self, world: World):
         more = world.statement([QUIET], None)
         (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
-        assert (finding.partition, finding.detail) == (PLACE, "it is not named any more")
+        assert (finding.partition, finding.detail) == (TOPIC_PARTITION, "it is not named any more")
 
     @pytest.mark.parametrize("change", [{"next_offset": 4}, {"link": b"\0" * 32}, {"start_offset": 1}, None])
     def test_whatever_moved_and_is_not_named_is_found(self, world: World, change: dict | None):
         """Of a statement that names another partition alone, and is signed over what the auditor had of all."""
-        chain = walked(list(enumerate(world.documents, 1))).heads[PLACE]
+        chain = walked(list(enumerate(world.documents, 1))).heads[TOPIC_PARTITION]
         other = [replace(QUIET, **change)] if change else []
-        more = world.statement([chain, *other], {PLACE})
+        more = world.statement([chain, *other], {TOPIC_PARTITION})
         more = more.model_copy(update={"is_full": False})
         (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         assert finding.detail == "it was signed over other heads than it and those before it name"
 
     def test_records_that_were_gone_before_they_were_read_are_told(self, world: World):
-        anew = begin(PLACE, at=world.covered + 7)
-        more = world.statement([anew, QUIET], {PLACE})
+        anew = begin(TOPIC_PARTITION, at=world.covered + 7)
+        more = world.statement([anew, QUIET], {TOPIC_PARTITION})
         walk = walked(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         (finding,) = walk.findings
         assert (finding.what, finding.offsets) == ("unread", range(world.covered, world.covered + 7))
-        assert [each.next_offset for each in walk.anchors[PLACE]] == [world.covered + 7]
+        assert [each.next_offset for each in walk.anchors[TOPIC_PARTITION]] == [world.covered + 7]
 
     def test_those_that_name_what_moved_anchor_what_those_that_name_all_do(self):
         """So whatever the one finds in a log, the other does: at every statement the heads are the same too."""
@@ -314,19 +316,19 @@ class TestStatements:
     def test_statements_of_before_which_name_all_and_say_no_more_are_whole(self, world: World):
         """As they were written when every statement named every partition, and followed by those of now."""
         rng, _ = seeded("of before")
-        chain, documents = begin(PLACE, at=0), []
+        chain, documents = begin(TOPIC_PARTITION, at=0), []
         last = decide.Last()
         for number in range(1, 8):
             chain = extend(chain, records(rng, 2, start=chain.next_offset))
             statement = decide.state(
-                last, [chain, QUIET], None if number < 5 else {PLACE}, now=at(START_MS + number)
+                last, [chain, QUIET], None if number < 5 else {TOPIC_PARTITION}, now=at(START_MS + number)
             )
             document = KEY.sign(statement) if number >= 5 else of_before(statement)
             documents.append(document)
             last = decide.Last(number, sha256(document).hexdigest())
         for first in range(1, 5):
             walk = walked(list(enumerate(documents, 1))[first - 1 :], first=first)
-            assert (walk.findings, walk.anchors[PLACE][-1].next_offset) == ([], 14)
+            assert (walk.findings, walk.anchors[TOPIC_PARTITION][-1].next_offset) == ([], 14)
         assert b"heads_sha256" not in documents[0]
 
 
@@ -334,7 +336,10 @@ PLACES = [Partition(topic, partition) for topic in ("job.events", "node.events")
 
 
 def _moved_on(rng: random.Random, chain: Chain) -> Chain:
-    return extend(chain, records(rng, rng.randrange(1, 4), start=chain.next_offset, place=chain.place))
+    return extend(
+        chain,
+        records(rng, rng.randrange(1, 4), start=chain.next_offset, topic_partition=chain.topic_partition),
+    )
 
 
 def _without_times(chain: Chain) -> Chain:
@@ -356,7 +361,7 @@ def of_before(statement: Statement) -> bytes:
 
 
 def test_a_finding_is_told_to_people_and_to_machines():
-    finding = Finding("changed", "why", PLACE, range(3, 9), (4, 5))
+    finding = Finding("changed", "why", TOPIC_PARTITION, range(3, 9), (4, 5))
     assert finding.row == ("changed", "job.events/1", "3–8", "4–5", "why")
     assert json.loads(json.dumps(finding.value)) == {
         "what": "changed",
