@@ -60,7 +60,7 @@ class MessageParked(Message):
     value_sha256: Sha256 | None = None
 
 
-class ParkedSettled(Message):
+class ParkedResolved(Message):
     """A parked message was handled after all or left out for good; or its replay failed, and it is `parked` still."""
 
     keyed_by = "service"

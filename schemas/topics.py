@@ -265,7 +265,7 @@ PARKED_TOPICS = {
     service: Topic(
         f"parked.{service}",
         (service,),
-        (parked.MessageParked, parked.ParkedSettled, CommandRefused),
+        (parked.MessageParked, parked.ParkedResolved, CommandRefused),
         partitions=1,
         retention_days=90,
     )

@@ -27,7 +27,7 @@ class Timing(BaseSettings):
     segment_age: timedelta = timedelta(days=8)
     """How much longer than its topic's retention a record may be read, because Kafka deletes whole segments."""
     outbox_retention: timedelta = timedelta(days=7)
-    settled_retention: timedelta = timedelta(days=90)
+    resolved_retention: timedelta = timedelta(days=90)
     """Retention of parked rows that a person has replayed or dropped, and of events that a person has dropped."""
     history_retention: Annotated[timedelta, Field(ge=timedelta(days=60))] = timedelta(days=180)
     """Retention of an ended job's steps, events, attempts, logs and refusals; it is longer than any topic's."""

@@ -11,7 +11,7 @@ from cli import kafka_commands
 from cli.commands.context import connection
 from cli.output import show, show_table
 from ops.errors import RefusedByPlatform
-from schemas.parked import DropParked, MessageParked, ParkedSettled, ReplayParked
+from schemas.parked import DropParked, MessageParked, ParkedResolved, ReplayParked
 from schemas.topics import PARKED_TOPICS
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import TopicReader
@@ -46,8 +46,8 @@ def replay(service: str, parked_id: int) -> None:
     """Hand a message to its service again."""
     _find(service, parked_id)
     command = ReplayParked(service=service, parked_id=parked_id)
-    fact = kafka_commands.command(connection(), command, until=[ParkedSettled], seconds=ANSWER_SECONDS)
-    assert isinstance(fact, ParkedSettled)
+    fact = kafka_commands.command(connection(), command, until=[ParkedResolved], seconds=ANSWER_SECONDS)
+    assert isinstance(fact, ParkedResolved)
     if fact.state == "parked":
         raise RefusedByPlatform(f"{service} {parked_id}: {fact.reason}")
     show(fact.model_dump(mode="json"), f"{service} {parked_id}: replayed")
@@ -58,7 +58,7 @@ def drop(service: str, parked_id: int, reason: Annotated[str, typer.Option(help=
     """Leave a message out for good."""
     _find(service, parked_id)
     command = DropParked(service=service, parked_id=parked_id, reason=reason)
-    fact = kafka_commands.command(connection(), command, until=[ParkedSettled], seconds=ANSWER_SECONDS)
+    fact = kafka_commands.command(connection(), command, until=[ParkedResolved], seconds=ANSWER_SECONDS)
     show(fact.model_dump(mode="json"), f"{service} {parked_id}: dropped")
 
 
@@ -79,6 +79,6 @@ async def _open(service: str | None) -> list[MessageParked]:
             message = delivery.message if isinstance(delivery, Delivery) else None
             if isinstance(message, MessageParked):
                 parked[message.service, message.parked_id] = message
-            elif isinstance(message, ParkedSettled) and message.state != "parked":
+            elif isinstance(message, ParkedResolved) and message.state != "parked":
                 parked.pop((message.service, message.parked_id), None)
     return list(parked.values())

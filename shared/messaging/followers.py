@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from schemas.parked import ParkedSettled
+from schemas.parked import ParkedResolved
 from shared.log import get_logger
 from shared.messaging import parking
 from shared.messaging.unit import Unit
@@ -69,7 +69,7 @@ class Followers:
             if await conn.fetchval(parking.RESOLVE, parked_id, "replayed"):
                 unit = Unit(conn, self._service, self._database.now())
                 await unit.emit(
-                    ParkedSettled(
+                    ParkedResolved(
                         service=self._service,
                         parked_id=parked_id,
                         state="replayed",

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from schemas.envelope import MAX_NAME_BYTES
-from schemas.parked import DropParked, MessageParked, ParkedSettled, ReplayParked
+from schemas.parked import DropParked, MessageParked, ParkedResolved, ReplayParked
 from shared.errors import Refused
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -226,7 +226,7 @@ class ParkedCommands:
         else:
             await unit.conn.execute(SKIP_TO, row["topic"], row["aggregate_id"], row["sequence"])
         await unit.emit(
-            ParkedSettled(service=self._service, parked_id=row["id"], state="dropped", reason=command.reason)
+            ParkedResolved(service=self._service, parked_id=row["id"], state="dropped", reason=command.reason)
         )
         log.info("parked message dropped", parked_id=row["id"], reason=command.reason)
 
@@ -248,7 +248,7 @@ class ParkedCommands:
             await self._still_parked(task, f"{row['reason']}: {row['detail']}", unit)
         elif row["state"] == "replayed":
             await unit.emit(
-                ParkedSettled(service=self._service, parked_id=row["id"], state="replayed", reason=outcome)
+                ParkedResolved(service=self._service, parked_id=row["id"], state="replayed", reason=outcome)
             )
 
     async def failed(self, task: ReplayTask, error: Exception, unit: Unit) -> None:
@@ -258,7 +258,7 @@ class ParkedCommands:
     async def _still_parked(self, task: ReplayTask, why: str, unit: Unit) -> None:
         reason = f"still parked: {why}"
         await unit.emit(
-            ParkedSettled(service=self._service, parked_id=task.parked_id, state="parked", reason=reason)
+            ParkedResolved(service=self._service, parked_id=task.parked_id, state="parked", reason=reason)
         )
 
     async def _open_row(self, conn: Connection, parked_id: int) -> Any:

@@ -62,8 +62,8 @@ async def prune_kernel(database: Database, timing: Timing) -> None:
     for row in await database.fetch(TOPICS_OF_INBOX):
         topic = row["topic"]
         await prune(database, Pruning(PRUNE_INBOX, inbox_kept(topic, timing)), topic)
-    await prune(database, Pruning(PRUNE_PARKED, timing.settled_retention))
-    await prune(database, Pruning(PRUNE_DROPPED, timing.settled_retention))
+    await prune(database, Pruning(PRUNE_PARKED, timing.resolved_retention))
+    await prune(database, Pruning(PRUNE_DROPPED, timing.resolved_retention))
     await prune(database, Pruning(PRUNE_TURNS, timing.turn_retention))
     failpoint("gc.deleted")
 

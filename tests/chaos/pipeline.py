@@ -196,10 +196,10 @@ class Books:
 
         await until(lambda: self._persistently(reached), f"{more} more effects")
 
-    async def settled(self) -> Outcome:
+    async def until_handled(self) -> Outcome:
         """Once every fact that was committed had its effect and was told, or nothing moves any more."""
 
-        async def is_settled() -> Outcome | None:
+        async def is_handled() -> Outcome | None:
             if await self.effects() < await self._count_written() and not await self._parked():
                 return None
             outcome = await self._outcome()
@@ -208,7 +208,7 @@ class Books:
         while True:
             before = await self.effects()
             try:
-                return await until(lambda: self._persistently(is_settled), "every fact to have its effect")
+                return await until(lambda: self._persistently(is_handled), "every fact to have its effect")
             except AssertionError:
                 if await self.effects() == before:
                     return await self._outcome()

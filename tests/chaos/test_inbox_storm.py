@@ -99,6 +99,6 @@ async def test_every_message_that_comes_again_and_again_has_one_effect(
     repeat = f"repeat with CHAOS_SEED={seed()}"
     effects = {row["event_id"]: row["times"] for row in await db.fetch(EFFECTS, keys + jobs)}
     assert effects == {id_of(record): 1 for record in (*facts, *batches)}, repeat
-    outcome = await pipeline.Books(db, keys, source.sent).settled()
+    outcome = await pipeline.Books(db, keys, source.sent).until_handled()
     assert outcome.faults() == [], repeat
     note("inbox storm", events=count, deliveries=len(stories) + len(loose))

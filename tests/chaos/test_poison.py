@@ -44,7 +44,7 @@ async def test_every_hostile_record_is_parked_and_every_good_one_applied(
     hostile = {((sent := await ack).partition, sent.offset): name for name, ack in acks}
     await pipeline.caught_up(stack, "tracker")
     repeat = f"repeat with CHAOS_SEED={seed()}"
-    outcome = await pipeline.Books(db, keys, source.sent).settled()
+    outcome = await pipeline.Books(db, keys, source.sent).until_handled()
     assert outcome.faults() == [], repeat
     parked = {(row["partition"], row["offset"]): row for row in await db.fetch(PARKED)}
     missing = Counter(name for place, name in hostile.items() if place not in parked)

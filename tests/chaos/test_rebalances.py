@@ -104,7 +104,7 @@ async def test_members_that_come_and_go_while_handlers_run(stack: Stack, db: asy
                 await _some_work(members, source, random.choices(keys, k=6))
             async with _rebalanced(first):
                 await remove_members(stack, "tracker", f"tracker-{instance}")
-        outcome = await pipeline.Books(db, keys, source.sent).settled()
+        outcome = await pipeline.Books(db, keys, source.sent).until_handled()
         done = rebalances(first) - before
     repeat = f"repeat with CHAOS_SEED={seed()}"
     assert outcome.faults() == [], repeat

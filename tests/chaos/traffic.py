@@ -32,7 +32,7 @@ class Load:
         yield
         await self.books.until_effects(20)
         await self.writers.stop()
-        outcome = await self.books.settled()
+        outcome = await self.books.until_handled()
         repeat = f"repeat with CHAOS_SEED={seed()}"
         assert outcome.faults() == [], repeat
         sequences = await pipeline.published_sequences(self.login, self.keys)

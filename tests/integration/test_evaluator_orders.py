@@ -99,12 +99,12 @@ async def test_the_gate_of_a_cancelled_job_is_stopped(voice, db, job: JobEvaluat
 async def test_that_of_a_cancelled_job_leaves_nothing_waiting(voice, db, job: JobEvaluating, order: int):
     await tell(voice, db, *[("scheduler", cancelled(job)), ("registry", refused(job))][::order])
 
-    async def settled() -> bool:
+    async def nothing_waits() -> bool:
         return await db.fetchval(
             "SELECT NOT EXISTS (SELECT FROM evaluator.waiting WHERE aggregate_id = $1)", job.job_id
         )
 
-    await until(settled, "nothing waiting")
+    await until(nothing_waits, "nothing to wait")
     assert await state_of(db, job.job_id) is None
 
 

@@ -197,7 +197,7 @@ class TestParked:
         again = await story.act("drop", gap["parked_id"], "--reason", "again")
         assert (again.code, f"no open parked message {gap['parked_id']}" in again.err) == (1, True)
 
-    async def test_a_replay_that_fails_again_says_why_and_one_that_does_not_settles(self, story):
+    async def test_a_replay_that_fails_again_says_why_and_one_that_does_not_is_resolved(self, story):
         story, gap = story
         failed = await story.act("replay", gap["parked_id"])
         assert (failed.code, failed.out) == (1, "")

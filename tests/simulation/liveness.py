@@ -14,7 +14,7 @@ WITHIN_SECONDS = 3 * 3600.0
 STOP_MARGIN_SECONDS = 300.0
 
 
-def settle(world: "World") -> None:
+def run_to_rest(world: "World") -> None:
     """Let everything come to its end, in bounded time, and look at what is left."""
     until = world.clock.now + WITHIN_SECONDS
     began = world.clock.now

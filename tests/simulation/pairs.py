@@ -7,7 +7,7 @@ from itertools import product
 
 from tests.simulation.clock import Process, pause
 from tests.simulation.faults import CRASHES, LIES
-from tests.simulation.liveness import settle
+from tests.simulation.liveness import run_to_rest
 from tests.simulation.nemesis import ACTS, Nemesis
 from tests.simulation.users import CAPACITY, Users
 from tests.simulation.violation import Violation
@@ -102,11 +102,11 @@ def _live(world: World, pair: Pair) -> None:
     COMMANDS[command](users, job)
     world.run(20.0)
     users.resize(CAPACITY)
-    settle(world)
+    run_to_rest(world)
     for paused in _paused(world):
         users.resume(paused)
     world.run(5.0)
-    settle(world)
+    run_to_rest(world)
     if command != CHANGE_BASE and (paused := _paused(world)):
         world.alarm("still paused", f"{', '.join(paused)} after {command} and a resume")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.simulation.clock import Process, pause
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Switches
-from tests.simulation.liveness import settle
+from tests.simulation.liveness import run_to_rest
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.users import CAPACITY, Users
 from tests.simulation.violation import Violation
@@ -84,7 +84,7 @@ def _live(world: World, rng: random.Random) -> None:
     world.run(PEACE_SECONDS)
     # A drain may have been on its way.
     users.resize(CAPACITY)
-    settle(world)
+    run_to_rest(world)
 
 
 async def _act(users: Users, every: float) -> None:

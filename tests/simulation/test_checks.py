@@ -233,7 +233,7 @@ def test_a_runner_that_was_never_asked_to_stop_alarms(world):
 def test_peace_is_at_rest(world):
     Users(world).begin()
     world.run(60.0)
-    liveness.settle(world)
+    liveness.run_to_rest(world)
     assert liveness.unfinished(world) == []
 
 
@@ -257,7 +257,7 @@ def test_unrest_alarms_after_a_bounded_time(world, monkeypatch):
     monkeypatch.setattr(liveness, "WITHIN_SECONDS", 60.0)
     world.checker.jobs.last[JOB] = "JobQueued"
     with pytest.raises(Violation, match=r"^not at rest: "):
-        liveness.settle(world)
+        liveness.run_to_rest(world)
 
 
 @pytest.mark.parametrize(

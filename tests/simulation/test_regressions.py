@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation import uploads
 from tests.simulation.kernel import Switches
-from tests.simulation.liveness import settle
+from tests.simulation.liveness import run_to_rest
 from tests.simulation.users import Users
 from tests.simulation.violation import Violation
 from tests.simulation.world import Setting, World
@@ -39,7 +39,7 @@ def a_fact_waits_while_its_service_is_down(world: World, users: Users) -> None:
     while not watcher.consumer.waiting.rows:
         world.run(0.5)
     watcher.crash(seconds=1000.0)
-    settle(world)
+    run_to_rest(world)
 
 
 def test_an_outage_is_no_waiting(build):
@@ -64,7 +64,7 @@ def a_peer_leaves_without_its_part(world: World, users: Users) -> None:
     peer = next(runner for runner in gang if runner.index == 1)
     peer.is_slow = True
     peer.take_notice()
-    settle(world)
+    run_to_rest(world)
 
 
 def test_the_wait_for_a_peer_that_left_ends(build):
@@ -88,7 +88,7 @@ def the_log_is_away_during_training(world: World, users: Users) -> None:
     while not any(each.progress.has_stepped for each in world.engine.live_runners()):
         world.run(0.5)
     world.log.away_until = world.clock.now + 600.0
-    settle(world)
+    run_to_rest(world)
 
 
 def test_an_outage_of_the_log_ends_no_training(build):

@@ -195,11 +195,11 @@ class TestParkedCommands:
             login, DropParked(service="tracker", parked_id=rows[0]["id"], reason="test"), writer="admin"
         )
 
-        async def settled():
+        async def resolved():
             states = [row["state"] for row in await parked(db, key)]
             return states if "parked" not in states else None
 
-        assert await until(settled, "the story settled") == ["dropped", "replayed", "replayed"]
+        assert await until(resolved, "all to be resolved") == ["dropped", "replayed", "replayed"]
         order = [
             row["event_id"]
             for row in await db.fetch(
@@ -216,15 +216,15 @@ class TestParkedCommands:
         command = await send(login, ReplayParked(service="tracker", parked_id=rows[0]["id"]), writer="admin")
         await until(lambda: applied(db, command), "the replay command")
 
-        async def outcome():
+        async def emitted():
             return await db.fetchval(
-                "SELECT value FROM outbox WHERE type = 'ParkedSettled' AND headers ->> 'ce_correlationid' = $1",
+                "SELECT value FROM outbox WHERE type = 'ParkedResolved' AND headers ->> 'ce_correlationid' = $1",
                 command,
             )
 
-        settled = json.loads(await until(outcome, "the outcome of the replay"))
-        assert (settled["parked_id"], settled["state"]) == (rows[0]["id"], "parked")
-        assert settled["reason"].startswith("still parked: rejected: ")
+        outcome = json.loads(await until(emitted, "the outcome of the replay"))
+        assert (outcome["parked_id"], outcome["state"]) == (rows[0]["id"], "parked")
+        assert outcome["reason"].startswith("still parked: rejected: ")
         assert [row["state"] for row in await parked(db, key)] == ["parked"] * 3
         assert await effects(db, key) == 0
 

@@ -98,12 +98,12 @@ async def test_a_kill_during_a_replay_applies_the_message_once(victim, writer, d
         [row] = await until(lambda: _parked(db, key), "the message parked")
         await db.execute("INSERT INTO parent VALUES ($1)", key)
         await send(login, ReplayParked(service="tracker", parked_id=row["id"]), writer="admin")
-    assert await _told(db, "ParkedSettled", row["id"]) == 0
+    assert await _told(db, "ParkedResolved", row["id"]) == 0
     async with victim.alive():
-        await until(lambda: _told(db, "ParkedSettled", row["id"]), "the fact that it is settled")
+        await until(lambda: _told(db, "ParkedResolved", row["id"]), "the fact that it is resolved")
     assert await _effects(db, key) == [event_id]
     assert [row["state"] for row in await _parked(db, key)] == ["replayed"]
-    assert await _told(db, "ParkedSettled", row["id"]) == 1
+    assert await _told(db, "ParkedResolved", row["id"]) == 1
     assert await db.fetchval("SELECT count(*) FROM task WHERE kind = 'ReplayTask'") == 0
 
 

@@ -41,7 +41,7 @@ async def replayed(db, key: str) -> list[int]:
     numbers = {row["id"]: row["sequence"] for row in ids}
     facts = [
         json.loads(row["value"])
-        for row in await db.fetch("SELECT value FROM outbox WHERE type = 'ParkedSettled' ORDER BY id")
+        for row in await db.fetch("SELECT value FROM outbox WHERE type = 'ParkedResolved' ORDER BY id")
     ]
     return [
         numbers[each["parked_id"]]

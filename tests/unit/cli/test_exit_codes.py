@@ -7,7 +7,7 @@ from aiokafka.errors import KafkaConnectionError
 from cli.commands import context
 from schemas.base import CommandRefused
 from schemas.node import PoolCapacityChanged
-from schemas.parked import MessageParked, ParkedSettled, ReplayParked
+from schemas.parked import MessageParked, ParkedResolved, ReplayParked
 from shared.messaging import reader
 from tests.builders import NOON, delivered
 from tests.unit.cli.commandline import lines, paged
@@ -81,10 +81,10 @@ class TestRefused:
 
     def test_a_replay_that_failed_again(self, retune):
         retune.topics.append(delivered(parked(7)))
-        settled = ParkedSettled(
+        resolved = ParkedResolved(
             service="tracker", parked_id=7, state="parked", reason="still parked: rejected: it says why"
         )
-        retune.follows(settled)
+        retune.follows(resolved)
         code, out, err = retune.run("parked", "replay", "tracker", "7")
         assert (code, out, err) == (1, "", "tracker 7: still parked: rejected: it says why\n")
         assert retune.commands == [ReplayParked(service="tracker", parked_id=7)]
@@ -92,12 +92,12 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("state", "is_open"), [("replayed", False), ("dropped", False), ("parked", True)]
     )
-    def test_only_what_is_still_open_can_be_settled(self, retune, state, is_open):
+    def test_only_what_is_still_open_can_be_resolved(self, retune, state, is_open):
         retune.topics += [
             delivered(parked(7)),
-            delivered(ParkedSettled(service="tracker", parked_id=7, state=state)),
+            delivered(ParkedResolved(service="tracker", parked_id=7, state=state)),
         ]
-        retune.follows(ParkedSettled(service="tracker", parked_id=7, state="dropped"))
+        retune.follows(ParkedResolved(service="tracker", parked_id=7, state="dropped"))
         code, _, err = retune.run("parked", "drop", "tracker", "7", "--reason", "known")
         assert (code, "has no open parked message 7" in err) == ((0, False) if is_open else (1, True))
 

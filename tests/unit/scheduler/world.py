@@ -26,7 +26,7 @@ from tests.unit.scheduler import news
 from tests.unit.scheduler.grants import grants
 from tests.unit.scheduler.story import Story
 
-SETTLED = TERMINAL | {JobState.PAUSED}
+AT_REST = TERMINAL | {JobState.PAUSED}
 CLASSES = [FailureClass.INFRA, FailureClass.INTERNAL, FailureClass.NUMERIC, FailureClass.PREEMPTED]
 Action = Callable[[], None]
 
@@ -74,10 +74,10 @@ class World:
         self.random.choice(self._possible())()
 
     @property
-    def is_settled(self) -> bool:
+    def is_at_rest(self) -> bool:
         """Nothing is under way, nothing is held, and no job waits but for a person."""
         states = {story.job.state for story in self.stories.values()}
-        return not any(self.topics.values()) and not self.booked and states <= SETTLED
+        return not any(self.topics.values()) and not self.booked and states <= AT_REST
 
     def say(self, topic: str, job_id: str, message: Any) -> None:
         if isinstance(message, Message):
@@ -312,14 +312,14 @@ class World:
 
 
 def run(seed: int, *, steps: int = 150) -> World:
-    """A random life of some jobs, then calm until all is said. Raises where it does not settle."""
+    """A random life of some jobs, then calm until all is said. Raises where it never comes to rest."""
     world = World(seed)
     for _ in range(steps):
         world.step()
     world.calm = True
     for _ in range(5_000):
-        if world.is_settled:
+        if world.is_at_rest:
             return world
         world.step()
     states = {job_id: str(story.job.state) for job_id, story in world.stories.items()}
-    raise AssertionError(f"seed {seed}: not settled: {states}, nodes held: {world.booked}")
+    raise AssertionError(f"seed {seed}: not at rest: {states}, nodes held: {world.booked}")

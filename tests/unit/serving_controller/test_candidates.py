@@ -118,7 +118,7 @@ class TestPlan:
         assert plan(replica_set, HAVING, max_adapters=1) == ()
 
 
-class TestSettle:
+class TestReconcile:
     def test_says_where_it_is_once(self):
         decision = reconcile(WAITING, HAVING)
         (fact,) = decision.events

@@ -164,7 +164,7 @@ class TestStaleBase:
         assert decision.slot.is_wanted
 
 
-class TestSettle:
+class TestReconcile:
     def test_routes_when_every_replica_has_it(self):
         decision = reconcile(a_pending_slot(ONE, generation=1), {ONE.served_name: everywhere(HERE, THERE)})
         (ready,) = decision.events
