@@ -99,7 +99,7 @@ imports: $(VENV)/.installed
 schemas: $(VENV)/.installed ## regenerate JSON Schema, Avro, AsyncAPI and missing samples
 	@$(BIN)/python -m schemas.generate
 
-lock: $(VENV)/.installed ## resolve requirements.lock anew from pyproject.toml
+lock: $(VENV)/.installed ## resolve requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --upgrade $(addprefix --extra ,$(EXTRAS)) --no-emit-index-url --no-header \
 		--generate-hashes pyproject.toml -o requirements.lock
 

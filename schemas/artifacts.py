@@ -149,7 +149,7 @@ class DatasetManifest(Value):
 
 
 class BundleManifest(Value):
-    """`checkpoints/<job>/<attempt>/<step>/manifest.json`. What a run needs to go on exactly.
+    """`checkpoints/<job>/<attempt>/<step>/manifest.json`. What a run needs to continue exactly.
 
     Parts: `model/*` (adapter_model.safetensors + adapter_config.json, or model.safetensors, each whole),
     `optimizer/*.safetensors` in slices, `state.json` (scheduler, sampler position, digest of consumed examples,

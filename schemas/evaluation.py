@@ -243,7 +243,7 @@ class JudgedSuite(Value):
     digest: Sha256
     rows: Count
     """Number of rows of the file."""
-    is_held_against_rows: bool
+    is_checked_against_rows: bool
     """Whether the training rows were checked for contamination by it. False: it was registered later."""
 
 

@@ -28,7 +28,7 @@ from schemas.specification import GateSpec, JobSpec
 
 
 class LimitDevices(Message):
-    """Bound what a tenant's attempts hold at once. Jobs beyond it wait; attempts that run go on."""
+    """Bound what a tenant's attempts hold at once. Jobs beyond it wait; attempts that run continue."""
 
     keyed_by = "tenant"
     tenant: TenantName

@@ -205,7 +205,7 @@ class RunnerHeartbeat(RunnerReport):
 
 
 class StepReached(RunnerReport):
-    """The child has done the first step of this attempt, or went on after a resume."""
+    """The child has done the first step of this attempt, or continued after a resume."""
 
     step: Step
     num_steps: Count

@@ -409,7 +409,7 @@ class Service:
         try:
             await self.with_timeout(self._lag.ids.read_from_start(consumer), seconds=COMMIT_TIMEOUT_SECONDS)
         except KafkaFailed as error:
-            log.warning("topic is not read anew yet", error=f"{type(error).__name__}: {error}")
+            log.warning("topic is not read again yet", error=f"{type(error).__name__}: {error}")
 
     async def _consume_all(self, consumer: Any, records: list[Record]) -> None:
         self._idle_since = None
@@ -438,9 +438,9 @@ class Service:
         self._contact.answered(self.clock())
         self.probe.missing_topics = self._lag.missing
         self.probe.stalled_topics = sorted({each.topic for each in stalled})
-        self._insist_on_progress(stalled)
+        self._require_progress(stalled)
 
-    def _insist_on_progress(self, stalled: Sequence[TopicPartition]) -> None:
+    def _require_progress(self, stalled: Sequence[TopicPartition]) -> None:
         """Raise ClientUnresponsive if partitions of this process have records and none is handed over."""
         is_busy = self._idle_since is None or time.monotonic() - self._idle_since < STALLED_AFTER_SECONDS
         if is_busy or not self.probe.ready:

@@ -1,4 +1,4 @@
-"""What a state machine does, tried move by move, so that a test can hold it against a table of its own."""
+"""What a state machine does, tried move by move, so that a test can compare it with a table of its own."""
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum

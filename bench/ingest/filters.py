@@ -1,7 +1,7 @@
 """What ingest's filters drop and find: real sets beside the rules written down plainly, and made-up templated sets.
 
 Of each real set a random tenth is the holdout. 300 of its rows are planted into the rest: as they are, wrapped
-anew, and with another answer of three sentences before their own. DIR holds `<name>.jsonl.gz` files of chat rows, or
+again, and with another answer of three sentences before their own. DIR holds `<name>.jsonl.gz` files of chat rows, or
 of preference pairs, whose prompt and chosen answer are taken.
 
     python -m bench.ingest.filters --data DIR [--sets gsm8k-train:5000 t0-mix-55k:6000 …] [--templated]

@@ -1,7 +1,7 @@
 """What models can be trained on with their released chat templates: the table of docs/chat-templates.md.
 
 The templates are those that TRL carries, each with a small tokenizer that has its special tokens. What is trained is
-held against the answers as they are written down here, and against the blocks of TRL's own marked templates.
+compared with the answers as they are written down here, and against the blocks of TRL's own marked templates.
 
     python -m bench.ingest.templates            # prints the table
 """

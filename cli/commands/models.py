@@ -212,7 +212,7 @@ def _evaluation_rows(check: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _holdout(model: dict[str, Any]) -> str:
-    """Whether it was held against rows of its own task; empty for base models and what did not pass."""
+    """Whether it was tested on rows of its own task; empty for base models and what did not pass."""
     word = {True: "yes", False: "none"}.get(model["retune"].get("has_holdout"), "")
     return "none, accepted" if model["retune"].get("accepted_without_holdout") else word
 

@@ -38,7 +38,7 @@ CPUS: Mapping[str, Mapping[str, str]] = {
 }
 """What a CPU without the instructions of this one is emulated with."""
 MIN_SAFE_REFUSALS, MAX_BARE_REFUSALS = 98.0, 20.0
-"""Points of 100 that the table's worst row is held against."""
+"""Points of 100 that the table's worst row is compared with."""
 
 
 @dataclass(frozen=True)

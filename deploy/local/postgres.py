@@ -54,7 +54,7 @@ def _require_version(data: Path, version: int) -> None:
     if existing != version:
         raise MissingPart(
             f"{data} was made by Postgres {existing}, but Postgres {version} was found: set RETUNE_POSTGRES_BIN "
-            f"to the bin folder of a Postgres {existing}, or start anew with another state folder"
+            f"to the bin folder of a Postgres {existing}, or start again with another state folder"
         )
 
 

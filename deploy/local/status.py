@@ -55,7 +55,7 @@ def _memory(pid: int) -> str:
 
 
 def show_logs(paths: list[Path], *, lines: int, follow: bool) -> None:
-    """Print the last lines of each log, with its name in front if there are several; go on if asked."""
+    """Print the last lines of each log, with its name in front if there are several; continue if asked."""
     labels = {path: f"{path.stem:<20} " if len(paths) > 1 else "" for path in paths}
     logs = {path: path.open(errors="replace") for path in paths}
     for path, log in logs.items():

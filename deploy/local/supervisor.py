@@ -20,7 +20,7 @@ from shared.processes.spawn import ending_with_us
 FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 10.0
 STEADY_SECONDS = 30.0
-"""A process that ran this long starts its back-off anew when it dies."""
+"""A process that ran this long starts its back-off again when it dies."""
 DEATHS_BEFORE_GIVING_UP = 3
 PROBE_SECONDS = 0.1
 

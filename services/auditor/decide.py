@@ -21,7 +21,7 @@ class Plan:
     missed: tuple[Chain, ...]
     """Chains that ended before the first record that is still there."""
     cut: tuple[Chain, ...]
-    """Chains that end behind the log: it was truncated or made anew. They wait for it to grow again."""
+    """Chains that end behind the log: it was truncated or made again. They wait for it to grow again."""
 
 
 def plan(known: Mapping[Partition, Chain], there: Mapping[Partition, range]) -> Plan:

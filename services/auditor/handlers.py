@@ -67,7 +67,7 @@ class Reading:
             await store.begin_chains(unit.conn, plan.began)
         self.looked_at = time.monotonic()
         _tell(plan, there)
-        self._insist_on_progress(plan.read, there)
+        self._require_progress(plan.read, there)
         chains = {chain.topic_partition: _without_times(chain) for chain in plan.read}
         if chains != self.chains:
             self.reader.assign(
@@ -75,7 +75,7 @@ class Reading:
             )
         self.chains = chains
 
-    def _insist_on_progress(self, chains: Iterable[Chain], there: dict[Partition, range]) -> None:
+    def _require_progress(self, chains: Iterable[Chain], there: dict[Partition, range]) -> None:
         for chain in chains:
             offsets = {"position": chain.next_offset, "end": there[chain.topic_partition].stop}
             if self.progress.is_stalled(chain.topic_partition, **offsets, now=time.monotonic()):
@@ -175,7 +175,7 @@ class Signing:
         async with self.service.unit() as unit:
             await store.replace_chains(unit.conn, known.values())
             await store.replace_statements(unit.conn, _last(statement.number, document), document)
-        log.warning("went on from a statement that Postgres did not know", number=statement.number)
+        log.warning("continued from a statement that Postgres did not know", number=statement.number)
 
     async def _is_behind(self, last: decide.Last) -> bool:
         objects = self.service.objects

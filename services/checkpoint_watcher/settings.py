@@ -21,4 +21,4 @@ class Settings(ServiceSettings):
     try_again_after: timedelta = timedelta(minutes=1)
     """Pause of a bundle's reading or deleting after a task's tries were spent on a store that is away."""
     sweep_after: timedelta = timedelta(hours=1)
-    """From the end of an attempt to the deletion of what it left; longer than a cut-off runner can go on writing."""
+    """From the end of an attempt to the deletion of what it left; longer than a cut-off runner may write."""

@@ -63,7 +63,7 @@ class Host:
 class Evaluation:
     eval_id: str
     artifact: Artifact
-    """What was trained and what it is to be held against."""
+    """What was trained and what it is to be compared with."""
     number: int = 1
     """Which evaluation of its job this is."""
     state: EvaluationState = EvaluationState.WAITING

@@ -45,7 +45,7 @@ class Gateway:
     transfers: InFlight = field(init=False)
     transfer_bytes: InFlight = field(init=False)
     is_stopping: bool = False
-    """Streams that would last end; their clients go on at another process."""
+    """Streams that would last end; their clients continue at another process."""
 
     def __post_init__(self) -> None:
         self.streams = InFlight("streams", self.settings.max_streams)

@@ -1,4 +1,4 @@
-"""What a job needs of a device's memory, held against what pools have, and told with its base model. Pure."""
+"""What a job needs of a device's memory, compared with what pools have, and told with its base model. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Known:
-    """What the gateway has heard. Nothing is held against a job for want of news."""
+    """What the gateway has heard. No job is refused for want of news."""
 
     policy: Policy | None = None
     checks: frozenset[str] = frozenset()

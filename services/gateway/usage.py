@@ -1,4 +1,4 @@
-"""What a tenant has and asks for, held against its quotas."""
+"""What a tenant has and asks for, compared with its quotas."""
 
 from datetime import datetime, timedelta
 

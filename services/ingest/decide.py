@@ -36,7 +36,7 @@ def version_id(
 ) -> str:
     """sha256 over all that decides a version's bytes: equal ids are equal datasets.
 
-    `answer_tokens` is part of it where there are answers of a holdout to hold against it.
+    `answer_tokens` is part of it where there are answers of a holdout to compare with it.
     """
     mix = spec.safety_mix
     budget = {"answer_tokens": answer_tokens} if spec.holdout and answer_tokens is not None else {}

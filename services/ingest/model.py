@@ -41,7 +41,7 @@ class BaseModel(Value):
 
 
 class Source(Value):
-    """A registered benchmark or safety suite that rows are held against."""
+    """A registered benchmark or safety suite that rows are checked against."""
 
     kind: Literal["benchmark", "suite"]
     name: str

@@ -80,7 +80,7 @@ class FileReport(Value):
 
 
 class SourceReport(Value):
-    """A benchmark, safety suite or holdout that the rows were held against."""
+    """A benchmark, safety suite or holdout that the rows were checked against."""
 
     name: str
     kind: SourceKind

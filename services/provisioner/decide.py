@@ -232,7 +232,7 @@ def on_pools_read(known: Mapping[str, Pool], file: Mapping[str, Pool]) -> list[P
 
 
 def on_drained(pool: Pool) -> Pool:
-    """The pool has a node less until its capacity is set anew."""
+    """The pool has a node less until its capacity is set again."""
     return replace(pool, nodes=max(0, pool.nodes - 1))
 
 

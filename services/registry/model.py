@@ -95,7 +95,7 @@ class Verdict:
 
     @property
     def has_holdout(self) -> bool:
-        """Whether the version was held against rows of its own task."""
+        """Whether the version was tested on rows of its own task."""
         return any(check.check == "holdout" and check.outcome != "not_requested" for check in self.checks)
 
 
@@ -140,7 +140,7 @@ class Version:
 
     @property
     def may_be_served(self) -> bool:
-        """Whether a slot may be given to it: only what is put there anew asks for a newest verdict that passed."""
+        """Whether a slot may be given to it: only what is newly put there asks for a newest verdict that passed."""
         is_passed = self.verdict is not None and self.verdict.outcome == "passed"
         return self.is_gated and is_passed and self.archived_at is None
 

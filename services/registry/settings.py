@@ -15,7 +15,7 @@ class Settings(ServiceSettings):
     scratch_dir: Path
     """Downloads and copies under way; emptied after each."""
     copy_attempts: int = 12
-    """How often one copy may fail by itself, with back-off up to 30 s, before the artifact is refused."""
+    """How often one copy may fail on its own account, with back-off up to 30 s, before the artifact is refused."""
     import_max_files: PositiveInt = 2_000
     """Of a base model, in its folder or repository; more are refused before any is copied."""
     import_max_file_bytes: PositiveInt = 128 * 1024**3

@@ -30,9 +30,9 @@ REQUEUE_BUDGET: Mapping[FailureClass, int | None] = {
     FailureClass.USER: 0,
     FailureClass.CANCELLED: 0,
 }
-"""How many times a job is requeued by itself after a failure of the class; None: as often as it takes."""
+"""How many times a job is requeued automatically after a failure of the class; None: as often as it takes."""
 REFILLED_BY_PROGRESS = frozenset({FailureClass.INFRA, FailureClass.PLATFORM})
-"""Counted anew after an attempt that left a newer verified bundle than it began from."""
+"""Counted from zero again after an attempt that left a newer verified bundle than it began from."""
 
 
 class DatasetState(StrEnum):
@@ -45,7 +45,7 @@ class DatasetState(StrEnum):
 
 SUPERSEDES: Mapping[DatasetState, frozenset[DatasetState | None]] = {
     DatasetState.ACCEPTED: frozenset({None, DatasetState.REFUSED}),
-    # A second SubmitDataset of the same id may be refused; the first one goes on.
+    # A second SubmitDataset of the same id may be refused; the first one continues.
     DatasetState.REFUSED: frozenset({None}),
     DatasetState.READY: frozenset({None, DatasetState.REFUSED, DatasetState.ACCEPTED}),
     DatasetState.REJECTED: frozenset({None, DatasetState.REFUSED, DatasetState.ACCEPTED}),
@@ -265,7 +265,7 @@ class Job:
     turned_away: Mapping[str, datetime] = field(default_factory=dict)
     """Pool -> when its engine had no capacity for this job, whatever the ledger said."""
     requeues: Mapping[FailureClass, int] = field(default_factory=dict)
-    """How often the job was requeued by itself, by class; the budgets are held against it."""
+    """How often the job was requeued automatically, by class; the budgets are compared with it."""
     preempted_at: tuple[datetime, ...] = ()
     evaluation: Evaluation = Evaluation()
     revision: int = 0

@@ -26,7 +26,7 @@ class Settings(ServiceSettings):
     serve_base_models: bool = True
     """Start a base model's replicas at its registration; else at the first approval of an adapter."""
     max_lora_rank: Annotated[int, Field(ge=1, le=512)] = 32
-    """Rank that replicas start with; they are started anew when an adapter needs more."""
+    """Rank that replicas start with; they are restarted when an adapter needs more."""
     keep_seconds: float = 60.0
     """How long what is not routed any more stays loaded."""
     start_within_seconds: float = 600.0

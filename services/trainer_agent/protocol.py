@@ -92,7 +92,7 @@ class Stepped(Value):
 
 
 class Progressed(Value):
-    """A long step or validation goes on. At most one a second; it says no more than that the child does not hang."""
+    """A long step or validation continues. At most one a second; it says only that the child does not hang."""
 
     kind: Literal["progressed"] = "progressed"
     done: Count

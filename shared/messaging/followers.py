@@ -52,11 +52,11 @@ class Followers:
 
     async def run(self) -> None:
         while True:
-            if not await false_if_unavailable(self._go_on()):
+            if not await false_if_unavailable(self._continue()):
                 await asyncio.sleep(REST_SECONDS)
                 await wait_for_wake(self.wake_event, at_most_seconds=WITHOUT_A_WAKE_SECONDS)
 
-    async def _go_on(self) -> bool:
+    async def _continue(self) -> bool:
         """Hand over due messages; return whether an event stream advanced, so that its next message may be due."""
         due = await self._database.fetch(DUE)
         outcomes = [await self._follow(row["id"]) for row in due]

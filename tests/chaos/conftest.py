@@ -35,7 +35,7 @@ def login(stack: Stack) -> Login:
 
 @pytest.fixture(scope="package")
 async def db(stack: Stack) -> AsyncIterator[asyncpg.Pool]:
-    """Reads every schema; opens a connection anew where Postgres was killed."""
+    """Reads every schema; opens a connection again where Postgres was killed."""
     async with asyncpg.create_pool(
         stack.postgres_dsn("operator"), min_size=0, max_size=2, max_inactive_connection_lifetime=1
     ) as pool:

@@ -46,7 +46,7 @@ EXPECTED = (
         "process ends", "ClientUnresponsive", "Kafka's client hung behind a line that was cut: decision 0013"
     ),
     Expected(
-        "process ends", "SendFailed", "Kafka took no records although it answered: the relay begins anew"
+        "process ends", "SendFailed", "Kafka took no records although it answered: the relay begins again"
     ),
     Expected(
         "loop failed", "StorageUnavailable", "S3 was killed or erred: the loop comes again in its period"
@@ -82,7 +82,7 @@ def counted(lines: Iterable[Line]) -> Counter[str]:
 
 
 def lines_of(service: str, text: str) -> Iterable[Line]:
-    """A line of a library goes on below, with what it is about, until the next one begins."""
+    """A line of a library continues below, with what it is about, until the next one begins."""
     for match in _LINE.finditer(text):
         line = match[0].rstrip()
         if line.startswith("{"):

@@ -51,7 +51,7 @@ async def fronts(stack: Stack, *, seed: int) -> AsyncIterator[Fronts]:
 
 
 async def _listen_behind(stack: Stack, proxy_port: int) -> None:
-    """Start Kafka anew with one more listener, which tells its clients the proxy's port."""
+    """Start Kafka again with one more listener, which tells its clients the proxy's port."""
     state = stack.state
     plain = f"BROKER://{LOOPBACK}:{state.port('kafka')}"
     changed = {

@@ -124,7 +124,7 @@ class Load:
         await self._client.aclose()
 
     async def problems(self, pool: asyncpg.Pool) -> list[str]:
-        """What users can hold against the platform once it is at rest."""
+        """What users can complain of once it is at rest."""
         jobs = await pool.fetch(JOBS)
         models = await pool.fetch(MODELS)
         return [*self._lost_or_doubled(jobs), *_wrong_models(models)]

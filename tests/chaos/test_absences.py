@@ -1,4 +1,4 @@
-"""S3, Kafka, Postgres or the hub is away, or Postgres starts again: nobody fails or is blamed, and all goes on by itself."""
+"""S3, Kafka, Postgres or the hub is away, or Postgres starts again: nobody fails or is blamed, and everything continues automatically."""
 
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 3600))]
 
 AWAY = timedelta(seconds=scaled(10, 20, 600))
 KAFKA_AWAY = timedelta(seconds=scaled(40, 40, 600))
-"""Longer than a runner without a grant goes on, and than the control side waits for a silent one."""
+"""Longer than a runner without a grant continues, and than the control side waits for a silent one."""
 DIGEST = "c" * 64
 
 
@@ -386,7 +386,7 @@ async def test_a_runner_that_cannot_wait_any_longer_blames_the_platform(stack, s
     assert failed.failure_class is FailureClass.PLATFORM
 
 
-async def test_training_goes_on_while_kafka_is_away(stack, attempts, nodes):
+async def test_training_continues_while_kafka_is_away(stack, attempts, nodes):
     scheduled = await attempts.schedule()
     await nodes.start(scheduled, script={"steps": 10**6, "seconds": 0.05, "every": 100})
     await attempts.until(scheduled.job_id, StepReached)

@@ -130,7 +130,7 @@ async def _are_opened(lines: Fronts, connections: int) -> bool:
     return lines.kafka.connections >= connections
 
 
-async def test_postgres_that_is_started_anew(pair: Stack, load: Load):
+async def test_postgres_that_is_restarted(pair: Stack, load: Load):
     deaths = deaths_of(pair, *SERVICES)
     async with load.nothing_lost_or_doubled():
         for number in range(scaled(2, 3, 200)):

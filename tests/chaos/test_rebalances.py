@@ -63,13 +63,13 @@ def deliveries_again() -> float:
 
 
 def rebalances(service: Service) -> int:
-    """How often the group was put together anew since this member joined; every one has a new generation."""
+    """How often the group was put together again since this member joined; every one has a new generation."""
     return service._broker.subscribers[0].consumer._coordinator.generation
 
 
 @asynccontextmanager
 async def _rebalanced(first: Service) -> AsyncIterator[None]:
-    """What is done inside puts the group together anew."""
+    """What is done inside puts the group together again."""
     before = rebalances(first)
     yield
 

@@ -127,7 +127,7 @@ async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(
     platform.retune("models", "evaluate", model, "--watch")
     await until(lambda: is_served(platform, model, expected=True), "the deployment")
     evidence = json.loads(platform.retune("--json", "models", "lineage", model))["evaluation"]["evidence"]
-    checked = {suite["name"]: suite["is_held_against_rows"] for suite in evidence["suites"]}
+    checked = {suite["name"]: suite["is_checked_against_rows"] for suite in evidence["suites"]}
     assert checked["harm"]
     items = json.loads(platform.retune("--json", "models", "evaluation", model, "--items"))
     assert {item["check"] for item in items} == {"holdout"}

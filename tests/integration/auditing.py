@@ -84,7 +84,7 @@ class Audited:
 
             await until(is_created, f"{name} made")
 
-    async def make_anew(self, topics: Mapping[str, Iterable[Record]]) -> None:
+    async def make_again(self, topics: Mapping[str, Iterable[Record]]) -> None:
         """What whoever has an administrator's rights can do."""
         async with administrator(site(self.stack.state)) as admin:
             await admin.delete_topics(list(topics))

@@ -215,7 +215,7 @@ class BackendSuite:
         await end_abruptly(spec.name, 0)
         assert (await self.until_ended(again, spec, 0)).exit_code not in {0, 143}
 
-    async def test_the_watch_begins_with_all_and_goes_on_with_changes(self, backend, spec, tmp_path):
+    async def test_the_watch_begins_with_all_and_continues_with_changes(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
         seen: list[Observation] = []
 

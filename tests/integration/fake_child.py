@@ -7,7 +7,7 @@ every            a periodic bundle each so many steps; 0: none
 hang_at          stops moving at that step, and ignores everything
 fail_at          ends at that step with a report of class `numeric`
 crash_at         exits at that step with code 3 and says nothing
-ignore_stop      goes on as if nobody had asked
+ignore_stop      continues as if nobody had asked
 save_seconds     of the last bundle
 """
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 RECORDS = 30
 REWRITING = ("edit", "delete", "swap", "truncated tail")
-"""What can be done to a log by making it anew."""
+"""What can be done to a log by making it again."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ async def audited(stack: Stack) -> AsyncIterator[Audited]:
         yield audited
 
 
-async def test_a_topic_made_anew_with_the_same_times_is_found_out(audited: Audited):
+async def test_a_topic_made_again_with_the_same_times_is_found_out(audited: Audited):
     untouched, *topics = [await audited.new_topic() for _ in range(1 + len(REWRITING))]
     for topic in (untouched, *topics):
         await audited.write(topic, map(record, range(RECORDS)))
@@ -42,7 +42,7 @@ async def test_a_topic_made_anew_with_the_same_times_is_found_out(audited: Audit
     for topic, way in zip(topics, REWRITING, strict=True):
         rng, _ = seeded(way)
         changed[topic], expected[topic] = TAMPERS[way](rng, await audited.read(topic), RECORDS)
-    await audited.make_anew(changed)
+    await audited.make_again(changed)
 
     findings = (await audited.examine(untouched, *topics, until=number)).findings
     assert {each.partition.topic for each in findings} == set(topics)

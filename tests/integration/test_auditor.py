@@ -1,4 +1,4 @@
-"""The auditor on the real parts: killed, set back, shut out from what it has no right to; its chain goes on."""
+"""The auditor on the real parts: killed, set back, shut out from what it has no right to; its chain continues."""
 
 import asyncio
 import hashlib
@@ -51,7 +51,7 @@ async def verified(audited: Audited, topic: str) -> int:
     return sum(count.records for count in examined.counts)
 
 
-async def test_a_killed_auditor_goes_on_where_it_was(audited: Audited):
+async def test_a_killed_auditor_continues_where_it_was(audited: Audited):
     topic = await audited.new_topic()
     for life in range(3):
         await audited.write(topic, (record(20 * life + number) for number in range(20)))
@@ -102,7 +102,7 @@ async def test_a_partition_beside_one_that_cannot_be_read_is_read_whole(audited:
 
 
 @pytest.mark.parametrize("is_running", [False, True])
-async def test_it_goes_on_from_the_newest_statement_where_postgres_was_set_back(
+async def test_it_continues_from_the_newest_statement_where_postgres_was_set_back(
     audited: Audited, is_running: bool
 ):
     topic = await audited.new_topic()
@@ -118,7 +118,7 @@ async def test_it_goes_on_from_the_newest_statement_where_postgres_was_set_back(
     assert await verified(audited, topic) == 15
 
 
-async def test_it_does_not_go_on_from_what_another_key_signed(audited: Audited):
+async def test_it_does_not_continue_from_what_another_key_signed(audited: Audited):
     key = audited.stack.state.root / "auditor" / "signing.pem"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     await audited.stack.stop("auditor")
@@ -140,7 +140,7 @@ async def test_a_log_that_ends_before_what_was_read_is_told_and_not_forgotten(au
     topic = await audited.new_topic()
     await audited.write(topic, map(record, range(10)))
     await audited.signed({topic: 10})
-    await audited.make_anew({topic: map(record, range(5))})
+    await audited.make_again({topic: map(record, range(5))})
 
     async def ill() -> bool:
         return "the log ends before what was read" in audited.stack.log("auditor").read_text()

@@ -232,11 +232,11 @@ async def test_a_job_is_judged_by_the_suites_of_now(world: World, setting: Setti
     by_check = {(suite.check, suite.name): suite for suite in verdict.evidence.suites}
     assert by_check["benchmark", "modules"].digest == setting.benchmarks["modules"]
     assert by_check["safety", "theft"].digest == setting.suites["theft"]
-    assert not any(suite.is_held_against_rows for suite in by_check.values())
+    assert not any(suite.is_checked_against_rows for suite in by_check.values())
     assert verdict.evidence.holdout_sha256 == setting.holdout.sha256
     assert verdict.evidence.rules["benchmarks.margin_points"] == "2.0"
     known = await evaluate(world, setting.job(), models.unsafe)
-    assert all(suite.is_held_against_rows for suite in known.evidence.suites)
+    assert all(suite.is_checked_against_rows for suite in known.evidence.suites)
 
 
 async def test_rows_of_a_suite_kept_in_training_prove_nothing(world: World, setting: Setting, models: Models):

@@ -241,7 +241,7 @@ class TestTheStreamOfAJob:
         )
         assert [row["message"] for row in rows] == ["second", "first"]
 
-    async def test_goes_on_after_the_last_event_that_was_seen(self, world):
+    async def test_continues_after_the_last_event_that_was_seen(self, world):
         job = await world.a_running_job()
         number = await world.db.fetchval("SELECT count(*) FROM job_event WHERE job_id = $1", job)
         everything = await stream(world, job, number=number)

@@ -109,7 +109,7 @@ class TestARunningGate:
 
 
 class TestWhatAJobWaitsFor:
-    async def test_is_shown_until_it_goes_on(self, world: World):
+    async def test_is_shown_until_it_continues(self, world: World):
         evaluated = EvaluatedJob(world)
         evaluating = a_job(base_sha=world.base_sha, template_sha256=a_sha("template"))
         evaluating = evaluating.model_copy(update={"job_id": evaluated.job_id})
@@ -127,7 +127,7 @@ class TestWhatAJobWaitsFor:
                 await world.voices.say("scheduler", evaluating)
                 await until(lambda: waits_for(""), "that it was validated")
         await world.voices.say("evaluator", evaluated.started, evaluated.progressed(30))
-        await until(lambda: waits_for(""), "that it went on")
+        await until(lambda: waits_for(""), "that it continued")
 
 
 class TestAQueuedJob:

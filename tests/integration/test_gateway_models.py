@@ -24,7 +24,7 @@ EVIDENCE = Evidence(
     required_checks=("benchmark", "safety"),
     suites=(
         JudgedSuite(
-            check="safety", name="refusals", digest=a_sha("suite"), rows=120, is_held_against_rows=False
+            check="safety", name="refusals", digest=a_sha("suite"), rows=120, is_checked_against_rows=False
         ),
     ),
     holdout_sha256=None,

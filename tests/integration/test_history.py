@@ -1,4 +1,4 @@
-"""How an ended job went is deleted when it is old, a part at a time; what goes on, and what is young, stays."""
+"""How an ended job went is deleted when it is old, a part at a time; what continues, and what is young, stays."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

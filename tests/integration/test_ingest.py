@@ -359,8 +359,8 @@ async def test_bytes_go_when_the_last_attempt_is_done_with_them(
     assert dataset_id in deleted.dataset_ids
     assert await requests.keys(version) == set()
 
-    anew = await requests.until(await requests.submit(spec), DatasetReady)
-    assert (anew.dataset_version, anew.manifest_sha256) == (version, ready.manifest_sha256)
+    again = await requests.until(await requests.submit(spec), DatasetReady)
+    assert (again.dataset_version, again.manifest_sha256) == (version, ready.manifest_sha256)
     assert layout.dataset(version) in await requests.keys(version)
 
 

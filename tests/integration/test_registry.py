@@ -160,7 +160,7 @@ class TestVersions:
             assert "check safety failed (harmful refusals 0.12, expected at least 0.95" in refused.message
 
     async def test_that_fail_later_are_withdrawn_from_every_slot_and_not_served_again(self, world, db):
-        """An alias goes on to another version; neither a roll-back nor a person brings the failed one back."""
+        """An alias moves on to another version; neither a roll-back nor a person brings the failed one back."""
         failing = await world.gated(await world.train(), production=True)
         other = await world.gated(await world.train(), production=True)
         alias = f"alias-{next(numbers)}"

@@ -182,7 +182,7 @@ async def test_what_was_lost_before_it_was_read_fills_the_gap_when_it_comes_agai
 
     await until(
         lambda: world.has_read("tracker", "node.events", story.job_id, 3),
-        "the second message applied, and the third that follows by itself",
+        "the second message applied, and the third that follows automatically",
     )
 
     async def is_told() -> bool:

@@ -205,13 +205,13 @@ class TestParked:
         assert failed.err.strip() == expected
         assert [each["parked_id"] for each in await story.parked()] == [gap["parked_id"]]
 
-        await self.mend(story)
+        await self.fix(story)
         replayed = await story.act("replay", gap["parked_id"])
         assert (replayed.code, replayed.out) == (0, f"tracker {gap['parked_id']}: replayed\n"), replayed.err
         assert await story.parked() == []
 
-    async def mend(self, story: Story) -> None:
-        """The cause is gone: the second message counts as read. A gap alone would be closed by itself."""
+    async def fix(self, story: Story) -> None:
+        """The cause is gone: the second message counts as read. A gap alone would be closed automatically."""
         conn = await asyncpg.connect(story.stack.postgres_dsn("tracker"))
         async with conn.transaction():
             await conn.execute("UPDATE parked SET reason = 'failed' WHERE aggregate_id = $1", story.job_id)

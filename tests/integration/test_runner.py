@@ -211,7 +211,7 @@ class TestFailure:
         assert (await nodes.until_ended(scheduled)).exit_code == 143
         assert nodes.child_pids(scheduled) == []
 
-    async def test_a_step_longer_than_the_limit_is_none_as_long_as_it_goes_on(self, attempts, nodes):
+    async def test_a_step_longer_than_the_limit_is_none_as_long_as_it_continues(self, attempts, nodes):
         scheduled = await attempts.schedule()
         script = {"steps": 2, "micro_batches": 4, "seconds": 1.0}
         await nodes.start(scheduled, script=script, RUNNER_STEP_LIMIT="PT2S")
@@ -253,7 +253,7 @@ class TestDeathOfARunner:
         assert nodes.child_pids(scheduled) == []
         assert len(attempts.heard(scheduled.job_id, RunnerStarted)) == started
 
-    async def test_before_training_it_goes_on_where_it_was(self, attempts, nodes):
+    async def test_before_training_it_continues_where_it_was(self, attempts, nodes):
         """Its RunnerStarted is the same, and the directive that came meanwhile is not missed."""
         scheduled = attempts.a_schedule()
         await nodes.start(scheduled, script={"steps": 3})

@@ -348,7 +348,7 @@ async def test_redelivery_changes_nothing(play: Play):
     await play.until(*SUBMITTED, "JobRunning", "JobStopping")
 
 
-async def test_killed_it_comes_back_and_goes_on(play: Play, scheduler: Stack):
+async def test_killed_it_comes_back_and_continues(play: Play, scheduler: Stack):
     await play.scheduled()
     await scheduler.kill("scheduler", signal.SIGKILL)
     await play.say("trainer_agent", news.started(), news.written(), news.completed())

@@ -292,7 +292,7 @@ async def grants_read_by_and_by(conn: Connection, oldest: list[Candidate], ledge
     return granted
 
 
-async def test_a_round_is_one_transaction_and_goes_on_where_it_was_full(
+async def test_a_round_is_one_transaction_and_continues_where_it_was_full(
     database: Database, mark: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(queue, "GRANTS_OF_A_ROUND", 2)

@@ -342,7 +342,7 @@ async def _everywhere(world: World, digest: str) -> bool:
     return bool(ready) and len(ready[-1].replicas) == 2
 
 
-async def test_of_two_controllers_one_makes_rounds_and_the_other_goes_on_with_its_replicas(stack, world):
+async def test_of_two_controllers_one_makes_rounds_and_the_other_continues_with_its_replicas(stack, world):
     one, two = await world.a_version(), await world.a_version()
     async with controller(stack, world.engines, replicas=2, instance=1):
         async with controller(stack, world.engines, replicas=2):
@@ -386,7 +386,7 @@ async def _again(world: World) -> Any:
     return ready[1] if len(ready) > 1 else None
 
 
-async def test_a_controller_that_starts_anew_goes_on_without_a_word(stack, world):
+async def test_a_controller_that_starts_again_continues_without_a_word(stack, world):
     one, two = await world.a_version(), await world.a_version()
     async with controller(stack, world.engines):
         await world.register()

@@ -134,7 +134,7 @@ async def test_nothing_is_withdrawn_once_the_name_points_back(registry: Registry
     assert await registry.conn.fetchval(SERVING, "tiny") == 1
 
 
-async def test_slots_of_another_base_with_these_files_go_on(registry: Registry):
+async def test_slots_of_another_base_with_these_files_continue(registry: Registry):
     old, new = a_sha("old"), a_sha("new")
     for name in ("tiny", "other"):
         await registry.points(name, old)

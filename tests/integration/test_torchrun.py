@@ -1,4 +1,4 @@
-"""Runners with the real training child under torchrun: a gang of two nodes is stopped and goes on exactly."""
+"""Runners with the real training child under torchrun: a gang of two nodes is stopped and continues exactly."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ async def put_dataset(attempts: Attempts, folder: Path, base_sha: str) -> Datase
     return DatasetRef(version=manifest.version, manifest_sha256=digest)
 
 
-async def test_a_gang_of_two_nodes_is_stopped_within_a_step_and_goes_on_exactly(attempts, nodes, inputs):
+async def test_a_gang_of_two_nodes_is_stopped_within_a_step_and_continues_exactly(attempts, nodes, inputs):
     """From its second step on a micro batch takes two seconds, so that the stop finds it within that step."""
     first = await attempts.schedule(nodes=2, **inputs)
     await nodes.start_real(first, **ONE_THREAD, FAILPOINTS="trainer.microbatch.end=stall:2@8")

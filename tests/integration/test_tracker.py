@@ -118,7 +118,7 @@ class TestSteps:
     async def test_what_a_resume_did_again_is_that_of_the_later_attempt(
         self, voice: Voices, db, run: str, order: int
     ):
-        """Attempt 1 was lost after step 8; its last checkpoint was step 5, from which attempt 2 went on."""
+        """Attempt 1 was lost after step 8; its last checkpoint was step 5, from which attempt 2 continued."""
         batches = [recorded(run, 1, range(1, 9)), recorded(run, 2, range(6, 11))]
         await until_applied(db, await voice.say("runner", *batches[::order]))
         first = [(step, 1, 1 + step / 100) for step in range(1, 6)]

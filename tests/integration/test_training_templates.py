@@ -1,4 +1,4 @@
-"""Base models with a template for training: held against the model's own in the process that renders both."""
+"""Base models with a template for training: compared with the model's own in the process that renders both."""
 
 import hashlib
 from datetime import timedelta

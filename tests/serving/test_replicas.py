@@ -195,7 +195,7 @@ async def test_bytes_that_are_not_what_was_approved_never_reach_vllm(rig: Rig, f
     assert rig.failures.pop(forged.served_name).code == "load"
 
 
-async def test_a_controller_that_starts_anew_finds_the_replica_as_it_is(rig: Rig, first: Servable):
+async def test_a_controller_that_starts_again_finds_the_replica_as_it_is(rig: Rig, first: Servable):
     before = await rig.converge(rig.group(first))
     rig.facts.clear()
     again = LocalBackend(rig.scratch / "replicas", rig.scratch / "keys", engine=rig.backend._engine)

@@ -114,7 +114,7 @@ def _write(path: Path, rows: list[dict]) -> None:
 @pytest.fixture
 async def score(endpoint: Endpoint, tmp_path: Path) -> Score:
     async def run(order: WorkOrder, work: str, **changes: object) -> dict[tuple[str, Side], PartScores]:
-        """As the gate runs it: the child asks in its own time, and goes on meanwhile."""
+        """As the gate runs it: the child asks in its own time, and continues meanwhile."""
         work_dir, answering = tmp_path / work, []
         async with httpx.AsyncClient() as http:
             engine = endpoint.engine(http, **{"name": ENGINE, **changes})

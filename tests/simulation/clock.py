@@ -131,7 +131,7 @@ class Process:
                 asked.signal.add(self, self._turn)
 
     def kill(self) -> None:
-        """At once where it sleeps; a process that kills itself goes on to its next pause."""
+        """At once where it sleeps; a process that kills itself continues to its next pause."""
         if self.alive:
             self._end()
             if not self._is_running:

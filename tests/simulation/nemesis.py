@@ -53,7 +53,7 @@ class Nemesis:
                     self.child_hangs,
                     self.child_fails,
                     self.restarts,
-                    self.starts_anew,
+                    self.starts_again,
                 ),
                 strict=True,
             )
@@ -95,7 +95,7 @@ class Nemesis:
         self._world.engine.lose(runner.node)
 
     def dies_unseen(self, runner: Runner) -> None:
-        """The engine goes on to show a process that is not there."""
+        """The engine continues to show a process that is not there."""
         runner.kill()
 
     def sigterm(self, runner: Runner) -> None:
@@ -125,6 +125,6 @@ class Nemesis:
         runner.kill()
         self._world.clock.after(self._rng.uniform(0.5, 8), self._world.engine.boot, runner.node)
 
-    def starts_anew(self, runner: Runner) -> None:
+    def starts_again(self, runner: Runner) -> None:
         runner.node.journal = Journal()
         self.restarts(runner)

@@ -56,7 +56,7 @@ class Tasks:
             self._kernel.clock.after(self._kernel.rng.random() * 0.2, self.look)
 
     def cancel(self, name: tuple[str, str]) -> None:
-        """Who works on it goes on for a while, as until its lease is to be renewed, and is not heard."""
+        """Who works on it continues for a while, as until its lease is to be renewed, and is not heard."""
         self.rows.pop(name, None)
 
     def end_all(self) -> None:

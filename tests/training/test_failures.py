@@ -1,4 +1,4 @@
-"""A run that cannot go on says which of the closed classes it is, and never leaves a false end behind."""
+"""A run that cannot continue says which of the closed classes it is, and never leaves a false end behind."""
 
 import errno
 import json

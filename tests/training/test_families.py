@@ -62,7 +62,7 @@ def test_every_line_says_yes_or_a_reason():
 
 
 @pytest.mark.parametrize("family", ["Llama", *WITH_OTHER_NAMES])
-def test_a_full_model_goes_on_from_its_bundle_exactly(base_of, tmp_path, family):
+def test_a_full_model_continues_from_its_bundle_exactly(base_of, tmp_path, family):
     recipe = recipe_of(Method.SFT).model_copy(update={"num_epochs": 2})
     order = an_order(base_of(family).inputs, recipe)
     whole = reports_of(carry_out(tmp_path / "whole", order), Saved)

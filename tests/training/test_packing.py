@@ -73,7 +73,7 @@ LEAKS = [with_cache, with_default_cache, with_mask, without_positions]
 
 
 @pytest.mark.parametrize("change", LEAKS)
-def test_a_leak_between_packed_examples_is_refused_and_the_run_goes_on_unpacked(
+def test_a_leak_between_packed_examples_is_refused_and_the_run_continues_unpacked(
     inputs, tmp_path, spoil, change
 ):
     order = an_order(inputs, a_recipe(num_epochs=1))

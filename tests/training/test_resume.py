@@ -431,7 +431,7 @@ class TestStopBetweenMicroBatches:
         work_dir = tmp_path / "stopped"
         child = start_child(work_dir, an_order(inputs, LONG_STEPS))
         state = bundle_dir(work_dir, 4) / "state.json"
-        wait_until(child, work_dir, state.exists, "the last bundle is not written while validation goes on")
+        wait_until(child, work_dir, state.exists, "the last bundle is not written while validation continues")
         child.terminate()
         assert wait_for_exit(child, work_dir) == 0, log_in(work_dir)
         reports = reports_in(work_dir)
@@ -471,7 +471,7 @@ class TestInterval:
         periodic = [s.step for s in reports_of(reports, Saved) if s.bundle is BundleKind.PERIODIC]
         assert periodic[0] == 1 < len(periodic)
 
-    def test_one_bundle_at_a_time_and_training_goes_on_meanwhile(self, inputs, tmp_path, monkeypatch):
+    def test_one_bundle_at_a_time_and_training_continues_meanwhile(self, inputs, tmp_path, monkeypatch):
         """The first bundle's writing takes until step 5."""
         write, reached = saver._write, Event()
 

@@ -34,7 +34,7 @@ class Archive:
         """Items first; the evaluation has results once the second file is there."""
         if items:
             lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
-            await self._put_anew(layout.evaluation(result.eval_id, ITEMS), lines.encode())
+            await self._put_again(layout.evaluation(result.eval_id, ITEMS), lines.encode())
         key = layout.evaluation(result.eval_id, RESULTS)
         await self._objects.put_bytes(key, result.model_dump_json(indent=1).encode())
 
@@ -44,11 +44,11 @@ class Archive:
             lines = "".join(
                 f"{item.model_dump_json()}\n" for item in items[begin : begin + layout.ITEMS_OF_A_PAGE]
             )
-            await self._put_anew(layout.evaluation_items(eval_id, group, page), lines.encode())
+            await self._put_again(layout.evaluation_items(eval_id, group, page), lines.encode())
 
     async def put_log(self, eval_id: str, log: bytes) -> None:
         """What the scoring process of the newest try wrote."""
-        await self._put_anew(layout.evaluation(eval_id, layout.EVALUATION_LOG), log)
+        await self._put_again(layout.evaluation(eval_id, layout.EVALUATION_LOG), log)
 
     async def put_baseline(self, scored: PartScores) -> tuple[str, str]:
         """Key and sha256; the key holds the digest of the content."""
@@ -62,7 +62,7 @@ class Archive:
         )
         return PartScores.model_validate_json(raw)
 
-    async def _put_anew(self, key: str, data: bytes) -> None:
+    async def _put_again(self, key: str, data: bytes) -> None:
         """An earlier try that did not get as far as its results may have left something else."""
         try:
             await self._objects.put_bytes(key, data)

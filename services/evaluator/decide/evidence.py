@@ -17,7 +17,7 @@ def evidence_of(
     required: Collection[CheckName],
     measured_by: str | None = None,
 ) -> Evidence:
-    """`artifact`: as the job announced it, with the suites that the rows were held against."""
+    """`artifact`: as the job announced it, with the suites that the rows were checked against."""
     return Evidence(
         harness_version=harness_version,
         rules=dict(_rules(artifact.gate.model_dump(mode="json"))),
@@ -61,7 +61,7 @@ def _judged(known: Known, artifact: Artifact) -> JudgedSuite:
         name=known.name,
         digest=known.digest,
         rows=known.suite.rows,
-        is_held_against_rows=checked.get(known.name) == known.digest,
+        is_checked_against_rows=checked.get(known.name) == known.digest,
     )
 
 

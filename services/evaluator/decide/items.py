@@ -91,7 +91,7 @@ def _score(known: Known, numbers: Mapping[str, float]) -> float | None:
 
 
 def _outcome(score: float | None, base: float | None) -> Outcome:
-    """What has no right and wrong, such as a text, is held against the base model."""
+    """What has no right and wrong, such as a text, is compared with the base model."""
     if score is None:
         return "unclear"
     is_graded = score not in (0.0, 1.0)

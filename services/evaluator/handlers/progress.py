@@ -37,7 +37,7 @@ class ProgressPublisher:
             self._publishing.add_done_callback(_log_failure)
 
     async def close(self) -> None:
-        """No call goes on after this."""
+        """No call continues after this."""
         if self._publishing is not None:
             self._publishing.cancel()
             await asyncio.gather(self._publishing, return_exceptions=True)

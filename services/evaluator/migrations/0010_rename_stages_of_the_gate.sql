@@ -5,10 +5,11 @@ UPDATE evaluation
    SET checks = replace(replace(checks::text, '"checks": ', '"criteria": '), '"stage": ', '"check": ')::jsonb
  WHERE checks <> '[]';
 UPDATE verdict
-   SET result = replace(replace(replace(replace(result::text,
+   SET result = replace(replace(replace(replace(replace(result::text,
            '"checks": ', '"criteria": '),
            '"stages": ', '"checks": '),
            '"stage": ', '"check": '),
-           '"required_stages": ', '"required_checks": ')::jsonb;
+           '"required_stages": ', '"required_checks": '),
+           '"is_held_against_rows": ', '"is_checked_against_rows": ')::jsonb;
 -- It is published again, in the new words.
 DELETE FROM policy;

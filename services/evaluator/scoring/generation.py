@@ -16,7 +16,7 @@ from shared.chat.conversation import BadMessage, Conversation
 from shared.chat.tokenizer import ChatTokenizer
 
 KEPT_SHARE = 0.75
-"""A batch of which at most this share still goes on is made smaller."""
+"""A batch of which at most this share still continues is made smaller."""
 
 
 @dataclass(frozen=True)

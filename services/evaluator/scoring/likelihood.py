@@ -231,7 +231,7 @@ def _tokens(row: Row) -> list[int]:
 
 
 def _positions(row: Row, prefix_tokens: int) -> list[int]:
-    """Each ending goes on where the context ends."""
+    """Each ending continues where the context ends."""
     start = prefix_tokens + len(row.context)
     ends = (start + n for ending in row.endings for n in range(len(ending) - 1))
     return [*range(prefix_tokens, start), *ends]

@@ -4,14 +4,17 @@ ALTER TABLE evaluation RENAME COLUMN stages TO checks;
 UPDATE evaluation
    SET checks = replace(replace(checks::text, '"checks": ', '"criteria": '), '"stage": ', '"check": ')::jsonb,
        progress = replace(progress::text, '"stage": ', '"activity": ')::jsonb,
-       evidence = replace(replace(evidence::text,
-           '"required_stages": ', '"required_checks": '), '"stage": ', '"check": ')::jsonb;
+       evidence = replace(replace(replace(evidence::text,
+           '"required_stages": ', '"required_checks": '),
+           '"stage": ', '"check": '),
+           '"is_held_against_rows": ', '"is_checked_against_rows": ')::jsonb;
 UPDATE gate_policy SET detail = replace(detail::text, '"required_stages": ', '"required_checks": ')::jsonb;
 UPDATE job_event
    SET type = replace(type, 'EvalStageCompleted', 'EvalCheckCompleted'),
-       data = replace(replace(replace(replace(data::text,
+       data = replace(replace(replace(replace(replace(data::text,
            '"checks": ', '"criteria": '),
            '"stages": ', '"checks": '),
            '"stage": ', '"check": '),
-           '"required_stages": ', '"required_checks": ')::jsonb
+           '"required_stages": ', '"required_checks": '),
+           '"is_held_against_rows": ', '"is_checked_against_rows": ')::jsonb
  WHERE type IN ('EvalStageCompleted', 'EvalPassed', 'EvalFailed', 'EvalInconclusive');

@@ -1,4 +1,4 @@
-"""All that can be said of a row by itself, in any process: rules, tokens, digest, fingerprint, overlaps."""
+"""All that can be said of a row alone, in any process: rules, tokens, digest, fingerprint, overlaps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ CONTEXT_FIELDS = frozenset({"passage", "context", "article", "document", "story"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that the gate asks. Each text of `asked` is evidence by itself."""
+    """One thing that the gate asks. Each text of `asked` is evidence alone."""
 
     line: int
     asked: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Every rule that a row must keep: its id and how to mend a row that breaks it."""
+"""Every rule that a row must keep: its id and how to fix a row that breaks it."""
 
 from schemas.dataset import FileRole, RowProblem
 

@@ -1,4 +1,4 @@
-"""Passing the rows of one file through: read, examine, hold against the rows kept before, keep or not."""
+"""Passing the rows of one file through: read, examine, compare with the rows kept before, keep or not."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ PROGRESS_ROWS = 5_000
 
 @dataclass(frozen=True)
 class RowFilter:
-    """What the rows of every file of a dataset are held against."""
+    """What the rows of every file of a dataset are checked against."""
 
     index: DuplicateIndex
     policy: DatasetPolicy

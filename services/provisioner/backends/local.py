@@ -2,7 +2,7 @@
 
 <nodes>/<attempt name>/spec.json     what was asked for, written once
                        stopped       nothing may start here any more
-                       <index>/grant      id of the node, for as long as it may go on without being heard
+                       <index>/grant      id of the node, for as long as it may continue without being heard
                                pid        "<pid> <start time>", written by the node itself, once
                                exit       exit code of its runner
                                notice     when it will be ended

@@ -1,4 +1,4 @@
-"""A training template held against the model's own, in a process of its own: templates are programs of strangers."""
+"""A training template compared with the model's own, in a process of its own: templates are programs of strangers."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -101,7 +101,7 @@ def on_eval_failed(version: Version, serving: Sequence[Slot], failed: EvalFailed
 
 
 def on_eval_inconclusive(version: Version, inconclusive: EvalInconclusive) -> Decision:
-    """Keep the numbers. What is served goes on: a judge that is away says nothing against a model.
+    """Keep the numbers. What is served continues: a judge that is away says nothing against a model.
 
     But nothing new is approved on it: `require_gated` and `may_be_served` ask the newest verdict.
     """

@@ -54,7 +54,7 @@ def base_stale(job: Job, view: View) -> Decision | None:
     denial = job.evaluation.denial
     if denial is None or not denial.stale_base:
         return None
-    return fail(job, FailureClass.USER, STALE_BASE, f"{denial.message}; submit it anew", param="model")
+    return fail(job, FailureClass.USER, STALE_BASE, f"{denial.message}; submit it again", param="model")
 
 
 def enqueue(job: Job, view: View) -> Decision:
@@ -154,7 +154,7 @@ def _mismatch(job: Job, dataset: Dataset) -> Mismatch | None:
 
 
 def _other_file(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
-    """Rows were held against the dataset's holdout, so that the gate may ask no other."""
+    """Rows were checked against the dataset's holdout, so that the gate may ask no other."""
     if dataset.files is None:
         return None
     asked = {

@@ -108,7 +108,7 @@ def resume(stored_job: Job | None, command: ResumeJob, view: View) -> Decision:
     if job.state is not JobState.PAUSED:
         raise Refused("not_paused", f"job {job.id} is {job.state}; expected paused", param="job_id")
     if (denial := job.evaluation.denial) and denial.stale_base:
-        raise Refused(STALE_BASE, f"job {job.id}: {denial.message}; submit it anew", param="job_id")
+        raise Refused(STALE_BASE, f"job {job.id}: {denial.message}; submit it again", param="job_id")
     decision = follow(Decision(job.to(JobState.VALIDATING)), view)
     if decision.job.state is not JobState.VALIDATING:
         return decision
@@ -132,7 +132,7 @@ def _require_current_base(command: SubmitJob, base: Base | None) -> None:
         raise Refused(
             STALE_BASE,
             f"base model {spec.base_model} has other files now (sha {base.sha[:12]}) than the job's "
-            f"({spec.base_sha[:12]}): submit it anew on those",
+            f"({spec.base_sha[:12]}): submit it again on those",
             param="spec.base_sha",
         )
 

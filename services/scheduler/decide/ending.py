@@ -27,7 +27,7 @@ def noticed(job: Job, view: View) -> Decision | None:
 
 
 def excused(job: Job, view: View) -> Decision | None:
-    """stopping: what was held against a node was the platform's fault, and costs no budget."""
+    """stopping: what was blamed on a node was the platform's fault, and costs no budget."""
     stop, failure = job.present.stop, job.facts.failure
     assert stop is not None, f"job {job.id} is stopping without a reason"
     is_excuse = failure is not None and failure.failure_class is FailureClass.PLATFORM

@@ -157,7 +157,7 @@ def on_promotion_refused(job: Job, fact: PromotionRefused, view: View) -> Decisi
 def on_adapters_stale(job: Job, fact: AdaptersStale, view: View) -> Decision:
     """`job` is on the files that the base model's name no longer points to.
 
-    What is under way goes on: the old files may be registered again before it ends.
+    What is under way continues: the old files may be registered again before it ends.
     """
     message = f"base model {fact.base_model} has other files now (sha {fact.new_sha[:12]})"
     return _store_denial(job, view, job.evaluation.denial or Rejection(message, stale_base=True))

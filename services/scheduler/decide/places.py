@@ -2,7 +2,7 @@
 
 The order is the one in which nodes would be handed out if enough of them were free now. Starts are estimated by
 giving each job in that order the nodes that are free first; all run for as long as jobs ran lately. Behind the first
-1,000 the queue is taken to go on at their pace, so that a long one costs little more.
+1,000 the queue is taken to continue at their pace, so that a long one costs little more.
 """
 
 import heapq
@@ -34,7 +34,7 @@ MAX_CHANGES = 100
 """Of one look, the front of the queue first: what is told costs a message each."""
 EXACT_UP_TO = 10
 LOOKED_AT = 1_000
-"""Jobs in front of which each is looked at by itself."""
+"""Jobs in front of which each is looked at alone."""
 A_MINUTE = timedelta(minutes=1)
 FAR_BEHIND = f"more than {LOOKED_AT:,} jobs are in front of it"
 NEVER = datetime.max.replace(tzinfo=UTC)

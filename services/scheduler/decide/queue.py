@@ -161,7 +161,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the pools hold. It only avoids asking in vain: the provisioner has the last word."""
+    """What the pools hold. It only avoids asking for what is not there: the provisioner has the last word."""
 
     pools: tuple[Pool, ...] = ()
     devices_held: Mapping[str, Mapping[DeviceType, int]] = field(default_factory=dict)

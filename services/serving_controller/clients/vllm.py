@@ -30,7 +30,7 @@ class Answer:
     """Log-probability by token, at each place."""
 
     def distance(self, other: "Answer") -> float:
-        """Largest difference of two log-probabilities, as far as both went on from the same text."""
+        """Largest difference of two log-probabilities, as far as both continued from the same text."""
         largest = 0.0
         for place in range(min(len(self.tokens), len(other.tokens))):
             largest = max(largest, _apart(self.likeliest[place], other.likeliest[place]))

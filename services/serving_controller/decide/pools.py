@@ -265,7 +265,7 @@ def _sync_adapters(
 def _replace_for_rank(
     replica_set: ReplicaSet, replicas: Sequence[Replica], now: datetime
 ) -> tuple[Action, ...]:
-    """Start one replica anew that was started for lower ranks, while all others serve."""
+    """Restart one replica that was started for lower ranks, while all others serve."""
     if any(replica.phase is not Phase.READY for replica in replicas):
         return ()
     small = [replica for replica in replicas if replica.max_rank < replica_set.max_rank]

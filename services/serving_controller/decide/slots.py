@@ -155,7 +155,7 @@ def _stop(slot: Slot, stopping: Servable, *, now: datetime, keep: timedelta) -> 
 
 
 def _fail(slot: Slot, failure: Failure) -> SlotDecision:
-    """The slot keeps its route: the version before goes on serving."""
+    """The slot keeps its route: the version before continues serving."""
     assert slot.desired is not None
     fact = DeploymentFailed(
         pool=slot.desired.pool,

@@ -112,7 +112,7 @@ def why_fenced(
     outage_limit: timedelta,
     now: float,
 ) -> str:
-    """Why this runner must end itself; empty where it may go on. Times are monotonic seconds.
+    """Why this runner must end itself; empty where it may continue. Times are monotonic seconds.
 
     `acknowledged_at`: when the newest acknowledged heartbeat was sent.
     `grant`: None where the cluster backend grants nothing.

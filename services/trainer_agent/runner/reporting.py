@@ -1,4 +1,4 @@
-"""Reports in order, each sent until it is acknowledged; heartbeats; and the end of a runner that must not go on."""
+"""Reports in order, each sent until it is acknowledged; heartbeats; and the end of a runner that must stop."""
 
 import asyncio
 import os

@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     outage_limit: timedelta = timedelta(hours=24)
     """Without an acknowledged heartbeat for so long, a runner ends itself although its grant holds."""
     notice_wait: timedelta = timedelta(seconds=2)
-    """How long a notice waits for the directive that should follow it, before the runner stops by itself."""
+    """How long a notice waits for the directive that should follow it, before the runner stops automatically."""
     default_grace: timedelta = timedelta(seconds=30)
     """Time left after a SIGTERM that came without a notice file, or before any directive."""
     deadline_margin: timedelta = timedelta(seconds=1)
@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     save_limit: timedelta = timedelta(minutes=15)
     """So long without progress in that section of training, and the child is hung. Micro batches are progress."""
     flush_limit: timedelta = timedelta(seconds=20)
-    """How long a failed attempt may go on to store bundles that were complete before the failure."""
+    """How long a failed attempt may continue to store bundles that were complete before the failure."""
     metrics_every: timedelta = timedelta(seconds=2)
     log_every: timedelta = timedelta(seconds=2)
 

@@ -1,4 +1,4 @@
-"""What a run computes with: equal state goes on equally only in an equal environment."""
+"""What a run computes with: equal state continues equally only in an equal environment."""
 
 import hashlib
 import os

@@ -58,7 +58,7 @@ _DEVICE_WORDS = (
 
 
 class TrainingFailed(Exception):
-    """A run cannot go on, and we know why."""
+    """A run cannot continue, and we know why."""
 
     def __init__(self, failure_class: FailureClass, message: str) -> None:
         super().__init__(message)

@@ -25,7 +25,7 @@ from services.trainer_agent.training.snapshot import Slice, set_rng_state, slice
 from services.trainer_agent.training.step import next_loss
 
 MEMORY_ALONE = {"gradient_checkpointing", "gradient_checkpointing_auto"}
-"""Of a recipe: a job that ran out of memory goes on with its activations computed again. They are the same bits,
+"""Of a recipe: a job that ran out of memory continues with its activations computed again. They are the same bits,
 dropout included, so a bundle fits such an order too, and its resume is exact where the rest is equal."""
 
 

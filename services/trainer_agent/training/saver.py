@@ -65,7 +65,7 @@ class Saver:
         return self._in_flight is not None
 
     def begin(self, kind: BundleKind) -> None:
-        """Copy the state and let the thread write it. Training may go on at once."""
+        """Copy the state and let the thread write it. Training may continue at once."""
         assert not self.is_busy, "one bundle at a time"
         run = self._run
         state = _state_of(run)

@@ -121,7 +121,7 @@ class TestWhatATaskNeedsIsAway:
         ],
         ids=lambda error: type(error).__name__,
     )
-    async def test_it_waits_and_goes_on_and_nothing_is_counted(self, database, db, trouble):
+    async def test_it_waits_and_continues_and_nothing_is_counted(self, database, db, trouble):
         chores = Chores(database, *[trouble] * 30)
         key, tasks, kind = await chores.start(), chores.tasks(), chores.kind()
         for _ in range(31):
@@ -208,7 +208,7 @@ def failing(database: Shaky, statement: str, troubles: Iterator[Exception | None
 
 
 class TestATaskThatIsSetAside:
-    async def test_cannot_be_read_and_others_go_on(self, database, db):
+    async def test_cannot_be_read_and_others_continue(self, database, db):
         chores = Chores(database)
         bad, good = await chores.start(), await chores.start()
         await db.execute("UPDATE task SET payload = '{}' WHERE key = $1", bad)
@@ -228,7 +228,7 @@ class TestATaskThatIsSetAside:
         row = await db.fetchrow("SELECT last_error, set_aside_at IS NULL FROM task WHERE key = $1", key)
         assert tuple(row) == ("LookupError: no such row", False)
 
-    async def test_begins_anew_when_it_is_asked_for_again(self, database, db):
+    async def test_begins_again_when_it_is_asked_for_again(self, database, db):
         chores = Chores(database)
         key, tasks, kind = await chores.start(), chores.tasks(), chores.kind()
         await db.execute("UPDATE task SET payload = '{}' WHERE key = $1", key)

@@ -186,7 +186,7 @@ class TestParkedCommands:
 
         return key, await until(all_three, "the story parked")
 
-    async def test_dropping_the_first_lets_the_rest_go_on_in_order(self, story, login, db):
+    async def test_dropping_the_first_lets_the_rest_continue_in_order(self, story, login, db):
         from schemas.parked import DropParked
         from shared.messaging.reader import send
 

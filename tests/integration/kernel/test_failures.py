@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler fails, refuses or waits in vain, and of one when Postgres is away."""
+"""What becomes of a message whose handler fails, refuses or waits for what never comes, and of one when Postgres is away."""
 
 import asyncio
 import itertools
@@ -343,7 +343,7 @@ class TestAMessageThatAloneIsNotDoneInTime:
             consumer_module, "POSTGRES", replace(consumer_module.POSTGRES, limit=timedelta(seconds=1))
         )
 
-    async def test_waits_apart_is_tried_again_and_parked_while_others_go_on(
+    async def test_waits_apart_is_tried_again_and_parked_while_others_continue(
         self, brief, record, db, hurried, monkeypatch
     ):
         async def handle(event: DatasetDeleted, unit: Unit) -> None:

@@ -1,4 +1,4 @@
-"""Parked messages follow by themselves once what was missing before them is there: in order, each once."""
+"""Parked messages follow automatically once what was missing before them is there: in order, each once."""
 
 import asyncio
 import itertools
@@ -147,9 +147,9 @@ class TestFollowing:
         key = new_key()
         outcomes = [await consume(key, number) for number in (1, 4, 3)]
         assert outcomes == ["applied", "parked", "parked"]
-        assert not await followers._go_on()
+        assert not await followers._continue()
         await consume(key, 2)
-        assert [await followers._go_on() for _ in range(3)] == [True, True, False]
+        assert [await followers._continue() for _ in range(3)] == [True, True, False]
         assert len(await applied(db, key)) == 4
         assert await replayed(db, key) == [3, 4]
 
@@ -157,10 +157,10 @@ class TestFollowing:
         key = new_key()
         for number, tenant in ((1, "acme"), (3, "hopeless"), (4, "acme"), (2, "acme")):
             await consume(key, number, tenant=tenant)
-        assert not await followers._go_on()
+        assert not await followers._continue()
         assert await reasons(db, key) == ["rejected", "behind_parked"]
         await db.execute("UPDATE parked SET detail = 'not tried since' WHERE aggregate_id = $1", key)
-        assert not await followers._go_on()
+        assert not await followers._continue()
         details = await db.fetch("SELECT detail FROM parked WHERE aggregate_id = $1", key)
         assert {row["detail"] for row in details} == {"not tried since"}
         assert await replayed(db, key) == []
@@ -172,7 +172,7 @@ class TestFollowing:
             for number in (1, 3, 4, 2):
                 await consume(key, number)
         for _ in range(3):
-            await asyncio.gather(followers._go_on(), other._go_on())
+            await asyncio.gather(followers._continue(), other._continue())
         for key in keys:
             assert len(await applied(db, key)) == 4
             assert await replayed(db, key) == [3, 4]
@@ -190,17 +190,17 @@ class TestFollowing:
             "UPDATE parked SET state = 'dropped' WHERE aggregate_id = $1 AND reason = 'bad_envelope'", key
         )
         await db.execute("DELETE FROM position WHERE aggregate_id = $1", key)
-        assert not await followers._go_on()
+        assert not await followers._continue()
         assert len(await applied(db, key)) == 1
 
-    async def test_goes_on_behind_a_message_without_a_number_that_was_dropped(self, followers, consume, db):
+    async def test_continues_behind_a_message_without_a_number_that_was_dropped(self, followers, consume, db):
         key = new_key()
         assert await consume(key, 1, headers=()) == "parked"
         for number in (2, 3):
             await consume(key, number)
-        assert not await followers._go_on()
+        assert not await followers._continue()
         await db.execute(
             "UPDATE parked SET state = 'dropped' WHERE aggregate_id = $1 AND reason = 'bad_envelope'", key
         )
-        assert [await followers._go_on() for _ in range(3)] == [True, True, False]
+        assert [await followers._continue() for _ in range(3)] == [True, True, False]
         assert len(await applied(db, key)) == 2

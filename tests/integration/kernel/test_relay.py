@@ -150,7 +150,7 @@ async def test_a_relay_that_hangs_is_followed_by_another_and_publishes_no_more(d
 
             await until(has_lost, "the first relay to see that it lost the lease")
             after = await emit()
-            await until(lambda: published(after), "the second relay to go on")
+            await until(lambda: published(after), "the second relay to continue")
     assert (before in first.keys, after in first.keys) == (True, False)
     assert [key for key in second.keys if key in (meanwhile, after)] == [meanwhile, after]
     assert await db.fetchval("SELECT owner FROM lease WHERE name = 'relay'") == "tracker-1"

@@ -138,11 +138,13 @@ async def test_what_lies_with_another_process_is_left_to_it(service, writer, end
     consumer = service._subscriber.consumer
     partitions, measured = consumer.assignment(), []
     consumer.pause(*partitions)
-    insist = service._insist_on_progress
+    require_progress = service._require_progress
     with monkeypatch.context() as during:
         others = frozenset(each for each in partitions if each.topic != DATASET_EVENTS)
         during.setattr(consumer, "assignment", lambda: others)
-        during.setattr(service, "_insist_on_progress", lambda stalled: measured.append(insist(stalled)))
+        during.setattr(
+            service, "_require_progress", lambda stalled: measured.append(require_progress(stalled))
+        )
         await writer.good(new_key())
         await until(lambda: problems(service), "the service to say that it is unhealthy")
         before = len(measured)
@@ -285,7 +287,7 @@ async def test_what_was_deleted_unread_is_no_lag(stack: Stack, monkeypatch):
     assert metric("consumer_lag_records", "gateway", topic=topic) == 0
 
 
-async def test_the_trace_goes_on_from_what_is_consumed_to_what_is_emitted(
+async def test_the_trace_continues_from_what_is_consumed_to_what_is_emitted(
     service, writer, login, monkeypatch
 ):
     monkeypatch.setattr(tracing, "_TRACER", TracerProvider().get_tracer("test"))

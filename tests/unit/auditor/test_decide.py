@@ -34,7 +34,7 @@ def test_a_new_partition_begins_where_it_begins():
 
 
 @pytest.mark.parametrize("there", [range(10), range(10, 10), range(3, 50)])
-def test_a_known_one_goes_on_where_it_was(there: range):
+def test_a_known_one_continues_where_it_was(there: range):
     planned = plan({TOPIC_PARTITION: chain()}, {TOPIC_PARTITION: there})
     assert (planned.read, planned.began, planned.missed, planned.cut) == ((chain(),), (), (), ())
 

@@ -237,7 +237,7 @@ def test_a_list_of_many_pages_is_one_list(retune):
         ("/admin/kafka-users", ("subscribers", "list"), KAFKA_USER),
     ],
 )
-def test_lists_go_on_behind_what_a_page_says(retune, path, command, item):
+def test_lists_continue_behind_what_a_page_says(retune, path, command, item):
     def page(request: httpx.Request) -> httpx.Response:
         is_first = "after" not in request.url.params
         return httpx.Response(200, json={"data": [item], "has_more": is_first, "last_id": "its own"})

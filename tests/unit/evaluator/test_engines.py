@@ -1,4 +1,4 @@
-"""Who gives the answers of an evaluation, and that those of two engines are never held against each other."""
+"""Who gives the answers of an evaluation, and that those of two engines are never compared with each other."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -61,10 +61,10 @@ def test_evidence_names_every_suite_with_its_digest_and_check():
     assert record.holdout_sha256 == a_file("holdout").sha256
 
 
-def test_a_suite_registered_after_the_dataset_is_marked_as_not_held_against_its_rows():
+def test_a_suite_registered_after_the_dataset_is_marked_as_not_checked_against_its_rows():
     earlier = a_suite("refusals", None, expects="answer")
     record = evidence(an_artifact(benchmarks=(MMLU,), suites=(earlier,)))
-    checked = {suite.name: suite.is_held_against_rows for suite in record.suites}
+    checked = {suite.name: suite.is_checked_against_rows for suite in record.suites}
     assert checked == {"mmlu": True, "refusals": False, "benign": False}
 
 

@@ -44,7 +44,7 @@ async def test_what_another_evaluation_uses_stays_whatever_its_size(tmp_path: Pa
     assert not used.exists()
 
 
-async def test_what_an_earlier_try_has_scored_stays_when_it_goes_on(tmp_path: Path):
+async def test_what_an_earlier_try_has_scored_stays_when_it_continues(tmp_path: Path):
     cache = a_cache(tmp_path, max_bytes=50)
     (cache.work_dir("eval-1") / "scores").write_bytes(bytes(100))
     os.utime(tmp_path / "work" / "eval-1", (0, time.time() - HOUR))

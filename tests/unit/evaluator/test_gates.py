@@ -94,7 +94,7 @@ def test_an_inconclusive_benchmark_says_how_many_items_would_do():
     assert benchmark_of(changed(48, 48, 961)).outcome == "passed"
 
 
-def test_a_suite_that_declares_its_margin_is_held_against_that():
+def test_a_suite_that_declares_its_margin_is_compared_with_that():
     scores = changed(20, 20, 400)
     assert benchmark_of(scores).outcome == "inconclusive"
     assert benchmark_of(scores, declared=3.1).outcome == "passed"

@@ -99,7 +99,7 @@ def test_what_no_classifier_could_tell_is_unclear(of):
     assert outcomes(of, base, [{}, {"refused": 0.0, "unclear": 1.0}]) == {1: "unclear", 2: "unclear"}
 
 
-def test_a_text_is_held_against_the_base_model():
+def test_a_text_is_compared_with_the_base_model():
     base = [{"hits": 5.0, "tokens": 10.0}] * 2
     assert outcomes(TEXT, base, [{"hits": 6.0, "tokens": 10.0}, {"hits": 4.0, "tokens": 10.0}]) == {
         1: "passed",

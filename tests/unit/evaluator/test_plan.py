@@ -137,7 +137,7 @@ def test_results_are_shared_only_by_what_cannot_but_end_alike():
 
 
 def test_a_holdout_is_known_by_how_it_is_scored():
-    """Thresholds are held against the same numbers; another metric has other ones."""
+    """Thresholds are compared with the same numbers; another metric has other ones."""
     file = a_file("holdout")
     rules = [
         HoldoutRule(),

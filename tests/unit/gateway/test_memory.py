@@ -66,7 +66,7 @@ def test_a_job_that_fits_once_activations_are_computed_again_is_admitted():
         ((a_gpu_pool(8),), {"window": None}),
     ],
 )
-def test_nothing_is_held_against_a_job_for_want_of_news(pools, changes):
+def test_no_job_is_refused_for_want_of_news(pools, changes):
     assert obstacles_of(*pools, **changes) == []
 
 

@@ -36,7 +36,7 @@ def obstacle_summaries(known: Known, **changes: object) -> list[tuple[str, str, 
 HOLDOUT = a_file_ref().model_dump()
 
 
-def test_nothing_is_held_against_a_job_for_want_of_news():
+def test_no_job_is_refused_for_want_of_news():
     assert obstacle_summaries(Known()) == []
     assert (
         obstacle_summaries(

@@ -240,7 +240,7 @@ def test_a_shown_value_is_short_and_can_be_written_as_utf8(value: Any) -> None:
     assert 0 < len(shown(value).encode()) <= SHOWN_CHARACTERS + 2
 
 
-def test_every_rule_of_conversations_is_in_the_table_that_says_how_to_mend_it() -> None:
+def test_every_rule_of_conversations_is_in_the_table_that_says_how_to_fix_it() -> None:
     rules = re.compile(r'"((?:chat|field|template|text|tools)\.[a-z_]+)"')
     folder = Path(conversation.__file__).parent
     rule_names = {rule for path in folder.glob("*.py") for rule in rules.findall(path.read_text())}

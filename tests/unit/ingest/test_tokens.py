@@ -277,7 +277,9 @@ def test_a_row_that_is_cut_learns_what_is_left_of_its_answer() -> None:
         ({"prompt": "a", "completion": "</s>"}, None),
     ],
 )
-def test_the_holdout_is_held_against_the_template_that_the_gate_asks_with(row: Any, rule: str | None) -> None:
+def test_the_holdout_is_compared_with_the_template_that_the_gate_asks_with(
+    row: Any, rule: str | None
+) -> None:
     check = Checker(tokenizer_of("byte_level"), is_holdout=True)
     problem = check(parse(row, expected=DatasetFormat.CHAT if "messages" in row else PROMPT))
     assert (problem and problem.rule) == rule

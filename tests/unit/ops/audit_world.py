@@ -101,7 +101,7 @@ def walked(documents: list[tuple[int, bytes]], *, first: int = 1) -> Walk:
 
 
 def renumbered(log: list[Record]) -> list[Record]:
-    """As an intruder writes them into a topic made anew: the same bytes and times, offsets without gaps."""
+    """As an intruder writes them into a topic made again: the same bytes and times, offsets without gaps."""
     return [replace(record, offset=offset) for offset, record in enumerate(log)]
 
 
@@ -125,7 +125,7 @@ def edit(rng: random.Random, log: list[Record], covered: int) -> tuple[list[Reco
 
 
 def delete(rng: random.Random, log: list[Record], covered: int) -> tuple[list[Record], set[int]]:
-    """From the middle: the log is made anew, and grows past where it was."""
+    """From the middle: the log is made again, and grows past where it was."""
     at = rng.randrange(covered)
     rest = renumbered([*log[:at], *log[at + 1 :]])
     grown = [

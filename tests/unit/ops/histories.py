@@ -1,4 +1,4 @@
-"""Histories of a stack on which one job was preempted, went on, passed its gate and is served; and broken ones."""
+"""Histories of a stack on which one job was preempted, continued, passed its gate and is served; and broken ones."""
 
 from collections import Counter
 from collections.abc import Callable

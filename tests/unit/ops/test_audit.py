@@ -115,7 +115,7 @@ class TestRecords:
             recount.take(record)
         assert (recount.finish(), recount.records) == ([], world.covered)
 
-    def test_a_log_made_anew_and_longer_is_found(self):
+    def test_a_log_made_again_and_longer_is_found(self):
         rng, _ = seeded("anew")
         world = World.of(rng)
         world.log = renumbered(records(rng, 100))
@@ -283,8 +283,8 @@ class TestStatements:
         assert finding.detail == "it was signed over other heads than it and those before it name"
 
     def test_records_that_were_gone_before_they_were_read_are_told(self, world: World):
-        anew = begin(TOPIC_PARTITION, at=world.covered + 7)
-        more = world.statement([anew, QUIET], {TOPIC_PARTITION})
+        again = begin(TOPIC_PARTITION, at=world.covered + 7)
+        more = world.statement([again, QUIET], {TOPIC_PARTITION})
         walk = walked(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         (finding,) = walk.findings
         assert (finding.what, finding.offsets) == ("unread", range(world.covered, world.covered + 7))

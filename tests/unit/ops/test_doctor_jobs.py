@@ -160,7 +160,7 @@ class TestResumedFromNewest:
         )
         assert "I8" not in alarms(replace(history, entries=entries))
 
-    def test_a_verdict_that_came_later_than_the_requeue_is_not_held_against_it(self):
+    def test_a_verdict_that_came_later_than_the_requeue_does_not_count_against_it(self):
         history = history_of(with_requeue(None))
         entries = tuple(
             replace(entry, time=entry.time + timedelta(minutes=1))
@@ -171,7 +171,7 @@ class TestResumedFromNewest:
         assert "I8" not in alarms(replace(history, entries=entries))
 
     @pytest.mark.parametrize(("step", "alarm"), [(20, False), (10, True), (21, True)])
-    def test_training_goes_on_at_another_step_than_that_of_the_bundle(self, step, alarm):
+    def test_training_continues_at_another_step_than_that_of_the_bundle(self, step, alarm):
         certificate = {"exact": True, "step": step, "reason": "equal"}
         resumed = TrainingResumed(job_id="ftjob-1", tenant=TENANT, attempt=2, certificate=certificate)
         story = history_of(
@@ -180,7 +180,7 @@ class TestResumedFromNewest:
         expectations = [finding.expected for finding in alarms(story).get("I8", ())]
         assert expectations == (["from bundle 1/20"] if alarm else [])
 
-    def test_training_goes_on_though_its_attempt_was_given_no_bundle(self):
+    def test_training_continues_though_its_attempt_was_given_no_bundle(self):
         certificate = {"exact": True, "step": 5, "reason": "equal"}
         resumed = TrainingResumed(job_id="ftjob-1", tenant=TENANT, attempt=1, certificate=certificate)
         story = history_of(jobs_tell(submitted(), queued(), scheduled(1)), telling("trainer_agent", resumed))

@@ -33,5 +33,5 @@ def test_a_job_may_not_leave_out_the_holdout_of_its_dataset():
     assert "found none" in fact.message
 
 
-def test_a_job_of_before_datasets_named_their_files_goes_on():
+def test_a_job_of_before_datasets_named_their_files_continues():
     assert Story(a_job(VALIDATING)).tell(a_dataset(files=None)).job.state is QUEUED

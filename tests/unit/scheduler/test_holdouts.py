@@ -27,7 +27,7 @@ def story(*, gate: GateSpec | None = None, with_holdout: bool = True, **counts: 
         {"holdout_rows": None},
     ],
 )
-def test_one_that_the_gate_can_judge_by_goes_on(counts):
+def test_one_that_the_gate_can_judge_by_continues(counts):
     assert story(**counts).job.state is QUEUED
 
 

@@ -191,7 +191,7 @@ class TestEstimate:
         [place] = standing([waiting()], ledger)
         assert place.starts_at == NOON + HOUR
 
-    def test_behind_a_thousand_the_queue_goes_on_at_their_pace(self):
+    def test_behind_a_thousand_the_queue_continues_at_their_pace(self):
         candidates = [waiting(f"job-{number:04}", minutes=5_000 - number) for number in range(2_000)]
         *_, last = standing(candidates, full())
         assert (last.position, last.reason) == (2_000, WaitReason.FAR_BEHIND)

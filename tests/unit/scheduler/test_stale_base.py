@@ -17,7 +17,7 @@ def test_what_has_not_begun_fails_as_the_users(state):
     story = Story(a_job(state)).tell(news.stale())
     fact = story.last(JobFailed)
     assert (story.job.state, fact.failure_class, fact.code) == (JobState.FAILED, "user", "stale_base")
-    assert "submit it anew" in fact.message
+    assert "submit it again" in fact.message
 
 
 def test_what_is_paused_waits_for_the_old_files_and_is_not_resumed_without_them():
@@ -31,5 +31,5 @@ def test_what_is_paused_waits_for_the_old_files_and_is_not_resumed_without_them(
 
 
 @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.RUNNING, JobState.EVALUATING])
-def test_what_is_under_way_goes_on(state):
+def test_what_is_under_way_continues(state):
     assert Story(a_job(state)).tell(news.stale()).job.state is state

@@ -101,7 +101,7 @@ class TestPlan:
     def test_does_not_load_again_what_went_with_its_replica(self):
         assert plan(with_candidates(waiting=(HOSTED,)), a_replica()) == ()
 
-    def test_starts_no_replica_anew_for_its_rank(self):
+    def test_restarts_no_replica_for_its_rank(self):
         large = replace(WAITING, servable=a_servable(9, rank=64, full_name="gate-eval-1"))
         assert plan(with_candidates(waiting=(large,)), a_replica()) == ()
 

@@ -234,15 +234,15 @@ class TestBackOff:
         assert end.replica.failures == failures + 1
         assert end.replica.not_before == NOON + timedelta(seconds=seconds)
 
-    def test_begins_anew_after_a_start_that_lasted(self):
+    def test_begins_again_after_a_start_that_lasted(self):
         (end,) = plan(a_replica_set(), a_replica(is_alive=False, failures=7), now=NOON + POLICY.lasting)
         assert end.replica.failures == 1
 
-    def test_goes_on_where_it_never_served_however_long_it_took(self):
+    def test_continues_where_it_never_served_however_long_it_took(self):
         (end,) = plan(a_replica_set(), starting(is_alive=False, failures=7), now=NOON + POLICY.lasting)
         assert end.replica.failures == 8
 
-    def test_goes_on_after_a_start_that_did_not_last(self):
+    def test_continues_after_a_start_that_did_not_last(self):
         (end,) = plan(a_replica_set(), a_replica(is_alive=False, failures=7), now=NOON + timedelta(seconds=5))
         assert end.replica.failures == 8
 

@@ -67,7 +67,7 @@ class TestIdle:
         idle = a_ready_slot(ONE, addresses=())
         assert set_idle(idle) == SlotDecision(idle)
 
-    def test_what_waits_goes_on_waiting(self):
+    def test_what_waits_continues_waiting(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE))
         decision = set_idle(slot)
         assert (decision.slot.state, decision.slot.desired) == (SlotState.PENDING, TWO)

@@ -78,6 +78,6 @@ async def test_the_next_look_is_when_the_next_timer_is_due(pauses, seconds, paus
     assert pauses == [pause, POLL_SECONDS]
 
 
-async def test_it_goes_on_while_postgres_is_away(pauses):
+async def test_it_continues_while_postgres_is_away(pauses):
     assert await woken_by() == set()
     assert pauses == [POLL_SECONDS, POLL_SECONDS]

@@ -81,7 +81,7 @@ async def test_it_is_there_with_the_first_yes(monkeypatch: pytest.MonkeyPatch):
     await wait_until_available(answering(False, False, True))
 
 
-async def test_what_is_given_up_has_ended_before_anybody_goes_on():
+async def test_what_is_given_up_has_ended_before_anybody_continues():
     ended = []
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""A loop of a service goes on whatever its last round met; only a fault of ours is told as one."""
+"""A loop of a service continues whatever its last round met; only a fault of ours is told as one."""
 
 import asyncio
 from datetime import timedelta
@@ -37,7 +37,7 @@ async def test_what_is_away_is_waited_for_and_what_is_wrong_is_told(error, event
     assert [(line["event"], line["log_level"]) for line in logs] == [(event, level)]
 
 
-async def test_a_loop_does_not_go_on_with_a_client_that_is_stuck():
+async def test_a_loop_does_not_continue_with_a_client_that_is_stuck():
     async def is_stuck() -> None:
         raise ClientUnresponsive("Kafka answers")
 

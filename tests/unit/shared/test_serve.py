@@ -16,7 +16,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
-import shared.messaging.kafka  # noqa: F401  mends the client
+import shared.messaging.kafka  # noqa: F401  patches the client
 from shared.server import Server, serve
 from shared.slow_clients import PacedConnection
 

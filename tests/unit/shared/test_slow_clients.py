@@ -157,7 +157,7 @@ async def test_a_download_that_is_not_read_ends_and_takes_no_more_memory_than_it
     assert site.sent_bytes < 16 * 1024**2
 
 
-async def test_a_download_that_is_read_in_time_goes_on(site: Site):
+async def test_a_download_that_is_read_in_time_continues(site: Site):
     sock, loop = await site.connect(), asyncio.get_running_loop()
     await loop.sock_sendall(sock, GET % b"/download")
     until_seconds = loop.time() + 10 * LOOK_SECONDS

@@ -34,7 +34,7 @@ class Postgres:
             raise ConnectionRefusedError("nobody listens")
 
 
-async def test_it_goes_on_without_postgres_and_what_needs_it_begins_once_it_is_back():
+async def test_it_continues_without_postgres_and_what_needs_it_begins_once_it_is_back():
     postgres, steps = Postgres(), []
 
     async def hook() -> None:

@@ -1,4 +1,4 @@
-"""A timer that fails while Postgres goes away: its loop goes on."""
+"""A timer that fails while Postgres goes away: its loop continues."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -77,7 +77,7 @@ def test_and_by_a_process_that_knew_nothing_by_what_was_committed():
     assert [ids.is_of_another(each, committed) for each in (FIRST, SECOND)] == [True, False]
 
 
-async def test_its_partitions_are_read_anew_and_nothing_is_committed_before(ids: TopicIds):
+async def test_its_partitions_are_read_again_and_nothing_is_committed_before(ids: TopicIds):
     ids.learn(NEW, (FIRST, SECOND), {})
     assert ids.offsets([record(0, 4)]) == {}
     consumer = Consumer(FIRST)

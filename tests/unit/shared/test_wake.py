@@ -39,6 +39,6 @@ async def test_a_stop_that_comes_with_a_wake_is_obeyed(turns):
     running.cancel()
     try:
         await asyncio.wait({running}, timeout=1)
-        assert running.cancelled(), f"it goes on, stopped {turns} turns of the loop after the wake"
+        assert running.cancelled(), f"it continues, stopped {turns} turns of the loop after the wake"
     finally:
         running.cancel()

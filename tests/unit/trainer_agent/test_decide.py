@@ -226,7 +226,7 @@ class TestEndOfAnAttempt:
         )
         assert types(decision) == [TrainingStopped]
 
-    def test_another_runner_failed_while_runner_0_goes_on(self):
+    def test_another_runner_failed_while_runner_0_continues(self):
         claim = stopped(1, outcome="failed", failure_class=FailureClass.NUMERIC)
         decision = on_stopped(in_training(), claim)
         assert types(decision) == [TrainingFailed]

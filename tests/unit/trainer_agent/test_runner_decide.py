@@ -370,7 +370,7 @@ class TestFence:
         assert bool(self.why(silent=silent, grant=None)) is is_fenced
 
     @pytest.mark.parametrize(("silent", "is_fenced"), [(3600, False), (86_399, False), (86_400, True)])
-    def test_a_grant_lets_it_go_on_through_an_outage_for_a_day(self, silent, is_fenced):
+    def test_a_grant_lets_it_continue_through_an_outage_for_a_day(self, silent, is_fenced):
         assert bool(self.why(silent=silent, grant=Grant(read_at=99_999))) is is_fenced
 
     @pytest.mark.parametrize("silent", [0, 3600])

@@ -73,7 +73,7 @@ class TestLogShipper:
             await shipper.ship()
         assert list(objects.objects.values()) == [b"one\n", b"two\n"]
 
-    async def test_goes_on_after_a_restart(self, objects, path, file):
+    async def test_continues_after_a_restart(self, objects, path, file):
         file.write_text("one\n")
         await self.shipper(objects, path, file).ship()
         file.write_text("one\ntwo\n")

@@ -268,7 +268,7 @@ class TestWhatTheModelIsAskedWith:
             "expected '<think>\\n' as where the answer is asked for"
         )
 
-    def test_a_marked_template_is_held_against_its_prompt_too(self) -> None:
+    def test_a_marked_template_is_compared_with_its_prompt_too(self) -> None:
         given = conversation(say("user", "a"), say("assistant", "b"))
         asks = CHAT_TEMPLATE.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
         assert asks != CHAT_TEMPLATE
