@@ -319,7 +319,7 @@ class Consumer:
     async def _apply_in(self, unit: Unit, delivery: Delivery, source: tuple[str, int]) -> str:
         """Apply the message in the unit's transaction. Raises _Duplicate before anything is written."""
         await self._admit(unit.conn, delivery, source)
-        if handler := self.find_handler(delivery):
+        if handler := self._find_handler(delivery):
             await self._handle(handler, delivery, unit)
             return "applied"
         if delivery.topic.is_event_stream:
@@ -344,7 +344,7 @@ class Consumer:
             return
         last = past["last"]
         if last is not None and envelope.sequence is not None and envelope.sequence <= last:
-            if self.find_handler(delivery) is None:
+            if self._find_handler(delivery) is None:
                 raise _Duplicate
             detail = (
                 f"sequence {envelope.sequence} was read before, and no event {envelope.id} is in the inbox"
@@ -374,7 +374,7 @@ class Consumer:
             raise Rejected(f"{refused.code}: {refused.message}") from refused
         failpoint("state.written")
 
-    def find_handler(self, delivery: Delivery) -> Handler | None:
+    def _find_handler(self, delivery: Delivery) -> Handler | None:
         family = "tenant.*.commands" if delivery.topic.name.startswith("tenant.") else delivery.topic.name
         for topic in (delivery.topic.name, family):
             if handler := self._handlers.get((topic, delivery.message.type)):
