@@ -1,26 +1,21 @@
 """`python -m deploy.bootstrap`: set up a Kafka, a Postgres and an S3 server that somebody else has started.
 
-Reads KAFKA_BOOTSTRAP, POSTGRES_ADDRESS, S3_ENDPOINT, TENANT and each password as SECRET_<NAME>, for example
-SECRET_KAFKA_SCHEDULER; where they are set, also KAFKA_REPLICATION_FACTOR (1), KAFKA_MIN_INSYNC_REPLICAS (one less
-than that), KAFKA_MAX_MESSAGE_BYTES (1 MiB) and KAFKA_TENANT_RETENTION_DAYS (30). Run again, it repairs what differs
-and applies new migrations.
+`settings.py` says which variables it reads. Run again, it repairs what differs and applies new migrations.
 """
 
 import asyncio
-import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 from aiokafka.errors import KafkaConnectionError
 from botocore.exceptions import EndpointConnectionError, HTTPClientError
 
 from deploy.bootstrap import kafka, postgres, s3
+from deploy.bootstrap.settings import Settings, settings_of_the_environment
 from deploy.bootstrap.site import Site
-from schemas.envelope import MAX_BATCH_BYTES
 from schemas.topics import SERVICES
-from shared.messaging.topics import KafkaTopics
 from shared.postgres.migrate import migrate
 
 PATIENCE_SECONDS = 90.0
@@ -34,40 +29,14 @@ NOT_THERE_YET = (
 )
 
 
-def variable(secret: str) -> str:
-    """`kafka:tenant-demo` is found in SECRET_KAFKA_TENANT_DEMO."""
-    return "SECRET_" + secret.replace(":", "_").replace("-", "_").upper()
-
-
-def site_of(environment: Mapping[str, str]) -> Site:
-    def find(name: str) -> str:
-        if not environment.get(name):
-            raise SystemExit(
-                f"{name} is not set; addresses and TENANT come from docker-compose.yml, passwords from .env"
-            )
-        return environment[name]
-
+def site_of(settings: Settings) -> Site:
     return Site(
-        kafka_bootstrap=find("KAFKA_BOOTSTRAP"),
-        postgres_address=find("POSTGRES_ADDRESS"),
-        s3_endpoint=find("S3_ENDPOINT"),
-        secret=lambda name: find(variable(name)),
-        topics=topics_of(environment),
+        kafka_bootstrap=settings.kafka_bootstrap,
+        postgres_address=settings.postgres_address,
+        s3_endpoint=settings.s3_endpoint,
+        secret=settings.password,
+        topics=settings.topics,
     )
-
-
-def topics_of(environment: Mapping[str, str]) -> KafkaTopics:
-    """Raises SystemExit where a number is none, or contradicts another."""
-    try:
-        factor = int(environment.get("KAFKA_REPLICATION_FACTOR") or 1)
-        return KafkaTopics(
-            replication_factor=factor,
-            min_insync_replicas=int(environment.get("KAFKA_MIN_INSYNC_REPLICAS") or max(1, factor - 1)),
-            max_message_bytes=int(environment.get("KAFKA_MAX_MESSAGE_BYTES") or MAX_BATCH_BYTES),
-            tenant_retention_days=int(environment.get("KAFKA_TENANT_RETENTION_DAYS") or 30),
-        )
-    except ValueError as error:
-        raise SystemExit(f"settings of Kafka's topics: {error}") from error
 
 
 async def bootstrap(site: Site, tenant: str) -> None:
@@ -95,4 +64,5 @@ async def _patiently(part: str, work: Callable[[], Awaitable[None]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(bootstrap(site_of(os.environ), os.environ["TENANT"])))
+    settings = settings_of_the_environment()
+    sys.exit(asyncio.run(bootstrap(site_of(settings), settings.tenant)))

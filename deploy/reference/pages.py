@@ -14,6 +14,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from pydantic_settings import BaseSettings
 from typer.core import TyperGroup
 
+from deploy.bootstrap.settings import Settings as BootstrapSettings
 from deploy.reference.markdown import Schema, code, fields, is_model, linked_to, table, type_of
 from schemas.base import Message
 from schemas.dataset import SubmitDataset
@@ -121,6 +122,7 @@ def _settings() -> str:
         inherited = ServiceSettings.model_fields if issubclass(settings, ServiceSettings) else {}
         prefix = settings.model_config["env_prefix"]
         sections.append(_settings_section(name, settings, prefix, leave_out={*inherited, "timing"}))
+    sections.append(_settings_section("`python -m deploy.bootstrap`", BootstrapSettings, ""))
     return _page(
         "Settings",
         "Each service reads its environment once, at start: a variable is the prefix and the name in capitals."

@@ -16,8 +16,8 @@ import pytest
 from aiokafka import TopicPartition
 from botocore.exceptions import ClientError
 
-from deploy.bootstrap.__main__ import variable
 from deploy.bootstrap.rights import kafka_users, s3_users
+from deploy.bootstrap.settings import variable
 from deploy.local.errors import AlreadyRunning, StackError
 from deploy.local.settings import REPOSITORY
 from deploy.local.stack import Stack, end_leftovers

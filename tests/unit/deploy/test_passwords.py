@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from deploy.bootstrap.__main__ import site_of, variable
+from deploy.bootstrap.__main__ import site_of
 from deploy.bootstrap.rights import kafka_users, s3_users
+from deploy.bootstrap.settings import Settings, settings_of_the_environment, variable
 from deploy.images import passwords
 from schemas.topics import SERVICES
 
@@ -55,7 +56,31 @@ def test_all_that_is_required_is_made_and_all_that_provision_sets():
     )
 
 
-def test_a_missing_password_is_named():
-    site = site_of({"KAFKA_BOOTSTRAP": "k:1", "POSTGRES_ADDRESS": "p:2", "S3_ENDPOINT": "http://s:3"})
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """All that `python -m deploy.bootstrap` needs but passwords."""
+    for name, value in {"KAFKA_BOOTSTRAP": "k:1", "POSTGRES_ADDRESS": "p:2", "S3_ENDPOINT": "s:3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TENANT", "demo")
+    return monkeypatch
+
+
+@pytest.mark.parametrize("name", ["kafka:scheduler", "kafka:tenant-demo", "admin-key", "api-key:demo"])
+def test_a_password_is_found_in_its_variable(environment: pytest.MonkeyPatch, name: str):
+    environment.setenv(variable(name), "mine")
+    settings = settings_of_the_environment()
+    assert site_of(settings).secret(name) == "mine"
+    assert "mine" not in repr(settings)
+
+
+def test_all_that_is_missing_is_named(environment: pytest.MonkeyPatch):
+    environment.delenv("S3_ENDPOINT")
+    environment.setenv("TENANT", "")
+    with pytest.raises(SystemExit, match=r"(?s)^S3_ENDPOINT is not set; .*\nTENANT is not set; "):
+        settings_of_the_environment()
+
+
+def test_a_missing_password_is_named(environment: pytest.MonkeyPatch):
+    site = site_of(Settings())
     with pytest.raises(SystemExit, match=r"^SECRET_KAFKA_TENANT_DEMO is not set; .*passwords from .env$"):
         site.kafka_password("tenant-demo")

@@ -1,0 +1,93 @@
+"""Typed environment of `python -m deploy.bootstrap`."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.envelope import MAX_BATCH_BYTES
+from shared.messaging.topics import KafkaTopics
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+WHERE = "addresses and TENANT come from docker-compose.yml, passwords from .env"
+
+
+def variable(secret: str) -> str:
+    """`kafka:tenant-demo` is found in SECRET_KAFKA_TENANT_DEMO."""
+    return "SECRET_" + _key(secret).upper()
+
+
+def _key(secret: str) -> str:
+    return secret.replace(":", "_").replace("-", "_").lower()
+
+
+class Settings(BaseSettings):
+    """A variable that is empty is one that is not set, as docker compose passes it on."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        use_attribute_docstrings=True,
+        env_ignore_empty=True,
+        env_nested_delimiter="_",
+        env_nested_max_split=1,
+    )
+
+    kafka_bootstrap: str
+    postgres_address: str
+    """`host:port`"""
+    s3_endpoint: str
+    tenant: str
+    """Its topics and users are made; others are made by `retune tenants create`."""
+    secret: dict[str, SecretStr] = {}
+    """Each password, as `SECRET_<NAME>`: that of Kafka's user `scheduler` is SECRET_KAFKA_SCHEDULER."""
+    kafka_replication_factor: int = 1
+    """Number of brokers that have a copy."""
+    kafka_min_insync_replicas: int | None = None
+    """Number of copies that have a record before it is acknowledged; None: one less than there are, at least one."""
+    kafka_max_message_bytes: int = MAX_BATCH_BYTES
+    """Limit of a batch as it is sent, after compression."""
+    kafka_tenant_retention_days: int = 30
+    """Number of days for which `tenant.<t>.events` keeps a fact."""
+
+    @model_validator(mode="after")
+    def _require_sound_topics(self) -> "Settings":
+        assert self.topics
+        return self
+
+    @cached_property
+    def topics(self) -> KafkaTopics:
+        """Raises ValueError where a number contradicts another."""
+        factor = self.kafka_replication_factor
+        in_sync = self.kafka_min_insync_replicas
+        return KafkaTopics(
+            replication_factor=factor,
+            min_insync_replicas=max(1, factor - 1) if in_sync is None else in_sync,
+            max_message_bytes=self.kafka_max_message_bytes,
+            tenant_retention_days=self.kafka_tenant_retention_days,
+        )
+
+    def password(self, secret: str) -> str:
+        """Raises SystemExit where it is not set."""
+        value = self.secret.get(_key(secret))
+        if value is None:
+            raise SystemExit(f"{variable(secret)} is not set; {WHERE}")
+        return value.get_secret_value()
+
+
+def settings_of_the_environment() -> Settings:
+    """Raises SystemExit, which names every variable that is missing or wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise SystemExit("\n".join(_sentence(each) for each in error.errors())) from error
+
+
+def _sentence(problem: "ErrorDetails") -> str:
+    name = "_".join(str(part) for part in problem["loc"]).upper()
+    if problem["type"] == "missing":
+        return f"{name} is not set; {WHERE}"
+    what = problem["msg"].removeprefix("Value error, ")
+    return f"{name}: found {problem['input']!r}: {what}" if name else what
