@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import hashlib
-import os
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -328,7 +328,7 @@ class S3ObjectStore:
         if self._head(target) is not None:
             return self._accept_existing(target, sha256)
         body = self._client.get_object(Bucket=self._bucket, Key=source)["Body"]
-        scratch = Path(os.environ.get("TMPDIR", "/tmp")) / f"copy-{uuid4().hex}"  # noqa: S108
+        scratch = Path(tempfile.gettempdir()) / f"copy-{uuid4().hex}"
         try:
             with scratch.open("wb") as file:
                 for chunk in body.iter_chunks(CHUNK_BYTES):

@@ -61,6 +61,32 @@ def test_a_service_reads_the_environment_in_its_settings_alone():
     assert not violations
 
 
+READS_ONE_VARIABLE = {
+    "shared/failpoints.py": "armed at import, before there are settings",
+    "shared/postgres/migrate.py": "the address of the service that the command names",
+    "shared/telemetry/tracing.py": "OpenTelemetry's own variable",
+    "deploy/demo/story.py": "`make demo PRETRAIN=1`",
+}
+
+
+def reads_a_variable(module: Module) -> bool:
+    """By its name; to hand the whole environment on is none."""
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Subscript(value=source) | ast.Call(func=ast.Attribute(value=source, attr="get" | "pop")):
+                if ast.unparse(source) == "os.environ":
+                    return True
+            case ast.Call(func=called) if ast.unparse(called) == "os.getenv":
+                return True
+    return False
+
+
+def test_what_is_no_service_reads_the_environment_in_its_settings_too():
+    reading = {module.name for module in modules() if reads_a_variable(module)}
+    others = {name for name in reading if not name.startswith("services/")}
+    assert others == READS_ONE_VARIABLE.keys(), "declare the variable in a `settings.py`, where it is checked"
+
+
 def test_a_service_leaves_torch_to_its_programs():
     """What `.importlinter` cannot see: a part of a package that loads torch, where the rest of it does not."""
     violations = [module.name for module in serving() if "safetensors.torch" in module.imports()]

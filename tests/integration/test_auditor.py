@@ -164,7 +164,9 @@ async def test_a_chain_that_begins_while_a_statement_is_made_is_named_by_the_nex
         async with signing.transaction():
             chains = await store.lock_chains(signing)
             await store.begin_chains(reading, [second])
-            one = decide.state(decide.Last(), chains, await store.moved_topic_partitions(signing), now=utc_now())
+            one = decide.state(
+                decide.Last(), chains, await store.moved_topic_partitions(signing), now=utc_now()
+            )
             await store.mark_signed(signing, one.partitions)
         async with signing.transaction():
             chains, moved = await store.lock_chains(signing), await store.moved_topic_partitions(signing)
