@@ -1,6 +1,6 @@
-"""Two services with the real kernel around them: ingest says what writers commit, tracker counts it.
+"""Two services with the real kernel around them: the provisioner says what writers commit, the tracker counts it.
 
-The whole way of a fact: outbox of ingest, relay, topic, inbox and effect of tracker, outbox of tracker, topic.
+The whole way of a fact: outbox of the provisioner, relay, topic, inbox and effect of the tracker, its outbox, topic.
 Run as a program it is one of the pair.
 """
 
@@ -21,7 +21,7 @@ from deploy.local.network import answers_ok
 from deploy.local.settings import REPOSITORY
 from deploy.local.stack import Stack
 from deploy.local.supervisor import Program
-from schemas.dataset import DatasetDeleted
+from schemas.node import NodesReleased
 from schemas.topics import LISTENS
 from schemas.training import StepsRecorded
 from shared.clock import utc_now
@@ -35,13 +35,12 @@ from shared.service import Service
 from shared.settings import ServiceSettings
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import until
-from tests.integration.kernel.counting import job_of
 
 WRITTEN = """
-    SELECT event_id, aggregate_id FROM ingest.outbox
+    SELECT event_id, aggregate_id FROM provisioner.outbox
      WHERE aggregate_id = ANY($1) ORDER BY aggregate_id, sequence"""
 EFFECTS = "SELECT event_id, aggregate_id FROM tracker.effect WHERE aggregate_id = ANY($1) ORDER BY number"
-COUNT_WRITTEN = "SELECT count(*) FROM ingest.outbox WHERE aggregate_id = ANY($1)"
+COUNT_WRITTEN = "SELECT count(*) FROM provisioner.outbox WHERE aggregate_id = ANY($1)"
 COUNT_EFFECTS = "SELECT count(*) FROM tracker.effect WHERE aggregate_id = ANY($1)"
 TOLD = """
     SELECT aggregate_id, count(*) AS rows, count(*) - count(unpublished.id) AS published
@@ -51,11 +50,11 @@ PARKED = "SELECT aggregate_id, reason, detail FROM tracker.parked WHERE aggregat
 
 
 class Settings(ServiceSettings):
-    model_config = SettingsConfigDict(env_prefix="INGEST_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="PROVISIONER_", frozen=True)
 
 
-def a_fact(key: str) -> DatasetDeleted:
-    return DatasetDeleted(dataset_version=key, tenant="acme", dataset_ids=())
+def a_fact(key: str) -> NodesReleased:
+    return NodesReleased(job_id=key, tenant="acme", attempt=1, nodes=())
 
 
 async def migrated(stack: Stack, *services: str) -> None:
@@ -76,8 +75,8 @@ async def start(stack: Stack, service: str, *, instance: int = 0, env: Mapping[s
 
 
 def build(name: str) -> Service:
-    if name == "ingest":
-        return Service("ingest", Settings())
+    if name == "provisioner":
+        return Service("provisioner", Settings())
     service = counting.build()
     service.on(StepsRecorded, steps_recorded)
     return service
@@ -107,7 +106,7 @@ async def caught_up(stack: Stack, service: str) -> None:
 
 @dataclass
 class Writers:
-    """Commit facts to ingest's outbox, as many times a second as asked for, whatever happens to the rest."""
+    """Commit facts to the outbox of the provisioner, as many times a second as asked for, whatever happens to the rest."""
 
     database: Database
     keys: list[str]
@@ -139,7 +138,7 @@ class Writers:
             began = time.monotonic()
             try:
                 async with self.database.transaction() as conn:
-                    await Unit(conn, "ingest", utc_now()).emit(a_fact(self.random.choice(self.keys)))
+                    await Unit(conn, "provisioner", utc_now()).emit(a_fact(self.random.choice(self.keys)))
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 self.unknown += 1
             else:
@@ -165,9 +164,9 @@ class Outcome:
             if self.effects.get(key, []) != ids
         ]
         untold = [
-            f"{key}: {len(ids)} effects told {self.published.get(job_of(key), 0)} times"
+            f"{key}: {len(ids)} effects told {self.published.get(key, 0)} times"
             for key, ids in self.effects.items()
-            if self.published.get(job_of(key), 0) != len(ids)
+            if self.published.get(key, 0) != len(ids)
         ]
         return [*wrong, *untold, *(f"parked: {row}" for row in self.parked)]
 
@@ -178,7 +177,7 @@ class Books:
     def __init__(
         self, db: asyncpg.Pool, keys: list[str], sent: Mapping[str, list[str]] | None = None
     ) -> None:
-        """`sent`: the event ids per aggregate, where not ingest but the test itself says the facts."""
+        """`sent`: the event ids per aggregate, where not the provisioner but the test itself says the facts."""
         self._db = db
         self._keys = keys
         self._sent = sent
@@ -226,7 +225,7 @@ class Books:
         if written is None:
             written = _by_aggregate(await self._db.fetch(WRITTEN, self._keys))
         effects = _by_aggregate(await self._db.fetch(EFFECTS, self._keys))
-        rows = await self._db.fetch(TOLD, [job_of(key) for key in self._keys])
+        rows = await self._db.fetch(TOLD, self._keys)
         return Outcome(
             written,
             effects,
@@ -251,7 +250,7 @@ def _by_aggregate(rows: list[asyncpg.Record]) -> dict[str, list[str]]:
 
 async def published_sequences(login: Login, keys: list[str]) -> dict[str, list[int]]:
     """The numbers of CostAccrued in Kafka per aggregate, each event once, in the order of the log."""
-    job_ids, seen = {job_of(key) for key in keys}, set()
+    job_ids, seen = set(keys), set()
     sequences: dict[str, list[int]] = defaultdict(list)
     async with TopicReader(login, ["cost.events"]) as reader:
         async for each in reader.to_the_end():

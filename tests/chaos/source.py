@@ -5,13 +5,13 @@ from collections import defaultdict
 from typing import Any
 
 from deploy.local.stack import Stack
-from tests.integration.kernel.conftest import DATASET_EVENTS, Writer
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer
 
 
 class Source(Writer):
-    """Records of one topic, spread over its partitions by their key; facts of ingest unless told otherwise."""
+    """Records of one topic, spread over its partitions by their key; facts of the provisioner unless told otherwise."""
 
-    def __init__(self, stack: Stack, user: str = "ingest", topic: str = DATASET_EVENTS) -> None:
+    def __init__(self, stack: Stack, user: str = "provisioner", topic: str = NODE_EVENTS) -> None:
         super().__init__(stack, user)
         self._topic = topic
         self.sent: dict[str, list[str]] = defaultdict(list)

@@ -18,7 +18,7 @@ from tests.integration.kernel.conftest import until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 3600))]
 
-SERVICES = ("ingest", "tracker")
+SERVICES = ("provisioner", "tracker")
 MEBIBYTES = 512
 LONGER_THAN_ALL_ATTEMPTS_SECONDS = 20.0
 """Those that a handler has before its message is parked."""

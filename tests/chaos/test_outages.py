@@ -27,7 +27,7 @@ AWAY_SECONDS = scaled(20, 35, 3600)
 FLAPS = scaled(10, 25, 500)
 
 SILENCE_SECONDS = 2.0
-SERVICES = ("ingest", "tracker")
+SERVICES = ("provisioner", "tracker")
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ async def test_a_broker_that_is_away(pair: Stack, lines: Fronts, load: Load):
     async with load.nothing_lost_or_doubled():
         lines.kafka.refuse()
         began, committed = time.monotonic(), load.writers.committed
-        await pair.kill("ingest")
-        await until(lambda: answers_ok(pair.state.port("ingest"), "/metrics"), "HTTP without Kafka")
+        await pair.kill("provisioner")
+        await until(lambda: answers_ok(pair.state.port("provisioner"), "/metrics"), "HTTP without Kafka")
         deaths = deaths_of(pair, *SERVICES)
 
         async def time_is_up() -> bool:
@@ -147,8 +147,8 @@ async def test_postgres_that_is_away(pair: Stack, load: Load):
     """Also for a process that begins meanwhile."""
     async with load.nothing_lost_or_doubled():
         async with postgres_down(pair):
-            await pair.kill("ingest")
-            await until(lambda: answers_ok(pair.state.port("ingest"), "/livez"), "HTTP without Postgres")
+            await pair.kill("provisioner")
+            await until(lambda: answers_ok(pair.state.port("provisioner"), "/livez"), "HTTP without Postgres")
             deaths = deaths_of(pair, *SERVICES)
             await until_missed(pair, *SERVICES, for_seconds=scaled(10, 20, 600))
         began = time.monotonic()
@@ -206,7 +206,7 @@ async def test_a_line_that_falls_silent_while_a_transaction_holds_locks(
 
 
 async def test_connections_that_idle_on_a_silent_line_cost_one_wait_together(pair: Stack, lines: Fronts):
-    dsn = lines.env("ingest")["INGEST_POSTGRES_DSN"]
+    dsn = lines.env("provisioner")["PROVISIONER_POSTGRES_DSN"]
     database = Database(dsn, application="idler", silence=timedelta(seconds=SILENCE_SECONDS))
     await database.open()
     busy = [database.fetchval("SELECT pg_sleep(0.2)") for _ in range(8)]

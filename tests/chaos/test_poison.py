@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600)
 KEYS = 40
 PARKED = """
     SELECT partition, "offset", reason, detail FROM tracker.parked
-     WHERE topic = 'dataset.events' AND state = 'parked'"""
+     WHERE topic = 'node.events' AND state = 'parked'"""
 
 
 @pytest.fixture(scope="module")

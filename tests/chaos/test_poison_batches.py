@@ -23,7 +23,7 @@ from tests.chaos.consumers import TENANT, record_of, sample
 from tests.chaos.hostile_batches import HOSTILE, READABLE, SPOIL, Batches, writer
 from tests.chaos.scale import note
 from tests.chaos.source import Source, id_of
-from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -69,7 +69,7 @@ async def written(stack: Stack) -> AsyncIterator[tuple[Batches, list[str]]]:
     """In each partition good records around hostile ones, while nobody reads; the ids of the good ones."""
     await pipeline.migrated(stack, "tracker")
     good: list[str] = []
-    async with Source(stack) as source, writer(stack, "ingest") as producer:
+    async with Source(stack) as source, writer(stack, "provisioner") as producer:
         batches = Batches(stack, producer)
 
         def facts(number: int) -> list[dict]:
@@ -78,7 +78,7 @@ async def written(stack: Stack) -> AsyncIterator[tuple[Batches, list[str]]]:
             return records
 
         for turn, name in enumerate([*READABLE, *HOSTILE, *SPOIL]):
-            bad, fine = Partition(DATASET_EVENTS, turn % 3), Partition(DATASET_EVENTS, (turn + 1) % 3)
+            bad, fine = Partition(NODE_EVENTS, turn % 3), Partition(NODE_EVENTS, (turn + 1) % 3)
             await batches.send(fine, READABLE["snappy"](facts(2)))
             if name in READABLE:
                 await batches.send(bad, READABLE[name](facts(3)))
@@ -102,12 +102,12 @@ async def test_a_service_and_the_operators_tools_pass_every_batch(
         monkeypatch.setenv(name, value)
     service = pipeline.build("tracker")
     async with service.running():
-        await until_read(service, DATASET_EVENTS)
+        await until_read(service, NODE_EVENTS)
     assert died == []
-    await assert_parked(db, "tracker", DATASET_EVENTS, batches.expected)
+    await assert_parked(db, "tracker", NODE_EVENTS, batches.expected)
     assert {row["event_id"] for row in await db.fetch(APPLIED.format(service="tracker"), good)} == set(good)
     login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
-    async with TopicReader(login, [DATASET_EVENTS]) as reader:
+    async with TopicReader(login, [NODE_EVENTS]) as reader:
         seen = [each.record async for each in reader.to_the_end()]
     assert await _missing(login, seen) == []
     note("poison batches", parked=len(batches.expected), good=len(good), read=len(seen))
@@ -116,7 +116,7 @@ async def test_a_service_and_the_operators_tools_pass_every_batch(
 async def _missing(login: Login, seen: list[Record]) -> list[Partition]:
     """Partitions of which a reader did not get every offset, in order, or not the same twice."""
     async with PartitionReader(login) as reader:
-        places = await reader.partitions(DATASET_EVENTS.__eq__)
+        places = await reader.partitions(NODE_EVENTS.__eq__)
         ranges = await reader.ranges(places)
         reader.assign({place: there.start for place, there in ranges.items()})
         again: list[Record] = []

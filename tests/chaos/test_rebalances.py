@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.dataset import DatasetDeleted
+from schemas.node import NodesReleased
 from shared.messaging.unit import Unit
 from shared.service import Service
 from shared.settings import Timing
@@ -20,7 +20,7 @@ from tests.chaos.groups import remove_members
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
 
@@ -46,20 +46,20 @@ class Members:
             | {"instance": instance, "timing": TIMING}
         )
         service = Service("tracker", settings)
-        service.on(DatasetDeleted, self._slowly)
+        service.on(NodesReleased, self._slowly)
         service.on_start(lambda: counting._create_effect(service))
         async with service.running():
             yield service
 
-    async def _slowly(self, event: DatasetDeleted, unit: Unit) -> None:
+    async def _slowly(self, event: NodesReleased, unit: Unit) -> None:
         self.handled += 1
         await asyncio.sleep(LONGEST_HANDLER_SECONDS * self._random.random() ** 4)
-        await counting.dataset_deleted(event, unit)
+        await counting.nodes_released(event, unit)
 
 
 def deliveries_again() -> float:
     """Of what one member was working on, or had not committed yet, when it went to another."""
-    return HANDLED.labels("tracker", DATASET_EVENTS, "duplicate")._value.get()
+    return HANDLED.labels("tracker", NODE_EVENTS, "duplicate")._value.get()
 
 
 def rebalances(service: Service) -> int:

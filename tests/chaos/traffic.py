@@ -36,7 +36,7 @@ class Load:
         repeat = f"repeat with CHAOS_SEED={seed()}"
         assert outcome.faults() == [], repeat
         sequences = await pipeline.published_sequences(self.login, self.keys)
-        numbers = {pipeline.job_of(key): list(range(1, len(ids) + 1)) for key, ids in outcome.written.items()}
+        numbers = {key: list(range(1, len(ids) + 1)) for key, ids in outcome.written.items()}
         assert sequences == numbers, repeat
 
 
@@ -44,7 +44,7 @@ class Load:
 async def traffic(stack: Stack, db: asyncpg.Pool, login: Login) -> AsyncIterator[Load]:
     """Until the end of the block; it flows already when that begins."""
     keys, random = [new_key() for _ in range(NUM_KEYS)], Random(seed())
-    database = Database(stack.postgres_dsn("ingest"), application="writers")
+    database = Database(stack.postgres_dsn("provisioner"), application="writers")
     await database.open()
     writers = Writers(database, keys, random, per_second=25.0)
     try:

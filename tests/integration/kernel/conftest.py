@@ -1,7 +1,6 @@
-"""A producer that writes as ingest, and waiting for conditions."""
+"""A producer that writes as the provisioner, and waiting for conditions."""
 
 import asyncio
-import hashlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -14,8 +13,8 @@ import pytest
 import structlog
 
 from deploy.local.stack import Stack
-from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
+from schemas.node import NodesReleased
 from shared.messaging.delivery import Delivery
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.login import Login
@@ -26,7 +25,7 @@ from shared.service import Service
 from tests.integration.kernel import counting
 from tests.integration.kernel.victim import Victim
 
-DATASET_EVENTS = "dataset.events"
+NODE_EVENTS = "node.events"
 PATIENCE_SECONDS = 120.0
 """Longer than a process takes to start on a busy machine."""
 
@@ -60,9 +59,9 @@ def plain_tracebacks() -> Iterator[None]:
 
 
 class Writer:
-    """Writes to dataset.events as ingest would, and as nobody should."""
+    """Writes to node.events as the provisioner would, and as nobody should."""
 
-    def __init__(self, stack: Stack, user: str = "ingest") -> None:
+    def __init__(self, stack: Stack, user: str = "provisioner") -> None:
         self._stack = stack
         self._user = user
         self._numbers: dict[str, itertools.count] = {}
@@ -81,13 +80,13 @@ class Writer:
         self, key: str, *, tenant: str = "acme", event_id: str = "", **changed: Any
     ) -> dict[str, Any]:
         """A good record as keyword arguments of `raw`; `changed` are attributes of its envelope."""
-        message = DatasetDeleted(dataset_version=key, tenant=tenant, dataset_ids=())
+        message = NodesReleased(job_id=key, tenant=tenant, attempt=1, nodes=())
         numbers = self._numbers.setdefault(key, itertools.count(1))
         attributes: dict[str, Any] = {
             "id": event_id or uuid4().hex,
             "type": message.type,
             "version": 1,
-            "source": "/retune/ingest",
+            "source": "/retune/provisioner",
             "time": datetime.now(UTC),
             "key": key,
             "sequence": changed["sequence"] if "sequence" in changed else next(numbers),
@@ -103,7 +102,7 @@ class Writer:
         self, *, key: bytes | None, value: bytes | None, headers: list, timestamp_ms: int | None = None
     ) -> Any:
         return await self._producer.send_and_wait(
-            DATASET_EVENTS, value=value, key=key, headers=headers, partition=0, timestamp_ms=timestamp_ms
+            NODE_EVENTS, value=value, key=key, headers=headers, partition=0, timestamp_ms=timestamp_ms
         )
 
     async def good(self, key: str, **changed: Any) -> str:
@@ -113,7 +112,7 @@ class Writer:
 
 
 def new_key() -> str:
-    return hashlib.sha256(uuid4().bytes).hexdigest()
+    return uuid4().hex
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +164,7 @@ def login(stack: Stack) -> Login:
 
 
 async def costs_of(login: Login, key: str) -> list[Any]:
-    """Every CostAccrued in Kafka about this dataset, with duplicates that the relay may have sent."""
+    """Every CostAccrued in Kafka about this job, with duplicates that the relay may have sent."""
     async with TopicReader(login, ["cost.events"]) as reader:
         deliveries = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
-    return [each for each in deliveries if each.envelope.key == counting.job_of(key)]
+    return [each for each in deliveries if each.envelope.key == key]

@@ -1,4 +1,4 @@
-"""The service under test: each DatasetDeleted makes one row in `effect` and one CostAccrued.
+"""The service under test: each NodesReleased makes one row in `effect` and one CostAccrued.
 
 Run as a program it is the victim of kills; its environment says where to die.
 """
@@ -11,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
-from schemas.dataset import DatasetDeleted
+from schemas.node import NodesReleased
 from shared.errors import ParentUnknown, Refused, Rejected
 from shared.messaging.unit import Unit
 from shared.service import Service
@@ -23,8 +23,8 @@ CREATE_EFFECT = """
 HAS_PARENT = "SELECT true FROM parent WHERE name = $1"
 
 LATER: dict[str, Callable[[str], Exception]] = {
-    "orphan": lambda key: ParentUnknown(f"dataset:{key}", within=timedelta(seconds=30)),
-    "late": lambda key: ParentUnknown(f"dataset:{key}", within=timedelta(0)),
+    "orphan": lambda key: ParentUnknown(f"job:{key}", within=timedelta(seconds=30)),
+    "late": lambda key: ParentUnknown(f"job:{key}", within=timedelta(0)),
     "early": lambda key: Rejected(f"{key} came before its parent"),
     "broken": lambda key: RuntimeError(f"{key} has no parent"),
     "forbidden": lambda key: Refused("forbidden", f"{key} must not be deleted"),
@@ -34,16 +34,11 @@ GATE = asyncio.Event()
 """What the tenant `slow` waits for."""
 
 
-def job_of(dataset_version: str) -> str:
-    """The job that a dataset's cost is put down to; an id has 40 characters at most."""
-    return dataset_version[:40]
-
-
 class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="TRACKER_", frozen=True)
 
 
-async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
+async def nodes_released(event: NodesReleased, unit: Unit) -> None:
     """The tenant's name says what should happen, so that each test can ask for its own trouble."""
     assert unit.envelope is not None
     if event.tenant == "hopeless":
@@ -60,7 +55,7 @@ async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
     )
     await unit.emit(
         CostAccrued(
-            job_id=job_of(event.key),
+            job_id=event.key,
             tenant=event.tenant,
             attempt=1,
             node_seconds=1.0,
@@ -74,7 +69,7 @@ async def dataset_deleted(event: DatasetDeleted, unit: Unit) -> None:
 
 def build(settings: Settings | None = None) -> Service:
     service = Service("tracker", settings or Settings())
-    service.on(DatasetDeleted, dataset_deleted)
+    service.on(NodesReleased, nodes_released)
     service.on_start(lambda: _create_effect(service))
     return service
 

@@ -90,7 +90,7 @@ HOSTILE = {
     ),
     "huge": lambda record: record | {"value": b'{"x": "' + b"x" * 1_000_000 + b'"}'},
     "missing_field": lambda record: record | {"value": b"{}"},
-    "wrong_field_type": lambda record: record | {"value": json.dumps({"dataset_version": 7}).encode()},
+    "wrong_field_type": lambda record: record | {"value": json.dumps({"job_id": 7}).encode()},
     "null_header": lambda record: with_header(record, "ce_source", None),
     "binary_header": lambda record: with_header(record, "ce_source", b"\xff\xfe"),
     "foreign_null_header": lambda record: with_header(record, "x-other", None),
@@ -100,8 +100,8 @@ HOSTILE = {
     "no_id": lambda record: without(record, "ce_id"),
     "no_type": lambda record: without(record, "ce_type"),
     "strange_type": lambda record: with_header(record, "ce_type", b"com.other.Thing"),
-    "unknown_type": lambda record: with_header(record, "ce_type", b"retune.DatasetExploded.v1"),
-    "newer_version": lambda record: with_header(record, "ce_type", b"retune.DatasetDeleted.v99"),
+    "unknown_type": lambda record: with_header(record, "ce_type", b"retune.NodesExploded.v1"),
+    "newer_version": lambda record: with_header(record, "ce_type", b"retune.NodesReleased.v99"),
     "no_sequence": lambda record: without(record, "ce_sequence"),
     "bad_sequence": lambda record: with_header(record, "ce_sequence", b"first"),
     "bad_time": lambda record: with_header(record, "ce_time", b"yesterday"),
@@ -294,7 +294,7 @@ async def test_a_message_waits_for_its_parent_and_keeps_its_place(service, write
     assert await effects(db, key) == 0
     async with service.unit() as unit:
         await unit.conn.execute("INSERT INTO parent VALUES ($1)", key)
-        await unit.release(f"dataset:{key}")
+        await unit.release(f"job:{key}")
 
     async def both():
         rows = await db.fetch("SELECT event_id FROM effect WHERE aggregate_id = $1 ORDER BY number", key)

@@ -8,7 +8,6 @@ from schemas.parked import ReplayParked
 from shared.messaging.reader import send
 from tests.chaos.scale import note
 from tests.integration.kernel.conftest import costs_of, new_key, until
-from tests.integration.kernel.counting import job_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(600)]
 
@@ -42,7 +41,7 @@ ARE_PUBLISHED = """
     SELECT count(*) = $2 AND count(unpublished.id) = 0 FROM outbox LEFT JOIN unpublished USING (id)
      WHERE aggregate_id = $1"""
 ADD_OLD_ROW = """
-    INSERT INTO inbox VALUES ('tracker', 'dataset.events', $1, '', clock_timestamp() - interval '100 days')"""
+    INSERT INTO inbox VALUES ('tracker', 'node.events', $1, '', clock_timestamp() - interval '100 days')"""
 
 
 async def test_a_kill_at_any_failpoint_loses_and_doubles_nothing(victim, writer, db, login):
@@ -77,7 +76,7 @@ async def test_an_error_that_no_loop_recovers_from_ends_the_process_and_loses_no
         await until(lambda: _all_published(db, key, len(sent)), "every fact published")
     assert await _effects(db, key) == sent
     ends = [line["where"] for line in victim.log_lines() if line["event"] == "process ends"]
-    assert [where.split("/")[0] for where in ends] == ["consume dataset.events"] * 2 + ["relay"]
+    assert [where.split("/")[0] for where in ends] == ["consume node.events"] * 2 + ["relay"]
 
 
 async def test_a_kill_while_parking_parks_once(victim, writer, db):
@@ -126,6 +125,6 @@ async def _told(db, kind: str, about: object) -> int:
 async def _all_published(db, key: str, count: int) -> bool:
     return await db.fetchval(
         ARE_PUBLISHED,
-        job_of(key),
+        key,
         count,
     )

@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from schemas.base import CommandRefused, Message
-from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
 from schemas.job import CancelJob
+from schemas.node import NodesReleased
 from schemas.parked import DropParked
 from shared.errors import ParentUnknown, Refused
 from shared.messaging import consumer as consumer_module
@@ -26,7 +26,7 @@ from shared.postgres.database import Database
 from shared.record import Record
 from shared.retry import RetryPolicy
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import DATASET_EVENTS, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
 from tests.integration.kernel.shaky import database
 
 __all__ = ["database"]
@@ -40,7 +40,7 @@ offsets = itertools.count(10**9)
 @pytest.fixture
 def consumer(database) -> Consumer:
     consumer = Consumer("tracker", database, wake=lambda: None)
-    consumer.on(DATASET_EVENTS, DatasetDeleted, counting.dataset_deleted)
+    consumer.on(NODE_EVENTS, NodesReleased, counting.nodes_released)
     return consumer
 
 
@@ -71,7 +71,7 @@ def impatient(monkeypatch) -> RetryPolicy:
 def record(writer) -> Callable[..., Record]:
     def build(key: str, **changed: object) -> Record:
         raw = writer.message(key, **changed)
-        return Record(DATASET_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), raw["value"])
+        return Record(NODE_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), raw["value"])
 
     return build
 
@@ -108,13 +108,13 @@ async def test_a_handler_that_crashes_is_tried_again_then_its_message_is_parked(
 async def test_a_handler_that_recovers_has_one_effect(database, record, db, pauses):
     failures = iter([RuntimeError("once"), RuntimeError("twice")])
 
-    async def recovering(event: DatasetDeleted, unit: Unit) -> None:
-        await counting.dataset_deleted(event, unit)
+    async def recovering(event: NodesReleased, unit: Unit) -> None:
+        await counting.nodes_released(event, unit)
         for failure in failures:
             raise failure
 
     consumer = Consumer("tracker", database, wake=lambda: None)
-    consumer.on(DATASET_EVENTS, DatasetDeleted, recovering)
+    consumer.on(NODE_EVENTS, NodesReleased, recovering)
     key = new_key()
     assert await consumer.consume(record(key)) == "waiting"
     assert await effects(db, key) == 0
@@ -209,22 +209,22 @@ class TestACommitInDoubt:
 async def test_a_member_that_comes_late_does_not_set_a_story_back(db):
     heard, ignored = new_key(), new_key()
     for number in (7, 5):
-        entry = "tracker", DATASET_EVENTS, f"{heard} {number}", b""
+        entry = "tracker", NODE_EVENTS, f"{heard} {number}", b""
         assert await db.fetchval(consumer_module.INSERT_INBOX, *entry, heard, number)
         assert not await db.fetchval(consumer_module.INSERT_INBOX, *entry, heard, 9)
-        await db.execute(consumer_module.SAVE_POSITION, DATASET_EVENTS, ignored, number)
+        await db.execute(consumer_module.SAVE_POSITION, NODE_EVENTS, ignored, number)
     for key in (heard, ignored):
         assert await db.fetchval("SELECT sequence FROM position WHERE aggregate_id = $1", key) == 7
 
 
 @pytest.mark.parametrize("value", [2**70, "\ud800"], ids=["beyond the column", "no text"])
 async def test_a_value_that_no_column_takes_is_parked_at_once(database, record, db, pauses, value):
-    async def store(event: DatasetDeleted, unit: Unit) -> None:
+    async def store(event: NodesReleased, unit: Unit) -> None:
         column = "number" if isinstance(value, int) else "tenant"
         await unit.conn.execute(f"INSERT INTO effect ({column}) VALUES ($1)", value)
 
     consumer = Consumer("tracker", database, wake=lambda: None)
-    consumer.on(DATASET_EVENTS, DatasetDeleted, store)
+    consumer.on(NODE_EVENTS, NodesReleased, store)
     key = new_key()
     assert await consumer.consume(record(key)) == "parked"
     assert pauses == []
@@ -235,27 +235,27 @@ class TestWaitingInVain:
     async def test_ends_though_the_message_failed_before(self, database, consumer, record, db, pauses):
         troubles = iter([RuntimeError("once"), RuntimeError("twice")])
 
-        async def fail_then_wait(event: DatasetDeleted, unit: Unit) -> None:
-            raise next(troubles, ParentUnknown(f"dataset:{event.key}", within=timedelta(0)))
+        async def fail_then_wait(event: NodesReleased, unit: Unit) -> None:
+            raise next(troubles, ParentUnknown(f"job:{event.key}", within=timedelta(0)))
 
-        consumer._handlers[DATASET_EVENTS, DatasetDeleted.type] = fail_then_wait
+        consumer._handlers[NODE_EVENTS, NodesReleased.type] = fail_then_wait
         key = new_key()
         assert await consumer.consume(record(key)) == "waiting"
         waiters = WaitingMessages(database, consumer, service="tracker")
         for _ in range(2):
             await waiters._try_heads()
-        assert await parked(db, key) == [("parent_unknown", f"dataset:{key} is not known yet", True)]
+        assert await parked(db, key) == [("parent_unknown", f"job:{key} is not known yet", True)]
 
     async def test_parks_a_fact(self, database, consumer, record, db):
         key = new_key()
         assert await consumer.consume(record(key, tenant="late")) == "waiting"
         await WaitingMessages(database, consumer, service="tracker")._try_heads()
-        assert await parked(db, key) == [("parent_unknown", f"dataset:{key} is not known yet", True)]
+        assert await parked(db, key) == [("parent_unknown", f"job:{key} is not known yet", True)]
         assert await db.fetchval("SELECT count(*) FROM waiting WHERE aggregate_id = $1", key) == 0
 
     async def test_refuses_a_command(self, database, consumer, db):
         async def needs_a_parent(command: DropParked, unit: Unit) -> None:
-            raise ParentUnknown("dataset:none", within=timedelta(0))
+            raise ParentUnknown("job:none", within=timedelta(0))
 
         consumer.on("parked.commands", DropParked, needs_a_parent)
         envelope, record = a_command(DropParked(service="tracker", parked_id=1, reason="test"))
@@ -269,7 +269,7 @@ class TestWaitingInVain:
             "DropParked",
             envelope.id,
             "unknown_parent",
-            "dataset:none is not known after the time limit",
+            "job:none is not known after the time limit",
         )
         assert await db.fetchval("SELECT count(*) FROM waiting WHERE event_id = $1", envelope.id) == 0
         assert await parked(db, "tracker") == []
@@ -346,13 +346,13 @@ class TestAMessageThatAloneIsNotDoneInTime:
     async def test_waits_apart_is_tried_again_and_parked_while_others_continue(
         self, brief, record, db, hurried, monkeypatch
     ):
-        async def handle(event: DatasetDeleted, unit: Unit) -> None:
+        async def handle(event: NodesReleased, unit: Unit) -> None:
             if event.tenant == "slow":
                 await unit.conn.execute("SELECT pg_sleep(30)")
-            await counting.dataset_deleted(event, unit)
+            await counting.nodes_released(event, unit)
 
         consumer = Consumer("tracker", brief, wake=lambda: None)
-        consumer.on(DATASET_EVENTS, DatasetDeleted, handle)
+        consumer.on(NODE_EVENTS, NodesReleased, handle)
         slow, other = new_key(), new_key()
         assert await consumer.consume(record(slow, tenant="slow")) == "waiting"
         assert await consumer.consume(record(other)) == "applied"
@@ -384,12 +384,12 @@ class TestAMessageThatAloneIsNotDoneInTime:
         assert tuple(await db.fetchrow(query, row["id"])) == (2, True)
 
     async def test_a_lock_that_comes_free_is_waited_for(self, brief, record, db):
-        async def handle(event: DatasetDeleted, unit: Unit) -> None:
+        async def handle(event: NodesReleased, unit: Unit) -> None:
             await unit.conn.execute("SELECT pg_advisory_xact_lock(44)")
-            await counting.dataset_deleted(event, unit)
+            await counting.nodes_released(event, unit)
 
         consumer = Consumer("tracker", brief, wake=lambda: None)
-        consumer.on(DATASET_EVENTS, DatasetDeleted, handle)
+        consumer.on(NODE_EVENTS, NodesReleased, handle)
         key = new_key()
         await db.execute("SELECT pg_advisory_lock(44)")
         consuming = asyncio.create_task(consumer.consume(record(key)))

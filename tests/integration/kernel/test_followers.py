@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from schemas.dataset import DatasetDeleted
+from schemas.node import NodesReleased
 from schemas.parked import DropParked, ReplayParked
 from shared.messaging.consumer import Consumer
 from shared.messaging.followers import Followers
@@ -15,7 +15,7 @@ from shared.messaging.reader import send
 from shared.postgres.database import Database
 from shared.record import Record
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, costs_of, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer, costs_of, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -67,7 +67,7 @@ async def until_applied(db, key: str, expected: list[str]) -> None:
 async def add_parent(service, key: str) -> None:
     async with service.unit() as unit:
         await unit.conn.execute("INSERT INTO parent VALUES ($1)", key)
-        await unit.release(f"dataset:{key}")
+        await unit.release(f"job:{key}")
 
 
 class TestTheMissingNumberComes:
@@ -126,7 +126,7 @@ class TestFollowing:
     @pytest.fixture
     def consumer(self, database: Database) -> Consumer:
         consumer = Consumer("tracker", database, wake=lambda: None)
-        consumer.on(DATASET_EVENTS, DatasetDeleted, counting.dataset_deleted)
+        consumer.on(NODE_EVENTS, NodesReleased, counting.nodes_released)
         return consumer
 
     @pytest.fixture
@@ -139,7 +139,7 @@ class TestFollowing:
         async def consume(key: str, sequence: int, *, tenant: str = "acme", **changes: object) -> str:
             raw = writer.message(key, sequence=sequence, tenant=tenant)
             record = {"headers": tuple(raw["headers"]), "value": raw["value"], **changes}
-            return await consumer.consume(Record(DATASET_EVENTS, 0, next(offsets), key.encode(), **record))
+            return await consumer.consume(Record(NODE_EVENTS, 0, next(offsets), key.encode(), **record))
 
         return consume
 

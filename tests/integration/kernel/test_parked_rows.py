@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from shared.messaging.consumer import Consumer
 from shared.record import Record
-from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -32,9 +32,7 @@ def garbage(writer) -> Callable[..., Record]:
 
     def build(key: str, **changes: Any) -> Record:
         raw = writer.message(key)
-        record = Record(
-            DATASET_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), b"[" + key.encode()
-        )
+        record = Record(NODE_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), b"[" + key.encode())
         return replace(record, **changes)
 
     return build
@@ -56,7 +54,7 @@ class TestAPlaceInATopicThatWasMadeAgain:
         await consumer.consume(garbage(old, offset=offset))
         await db.execute("UPDATE parked SET state = $2 WHERE aggregate_id = $1", old, state)
         assert await consumer.consume(garbage(new, offset=offset)) == "parked"
-        assert await rows(db, DATASET_EVENTS, offset) == [
+        assert await rows(db, NODE_EVENTS, offset) == [
             (state, old, b"[" + old.encode()),
             ("parked", new, b"[" + new.encode()),
         ]
@@ -67,7 +65,7 @@ class TestAPlaceInATopicThatWasMadeAgain:
         others = [replace(first, key=new_key().encode()), replace(first, headers=first.headers[:-1])]
         for record in (first, *others, first, *others):
             await consumer.consume(record)
-        assert len(await rows(db, DATASET_EVENTS, offset)) == 3
+        assert len(await rows(db, NODE_EVENTS, offset)) == 3
 
 
 class TestTheQuota:
@@ -115,7 +113,7 @@ class TestTheQuota:
             await consumer.consume(garbage(new_key()))
         bare = await db.fetch(
             "SELECT DISTINCT topic FROM parked WHERE is_bare AND topic = ANY($1)",
-            [topic, other, DATASET_EVENTS],
+            [topic, other, NODE_EVENTS],
         )
         assert [row["topic"] for row in bare] == [topic]
 

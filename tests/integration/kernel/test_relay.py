@@ -22,7 +22,6 @@ from shared.messaging.relay import SET_ASIDE_BEHIND, Relay, SendFailed
 from shared.messaging.unit import INSERT_OUTBOX, Unit
 from tests.chaos.scale import note
 from tests.integration.kernel.conftest import new_key, until
-from tests.integration.kernel.counting import job_of
 from tests.integration.test_retune import retune
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -85,7 +84,7 @@ async def emit(database) -> Callable[[], Any]:
     """Puts one fact in the outbox; its key."""
 
     async def one(job_id: str = "") -> str:
-        job_id = job_id or job_of(new_key())
+        job_id = job_id or new_key()
         async with database.transaction() as conn:
             await Unit(conn, "tracker", utc_now()).emit(
                 CostAccrued(
@@ -179,7 +178,7 @@ LARGE = 2 * 1024 * 1024
 
 async def test_of_several_rows_the_one_that_is_refused_is_set_aside_with_those_behind_it(database, emit, db):
     producer = Producer()
-    producer.refuses = job_of(new_key())
+    producer.refuses = new_key()
     before = await emit()
     await emit(producer.refuses)
     between = await emit()
@@ -218,7 +217,7 @@ async def refused(database, service) -> Callable[[], Any]:
     """Puts a row in the outbox that the broker does not take; its key."""
 
     async def one() -> str:
-        story, headers = job_of(new_key()), {"ce_id": new_key(), "content-type": "application/json"}
+        story, headers = new_key(), {"ce_id": new_key(), "content-type": "application/json"}
         async with database.transaction() as conn:
             await conn.execute(
                 INSERT_OUTBOX, headers["ce_id"], "cost.events", story, "CostAccrued", headers, b"x" * LARGE

@@ -34,7 +34,7 @@ from shared.service import Service, WrongTopics
 from shared.settings import Timing
 from shared.telemetry import tracing
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import DATASET_EVENTS, costs_of, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, costs_of, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -86,14 +86,14 @@ async def until_metric(expected: float, name: str, **labels: str) -> None:
 
 
 async def test_a_consumer_that_stands_still_is_seen_in_lag_and_health(service, writer):
-    topic = {"topic": DATASET_EVENTS}
+    topic = {"topic": NODE_EVENTS}
     await until_metric(0, "consumer_lag_records", **topic)
     counting.GATE.clear()
     try:
         for _ in range(3):
             await writer.good(new_key(), tenant="slow")
         reasons = await until(lambda: problems(service), "the service to say that it is unhealthy")
-        assert reasons == [f"no progress on {DATASET_EVENTS} for a minute"]
+        assert reasons == [f"no progress on {NODE_EVENTS} for a minute"]
         assert metric("consumer_lag_records", **topic) == 3
     finally:
         counting.GATE.set()
@@ -120,7 +120,7 @@ async def test_a_consumer_that_hands_over_nothing_ends_the_process(service, writ
     await writer.good(new_key())
     where, error = await asyncio.wait_for(end, 30)
     assert (where, type(error)) == ("measure", ClientUnresponsive)
-    assert str(error).startswith(f"records lie for a minute in {DATASET_EVENTS}/0, and")
+    assert str(error).startswith(f"records lie for a minute in {NODE_EVENTS}/0, and")
     consumer.resume(*consumer.assignment())
 
 
@@ -140,7 +140,7 @@ async def test_what_lies_with_another_process_is_left_to_it(service, writer, end
     consumer.pause(*partitions)
     require_progress = service._require_progress
     with monkeypatch.context() as during:
-        others = frozenset(each for each in partitions if each.topic != DATASET_EVENTS)
+        others = frozenset(each for each in partitions if each.topic != NODE_EVENTS)
         during.setattr(consumer, "assignment", lambda: others)
         during.setattr(
             service, "_require_progress", lambda stalled: measured.append(require_progress(stalled))
@@ -220,7 +220,7 @@ async def test_an_outbox_that_is_not_published_is_seen_in_its_age_and_health(ser
 
 
 async def test_what_was_parked_is_counted_by_reason(service, writer, db):
-    labels = {"topic": DATASET_EVENTS, "reason": "rejected"}
+    labels = {"topic": NODE_EVENTS, "reason": "rejected"}
     before = metric("messages_parked_total", **labels) or 0
     for _ in range(2):
         await writer.good(new_key(), tenant="hopeless")
@@ -230,7 +230,7 @@ async def test_what_was_parked_is_counted_by_reason(service, writer, db):
     await until_metric(blocking, "messages_parked_blocking")
     assert (await ask(service, "/healthz")).json()["parked_blocking"] == blocking
     text = (await ask(service, "/metrics/")).text
-    assert f'messages_parked_total{{reason="rejected",service="tracker",topic="{DATASET_EVENTS}"}}' in text
+    assert f'messages_parked_total{{reason="rejected",service="tracker",topic="{NODE_EVENTS}"}}' in text
 
 
 async def test_lag_counts_what_tenants_write(stack: Stack, monkeypatch):

@@ -9,8 +9,7 @@ from aiokafka.partitioner import murmur2
 
 from shared.service import Service
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, new_key, until
-from tests.integration.kernel.counting import job_of
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key, until
 from tests.integration.kernel.victim import Victim
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -82,7 +81,7 @@ async def test_what_cannot_be_read_is_parked_in_the_transaction_of_its_neighbour
         sent.append(await writer.good(key))
     async with serving(tracker_env, monkeypatch):
         rows = await effects(db, [key], 6)
-    hostile = await db.fetch(HOSTILE, DATASET_EVENTS, offsets)
+    hostile = await db.fetch(HOSTILE, NODE_EVENTS, offsets)
     assert [row["event_id"] for row in rows] == sent
     assert len(hostile) == 6
     assert len({row["tx"] for row in (*rows, *hostile)}) < 6
@@ -101,7 +100,7 @@ async def test_what_is_not_admitted_is_parked_in_the_transaction_of_its_neighbou
         sent.append(await writer.good(good))
     async with serving(tracker_env, monkeypatch):
         rows = await effects(db, [good], 6)
-    held = await db.fetch(HOSTILE, DATASET_EVENTS, offsets)
+    held = await db.fetch(HOSTILE, NODE_EVENTS, offsets)
     assert [row["event_id"] for row in rows] == sent
     assert [row["reason"] for row in held] == ["gap"] + ["behind_parked"] * 5
     assert len({row["tx"] for row in (*rows, *held)}) < 6
@@ -138,7 +137,7 @@ async def test_a_kill_within_leaves_all_or_nothing(victim: Victim, writer: Write
     async with victim.alive():
         rows = await effects(db, keys, len(sent))
     assert [row["event_id"] for row in rows] == sent
-    assert len(await db.fetch(HOSTILE, DATASET_EVENTS, [bad.offset])) == 1
+    assert len(await db.fetch(HOSTILE, NODE_EVENTS, [bad.offset])) == 1
 
 
 async def test_a_shared_transaction_gives_way_to_who_holds_a_lock(
@@ -152,7 +151,7 @@ async def test_a_shared_transaction_gives_way_to_who_holds_a_lock(
         await effects(db, [locked], 1)
     sent = [await writer.good(key) for key in (free, locked)]
     async with db.transaction():
-        await db.execute(LOCK_STORY, job_of(locked))
+        await db.execute(LOCK_STORY, locked)
         async with serving(tracker_env, monkeypatch):
             await until(lambda: db.fetchval(WAITS), "somebody to wait for the lock")
             [row] = await db.fetch(EFFECTS, [free])

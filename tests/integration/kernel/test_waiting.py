@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from schemas.dataset import DatasetDeleted
+from schemas.node import NodesReleased
 from shared.errors import ParentUnknown
 from shared.messaging.consumer import Consumer
 from shared.messaging.unit import Unit
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database
 from shared.record import Record
-from tests.integration.kernel.conftest import DATASET_EVENTS, Writer, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -30,17 +30,17 @@ class World:
         self.tried: list[str] = []
         self._writer = writer
         self._consumer = Consumer("tracker", database, wake=lambda: None)
-        self._consumer.on(DATASET_EVENTS, DatasetDeleted, self._handle)
+        self._consumer.on(NODE_EVENTS, NodesReleased, self._handle)
         self.waiters = WaitingMessages(database, self._consumer, service="tracker")
 
-    async def _handle(self, event: DatasetDeleted, unit: Unit) -> None:
+    async def _handle(self, event: NodesReleased, unit: Unit) -> None:
         self.tried.append(event.tenant)
         if event.tenant not in self.known:
             raise ParentUnknown(f"parent:{event.tenant}", within=timedelta(minutes=5))
 
     async def consume(self, key: str, tenant: str) -> str:
         raw = self._writer.message(key, tenant=tenant)
-        record = Record(DATASET_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), raw["value"])
+        record = Record(NODE_EVENTS, 0, next(offsets), raw["key"], tuple(raw["headers"]), raw["value"])
         return await self._consumer.consume(record)
 
     async def release(self, parent: str) -> None:

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from schemas.dataset import DatasetDeleted
+from schemas.node import NodesReleased
 from shared.errors import ParentUnknown
 from shared.messaging.consumer import Consumer
 from shared.messaging.unit import Unit
 from shared.messaging.waiting import WaitingMessages
 from shared.record import Record
-from tests.integration.kernel.conftest import DATASET_EVENTS, new_key
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -23,19 +23,19 @@ async def test_the_limit_counts_once_all_is_read_that_may_hold_the_parent(databa
     """A service that was down for longer than the limit finds its parent behind it in the log."""
     is_read, tries = asyncio.Event(), []
 
-    async def needs_a_parent(event: DatasetDeleted, unit: Unit) -> None:
+    async def needs_a_parent(event: NodesReleased, unit: Unit) -> None:
         tries.append(event.key)
         if not is_read.is_set() or len(tries) < 4:
-            raise ParentUnknown("dataset:late", within=timedelta(0))
+            raise ParentUnknown("job:late", within=timedelta(0))
 
     async def has_read_all() -> bool:
         return is_read.is_set()
 
     consumer = Consumer("tracker", database, wake=lambda: None, has_read_all=has_read_all)
-    consumer.on(DATASET_EVENTS, DatasetDeleted, needs_a_parent)
+    consumer.on(NODE_EVENTS, NodesReleased, needs_a_parent)
     waiters, key = WaitingMessages(database, consumer, service="tracker"), new_key()
     raw = writer.message(key)
-    record = Record(DATASET_EVENTS, 0, OFFSET, raw["key"], tuple(raw["headers"]), raw["value"])
+    record = Record(NODE_EVENTS, 0, OFFSET, raw["key"], tuple(raw["headers"]), raw["value"])
     assert await consumer.consume(record) == "waiting"
     await waiters._try_heads()
     is_read.set()
