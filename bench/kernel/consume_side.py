@@ -13,7 +13,7 @@ from faststream.security import SASLScram512
 from pydantic_settings import SettingsConfigDict
 
 from bench.kernel.consumer import TOPIC
-from schemas.dataset import DatasetDeleted
+from schemas.node import NodesReleased
 from shared.messaging.unit import Unit
 from shared.service import Service
 from shared.settings import ServiceSettings
@@ -28,11 +28,11 @@ class Settings(ServiceSettings):
 
 def run_retune() -> None:
     service = Service("tracker", Settings())
-    service.on(DatasetDeleted, write_effect)
+    service.on(NodesReleased, write_effect)
     service.run()
 
 
-async def write_effect(event: DatasetDeleted, unit: Unit) -> None:
+async def write_effect(event: NodesReleased, unit: Unit) -> None:
     assert unit.envelope is not None
     await unit.conn.execute(INSERT_EFFECT, event.key, unit.envelope.id)
 
@@ -47,7 +47,7 @@ async def run_faststream(side: str) -> None:
     )
 
     @broker.subscriber(TOPIC, group_id=f"admin-{side}", auto_offset_reset="earliest")
-    async def consume(body: DatasetDeleted, message: KafkaMessage) -> None:
+    async def consume(body: NodesReleased, message: KafkaMessage) -> None:
         await pool.execute(INSERT_EFFECT, body.key, message.headers["ce_id"])
 
     stop = asyncio.Event()

@@ -26,7 +26,7 @@ from bench.report import progress, summary, write
 from deploy.local.stack import Stack
 from shared.messaging.kafka import kafka_producer
 
-TOPIC = "dataset.events"
+TOPIC = "node.events"
 SIDES = ("retune", "faststream-default", "faststream-ack")
 DEADLINE_SECONDS = 120.0
 CREATE_EFFECT = "CREATE TABLE IF NOT EXISTS effect (aggregate_id text NOT NULL, event_id text NOT NULL)"
@@ -57,8 +57,8 @@ async def main(num_events: int, num_rounds: int) -> None:
 
 
 async def send_all(stack: Stack, sent: list[Event]) -> list[Event]:
-    password = stack.kafka_password("ingest")
-    async with kafka_producer(stack.kafka_bootstrap, "ingest", password, client_id="bench") as producer:
+    password = stack.kafka_password("provisioner")
+    async with kafka_producer(stack.kafka_bootstrap, "provisioner", password, client_id="bench") as producer:
         acks = [
             await producer.send(
                 TOPIC, value=event.value, key=event.key.encode(), headers=event.all_headers(), partition=0

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from schemas.base import CapacityType, Message
 from schemas.cost import CostAccrued
-from schemas.dataset import DatasetDeleted
 from schemas.envelope import Envelope, to_headers
+from schemas.node import NodesReleased
 
 NUM_AGGREGATES = 1_000
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,11 +56,11 @@ def _cost(aggregate: str, sequence: int) -> CostAccrued:
     )
 
 
-def _deletion(aggregate: str, sequence: int) -> DatasetDeleted:
-    return DatasetDeleted(dataset_version=aggregate.rjust(64, "0"), tenant="acme", dataset_ids=())
+def _release(aggregate: str, sequence: int) -> NodesReleased:
+    return NodesReleased(job_id=f"job-{aggregate}", tenant="acme", attempt=1, nodes=())
 
 
-MESSAGES: dict[str, Callable[[str, int], Message]] = {"cost.events": _cost, "dataset.events": _deletion}
+MESSAGES: dict[str, Callable[[str, int], Message]] = {"cost.events": _cost, "node.events": _release}
 
 
 def _event(event_id: str, message: Message, sequence: int) -> Event:
