@@ -79,6 +79,7 @@ mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a un
 	@$(BIN)/python -m bench.mutants
 
 check: setup lint types imports ## everything that CI runs, cheapest first
+	@$(BIN)/python -m deploy.handled --check
 	@$(BIN)/python -m schemas.generate --check
 	@$(BIN)/python -m deploy.reference --check
 	@$(TEST)
@@ -96,7 +97,8 @@ types: $(VENV)/.installed
 imports: $(VENV)/.installed
 	@$(BIN)/lint-imports --no-cache
 
-schemas: $(VENV)/.installed ## regenerate JSON Schema, Avro, AsyncAPI and missing samples
+schemas: $(VENV)/.installed ## regenerate what services handle, JSON Schema, Avro, AsyncAPI and missing samples
+	@$(BIN)/python -m deploy.handled
 	@$(BIN)/python -m schemas.generate
 
 lock: $(VENV)/.installed ## resolve requirements.lock again from pyproject.toml

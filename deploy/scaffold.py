@@ -82,7 +82,7 @@ def new_service(name: str) -> str:
         (folder / file).write_text(text.replace("{name}", name).replace("{upper}", name.upper()))
     compose = ROOT / "docker-compose.yml"
     compose.write_text(with_container(compose.read_text(), name))
-    steps = "schemas/topics.py (SERVICES, LISTENS, writers), then run `make schemas`"
+    steps = "SERVICES in schemas/topics.py (and to the writers of its topics), then run `make schemas`"
     return f"written: services/{name} and its container in docker-compose.yml; now add it to {steps}"
 
 

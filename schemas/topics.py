@@ -1,4 +1,7 @@
-"""Every topic: who writes it, what it carries, who listens. ACLs and subscriptions follow from here."""
+"""Every topic: who writes it and what it carries. Who listens follows from the services' handlers (`handled.py`).
+
+Rights in Kafka and documents follow from both.
+"""
 
 from dataclasses import dataclass
 
@@ -16,6 +19,7 @@ from schemas import (
     training,
 )
 from schemas.base import CommandRefused, Delayed, Message
+from schemas.handled import HANDLED
 
 SERVICES = (
     "gateway",
@@ -79,7 +83,7 @@ DATASET_COMMANDS = Topic(
 )
 JOB_COMMANDS = Topic(
     "job.commands",
-    ("gateway", "admin", "tracker"),
+    ("gateway", "admin"),
     (job.SubmitJob, job.CancelJob, job.PauseJob, job.ResumeJob, job.RetryJob, job.LimitDevices),
 )
 MODEL_COMMANDS = Topic(
@@ -301,60 +305,19 @@ TOPICS: tuple[Topic, ...] = (
 )
 
 LISTENS: dict[str, tuple[Topic, ...]] = {
-    "gateway": (
-        DATASET_EVENTS,
-        JOB_EVENTS,
-        QUEUE_EVENTS,
-        NODE_EVENTS,
-        TRAINING_EVENTS,
-        CHECKPOINT_EVENTS,
-        EVAL_EVENTS,
-        MODEL_EVENTS,
-        DEPLOYMENT_EVENTS,
-        COST_EVENTS,
-        ACCESS_EVENTS,
-        RUN_METRICS,
-        TENANT_EVENTS,
-        PARKED_COMMANDS,
-    ),
-    "ingest": (DATASET_COMMANDS, JOB_EVENTS, EVAL_EVENTS, MODEL_EVENTS, PARKED_COMMANDS),
-    "scheduler": (
-        JOB_COMMANDS,
-        DATASET_EVENTS,
-        NODE_EVENTS,
-        TRAINING_EVENTS,
-        CHECKPOINT_EVENTS,
-        EVAL_EVENTS,
-        MODEL_EVENTS,
-        DEPLOYMENT_EVENTS,
-        PARKED_COMMANDS,
-    ),
-    "provisioner": (JOB_EVENTS, NODE_COMMANDS, TRAINING_EVENTS, PARKED_COMMANDS),
-    "trainer_agent": (JOB_EVENTS, NODE_EVENTS, AGENT_REPORTS, PARKED_COMMANDS),
-    "checkpoint_watcher": (TRAINING_EVENTS, JOB_EVENTS, PARKED_COMMANDS),
-    "evaluator": (JOB_EVENTS, MODEL_EVENTS, DEPLOYMENT_EVENTS, EVAL_COMMANDS, PARKED_COMMANDS),
-    "registry": (
-        EVAL_EVENTS,
-        TRAINING_EVENTS,
-        CHECKPOINT_EVENTS,
-        JOB_EVENTS,
-        DEPLOYMENT_EVENTS,
-        MODEL_COMMANDS,
-        PARKED_COMMANDS,
-    ),
-    "serving_controller": (MODEL_EVENTS, DEPLOYMENT_COMMANDS, PARKED_COMMANDS),
-    "tracker": (
-        RUN_METRICS,
-        JOB_EVENTS,
-        NODE_EVENTS,
-        TRAINING_EVENTS,
-        EVAL_EVENTS,
-        DATASET_EVENTS,
-        PARKED_COMMANDS,
-    ),
-    "accounts": (ACCESS_COMMANDS, PARKED_COMMANDS),
-    "auditor": (),
+    service: tuple(topic for topic in TOPICS if topic.name in HANDLED.get(service, {}))
+    for service in SERVICES
 }
+"""Topics of which a service handles at least one type."""
+
+OF_EVERY_TENANT = "tenant.*.commands"
+"""Stands for the topics that tenants' own producers write, whatever tenants there are."""
+
+
+def listens_to_tenants(service: str) -> bool:
+    """Whether the service handles what tenants' own producers write."""
+    return OF_EVERY_TENANT in HANDLED.get(service, {})
+
 
 TENANT_COMMAND_TYPES: tuple[type[Message], ...] = (
     dataset.SubmitDataset,
@@ -376,7 +339,7 @@ TENANT_COMMAND_TYPES: tuple[type[Message], ...] = (
 TENANT_FACT_TYPES: tuple[type[Message], ...] = tuple(
     dict.fromkeys(
         message
-        for topic in LISTENS["gateway"]
+        for topic in TOPICS
         if topic.is_event_stream
         for message in topic.messages
         if "tenant" in message.model_fields or message is model.AdaptersStale
@@ -417,6 +380,15 @@ def topic_of(message: type[Message], *, writer: str) -> Topic:
         if message in topic.messages and writer in topic.writers:
             return topic
     raise LookupError(f"{writer} writes no topic that carries {message.type}")
+
+
+def topic_carrying(message: type[Message]) -> Topic:
+    """The one topic that carries this message. Raises LookupError."""
+    carriers = [topic for topic in TOPICS if message in topic.messages]
+    if len(carriers) != 1:
+        names = ", ".join(topic.name for topic in carriers) or "none"
+        raise LookupError(f"topic of {message.type}: found {names}, expected one; say which is meant")
+    return carriers[0]
 
 
 def message_type(topic: Topic, name: str) -> type[Message] | None:

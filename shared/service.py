@@ -18,7 +18,7 @@ from faststream.kafka import KafkaBroker
 
 from schemas.base import Message
 from schemas.parked import DropParked, ReplayParked
-from schemas.topics import LISTENS, TOPICS, Topic
+from schemas.topics import LISTENS, OF_EVERY_TENANT, READERS, TOPICS, Topic, topic_carrying
 from shared import loops
 from shared.failpoints import failpoint
 from shared.health import Probe, asgi_app
@@ -27,6 +27,7 @@ from shared.loops import Loop
 from shared.messaging.consumer import Consumer, Handler
 from shared.messaging.due import Due
 from shared.messaging.followers import Followers
+from shared.messaging.handlers import require_handlers
 from shared.messaging.held_messages import measure_held_messages
 from shared.messaging.kafka import (
     TENANT_COMMANDS,
@@ -88,13 +89,16 @@ Result = TypeVar("Result")
 class Service:
     """A service. Register handlers with `on…`, then `run()`; `name` is also the Kafka user, group, role and schema.
 
-    A service that listens to no topic (schemas.topics.READERS) has neither group nor relay, nor a right to them.
+    It listens to the topics that it has handlers for. A service of schemas.topics.READERS has none, and neither group
+    nor relay, nor a right to them.
     """
 
-    def __init__(self, name: str, settings: ServiceSettings, *, tenant_topics: bool = False) -> None:
+    def __init__(self, name: str, settings: ServiceSettings) -> None:
         self.name = name
         self.settings = settings
-        self._listens = bool(LISTENS[name])
+        self._listens = name not in READERS
+        self._handled: dict[str, set[str]] = {}
+        """Maps a topic to the types that are handled."""
         timing = settings.timing
         self.database = Database(
             settings.postgres_dsn.get_secret_value(), application=name, silence=timing.postgres_silence
@@ -133,7 +137,7 @@ class Service:
             ttl=timing.lease_ttl,
             renew=timing.lease_renew,
         )
-        self._lag = Lag(settings, group=name, tenant_topics=tenant_topics)
+        self._lag = Lag(settings, group=name)
         self._contact = Contact()
         self.probe = Probe(postgres_away_seconds=lambda: self.database.away_seconds)
         POSTGRES_AWAY.labels(name).set_function(lambda: self.database.away_seconds)
@@ -147,19 +151,35 @@ class Service:
         self._stop_hooks: list[Loop] = []
         if self._listens:
             self._obey_parked_commands()
-            self._subscribe(tenant_topics=tenant_topics)
 
-    def on(self, message: type[Message], handler: Handler) -> None:
-        """Handle a type on every topic that this service listens to and that carries it."""
-        topics = [topic for topic in LISTENS[self.name] if message in topic.messages]
-        if not topics:
-            raise ValueError(f"{self.name} listens to no topic that carries {message.type}")
-        for topic in topics:
-            self._consumer.on(topic.name, message, handler)
+    def on(self, message: type[Message], handler: Handler, *, topic: Topic | None = None) -> None:
+        """Handle a type, and so listen to its topic, which is named where several carry it (`CommandRefused`).
+
+        What the service handles is declared here alone: its rights and documents follow (`make schemas`).
+        """
+        name = (topic or topic_carrying(message)).name
+        if topic and message not in topic.messages:
+            raise LookupError(f"topic of {message.type}: found {name}, which does not carry it")
+        self._handle(name, message, handler)
+
+    def on_every_event(self, handler: Handler) -> None:
+        """Handle every fact about any aggregate, whatever types are added."""
+        for topic in TOPICS:
+            if topic.is_event_stream:
+                for message in topic.messages:
+                    self.on(message, handler, topic=topic)
+
+    def handled(self) -> dict[str, tuple[str, ...]]:
+        """Return the types that have a handler, by topic."""
+        return {topic: tuple(sorted(types)) for topic, types in self._handled.items()}
 
     def on_tenant_command(self, message: type[Message], handler: Handler) -> None:
         """Handle a type on `tenant.<t>.commands` of every tenant."""
-        self._consumer.on("tenant.*.commands", message, handler)
+        self._handle(OF_EVERY_TENANT, message, handler)
+
+    def _handle(self, topic: str, message: type[Message], handler: Handler) -> None:
+        self._consumer.on(topic, message, handler)
+        self._handled.setdefault(topic, set()).add(message.type)
 
     def on_timer(self, payload: type[Any], handler: TimerHandler) -> None:
         self._timers.on(payload, handler)
@@ -268,6 +288,9 @@ class Service:
 
         It starts even while Postgres or Kafka is unavailable; until Postgres answers, `database` raises NotConnected.
         """
+        require_handlers(self.name, self._handled)
+        if self._listens:
+            self._subscribe()
         startup = Startup(self.database, self._start_hooks)
         await startup.wait_until_done_or_unavailable()
         running = [loops.start(name, partial(startup.then, loop)) for name, loop in self._all_loops()]
@@ -374,9 +397,9 @@ class Service:
         self.on(DropParked, desk.drop)
         self.on_task(ReplayTask, work=desk.work, done=desk.done, failed=desk.failed)
 
-    def _subscribe(self, *, tenant_topics: bool) -> None:
+    def _subscribe(self) -> None:
         timing = self.settings.timing
-        names = [topic.name for topic in LISTENS[self.name]]
+        names = sorted(self._handled.keys() - {OF_EVERY_TENANT})
         options: dict[str, Any] = {
             "group_id": self.name,
             # A restarted process takes its partitions back at once, without a rebalance for the others.
@@ -388,7 +411,7 @@ class Service:
             "max_partition_fetch_bytes": 2 * 1024 * 1024,
             "isolation_level": "read_committed",
         }
-        if tenant_topics:
+        if OF_EVERY_TENANT in self._handled:
             either = "|".join(re.escape(name) for name in names)
             self._subscriber = self._broker.subscriber(pattern=rf"^({either}|{TENANT_COMMANDS})$", **options)
         else:

@@ -17,6 +17,7 @@ from schemas.node import NodesReleased
 from shared.messaging.unit import Unit
 from shared.service import Service
 from shared.settings import ServiceSettings
+from tests.handlers import handle_the_rest
 
 INSERT_EFFECT = "INSERT INTO effect (aggregate_id, event_id) VALUES ($1, $2)"
 POLICIES = {"faststream-default": AckPolicy.ACK_FIRST, "faststream-ack": AckPolicy.REJECT_ON_ERROR}
@@ -29,7 +30,7 @@ class Settings(ServiceSettings):
 def run_retune() -> None:
     service = Service("tracker", Settings())
     service.on(NodesReleased, write_effect)
-    service.run()
+    handle_the_rest(service).run()
 
 
 async def write_effect(event: NodesReleased, unit: Unit) -> None:

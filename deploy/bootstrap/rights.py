@@ -7,7 +7,16 @@ from typing import Any
 from schemas.access import tenant_user
 from schemas.layout import Access
 from schemas.rights import Operation, Right, tenant_user_rights
-from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, is_audited, tenant_topics
+from schemas.topics import (
+    LISTENS,
+    READERS,
+    SERVICES,
+    TOPICS,
+    Topic,
+    is_audited,
+    listens_to_tenants,
+    tenant_topics,
+)
 from shared.messaging.administration import CLUSTER
 
 OPERATOR = "admin"
@@ -48,7 +57,8 @@ def _reading_of_services() -> list[Right]:
         for topic in TOPICS
         if is_audited(topic.name)
     ]
-    tenants = [Right(user, "read", "topic", "tenant.", prefixed=True) for user in ("gateway", *READERS)]
+    of_tenants = (*filter(listens_to_tenants, SERVICES), *READERS)
+    tenants = [Right(user, "read", "topic", "tenant.", prefixed=True) for user in of_tenants]
     return [*topics, *groups, *audited, *tenants]
 
 

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer
-from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from pydantic_settings import BaseSettings
 from typer.core import TyperGroup
 
 from deploy.bootstrap.settings import Settings as BootstrapSettings
+from deploy.placeholders import placeholder_settings
 from deploy.reference.markdown import Schema, code, fields, is_model, linked_to, table, type_of
 from schemas.base import Message
 from schemas.dataset import SubmitDataset
+from schemas.handled import HANDLED
 from schemas.job import SubmitJob
 from schemas.specification import DatasetPolicy, DatasetSpec, GateSpec, JobSpec
-from schemas.topics import LISTENS, TOPICS, Topic, tenant_topics
+from schemas.topics import LISTENS, TOPICS, Topic, listens_to_tenants, tenant_topics
 from services.gateway.app import build
 from services.gateway.requests import CreateJob
 from services.gateway.settings import Settings as GatewaySettings
@@ -33,7 +35,6 @@ OWN_ERRORS = {"HTTPValidationError", "ValidationError"}
 """FastAPI's, in whose place ours answer in OpenAI's shape."""
 ALIAS = "/v1/fine-tuning/"
 """Another spelling of `/v1/fine_tuning/`, whose routes are the same."""
-PLACEHOLDERS: dict[Any, object] = {str: "reference", int: 1, SecretStr: SecretStr("reference"), Path: Path()}
 
 
 def pages() -> dict[str, str]:
@@ -205,7 +206,7 @@ def _parameter_type(hint: Any) -> str:
 def _http() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the alias has the operation ids of what it is an alias of
-        document = build(_placeholder_settings()).openapi()
+        document = build(placeholder_settings(GatewaySettings)).openapi()
     sections = [
         _operation(method, path, operation)
         for path, operations in document["paths"].items()
@@ -229,15 +230,6 @@ def _http() -> str:
         ],
     )
     return linked_to("job", linked_to("policies", page, _names(*POLICIES)), elsewhere)
-
-
-def _placeholder_settings() -> GatewaySettings:
-    """Settings with which the app is made and never started."""
-    fields_of = GatewaySettings.model_fields.items()
-    values: dict[str, Any] = {
-        name: PLACEHOLDERS[field.annotation] for name, field in fields_of if field.is_required()
-    }
-    return GatewaySettings.model_construct(None, **values)
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
@@ -309,7 +301,17 @@ def _messages() -> str:
 
 
 def _origin(message: type[Message]) -> str:
-    return f"Version {message.version}, keyed by `{message.keyed_by}`, on {_carriers(message)}."
+    handlers = ", ".join(f"`{service}`" for service in _handlers(message)) or "none of the services"
+    carriers = _carriers(message)
+    return f"Version {message.version}, keyed by `{message.keyed_by}`, on {carriers}; handled by {handlers}."
+
+
+def _handlers(message: type[Message]) -> list[str]:
+    return [
+        service
+        for service, topics in HANDLED.items()
+        if any(message.type in types for types in topics.values())
+    ]
 
 
 def _carriers(message: type[Message]) -> str:
@@ -342,5 +344,5 @@ def _topics() -> str:
 
 def _listeners(topic: Topic) -> list[str]:
     if topic.tenant is not None:
-        return ["gateway"]
+        return [*filter(listens_to_tenants, LISTENS)]
     return [service for service, topics in LISTENS.items() if topic in topics]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from ops.doctor.finding import Finding
 from ops.doctor.history import Entry, EventStream, History, Kernel, Limits, Row
-from schemas.topics import LISTENS, SERVICES, Topic
+from schemas.topics import LISTENS, SERVICES, Topic, listens_to_tenants
 from shared.messaging.delivery import topic_named
 
 INBOX_KEPT = timedelta(days=29)
@@ -153,7 +153,7 @@ def _repeated(service: str, kernel: Kernel, history: History) -> Iterator[Findin
 
 def _topics_read(service: str, history: History) -> list[str]:
     topics = [topic.name for topic in LISTENS.get(service, ())]
-    if service == "gateway":
+    if listens_to_tenants(service):
         topics += sorted({entry.topic for entry in history.entries if topic_named(entry.topic).tenant})
     return topics
 

@@ -5,8 +5,9 @@ from typing import Any
 from schemas import access
 from schemas.base import Message
 from schemas.envelope import CONTENT_TYPE, ce_type
+from schemas.handled import HANDLED
 from schemas.rights import group_prefix
-from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, tenant_topics
+from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, listens_to_tenants, tenant_topics
 
 VERSION = "1.0.0"
 KAFKA_BINDING = "0.4.0"
@@ -73,11 +74,16 @@ def _tenant_document() -> dict[str, Any]:
 
 
 def _service_document(service: str) -> dict[str, Any]:
-    of_tenants = tenant_topics("{tenant}") if service == "gateway" else ()
+    of_tenants = tenant_topics("{tenant}") if listens_to_tenants(service) else ()
     sends = tuple(topic for topic in (*TOPICS, *of_tenants) if service in topic.writers)
     receives = (*LISTENS[service], *(topic for topic in of_tenants if topic.is_commands))
     topics = tuple(topic for topic in (*TOPICS, *of_tenants) if topic in sends or topic in receives)
-    return _document(service, topics, _operations(sends, receives))
+    document = _document(service, topics, _operations(sends, receives))
+    for topic in LISTENS[service]:
+        channel = f"#/channels/{_channel_id(topic)}"
+        messages = [{"$ref": f"{channel}/messages/{name}"} for name in HANDLED[service][topic.name]]
+        document["operations"][f"receive.{_channel_id(topic)}"]["messages"] = messages
+    return document
 
 
 def _document(title: str, topics: tuple[Topic, ...], operations: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from shared.telemetry.tracing import configure_tracing
 
 def build(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
-    service = Service("gateway", settings, tenant_topics=True)
+    service = Service("gateway", settings)
     handlers.register(service, settings.quotas)
     Remover(service).register()
     Results(service, settings.scratch_dir).register()
@@ -61,6 +61,7 @@ def build(settings: Settings | None = None) -> FastAPI:
             yield
 
     app = api(lifespan)
+    app.state.service = service
     app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Traced)
     app.mount("/metrics", make_asgi_app())

@@ -7,7 +7,7 @@ from typing import Any
 from schemas import access, dataset, evaluation, job, model, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
-from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, LISTENS, TENANT_COMMAND_TYPES
+from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
 from services.gateway import copies, gate, measurements, readmodels, results, store, submission, tables
 from services.gateway.decide import operators_only
 from services.gateway.model import DatasetAnswer, Job, JobWarning
@@ -290,8 +290,7 @@ CONSEQUENCES: dict[type[Message], Callable[[Any, Unit], Awaitable[None]]] = {
 
 
 def register(service: Service, defaults: Quotas) -> None:
-    facts = {message for topic in LISTENS["gateway"] if not topic.is_commands for message in topic.messages}
-    for message in sorted(facts, key=lambda each: each.type):
-        service.on(message, project)
+    service.on_every_event(project)
+    service.on(training.StepsRecorded, project)
     for command in TENANT_COMMAND_TYPES:
         service.on_tenant_command(command, partial(tenant_command, defaults))

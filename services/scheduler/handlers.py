@@ -22,6 +22,7 @@ from schemas.job import (
 from schemas.lifecycle import JobState
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
+from schemas.topics import DATASET_EVENTS
 from services.scheduler import queue_store, store
 from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, places, queue
 from services.scheduler.decide.decision import Decision, Policy, View
@@ -230,7 +231,7 @@ def register(
     service.on(ResumeJob, handlers.resume)
     service.on(LimitDevices, handlers.limit_devices)
     for news in (DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted, CommandRefused):
-        service.on(news, handlers.dataset)
+        service.on(news, handlers.dataset, topic=DATASET_EVENTS)
     service.on(ProvisioningFailed, handlers.provisioning_failed)
     service.on(NodesReleased, handlers.nodes_released)
     for fact, decide in facts.ABOUT_JOB.items():

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from schemas.base import Message
+from schemas.topics import OF_EVERY_TENANT
 from shared.errors import ParentUnknown, Refused, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
@@ -139,7 +140,7 @@ class Consumer:
         self._parked_in_a_row = 0
 
     def on(self, topic: str, message: type[Message], handler: Handler) -> None:
-        """Register the handler of a type on a topic, or on all topics of a family: `tenant.*.commands`."""
+        """Register the handler of a type on a topic, or on those that OF_EVERY_TENANT stands for."""
         if (topic, message.type) in self._handlers:
             raise ValueError(f"{self._service}: two handlers of {message.type} on {topic}")
         self._handlers[topic, message.type] = handler
@@ -375,11 +376,9 @@ class Consumer:
         failpoint("state.written")
 
     def _find_handler(self, delivery: Delivery) -> Handler | None:
-        family = "tenant.*.commands" if delivery.topic.name.startswith("tenant.") else delivery.topic.name
-        for topic in (delivery.topic.name, family):
-            if handler := self._handlers.get((topic, delivery.message.type)):
-                return handler
-        return None
+        topic, message = delivery.topic.name, delivery.message.type
+        family = OF_EVERY_TENANT if topic.startswith("tenant.") else topic
+        return self._handlers.get((topic, message)) or self._handlers.get((family, message))
 
     async def _insert_inbox(self, conn: Connection, delivery: Delivery) -> bool:
         """Insert the message, and its position if it belongs to an event stream; return whether it is new."""

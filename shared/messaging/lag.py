@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from schemas.topics import LISTENS, Topic
+from schemas.topics import LISTENS, Topic, listens_to_tenants
 from shared.messaging.kafka import TENANT_COMMANDS, sasl
 from shared.messaging.topic_ids import Committed, TopicIds, topic_ids
 from shared.settings import ServiceSettings
@@ -65,11 +65,11 @@ class Contact:
 class Lag:
     """Compares the group's committed offsets with the ends of the topics that the service listens to."""
 
-    def __init__(self, settings: ServiceSettings, *, group: str, tenant_topics: bool = False) -> None:
+    def __init__(self, settings: ServiceSettings, *, group: str) -> None:
         self._settings = settings
         self._group = group
         self._topics = [topic.name for topic in LISTENS[group]]
-        self._tenant_topics = tenant_topics
+        self._tenant_topics = listens_to_tenants(group)
         self._progress = Progress()
         self._connecting = asyncio.Lock()
         self._ends: Any = None

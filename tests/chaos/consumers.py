@@ -13,7 +13,7 @@ from deploy.local.stack import Stack
 from schemas.base import Message
 from schemas.envelope import Envelope, to_headers
 from schemas.generate.sample import sample_of
-from schemas.topics import LISTENS, Topic, tenant_commands
+from schemas.topics import LISTENS, Topic, listens_to_tenants, tenant_commands
 from services.gateway import handlers
 from services.gateway.settings import Settings as GatewaySettings
 from shared.clock import utc_now
@@ -27,7 +27,7 @@ LISTENERS = tuple(name for name, topics in LISTENS.items() if topics)
 HEARD = tuple(
     (service, topic)
     for service in LISTENERS
-    for topic in (*LISTENS[service], *((tenant_commands(TENANT),) if service == "gateway" else ()))
+    for topic in (*LISTENS[service], *((tenant_commands(TENANT),) if listens_to_tenants(service) else ()))
 )
 offsets = itertools.count(10**9)
 """Beyond what any record of the log has."""
@@ -52,7 +52,7 @@ def _build(stack: Stack, name: str) -> Service:
             patch.setenv(variable, value)
         if name == "gateway":
             settings = GatewaySettings()
-            service = Service("gateway", settings, tenant_topics=True)
+            service = Service("gateway", settings)
             handlers.register(service, settings.quotas)
             return service
         return importlib.import_module(f"services.{name}.app").build()

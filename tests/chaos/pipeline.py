@@ -23,7 +23,6 @@ from deploy.local.stack import Stack
 from deploy.local.supervisor import Program
 from schemas.node import NodesReleased
 from schemas.topics import LISTENS
-from schemas.training import StepsRecorded
 from shared.clock import utc_now
 from shared.messaging.lag import Lag
 from shared.messaging.login import Login
@@ -33,6 +32,7 @@ from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from shared.service import Service
 from shared.settings import ServiceSettings
+from tests.handlers import handle_the_rest
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import until
 
@@ -76,19 +76,8 @@ async def start(stack: Stack, service: str, *, instance: int = 0, env: Mapping[s
 
 def build(name: str) -> Service:
     if name == "provisioner":
-        return Service("provisioner", Settings())
-    service = counting.build()
-    service.on(StepsRecorded, steps_recorded)
-    return service
-
-
-async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
-    """From a topic whose messages have no numbers."""
-    assert unit.envelope is not None
-    await unit.conn.execute(
-        "INSERT INTO effect (aggregate_id, event_id, tenant) VALUES ($1, $2, $3)",
-        *(event.key, unit.envelope.id, event.tenant),
-    )
+        return handle_the_rest(Service("provisioner", Settings()))
+    return counting.build()
 
 
 async def caught_up(stack: Stack, service: str) -> None:

@@ -155,7 +155,7 @@ async def test_the_gateway_passes_every_batch_of_a_tenant(
     for name, value in stack.service_env("gateway").items():
         monkeypatch.setenv(name, value)
     settings = GatewaySettings()
-    service = Service("gateway", settings, tenant_topics=True)
+    service = Service("gateway", settings)
     handlers.register(service, settings.quotas)
     async with service.running():
         await until_read(service, topic.name)

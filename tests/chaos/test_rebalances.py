@@ -19,6 +19,7 @@ from tests.chaos import pipeline
 from tests.chaos.groups import remove_members
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source
+from tests.handlers import handle_the_rest
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
 
@@ -48,7 +49,7 @@ class Members:
         service = Service("tracker", settings)
         service.on(NodesReleased, self._slowly)
         service.on_start(lambda: counting._create_effect(service))
-        async with service.running():
+        async with handle_the_rest(service).running():
             yield service
 
     async def _slowly(self, event: NodesReleased, unit: Unit) -> None:

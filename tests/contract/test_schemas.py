@@ -229,7 +229,3 @@ class TestTopics:
                 for message in topic.messages:
                     if message.type != "CommandRefused":
                         assert topic_of(message, writer=writer) == topic
-
-    def test_somebody_listens_to_every_command(self):
-        heard = {topic.name for topics in LISTENS.values() for topic in topics}
-        assert {topic.name for topic in TOPICS if topic.is_commands} <= heard

@@ -26,7 +26,7 @@ from schemas.evaluation import CheckResult
 from schemas.job import SubmitJob
 from schemas.lifecycle import JobState
 from schemas.model import DeployModel, RollbackDeployment, Stage
-from schemas.topics import LISTENS, NODE_EVENTS, topic_of
+from schemas.topics import NODE_EVENTS, Topic, topic_carrying, topic_of
 from services.provisioner import store as provisioner_store
 from services.provisioner.backends.protocol import Member, MemberState, Observation
 from services.provisioner.decide import on_created, on_job_scheduled
@@ -73,14 +73,11 @@ APPROVALS = """
 class Wiring:
     """As much of a Service as `register` needs: it registers the handlers with a consumer."""
 
-    def __init__(self, service: str, consumer: Consumer) -> None:
-        self._service = service
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
-    def on(self, message: type[Message], handler: Any) -> None:
-        for topic in LISTENS[self._service]:
-            if message in topic.messages:
-                self._consumer.on(topic.name, message, handler)
+    def on(self, message: type[Message], handler: Any, *, topic: Topic | None = None) -> None:
+        self._consumer.on((topic or topic_carrying(message)).name, message, handler)
 
     def on_timer(self, payload: type, handler: Any) -> None:
         """No timer fires here."""
@@ -99,7 +96,7 @@ class Race:
         self.database = database
         self.consumers = [Consumer(service, database, wake=lambda: None) for _ in range(2)]
         for consumer in self.consumers:
-            register(Wiring(service, consumer))
+            register(Wiring(consumer))
         self.random = random.Random(seed())
 
     async def run(self, first: Record, second: Record) -> tuple[str, str]:

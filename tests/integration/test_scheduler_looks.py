@@ -52,7 +52,7 @@ class Looks:
     def every(self, _period: timedelta, function: Loop, *, singleton: bool = False) -> None:
         self.loops[function.__name__] = function
 
-    def on(self, message: type, handler: Any) -> None:
+    def on(self, message: type, handler: Any, **_: Any) -> None:
         self.handlers[message] = handler
 
     on_timer = on

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from schemas.base import Message
-from schemas.topics import LISTENS
+from schemas.topics import Topic, topic_carrying
 from shared.messaging.tasks import report_nothing
 from tests.simulation.clock import START, Process, pause, run_now
 from tests.simulation.consumer import Consumer, Handler
@@ -69,10 +69,8 @@ class Kernel:
 
     # What `register` asks of a service.
 
-    def on(self, message: type[Message], handler: Handler) -> None:
-        for topic in LISTENS[self.name]:
-            if message in topic.messages:
-                self.consumer.handlers[topic.name, message.type] = handler
+    def on(self, message: type[Message], handler: Handler, *, topic: Topic | None = None) -> None:
+        self.consumer.handlers[(topic or topic_carrying(message)).name, message.type] = handler
 
     def on_timer(self, payload: type[BaseModel], handler: Handler) -> None:
         self._timer_handlers[payload] = handler

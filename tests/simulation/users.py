@@ -117,7 +117,7 @@ class Users:
 
     def pause(self, job_id: str) -> None:
         reason = self._rng.choice(list(PauseReason))
-        self.world.send(PauseJob(job_id=job_id, tenant=self.jobs[job_id], reason=reason), writer="tracker")
+        self.world.send(PauseJob(job_id=job_id, tenant=self.jobs[job_id], reason=reason), writer="gateway")
 
     def resume(self, job_id: str) -> None:
         self.world.send(ResumeJob(job_id=job_id, tenant=self.jobs[job_id]), writer="gateway")

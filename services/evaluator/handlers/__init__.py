@@ -7,6 +7,7 @@ from schemas.deployment import CandidateReady, ReplicaLost, ReplicaReady
 from schemas.evaluation import ReevaluateModel, RegisterBenchmark, RegisterSafetySuite
 from schemas.job import JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
+from schemas.topics import DEPLOYMENT_EVENTS
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
 from services.evaluator.clients.judge_panel import JudgePanel
@@ -38,7 +39,7 @@ def register(service: Service, settings: Settings) -> None:
     service.on(ReplicaReady, places.replica_ready)
     service.on(ReplicaLost, places.replica_lost)
     service.on(CandidateReady, places.candidate_ready)
-    service.on(CommandRefused, places.command_refused)
+    service.on(CommandRefused, places.command_refused, topic=DEPLOYMENT_EVENTS)
 
     http = httpx.AsyncClient()
     service.on_stop(http.aclose)

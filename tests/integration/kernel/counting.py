@@ -1,4 +1,4 @@
-"""The service under test: each NodesReleased makes one row in `effect` and one CostAccrued.
+"""The service under test: each NodesReleased makes one row in `effect` and one CostAccrued, each StepsRecorded a row.
 
 Run as a program it is the victim of kills; its environment says where to die.
 """
@@ -12,10 +12,12 @@ from pydantic_settings import SettingsConfigDict
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from schemas.node import NodesReleased
+from schemas.training import StepsRecorded
 from shared.errors import ParentUnknown, Refused, Rejected
 from shared.messaging.unit import Unit
 from shared.service import Service
 from shared.settings import ServiceSettings
+from tests.handlers import handle_the_rest
 
 CREATE_EFFECT = """
     CREATE TABLE IF NOT EXISTS effect (number bigserial, aggregate_id text, event_id text, tenant text);
@@ -67,11 +69,21 @@ async def nodes_released(event: NodesReleased, unit: Unit) -> None:
     )
 
 
+async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
+    """From a topic whose messages have no numbers."""
+    assert unit.envelope is not None
+    await unit.conn.execute(
+        "INSERT INTO effect (aggregate_id, event_id, tenant) VALUES ($1, $2, $3)",
+        *(event.key, unit.envelope.id, event.tenant),
+    )
+
+
 def build(settings: Settings | None = None) -> Service:
     service = Service("tracker", settings or Settings())
     service.on(NodesReleased, nodes_released)
+    service.on(StepsRecorded, steps_recorded)
     service.on_start(lambda: _create_effect(service))
-    return service
+    return handle_the_rest(service)
 
 
 async def _create_effect(service: Service) -> None:

@@ -236,7 +236,7 @@ async def test_what_was_parked_is_counted_by_reason(service, writer, db):
 async def test_lag_counts_what_tenants_write(stack: Stack, monkeypatch):
     for name, value in stack.service_env("gateway").items():
         monkeypatch.setenv(name, value)
-    measured = Lag(GatewaySettings(), group="gateway", tenant_topics=True)
+    measured = Lag(GatewaySettings(), group="gateway")
 
     async def is_measured() -> bool:
         with suppress(KafkaFailed):
@@ -279,7 +279,7 @@ async def test_what_was_deleted_unread_is_no_lag(stack: Stack, monkeypatch):
         await send(login, command, writer="tenant-other", topic=topic)
         ends = await consumer.end_offsets(partitions)
         await admin.delete_records({each: RecordsToDelete(end) for each, end in ends.items()})
-    measured = Lag(GatewaySettings(), group="gateway", tenant_topics=True)
+    measured = Lag(GatewaySettings(), group="gateway")
     try:
         await measured.measure()
     finally:

@@ -60,6 +60,7 @@ def test_a_new_service_starts_on_what_its_container_is_told(root: Path, monkeypa
     finally:
         for name in [name for name in sys.modules if name.startswith("services.archivist")]:
             del sys.modules[name]
+    assert service.handled().keys() == {PARKED_COMMANDS.name}
     assert (service.name, service.settings.kafka_username) == ("archivist", "archivist")
 
 
