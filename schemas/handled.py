@@ -75,7 +75,6 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "ModelDemoted",
             "PromotionRefused",
             "ModelArchived",
-            "ModelExported",
             "AdaptersStale",
             "DeploymentApproved",
             "DeploymentWithdrawn",

@@ -218,14 +218,6 @@ class ModelArchived(ModelFact):
     """Name of the model version, `ft:<base>:<tenant>:<suffix>:<short digest>`."""
 
 
-class ModelExported(ModelFact):
-    """The version exists in another format."""
-
-    format: str
-    """Format of the files."""
-    manifest_sha256: Sha256
-
-
 class AdaptersStale(Message):
     """The base model's name points to other files now; versions on the old sha are not served.
 

@@ -232,7 +232,6 @@ MODEL_EVENTS = Topic(
         model.ModelDemoted,
         model.PromotionRefused,
         model.ModelArchived,
-        model.ModelExported,
         model.AdaptersStale,
         model.DeploymentApproved,
         model.DeploymentWithdrawn,
