@@ -41,10 +41,6 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(len(example.tokens) for window in self.windows for example in window)
 
-    @property
-    def num_loss_tokens(self) -> int:
-        return sum(len(example.targets) for window in self.windows for example in window)
-
     def micro_batches(self, layout: Layout, *, rank: int, world_size: int) -> tuple[MicroBatch, ...]:
         """The share of one rank. Every rank has equally many, because sharded weights are gathered by all
         ranks at once; the missing ones are empty.

@@ -12,6 +12,8 @@ from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.dataset import Dataset
 from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.methods import OBJECTIVES
+from services.trainer_agent.training.methods.objective import Objective
 from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.sampler import Sampler
@@ -44,6 +46,10 @@ class Run:
     @property
     def is_complete(self) -> bool:
         return self.step >= self.sampler.num_steps
+
+    @property
+    def objective(self) -> Objective:
+        return OBJECTIVES[self.order.recipe.method]
 
     @property
     def device(self) -> torch.device:

@@ -18,7 +18,6 @@ from services.trainer_agent.training.plan import StepPlan, chain
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
 from services.trainer_agent.training.stop import StopHeard, StopRequest
-from services.trainer_agent.training.tensors import inputs_of
 from services.trainer_agent.training.throughput import memory_bytes, model_flops_utilisation
 from shared.failpoints import failpoint
 
@@ -78,7 +77,7 @@ def next_loss(run: Run) -> float:
     share = run.share_of(run.next_plan())
     before = rng_state(run.device)
     with torch.no_grad():
-        losses = run.network(inputs_of(share[0], run.device))
+        losses = run.objective.losses(run.network, share[0], run.device)
     set_rng_state(before, run.device)
     loss, count = run.world.total([float(losses.sum(dtype=torch.float64)), len(losses)])
     return loss / max(1.0, count)
@@ -110,13 +109,13 @@ def _drop_gradient(run: Run, rng: Mapping[str, Tensor]) -> None:
 
 
 def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
-    num_targets = max(1, plan.num_loss_tokens)
+    num_terms = max(1, run.objective.num_terms(plan.windows))
     total = 0.0
     for micro_batch in run.micro_batches(plan, stop):
-        losses = run.network(inputs_of(micro_batch, run.device))
+        losses = run.objective.losses(run.network, micro_batch, run.device)
         # Sharding takes the mean of all ranks' gradients; the sum is wanted.
-        (losses.sum() * (run.world.size / num_targets)).backward()
+        (losses.sum() * (run.world.size / num_terms)).backward()
         total += float(losses.detach().sum(dtype=torch.float64))
         failpoint("trainer.microbatch.end")
     norm = clip_grad_norm_(run.parameters.values(), run.order.recipe.max_grad_norm)
-    return Gradient(loss=run.world.total([total])[0] / num_targets, norm=float(whole(norm)))
+    return Gradient(loss=run.world.total([total])[0] / num_terms, norm=float(whole(norm)))

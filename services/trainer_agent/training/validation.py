@@ -9,7 +9,6 @@ from services.trainer_agent.training.dataset import Window
 from services.trainer_agent.training.plan import StepPlan
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.stop import StopHeard, StopRequest
-from services.trainer_agent.training.tensors import inputs_of
 from shared.failpoints import failpoint
 
 MOST_WINDOWS = 16
@@ -42,9 +41,9 @@ def _mean_loss(run: Run, windows: Sequence[Window], stop: StopRequest) -> float:
     run.network.eval()
     with torch.no_grad():
         for micro_batch in run.micro_batches(StepPlan(tuple(windows)), stop):
-            losses = run.network(inputs_of(micro_batch, run.device))
+            losses = run.objective.losses(run.network, micro_batch, run.device)
             total += float(losses.sum(dtype=torch.float64))
             count += len(losses)
             failpoint("trainer.validation.microbatch")
-    total_loss, num_targets = run.world.total([total, count])
-    return total_loss / max(1.0, num_targets)
+    total_loss, num_terms = run.world.total([total, count])
+    return total_loss / max(1.0, num_terms)
