@@ -55,9 +55,9 @@ class DatasetCounts(Value):
     windows: Count
     """Packed sequences of the training file."""
     tokens: Count
-    """Tokens of the rows that are kept."""
+    """Tokens of the rows that are kept. A text of several windows has a token twice where one ends."""
     loss_tokens: Count
-    """Tokens that are trained on: what the assistant says."""
+    """Tokens that are trained on: what the assistant says, of a text every token but the first."""
     validation_rows: Count = 0
     """Rows of the validation file."""
     rejected_rows: Count = 0
@@ -76,6 +76,8 @@ class DatasetCounts(Value):
     """Rows of the safety mix."""
     holdout_rows: Count | None = None
     """Items of the holdout; None where there is none, or where an older writer did not say."""
+    holdout_texts: Count = 0
+    """Of these, texts, which have no answer that could be compared: all of them or none."""
     long_answers: Count = 0
     """Rows of the holdout whose reference answer is longer than `answer_tokens`."""
     answer_tokens: Count | None = None
@@ -127,7 +129,8 @@ class DatasetManifest(Value):
       tokens          int32 [N]    all examples' token ids, one after another
       loss_mask       uint8 [N]    1 where the token is a target of the loss
       example_offsets int64 [E+1]  example e is tokens[example_offsets[e]:example_offsets[e+1]]
-      example_lines   int64 [E]    1-based line in its source file; negative for the safety mix
+      example_lines   int64 [E]    1-based line in its source file; negative for the safety mix; a text that is longer
+                                   than a window is several examples of one line
       window_offsets  int64 [W+1]  window w holds window_examples[window_offsets[w]:window_offsets[w+1]]
       window_examples int64 [E]    the packing plan, indices of examples in this part
     """

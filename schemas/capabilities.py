@@ -50,7 +50,8 @@ class BaseCapabilities(Value):
     cache_values_per_token: Count = 0
     """Numbers that attention keeps for each token of a request; times 2 in bytes where they are 16 bits wide."""
     refused_methods: Mapping[Method, str] = Field(default={})
-    """Methods that it cannot be trained with, and why."""
+    """Of lora, which trains an adapter, and sft, which trains all weights: what it cannot be trained with, and why.
+    What holds of one holds of every other method with the same weights."""
     rows: Mapping[str, str] = Field(default={})
     """Kinds of conversations as training rows, each with why its chat template cannot show or teach it; empty where
     it can. Rows of prompt and completion need no template."""

@@ -1,8 +1,9 @@
 """Which recipes run on which devices, as data.
 
 Each row is trained by tests/training/test_compatibility.py in each of its precisions, at the size that it names and
-with CPU processes in the place of devices: other sizes of the row and GPUs were not tried. What no row covers is
-refused, with the rule and the nearest configuration that works.
+with CPU processes in the place of devices: other sizes of the row and GPUs were not tried. A row's methods train the
+same weights by the same loop; the first is trained at every row's size, the others at that of one row for each kind
+of weights. What no row covers is refused, with the rule and the nearest configuration that works.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas.capabilities import BaseCapabilities
-from schemas.specification import AVAILABLE_METHODS, JobSpec, LoraSpec, Method
+from schemas.specification import (
+    AVAILABLE_METHODS,
+    WEIGHTS_OF_METHOD,
+    GateSpec,
+    JobSpec,
+    LoraSpec,
+    Method,
+    Recipe,
+    Weights,
+)
 
-VERSION = 1
+VERSION = 2
 """Rises with every change of a row."""
 
 
 @dataclass(frozen=True)
 class Row:
-    method: Method
+    weights: Weights
+    methods: tuple[Method, ...]
     nodes: range
     devices_per_node: range
     sharding: Literal["none", "fsdp2"]
@@ -30,7 +41,8 @@ class Row:
     def covers(self, spec: JobSpec) -> bool:
         request, precision = spec.resources, spec.recipe.precision
         return (
-            spec.recipe.method is self.method
+            spec.recipe.method in self.methods
+            and spec.recipe.kind == self.weights
             and request.nodes in self.nodes
             and request.devices_per_node in self.devices_per_node
             and (precision == "auto" or precision in self.precisions)
@@ -39,7 +51,8 @@ class Row:
     def __str__(self) -> str:
         nodes, devices = _span(self.nodes), _span(self.devices_per_node)
         precisions = " or ".join(sorted(self.precisions))
-        return f"{self.method} on {nodes} node(s) with {devices} device(s) each in {precisions}"
+        methods = " or ".join(self.methods)
+        return f"{methods} of {SAID[self.weights]} on {nodes} node(s) with {devices} device(s) each in {precisions}"
 
 
 @dataclass(frozen=True)
@@ -57,14 +70,18 @@ MIN_SECONDS_OF_INTERVAL = 5
 
 _ONE, _SEVERAL_DEVICES, _SEVERAL_NODES = range(1, 2), range(2, 17), range(2, 65)
 _PRECISIONS = frozenset({"float32", "bfloat16"})
+_METHODS_OF_WEIGHTS: Mapping[Weights, tuple[Method, ...]] = {
+    "adapter": (Method.LORA,),
+    "full": (Method.SFT,),
+}
 
 ROWS: tuple[Row, ...] = tuple(
     row
-    for method in (Method.LORA, Method.SFT)
+    for weights, methods in _METHODS_OF_WEIGHTS.items()
     for row in (
-        Row(method, _ONE, _ONE, "none", _PRECISIONS, tested_at=(1, 1)),
-        Row(method, _ONE, _SEVERAL_DEVICES, "fsdp2", _PRECISIONS, tested_at=(1, 2)),
-        Row(method, _SEVERAL_NODES, range(1, 17), "fsdp2", _PRECISIONS, tested_at=(2, 1)),
+        Row(weights, methods, _ONE, _ONE, "none", _PRECISIONS, tested_at=(1, 1)),
+        Row(weights, methods, _ONE, _SEVERAL_DEVICES, "fsdp2", _PRECISIONS, tested_at=(1, 2)),
+        Row(weights, methods, _SEVERAL_NODES, range(1, 17), "fsdp2", _PRECISIONS, tested_at=(2, 1)),
     )
 )
 
@@ -73,6 +90,9 @@ NEAREST_METHOD: Mapping[Method, Method] = {
     Method.DPO: Method.LORA,
     Method.CPT: Method.SFT,
 }
+SUPERVISED: Mapping[Weights, Method] = {"adapter": Method.LORA, "full": Method.SFT}
+"""The method that trains such weights and no others: what it cannot train, no method can."""
+SAID: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}
 
 
 def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
@@ -84,15 +104,29 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
             f"Nearest that works: method {NEAREST_METHOD[recipe.method]} with the same resources"
         )
         return Refusal("method_not_available", message, "recipe.method")
-    if recipe.method is Method.SFT and recipe.lora != LoraSpec():
+    if refusal := _of_weights(spec):
+        return refusal
+    if not any(row.covers(spec) for row in rows):
+        return _not_covered(spec, [row for row in rows if recipe.method in row.methods])
+    return _of_batch(spec) or _of_checkpoints(spec)
+
+
+def _of_weights(spec: JobSpec) -> Refusal | None:
+    recipe = spec.recipe
+    if recipe.kind not in WEIGHTS_OF_METHOD[recipe.method]:
         message = (
-            "method sft trains all weights and would ignore recipe.lora; leave it out. "
-            "Nearest that works: method lora with the same recipe.lora"
+            f"recipe.weights is {recipe.weights}, and method {recipe.method} does not train {SAID[recipe.kind]}. "
+            f"Nearest that works: method {SUPERVISED[recipe.kind]}, or method {recipe.method} without recipe.weights"
+        )
+        return Refusal("weights_not_of_method", message, "recipe.weights")
+    if recipe.kind == "full" and recipe.lora != LoraSpec():
+        adapter = "weights adapter" if "adapter" in WEIGHTS_OF_METHOD[recipe.method] else "method lora"
+        message = (
+            f"method {recipe.method} trains all weights and would ignore recipe.lora; leave it out. "
+            f"Nearest that works: {adapter} with the same recipe.lora"
         )
         return Refusal("lora_ignored", message, "recipe.lora")
-    if not any(row.covers(spec) for row in rows):
-        return _not_covered(spec, [row for row in rows if row.method is recipe.method])
-    return _of_batch(spec) or _of_checkpoints(spec)
+    return None
 
 
 def _of_batch(spec: JobSpec) -> Refusal | None:
@@ -125,16 +159,47 @@ def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal 
         return None
     recipe, refused = spec.recipe, capabilities.refused_methods
     family = f"base model {spec.base_model} ({capabilities.family})"
-    if reason := refused.get(recipe.method):
-        others = sorted(AVAILABLE_METHODS - refused.keys())
-        nearest = (
-            f"Nearest that works: method {others[0]} on the same base model"
-            if others
-            else "No method trains it: choose another base model"
+    if reason := refused.get(SUPERVISED[recipe.kind]):
+        method = f"{recipe.method} and weights {recipe.kind}" if is_choice(recipe.method) else recipe.method
+        message = (
+            f"{family} cannot be trained with method {method}: {reason}. {_nearest_of_base(recipe, refused)}"
         )
-        message = f"{family} cannot be trained with method {recipe.method}: {reason}. {nearest}"
         return Refusal("method_not_for_base", message, "recipe.method")
-    return _unknown_targets(recipe.lora, family, capabilities) if recipe.method is Method.LORA else None
+    return _unknown_targets(recipe.lora, family, capabilities) if recipe.kind == "adapter" else None
+
+
+def check_holdout_of_texts(gate: GateSpec) -> Refusal | None:
+    """Why a holdout of texts cannot be asked by the gate: there is no answer that could be compared."""
+    nearest = "Nearest that works: gate.holdout.metric perplexity without a judge"
+    if gate.holdout.metric != "perplexity":
+        metric = f"gate.holdout.metric is {gate.holdout.metric}"
+        message = f"{metric}, and the holdout has texts, which have no answer. {nearest}"
+        return Refusal("holdout_without_answers", message, "gate.holdout.metric")
+    if gate.judge is not None:
+        message = f"gate.judge compares answers, and the holdout has texts, which have none. {nearest}"
+        return Refusal("holdout_without_answers", message, "gate.judge")
+    return None
+
+
+def is_choice(method: Method) -> bool:
+    """Whether it trains either kind of weights."""
+    return len(WEIGHTS_OF_METHOD[method]) > 1
+
+
+def methods_for(capabilities: BaseCapabilities) -> list[Method]:
+    """The available methods that train the base model in one way or another."""
+    weights = [
+        weights for weights, method in SUPERVISED.items() if method not in capabilities.refused_methods
+    ]
+    return sorted(m for m in AVAILABLE_METHODS if any(each in WEIGHTS_OF_METHOD[m] for each in weights))
+
+
+def _nearest_of_base(recipe: Recipe, refused: Mapping[Method, str]) -> str:
+    others: list[Weights] = [weights for weights, method in SUPERVISED.items() if method not in refused]
+    if not others:
+        return "No method trains it: choose another base model"
+    method = f"weights {others[0]}" if is_choice(recipe.method) else f"method {SUPERVISED[others[0]]}"
+    return f"Nearest that works: {method} on the same base model"
 
 
 def _unknown_targets(lora: LoraSpec, family: str, capabilities: BaseCapabilities) -> Refusal | None:
@@ -152,8 +217,8 @@ def _unknown_targets(lora: LoraSpec, family: str, capabilities: BaseCapabilities
 def _not_covered(spec: JobSpec, rows: Sequence[Row]) -> Refusal:
     request = spec.resources
     combination = (
-        f"{spec.recipe.method} on {request.nodes} node(s) with {request.devices_per_node} device(s) each "
-        f"in {spec.recipe.precision}"
+        f"{spec.recipe.method} of {SAID[spec.recipe.kind]} on {request.nodes} node(s) with "
+        f"{request.devices_per_node} device(s) each in {spec.recipe.precision}"
     )
     nearest = min(rows, key=lambda row: _distance(row, spec))
     message = f"{combination} is in no row of compatibility table {VERSION}. Nearest that works: {nearest}"

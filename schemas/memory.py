@@ -10,15 +10,15 @@ from typing import Literal, Self
 
 from schemas.base import Bytes, Value
 from schemas.capabilities import BaseCapabilities
-from schemas.specification import Method, Recipe
+from schemas.specification import Recipe, Weights
 
 Precision = Literal["float32", "bfloat16"]
 
-HIDDEN_BYTES: dict[tuple[Method, Precision], int] = {
-    (Method.LORA, "float32"): 31,
-    (Method.LORA, "bfloat16"): 28,
-    (Method.SFT, "float32"): 39,
-    (Method.SFT, "bfloat16"): 34,
+HIDDEN_BYTES: dict[tuple[Weights, Precision], int] = {
+    ("adapter", "float32"): 31,
+    ("adapter", "bfloat16"): 28,
+    ("full", "float32"): 39,
+    ("full", "bfloat16"): 34,
 }
 """Kept per token, layer and unit of the hidden size."""
 INNER_BYTES: dict[Precision, int] = {"float32": 17, "bfloat16": 9}
@@ -108,7 +108,7 @@ def estimate(
 
 def num_trained(shape: Shape, recipe: Recipe) -> int:
     """Values that the recipe trains, over all devices."""
-    if recipe.method is Method.SFT:
+    if recipe.kind == "full":
         return shape.num_parameters
     return recipe.lora.rank * shape.lora_values_per_rank
 
@@ -116,7 +116,7 @@ def num_trained(shape: Shape, recipe: Recipe) -> int:
 def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
     """Each device's share of the whole, and what is gathered or cast beside it for the products."""
     narrow = 2 if setting.precision == "bfloat16" else 4
-    is_full = recipe.method is Method.SFT
+    is_full = recipe.kind == "full"
     held = shape.num_parameters * (4 if is_full else narrow)
     adapter = 0 if is_full else 4 * num_trained(shape, recipe)
     if setting.num_devices == 1:
@@ -131,14 +131,14 @@ def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
 def _activations(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: bool) -> int:
     tokens = recipe.micro_batch_size * setting.max_seq_length
     per_layer = tokens * (
-        HIDDEN_BYTES[recipe.method, setting.precision] * shape.hidden_size
+        HIDDEN_BYTES[recipe.kind, setting.precision] * shape.hidden_size
         + INNER_BYTES[setting.precision] * shape.inner_size
     )
     masks = MASK_BYTES * recipe.micro_batch_size * setting.max_seq_length**2
     # The layer that is in its backward pass has its gradients too.
     if not recomputed:
         return per_layer * (shape.num_layers + 1) + masks
-    wide = setting.precision == "float32" or (recipe.method is Method.SFT and setting.num_devices == 1)
+    wide = setting.precision == "float32" or (recipe.kind == "full" and setting.num_devices == 1)
     inputs = tokens * shape.hidden_size * (4 if wide else 2)
     return inputs * shape.num_layers + 2 * per_layer + masks
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -33,14 +33,18 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class Method(StrEnum):
-    """What of the model is trained."""
+Weights = Literal["adapter", "full"]
+"""Which weights are trained: those of a low-rank adapter beside the base model's, or all of the model's."""
 
-    LORA = "lora"  # low-rank adapter on all linear layers
-    SFT = "sft"  # all weights
+
+class Method(StrEnum):
+    """What is learned from what, and with which weights."""
+
+    LORA = "lora"  # answers; a low-rank adapter on all linear layers
+    SFT = "sft"  # answers; all weights
     QLORA = "qlora"  # adapter on a 4-bit base: not available yet
     DPO = "dpo"  # preference optimisation: not available yet
-    CPT = "cpt"  # continued pre-training: not available yet
+    CPT = "cpt"  # every token of plain texts; all weights or an adapter: not available yet
 
 
 AVAILABLE_METHODS = frozenset({Method.LORA, Method.SFT})
@@ -74,12 +78,30 @@ FORMATS_OF_METHOD = {
 }
 
 
+def holdout_formats(method: Method) -> frozenset[DatasetFormat]:
+    """What the gate can ask of a model: questions with an answer, and texts where it was trained on texts."""
+    answered = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
+    return answered | {DatasetFormat.TEXT} if method is Method.CPT else answered
+
+
+WEIGHTS_OF_METHOD: Mapping[Method, tuple[Weights, ...]] = {
+    Method.LORA: ("adapter",),
+    Method.SFT: ("full",),
+    Method.QLORA: ("adapter",),
+    Method.DPO: ("adapter", "full"),
+    Method.CPT: ("full", "adapter"),
+}
+"""What `recipe.weights` may be; the first is what `auto` stands for."""
+
+
 class SafetyMix(Spec):
-    """Alignment-preserving rows added to the training rows and recorded in the version."""
+    """Rows added to the training rows and recorded in the version. With cpt they are general texts, so that the model
+    keeps what it knows; else they are such as preserve alignment."""
 
     file: FileRef
     share: Share = 0.1
-    """Rows of the mix per training row; all of the mix is used where it is smaller."""
+    """Rows of the mix per training row, with cpt tokens per training token; all of the mix is used where it is
+    smaller."""
 
 
 class DatasetPolicy(Spec):
@@ -92,7 +114,8 @@ class DatasetPolicy(Spec):
     max_bad_ratio: Share = 0.1
     """With `drop`: above this share of bad rows the file is rejected."""
     truncation: bool = False
-    """Whether a row of more tokens than the window is cut at the end; otherwise it is a bad row."""
+    """Whether a row of more tokens than the window is cut at the end. Otherwise it is a bad row; but a text goes on
+    in further windows."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
     """What becomes of rows equal to an earlier one."""
     near_duplicates: Literal["drop", "keep"] = "drop"
@@ -147,13 +170,17 @@ class Recipe(Spec):
     """How to train. Data alone: hashed into the job's identity."""
 
     method: Method = Method.LORA
+    """`lora` and `sft` learn the answers of rows, by an adapter and by all weights. `qlora`, `dpo` and `cpt` are not
+    available yet."""
+    weights: Literal["auto", "adapter", "full"] = "auto"
+    """Which weights are trained. `auto`: an adapter's with lora, all with sft and cpt, which takes either."""
     lora: LoraSpec = LoraSpec()
     learning_rate: Annotated[float, Field(ge=1e-9, le=10.0)] | Auto = "auto"
-    """Peak rate. `auto`: 2e-4 for lora, 2e-5 for sft."""
+    """Peak rate. `auto`: 2e-4 for an adapter, 2e-5 for all weights."""
     learning_rate_multiplier: RateMultiplier = 1.0
     """Multiplies the peak rate (OpenAI's name for the dial)."""
     num_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
-    """`auto`: 1 from 10,000 rows on, else 3."""
+    """`auto`: 1 with cpt and from 10,000 rows on, else 3."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
     """Windows per optimizer step over all devices. `auto`: 1 per 200 windows, within 1 and 32; on several devices
     so many more that all of them have whole micro batches to do."""
@@ -187,6 +214,11 @@ class Recipe(Spec):
             return data
         word = data.get(name, "auto")
         return data | {name: False if word == "auto" else word, auto: word == "auto"}
+
+    @property
+    def kind(self) -> Weights:
+        """What comes of it: an adapter, or a full model."""
+        return WEIGHTS_OF_METHOD[self.method][0] if self.weights == "auto" else self.weights
 
     @property
     def is_resolved(self) -> bool:
@@ -401,10 +433,13 @@ class DatasetSpec(Spec):
 
 def config_hash(spec: JobSpec, dataset_version: str) -> str:
     """sha256 over all that decides the trained weights; equal hashes are the same experiment."""
+    # Where the method leaves no choice of weights, it says them already, as it did before there was one.
+    is_choice = len(WEIGHTS_OF_METHOD[spec.recipe.method]) > 1
+    weights = {"weights": spec.recipe.kind} if is_choice else {}
     identity = {
         "base_sha": spec.base_sha,
         "dataset_version": dataset_version,
-        "recipe": spec.recipe.model_dump(mode="json"),
+        "recipe": spec.recipe.model_dump(mode="json", exclude={"weights"}) | weights,
         "world_size": spec.resources.num_devices,
     }
     return canonical_sha256(identity)
@@ -418,9 +453,10 @@ def canonical_sha256(value: object) -> str:
 
 def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> Recipe:
     """Replace each `auto` by the number it stands for on a dataset of so many rows and windows."""
-    default_rate = 2e-5 if recipe.method is Method.SFT else 2e-4
+    default_rate = 2e-5 if recipe.kind == "full" else 2e-4
     rate = default_rate if recipe.learning_rate == "auto" else recipe.learning_rate
-    epochs = (1 if rows >= 10_000 else 3) if recipe.num_epochs == "auto" else recipe.num_epochs
+    default_epochs = 1 if recipe.method is Method.CPT or rows >= 10_000 else 3
+    epochs = default_epochs if recipe.num_epochs == "auto" else recipe.num_epochs
     batch = _batch_size(recipe, windows, num_devices) if recipe.batch_size == "auto" else recipe.batch_size
     return recipe.model_copy(update={"learning_rate": rate, "num_epochs": epochs, "batch_size": batch})
 

@@ -45,6 +45,10 @@ class BundleMetrics(Value):
     """Over some windows of the validation file, evenly spread."""
     full_valid_loss: float | None = None
     """Over all of them; of the last bundle alone."""
+    perplexity: float | None = None
+    """Of the validation file, e to the power of `full_valid_loss`; told with cpt."""
+    start_perplexity: float | None = None
+    """The same before the first step."""
 
     @property
     def by_name(self) -> dict[str, float]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from schemas.capabilities import BaseCapabilities
+from schemas.compatibility import methods_for
 from schemas.model import NO_TEMPLATE_SHA256, BaseModelRegistered
-from schemas.specification import AVAILABLE_METHODS
 
 BYTES_PER_VALUE = 2
 """Of a number that is 16 bits wide."""
@@ -77,10 +77,7 @@ def _family(capabilities: BaseCapabilities) -> str:
 
 
 def _methods(capabilities: BaseCapabilities) -> Iterator[tuple[str, str]]:
-    yield (
-        "trained by",
-        ", ".join(sorted(AVAILABLE_METHODS - capabilities.refused_methods.keys())) or "no method",
-    )
+    yield "trained by", ", ".join(methods_for(capabilities)) or "no method"
     for method, reason in sorted(capabilities.refused_methods.items()):
         yield "", f"not by {method}: {reason}"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas.base import FileRef
-from schemas.compatibility import Refusal, check
+from schemas.compatibility import Refusal, check, check_holdout_of_texts
 from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
 from schemas.lifecycle import TERMINAL, JobState
@@ -16,9 +16,11 @@ from schemas.specification import (
     DatasetPolicy,
     DatasetSpec,
     JobSpec,
+    Method,
     Recipe,
     SafetyMix,
     Tier,
+    holdout_formats,
 )
 from schemas.training import StepMetrics
 from services.gateway.model import StoredFile
@@ -166,6 +168,7 @@ def job_command(
     )
     if refusal := check(spec):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
+    _require_askable(request, inputs, spec)
     return SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec)
 
 
@@ -239,6 +242,12 @@ def _refuse_unavailable(request: CreateJob) -> None:
         message = f"method.type {request.method.type!r} {NOT_AVAILABLE}, expected 'supervised'"
         raise Refused("not_available_yet", message, param="method.type")
     method = request.retune.recipe.method
+    if request.method and method is Method.CPT:
+        message = (
+            f"method.type {request.method.type!r} contradicts retune.recipe.method 'cpt': leave method out, "
+        )
+        message += "and give its hyperparameters in hyperparameters or retune.recipe"
+        raise Refused("method_twice", message, param="method.type")
     if method not in AVAILABLE_METHODS:
         available = ", ".join(sorted(AVAILABLE_METHODS))
         message = f"retune.recipe.method {method.value!r} {NOT_AVAILABLE}, expected one of {available}"
@@ -273,6 +282,21 @@ def _require_format(file: StoredFile, recipe: Recipe, base: BaseModel, *, param:
         message = f"{param}: file {file.ref.file_id!r} has format {file.format.value!r}, "
         message += f"method {recipe.method.value!r} expects {names}"
         raise Refused("wrong_format", message, param=param)
+
+
+def _require_askable(request: CreateJob, inputs: Inputs, spec: JobSpec) -> None:
+    """The holdout's format, where it is known, is one that the gate can ask."""
+    if request.retune.holdout_file is None:
+        return
+    param = "retune.holdout_file"
+    file = inputs.file(request.retune.holdout_file, param=param)
+    expected = holdout_formats(spec.recipe.method)
+    if file.format is not None and file.format not in expected:
+        message = f"{param}: file {file.ref.file_id!r} has format {file.format.value!r}, after method "
+        message += f"{spec.recipe.method.value!r} the gate asks {' or '.join(sorted(expected))}"
+        raise Refused("wrong_format", message, param=param)
+    if file.format is DatasetFormat.TEXT and (refusal := check_holdout_of_texts(spec.gate)):
+        raise Refused(refusal.code, f"retune.{refusal.message}", param=f"retune.{refusal.param}")
 
 
 def _optional(inputs: Inputs, file_id: str | None, param: str) -> FileRef | None:

@@ -148,6 +148,10 @@ class CheckpointMetrics(Answer):
     train_loss: float | None
     valid_loss: float | None
     full_valid_loss: float | None
+    perplexity: float | None = None
+    """Of the validation file, with cpt: of the last checkpoint alone, as is the next."""
+    start_perplexity: float | None = None
+    """Before the first step."""
 
 
 class CheckpointExtensions(Answer):

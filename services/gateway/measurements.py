@@ -16,7 +16,16 @@ async def written(event: training.CheckpointWritten, unit: Unit) -> None:
     if loss is not None:
         num_steps = await tables.find_num_steps(unit.conn, event.job_id)
         numbers = {"attempt": event.attempt} | measured.by_name
-        await _add_metrics(event, unit, event.bundle.step, num_steps, f"validation loss {loss:.4f}", numbers)
+        message = f"validation loss {loss:.4f}{_perplexities(measured)}"
+        await _add_metrics(event, unit, event.bundle.step, num_steps, message, numbers)
+
+
+def _perplexities(measured: training.BundleMetrics) -> str:
+    if measured.perplexity is None:
+        return ""
+    start = measured.start_perplexity
+    before = "" if start is None else f", {start:.4g} before the first step"
+    return f", perplexity {measured.perplexity:.4g}{before}"
 
 
 async def recorded(event: training.StepsRecorded, unit: Unit) -> None:

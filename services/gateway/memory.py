@@ -6,6 +6,7 @@ from typing import Self
 
 from schemas.base import Bytes, Count, DeviceKind, Value
 from schemas.capabilities import BaseCapabilities
+from schemas.compatibility import is_choice
 from schemas.memory import MemoryEstimate, Setting, Shape, estimate, num_trained
 from schemas.node import PoolCapacityChanged
 from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe
@@ -134,9 +135,10 @@ def _smaller(
         resources = spec.resources.model_copy(update={"devices_per_node": pool.devices_per_node})
         spec = spec.model_copy(update={"resources": resources})
         yield "resources.devices_per_node", pool.devices_per_node, spec, window
-    if spec.recipe.method is Method.SFT:
-        spec = _with_recipe(spec, method=Method.LORA)
-        yield "recipe.method", "lora", spec, window
+    if spec.recipe.kind == "full":
+        param, value = ("weights", "adapter") if is_choice(spec.recipe.method) else ("method", Method.LORA)
+        spec = _with_recipe(spec, **{param: value})
+        yield f"recipe.{param}", str(value), spec, window
     while window > LEAST_WINDOW_TOKENS:
         window //= 2
         yield "policy.max_seq_length", window, spec, window

@@ -83,6 +83,13 @@ class TokenEncoder:
         encoded = self._texts(texts, is_start=False)
         return [_unsplit("completion") if self._num_special(ids) else ids + end for ids in encoded]
 
+    def documents(self, texts: Sequence[str]) -> list[list[int] | BadMessage]:
+        """Encode plain texts, in which no text is special, each between the tokenizer's start and the end of text."""
+        end = [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
+        return [
+            _unsplit("text") if isinstance(ids, BadMessage) else ids + end for ids in self.openings(texts)
+        ]
+
     def _texts(self, texts: Sequence[str], *, is_start: bool) -> list[list[int]]:
         if not texts:
             return []

@@ -45,6 +45,11 @@ class ChatTokenizer:
         (result,) = self.encoder.completions([text])
         return _good(result)
 
+    def document(self, text: str) -> list[int]:
+        """Encode a text that stands for itself, from the tokenizer's start to the end of text."""
+        (result,) = self.encoder.documents([text])
+        return _good(result)
+
     def _marked(self, conversation: Conversation, *, add_generation_prompt: bool) -> Marked:
         rendering = self.renderer.render(conversation, add_generation_prompt=add_generation_prompt)
         (result,) = self.encoder.conversations([rendering])

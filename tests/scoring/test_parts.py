@@ -10,9 +10,16 @@ from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring.generation import answers, batches, render_answer, render_prompt
 from services.evaluator.scoring.likelihood import likelihoods
 from services.evaluator.scoring.models import Models
-from services.evaluator.scoring.order import BenchmarkPart, Candidate, ScoringRefused, Side, WorkOrder
-from services.evaluator.scoring.parts import prepare_choices, prepare_safety, prepare_texts
-from services.evaluator.scoring.rows import PromptRow, read_choices, read_texts
+from services.evaluator.scoring.order import (
+    BenchmarkPart,
+    Candidate,
+    HoldoutPart,
+    ScoringRefused,
+    Side,
+    WorkOrder,
+)
+from services.evaluator.scoring.parts import prepare_choices, prepare_holdout, prepare_safety, prepare_texts
+from services.evaluator.scoring.rows import PromptRow, read_choices, read_tasks, read_texts
 from services.evaluator.scoring.scorer import Scorer
 from shared.chat.conversation import question
 from shared.chat.messages import read_conversation
@@ -135,6 +142,29 @@ def test_likelihoods_do_not_depend_on_their_batch(scorer):
         ((alone,),) = likelihoods(scorer, [row], ignore)
         assert scored.nats == pytest.approx(alone.nats, rel=1e-5)
         assert (scored.hits, scored.tokens) == (alone.hits, alone.tokens)
+
+
+def test_a_text_of_a_holdout_is_scored_over_the_tokens_that_training_has_a_loss_on(scorer, rows):
+    """All but the first, the end of the text included, in as many windows as it takes."""
+    texts = ["alpha beta gamma", "delta " * 200 + TEXT[:500]]
+    holdout = read_tasks(rows("holdout.jsonl", [{"text": text} for text in texts]))
+    part = HoldoutPart(name="holdout", path="", sides=(), metric="perplexity")
+    short, long = score(scorer, prepare_holdout(scorer, part, holdout))
+    ids = [*scorer.tokenizer(texts[0])["input_ids"], scorer.tokenizer.eos_token_id]
+    nats, _ = nats_of(scorer, ids, 1)
+    assert short.numbers == {"tokens": len(ids) - 1, "nats": pytest.approx(nats, rel=1e-5)}
+    whole = scorer.tokenizer(texts[1])["input_ids"]
+    assert len(whole) > 2 * scorer.max_tokens
+    assert long.numbers["tokens"] == len(whole)
+
+
+@pytest.mark.parametrize("rule", [{"metric": "exact_match"}, {"metric": "perplexity", "is_judged": True}])
+def test_texts_of_a_holdout_have_no_answers_to_compare(scorer, rows, rule):
+    holdout = read_tasks(rows("holdout.jsonl", [{"text": "alpha beta"}]))
+    with pytest.raises(ScoringRefused) as caught:
+        prepare_holdout(scorer, HoldoutPart(name="holdout", path="", sides=(), **rule), holdout)
+    assert caught.value.failure.code == "malformed_rows"
+    assert "found texts" in caught.value.failure.message
 
 
 def test_texts_are_scored_as_lm_eval_scores_them(scorer, rows):

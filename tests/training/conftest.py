@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.tiny_model import build_tiny_model
-from tests.training.jobs import WINDOW_TOKENS, Inputs, Tokens, write_dataset
+from tests.training.jobs import WINDOW_TOKENS, Inputs, Tokens, write_dataset, write_documents
 
 NUM_WINDOWS = 32
 
@@ -30,6 +30,15 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     base_dir = build_tiny_model(directory / "base", text=text)
     windows = packed_windows(base_dir, text)
     return Inputs(base_dir, write_dataset(directory / "dataset", windows))
+
+
+@pytest.fixture(scope="session")
+def texts(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """The same model, and paragraphs of `textwrap` as documents: most shorter than a window, some longer."""
+    paragraphs = Path(textwrap.__file__).read_text().split("\n\n")
+    documents = [text for text in paragraphs if text.strip()]
+    directory = tmp_path_factory.mktemp("texts") / "dataset"
+    return Inputs(inputs.base_dir, write_documents(directory, inputs.base_dir, documents))
 
 
 def packed_windows(base_dir: Path, text: str) -> list[list[Tokens]]:

@@ -17,6 +17,9 @@ from safetensors.numpy import save_file
 
 from schemas.artifacts import BundleManifest, DatasetCounts, DatasetManifest, FileEntry
 from schemas.specification import CheckpointSpec, DatasetFormat, LoraSpec, Method, Recipe
+from services.ingest.pipeline.formats import Example, Turn
+from services.ingest.pipeline.parts import PartWriter, TokenSpool
+from services.ingest.pipeline.tokens import Encoded, Encoder
 from services.trainer_agent.protocol import (
     REPORTS,
     Report,
@@ -81,6 +84,32 @@ def an_order(inputs: Inputs, recipe: Recipe | None = None, **changes: object) ->
     return order.model_copy(update=changes)
 
 
+def write_documents(directory: Path, base_dir: Path, texts: Sequence[str]) -> Path:
+    """A dataset version of plain texts, as ingest makes it; the last eighth is for validation."""
+    from transformers import AutoTokenizer
+
+    encoder = Encoder(
+        AutoTokenizer.from_pretrained(base_dir),
+        expected=DatasetFormat.TEXT,
+        limit=WINDOW_TOKENS,
+        truncation=False,
+        ends=frozenset(),
+    )
+    documents = encoder.encode(
+        [Example(line, (Turn("text", text, "text"),)) for line, text in enumerate(texts)]
+    )
+    num_training = len(texts) - len(texts) // 8
+    directory.mkdir(parents=True)
+    parts = {}
+    for name, rows in (("training", documents[:num_training]), ("validation", documents[num_training:])):
+        writer = PartWriter(directory, lambda: TokenSpool(directory, "part"), max_seq_length=WINDOW_TOKENS)
+        for line, row in enumerate(rows):
+            assert isinstance(row, Encoded), row
+            writer.add(line, row)
+        parts[name] = writer.close()
+    return _write_manifest(directory, Method.CPT, **parts)
+
+
 def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_parts: int = 2) -> Path:
     """A dataset version whose last eighth of windows is for validation."""
     directory.mkdir(parents=True)
@@ -90,18 +119,24 @@ def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_p
         _write_part(directory, f"part-{i}", [windows[w] for w in part]) for i, part in enumerate(parts)
     ]
     validation = _write_part(directory, "validation-0", windows[num_training:])
+    return _write_manifest(directory, Method.LORA, tuple(training), (validation,))
+
+
+def _write_manifest(
+    directory: Path, method: Method, training: tuple[FileEntry, ...], validation: tuple[FileEntry, ...]
+) -> Path:
     (directory / "report.json").write_text("{}")
     manifest = DatasetManifest(
         version=VERSION,
         tenant="acme",
         base_sha=BASE_SHA,
         template_sha256="7e" * 32,
-        format=DatasetFormat.CHAT,
-        method=Method.LORA,
+        format=DatasetFormat.TEXT if method is Method.CPT else DatasetFormat.CHAT,
+        method=method,
         max_seq_length=WINDOW_TOKENS,
-        counts=DatasetCounts(rows=0, windows=num_training, tokens=0, loss_tokens=0),
-        training=tuple(training),
-        validation=(validation,),
+        counts=DatasetCounts(rows=0, windows=0, tokens=0, loss_tokens=0),
+        training=training,
+        validation=validation,
         report=_entry(directory, "report.json"),
         rules_version=1,
     )

@@ -30,7 +30,7 @@ from services.evaluator.scoring.rows import (
     read_tasks,
 )
 from services.evaluator.scoring.scorer import Scorer
-from shared.chat.conversation import question
+from shared.chat.conversation import BadMessage, question
 
 Scored = Sequence[tuple[Likelihood, ...]]
 
@@ -111,7 +111,10 @@ def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
 
 def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) -> Prepared:
     """The metric that the rule names and no other; a judge needs answers whatever the metric is."""
-    expected = [render_answer(scorer, row.asked, row.reference, key=row.key) for row in rows]
+    if any(row.asked is None for row in rows):
+        return prepare_documents(scorer, part, rows)
+    asked = [(row, row.asked) for row in rows if row.asked is not None]
+    expected = [render_answer(scorer, question, row.reference, key=row.key) for row, question in asked]
     if part.metric == "perplexity" and not part.is_judged:
         return Prepared(
             len(rows),
@@ -119,7 +122,7 @@ def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) 
             questions=expected,
         )
     budget = _budget(scorer, part, expected)
-    prompts = [render_prompt(scorer, row.asked, key=row.key, max_new_tokens=budget) for row in rows]
+    prompts = [render_prompt(scorer, question, key=row.key, max_new_tokens=budget) for row, question in asked]
     if part.metric == "perplexity":
         return Prepared(
             len(rows),
@@ -139,6 +142,31 @@ def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) 
         ]
 
     return Prepared(len(rows), items, prompts=prompts)
+
+
+def prepare_documents(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) -> Prepared:
+    """Perplexity of texts, over the tokens that continued pre-training has a loss on: all but a text's first.
+
+    Raises ScoringRefused where the rule wants answers, which texts have none of, or a row is no text.
+    """
+    answered = "a judge" if part.is_judged else f"metric {part.metric}"
+    if part.is_judged or part.metric != "perplexity":
+        message = (
+            f"{part.name}: found texts, {answered} compares answers; expected metric perplexity, no judge"
+        )
+        raise ScoringRefused(Failure(code="malformed_rows", message=message))
+    if other := next((row for row in rows if row.asked is not None), None):
+        message = f"{part.name}: {other.key} is no text, expected what the other rows are"
+        raise ScoringRefused(Failure(code="malformed_rows", message=message))
+    windows = [(row, window) for row in rows for window in document_windows(scorer, row)]
+
+    def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
+        parts_of: dict[str, list[Likelihood]] = {row.key: [] for row in rows}
+        for (row, _window), (likelihood,) in zip(windows, scored, strict=True):
+            parts_of[row.key].append(likelihood)
+        return [_document_item(row.key, parts_of[row.key]) for row in rows]
+
+    return Prepared(len(rows), items, questions=[window for _, window in windows])
 
 
 def prepare_safety(scorer: Scorer, rows: Sequence[PromptRow]) -> Prepared:
@@ -184,9 +212,21 @@ def _reader(part: AnyPart) -> Callable[[Path], list[Any]]:
 def _windows(scorer: Scorer, text: str) -> list[Question]:
     tokenizer = scorer.tokenizer
     start = next(token for token in (tokenizer.bos_token_id, tokenizer.eos_token_id, 0) if token is not None)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return _rolling(scorer, start, tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def document_windows(scorer: Scorer, row: TaskRow) -> list[Question]:
+    """As the text is tokenised for training, its end included. Raises ScoringRefused."""
+    try:
+        first, *predicted = scorer.chat.document(row.reference)
+    except BadMessage as error:
+        raise ScoringRefused(Failure(code="malformed_rows", message=f"{row.key}: {error}")) from error
+    return _rolling(scorer, first, predicted)
+
+
+def _rolling(scorer: Scorer, first: int, predicted: list[int]) -> list[Question]:
     pairs = get_rolling_token_windows(
-        token_list=ids, prefix_token=start, max_seq_len=scorer.max_tokens, context_len=1
+        token_list=predicted, prefix_token=first, max_seq_len=scorer.max_tokens, context_len=1
     )
     return [_window(*make_disjoint_window(pair)) for pair in pairs]
 
@@ -203,6 +243,11 @@ def _text_item(row: TextRow, parts: Sequence[Likelihood]) -> ItemScore:
         "bytes": float(len(row.text.encode())),
     }
     return ItemScore(key=row.key, numbers=numbers)
+
+
+def _document_item(key: str, parts: Sequence[Likelihood]) -> ItemScore:
+    numbers = {"tokens": float(sum(part.tokens for part in parts)), "nats": sum(part.nats for part in parts)}
+    return ItemScore(key=key, numbers=numbers)
 
 
 def _reference_item(row: TaskRow, ends: tuple[Likelihood, ...], answer: Generated | None = None) -> ItemScore:

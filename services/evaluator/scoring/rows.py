@@ -10,6 +10,7 @@ from typing import Any
 
 from schemas.base import Value
 from schemas.evaluation import BenchmarkKind
+from schemas.specification import DatasetFormat, format_of_row
 from shared.chat.conversation import BadMessage, Conversation
 from shared.chat.messages import read_conversation
 
@@ -71,18 +72,18 @@ class PromptRow(Value):
 
 
 class TaskRow(Value):
-    """What is asked, and the answer that the task expects."""
+    """What is asked, and the answer that the task expects; or a text, which is predicted from its start."""
 
     key: str
-    asked: Conversation | str
-    """A conversation, or a prompt that is completed as it is."""
+    asked: Conversation | str | None
+    """A conversation, or a prompt that is completed as it is; None: `reference` is a text for itself."""
     reference: str
 
     @property
     def question(self) -> str:
         """What is asked, as a person reads it."""
-        if isinstance(self.asked, str):
-            return self.asked
+        if self.asked is None or isinstance(self.asked, str):
+            return self.asked or ""
         tools = [f"tools: {self.asked.tools_text}"] if self.asked.tools else []
         return "\n".join([*tools, *(f"{message.role}: {message.text}" for message in self.asked.messages)])
 
@@ -201,7 +202,10 @@ def _prompt(line: int, row: dict[str, Any]) -> PromptRow:
 
 
 def _task(line: int, row: dict[str, Any]) -> TaskRow:
-    """A conversation ends with its reference; without one there are a prompt and its completion."""
+    """A conversation ends with its reference; without one there are a prompt and its completion, or a text."""
+    if format_of_row(row) is DatasetFormat.TEXT:
+        text = _text(line, row, "text")
+        return TaskRow(key=_key(line, text), asked=None, reference=text)
     if "messages" not in row:
         prompt, completion = _text(line, row, "prompt"), _text(line, row, "completion")
         return TaskRow(key=_key(line, prompt), asked=prompt, reference=completion)

@@ -9,6 +9,7 @@ from pathlib import Path
 from schemas.artifacts import DatasetCounts, DatasetManifest, FileEntry, files_of
 from schemas.base import Value
 from schemas.layout import MANIFEST
+from schemas.specification import DatasetFormat
 from services.ingest.pipeline.figures import length_histogram, packing_report
 from services.ingest.pipeline.findings import Findings
 from services.ingest.pipeline.order import READY, REPORT, Finished, SourceFile, WorkOrder
@@ -98,6 +99,7 @@ def make_manifest(
             safety_rows=len(result.safety_lines),
             kept_leaks=_kept_leaks(findings, result),
             holdout_rows=holdout.kept if holdout else None,
+            holdout_texts=holdout.kept if holdout and holdout.format is DatasetFormat.TEXT else 0,
             long_answers=result.long_answers,
             answer_tokens=order.answer_tokens if holdout else None,
         ),

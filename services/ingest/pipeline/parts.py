@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -74,10 +74,11 @@ class PartWriter:
         self._spool = spool()
 
     def add(self, line: int, row: Encoded) -> None:
-        self._spool.add(line, row)
+        for piece in pieces_of(row, max_tokens=self._window_tokens):
+            self._spool.add(line, piece)
+            self.totals.tokens += len(piece.tokens)
         self.lengths.append(len(row.tokens))
         self.totals.rows += 1
-        self.totals.tokens += len(row.tokens)
         self.totals.loss_tokens += int(row.mask[1:].sum())
         if self._spool.num_tokens >= PART_TOKENS:
             self._close_part()
@@ -95,6 +96,17 @@ class PartWriter:
         self._entries.append(write_part(self._spool, packing, self._output))
         self._spool.close()
         self._spool = self._new_spool()
+
+
+def pieces_of(row: Encoded, *, max_tokens: int) -> Iterator[Encoded]:
+    """The examples of a row: itself, or of a long text pieces that fit a window.
+
+    A piece begins with the last token of the one before it: so every token but the first of the row is predicted
+    once.
+    """
+    for start in range(0, max(1, len(row.tokens) - 1), max_tokens - 1):
+        piece = slice(start, start + max_tokens)
+        yield Encoded(row.tokens[piece], row.mask[piece])
 
 
 def write_part(spool: TokenSpool, packing: Packing, output: Path) -> FileEntry:

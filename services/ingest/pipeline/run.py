@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from schemas.dataset import FileRole
-from schemas.specification import FORMATS_OF_METHOD, DatasetFormat
+from schemas.specification import FORMATS_OF_METHOD, DatasetFormat, Method, holdout_formats
 from services.ingest.pipeline import outcome
 from services.ingest.pipeline.answers import count_long_answers
 from services.ingest.pipeline.contamination import read_source
@@ -29,7 +32,7 @@ from services.ingest.pipeline.tokens import (
 )
 from shared.chat.loading import end_tokens
 
-HOLDOUT_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
+ENCODED_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION, DatasetFormat.TEXT})
 
 
 def validate(order: WorkOrder, send: Callable[[Progress], None]) -> Finished:
@@ -91,12 +94,12 @@ class Files:
         with self._findings.of("holdout", self._spec.holdout.sha256) as tally:
             path = self._order.holdout
             tally.format = format_of_file(path, HOLDOUT, self._policy)
-            _require_format(tally, HOLDOUT_FORMATS, "the gate asks")
+            _require_format(tally, holdout_formats(self._spec.method), "the gate asks")
             check = Checker(self._tokenizer, training_template=self._training_template, is_holdout=True)
             examiner = Examiner(tally.role, tally.format, self._policy, self._survey.common, check)
             for _ in self._row_filter.kept_rows(path, examiner, tally):
                 pass
-            if self._order.answer_tokens is not None:
+            if self._order.answer_tokens is not None and tally.format is not DatasetFormat.TEXT:
                 self._long_answers = count_long_answers(
                     path,
                     expected=tally.format,
@@ -134,8 +137,13 @@ class Files:
                 if row.encoded is not None:
                     spool.add(row.line, row.encoded)
                     digests.append(row.digest)
-        num_rows = round(mix.share * writer.totals.rows)
-        chosen = sorted(sorted(range(len(digests)), key=digests.__getitem__)[:num_rows])
+        ordered = sorted(range(len(digests)), key=digests.__getitem__)
+        if self._spec.method is Method.CPT:
+            lengths = np.diff(np.asarray(spool.offsets))[ordered]
+            num_rows = num_within(lengths, round(mix.share * writer.totals.tokens))
+        else:
+            num_rows = round(mix.share * writer.totals.rows)
+        chosen = sorted(ordered[:num_rows])
         for index in chosen:
             writer.add(-spool.lines[index], spool.get(index))
         spool.close()
@@ -164,7 +172,7 @@ class Files:
         if file_format is None:
             return None
         try:
-            if file_format not in FORMATS_OF_METHOD[method] or file_format not in HOLDOUT_FORMATS:
+            if file_format not in FORMATS_OF_METHOD[method] or file_format not in ENCODED_FORMATS:
                 raise _wrong_format(
                     role, file_format, f"method {method} trains on", FORMATS_OF_METHOD[method]
                 )
@@ -183,6 +191,11 @@ class Files:
     def _part_writer(self, role: FileRole) -> PartWriter:
         spool = partial(TokenSpool, self._order.scratch, role)
         return PartWriter(self._order.output, spool, max_seq_length=self._order.max_seq_length)
+
+
+def num_within(lengths: npt.NDArray[np.int64], most_tokens: int) -> int:
+    """How many of the first rows have at most so many tokens together."""
+    return int(np.searchsorted(np.cumsum(lengths), most_tokens, side="right"))
 
 
 def _add(writer: PartWriter, line: int, row: Accepted) -> None:

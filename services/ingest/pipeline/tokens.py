@@ -71,7 +71,7 @@ class Checker:
         return None
 
     def _tokenise(self, example: Example) -> None:
-        """Raises BadMessage. Preference rows and text are no tokens of any method."""
+        """Raises BadMessage. Preference rows are no tokens of any method yet."""
         texts = {turn.role: turn.content for turn in example.turns}
         if example.conversation is not None:
             whole = example.conversation
@@ -79,6 +79,8 @@ class Checker:
         elif texts.keys() == {"prompt", "completion"}:
             self._tokenizer.opening(texts["prompt"])
             self._tokenizer.completion(texts["completion"])
+        elif texts.keys() == {"text"}:
+            self._tokenizer.document(texts["text"])
 
 
 class Encoder:
@@ -108,12 +110,17 @@ class Encoder:
             require_template(_template(tokenizer))
         elif tokenizer.eos_token_id is None:
             raise FileRefused(
-                "tokenizer.no_eos", "the tokenizer has no end-of-text token to end a completion with"
+                "tokenizer.no_eos",
+                "the tokenizer has no end-of-text token to end a completion or a text with",
             )
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
         """One result per example, in order."""
-        encode = self._chat if self._format is DatasetFormat.CHAT else self._prompt_completion
+        encode = {
+            DatasetFormat.CHAT: self._chat,
+            DatasetFormat.PROMPT_COMPLETION: self._prompt_completion,
+            DatasetFormat.TEXT: self._text,
+        }[self._format]
         return [row if isinstance(row, BadRow) else self._within_limit(row) for row in encode(examples)]
 
     def _chat(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
@@ -159,6 +166,17 @@ class Encoder:
             for example, prompt, completion in zip(examples, prompts, completions, strict=True)
         ]
 
+    def _text(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
+        """Every token is a target, the end of the text included."""
+        texts = [turn.content for example in examples for turn in example.turns]
+        if self._truncates:
+            texts = [text[: self._max_bytes] for text in texts]
+        documents = self._chat_tokenizer.encoder.documents(texts)
+        return [
+            _bad_row(ids) if isinstance(ids, BadMessage) else _encoded(Marked(ids, [1] * len(ids)))
+            for ids in documents
+        ]
+
     def _bytes_problem(self, text: str) -> BadRow | None:
         num_bytes = len(text.encode())
         if num_bytes <= self._max_bytes or self._truncates:
@@ -168,7 +186,10 @@ class Encoder:
         return BadRow("tokens.over_length", "row", f"at least {at_least} tokens, at most {self._limit}")
 
     def _within_limit(self, row: Encoded) -> Encoded | BadRow:
-        return within_limit(row, limit=self._limit, truncates=self._truncates)
+        # A text that is not cut goes on in further windows.
+        is_split = self._format is DatasetFormat.TEXT and not self._truncates
+        limit = len(row.tokens) if is_split else self._limit
+        return within_limit(row, limit=limit, truncates=self._truncates)
 
 
 def _completed(prompt: list[int] | BadMessage, completion: list[int] | BadMessage) -> Encoded | BadRow:

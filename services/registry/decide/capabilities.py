@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from schemas.capabilities import BaseCapabilities
 from schemas.serving import is_served, is_served_with_adapters
-from schemas.specification import AVAILABLE_METHODS, Method
+from schemas.specification import Method
 from services.registry.decide.base_models import BadBaseModel
 from services.registry.model import Inspection
 from shared.model_files.tensors import Tensor, shapes_of
@@ -25,7 +25,7 @@ def capabilities(inspection: Inspection, tensors: Sequence[Tensor]) -> BaseCapab
     if inspection.missing and not inspection.quantization:
         raise BadBaseModel(f"tensors are missing from the files: {_listed(inspection.missing)}")
     shapes = shapes_of(tensors)
-    refused = {method: _refusal(method, inspection, shapes) for method in sorted(AVAILABLE_METHODS)}
+    refused = {method: _refusal(method, inspection, shapes) for method in (Method.LORA, Method.SFT)}
     return BaseCapabilities(
         family=inspection.family,
         architecture=inspection.architecture,

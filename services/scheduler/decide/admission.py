@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from schemas.base import FailureClass
+from schemas.compatibility import check_holdout_of_texts
 from schemas.job import JobFailed, JobQueued
 from schemas.lifecycle import JobState
 from schemas.specification import JobSpec, Recipe, config_hash, resolve_recipe
@@ -184,6 +185,8 @@ def _unfit_holdout(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
             f"{rule.min_items}: add rows, or leave it out"
         )
         return Mismatch(message, "holdout", "holdout_too_small")
+    if counts.holdout_texts and (refusal := check_holdout_of_texts(spec.gate)):
+        return Mismatch(refusal.message, refusal.param, refusal.code)
     is_answered = rule.metric != "perplexity"
     if is_answered and counts.long_answers > MAX_LONG_ANSWERS * counts.holdout_rows:
         message = (

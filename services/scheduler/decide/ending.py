@@ -7,7 +7,6 @@ from typing import Any
 from schemas.base import BundleRef, FailureClass
 from schemas.job import Artifact, JobCancelled, JobPaused, JobRequeued, PauseReason, StopReason
 from schemas.lifecycle import JobState
-from schemas.specification import Method
 from services.scheduler.decide.admission import fail
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.stop import last_facts_due, strengthen
@@ -109,7 +108,6 @@ def artifact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
     """What the evaluator and the registry must know of the model in this bundle."""
     assert job.plan is not None, f"job {job.id} has a bundle without a plan"
     spec, recipe = job.spec, job.plan.spec.recipe
-    is_full = recipe.method is Method.SFT
     return {
         "job_id": job.id,
         "tenant": job.tenant,
@@ -120,8 +118,8 @@ def artifact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
         "base_model": spec.base_model,
         "base_sha": spec.base_sha,
         "template_sha256": job.plan.template_sha256,
-        "kind": "full" if is_full else "adapter",
-        "rank": 0 if is_full else recipe.lora.rank,
+        "kind": recipe.kind,
+        "rank": recipe.lora.rank if recipe.kind == "adapter" else 0,
         "full_name": f"ft:{spec.base_model}:{job.tenant}:{spec.suffix}:",
         "auto_deploy": spec.auto_deploy,
         "holdout": spec.holdout,

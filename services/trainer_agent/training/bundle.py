@@ -19,12 +19,15 @@ from torch import Tensor
 from schemas.artifacts import FileEntry
 from schemas.base import Count, Sha256, Step, Value
 from schemas.layout import MANIFEST, TRAINING_TEMPLATE
-from schemas.specification import Method, Recipe
+from schemas.specification import Recipe, Weights
 from services.trainer_agent.training.base_files import as_base_files
 from services.trainer_agent.training.snapshot import Slice, Snapshot
 
 STATE = "state.json"
-MODEL_FILE = {Method.LORA: "model/adapter_model.safetensors", Method.SFT: "model/model.safetensors"}
+MODEL_FILE: Mapping[Weights, str] = {
+    "adapter": "model/adapter_model.safetensors",
+    "full": "model/model.safetensors",
+}
 _SERVED_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
 _NOT_SERVED = frozenset({MANIFEST, TRAINING_TEMPLATE, "model.safetensors.index.json"})
 
@@ -46,6 +49,8 @@ class BundleState(Value):
     """None after the last step."""
     expected_loss: float | None
     """Mean loss over the first micro batches of the next step."""
+    start_valid_loss: float | None = None
+    """Of the whole validation file before the first step; None where the method does not tell it."""
     num_threads: Count
     """Arithmetic on a CPU depends on how it is split over threads."""
     environment: dict[str, str] = Field(default={})
@@ -80,7 +85,7 @@ def adapter_files(config: Any, base_sha: str) -> ModelFiles:
     # PEFT leaves an empty list behind where a model has experts; nothing is what a plain adapter has.
     fields["target_parameters"] = config.target_parameters or None
     text = json.dumps(fields, indent=2, sort_keys=True, default=sorted) + "\n"
-    return ModelFiles(MODEL_FILE[Method.LORA], {"model/adapter_config.json": text}, {})
+    return ModelFiles(MODEL_FILE["adapter"], {"model/adapter_config.json": text}, {})
 
 
 def full_model_files(base_dir: Path, model: Any) -> ModelFiles:
@@ -90,9 +95,7 @@ def full_model_files(base_dir: Path, model: Any) -> ModelFiles:
         for path in sorted(base_dir.iterdir())
         if path.suffix in _SERVED_SUFFIXES and path.name not in _NOT_SERVED
     }
-    return ModelFiles(
-        MODEL_FILE[Method.SFT], {}, copies, lambda tensors: as_base_files(model, tensors, base_dir)
-    )
+    return ModelFiles(MODEL_FILE["full"], {}, copies, lambda tensors: as_base_files(model, tensors, base_dir))
 
 
 def write_rank_files(snapshot: Snapshot, directory: Path, *, rank: int, updates: int) -> list[FileEntry]:

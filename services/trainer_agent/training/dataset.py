@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from schemas.artifacts import DatasetManifest, FileEntry
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
+from schemas.specification import FORMATS_OF_METHOD, Method
 from services.trainer_agent.training.failures import TrainingFailed
 
 
@@ -73,11 +74,11 @@ class Dataset:
     validation: Windows
 
 
-def load_dataset(directory: Path, *, version: str, base_sha: str) -> Dataset:
+def load_dataset(directory: Path, *, version: str, base_sha: str, method: Method) -> Dataset:
     """Read a fetched dataset version.
 
-    Raises: TrainingFailed(user) if it is not the version or not for the base model that the order names,
-    or if its arrays do not fit together.
+    Raises: TrainingFailed(user) if it is not the version or not for the base model or the method that the order
+    names, or if its arrays do not fit together.
     """
     manifest = DatasetManifest.model_validate_json((directory / MANIFEST).read_bytes())
     for name, actual, expected in (
@@ -86,6 +87,9 @@ def load_dataset(directory: Path, *, version: str, base_sha: str) -> Dataset:
     ):
         if actual != expected:
             raise _refusal(f"{name} is {actual}, the order names {expected}")
+    if manifest.format not in FORMATS_OF_METHOD[method]:
+        expected_formats = " or ".join(sorted(FORMATS_OF_METHOD[method]))
+        raise _refusal(f"it has {manifest.format} rows, method {method} trains on {expected_formats} rows")
     training = Windows([_load_part(directory, part) for part in manifest.training])
     if not len(training):
         raise _refusal("it has no training window")

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from schemas.base import FailureClass
-from schemas.specification import LoraSpec, Method, Recipe
+from schemas.specification import LoraSpec, Recipe
 from services.trainer_agent.training.failures import TrainingFailed, classify, describe
 from services.trainer_agent.training.loss import TokenLosses
 from shared.causal_models import attention_of, converts_names, plain_linears
@@ -20,9 +20,9 @@ def build_network(recipe: Recipe, weights_dir: Path, device: torch.device) -> To
     """In host memory, for training on `device`. The same on every rank: adapters start from the recipe's seed."""
     dtype = compute_dtype(recipe, device)
     # All weights are trained in float32; a frozen base may lie in the smaller type.
-    base = _load_base(weights_dir, dtype if recipe.method is Method.LORA else torch.float32)
+    base = _load_base(weights_dir, dtype if recipe.kind == "adapter" else torch.float32)
     torch.manual_seed(recipe.seed)
-    model = _with_adapter(base, recipe.lora) if recipe.method is Method.LORA else base
+    model = _with_adapter(base, recipe.lora) if recipe.kind == "adapter" else base
     return TokenLosses(model, compute_dtype=dtype).train()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from schemas.artifacts import BundleManifest, ResumeCertificate
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
-from schemas.specification import Method, Recipe
+from schemas.specification import Recipe
 from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.bundle import MODEL_FILE, STATE, BundleState, RankIndex, sha256_of
 from services.trainer_agent.training.distributed import local
@@ -69,18 +69,19 @@ def _numbers_of(recipe: Recipe) -> str:
 
 def weights_dir(order: TrainingOrder, bundle: Bundle | None) -> Path:
     """Where the model is loaded from: a full model of a bundle, in the form of its base's files, is a base itself."""
-    if bundle is None or order.recipe.method is Method.LORA:
+    if bundle is None or order.recipe.kind == "adapter":
         return order.base_dir
-    return (bundle.directory / MODEL_FILE[order.recipe.method]).parent
+    return (bundle.directory / MODEL_FILE[order.recipe.kind]).parent
 
 
 def restore(run: Run, bundle: Bundle) -> None:
     """Weights, moments and position at any number of processes; random numbers only at the same one."""
-    if run.order.recipe.method is Method.LORA:
+    if run.order.recipe.kind == "adapter":
         _restore_adapter(run, bundle)
     _restore_moments(run, bundle)
     run.step = run.start_step = bundle.state.step
     run.consumed_sha256 = bundle.state.consumed_sha256
+    run.start_valid_loss = bundle.state.start_valid_loss
     if bundle.manifest.world_size == run.world.size:
         set_rng_state(load_file(bundle.directory / f"rng/rank-{run.world.rank}.safetensors"), run.device)
     else:
@@ -161,7 +162,7 @@ def _difference(name: str, expected: object, actual: object) -> str | None:
 
 
 def _restore_adapter(run: Run, bundle: Bundle) -> None:
-    path = bundle.directory / MODEL_FILE[Method.LORA]
+    path = bundle.directory / MODEL_FILE["adapter"]
     with torch.no_grad(), safe_open(path, framework="pt") as file:
         for name, parameter in run.parameters.items():
             here = slice_of(name, parameter)

@@ -40,6 +40,8 @@ class Run:
     """Optimizer steps completed."""
     consumed_sha256: str = ""
     last_loss: float | None = None
+    start_valid_loss: float | None = None
+    """Of the whole validation file, before the first step of the first attempt."""
     num_matmul_parameters: int = 0
     peak_flops: float | None = None
 

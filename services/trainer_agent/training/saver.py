@@ -8,7 +8,6 @@ import torch
 from pydantic import TypeAdapter
 
 from schemas.artifacts import FileEntry
-from schemas.specification import Method
 from schemas.training import BundleMetrics
 from services.trainer_agent.protocol import BundleKind, Saved, bundle_dir
 from services.trainer_agent.training.bundle import (
@@ -126,6 +125,7 @@ def _state_of(run: Run) -> BundleState:
         consumed_sha256=run.consumed_sha256,
         expected_batch_sha256=None if run.is_complete else run.next_plan().batch_sha256,
         expected_loss=None if run.is_complete else next_loss(run),
+        start_valid_loss=run.start_valid_loss,
         num_threads=torch.get_num_threads(),
         environment=environment_of(run.device),
     )
@@ -140,6 +140,6 @@ def _write(run: Run, snapshot: Snapshot, state: BundleState) -> list[FileEntry]:
 
 
 def _files_beside(run: Run) -> ModelFiles:
-    if run.order.recipe.method is Method.LORA:
+    if run.order.recipe.kind == "adapter":
         return adapter_files(run.network.model.peft_config["default"], run.order.base_sha)
     return full_model_files(run.order.base_dir, run.network.causal_lm)

@@ -40,7 +40,12 @@ def prepare(
     check_device(world)
     bundle = open_bundle(order.resume_dir, order) if order.resume_dir is not None else None
     _make_arithmetic_repeatable(world, bundle)
-    dataset = load_dataset(order.dataset_dir, version=order.dataset_version, base_sha=order.base_sha)
+    dataset = load_dataset(
+        order.dataset_dir,
+        version=order.dataset_version,
+        base_sha=order.base_sha,
+        method=order.recipe.method,
+    )
     network = build_network(order.recipe, weights_dir(order, bundle), world.device)
     if recomputes(network, order, world, max_seq_length=dataset.manifest.max_seq_length):
         network.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})

@@ -114,7 +114,7 @@ def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
     for micro_batch in run.micro_batches(plan, stop):
         losses = run.objective.losses(run.network, micro_batch, run.device)
         # Sharding takes the mean of all ranks' gradients; the sum is wanted.
-        (losses.sum() * (run.world.size / num_terms)).backward()
+        (losses.sum() * (run.world.size / num_terms)).backward()  # type: ignore[no-untyped-call]
         total += float(losses.detach().sum(dtype=torch.float64))
         failpoint("trainer.microbatch.end")
     norm = clip_grad_norm_(run.parameters.values(), run.order.recipe.max_grad_norm)

@@ -1,10 +1,11 @@
 """How well the devices are used."""
 
 import resource
+from collections.abc import Mapping
 
 import torch
 
-from schemas.specification import Method
+from schemas.specification import Weights
 from services.trainer_agent.training.run import Run
 
 # Dense bf16 operations per second, from the makers' data sheets; names as CUDA gives them, without the maker's.
@@ -23,7 +24,7 @@ PEAK_FLOPS = {
     "A10": 125e12,
     "A10G": 70e12,
 }
-FLOPS_PER_TOKEN = {Method.LORA: 4, Method.SFT: 6}
+FLOPS_PER_TOKEN: Mapping[Weights, int] = {"adapter": 4, "full": 6}
 """Times the weights: a frozen weight needs no gradient of its own, which is a third of the work."""
 
 
@@ -50,7 +51,7 @@ def model_flops_utilisation(run: Run, tokens_per_second: float) -> float | None:
     """Attention's own products are not counted."""
     if run.peak_flops is None:
         return None
-    per_token = FLOPS_PER_TOKEN[run.order.recipe.method] * run.num_matmul_parameters
+    per_token = FLOPS_PER_TOKEN[run.order.recipe.kind] * run.num_matmul_parameters
     return per_token * tokens_per_second / (run.peak_flops * run.world.size)
 
 

@@ -1,5 +1,7 @@
 """Loss on the examples set aside for validation."""
 
+import math
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -28,7 +30,20 @@ def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
         return metrics
     finally:
         run.network.train()
-    return metrics.model_copy(update={"full_valid_loss" if full else "valid_loss": loss})
+    if not full:
+        return metrics.model_copy(update={"valid_loss": loss})
+    return metrics.model_copy(update={"full_valid_loss": loss, **_perplexities(run, loss)})
+
+
+def _perplexities(run: Run, loss: float) -> dict[str, float]:
+    if not run.objective.tells_perplexity:
+        return {}
+    start = {} if run.start_valid_loss is None else {"start_perplexity": _exp(run.start_valid_loss)}
+    return {"perplexity": _exp(loss), **start}
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
 
 
 def _spread(length: int, most: int) -> Sequence[int]:

@@ -74,6 +74,8 @@ class TestJobCommand:
             ({"integrations": [{"type": "wandb"}]}, {}, "integrations"),
             ({"method": {"type": "dpo"}}, {}, "method.type"),
             ({"retune": {"recipe": {"method": "qlora"}}}, {}, "retune.recipe.method"),
+            ({"retune": {"recipe": {"method": "cpt"}}}, {}, "retune.recipe.method"),
+            ({"retune": {"recipe": {"method": "cpt"}}, "method": {"type": "supervised"}}, {}, "method.type"),
         ],
     )
     def test_what_is_wrong_is_named(self, changes, options, param):
@@ -81,6 +83,13 @@ class TestJobCommand:
             submit(a_request(**changes), **options)
         assert caught.value.param == param
         assert param.split(".")[-1] in caught.value.message or param == "model"
+
+
+def test_texts_are_no_holdout_of_what_learns_answers():
+    files = {"file-1": a_file(), "file-2": a_file("file-2", file_format=DatasetFormat.TEXT)}
+    with pytest.raises(Refused, match="the gate asks chat or prompt_completion") as caught:
+        submit(a_request(retune={"holdout_file": "file-2"}), files=files)
+    assert caught.value.param == "retune.holdout_file"
 
 
 class TestDatasetCommand:

@@ -1,6 +1,7 @@
 """Parts are what the contract says, byte for byte the same each time, and say the same as the rows."""
 
 import hashlib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,30 @@ def test_the_totals_are_those_of_the_rows(tmp_path: Path) -> None:
     assert totals == PartTotals(rows=4, tokens=18, loss_tokens=14, windows=3)
     assert packing_report(totals, 8).fill_ratio == 0.75
     assert packing_report(totals, 8).fewest_windows == 3
+
+
+def test_a_row_longer_than_a_window_is_several_examples_that_predict_each_token_once(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    writer = PartWriter(output, lambda: TokenSpool(tmp_path, "part"), max_seq_length=8)
+    tokens = np.arange(17, dtype=np.int32)
+    writer.add(5, Encoded(tokens, np.ones(17, np.uint8)))
+    (entry,) = writer.close()
+    arrays = load_file(output / entry.path)
+    offsets = arrays["example_offsets"]
+    examples = [arrays["tokens"][start:end].tolist() for start, end in pairwise(offsets.tolist())]
+    assert examples == [[0, 1, 2, 3, 4, 5, 6, 7], [7, 8, 9, 10, 11, 12, 13, 14], [14, 15, 16]]
+    predicted = [token for example in examples for token in example[1:]]
+    assert predicted == list(range(1, 17))
+    assert arrays["example_lines"].tolist() == [5, 5, 5]
+    assert writer.totals == PartTotals(rows=1, tokens=19, loss_tokens=16, windows=3)
+    assert list(writer.lengths) == [17]
+
+
+@pytest.mark.parametrize(("length", "pieces"), [(1, [1]), (2, [2]), (8, [8]), (9, [8, 2]), (15, [8, 8])])
+def test_a_piece_has_a_token_to_predict(length: int, pieces: list[int]) -> None:
+    row = a_row(1, length)
+    assert [len(piece.tokens) for piece in parts.pieces_of(row, max_tokens=8)] == pieces
 
 
 def test_a_part_is_named_by_its_sha256_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -134,6 +134,33 @@ def test_each_row_has_its_own_result_in_order() -> None:
     ] == ["x<|im_end|>", "template.tools", "y </s><|im_end|>", "tokens.over_length", "fine<|im_end|>"]
 
 
+class TestTexts:
+    TEXT = DatasetFormat.TEXT
+
+    def test_every_token_of_a_text_counts_and_its_end_is_one(self) -> None:
+        result = encoded({"text": "hello hello"}, encoder(expected=self.TEXT), expected=self.TEXT)
+        assert isinstance(result, Encoded)
+        tokenizer = tokenizer_of("byte_level")
+        assert result.tokens.tolist() == [*tokenizer("hello hello")["input_ids"], tokenizer.eos_token_id]
+        assert result.mask.all()
+
+    def test_a_text_longer_than_the_window_stays_whole_unless_it_is_to_be_cut(self) -> None:
+        row = {"text": "hello " * 300}
+        whole = encoded(row, encoder(expected=self.TEXT), expected=self.TEXT)
+        cut = encoded(row, encoder(expected=self.TEXT, truncation=True), expected=self.TEXT)
+        assert isinstance(whole, Encoded)
+        assert isinstance(cut, Encoded)
+        assert (len(whole.tokens) > 300, len(cut.tokens)) == (True, 100)
+        assert cut.tokens.tolist() == whole.tokens[:100].tolist()
+
+    def test_a_special_token_in_a_text_stays_text(self) -> None:
+        result = encoded({"text": "</s>"}, encoder(expected=self.TEXT), expected=self.TEXT)
+        assert isinstance(result, Encoded)
+        tokenizer = tokenizer_of("byte_level")
+        assert tokenizer.convert_tokens_to_ids("</s>") not in result.tokens[:-1]
+        assert tokenizer.decode(result.tokens[:-1]) == "</s>"
+
+
 UNMARKED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 
 

@@ -1,8 +1,17 @@
+from itertools import product
+
 import pytest
 
-from schemas.compatibility import ROWS, check
-from schemas.specification import CheckpointSpec, LoraSpec, Method, Recipe, Resources
-from tests.builders import a_job_spec
+from schemas.compatibility import ROWS, check, check_base, methods_for
+from schemas.specification import (
+    AVAILABLE_METHODS,
+    CheckpointSpec,
+    LoraSpec,
+    Method,
+    Recipe,
+    Resources,
+)
+from tests.builders import a_job_spec, capabilities
 
 
 def a_spec(method=Method.LORA, *, nodes=1, devices_per_node=1, **recipe):
@@ -13,15 +22,16 @@ def a_spec(method=Method.LORA, *, nodes=1, devices_per_node=1, **recipe):
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_each_row_admits_what_it_was_tested_at(row):
     nodes, devices = row.tested_at
-    for precision in ("auto", *row.precisions):
-        spec = a_spec(row.method, nodes=nodes, devices_per_node=devices, precision=precision)
+    for method, precision in product(row.methods, ("auto", *row.precisions)):
+        gang = {"nodes": nodes, "devices_per_node": devices}
+        spec = a_spec(method, **gang, weights=row.weights, precision=precision)
         assert row.covers(spec)
         assert check(spec) is None
         assert check(spec, [other for other in ROWS if other != row]) is not None
 
 
 def test_no_two_rows_cover_the_same_gang():
-    for method in (Method.LORA, Method.SFT):
+    for method in sorted(AVAILABLE_METHODS):
         for nodes in range(1, 65):
             for devices in range(1, 17):
                 spec = a_spec(method, nodes=nodes, devices_per_node=devices)
@@ -43,6 +53,27 @@ def test_a_method_that_is_not_there_is_refused_with_the_nearest_that_is(method, 
 def test_an_option_that_would_be_ignored_is_refused():
     refusal = check(a_spec(Method.SFT, lora=LoraSpec(rank=8)))
     assert (refusal.code, refusal.param) == ("lora_ignored", "recipe.lora")
+    assert "Nearest that works: method lora with the same recipe.lora" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("method", "weights", "nearest"), [(Method.LORA, "full", "sft"), (Method.SFT, "adapter", "lora")]
+)
+def test_weights_that_a_method_does_not_train_are_refused_with_the_method_that_does(method, weights, nearest):
+    refusal = check(a_spec(method, weights=weights))
+    assert (refusal.code, refusal.param) == ("weights_not_of_method", "recipe.weights")
+    assert f"Nearest that works: method {nearest}, or method {method} without" in refusal.message
+
+
+def test_what_a_base_model_cannot_be_trained_with_holds_of_every_method_with_the_same_weights():
+    base = capabilities(refused_methods={Method.LORA: "vLLM serves it without adapters"})
+    assert check_base(a_spec(Method.CPT), base) is None
+    refusal = check_base(a_spec(Method.CPT, weights="adapter"), base)
+    assert (refusal.code, refusal.param) == ("method_not_for_base", "recipe.method")
+    assert "method cpt and weights adapter: vLLM serves it without adapters" in refusal.message
+    assert refusal.message.endswith("Nearest that works: weights full on the same base model")
+    assert methods_for(base) == [Method.SFT]
+    assert methods_for(capabilities(refused_methods={Method.LORA: "no", Method.SFT: "no"})) == []
 
 
 def test_what_no_row_covers_is_refused_with_the_nearest_row():
@@ -50,8 +81,8 @@ def test_what_no_row_covers_is_refused_with_the_nearest_row():
     refusal = check(a_spec(nodes=2, devices_per_node=8), rows)
     assert (refusal.code, refusal.param) == ("not_compatible", "resources")
     assert refusal.message == (
-        "lora on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 1. "
-        "Nearest that works: lora on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
+        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 2. "
+        "Nearest that works: lora of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
     )
 
 

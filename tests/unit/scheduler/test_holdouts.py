@@ -61,6 +61,21 @@ def test_perplexity_asks_for_no_answer():
     assert story(gate=gate, holdout_rows=1000, long_answers=1000, answer_tokens=128).job.state is QUEUED
 
 
+def test_texts_have_no_answer_that_another_metric_could_compare():
+    texts = {"holdout_rows": 1000, "holdout_texts": 1000}
+    failed = story(**texts).last(JobFailed)
+    assert (failed.failure_class, failed.code, failed.param) == (
+        "user",
+        "holdout_without_answers",
+        "gate.holdout.metric",
+    )
+    assert "Nearest that works: gate.holdout.metric perplexity" in failed.message
+    gate = {"holdout": {"metric": "perplexity"}}
+    assert story(gate=GateSpec.model_validate(gate), **texts).job.state is QUEUED
+    judged = GateSpec.model_validate(gate | {"judge": {"url": "http://judge", "model": "m"}})
+    assert story(gate=judged, **texts).last(JobFailed).param == "gate.judge"
+
+
 def test_a_stricter_gate_needs_more_items():
     gate = GateSpec.model_validate({"holdout": {"min_items": 2000}})
     assert story(gate=gate, holdout_rows=1000).last(JobFailed).code == "holdout_too_small"

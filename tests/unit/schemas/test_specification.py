@@ -1,7 +1,16 @@
 import pytest
 from pydantic import ValidationError
 
-from schemas.specification import GateSpec, LoraSpec, Recipe, resolve_recipe
+from schemas.specification import (
+    GateSpec,
+    LoraSpec,
+    Method,
+    Recipe,
+    canonical_sha256,
+    config_hash,
+    resolve_recipe,
+)
+from tests.builders import a_job_spec, a_sha
 
 
 class TestResolving:
@@ -40,6 +49,35 @@ class TestResolving:
     def test_full_fine_tuning_has_a_smaller_rate(self):
         assert resolve_recipe(Recipe(method="sft"), rows=1, windows=1, num_devices=1).learning_rate == 2e-5
         assert resolve_recipe(Recipe(), rows=1, windows=1, num_devices=1).learning_rate == 2e-4
+
+
+class TestContinuedPreTraining:
+    def test_trains_all_weights_once_over_unless_the_recipe_says_otherwise(self):
+        full = resolve_recipe(Recipe(method=Method.CPT), rows=10, windows=10, num_devices=1)
+        assert (full.kind, full.num_epochs, full.learning_rate) == ("full", 1, 2e-5)
+        adapter = Recipe(method=Method.CPT, weights="adapter", num_epochs=2)
+        adapter = resolve_recipe(adapter, rows=10, windows=10, num_devices=1)
+        assert (adapter.kind, adapter.num_epochs, adapter.learning_rate) == ("adapter", 2, 2e-4)
+
+    def test_with_other_weights_is_another_experiment_and_with_them_said_the_same(self):
+        hashes = [
+            config_hash(a_job_spec(recipe=Recipe(method=Method.CPT, weights=weights)), a_sha("dataset"))
+            for weights in ("auto", "full", "adapter")
+        ]
+        assert hashes[0] == hashes[1] != hashes[2]
+
+    def test_where_weights_are_no_choice_they_change_no_hash(self):
+        spec = a_job_spec(recipe=Recipe())
+        named = a_job_spec(recipe=Recipe(weights="adapter"))
+        recipe = Recipe().model_dump(mode="json")
+        del recipe["weights"]
+        identity = {
+            "base_sha": spec.base_sha,
+            "dataset_version": a_sha("d"),
+            "recipe": recipe,
+            "world_size": 1,
+        }
+        assert config_hash(spec, a_sha("d")) == config_hash(named, a_sha("d")) == canonical_sha256(identity)
 
 
 def test_alpha_is_twice_the_rank_unless_given():
