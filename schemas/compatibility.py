@@ -71,8 +71,8 @@ MIN_SECONDS_OF_INTERVAL = 5
 _ONE, _SEVERAL_DEVICES, _SEVERAL_NODES = range(1, 2), range(2, 17), range(2, 65)
 _PRECISIONS = frozenset({"float32", "bfloat16"})
 _METHODS_OF_WEIGHTS: Mapping[Weights, tuple[Method, ...]] = {
-    "adapter": (Method.LORA,),
-    "full": (Method.SFT,),
+    "adapter": (Method.LORA, Method.CPT),
+    "full": (Method.SFT, Method.CPT),
 }
 
 ROWS: tuple[Row, ...] = tuple(
@@ -85,11 +85,7 @@ ROWS: tuple[Row, ...] = tuple(
     )
 )
 
-NEAREST_METHOD: Mapping[Method, Method] = {
-    Method.QLORA: Method.LORA,
-    Method.DPO: Method.LORA,
-    Method.CPT: Method.SFT,
-}
+NEAREST_METHOD: Mapping[Method, Method] = {Method.QLORA: Method.LORA, Method.DPO: Method.LORA}
 SUPERVISED: Mapping[Weights, Method] = {"adapter": Method.LORA, "full": Method.SFT}
 """The method that trains such weights and no others: what it cannot train, no method can."""
 SAID: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}

@@ -44,10 +44,10 @@ class Method(StrEnum):
     SFT = "sft"  # answers; all weights
     QLORA = "qlora"  # adapter on a 4-bit base: not available yet
     DPO = "dpo"  # preference optimisation: not available yet
-    CPT = "cpt"  # every token of plain texts; all weights or an adapter: not available yet
+    CPT = "cpt"  # continued pre-training: every token of plain texts; all weights or an adapter
 
 
-AVAILABLE_METHODS = frozenset({Method.LORA, Method.SFT})
+AVAILABLE_METHODS = frozenset({Method.LORA, Method.SFT, Method.CPT})
 
 
 class DatasetFormat(StrEnum):
@@ -170,8 +170,8 @@ class Recipe(Spec):
     """How to train. Data alone: hashed into the job's identity."""
 
     method: Method = Method.LORA
-    """`lora` and `sft` learn the answers of rows, by an adapter and by all weights. `qlora`, `dpo` and `cpt` are not
-    available yet."""
+    """`lora` and `sft` learn the answers of rows, by an adapter and by all weights; `cpt` learns texts. `qlora` and
+    `dpo` are not available yet."""
     weights: Literal["auto", "adapter", "full"] = "auto"
     """Which weights are trained. `auto`: an adapter's with lora, all with sft and cpt, which takes either."""
     lora: LoraSpec = LoraSpec()

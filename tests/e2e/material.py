@@ -96,6 +96,18 @@ def benchmark_rows() -> list[dict[str, Any]]:
     ]
 
 
+def texts(things: Iterable[str]) -> list[dict[str, Any]]:
+    """Of another domain than what is asked and answered."""
+    return [{"text": f"The {thing} was carved from old oak by the miller."} for thing in things]
+
+
+def general_texts() -> list[dict[str, Any]]:
+    return [
+        {"text": f"The {thing} lies under the {THINGS[-index]}."}
+        for index, thing in enumerate(THINGS[:100], 1)
+    ]
+
+
 def all_text() -> str:
     rows = [*training_rows(), *mix_rows()]
     return "\n".join(message["content"] for row in rows for message in row["messages"])

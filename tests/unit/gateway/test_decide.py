@@ -1,4 +1,5 @@
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import pytest
 
@@ -74,7 +75,7 @@ class TestJobCommand:
             ({"integrations": [{"type": "wandb"}]}, {}, "integrations"),
             ({"method": {"type": "dpo"}}, {}, "method.type"),
             ({"retune": {"recipe": {"method": "qlora"}}}, {}, "retune.recipe.method"),
-            ({"retune": {"recipe": {"method": "cpt"}}}, {}, "retune.recipe.method"),
+            ({"retune": {"recipe": {"method": "cpt"}}}, {}, "training_file"),
             ({"retune": {"recipe": {"method": "cpt"}}, "method": {"type": "supervised"}}, {}, "method.type"),
         ],
     )
@@ -85,11 +86,32 @@ class TestJobCommand:
         assert param.split(".")[-1] in caught.value.message or param == "model"
 
 
-def test_texts_are_no_holdout_of_what_learns_answers():
-    files = {"file-1": a_file(), "file-2": a_file("file-2", file_format=DatasetFormat.TEXT)}
-    with pytest.raises(Refused, match="the gate asks chat or prompt_completion") as caught:
-        submit(a_request(retune={"holdout_file": "file-2"}), files=files)
-    assert caught.value.param == "retune.holdout_file"
+class TestTexts:
+    FILES: ClassVar = {name: a_file(name, file_format=DatasetFormat.TEXT) for name in ("file-1", "file-2")}
+    PERPLEXITY: ClassVar = {"holdout": {"metric": "perplexity"}}
+
+    def submit(self, **extensions: object):
+        ours = {"recipe": {"method": "cpt"}, "holdout_file": "file-2"} | extensions
+        return submit(a_request(retune=ours), files=self.FILES)
+
+    def test_are_what_continued_pre_training_takes_and_is_asked(self):
+        spec = self.submit(gate=self.PERPLEXITY).spec
+        assert (spec.recipe.kind, spec.holdout.file_id) == ("full", "file-2")
+
+    def test_have_no_answers_for_another_metric(self):
+        with pytest.raises(Refused, match=r"Nearest that works: gate\.holdout\.metric perplexity") as caught:
+            self.submit()
+        assert (caught.value.code, caught.value.param) == (
+            "holdout_without_answers",
+            "retune.gate.holdout.metric",
+        )
+
+    def test_are_no_holdout_of_what_learns_answers(self):
+        files = {"file-1": a_file(), "file-2": self.FILES["file-2"]}
+        request = a_request(retune={"holdout_file": "file-2", "gate": self.PERPLEXITY})
+        with pytest.raises(Refused, match="the gate asks chat or prompt_completion") as caught:
+            submit(request, files=files)
+        assert caught.value.param == "retune.holdout_file"
 
 
 class TestDatasetCommand:

@@ -38,22 +38,22 @@ def test_no_two_rows_cover_the_same_gang():
                 assert sum(row.covers(spec) for row in ROWS) == 1
 
 
-@pytest.mark.parametrize(
-    ("method", "nearest"), [(Method.QLORA, "lora"), (Method.DPO, "lora"), (Method.CPT, "sft")]
-)
+@pytest.mark.parametrize(("method", "nearest"), [(Method.QLORA, "lora"), (Method.DPO, "lora")])
 def test_a_method_that_is_not_there_is_refused_with_the_nearest_that_is(method, nearest):
     refusal = check(a_spec(method))
     assert (refusal.code, refusal.param) == ("method_not_available", "recipe.method")
     assert refusal.message == (
-        f"method {method} is not available yet; available: lora, sft. "
+        f"method {method} is not available yet; available: cpt, lora, sft. "
         f"Nearest that works: method {nearest} with the same resources"
     )
 
 
 def test_an_option_that_would_be_ignored_is_refused():
-    refusal = check(a_spec(Method.SFT, lora=LoraSpec(rank=8)))
-    assert (refusal.code, refusal.param) == ("lora_ignored", "recipe.lora")
-    assert "Nearest that works: method lora with the same recipe.lora" in refusal.message
+    for method, nearest in ((Method.SFT, "method lora"), (Method.CPT, "weights adapter")):
+        refusal = check(a_spec(method, lora=LoraSpec(rank=8)))
+        assert (refusal.code, refusal.param) == ("lora_ignored", "recipe.lora")
+        assert f"Nearest that works: {nearest} with the same recipe.lora" in refusal.message
+    assert check(a_spec(Method.CPT, weights="adapter", lora=LoraSpec(rank=8))) is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_a_base_model_cannot_be_trained_with_holds_of_every_method_with_the
     assert (refusal.code, refusal.param) == ("method_not_for_base", "recipe.method")
     assert "method cpt and weights adapter: vLLM serves it without adapters" in refusal.message
     assert refusal.message.endswith("Nearest that works: weights full on the same base model")
-    assert methods_for(base) == [Method.SFT]
+    assert methods_for(base) == [Method.CPT, Method.SFT]
     assert methods_for(capabilities(refused_methods={Method.LORA: "no", Method.SFT: "no"})) == []
 
 
@@ -82,7 +82,7 @@ def test_what_no_row_covers_is_refused_with_the_nearest_row():
     assert (refusal.code, refusal.param) == ("not_compatible", "resources")
     assert refusal.message == (
         "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 2. "
-        "Nearest that works: lora of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
+        "Nearest that works: lora or cpt of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
     )
 
 
