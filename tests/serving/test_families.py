@@ -25,7 +25,7 @@ async def test_a_family_answers_with_an_adapter_and_without(family, tmp_path, re
     layers = adapter_layers(known)
     async with rig_of(tmp_path, base_dir) as rig:
         adapters = [] if Method.LORA in known.refused_methods else [await rig.an_adapter(1)]
-        replica = await rig.converge(rig.group(*adapters, layers=layers))
+        replica = await rig.converge(rig.replica_set(*adapters, layers=layers))
         client = rig.client(replica)
         base = await client.answer(replica.served_base, PROMPTS[0])
         assert far_from_the_reference(base, base_dir, None) < CLOSE

@@ -50,7 +50,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, r
     )
     own = ReplicaSet(full.replica_set, rig.base_sha, full=full, num_replicas=1)
     began = time.monotonic()
-    replica, own_replica = await asyncio.gather(rig.converge(rig.group()), rig.converge(own))
+    replica, own_replica = await asyncio.gather(rig.converge(rig.replica_set()), rig.converge(own))
     record_property("two replicas ready after, s", round(time.monotonic() - began, 1))
     record_property("memory of a replica, MiB", resident_mib(rig, replica.replica_id))
     ready, ready_full = sorted(rig.facts_of(ReplicaReady), key=lambda fact: fact.base_model != "tiny")
@@ -75,7 +75,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, r
 
 
 async def test_it_listens_on_this_machine_alone_and_asks_for_its_key(rig: Rig):
-    replica = rig.replica(rig.group())
+    replica = rig.replica(rig.replica_set())
     answer = await rig.http.get(f"{replica.address.url}/v1/models")
     assert answer.status_code == 401
     answer = await rig.http.post(
@@ -96,7 +96,7 @@ async def test_it_listens_on_this_machine_alone_and_asks_for_its_key(rig: Rig):
 
 
 async def test_a_tool_that_has_to_be_called_is_called_whole_and_in_pieces(rig: Rig):
-    replica = rig.replica(rig.group())
+    replica = rig.replica(rig.replica_set())
     schema = {"type": "object", "properties": {"city": {"enum": ["Bonn"]}}, "required": ["city"]}
     parameters = schema | {"additionalProperties": False}
     function = {"name": "weather", "parameters": parameters, "strict": True}
@@ -125,13 +125,13 @@ async def test_a_tool_that_has_to_be_called_is_called_whole_and_in_pieces(rig: R
 
 
 def _leader(rig: Rig) -> int:
-    return int((rig.backend.folder(rig.replica(rig.group()).replica_id) / "pid").read_text().split()[0])
+    return int((rig.backend.folder(rig.replica(rig.replica_set()).replica_id) / "pid").read_text().split()[0])
 
 
 async def test_an_adapter_is_loaded_read_back_probed_and_answers_as_it_was_trained(
     rig: Rig, first: Servable, record_property
 ):
-    replica = await rig.converge(rig.group(first))
+    replica = await rig.converge(rig.replica_set(first))
     (fact,) = rig.facts_of(AdapterLoaded)
     record_property("adapter loaded in, ms", round(fact.load_seconds * 1000))
     assert (fact.served_name, fact.digest) == (first.served_name, first.digest)
@@ -151,7 +151,7 @@ def _far_from_the_reference(rig: Rig, answer: Answer, adapter: int | None) -> fl
 
 async def test_base_answers_are_right_in_batches_with_as_many_adapters_as_fit(rig: Rig, first: Servable):
     adapters = [first, *[await rig.an_adapter(number, gain=2.0) for number in range(2, 1 + MAX_ADAPTERS)]]
-    replica = await rig.converge(rig.group(*adapters))
+    replica = await rig.converge(rig.replica_set(*adapters))
     client = rig.client(replica)
     alone = [await client.answer(replica.served_base, prompt) for prompt in PROMPTS]
     tuned = [(adapter.served_name, PROMPTS[0]) for adapter in adapters]
@@ -164,7 +164,7 @@ async def test_base_answers_are_right_in_batches_with_as_many_adapters_as_fit(ri
 
 
 async def test_what_is_not_wanted_is_unloaded_and_its_files_go(rig: Rig, first: Servable):
-    replica = await rig.converge(rig.group(first))
+    replica = await rig.converge(rig.replica_set(first))
     assert [name for name in await rig.client(replica).models() if "ft:" in name] == [first.served_name]
     kept = {
         path.name[:64] for path in (rig.backend.folder(replica.replica_id) / "adapters").glob("?" * 64 + "-*")
@@ -174,29 +174,29 @@ async def test_what_is_not_wanted_is_unloaded_and_its_files_go(rig: Rig, first: 
 
 async def test_an_adapter_that_changes_nothing_fails_its_probe(rig: Rig, first: Servable):
     idle = await rig.an_adapter(20, gain=0.0)
-    await rig.round(rig.group(first, idle))
+    await rig.round(rig.replica_set(first, idle))
     assert rig.failures.pop(idle.served_name).code == "probe"
-    assert idle.served_name not in await rig.client(rig.replica(rig.group())).models()
+    assert idle.served_name not in await rig.client(rig.replica(rig.replica_set())).models()
 
 
 async def test_an_adapter_that_does_not_fit_the_base_leaves_the_replica_serving(rig: Rig, first: Servable):
     odd = await rig.an_adapter(21, q_proj=(96, 64))
-    await rig.round(rig.group(first, odd))
+    await rig.round(rig.replica_set(first, odd))
     failure = rig.failures.pop(odd.served_name)
     assert failure.code == "load"
     assert "96" in failure.reason
-    replica = await rig.converge(rig.group(first))
+    replica = await rig.converge(rig.replica_set(first))
     await rig.client(replica).answer(first.served_name, PROMPTS[0])
 
 
 async def test_bytes_that_are_not_what_was_approved_never_reach_vllm(rig: Rig, first: Servable):
     forged = replace(first, digest="0" * 64)
-    await rig.round(rig.group(first, forged))
+    await rig.round(rig.replica_set(first, forged))
     assert rig.failures.pop(forged.served_name).code == "load"
 
 
 async def test_a_controller_that_starts_again_finds_the_replica_as_it_is(rig: Rig, first: Servable):
-    before = await rig.converge(rig.group(first))
+    before = await rig.converge(rig.replica_set(first))
     rig.facts.clear()
     again = LocalBackend(rig.scratch / "replicas", rig.scratch / "keys", engine=rig.backend._engine)
     steps = type(rig.steps)(
@@ -211,14 +211,14 @@ async def test_a_controller_that_starts_again_finds_the_replica_as_it_is(rig: Ri
 
 
 async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, first: Servable, record_property):
-    before = await rig.converge(rig.group(first))
+    before = await rig.converge(rig.replica_set(first))
     rig.facts.clear()
     # Only the process that answers: its engine survives, and must not be left behind.
     os.kill(_leader(rig), signal.SIGKILL)
     began = time.monotonic()
-    while rig.replica(rig.group()).phase is Phase.READY:
-        await rig.round(rig.group(first))
-    after = await rig.converge(rig.group(first))
+    while rig.replica(rig.replica_set()).phase is Phase.READY:
+        await rig.round(rig.replica_set(first))
+    after = await rig.converge(rig.replica_set(first))
     record_property("replica with its adapter back after, s", round(time.monotonic() - began, 1))
     (lost,) = rig.facts_of(ReplicaLost)
     assert lost.replica.incarnation == before.address.incarnation
@@ -233,7 +233,7 @@ async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, firs
 
 
 async def test_ending_it_leaves_no_process(rig: Rig):
-    replica = rig.replica(rig.group())
+    replica = rig.replica(rig.replica_set())
     leader = _leader(rig)
     await rig.backend.end(replica.replica_id)
     assert await rig.backend.inspect(replica.replica_id) is None

@@ -71,7 +71,7 @@ async def served(rig: Rig) -> Servable:
 @pytest.fixture(scope="module")
 async def replica(rig: Rig, served: Servable, candidate: Candidate) -> Replica:
     lent = {candidate.servable.served_name: candidate}
-    return await rig.converge(replace(rig.group(served), candidates=lent))
+    return await rig.converge(replace(rig.replica_set(served), candidates=lent))
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def test_it_leaves_what_is_served_and_nothing_of_its_own(
     named = {fact.served_name for fact in rig.facts_of(AdapterLoaded)}
     assert served.served_name in named
     assert candidate.servable.served_name not in named
-    after = await rig.converge(rig.group(served))
+    after = await rig.converge(rig.replica_set(served))
     names = await rig.client(after).models()
     assert served.served_name in names
     assert candidate.servable.served_name not in names
