@@ -20,6 +20,7 @@ from schemas.specification import (
     Method,
     Recipe,
     Weights,
+    trains_either,
 )
 
 VERSION = 2
@@ -52,7 +53,7 @@ class Row:
         nodes, devices = _span(self.nodes), _span(self.devices_per_node)
         precisions = " or ".join(sorted(self.precisions))
         methods = " or ".join(self.methods)
-        return f"{methods} of {SAID[self.weights]} on {nodes} node(s) with {devices} device(s) each in {precisions}"
+        return f"{methods} of {WORDS[self.weights]} on {nodes} node(s) with {devices} device(s) each in {precisions}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ ROWS: tuple[Row, ...] = tuple(
 NEAREST_METHOD: Mapping[Method, Method] = {Method.QLORA: Method.LORA, Method.DPO: Method.LORA}
 SUPERVISED: Mapping[Weights, Method] = {"adapter": Method.LORA, "full": Method.SFT}
 """The method that trains such weights and no others: what it cannot train, no method can."""
-SAID: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}
+WORDS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}
 
 
 def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
@@ -111,7 +112,7 @@ def _of_weights(spec: JobSpec) -> Refusal | None:
     recipe = spec.recipe
     if recipe.kind not in WEIGHTS_OF_METHOD[recipe.method]:
         message = (
-            f"recipe.weights is {recipe.weights}, and method {recipe.method} does not train {SAID[recipe.kind]}. "
+            f"recipe.weights is {recipe.weights}, and method {recipe.method} does not train {WORDS[recipe.kind]}. "
             f"Nearest that works: method {SUPERVISED[recipe.kind]}, or method {recipe.method} without recipe.weights"
         )
         return Refusal("weights_not_of_method", message, "recipe.weights")
@@ -156,7 +157,9 @@ def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal 
     recipe, refused = spec.recipe, capabilities.refused_methods
     family = f"base model {spec.base_model} ({capabilities.family})"
     if reason := refused.get(SUPERVISED[recipe.kind]):
-        method = f"{recipe.method} and weights {recipe.kind}" if is_choice(recipe.method) else recipe.method
+        method = (
+            f"{recipe.method} and weights {recipe.kind}" if trains_either(recipe.method) else recipe.method
+        )
         message = (
             f"{family} cannot be trained with method {method}: {reason}. {_nearest_of_base(recipe, refused)}"
         )
@@ -177,11 +180,6 @@ def check_holdout_of_texts(gate: GateSpec) -> Refusal | None:
     return None
 
 
-def is_choice(method: Method) -> bool:
-    """Whether it trains either kind of weights."""
-    return len(WEIGHTS_OF_METHOD[method]) > 1
-
-
 def methods_for(capabilities: BaseCapabilities) -> list[Method]:
     """The available methods that train the base model in one way or another."""
     weights = [
@@ -194,7 +192,7 @@ def _nearest_of_base(recipe: Recipe, refused: Mapping[Method, str]) -> str:
     others: list[Weights] = [weights for weights, method in SUPERVISED.items() if method not in refused]
     if not others:
         return "No method trains it: choose another base model"
-    method = f"weights {others[0]}" if is_choice(recipe.method) else f"method {SUPERVISED[others[0]]}"
+    method = f"weights {others[0]}" if trains_either(recipe.method) else f"method {SUPERVISED[others[0]]}"
     return f"Nearest that works: {method} on the same base model"
 
 
@@ -213,7 +211,7 @@ def _unknown_targets(lora: LoraSpec, family: str, capabilities: BaseCapabilities
 def _not_covered(spec: JobSpec, rows: Sequence[Row]) -> Refusal:
     request = spec.resources
     combination = (
-        f"{spec.recipe.method} of {SAID[spec.recipe.kind]} on {request.nodes} node(s) with "
+        f"{spec.recipe.method} of {WORDS[spec.recipe.kind]} on {request.nodes} node(s) with "
         f"{request.devices_per_node} device(s) each in {spec.recipe.precision}"
     )
     nearest = min(rows, key=lambda row: _distance(row, spec))

@@ -91,7 +91,12 @@ WEIGHTS_OF_METHOD: Mapping[Method, tuple[Weights, ...]] = {
     Method.DPO: ("adapter", "full"),
     Method.CPT: ("full", "adapter"),
 }
-"""What `recipe.weights` may be; the first is what `auto` stands for."""
+"""What `recipe.weights` may be; the first is meant by `auto`."""
+
+
+def trains_either(method: Method) -> bool:
+    """Whether it trains an adapter or all weights, as the recipe chooses."""
+    return len(WEIGHTS_OF_METHOD[method]) > 1
 
 
 class SafetyMix(Spec):
@@ -114,8 +119,8 @@ class DatasetPolicy(Spec):
     max_bad_ratio: Share = 0.1
     """With `drop`: above this share of bad rows the file is rejected."""
     truncation: bool = False
-    """Whether a row of more tokens than the window is cut at the end. Otherwise it is a bad row; but a text goes on
-    in further windows."""
+    """Whether a row of more tokens than the window is cut at the end. Otherwise it is a bad row; but a text
+    continues in further windows."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
     """What becomes of rows equal to an earlier one."""
     near_duplicates: Literal["drop", "keep"] = "drop"
@@ -433,9 +438,8 @@ class DatasetSpec(Spec):
 
 def config_hash(spec: JobSpec, dataset_version: str) -> str:
     """sha256 over all that decides the trained weights; equal hashes are the same experiment."""
-    # Where the method leaves no choice of weights, it says them already, as it did before there was one.
-    is_choice = len(WEIGHTS_OF_METHOD[spec.recipe.method]) > 1
-    weights = {"weights": spec.recipe.kind} if is_choice else {}
+    # Elsewhere the method names its weights already, as it did before there was a choice.
+    weights = {"weights": spec.recipe.kind} if trains_either(spec.recipe.method) else {}
     identity = {
         "base_sha": spec.base_sha,
         "dataset_version": dataset_version,

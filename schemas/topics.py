@@ -310,7 +310,7 @@ LISTENS: dict[str, tuple[Topic, ...]] = {
 """Topics of which a service handles at least one type."""
 
 OF_EVERY_TENANT = "tenant.*.commands"
-"""Stands for the topics that tenants' own producers write, whatever tenants there are."""
+"""Name for all topics that tenants' own producers write, whatever tenants there are."""
 
 
 def listens_to_tenants(service: str) -> bool:
@@ -386,7 +386,7 @@ def topic_carrying(message: type[Message]) -> Topic:
     carriers = [topic for topic in TOPICS if message in topic.messages]
     if len(carriers) != 1:
         names = ", ".join(topic.name for topic in carriers) or "none"
-        raise LookupError(f"topic of {message.type}: found {names}, expected one; say which is meant")
+        raise LookupError(f"topic of {message.type}: found {names}, expected one; name the topic")
     return carriers[0]
 
 

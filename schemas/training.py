@@ -46,7 +46,7 @@ class BundleMetrics(Value):
     full_valid_loss: float | None = None
     """Over all of them; of the last bundle alone."""
     perplexity: float | None = None
-    """Of the validation file, e to the power of `full_valid_loss`; told with cpt."""
+    """Of the validation file, e to the power of `full_valid_loss`; of method cpt alone."""
     start_perplexity: float | None = None
     """The same before the first step."""
 

@@ -1,4 +1,4 @@
-"""What a job needs of a device's memory, compared with what pools have, and told with its base model. Pure."""
+"""What a job needs of a device's memory, compared with what pools have, and shown with its base model. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from typing import Self
 
 from schemas.base import Bytes, Count, DeviceKind, Value
 from schemas.capabilities import BaseCapabilities
-from schemas.compatibility import is_choice
 from schemas.memory import MemoryEstimate, Setting, Shape, estimate, num_trained
 from schemas.node import PoolCapacityChanged
-from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe
+from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe, trains_either
 from services.gateway.model import BaseModelDetail
 
 DEFAULT_WINDOW_TOKENS = 4096
@@ -136,7 +135,9 @@ def _smaller(
         spec = spec.model_copy(update={"resources": resources})
         yield "resources.devices_per_node", pool.devices_per_node, spec, window
     if spec.recipe.kind == "full":
-        param, value = ("weights", "adapter") if is_choice(spec.recipe.method) else ("method", Method.LORA)
+        param, value = (
+            ("weights", "adapter") if trains_either(spec.recipe.method) else ("method", Method.LORA)
+        )
         spec = _with_recipe(spec, **{param: value})
         yield f"recipe.{param}", str(value), spec, window
     while window > LEAST_WINDOW_TOKENS:

@@ -1,6 +1,6 @@
 """One dataset from its files to its version: survey, holdout, validation, training, safety mix, outcome."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -139,11 +139,13 @@ class Files:
                     digests.append(row.digest)
         ordered = sorted(range(len(digests)), key=digests.__getitem__)
         if self._spec.method is Method.CPT:
-            lengths = np.diff(np.asarray(spool.offsets))[ordered]
-            num_rows = num_within(lengths, round(mix.share * writer.totals.tokens))
+            most_tokens = round(mix.share * writer.totals.tokens)
+            chosen = within(ordered, np.diff(np.asarray(spool.offsets)), most_tokens)
+            if ordered and not chosen:
+                self._findings.refuse("safety_mix", _too_long(most_tokens))
         else:
-            num_rows = round(mix.share * writer.totals.rows)
-        chosen = sorted(ordered[:num_rows])
+            chosen = ordered[: round(mix.share * writer.totals.rows)]
+        chosen.sort()
         for index in chosen:
             writer.add(-spool.lines[index], spool.get(index))
         spool.close()
@@ -193,9 +195,19 @@ class Files:
         return PartWriter(self._order.output, spool, max_seq_length=self._order.max_seq_length)
 
 
-def num_within(lengths: npt.NDArray[np.int64], most_tokens: int) -> int:
-    """How many of the first rows have at most so many tokens together."""
-    return int(np.searchsorted(np.cumsum(lengths), most_tokens, side="right"))
+def within(order: Sequence[int], lengths: npt.NDArray[np.int64], most_tokens: int) -> list[int]:
+    """Rows, in this order, that have at most so many tokens together: one that is too long is passed over."""
+    chosen, left = [], most_tokens
+    for row in order:
+        if lengths[row] <= left:
+            chosen.append(row)
+            left -= int(lengths[row])
+    return chosen
+
+
+def _too_long(most_tokens: int) -> FileRefused:
+    message = f"each text has more than {most_tokens} tokens, which is its share of the training tokens"
+    return FileRefused("safety_mix.too_long", f"{message}: raise safety_mix.share, or give shorter texts")
 
 
 def _add(writer: PartWriter, line: int, row: Accepted) -> None:

@@ -186,7 +186,7 @@ class Encoder:
         return BadRow("tokens.over_length", "row", f"at least {at_least} tokens, at most {self._limit}")
 
     def _within_limit(self, row: Encoded) -> Encoded | BadRow:
-        # A text that is not cut goes on in further windows.
+        # A text that is not cut continues in further windows.
         is_split = self._format is DatasetFormat.TEXT and not self._truncates
         limit = len(row.tokens) if is_split else self._limit
         return within_limit(row, limit=limit, truncates=self._truncates)

@@ -50,7 +50,7 @@ class BundleState(Value):
     expected_loss: float | None
     """Mean loss over the first micro batches of the next step."""
     start_valid_loss: float | None = None
-    """Of the whole validation file before the first step; None where the method does not tell it."""
+    """Of the whole validation file before the first step; None where the method does not report it."""
     num_threads: Count
     """Arithmetic on a CPU depends on how it is split over threads."""
     environment: dict[str, str] = Field(default={})

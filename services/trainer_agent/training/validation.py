@@ -36,7 +36,7 @@ def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
 
 
 def _perplexities(run: Run, loss: float) -> dict[str, float]:
-    if not run.objective.tells_perplexity:
+    if not run.objective.reports_perplexity:
         return {}
     start = {} if run.start_valid_loss is None else {"start_perplexity": _exp(run.start_valid_loss)}
     return {"perplexity": _exp(loss), **start}

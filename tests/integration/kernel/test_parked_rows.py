@@ -103,7 +103,11 @@ class TestTheQuota:
             for row in await db.fetch("SELECT value FROM outbox WHERE type = 'MessageParked' ORDER BY id")
         ]
         ours = [fact for fact in facts if fact["topic"] == topic]
-        assert [len(base64.b64decode(fact["value_base64"])) for fact in ours] == [GARBAGE_BYTES, GARBAGE_BYTES, 0]
+        assert [len(base64.b64decode(fact["value_base64"])) for fact in ours] == [
+            GARBAGE_BYTES,
+            GARBAGE_BYTES,
+            0,
+        ]
         assert {fact["value_bytes"] for fact in ours} == {GARBAGE_BYTES}
 
     async def test_of_one_tenant_is_not_anothers_nor_a_services(self, consumer, garbage, db, topic):

@@ -12,6 +12,7 @@ from schemas.artifacts import FileEntry
 from services.ingest.pipeline import parts
 from services.ingest.pipeline.figures import length_histogram, packing_report
 from services.ingest.pipeline.parts import PartTotals, PartWriter, TokenSpool
+from services.ingest.pipeline.run import within
 from services.ingest.pipeline.tokens import Encoded
 
 ROWS = [(3, 5), (4, 2), (9, 8), (-1, 3)]
@@ -81,6 +82,13 @@ def test_a_row_longer_than_a_window_is_several_examples_that_predict_each_token_
 def test_a_piece_has_a_token_to_predict(length: int, pieces: list[int]) -> None:
     row = a_row(1, length)
     assert [len(piece.tokens) for piece in parts.pieces_of(row, max_tokens=8)] == pieces
+
+
+def test_a_text_that_has_no_room_is_passed_over() -> None:
+    lengths = np.array([5, 90, 10, 4])
+    assert within([1, 0, 2, 3], lengths, 20) == [0, 2, 3]
+    assert within([1, 0, 2, 3], lengths, 15) == [0, 2]
+    assert within([1], lengths, 89) == []
 
 
 def test_a_part_is_named_by_its_sha256_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -19,5 +19,5 @@ class Objective:
     """The terms of one micro batch, each with its gradient. Shape (terms,), float32; none of an empty one."""
     num_terms: Callable[[Sequence[Window]], int]
     """How many terms these windows have: known before any of them is computed, since it divides every gradient."""
-    tells_perplexity: bool = False
-    """Whether the perplexity of the validation file is told, before the first step and after the last."""
+    reports_perplexity: bool = False
+    """Whether the perplexity of the validation file is reported, before the first step and after the last."""
