@@ -24,7 +24,7 @@ from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from schemas.topics import DATASET_EVENTS
 from services.scheduler import queue_store, store
-from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, places, queue
+from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, positions, queue
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.model import Base, Job
 from shared.log import get_logger
@@ -76,8 +76,8 @@ class Handlers:
         job = await store.find_job(unit.conn, command.job_id)
         await self._apply(unit, commands.resume(job, command, await self._view_of_queue(unit, job)))
 
-    async def dataset(self, news: dataset.News, unit: Unit) -> None:
-        for incoming_dataset in dataset.said_by(news):
+    async def dataset(self, event: dataset.DatasetEvent, unit: Unit) -> None:
+        for incoming_dataset in dataset.datasets_of(event):
             await store.lock_dataset(unit.conn, incoming_dataset.dataset_id)
             if not dataset.supersedes(
                 incoming_dataset, await store.find_dataset(unit.conn, incoming_dataset.dataset_id)
@@ -91,9 +91,9 @@ class Handlers:
     def about_job(self, decide: Callable[[Job, Any, View], Decision]) -> Handler:
         """For the facts and timers that name their job."""
 
-        async def handle(news: Any, unit: Unit) -> None:
-            job = await store.get_job(unit.conn, news.job_id)
-            await self._apply(unit, decide(job, news, self._view(unit)))
+        async def handle(event: Any, unit: Unit) -> None:
+            job = await store.get_job(unit.conn, event.job_id)
+            await self._apply(unit, decide(job, event, self._view(unit)))
 
         return handle
 
@@ -170,7 +170,7 @@ class Handlers:
         return True
 
     async def announce_positions(self, unit: Unit, announced: Announced) -> Announced:
-        """Tell of those who wait where they stand, where that changed; what is announced of them then."""
+        """Emit the position of each waiting job where it changed. Return what is announced after that."""
         if not await queue_store.is_anyone_queued(unit.conn):
             return {}
         waiting = await queue_store.everyone_queued(unit.conn)
@@ -178,8 +178,8 @@ class Handlers:
         run_time = await queue_store.typical_run_time(unit.conn, now=unit.now)
 
         def look() -> list[QueuePositionChanged]:
-            latest = places.places(waiting, ledger, now=unit.now, run_time=run_time)
-            return places.changes(latest, announced, now=unit.now)
+            latest = positions.queue_entries(waiting, ledger, now=unit.now, run_time=run_time)
+            return positions.changes(latest, announced, now=unit.now)
 
         changes = await to_thread(look)  # of a long queue it takes longer than messages should wait
         await unit.emit(*changes)
@@ -230,8 +230,8 @@ def register(
     service.on(PauseJob, handlers.pause)
     service.on(ResumeJob, handlers.resume)
     service.on(LimitDevices, handlers.limit_devices)
-    for news in (DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted, CommandRefused):
-        service.on(news, handlers.dataset, topic=DATASET_EVENTS)
+    for event in (DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted, CommandRefused):
+        service.on(event, handlers.dataset, topic=DATASET_EVENTS)
     service.on(ProvisioningFailed, handlers.provisioning_failed)
     service.on(NodesReleased, handlers.nodes_released)
     for fact, decide in facts.ABOUT_JOB.items():

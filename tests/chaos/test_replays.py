@@ -14,7 +14,7 @@ from tests.chaos.replaying import Replay
 from tests.chaos.scale import note
 from tests.integration.test_scheduler import SUBMITTED, Play, deployed
 from tests.integration.voices import ear, voices
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
@@ -49,34 +49,34 @@ async def _succeed(play: Play) -> None:
     await play.running()
     steps = StepsRecorded(job_id=play.job, tenant=TENANT, attempt=1, steps=())
     await play.voice.say("runner", steps)
-    await play.say("trainer_agent", news.written(), news.completed())
-    await play.say("checkpoint_watcher", news.verified())
-    await play.say("provisioner", news.released())
+    await play.say("trainer_agent", incoming.written(), incoming.completed())
+    await play.say("checkpoint_watcher", incoming.verified())
+    await play.say("provisioner", incoming.released())
     await play.voice.say("serving_controller", deployed(play))
-    await play.say("registry", news.registered(), news.promoted())
-    approved = news.approved().model_copy(update={"slot": f"ft:{play.job}"})
+    await play.say("registry", incoming.registered(), incoming.promoted())
+    approved = incoming.approved().model_copy(update={"slot": f"ft:{play.job}"})
     await play.say("registry", approved)
-    await play.say("evaluator", news.eval_passed())
+    await play.say("evaluator", incoming.eval_passed())
     await play.until(*SUBMITTED, "JobRunning", "JobEvaluating", "JobSucceeded")
 
 
 async def _resume(play: Play) -> None:
     await play.running()
-    await play.say("trainer_agent", news.written(a_bundle(20)))
-    await play.say("checkpoint_watcher", news.verified(a_bundle(20)))
-    await play.say("provisioner", news.preempted(deadline=NOON))
-    await play.say("trainer_agent", news.stopped(a_bundle(20)))
+    await play.say("trainer_agent", incoming.written(a_bundle(20)))
+    await play.say("checkpoint_watcher", incoming.verified(a_bundle(20)))
+    await play.say("provisioner", incoming.preempted(deadline=NOON))
+    await play.say("trainer_agent", incoming.stopped(a_bundle(20)))
     await play.heard.until_any(play.job, "JobStopping")
-    await play.say("provisioner", news.released())
+    await play.say("provisioner", incoming.released())
     await play.heard.until_any(play.job, "JobRequeued")
 
 
 async def _cancel(play: Play) -> None:
     await play.running()
-    await play.say("gateway", news.cancel())
+    await play.say("gateway", incoming.cancel())
     await play.heard.until_any(play.job, "JobStopping")
-    await play.say("trainer_agent", news.stopped())
-    await play.say("provisioner", news.released())
+    await play.say("trainer_agent", incoming.stopped())
+    await play.say("provisioner", incoming.released())
     await play.heard.until_any(play.job, "JobCancelled")
 
 

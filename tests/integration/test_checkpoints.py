@@ -29,7 +29,7 @@ from tests.builders import TENANT, a_bundle, a_dataset_ref, a_job_spec, a_sha
 from tests.integration.kernel.conftest import until
 from tests.integration.test_scheduler import Play
 from tests.integration.voices import Ear, Voices, ear, voices
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -223,11 +223,11 @@ class TestEitherOrder:
 
     @pytest.mark.parametrize("order", [1, -1], ids=["scheduled first", "facts first"])
     @pytest.mark.parametrize(
-        "end", [news.stopped(), news.completed(a_bundle(10))], ids=lambda fact: fact.type
+        "end", [incoming.stopped(), incoming.completed(a_bundle(10))], ids=lambda fact: fact.type
     )
     async def test_an_attempt_that_wrote_and_ended(self, play: Play, db, objects, order: int, end: Message):
         bundle = await put_bundle(objects, play.job, 10)
-        facts = [news.started(), news.written(bundle), end]
+        facts = [incoming.started(), incoming.written(bundle), end]
         turns = [("scheduler", [scheduled(play.job)]), ("trainer_agent", facts)]
         await self.tell(play, db, *turns[::order])
 
@@ -242,7 +242,7 @@ class TestEitherOrder:
 
     @pytest.mark.parametrize("order", [1, -1], ids=["scheduled first", "started first"])
     async def test_an_attempt_that_writes_nothing_is_overdue(self, play: Play, db, verdicts: Ear, order: int):
-        turns = [("scheduler", [scheduled(play.job, every=0.1)]), ("trainer_agent", [news.started()])]
+        turns = [("scheduler", [scheduled(play.job, every=0.1)]), ("trainer_agent", [incoming.started()])]
         await self.tell(play, db, *turns[::order])
         overdue = await verdicts.until_any(play.job, "CheckpointOverdue")
         assert (overdue.attempt, overdue.last_step) == (1, 0)
@@ -250,7 +250,7 @@ class TestEitherOrder:
 
     @pytest.mark.parametrize("order", [1, -1], ids=["started first", "requeued first"])
     async def test_an_attempt_that_ended_is_not_opened_by_its_start(self, play: Play, db, order: int):
-        turns = [("trainer_agent", [news.started()]), ("scheduler", [requeued(play.job)])]
+        turns = [("trainer_agent", [incoming.started()]), ("scheduler", [requeued(play.job)])]
         await self.tell(play, db, ("scheduler", [scheduled(play.job)]), *turns[::order])
         assert (await attempt_of(db, play.job))["is_open"] is False
 
@@ -259,7 +259,7 @@ class TestEitherOrder:
             play,
             db,
             ("scheduler", [scheduled(play.job), requeued(play.job), scheduled(play.job, attempt=2)]),
-            ("trainer_agent", [news.started(), news.stopped()]),
+            ("trainer_agent", [incoming.started(), incoming.stopped()]),
         )
         row = await attempt_of(db, play.job)
         assert (row["attempt"], row["is_open"], row["started_at"]) == (2, True, None)
@@ -270,7 +270,7 @@ class TestAnOutageOfTheStore:
         bundle = await put_bundle(objects, play.job, 10)
         outages.go("get_bytes")
         await play.voice.say("scheduler", scheduled(play.job))
-        await play.say("trainer_agent", news.started(), news.written(bundle))
+        await play.say("trainer_agent", incoming.started(), incoming.written(bundle))
 
         async def outlasted() -> bool:
             return outages.refused > 5 or bool(await verdict_on(verdicts, play.job, bundle))
@@ -285,7 +285,7 @@ class TestAnOutageOfTheStore:
         bundles = [await put_bundle(objects, play.job, step) for step in (10, 20, 30)]
         outages.go("list_objects")
         await play.voice.say("scheduler", scheduled(play.job))
-        await play.say("trainer_agent", news.started(), *map(news.written, bundles))
+        await play.say("trainer_agent", incoming.started(), *map(incoming.written, bundles))
 
         async def outlasted() -> bool:
             return outages.refused > 3
@@ -314,7 +314,7 @@ class TestACorruptBundle:
         await play.running()
         good, spoilt = [await put_bundle(objects, play.job, step) for step in (10, 20)]
         await flip_a_bit(objects, play.job, spoilt)
-        await play.say("trainer_agent", news.written(good), news.written(spoilt))
+        await play.say("trainer_agent", incoming.written(good), incoming.written(spoilt))
         await until(lambda: verdict_on(verdicts, play.job, good, spoilt), "a verdict on both")
         assert [type(verdict).__name__ for verdict in await verdict_on(verdicts, play.job, good, spoilt)] == [
             "CheckpointVerified",
@@ -324,10 +324,10 @@ class TestACorruptBundle:
         again = await self.lost_and_scheduled_again(play)
         assert (again.attempt, again.resume) == (2, good)
 
-        await play.say("trainer_agent", news.started(attempt=2))
+        await play.say("trainer_agent", incoming.started(attempt=2))
         newer = [await put_bundle(objects, play.job, step, attempt=2) for step in (30, 40, 50)]
         for bundle in newer:
-            await play.say("trainer_agent", news.written(bundle, attempt=2))
+            await play.say("trainer_agent", incoming.written(bundle, attempt=2))
             await until(
                 lambda bundle=bundle: verdict_on(verdicts, play.job, bundle), f"a verdict on {bundle}"
             )
@@ -337,8 +337,8 @@ class TestACorruptBundle:
         assert await steps_kept(objects, play.job) == {10, 20, 40, 50}
 
     async def lost_and_scheduled_again(self, play: Play) -> JobScheduled:
-        await play.say("provisioner", news.lost(), news.released())
-        await play.say("trainer_agent", news.stopped(last_step=25))
+        await play.say("provisioner", incoming.lost(), incoming.released())
+        await play.say("trainer_agent", incoming.stopped(last_step=25))
 
         async def second() -> JobScheduled | None:
             fact = play.heard.last(play.job)

@@ -52,7 +52,7 @@ from tests.builders import TENANT, a_bundle, a_dataset, a_job, a_job_spec, an_ev
 from tests.chaos.scale import note, scaled, seed
 from tests.unit.provisioner import test_decide as provisioning
 from tests.unit.registry.builders import BASE_SHA, a_version
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 from tests.unit.serving_controller import builders as serving
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
@@ -231,16 +231,16 @@ class TestCancelAndCompletion:
         note("cancel and complete", **decided)
 
     async def one_race(self, race: Race) -> str:
-        job_id = await a_running_job(race, verified=frozenset({news.FINAL}))
-        cancel = a_record(about(job_id, news.cancel()), "gateway")
-        complete = a_record(about(job_id, news.completed()), "trainer_agent")
+        job_id = await a_running_job(race, verified=frozenset({incoming.FINAL}))
+        cancel = a_record(about(job_id, incoming.cancel()), "gateway")
+        complete = a_record(about(job_id, incoming.completed()), "trainer_agent")
         outcomes = await race.run(cancel, complete)
         assert outcomes == ("applied", "applied"), race.describe(outcomes)
         if (await job_of(race, job_id)).state is JobState.CANCELLED:
             assert await event_types(race.database, job_id, "job.events") == ["JobEvaluating", "JobCancelled"]
             return "evaluated"
         assert (
-            await race.consumers[0].consume(a_record(about(job_id, news.released()), "provisioner"))
+            await race.consumers[0].consume(a_record(about(job_id, incoming.released()), "provisioner"))
             == "applied"
         )
         assert (await job_of(race, job_id)).state is JobState.CANCELLED, race.describe(outcomes)
@@ -259,8 +259,8 @@ class TestPreemptionAndCheckpoint:
         facts = Facts(started=True, named=frozenset({older, newer}))
         job_id = await a_running_job(race, facts=facts, verified=frozenset({older}))
         outcomes = await race.run(
-            a_record(about(job_id, news.preempted()), "provisioner"),
-            a_record(about(job_id, news.verified(newer)), "checkpoint_watcher"),
+            a_record(about(job_id, incoming.preempted()), "provisioner"),
+            a_record(about(job_id, incoming.verified(newer)), "checkpoint_watcher"),
         )
         job = await job_of(race, job_id)
         assert (outcomes, job.state, job.resume) == (
@@ -270,8 +270,8 @@ class TestPreemptionAndCheckpoint:
         ), race.describe(outcomes)
         assert await event_types(race.database, job_id, "job.events") == ["JobStopping"]
         await race.run(
-            a_record(about(job_id, news.released()), "provisioner", sequence=2),
-            a_record(about(job_id, news.stopped(newer, last_step=20)), "trainer_agent"),
+            a_record(about(job_id, incoming.released()), "provisioner", sequence=2),
+            a_record(about(job_id, incoming.stopped(newer, last_step=20)), "trainer_agent"),
         )
         assert (await job_of(race, job_id)).state is JobState.QUEUED
         assert await event_types(race.database, job_id, "job.events") == ["JobStopping", "JobRequeued"]
@@ -373,7 +373,7 @@ class TestApprovalAndReadiness:
     async def one_race(self, race: Race) -> None:
         gated = an_evaluation(passed=True, promoted=True, gated_at=utc_now())
         job_id = await a_stored_job(race, JobState.EVALUATING, evaluation=gated)
-        approved = about(job_id, news.approved()).model_copy(update={"slot": job_id})
+        approved = about(job_id, incoming.approved()).model_copy(update={"slot": job_id})
         served = DeploymentReady(
             pool=f"serve-{job_id}",
             base_sha=approved.base_sha,

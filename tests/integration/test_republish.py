@@ -20,7 +20,7 @@ from tests.integration.kernel.conftest import until
 from tests.integration.test_retune import Ended, Story, retune
 from tests.integration.test_scheduler import SUBMITTED, Play
 from tests.integration.voices import Voices, ear, voices
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -105,12 +105,12 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             play, running, failed = (Play(voice, heard) for _ in range(3))
             await play.scheduled()
             for attempt in (1, 2):
-                await play.say("provisioner", news.provisioning_failed("broken", attempt=attempt))
+                await play.say("provisioner", incoming.provisioning_failed("broken", attempt=attempt))
                 await play.until(*SUBMITTED, *REQUEUED * attempt)
             await running.running()
             await failed.running()
-            await failed.say("trainer_agent", news.failed(FailureClass.USER), news.stopped())
-            await failed.say("provisioner", NodesReleased(**news.JOB, attempt=1, nodes=(NODE,)))
+            await failed.say("trainer_agent", incoming.failed(FailureClass.USER), incoming.stopped())
+            await failed.say("provisioner", NodesReleased(**incoming.JOB, attempt=1, nodes=(NODE,)))
             world = World(stack, voice, play)
             await until(world.at_rest, "everything published")
             yield world
@@ -144,7 +144,7 @@ async def test_a_lost_log_is_brought_back_and_nobody_is_disturbed(world: World):
     assert all(row["lost"] == 0 for row in (await republish(world, "--dry-run")).value)
 
     # Whoever has read a fact that is new has read the repaired ones before it.
-    started = news.started(attempt=3).model_copy(update={"job_id": world.play.job})
+    started = incoming.started(attempt=3).model_copy(update={"job_id": world.play.job})
     event_id = await world.voice.say("trainer_agent", started)
     running = 1 + len(stories[world.play.job])
     await until(

@@ -17,7 +17,7 @@ from schemas.node import PoolCapacityChanged
 from schemas.specification import Method, Recipe, Resources
 from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job_spec, a_sha
 from tests.integration.voices import Ear, Voices, ear, voices
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 
 pytestmark = pytest.mark.stack
 
@@ -111,7 +111,7 @@ class Play:
 
     async def running(self) -> None:
         await self.scheduled()
-        await self.say("trainer_agent", news.started())
+        await self.say("trainer_agent", incoming.started())
         await self.until(*SUBMITTED, "JobRunning")
 
 
@@ -126,7 +126,7 @@ def deployed(play: Play) -> DeploymentReady:
         base_sha=a_sha("tiny"),
         slot=f"ft:{play.job}",
         tenant=TENANT,
-        digest=news.MODEL.digest,
+        digest=incoming.MODEL.digest,
         generation=1,
         model_id=f"mv-{play.job}",
         served_name="name@digest",
@@ -145,19 +145,19 @@ async def test_a_job_from_submission_to_success(play: Play):
     scheduled = await play.until(*SUBMITTED)
     assert (scheduled.attempt, scheduled.pool, scheduled.resume) == (1, play.pool, None)
 
-    await play.say("trainer_agent", news.started())
+    await play.say("trainer_agent", incoming.started())
     await play.until(*SUBMITTED, "JobRunning")
-    await play.say("trainer_agent", news.written(), news.completed())
-    await play.say("checkpoint_watcher", news.verified())
+    await play.say("trainer_agent", incoming.written(), incoming.completed())
+    await play.say("checkpoint_watcher", incoming.verified())
     evaluating = await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")
-    assert evaluating.bundle == news.FINAL
+    assert evaluating.bundle == incoming.FINAL
 
     slot = {"slot": f"ft:{play.job}"}
-    await play.say("provisioner", news.released())
+    await play.say("provisioner", incoming.released())
     await play.voice.say("serving_controller", deployed(play))
-    await play.say("registry", news.registered(), news.promoted())
-    await play.say("registry", news.approved().model_copy(update=slot))
-    await play.say("evaluator", news.eval_passed())
+    await play.say("registry", incoming.registered(), incoming.promoted())
+    await play.say("registry", incoming.approved().model_copy(update=slot))
+    await play.say("evaluator", incoming.eval_passed())
     end = await play.until(*SUBMITTED, "JobRunning", "JobEvaluating", "JobSucceeded")
     assert (end.promoted, end.deployed, end.model_id) == (True, True, f"mv-{play.job}")
     sequences = [each.envelope.sequence for each in play.heard.heard[play.job]]
@@ -174,7 +174,7 @@ async def test_the_dataset_may_be_ready_before_the_job_is_submitted(play: Play):
 @pytest.mark.parametrize("order", [1, -1], ids=["completed first", "verified first"])
 async def test_completion_and_verdict_come_in_either_order(play: Play, order: int):
     await play.running()
-    turns = [("trainer_agent", news.completed()), ("checkpoint_watcher", news.verified())]
+    turns = [("trainer_agent", incoming.completed()), ("checkpoint_watcher", incoming.verified())]
     for writer, fact in turns[::order]:
         await play.say(writer, fact)
     await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")
@@ -183,13 +183,13 @@ async def test_completion_and_verdict_come_in_either_order(play: Play, order: in
 async def test_a_preempted_job_resumes_from_its_newest_verified_bundle(play: Play):
     await play.running()
     bundles: list[BundleRef] = [a_bundle(10), a_bundle(20)]
-    await play.say("trainer_agent", *map(news.written, bundles))
-    await play.say("checkpoint_watcher", *map(news.verified, bundles))
-    await play.say("provisioner", news.preempted(deadline=NOON))
-    await play.say("trainer_agent", news.stopped(bundles[-1]))
+    await play.say("trainer_agent", *map(incoming.written, bundles))
+    await play.say("checkpoint_watcher", *map(incoming.verified, bundles))
+    await play.say("provisioner", incoming.preempted(deadline=NOON))
+    await play.say("trainer_agent", incoming.stopped(bundles[-1]))
     stopping = await play.until(*SUBMITTED, "JobRunning", "JobStopping")
     assert stopping.reason == "preempt"
-    await play.say("provisioner", news.released())
+    await play.say("provisioner", incoming.released())
     types = (*SUBMITTED, "JobRunning", "JobStopping", "JobRequeued", "JobScheduled")
     again = await play.until(*types)
     assert (again.attempt, again.resume) == (2, a_bundle(20))
@@ -207,7 +207,7 @@ async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Conn
     held = "SELECT count(*) FROM scheduler.attempt WHERE pool = $1 AND freed_at IS NULL"
     assert await db.fetchval(held, play.pool) == 2
 
-    failed = news.provisioning_failed("engine_error").model_copy(update={"job_id": jobs[0]})
+    failed = incoming.provisioning_failed("engine_error").model_copy(update={"job_id": jobs[0]})
     await play.voice.say("provisioner", failed)
     await play.heard.until(jobs[0], *SUBMITTED, "JobRequeued", "JobScheduled")
     assert [play.heard.types(job) for job in jobs[2:]] == [["JobSubmitted", "JobQueued"]] * 2
@@ -311,15 +311,15 @@ async def test_a_job_without_a_dataset_fails_as_the_users(play: Play, is_refused
 @pytest.mark.parametrize("order", [1, -1], ids=["cancel first", "verdict first"])
 async def test_a_cancel_that_races_completion_leads_to_one_end(play: Play, order: int):
     await play.running()
-    await play.say("trainer_agent", news.completed())
-    turns = [("gateway", news.cancel()), ("checkpoint_watcher", news.verified())]
+    await play.say("trainer_agent", incoming.completed())
+    turns = [("gateway", incoming.cancel()), ("checkpoint_watcher", incoming.verified())]
     for writer, message in turns[::order]:
         await play.say(writer, message)
-    await play.say("provisioner", news.released())
-    await play.say("registry", news.registered(), news.promotion_refused())
+    await play.say("provisioner", incoming.released())
+    await play.say("registry", incoming.registered(), incoming.promotion_refused())
     end = await play.heard.until_any(play.job, "JobCancelled", "JobSucceeded")
     if isinstance(end, JobCancelled):
-        assert end.artifact.bundle == news.FINAL
+        assert end.artifact.bundle == incoming.FINAL
         *before, came_first, _ = play.heard.types(play.job)
         assert (before, came_first in ("JobStopping", "JobEvaluating")) == ([*SUBMITTED, "JobRunning"], True)
     else:
@@ -330,9 +330,9 @@ async def test_a_cancel_that_races_completion_leads_to_one_end(play: Play, order
 
 async def test_a_fact_of_an_old_attempt_is_recorded_and_moves_nothing(play: Play, db: asyncpg.Connection):
     await play.scheduled()
-    await play.say("provisioner", news.provisioning_failed("engine_error"))
+    await play.say("provisioner", incoming.provisioning_failed("engine_error"))
     await play.until(*SUBMITTED, "JobRequeued", "JobScheduled")
-    await play.say("trainer_agent", news.started(attempt=1), news.started(attempt=2))
+    await play.say("trainer_agent", incoming.started(attempt=1), incoming.started(attempt=2))
     await play.until(*SUBMITTED, "JobRequeued", "JobScheduled", "JobRunning")
     rows = await db.fetch("SELECT type, reason FROM scheduler.ignored WHERE job_id = $1", play.job)
     assert [tuple(row) for row in rows] == [("TrainingStarted", "attempt 1, present: 2")]
@@ -340,18 +340,18 @@ async def test_a_fact_of_an_old_attempt_is_recorded_and_moves_nothing(play: Play
 
 async def test_redelivery_changes_nothing(play: Play):
     await play.scheduled()
-    again = await play.voice.say("trainer_agent", news.started().model_copy(update={"job_id": play.job}))
+    again = await play.voice.say("trainer_agent", incoming.started().model_copy(update={"job_id": play.job}))
     await play.voice.say(
-        "trainer_agent", news.started().model_copy(update={"job_id": play.job}), event_id=again
+        "trainer_agent", incoming.started().model_copy(update={"job_id": play.job}), event_id=again
     )
-    await play.say("trainer_agent", news.stopped())
+    await play.say("trainer_agent", incoming.stopped())
     await play.until(*SUBMITTED, "JobRunning", "JobStopping")
 
 
 async def test_killed_it_comes_back_and_continues(play: Play, scheduler: Stack):
     await play.scheduled()
     await scheduler.kill("scheduler", signal.SIGKILL)
-    await play.say("trainer_agent", news.started(), news.written(), news.completed())
-    await play.say("checkpoint_watcher", news.verified())
+    await play.say("trainer_agent", incoming.started(), incoming.written(), incoming.completed())
+    await play.say("checkpoint_watcher", incoming.verified())
     await scheduler.wait_healthy("scheduler")
     await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")

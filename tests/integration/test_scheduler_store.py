@@ -43,9 +43,9 @@ from tests.builders import (
     capabilities,
 )
 from tests.chaos.scale import seed
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 from tests.unit.scheduler.grants import grants
-from tests.unit.scheduler.story import Story
+from tests.unit.scheduler.job_history import JobHistory
 
 pytestmark = pytest.mark.stack
 
@@ -93,22 +93,22 @@ async def read(database: Database, job_id: str) -> Job:
 
 def everything_set(mark: str) -> Job:
     facts = (
-        news.started(),
-        news.written(a_bundle(10)),
-        news.written(a_bundle(20)),
-        news.corrupt(a_bundle(10)),
-        news.verified(a_bundle(20)),
-        news.preempted(),
-        news.lost(),
-        news.stopped(a_bundle(30)),
-        news.released(),
-        news.stale(),
+        incoming.started(),
+        incoming.written(a_bundle(10)),
+        incoming.written(a_bundle(20)),
+        incoming.corrupt(a_bundle(10)),
+        incoming.verified(a_bundle(20)),
+        incoming.preempted(),
+        incoming.lost(),
+        incoming.stopped(a_bundle(30)),
+        incoming.released(),
+        incoming.stale(),
     )
-    story = Story(a_job_of(mark, JobState.PROVISIONING)).tell(
+    history = JobHistory(a_job_of(mark, JobState.PROVISIONING)).apply(
         *(_about(fact, f"ftjob-{mark}") for fact in facts)
     )
     return replace(
-        story.job,
+        history.job,
         not_before=NOON + timedelta(seconds=1),
         turned_away={"cpu-spot": NOON},
         requeues={FailureClass.INFRA: 2},
@@ -355,7 +355,7 @@ async def test_a_base_concerns_every_job_that_is_not_over(database: Database, ma
     async with database.transaction() as conn:
         states = {job.state for job in await store.jobs_on_base(conn, sha)}
         assert await store.jobs_stale_on_base(conn, sha) == []
-        saved = Story(await store.get_job(conn, f"ftjob-{mark}-paused")).tell(news.stale()).job
+        saved = JobHistory(await store.get_job(conn, f"ftjob-{mark}-paused")).apply(incoming.stale()).job
         await store.save_job(conn, saved)
         (stale,) = await store.jobs_stale_on_base(conn, sha)
     assert states == set(JobState) - TERMINAL
@@ -372,8 +372,8 @@ async def test_what_a_name_points_to_is_known_once_it_was_said(database: Databas
 
 async def test_serving_concerns_the_jobs_that_wait_for_the_slot(database: Database, mark: str):
     slot = f"ft:{mark}"
-    approved = news.approved().model_copy(update={"slot": slot})
-    waiting = Story(a_job_of(mark, JobState.EVALUATING)).tell(approved).job
+    approved = incoming.approved().model_copy(update={"slot": slot})
+    waiting = JobHistory(a_job_of(mark, JobState.EVALUATING)).apply(approved).job
     await add(database, waiting)
     async with database.transaction() as conn:
         for generation in (2, 1):

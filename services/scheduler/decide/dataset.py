@@ -4,31 +4,37 @@ from schemas.base import CommandRefused, DatasetRef
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected, SubmitDataset
 from services.scheduler.model import SUPERSEDES, Dataset, DatasetState
 
-News = DatasetAccepted | DatasetReady | DatasetRejected | DatasetDeleted | CommandRefused
+DatasetEvent = DatasetAccepted | DatasetReady | DatasetRejected | DatasetDeleted | CommandRefused
 
 
-def said_by(news: News) -> tuple[Dataset, ...]:
+def datasets_of(event: DatasetEvent) -> tuple[Dataset, ...]:
     """One for each SubmitDataset that the message is about; a refusal of another command is about none."""
-    match news:
+    match event:
         case DatasetAccepted():
-            return (Dataset(news.dataset_id, news.tenant, DatasetState.ACCEPTED, base_sha=news.base_sha),)
+            return (Dataset(event.dataset_id, event.tenant, DatasetState.ACCEPTED, base_sha=event.base_sha),)
         case DatasetReady():
-            return (_ready(news),)
+            return (_ready(event),)
         case DatasetRejected():
             return (
                 Dataset(
-                    news.dataset_id, news.tenant, DatasetState.REJECTED, news.message, f"dataset_{news.code}"
+                    event.dataset_id,
+                    event.tenant,
+                    DatasetState.REJECTED,
+                    event.message,
+                    f"dataset_{event.code}",
                 ),
             )
         case DatasetDeleted():
-            message = f"dataset version {news.dataset_version[:12]} was deleted"
+            message = f"dataset version {event.dataset_version[:12]} was deleted"
             return tuple(
-                Dataset(dataset_id, news.tenant, DatasetState.DELETED, message)
-                for dataset_id in news.dataset_ids
+                Dataset(dataset_id, event.tenant, DatasetState.DELETED, message)
+                for dataset_id in event.dataset_ids
             )
-        case CommandRefused() if news.command == SubmitDataset.type:
+        case CommandRefused() if event.command == SubmitDataset.type:
             return (
-                Dataset(news.subject_id, news.tenant or "", DatasetState.REFUSED, news.message, news.code),
+                Dataset(
+                    event.subject_id, event.tenant or "", DatasetState.REFUSED, event.message, event.code
+                ),
             )
         case _:
             return ()
@@ -38,16 +44,16 @@ def supersedes(dataset: Dataset, known: Dataset | None) -> bool:
     return (known.state if known else None) in SUPERSEDES[dataset.state]
 
 
-def _ready(news: DatasetReady) -> Dataset:
+def _ready(event: DatasetReady) -> Dataset:
     return Dataset(
-        dataset_id=news.dataset_id,
-        tenant=news.tenant,
+        dataset_id=event.dataset_id,
+        tenant=event.tenant,
         state=DatasetState.READY,
-        ref=DatasetRef(version=news.dataset_version, manifest_sha256=news.manifest_sha256),
-        base_sha=news.base_sha,
-        template_sha256=news.template_sha256,
-        counts=news.counts,
-        benchmarks=news.benchmarks,
-        suites=news.suites,
-        files=news.files,
+        ref=DatasetRef(version=event.dataset_version, manifest_sha256=event.manifest_sha256),
+        base_sha=event.base_sha,
+        template_sha256=event.template_sha256,
+        counts=event.counts,
+        benchmarks=event.benchmarks,
+        suites=event.suites,
+        files=event.files,
     )

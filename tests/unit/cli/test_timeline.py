@@ -12,14 +12,14 @@ from shared.messaging.delivery import read
 from shared.record import Record
 from tests.builders import NOON, TENANT, a_bundle, a_job_spec, a_sha, delivered
 from tests.unit.cli.commandline import lines
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 
 BUNDLE: BundleRef = a_bundle(10)
 
 
 def tell(retune) -> None:
     """Each topic in its own order, as a reader gets them, and another job's fact among them."""
-    other = news.started().model_copy(update={"job_id": "ftjob-2"})
+    other = incoming.started().model_copy(update={"job_id": "ftjob-2"})
     resumed = TrainingResumed(
         job_id="ftjob-1",
         tenant=TENANT,
@@ -36,12 +36,12 @@ def tell(retune) -> None:
         result=CheckResult(check="safety", outcome="passed"),
     )
     retune.topics = [
-        delivered(news.started(), minute=0),
-        delivered(news.written(BUNDLE), minute=2),
+        delivered(incoming.started(), minute=0),
+        delivered(incoming.written(BUNDLE), minute=2),
         delivered(resumed, minute=5),
         delivered(other, minute=1),
-        delivered(news.verified(BUNDLE), minute=3),
-        delivered(news.lost(), minute=4),
+        delivered(incoming.verified(BUNDLE), minute=3),
+        delivered(incoming.lost(), minute=4),
         delivered(judged, minute=6),
     ]
 
@@ -96,7 +96,7 @@ def test_machines_get_envelope_and_payload(retune):
         "sequence": 1,
         "time": "2027-03-01T12:00:00+00:00",
     }
-    assert first["data"] == news.started().model_dump(mode="json")
+    assert first["data"] == incoming.started().model_dump(mode="json")
 
 
 def test_a_job_that_nobody_spoke_of_has_an_empty_timeline(retune):

@@ -62,8 +62,8 @@ from tests.builders import (
     a_model_version,
     a_sha,
 )
-from tests.unit.scheduler import news
-from tests.unit.scheduler.news import FINAL
+from tests.unit.scheduler import incoming
+from tests.unit.scheduler.incoming import FINAL
 
 JOB = {"job_id": "ftjob-1", "tenant": TENANT}
 MODEL = a_model_version()
@@ -74,7 +74,7 @@ LIMITS = Limits()
 
 
 @dataclass
-class Teller:
+class Publisher:
     """Writes messages as services do: a row in an outbox, a record in a topic, and everybody's inboxes."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Teller:
     copies_for: str = ""
     """Tenant whom the gateway copies every fact for."""
 
-    def tell(self, writer: str, message: Message, *, cause: str = "") -> str:
+    def publish(self, writer: str, message: Message, *, cause: str = "") -> str:
         """The event's id."""
         self.now += timedelta(seconds=1)
         topic = topic_of(type(message), writer=writer)
@@ -107,9 +107,9 @@ class Teller:
 
     def _write(self, writer: str, topic: Topic, envelope: Envelope, message: Message) -> None:
         """`envelope`: without its number in the topic."""
-        story = (topic.name, message.key)
+        stream = (topic.name, message.key)
         given = self.sequences.setdefault(writer, {})
-        number = given.get(story, 0) + 1
+        number = given.get(stream, 0) + 1
         value = message.model_dump_json().encode()
         numbered = replace(envelope, sequence=number if topic.is_event_stream else None)
         place = (topic.name, 0, self.offsets[topic.name])
@@ -119,9 +119,9 @@ class Teller:
         entry = entry_of(delivery)
         self.entries.append(entry)
         if writer in SERVICES:
-            given[story] = number
+            given[stream] = number
             columns = (message.type, entry.sha256, envelope.time, envelope.causation_id, self.now, True)
-            self.rows.setdefault(writer, []).append(Row(envelope.id, *story, number, *columns))
+            self.rows.setdefault(writer, []).append(Row(envelope.id, *stream, number, *columns))
 
     def kernel(self, service: str) -> Kernel:
         heard = {topic.name for topic in LISTENS[service]}
@@ -271,53 +271,53 @@ def dataset_ready() -> DatasetReady:
     )
 
 
-def first_attempt(teller: Teller) -> None:
+def first_attempt(publisher: Publisher) -> None:
     """Up to the place in the queue that it came back to."""
-    teller.tell("registry", news.base_registered())
-    teller.tell("provisioner", capacity())
-    teller.tell("ingest", dataset_ready())
-    submit = teller.tell("gateway", SubmitJob(**JOB, dataset_id="ds-1", spec=a_job_spec()))
-    teller.tell("scheduler", submitted(), cause=submit)
-    teller.tell("scheduler", queued())
-    began = teller.tell("scheduler", scheduled(1))
-    teller.tell("provisioner", provisioned(), cause=began)
-    teller.tell("runner", runner_started())
-    started = teller.tell("trainer_agent", news.started())
-    teller.tell("scheduler", running(), cause=started)
-    teller.tell("scheduler", stopping())
-    teller.tell("trainer_agent", news.written(EMERGENCY))
-    teller.tell("trainer_agent", news.stopped(EMERGENCY, last_step=20))
-    teller.tell("checkpoint_watcher", news.verified(EMERGENCY))
-    gone = teller.tell("provisioner", news.released())
-    teller.tell("scheduler", requeued(), cause=gone)
+    publisher.publish("registry", incoming.base_registered())
+    publisher.publish("provisioner", capacity())
+    publisher.publish("ingest", dataset_ready())
+    submit = publisher.publish("gateway", SubmitJob(**JOB, dataset_id="ds-1", spec=a_job_spec()))
+    publisher.publish("scheduler", submitted(), cause=submit)
+    publisher.publish("scheduler", queued())
+    began = publisher.publish("scheduler", scheduled(1))
+    publisher.publish("provisioner", provisioned(), cause=began)
+    publisher.publish("runner", runner_started())
+    started = publisher.publish("trainer_agent", incoming.started())
+    publisher.publish("scheduler", running(), cause=started)
+    publisher.publish("scheduler", stopping())
+    publisher.publish("trainer_agent", incoming.written(EMERGENCY))
+    publisher.publish("trainer_agent", incoming.stopped(EMERGENCY, last_step=20))
+    publisher.publish("checkpoint_watcher", incoming.verified(EMERGENCY))
+    gone = publisher.publish("provisioner", incoming.released())
+    publisher.publish("scheduler", requeued(), cause=gone)
 
 
-def second_attempt(teller: Teller) -> None:
+def second_attempt(publisher: Publisher) -> None:
     final = replace_attempt(FINAL)
-    teller.tell("scheduler", scheduled(2, EMERGENCY))
-    teller.tell("provisioner", provisioned(2))
-    teller.tell("trainer_agent", news.started(attempt=2))
-    teller.tell("scheduler", running(2))
-    teller.tell("trainer_agent", news.written(final, attempt=2))
-    teller.tell("trainer_agent", news.completed(final, attempt=2))
-    checked = teller.tell("checkpoint_watcher", news.verified(final))
-    teller.tell("scheduler", evaluating(), cause=checked)
-    teller.tell("provisioner", news.released(attempt=2))
-    teller.tell("registry", news.registered())
-    teller.tell("evaluator", news.eval_passed())
-    teller.tell("registry", news.promoted())
-    teller.tell("scheduler", succeeded())
+    publisher.publish("scheduler", scheduled(2, EMERGENCY))
+    publisher.publish("provisioner", provisioned(2))
+    publisher.publish("trainer_agent", incoming.started(attempt=2))
+    publisher.publish("scheduler", running(2))
+    publisher.publish("trainer_agent", incoming.written(final, attempt=2))
+    publisher.publish("trainer_agent", incoming.completed(final, attempt=2))
+    checked = publisher.publish("checkpoint_watcher", incoming.verified(final))
+    publisher.publish("scheduler", evaluating(), cause=checked)
+    publisher.publish("provisioner", incoming.released(attempt=2))
+    publisher.publish("registry", incoming.registered())
+    publisher.publish("evaluator", incoming.eval_passed())
+    publisher.publish("registry", incoming.promoted())
+    publisher.publish("scheduler", succeeded())
 
 
 def replace_attempt(bundle: BundleRef) -> BundleRef:
     return bundle.model_copy(update={"attempt": 2})
 
 
-def the_story() -> Teller:
-    teller = Teller()
-    first_attempt(teller)
-    second_attempt(teller)
-    return teller
+def the_story() -> Publisher:
+    publisher = Publisher()
+    first_attempt(publisher)
+    second_attempt(publisher)
+    return publisher
 
 
 def a_history(**changes: Any) -> History:
@@ -325,12 +325,12 @@ def a_history(**changes: Any) -> History:
     return the_story().history(**changes)
 
 
-def history_of(*steps: Callable[[Teller], None]) -> History:
+def history_of(*steps: Callable[[Publisher], None]) -> History:
     """As far as these steps go, with a scheduler that is in no state that they would contradict."""
-    teller = Teller()
+    publisher = Publisher()
     for step in steps:
-        step(teller)
-    return teller.history(snapshot=Snapshot())
+        step(publisher)
+    return publisher.history(snapshot=Snapshot())
 
 
 def a_model(**changes: Any) -> ModelVersion:
@@ -376,7 +376,7 @@ def a_verdict(**changes: Any) -> Evaluation:
 
 
 def a_snapshot(**changes: Any) -> Snapshot:
-    """What the tables say at the end of the story."""
+    """What the tables say at the end of the stream."""
     fields: dict[str, Any] = {
         "jobs": {"ftjob-1": Job("ftjob-1", TENANT, "succeeded", 2, a_sha("config"))},
         "pools": {"cpu-spot": 2},

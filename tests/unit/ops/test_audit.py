@@ -236,7 +236,7 @@ class TestStatements:
             assert any("found the key" in each.detail and number in numbers(each) for each in findings)
 
     def test_a_history_that_was_signed_twice_is_found(self, world: World):
-        """Whoever has the key too can sign another story, but not one that the old statements follow."""
+        """Whoever has the key too can sign another stream, but not one that the old statements follow."""
         statement = KEY.public.open(world.documents[3])
         documents = [*world.documents]
         documents[3] = KEY.sign(

@@ -211,12 +211,12 @@ class TestNoOrphans:
         assert (finding.found, finding.expected) == ("3 nodes allocated", "at most 2")
 
     def test_a_pool_that_was_made_smaller_empties_by_itself(self):
-        story = the_story()
-        story.tell("provisioner", capacity(1))
+        stream = the_story()
+        stream.publish("provisioner", capacity(1))
         snapshot = a_snapshot(pools={"cpu-spot": 1}, nodes=nodes(2))
-        assert "I11" not in alarms(story.history(snapshot=snapshot))
+        assert "I11" not in alarms(stream.history(snapshot=snapshot))
         snapshot = a_snapshot(pools={"cpu-spot": 1}, nodes=nodes(2, at=NOON + timedelta(minutes=30)))
-        assert "I11" in alarms(story.history(snapshot=snapshot))
+        assert "I11" in alarms(stream.history(snapshot=snapshot))
 
     def test_parts_that_nobody_can_name(self):
         key = layout.checkpoint("ftjob-1", 1, 30, "parts/9")

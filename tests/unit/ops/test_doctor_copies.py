@@ -7,7 +7,7 @@ from schemas.topics import tenant_events
 from tests.builders import TENANT
 from tests.unit.ops.histories import (
     READ_AT,
-    Teller,
+    Publisher,
     a_snapshot,
     alarms,
     first_attempt,
@@ -20,11 +20,11 @@ COPIES = tenant_events(TENANT).name
 
 def copied_from(step) -> History:
     """A history of a tenant whose facts are copied from this step on."""
-    teller = Teller()
+    publisher = Publisher()
     for each in (first_attempt, second_attempt):
-        teller.copies_for = TENANT if teller.copies_for or each is step else ""
-        each(teller)
-    return teller.history(snapshot=a_snapshot(tenants=frozenset({TENANT})))
+        publisher.copies_for = TENANT if publisher.copies_for or each is step else ""
+        each(publisher)
+    return publisher.history(snapshot=a_snapshot(tenants=frozenset({TENANT})))
 
 
 def without_copy(history: History, event_type: str) -> History:

@@ -13,7 +13,7 @@ from tests.builders import NOON, TENANT, a_bundle, a_sha
 from tests.unit.ops.histories import (
     EMERGENCY,
     READ_AT,
-    Teller,
+    Publisher,
     a_history,
     a_snapshot,
     alarms,
@@ -30,58 +30,58 @@ from tests.unit.ops.histories import (
     succeeded,
     with_kernel,
 )
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 
 
-def telling(writer, *messages):
-    def tell(teller: Teller) -> None:
+def publishing(writer, *messages):
+    def publish(publisher: Publisher) -> None:
         for message in messages:
-            teller.tell(writer, message)
+            publisher.publish(writer, message)
 
-    return tell
+    return publish
 
 
-def jobs_tell(*messages):
-    return telling("scheduler", *messages)
+def jobs_publish(*messages):
+    return publishing("scheduler", *messages)
 
 
 class TestFenced:
     def test_a_fact_of_an_earlier_attempt(self):
-        late = telling("trainer_agent", news.written(EMERGENCY))
+        late = publishing("trainer_agent", incoming.written(EMERGENCY))
         (finding,) = alarms(history_of(first_attempt, second_attempt, late))["I5"]
         assert finding.found == "attempt 1"
         assert finding.expected == "attempt 2 or later, which was reported before"
 
     def test_a_fact_behind_the_last_fact(self):
-        (finding,) = alarms(history_of(first_attempt, telling("trainer_agent", news.failed())))["I5"]
+        (finding,) = alarms(history_of(first_attempt, publishing("trainer_agent", incoming.failed())))["I5"]
         assert finding.expected == "none after its last fact"
 
     def test_two_last_facts(self):
-        (finding,) = alarms(history_of(first_attempt, telling("trainer_agent", news.stopped())))["I5"]
+        (finding,) = alarms(history_of(first_attempt, publishing("trainer_agent", incoming.stopped())))["I5"]
         assert finding.expected == "none after its last fact"
 
     def test_a_bundle_of_another_attempt(self):
-        other = news.written(a_bundle(30, attempt=7))
-        (finding,) = alarms(history_of(jobs_tell(submitted()), telling("trainer_agent", other)))["I5"]
+        other = incoming.written(a_bundle(30, attempt=7))
+        (finding,) = alarms(history_of(jobs_publish(submitted()), publishing("trainer_agent", other)))["I5"]
         assert finding.found == "a bundle of attempt 7"
 
     def test_the_attempt_number_jumps(self):
-        (finding,) = alarms(history_of(jobs_tell(submitted(), queued(), scheduled(2))))["I5"]
+        (finding,) = alarms(history_of(jobs_publish(submitted(), queued(), scheduled(2))))["I5"]
         assert (finding.found, finding.expected) == ("attempt 2", "attempt 1")
 
     def test_the_attempt_number_rises_without_being_scheduled(self):
-        story = jobs_tell(submitted(), queued(), scheduled(1), running(2))
-        (finding,) = alarms(history_of(story))["I5"]
+        stream = jobs_publish(submitted(), queued(), scheduled(1), running(2))
+        (finding,) = alarms(history_of(stream))["I5"]
         assert (finding.found, finding.expected) == ("attempt 2", "attempt 1")
 
     def test_nodes_are_released_twice(self):
-        (finding,) = alarms(history_of(first_attempt, telling("provisioner", news.released())))["I5"]
+        (finding,) = alarms(history_of(first_attempt, publishing("provisioner", incoming.released())))["I5"]
         assert finding.expected == "none after its NodesReleased"
 
 
 class TestLegal:
     @pytest.mark.parametrize(
-        ("story", "found"),
+        ("stream", "found"),
         [
             ((submitted(), queued(), running(1)), "JobRunning after JobQueued"),
             ((submitted(), queued(), scheduled(1), running(), running()), "JobRunning after JobRunning"),
@@ -89,17 +89,17 @@ class TestLegal:
         ],
         ids=["skips", "repeats", "begins in the middle"],
     )
-    def test_a_move_that_the_table_does_not_have(self, story, found):
-        assert alarms(history_of(jobs_tell(*story)))["I6"][0].found == found
+    def test_a_move_that_the_table_does_not_have(self, stream, found):
+        assert alarms(history_of(jobs_publish(*stream)))["I6"][0].found == found
 
     def test_a_terminal_state_is_left(self):
-        again = jobs_tell(evaluating())
+        again = jobs_publish(evaluating())
         (finding,) = alarms(history_of(first_attempt, second_attempt, again))["I6"]
         assert (finding.found, finding.expected) == ("JobEvaluating after JobSucceeded", "nothing")
 
     def test_a_stop_may_be_said_again(self):
-        story = jobs_tell(submitted(), queued(), scheduled(1), stopping(), stopping())
-        assert "I6" not in alarms(history_of(story))
+        stream = jobs_publish(submitted(), queued(), scheduled(1), stopping(), stopping())
+        assert "I6" not in alarms(history_of(stream))
 
     def test_the_table_says_something_else_than_the_topic(self):
         job = Job("ftjob-1", TENANT, "running", 2, a_sha("config"))
@@ -113,11 +113,11 @@ class TestLegal:
         assert "I6" not in alarms(with_kernel(history, "scheduler", sequences=given))
 
     def test_a_refused_command_is_no_move(self):
-        def refuse(teller: Teller) -> None:
+        def refuse(publisher: Publisher) -> None:
             refusal = CommandRefused(
                 subject_id="ftjob-1", command="CancelJob", command_id="c-1", code="too_late", message="no"
             )
-            teller.tell("scheduler", refusal)
+            publisher.publish("scheduler", refusal)
 
         assert "I6" not in alarms(history_of(first_attempt, second_attempt, refuse))
 
@@ -125,17 +125,17 @@ class TestLegal:
 class Instead:
     """Tells another requeue than the one it is given."""
 
-    def __init__(self, teller: Teller, requeue: JobRequeued) -> None:
-        self.teller, self.requeue = teller, requeue
+    def __init__(self, publisher: Publisher, requeue: JobRequeued) -> None:
+        self.publisher, self.requeue = publisher, requeue
 
-    def tell(self, writer: str, message: Message, *, cause: str = "") -> str:
+    def publish(self, writer: str, message: Message, *, cause: str = "") -> str:
         message = self.requeue if isinstance(message, JobRequeued) else message
-        return self.teller.tell(writer, message, cause=cause)
+        return self.publisher.publish(writer, message, cause=cause)
 
 
 def with_requeue(resume: BundleRef | None):
     """The first attempt, but requeued like this."""
-    return lambda teller: first_attempt(Instead(teller, requeued(resume)))
+    return lambda publisher: first_attempt(Instead(publisher, requeued(resume)))
 
 
 class TestResumedFromNewest:
@@ -149,7 +149,7 @@ class TestResumedFromNewest:
         assert finding.found == "resume from bundle 1/90, which nobody verified"
 
     def test_the_attempt_begins_from_less_than_was_known(self):
-        findings = alarms(history_of(first_attempt, jobs_tell(scheduled(2))))["I8"]
+        findings = alarms(history_of(first_attempt, jobs_publish(scheduled(2))))["I8"]
         assert [finding.expected for finding in findings] == ["bundle 1/20 or newer"]
 
     def test_a_verdict_that_came_after_the_scheduler_gave_up_waiting(self):
@@ -174,21 +174,23 @@ class TestResumedFromNewest:
     def test_training_continues_at_another_step_than_that_of_the_bundle(self, step, alarm):
         certificate = {"exact": True, "step": step, "reason": "equal"}
         resumed = TrainingResumed(job_id="ftjob-1", tenant=TENANT, attempt=2, certificate=certificate)
-        story = history_of(
-            first_attempt, jobs_tell(scheduled(2, EMERGENCY)), telling("trainer_agent", resumed)
+        stream = history_of(
+            first_attempt, jobs_publish(scheduled(2, EMERGENCY)), publishing("trainer_agent", resumed)
         )
-        expectations = [finding.expected for finding in alarms(story).get("I8", ())]
+        expectations = [finding.expected for finding in alarms(stream).get("I8", ())]
         assert expectations == (["from bundle 1/20"] if alarm else [])
 
     def test_training_continues_though_its_attempt_was_given_no_bundle(self):
         certificate = {"exact": True, "step": 5, "reason": "equal"}
         resumed = TrainingResumed(job_id="ftjob-1", tenant=TENANT, attempt=1, certificate=certificate)
-        story = history_of(jobs_tell(submitted(), queued(), scheduled(1)), telling("trainer_agent", resumed))
-        assert [finding.expected for finding in alarms(story)["I8"]] == ["from nothing"]
+        stream = history_of(
+            jobs_publish(submitted(), queued(), scheduled(1)), publishing("trainer_agent", resumed)
+        )
+        assert [finding.expected for finding in alarms(stream)["I8"]] == ["from nothing"]
 
     def test_complete_with_a_bundle_of_another_step(self):
-        short = news.completed(EMERGENCY).model_copy(update={"last_step": 600})
-        (finding,) = alarms(history_of(jobs_tell(submitted()), telling("trainer_agent", short)))["I8"]
+        short = incoming.completed(EMERGENCY).model_copy(update={"last_step": 600})
+        (finding,) = alarms(history_of(jobs_publish(submitted()), publishing("trainer_agent", short)))["I8"]
         assert finding.found == "completed at step 600 with bundle 1/20"
 
 
@@ -214,9 +216,9 @@ class TestLive:
         assert finding.found == f"{state}, although {known}"
 
     def test_a_heartbeat_is_a_sign(self):
-        def beat(teller: Teller) -> None:
-            teller.now = READ_AT - timedelta(minutes=1)
-            teller.tell("runner", news_of_runner())
+        def beat(publisher: Publisher) -> None:
+            publisher.now = READ_AT - timedelta(minutes=1)
+            publisher.publish("runner", news_of_runner())
 
         history = replace(history_of(first_attempt, beat), snapshot=self.snapshot("running"))
         assert "I13" not in alarms(history)

@@ -14,7 +14,7 @@ from shared.record import Record
 from tests.unit.ops.histories import (
     LIMITS,
     READ_AT,
-    Teller,
+    Publisher,
     a_history,
     alarms,
     provisioned,
@@ -198,11 +198,11 @@ class TestInOrder:
 
     def test_a_batch_that_was_sent_twice_is_in_order(self):
         history = a_history()
-        story = history.of_topic("job.events")
-        again = [replace(entry, offset=entry.offset + 2) for entry in (story[1], story[2])]
-        rest = [replace(entry, offset=entry.offset + 2) for entry in story[3:]]
+        stream = history.of_topic("job.events")
+        again = [replace(entry, offset=entry.offset + 2) for entry in (stream[1], stream[2])]
+        rest = [replace(entry, offset=entry.offset + 2) for entry in stream[3:]]
         others = [entry for entry in history.entries if entry.topic != "job.events"]
-        entries = (*others, *story[:3], *again, *rest)
+        entries = (*others, *stream[:3], *again, *rest)
         assert check(replace(history, entries=entries), LIMITS) == []
 
     def test_two_events_with_one_number(self):
@@ -256,10 +256,10 @@ class TestCopies:
 
     @pytest.fixture
     def history(self):
-        teller = Teller(copies_for="acme")
-        teller.tell("scheduler", running(), cause="one-fact")
-        teller.tell("provisioner", provisioned(), cause="one-fact")
-        return teller.history()
+        publisher = Publisher(copies_for="acme")
+        publisher.publish("scheduler", running(), cause="one-fact")
+        publisher.publish("provisioner", provisioned(), cause="one-fact")
+        return publisher.history()
 
     def test_alarm_nobody(self, history):
         assert not alarms(history).keys() & {"I1", "I2", "I3", "I4"}

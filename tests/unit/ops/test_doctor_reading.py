@@ -18,7 +18,7 @@ from shared.record import Record
 from shared.storage.objects import put_manifest
 from shared.storage.testing import FakeObjectStore
 from tests.builders import NOON, a_sha, delivered
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 
 MANIFEST = layout.checkpoint("ftjob-1", 1, 20)
 CONTENT = b"weights"
@@ -91,18 +91,18 @@ class TestStore:
 
 class TestEntries:
     def test_a_fact_that_an_invariant_reads_keeps_its_message(self):
-        entry = entry_of(delivered(news.verified()))
+        entry = entry_of(delivered(incoming.verified()))
         assert (entry.topic, entry.type, entry.key, entry.job_id) == (
             "checkpoint.events",
             "CheckpointVerified",
             "ftjob-1",
             "ftjob-1",
         )
-        assert entry.message == news.verified()
+        assert entry.message == incoming.verified()
         assert (entry.writer, entry.sequence, entry.time) == ("test", 1, NOON)
 
     def test_of_others_only_the_digest_stays(self):
-        passed = news.eval_passed()
+        passed = incoming.eval_passed()
         entry = entry_of(delivered(passed))
         assert (entry.message, entry.job_id) == (None, "ftjob-1")
         assert entry.sha256 == hashlib.sha256(passed.model_dump_json().encode()).digest()

@@ -8,7 +8,7 @@ from ops.doctor.history import Waiting
 from schemas.dataset import DatasetAccepted, DatasetDeleted
 from schemas.deployment import DeploymentStopped
 from tests.builders import TENANT, a_sha
-from tests.unit.ops.histories import READ_AT, Teller, a_history, alarms, history_of, with_kernel
+from tests.unit.ops.histories import READ_AT, Publisher, a_history, alarms, history_of, with_kernel
 from tests.unit.serving_controller.builders import approved, withdrawn
 
 LONG_AGO = READ_AT - timedelta(minutes=31)
@@ -37,14 +37,14 @@ def stopped(generation: int) -> DeploymentStopped:
 
 
 def waits(*messages, since=LONG_AGO) -> list[str]:
-    """What is found to wait where these were told, the first at that time."""
+    """What is found to wait where these were published, the first at that time."""
 
-    def tell(teller: Teller) -> None:
-        teller.now = since
+    def publish(publisher: Publisher) -> None:
+        publisher.now = since
         for writer, message in messages:
-            teller.tell(writer, message)
+            publisher.publish(writer, message)
 
-    return [finding.found for finding in alarms(history_of(tell)).get("I14", [])]
+    return [finding.found for finding in alarms(history_of(publish)).get("I14", [])]
 
 
 def test_a_whole_story_leaves_nothing_waiting():

@@ -8,8 +8,8 @@ from schemas.base import FailureClass
 from schemas.job import JobRequeued, JobScheduled, StopReason
 from schemas.lifecycle import JobState
 from tests.builders import NOON, a_bundle, a_job, a_stop
-from tests.unit.scheduler import news
-from tests.unit.scheduler.story import Story
+from tests.unit.scheduler import incoming
+from tests.unit.scheduler.job_history import JobHistory
 
 VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEEDED, FAILED, CANCELLED = (
     JobState
@@ -25,83 +25,85 @@ class TestBudgets:
         ("failure_class", "budget"), [(FailureClass.INFRA, 5), (FailureClass.INTERNAL, 2)]
     )
     def test_a_class_is_requeued_as_often_as_its_budget_allows(self, failure_class, budget):
-        story = Story(a_job(QUEUED))
+        history = JobHistory(a_job(QUEUED))
         for attempt in range(1, budget + 2):
-            story.schedule().tell(
-                news.failed(failure_class, attempt=attempt),
-                news.released(attempt=attempt),
-                news.stopped(attempt=attempt),
+            history.schedule().apply(
+                incoming.failed(failure_class, attempt=attempt),
+                incoming.released(attempt=attempt),
+                incoming.stopped(attempt=attempt),
             )
-        assert story.types.count("JobRequeued") == budget
-        assert story.types[-1] == "JobFailed"
+        assert history.types.count("JobRequeued") == budget
+        assert history.types[-1] == "JobFailed"
 
     def test_progress_refills_that_of_infra(self):
-        story = Story(a_job(QUEUED))
+        history = JobHistory(a_job(QUEUED))
         for attempt in range(1, 20):
             bundle = a_bundle(10, attempt=attempt)
-            story.schedule().tell(
-                news.written(bundle, attempt=attempt),
-                news.verified(bundle),
-                news.failed(attempt=attempt),
-                news.released(attempt=attempt),
-                news.stopped(attempt=attempt),
+            history.schedule().apply(
+                incoming.written(bundle, attempt=attempt),
+                incoming.verified(bundle),
+                incoming.failed(attempt=attempt),
+                incoming.released(attempt=attempt),
+                incoming.stopped(attempt=attempt),
             )
-        assert story.types.count("JobRequeued") == 19
-        assert story.last(JobRequeued).not_before == story.now
+        assert history.types.count("JobRequeued") == 19
+        assert history.last(JobRequeued).not_before == history.now
 
     def test_progress_does_not_refill_that_of_our_own_faults(self):
-        story = Story(a_job(QUEUED))
+        history = JobHistory(a_job(QUEUED))
         for attempt in range(1, 4):
             bundle = a_bundle(10, attempt=attempt)
-            story.schedule().tell(
-                news.written(bundle, attempt=attempt),
-                news.verified(bundle),
-                news.failed(FailureClass.INTERNAL, attempt=attempt),
-                news.released(attempt=attempt),
-                news.stopped(attempt=attempt),
+            history.schedule().apply(
+                incoming.written(bundle, attempt=attempt),
+                incoming.verified(bundle),
+                incoming.failed(FailureClass.INTERNAL, attempt=attempt),
+                incoming.released(attempt=attempt),
+                incoming.stopped(attempt=attempt),
             )
-        assert story.types[-1] == "JobFailed"
+        assert history.types[-1] == "JobFailed"
 
     def test_an_absence_of_the_platform_spends_none_and_backs_off_up_to_five_minutes(self):
-        story = Story(a_job(QUEUED))
+        history = JobHistory(a_job(QUEUED))
         waits = []
         for attempt in range(1, 100):
-            story.schedule().tell(
-                news.failed(FailureClass.PLATFORM, attempt=attempt),
-                news.released(attempt=attempt),
-                news.stopped(attempt=attempt),
+            history.schedule().apply(
+                incoming.failed(FailureClass.PLATFORM, attempt=attempt),
+                incoming.released(attempt=attempt),
+                incoming.stopped(attempt=attempt),
             )
-            waits.append(story.last(JobRequeued).not_before - story.now)
+            waits.append(history.last(JobRequeued).not_before - history.now)
         assert waits[:7] == [seconds(each) for each in (0, 5, 15, 35, 75, 155, 300)]
         assert set(waits[7:]) == {seconds(300)}
 
     def test_a_node_that_kafka_did_not_hear_spends_none_whatever_was_said_of_it_before(self):
-        story = Story(a_job(QUEUED)).schedule()
-        fenced = news.lost().model_copy(update={"failure_class": FailureClass.PLATFORM})
-        story.tell(news.failed(), fenced, news.released(), news.stopped())
-        assert story.last(JobRequeued).failure_class is FailureClass.PLATFORM
-        assert FailureClass.INFRA not in story.job.requeues
+        history = JobHistory(a_job(QUEUED)).schedule()
+        fenced = incoming.lost().model_copy(update={"failure_class": FailureClass.PLATFORM})
+        history.apply(incoming.failed(), fenced, incoming.released(), incoming.stopped())
+        assert history.last(JobRequeued).failure_class is FailureClass.PLATFORM
+        assert FailureClass.INFRA not in history.job.requeues
 
     def test_preemption_is_free_but_backs_off_after_three_in_ten_minutes(self):
-        story = Story(a_job(QUEUED))
+        history = JobHistory(a_job(QUEUED))
         waits = []
         for attempt in range(1, 6):
-            story.later(seconds=1).schedule().tell(
-                news.preempted(attempt=attempt), news.released(attempt=attempt), news.stopped(attempt=attempt)
+            history.later(seconds=1).schedule().apply(
+                incoming.preempted(attempt=attempt),
+                incoming.released(attempt=attempt),
+                incoming.stopped(attempt=attempt),
             )
-            waits.append(story.last(JobRequeued).not_before - story.now)
+            waits.append(history.last(JobRequeued).not_before - history.now)
         assert waits == [seconds(0), seconds(0), seconds(60), seconds(120), seconds(240)]
 
     def test_a_preemption_long_ago_does_not_count(self):
         job = a_job(STOPPING, preempted_at=(NOON - timedelta(minutes=11), NOON - timedelta(minutes=10)))
-        story = Story(job).tell(news.released(), news.stopped())
-        assert (story.last(JobRequeued).not_before, story.job.preempted_at) == (NOON, (NOON,))
+        history = JobHistory(job).apply(incoming.released(), incoming.stopped())
+        assert (history.last(JobRequeued).not_before, history.job.preempted_at) == (NOON, (NOON,))
 
     def test_the_first_requeue_after_a_failure_comes_at_once_then_it_backs_off(self):
         stop = a_stop(StopReason.FAILURE)
         waits = [
-            Story(a_job(STOPPING, stop=stop, requeues={FailureClass.INFRA: before}))
-            .tell(news.released(), news.stopped())
+            JobHistory(a_job(STOPPING, stop=stop, requeues={FailureClass.INFRA: before}))
+            .apply(incoming.released(), incoming.stopped())
             .last(JobRequeued)
             .not_before
             - NOON
@@ -114,31 +116,37 @@ class TestResumePoint:
     @pytest.mark.parametrize("state", [PROVISIONING, RUNNING, STOPPING, QUEUED, PAUSED])
     def test_it_rises_with_a_verdict_on_a_bundle_of_any_attempt(self, state):
         older, newer = a_bundle(90, attempt=1), a_bundle(5, attempt=2)
-        story = Story(a_job(state, attempt=3)).tell(news.verified(newer), news.verified(older))
-        assert story.job.resume == newer
+        history = JobHistory(a_job(state, attempt=3)).apply(
+            incoming.verified(newer), incoming.verified(older)
+        )
+        assert history.job.resume == newer
 
     def test_the_next_attempt_starts_from_it(self):
-        story = Story(a_job(QUEUED)).tell(news.verified(a_bundle(10)), news.corrupt(a_bundle(20))).schedule()
-        assert (story.last(JobScheduled).resume, story.job.run.resume) == (a_bundle(10), a_bundle(10))
+        history = (
+            JobHistory(a_job(QUEUED))
+            .apply(incoming.verified(a_bundle(10)), incoming.corrupt(a_bundle(20)))
+            .schedule()
+        )
+        assert (history.last(JobScheduled).resume, history.job.run.resume) == (a_bundle(10), a_bundle(10))
 
     def test_a_long_attempt_remembers_but_the_bundles_that_matter(self):
-        story = Story(a_job(RUNNING))
+        history = JobHistory(a_job(RUNNING))
         for step in range(1, 500):
-            verdict = news.corrupt if step % 7 == 0 else news.verified
-            messages = (news.written(a_bundle(step)), verdict(a_bundle(step)))
-            story.tell(*messages[:: 1 if step % 2 else -1])
-        job = story.tell(news.written(a_bundle(500))).job
+            verdict = incoming.corrupt if step % 7 == 0 else incoming.verified
+            messages = (incoming.written(a_bundle(step)), verdict(a_bundle(step)))
+            history.apply(*messages[:: 1 if step % 2 else -1])
+        job = history.apply(incoming.written(a_bundle(500))).job
         assert (job.verified, job.corrupt) == ({a_bundle(499)}, frozenset())
         assert job.facts.named == {a_bundle(499), a_bundle(500)}
 
     def test_what_an_attempt_ends_with_may_have_been_judged_long_ago(self):
         early, last = a_bundle(10), a_bundle(20)
-        job = Story(a_job(RUNNING)).tell(
-            news.written(early), news.verified(early), news.written(last), news.verified(last)
+        job = JobHistory(a_job(RUNNING)).apply(
+            incoming.written(early), incoming.verified(early), incoming.written(last), incoming.verified(last)
         )
-        assert job.tell(news.completed(last)).job.state is EVALUATING
+        assert job.apply(incoming.completed(last)).job.state is EVALUATING
 
     @pytest.mark.parametrize("state", [VALIDATING, EVALUATING])
     def test_elsewhere_a_verdict_is_recorded_as_ignored(self, state):
-        story = Story(a_job(state)).tell(news.verified(a_bundle(999)))
-        assert story.ignored == [f"the job is {state}"]
+        history = JobHistory(a_job(state)).apply(incoming.verified(a_bundle(999)))
+        assert history.ignored == [f"the job is {state}"]

@@ -21,8 +21,8 @@ from services.scheduler.decide.decision import View
 from services.scheduler.model import Base, DatasetState
 from shared.errors import Refused
 from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger, a_sha, capabilities
-from tests.unit.scheduler import news
-from tests.unit.scheduler.story import Story
+from tests.unit.scheduler import incoming
+from tests.unit.scheduler.job_history import JobHistory
 
 VIEW = View(NOON, ledger=a_ledger())
 
@@ -135,7 +135,7 @@ class TestIds:
     def test_so_is_a_retry_under_a_bad_one(self):
         failed = a_job(JobState.FAILED)
         for hostile in HOSTILE_IDS.values():
-            self.require_refusal("new_job_id", lambda id_=hostile: commands.like(failed, news.retry(id_)))
+            self.require_refusal("new_job_id", lambda id_=hostile: commands.like(failed, incoming.retry(id_)))
 
     def require_refusal(self, param, ask):
         try:
@@ -158,34 +158,37 @@ class TestRetry:
     @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
     def test_it_stands_for_the_same_submission_under_a_new_name(self, state):
         original = a_job(state)
-        new_job = commands.like(original, news.retry())
+        new_job = commands.like(original, incoming.retry())
         assert (new_job.job_id, new_job.retry_of, new_job.dataset_id) == ("ftjob-2", "ftjob-1", "ds-1")
         assert new_job.spec == original.spec
 
     @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.FAILED, JobState.CANCELLED}))
     def test_a_job_that_did_not_end_badly_is_refused(self, state):
         with pytest.raises(Refused, match=f"job ftjob-1 is {state}; expected failed or cancelled"):
-            commands.like(a_job(state), news.retry())
+            commands.like(a_job(state), incoming.retry())
 
 
 class TestTooLate:
     @pytest.mark.parametrize(
         ("state", "command"),
-        [(JobState.EVALUATING, news.pause()), *product(sorted(TERMINAL), (news.cancel(), news.pause()))],
+        [
+            (JobState.EVALUATING, incoming.pause()),
+            *product(sorted(TERMINAL), (incoming.cancel(), incoming.pause())),
+        ],
     )
     def test_a_job_that_is_over_is_not_cancelled_and_a_trained_one_not_paused(self, state, command):
         with pytest.raises(Refused, match=f"{command.type}: job ftjob-1 is {state} already") as refused:
-            Story(a_job(state)).tell(command)
+            JobHistory(a_job(state)).apply(command)
         assert refused.value.code == "too_late"
 
     def test_a_trained_job_is_cancelled_and_its_model_kept(self):
-        cancelled = Story(a_job(JobState.EVALUATING)).tell(news.cancel()).last(JobCancelled)
-        assert (cancelled.artifact.bundle, cancelled.artifact.auto_deploy) == (news.FINAL, False)
+        cancelled = JobHistory(a_job(JobState.EVALUATING)).apply(incoming.cancel()).last(JobCancelled)
+        assert (cancelled.artifact.bundle, cancelled.artifact.auto_deploy) == (incoming.FINAL, False)
 
     @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.PAUSED}))
     def test_resume_is_refused_outside_paused(self, state):
         with pytest.raises(Refused, match=f"job ftjob-1 is {state}; expected paused") as refused:
-            Story(a_job(state)).tell(news.resume())
+            JobHistory(a_job(state)).apply(incoming.resume())
         assert refused.value.code == "not_paused"
 
 
@@ -196,7 +199,7 @@ class TestTooLate:
         (commands.cancel, CancelJob(job_id="ftjob-1", tenant="acme")),
         (commands.pause, PauseJob(job_id="ftjob-1", tenant="acme")),
         (commands.resume, ResumeJob(job_id="ftjob-1", tenant="acme")),
-        (lambda job, command, _: commands.like(job, command), RetryJob(**news.JOB, new_job_id="ftjob-2")),
+        (lambda job, command, _: commands.like(job, command), RetryJob(**incoming.JOB, new_job_id="ftjob-2")),
     ],
     ids=["cancel", "pause", "resume", "retry"],
 )

@@ -5,7 +5,7 @@ import pytest
 from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
-from services.scheduler.decide.dataset import said_by, supersedes
+from services.scheduler.decide.dataset import datasets_of, supersedes
 from services.scheduler.model import Dataset, DatasetState
 from tests.builders import a_dataset, a_dataset_ref, a_file_ref, a_sha
 
@@ -33,29 +33,29 @@ def refused(command: str = "SubmitDataset") -> CommandRefused:
     )
 
 
-def stands_after(*news: object) -> DatasetState | None:
+def state_after(*events: object) -> DatasetState | None:
     known: Dataset | None = None
-    for each in news:
-        for dataset in said_by(each):
+    for each in events:
+        for dataset in datasets_of(each):
             if dataset.dataset_id == "ds-1" and supersedes(dataset, known):
                 known = dataset
     return known.state if known else None
 
 
 def test_what_is_ready_is_kept_whole():
-    assert said_by(READY) == (a_dataset(message=""),)
+    assert datasets_of(READY) == (a_dataset(message=""),)
 
 
 @pytest.mark.parametrize(
-    ("news", "state", "code", "message"),
+    ("event", "state", "code", "message"),
     [
         (ACCEPTED, DatasetState.ACCEPTED, "", ""),
         (REJECTED, DatasetState.REJECTED, "dataset_empty", "no row is left"),
         (refused(), DatasetState.REFUSED, "bad", "it says why"),
     ],
 )
-def test_each_word_of_ingest_is_about_one_dataset(news, state, code, message):
-    (dataset,) = said_by(news)
+def test_each_word_of_ingest_is_about_one_dataset(event, state, code, message):
+    (dataset,) = datasets_of(event)
     assert (dataset.dataset_id, dataset.tenant, dataset.state, dataset.code, dataset.message) == (
         "ds-1",
         "acme",
@@ -66,31 +66,31 @@ def test_each_word_of_ingest_is_about_one_dataset(news, state, code, message):
 
 
 def test_a_deleted_version_takes_each_request_that_ended_in_it_along():
-    assert [(dataset.dataset_id, dataset.state) for dataset in said_by(DELETED)] == [
+    assert [(dataset.dataset_id, dataset.state) for dataset in datasets_of(DELETED)] == [
         ("ds-1", DatasetState.DELETED),
         ("ds-2", DatasetState.DELETED),
     ]
 
 
 def test_a_refusal_of_another_command_says_nothing():
-    assert said_by(refused("DeleteDataset")) == ()
+    assert datasets_of(refused("DeleteDataset")) == ()
 
 
 @pytest.mark.parametrize("order", list(permutations([ACCEPTED, READY, DELETED])))
 def test_deleted_stands_in_every_order(order):
-    assert stands_after(*order) is DatasetState.DELETED
+    assert state_after(*order) is DatasetState.DELETED
 
 
 @pytest.mark.parametrize("first", [ACCEPTED, READY, REJECTED])
 def test_refusing_a_second_request_of_the_same_name_takes_nothing_back(first):
-    assert stands_after(first, refused()) is not DatasetState.REFUSED
+    assert state_after(first, refused()) is not DatasetState.REFUSED
 
 
 def test_a_request_that_was_refused_may_be_made_again():
-    assert stands_after(refused(), ACCEPTED, READY) is DatasetState.READY
+    assert state_after(refused(), ACCEPTED, READY) is DatasetState.READY
 
 
 @pytest.mark.parametrize(("last", "state"), [(READY, "ready"), (REJECTED, "rejected")])
 def test_the_first_decision_stands(last, state):
     other = READY if last is REJECTED else REJECTED
-    assert stands_after(ACCEPTED, last, other) == state
+    assert state_after(ACCEPTED, last, other) == state

@@ -1,4 +1,4 @@
-"""Across topics anything may come first. Within one story (a stream here) the order holds."""
+"""Across topics anything may come first. Within one history (a stream here) the order holds."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -11,47 +11,47 @@ from schemas.job import StopReason
 from schemas.lifecycle import JobState
 from services.scheduler.model import Job
 from tests.builders import a_bundle, a_job, a_job_spec, a_stop
-from tests.unit.scheduler import news
-from tests.unit.scheduler.story import Story
+from tests.unit.scheduler import incoming
+from tests.unit.scheduler.job_history import JobHistory
 
 EARLY = a_bundle(10)
 OF_ATTEMPT = [
-    news.started(),
-    news.written(EARLY),
-    news.stopped(EARLY),
-    news.completed(),
-    news.failed(FailureClass.INFRA),
-    news.failed(FailureClass.USER),
-    news.lost(),
-    news.preempted(),
-    news.released(),
-    news.provisioning_failed(),
-    news.provisioning_failed("engine_error"),
-    news.verified(),
-    news.corrupt(),
-    news.verified(EARLY),
-    news.corrupt(EARLY),
-    news.pause(),
-    news.cancel(),
-    news.cancel("budget"),
+    incoming.started(),
+    incoming.written(EARLY),
+    incoming.stopped(EARLY),
+    incoming.completed(),
+    incoming.failed(FailureClass.INFRA),
+    incoming.failed(FailureClass.USER),
+    incoming.lost(),
+    incoming.preempted(),
+    incoming.released(),
+    incoming.provisioning_failed(),
+    incoming.provisioning_failed("engine_error"),
+    incoming.verified(),
+    incoming.corrupt(),
+    incoming.verified(EARLY),
+    incoming.corrupt(EARLY),
+    incoming.pause(),
+    incoming.cancel(),
+    incoming.cancel("budget"),
 ]
 OF_MODEL = [
-    news.eval_passed(),
-    news.eval_failed(),
-    news.registered(),
-    news.promoted(),
-    news.promotion_refused(),
-    news.promotion_refused("artifact"),
-    news.stale(),
-    news.base_registered(),
-    news.approved(),
-    news.deployment(),
-    news.deployment(is_ready=False),
+    incoming.eval_passed(),
+    incoming.eval_failed(),
+    incoming.registered(),
+    incoming.promoted(),
+    incoming.promotion_refused(),
+    incoming.promotion_refused("artifact"),
+    incoming.stale(),
+    incoming.base_registered(),
+    incoming.approved(),
+    incoming.deployment(),
+    incoming.deployment(is_ready=False),
 ]
 
 
 def merged(*streams: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Every order of all news that keeps each stream's own."""
+    """Every order of all incoming that keeps each stream's own."""
     if not any(streams):
         yield ()
     for index, stream in enumerate(streams):
@@ -61,7 +61,7 @@ def merged(*streams: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def outcome(job: Job, *messages: Any) -> tuple[Any, ...]:
-    after = Story(job).tell(*messages).job
+    after = JobHistory(job).apply(*messages).job
     return after.state, after.run and after.run.stop, after.resume, after.requeues, after.evaluation.promoted
 
 
@@ -72,7 +72,7 @@ def name(*messages: Any) -> str:
 @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.RUNNING])
 def test_two_facts_commute_unless_each_alone_decides_something_else(state):
     job = a_job(state)
-    decisive = [fact for fact in OF_ATTEMPT if Story(job).tell(fact).job.state is not state]
+    decisive = [fact for fact in OF_ATTEMPT if JobHistory(job).apply(fact).job.state is not state]
     for first, second in combinations(OF_ATTEMPT, 2):
         # Of two causes the one that comes first ends the attempt: both orders are legal.
         if first not in decisive or second not in decisive:
@@ -99,7 +99,9 @@ def test_while_stopping_all_pairs_commute(stop):
 
 def test_while_evaluating_all_pairs_commute():
     job = a_job(JobState.EVALUATING)
-    for first, second in combinations([*OF_MODEL, news.released(), news.lost(), news.verified()], 2):
+    for first, second in combinations(
+        [*OF_MODEL, incoming.released(), incoming.lost(), incoming.verified()], 2
+    ):
         assert outcome(job, first, second)[0] is outcome(job, second, first)[0], name(first, second)
 
 
@@ -118,93 +120,97 @@ LATE = a_bundle(20)
     [
         (
             a_job(JobState.PROVISIONING),
-            ([news.started(), news.written(), news.completed()], [news.verified()], [news.released()]),
+            (
+                [incoming.started(), incoming.written(), incoming.completed()],
+                [incoming.verified()],
+                [incoming.released()],
+            ),
             JobState.EVALUATING,
             "JobEvaluating",
         ),
         (
             STOPPING_TO_PAUSE,
             (
-                [news.written(EARLY), news.stopped(LATE)],
-                [news.verified(EARLY), news.verified(LATE)],
-                [news.released()],
+                [incoming.written(EARLY), incoming.stopped(LATE)],
+                [incoming.verified(EARLY), incoming.verified(LATE)],
+                [incoming.released()],
             ),
             JobState.PAUSED,
             "JobPaused",
         ),
         (
             STOPPING_TO_PAUSE,
-            ([news.written(), news.completed()], [news.verified()], [news.released()]),
+            ([incoming.written(), incoming.completed()], [incoming.verified()], [incoming.released()]),
             JobState.EVALUATING,
             "JobEvaluating",
         ),
         (
             STOPPING_TO_PAUSE,
-            ([news.written(), news.completed()], [news.corrupt()], [news.released()]),
+            ([incoming.written(), incoming.completed()], [incoming.corrupt()], [incoming.released()]),
             JobState.PAUSED,
             "JobPaused",
         ),
         (
             STOPPING_TO_CANCEL,
-            ([news.written(), news.completed()], [news.verified()], [news.released()]),
+            ([incoming.written(), incoming.completed()], [incoming.verified()], [incoming.released()]),
             JobState.CANCELLED,
             "JobCancelled",
         ),
         (
             a_job(JobState.RUNNING),
             (
-                [news.written(EARLY), news.stopped(LATE)],
-                [news.corrupt(LATE), news.verified(EARLY)],
-                [news.preempted(), news.released()],
+                [incoming.written(EARLY), incoming.stopped(LATE)],
+                [incoming.corrupt(LATE), incoming.verified(EARLY)],
+                [incoming.preempted(), incoming.released()],
             ),
             JobState.QUEUED,
             "JobRequeued",
         ),
         (
             a_job(JobState.RUNNING),
-            ([news.failed(), news.stopped()], [news.lost(), news.released()]),
+            ([incoming.failed(), incoming.stopped()], [incoming.lost(), incoming.released()]),
             JobState.QUEUED,
             "JobRequeued",
         ),
         (
             a_job(JobState.RUNNING),
-            ([news.completed()], [news.corrupt()], [news.released()]),
+            ([incoming.completed()], [incoming.corrupt()], [incoming.released()]),
             JobState.QUEUED,
             "JobRequeued",
         ),
         (
             a_job(JobState.EVALUATING),
             (
-                [news.eval_passed()],
-                [news.registered(), news.promoted()],
-                [news.approved()],
-                [news.deployment()],
+                [incoming.eval_passed()],
+                [incoming.registered(), incoming.promoted()],
+                [incoming.approved()],
+                [incoming.deployment()],
             ),
             JobState.SUCCEEDED,
             "JobSucceeded",
         ),
         (
             a_job(JobState.EVALUATING, spec=a_job_spec(auto_deploy=False)),
-            ([news.eval_passed()], [news.registered(), news.promoted()]),
+            ([incoming.eval_passed()], [incoming.registered(), incoming.promoted()]),
             JobState.SUCCEEDED,
             "JobSucceeded",
         ),
         (
             a_job(JobState.EVALUATING),
-            ([news.eval_failed()], [news.registered()], [news.released()]),
+            ([incoming.eval_failed()], [incoming.registered()], [incoming.released()]),
             JobState.SUCCEEDED,
             "JobSucceeded",
         ),
         (
             a_job(JobState.EVALUATING),
-            ([news.eval_passed()], [news.registered()], [news.promotion_refused()]),
+            ([incoming.eval_passed()], [incoming.registered()], [incoming.promotion_refused()]),
             JobState.SUCCEEDED,
             "JobSucceeded",
         ),
     ],
 )
 def test_the_end_is_the_same_in_every_order(job, streams, state, last):
-    ends = [Story(job).tell(*order) for order in merged(*streams)]
+    ends = [JobHistory(job).apply(*order) for order in merged(*streams)]
     assert len(ends) > 1
     for end in ends:
         assert (end.job.state, end.types[-1], end.types.count(last)) == (state, last, 1)
@@ -212,6 +218,11 @@ def test_the_end_is_the_same_in_every_order(job, streams, state, last):
 
 
 def test_nothing_is_decided_before_the_last_of_them():
-    streams = ([news.eval_passed()], [news.promoted()], [news.approved()], [news.deployment()])
+    streams = (
+        [incoming.eval_passed()],
+        [incoming.promoted()],
+        [incoming.approved()],
+        [incoming.deployment()],
+    )
     for order in merged(*streams):
-        assert Story(a_job(JobState.EVALUATING)).tell(*order[:-1]).job.state is JobState.EVALUATING
+        assert JobHistory(a_job(JobState.EVALUATING)).apply(*order[:-1]).job.state is JobState.EVALUATING

@@ -6,30 +6,30 @@ from schemas.job import JobFailed, ResumeJob
 from schemas.lifecycle import JobState
 from shared.errors import Refused
 from tests.builders import a_dataset, a_job
-from tests.unit.scheduler import news
-from tests.unit.scheduler.story import Story
+from tests.unit.scheduler import incoming
+from tests.unit.scheduler.job_history import JobHistory
 
 RESUME = ResumeJob(job_id="ftjob-1", tenant="acme")
 
 
 @pytest.mark.parametrize("state", [JobState.VALIDATING, JobState.QUEUED])
 def test_what_has_not_begun_fails_as_the_users(state):
-    story = Story(a_job(state)).tell(news.stale())
-    fact = story.last(JobFailed)
-    assert (story.job.state, fact.failure_class, fact.code) == (JobState.FAILED, "user", "stale_base")
+    history = JobHistory(a_job(state)).apply(incoming.stale())
+    fact = history.last(JobFailed)
+    assert (history.job.state, fact.failure_class, fact.code) == (JobState.FAILED, "user", "stale_base")
     assert "submit it again" in fact.message
 
 
 def test_what_is_paused_waits_for_the_old_files_and_is_not_resumed_without_them():
-    story = Story(a_job(JobState.PAUSED)).tell(news.stale())
-    assert (story.job.state, story.events) == (JobState.PAUSED, [])
+    history = JobHistory(a_job(JobState.PAUSED)).apply(incoming.stale())
+    assert (history.job.state, history.events) == (JobState.PAUSED, [])
     with pytest.raises(Refused) as refused:
-        story.tell(RESUME)
+        history.apply(RESUME)
     assert refused.value.code == "stale_base"
-    story.tell(news.base_registered(), a_dataset(), RESUME)
-    assert story.job.state is JobState.QUEUED
+    history.apply(incoming.base_registered(), a_dataset(), RESUME)
+    assert history.job.state is JobState.QUEUED
 
 
 @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.RUNNING, JobState.EVALUATING])
 def test_what_is_under_way_continues(state):
-    assert Story(a_job(state)).tell(news.stale()).job.state is state
+    assert JobHistory(a_job(state)).apply(incoming.stale()).job.state is state

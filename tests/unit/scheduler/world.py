@@ -1,6 +1,6 @@
 """A small world around the scheduler: every other service as a few lines, topics that lag, faults by seed.
 
-Each service reads the scheduler's story at its own pace and writes to its own topics; each topic keeps its
+Each service reads the scheduler's history at its own pace and writes to its own topics; each topic keeps its
 order, nothing else does. The real decisions run in the middle, through the same routing as in production.
 """
 
@@ -22,9 +22,9 @@ from services.scheduler.decide.queue import Candidate, Ledger
 from services.scheduler.model import Deployment, Job
 from shared.errors import Refused
 from tests.builders import NOON, a_bundle, a_dataset, a_job, a_job_spec, a_pool
-from tests.unit.scheduler import news
+from tests.unit.scheduler import incoming
 from tests.unit.scheduler.grants import grants
-from tests.unit.scheduler.story import Story
+from tests.unit.scheduler.job_history import JobHistory
 
 AT_REST = TERMINAL | {JobState.PAUSED}
 CLASSES = [FailureClass.INFRA, FailureClass.INTERNAL, FailureClass.NUMERIC, FailureClass.PREEMPTED]
@@ -65,9 +65,11 @@ class World:
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.pools = (a_pool(nodes=2), a_pool("cpu-on-demand", nodes=1))
-        self.stories = {job.id: Story(job) for job in map(self._submitted, range(self.num_jobs))}
-        self.read = {(reader, job_id): 0 for reader in ("engine", "agent", "gate") for job_id in self.stories}
-        for job_id in self.stories:
+        self.histories = {job.id: JobHistory(job) for job in map(self._submitted, range(self.num_jobs))}
+        self.read = {
+            (reader, job_id): 0 for reader in ("engine", "agent", "gate") for job_id in self.histories
+        }
+        for job_id in self.histories:
             self.say("dataset", job_id, a_dataset())
 
     def step(self) -> None:
@@ -76,7 +78,7 @@ class World:
     @property
     def is_at_rest(self) -> bool:
         """Nothing is under way, nothing is held, and no job waits but for a person."""
-        states = {story.job.state for story in self.stories.values()}
+        states = {history.job.state for history in self.histories.values()}
         return not any(self.topics.values()) and not self.booked and states <= AT_REST
 
     def say(self, topic: str, job_id: str, message: Any) -> None:
@@ -95,7 +97,7 @@ class World:
         actions += [
             partial(self._read, *reader)
             for reader, position in self.read.items()
-            if position < len(self.stories[reader[1]].events)
+            if position < len(self.histories[reader[1]].events)
         ]
         actions += [action for each in self.tries.values() for action in self._of_engine(each)]
         actions += [action for each in self.tries.values() for action in self._of_agent(each)]
@@ -108,56 +110,58 @@ class World:
     def _deliver(self, topic: str) -> None:
         job_id, message = self.topics[topic].popleft()
         for _ in range(self.random.choice([1, 1, 1, 2])):
-            self._tell(job_id, message)
+            self._apply(job_id, message)
         if isinstance(message, NodesReleased | ProvisioningFailed):
             self.booked.pop((job_id, message.attempt), None)
         self._start_waiting()
 
     def _pass_time(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
-        for story in self.stories.values():
-            due = [timer for timer in story.timers if timer.at <= self.now]
-            story.timers = [timer for timer in story.timers if timer.at > self.now]
+        for history in self.histories.values():
+            due = [timer for timer in history.timers if timer.at <= self.now]
+            history.timers = [timer for timer in history.timers if timer.at > self.now]
             for timer in due:
-                self._tell(story.job.id, timer.payload)
+                self._apply(history.job.id, timer.payload)
         self._start_waiting()
 
-    def _tell(self, job_id: str, message: Any) -> None:
-        story = self.stories[job_id]
-        story.now, story.view = self.now, View(self.now, ledger=self._ledger())
-        story.tell(message)
+    def _apply(self, job_id: str, message: Any) -> None:
+        history = self.histories[job_id]
+        history.now, history.view = self.now, View(self.now, ledger=self._ledger())
+        history.apply(message)
 
     def _start_waiting(self) -> None:
         waiting = [
-            Candidate.of(story.job, queued_at=story.job.queued_at)
-            for story in self.stories.values()
-            if story.job.state is JobState.QUEUED and story.job.queued_at
+            Candidate.of(history.job, queued_at=history.job.queued_at)
+            for history in self.histories.values()
+            if history.job.state is JobState.QUEUED and history.job.queued_at
         ]
         for grant in grants(waiting, self._ledger(), now=self.now):
-            story = self.stories[grant.candidate.job_id]
-            before = self.tries.get((story.job.id, story.job.attempt))
+            history = self.histories[grant.candidate.job_id]
+            before = self.tries.get((history.job.id, history.job.attempt))
             assert before is None or before.is_released or before.is_refused, "two attempts are open"
-            story.now = self.now
-            story.schedule(grant.placement)
-            self.booked[story.job.id, story.job.attempt] = grant.placement.nodes
+            history.now = self.now
+            history.schedule(grant.placement)
+            self.booked[history.job.id, history.job.attempt] = grant.placement.nodes
 
     def _ledger(self) -> Ledger:
         by_pool: dict[str, int] = defaultdict(int)
         for (job_id, number), nodes in self.booked.items():
-            scheduled = [event for event in self.stories[job_id].events if isinstance(event, JobScheduled)]
+            scheduled = [event for event in self.histories[job_id].events if isinstance(event, JobScheduled)]
             by_pool[scheduled[number - 1].pool] += nodes
         assert all(by_pool[pool.name] <= pool.nodes for pool in self.pools), f"over capacity: {dict(by_pool)}"
         pools = tuple(a_pool(pool.name, nodes=pool.nodes, booked=by_pool[pool.name]) for pool in self.pools)
         return Ledger(pools)
 
     def _command(self) -> None:
-        job_id = self.random.choice(sorted(self.stories))
-        story = self.stories[job_id]
-        if self.random.random() < 0.8 and story.job.state is not JobState.PAUSED:
+        job_id = self.random.choice(sorted(self.histories))
+        history = self.histories[job_id]
+        if self.random.random() < 0.8 and history.job.state is not JobState.PAUSED:
             return
-        command = self.random.choice([news.cancel, news.pause, news.resume, partial(news.cancel, "budget")])
+        command = self.random.choice(
+            [incoming.cancel, incoming.pause, incoming.resume, partial(incoming.cancel, "budget")]
+        )
         try:
-            self._tell(job_id, command().model_copy(update={"job_id": job_id}))
+            self._apply(job_id, command().model_copy(update={"job_id": job_id}))
         except Refused:
             return
         self._start_waiting()
@@ -165,7 +169,7 @@ class World:
     # The other services.
 
     def _read(self, reader: str, job_id: str) -> None:
-        event = self.stories[job_id].events[self.read[reader, job_id]]
+        event = self.histories[job_id].events[self.read[reader, job_id]]
         self.read[reader, job_id] += 1
         number = getattr(event, "attempt", 0)
         match event:
@@ -205,20 +209,20 @@ class World:
         if not self.calm and self.random.random() < 0.2:
             each.is_refused = True
             code = self.random.choice(["no_capacity", "engine_error"])
-            self.say("node", each.job_id, news.provisioning_failed(code, attempt=each.number))
+            self.say("node", each.job_id, incoming.provisioning_failed(code, attempt=each.number))
         else:
             each.is_created = True
 
     def _release(self, each: Try) -> None:
         each.is_released = True
-        self.say("node", each.job_id, news.released(attempt=each.number))
+        self.say("node", each.job_id, incoming.released(attempt=each.number))
 
     def _preempt(self, each: Try) -> None:
         deadline = self.now + timedelta(seconds=self.random.choice([2, 30, 120]))
-        self.say("node", each.job_id, news.preempted(attempt=each.number, deadline=deadline))
+        self.say("node", each.job_id, incoming.preempted(attempt=each.number, deadline=deadline))
 
     def _lose(self, each: Try) -> None:
-        self.say("node", each.job_id, news.lost(attempt=each.number))
+        self.say("node", each.job_id, incoming.lost(attempt=each.number))
 
     def _of_agent(self, each: Try) -> list[Action]:
         if each.is_closed:
@@ -236,7 +240,7 @@ class World:
 
     def _start(self, each: Try) -> None:
         each.has_started = True
-        self.say("training", each.job_id, news.started(attempt=each.number))
+        self.say("training", each.job_id, incoming.started(attempt=each.number))
 
     def _save(self, each: Try) -> None:
         each.step += 10
@@ -244,28 +248,28 @@ class World:
             each.step, attempt=each.number, name=f"{each.job_id} {each.number} {each.step}"
         )
         self.unjudged.append((each.job_id, each.bundle))
-        self.say("training", each.job_id, news.written(each.bundle, attempt=each.number))
+        self.say("training", each.job_id, incoming.written(each.bundle, attempt=each.number))
 
     def _complete(self, each: Try) -> None:
         if each.bundle is None or self.random.random() < 0.7:
             self._save(each)
         assert each.bundle is not None
-        self._close(each, news.completed(each.bundle, attempt=each.number))
+        self._close(each, incoming.completed(each.bundle, attempt=each.number))
 
     def _stop(self, each: Try) -> None:
         if each.has_started and self.random.random() < 0.5:
             self._save(each)
-        self._close(each, news.stopped(each.bundle, attempt=each.number, last_step=each.step))
+        self._close(each, incoming.stopped(each.bundle, attempt=each.number, last_step=each.step))
 
     def _fail(self, each: Try) -> None:
         failure_class = self.random.choice(CLASSES)
-        self.say("training", each.job_id, news.failed(failure_class, attempt=each.number))
-        self._close(each, news.stopped(attempt=each.number, last_step=each.step))
+        self.say("training", each.job_id, incoming.failed(failure_class, attempt=each.number))
+        self._close(each, incoming.stopped(attempt=each.number, last_step=each.step))
 
     def _close_late(self, each: Try) -> None:
         if not each.stop_heard_by_agent:
-            self.say("training", each.job_id, news.failed(attempt=each.number))
-        self._close(each, news.stopped(attempt=each.number, last_step=each.step))
+            self.say("training", each.job_id, incoming.failed(attempt=each.number))
+        self._close(each, incoming.stopped(attempt=each.number, last_step=each.step))
 
     def _close(self, each: Try, fact: Message) -> None:
         each.is_closed = True
@@ -274,10 +278,10 @@ class World:
     def _judge(self) -> None:
         job_id, bundle = self.unjudged.popleft()
         if self.random.random() < 0.15:
-            self.say("checkpoint", job_id, news.corrupt(bundle))
+            self.say("checkpoint", job_id, incoming.corrupt(bundle))
         else:
             self.verified.add((job_id, bundle))
-            self.say("checkpoint", job_id, news.verified(bundle))
+            self.say("checkpoint", job_id, incoming.verified(bundle))
 
     def _evaluate(self, job_id: str) -> None:
         """Evaluator, registry and serving at once; their topics still lag each other."""
@@ -285,29 +289,29 @@ class World:
             ["served", "unserved", "silent", "blocked", "refused", "no artifact", "stale"]
         )
         if end == "no artifact":
-            self.say("refusal", job_id, news.promotion_refused("artifact"))
+            self.say("refusal", job_id, incoming.promotion_refused("artifact"))
             return
-        self.say("model", job_id, news.registered())
+        self.say("model", job_id, incoming.registered())
         if end == "stale":
-            self.say("base", job_id, news.stale())
+            self.say("base", job_id, incoming.stale())
         elif end == "blocked":
-            self.say("eval", job_id, self.random.choice([news.eval_failed, news.eval_inconclusive])())
+            self.say("eval", job_id, self.random.choice([incoming.eval_failed, incoming.eval_inconclusive])())
         else:
-            self.say("eval", job_id, news.eval_passed())
+            self.say("eval", job_id, incoming.eval_passed())
             self._promote(job_id, end)
 
     def _promote(self, job_id: str, end: str) -> None:
         if end == "refused":
-            self.say("refusal", job_id, news.promotion_refused())
+            self.say("refusal", job_id, incoming.promotion_refused())
             return
         self.promoted.add(job_id)
-        self.say("model", job_id, news.promoted())
-        if not self.stories[job_id].job.spec.auto_deploy:
+        self.say("model", job_id, incoming.promoted())
+        if not self.histories[job_id].job.spec.auto_deploy:
             return
-        self.say("slot", job_id, news.approved(generation=2))
-        self.say("deployment", job_id, news.deployment(generation=1))
+        self.say("slot", job_id, incoming.approved(generation=2))
+        self.say("deployment", job_id, incoming.deployment(generation=1))
         if end != "silent":
-            answer: Deployment = news.deployment(generation=2, is_ready=end == "served")
+            answer: Deployment = incoming.deployment(generation=2, is_ready=end == "served")
             self.say("deployment", job_id, answer)
 
 
@@ -321,5 +325,5 @@ def run(seed: int, *, steps: int = 150) -> World:
         if world.is_at_rest:
             return world
         world.step()
-    states = {job_id: str(story.job.state) for job_id, story in world.stories.items()}
+    states = {job_id: str(history.job.state) for job_id, history in world.histories.items()}
     raise AssertionError(f"seed {seed}: not at rest: {states}, nodes held: {world.booked}")

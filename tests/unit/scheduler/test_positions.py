@@ -13,9 +13,9 @@ from schemas.base import DeviceKind
 from schemas.job import QueuePositionChanged, WaitReason
 from schemas.specification import Tier
 from services.scheduler import queue_store
-from services.scheduler.decide import places
+from services.scheduler.decide import positions
 from services.scheduler.decide.decision import Policy
-from services.scheduler.decide.places import MAX_CHANGES, Place, changes, rounded
+from services.scheduler.decide.positions import MAX_CHANGES, QueueEntry, changes, rounded
 from services.scheduler.decide.queue import Booking, Candidate, Ledger
 from services.scheduler.handlers import Handlers
 from tests.builders import NOON, a_ledger, a_pool
@@ -27,8 +27,8 @@ HOUR = timedelta(hours=1)
 
 def standing(
     candidates: Sequence[Candidate], ledger: Ledger, *, run_time: timedelta | None = HOUR
-) -> list[Place]:
-    return list(places.places(candidates, ledger, now=NOON, run_time=run_time))
+) -> list[QueueEntry]:
+    return list(positions.queue_entries(candidates, ledger, now=NOON, run_time=run_time))
 
 
 def full(nodes: int = 1, *, minutes: int = 0, **held: int) -> Ledger:
@@ -59,7 +59,7 @@ class TestPosition:
         held = {tenant: {pool.name: draw.randrange(60) for pool in (large, small)} for tenant in "abc"}
         enough = a_ledger(large, small, **held)
         started = [grant.candidate.job_id for grant in grants(candidates, enough, now=NOON)]
-        shown = [place.candidate.job_id for place in standing(candidates, enough)]
+        shown = [entry.candidate.job_id for entry in standing(candidates, enough)]
         assert shown == started
 
     def test_who_backs_off_or_suits_no_pool_has_none_and_holds_up_nobody(self):
@@ -67,7 +67,7 @@ class TestPosition:
         huge = waiting("huge", minutes=9, nodes=9)
         first, *rest = standing([later, huge, waiting("job-1")], full())
         assert (first.candidate.job_id, first.position) == ("job-1", 1)
-        assert {(place.candidate.job_id, place.position, place.reason) for place in rest} == {
+        assert {(entry.candidate.job_id, entry.position, entry.reason) for entry in rest} == {
             ("later", None, WaitReason.NOT_BEFORE),
             ("huge", None, WaitReason.NO_POOL),
         }
@@ -83,13 +83,13 @@ class TestReason:
     @pytest.mark.parametrize("seed", range(50))
     def test_everyone_has_one_sentence(self, seed):
         draw = random.Random(seed)
-        for place in standing(a_queue(draw), a_ledger(a_pool(nodes=4, booked=draw.randrange(5)))):
-            assert place.waiting_for
+        for entry in standing(a_queue(draw), a_ledger(a_pool(nodes=4, booked=draw.randrange(5)))):
+            assert entry.waiting_for
 
     def test_all_nodes_are_taken(self):
-        [place] = standing([waiting()], full())
-        assert place.reason is WaitReason.NO_NODES
-        assert "cpu-spot has 0 of 1 nodes free" in place.waiting_for
+        [entry] = standing([waiting()], full())
+        assert entry.reason is WaitReason.NO_NODES
+        assert "cpu-spot has 0 of 1 nodes free" in entry.waiting_for
 
     def test_younger_jobs_of_tenants_with_less_go_first(self):
         candidates = [waiting("old", minutes=30), waiting("young", tenant="other")]
@@ -155,8 +155,8 @@ class TestReason:
         assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.NO_NODES)
 
     def test_the_cluster_refused_it(self):
-        [place] = standing([waiting(turned_away={SPOT: NOON})], a_ledger(a_pool()))
-        assert place.reason is WaitReason.NO_CAPACITY
+        [entry] = standing([waiting(turned_away={SPOT: NOON})], a_ledger(a_pool()))
+        assert entry.reason is WaitReason.NO_CAPACITY
 
 
 class TestEstimate:
@@ -172,8 +172,8 @@ class TestEstimate:
         assert gang.starts_at == NOON + timedelta(minutes=30)
 
     def test_what_runs_for_longer_than_usual_may_end_at_any_moment(self):
-        [place] = standing([waiting()], full(minutes=500))
-        assert place.starts_at == NOON
+        [entry] = standing([waiting()], full(minutes=500))
+        assert entry.starts_at == NOON
 
     def test_who_states_less_than_is_usual_ends_sooner(self):
         booking = Booking(1, NOON, NOON + timedelta(minutes=10))
@@ -183,13 +183,13 @@ class TestEstimate:
         assert second.starts_at == NOON + timedelta(minutes=15)
 
     def test_where_nothing_has_ended_nothing_is_estimated(self):
-        [place] = standing([waiting()], full(), run_time=None)
-        assert place.starts_at is None
+        [entry] = standing([waiting()], full(), run_time=None)
+        assert entry.starts_at is None
 
     def test_a_pool_that_shrank_under_its_attempts_is_waited_for(self):
         ledger = a_ledger(a_pool(nodes=1, booked=2, bookings=(Booking(2, NOON),)))
-        [place] = standing([waiting()], ledger)
-        assert place.starts_at == NOON + HOUR
+        [entry] = standing([waiting()], ledger)
+        assert entry.starts_at == NOON + HOUR
 
     def test_behind_a_thousand_the_queue_continues_at_their_pace(self):
         candidates = [waiting(f"job-{number:04}", minutes=5_000 - number) for number in range(2_000)]
@@ -205,7 +205,7 @@ async def test_a_long_queue_is_ordered_beside_the_loop_that_handles_messages(mon
         threads.append(threading.get_ident())
         return iter(())
 
-    monkeypatch.setattr(places, "places", ordered)
+    monkeypatch.setattr(positions, "queue_entries", ordered)
     answers = {
         "is_anyone_queued": True,
         "everyone_queued": [],
@@ -221,7 +221,7 @@ async def test_a_long_queue_is_ordered_beside_the_loop_that_handles_messages(mon
 
 class TestChanges:
     def facts(self, candidates: Sequence[Candidate], ledger: Ledger) -> dict[str, QueuePositionChanged]:
-        return {place.candidate.job_id: place.fact() for place in standing(candidates, ledger)}
+        return {entry.candidate.job_id: entry.fact() for entry in standing(candidates, ledger)}
 
     def changed(
         self, candidates: Sequence[Candidate], ledger: Ledger, announced: dict[str, QueuePositionChanged]

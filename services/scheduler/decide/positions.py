@@ -41,7 +41,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Place:
+class QueueEntry:
     candidate: Candidate
     position: int | None
     reason: WaitReason
@@ -63,9 +63,9 @@ class Place:
         )
 
 
-def places(
+def queue_entries(
     waiting: Iterable[Candidate], ledger: Ledger, *, now: datetime, run_time: timedelta | None
-) -> Iterator[Place]:
+) -> Iterator[QueueEntry]:
     """Of all that wait, first those in the order. `run_time`: how long jobs ran lately, where that is known."""
     line, outside = list[tuple[Candidate, Pool]](), list[Candidate]()
     first_pools: dict[object, Pool | None] = {}
@@ -81,10 +81,10 @@ def places(
     walk = _Walk(ledger, now, run_time)
     for position, candidate in enumerate(in_order(line, ledger), 1):
         is_near = position <= LOOKED_AT
-        yield walk.place(candidate, position) if is_near else walk.far_behind(candidate, position)
+        yield walk.near(candidate, position) if is_near else walk.far_behind(candidate, position)
     for candidate in outside:
         reason = _why_outside(candidate, ledger, now)
-        yield Place(candidate, None, reason, why_waiting(candidate, ledger, now=now), None)
+        yield QueueEntry(candidate, None, reason, why_waiting(candidate, ledger, now=now), None)
 
 
 def _why_outside(candidate: Candidate, ledger: Ledger, now: datetime) -> WaitReason:
@@ -131,22 +131,22 @@ def rounded(position: int) -> int:
 
 
 def changes(
-    latest: Iterable[Place], announced: Mapping[str, QueuePositionChanged], *, now: datetime
+    latest: Iterable[QueueEntry], announced: Mapping[str, QueuePositionChanged], *, now: datetime
 ) -> list[QueuePositionChanged]:
     """What is worth telling of where jobs stand, the front of the queue first."""
     facts: list[QueuePositionChanged] = []
-    for place in latest:
-        if _differs(place, announced.get(place.candidate.job_id), now):
-            facts.append(place.fact())
+    for entry in latest:
+        if _differs(entry, announced.get(entry.candidate.job_id), now):
+            facts.append(entry.fact())
             if len(facts) == MAX_CHANGES:
                 break
     return facts
 
 
-def _differs(place: Place, before: QueuePositionChanged | None, now: datetime) -> bool:
-    if before is None or (place.shown_position, place.reason) != (before.position, before.reason):
+def _differs(entry: QueueEntry, before: QueuePositionChanged | None, now: datetime) -> bool:
+    if before is None or (entry.shown_position, entry.reason) != (before.position, before.reason):
         return True
-    expected, estimated = before.estimated_start, place.starts_at
+    expected, estimated = before.estimated_start, entry.starts_at
     if expected is None or estimated is None:
         return expected != estimated
     return abs(estimated - expected) > max(A_MINUTE, (estimated - now) / 2)
@@ -184,11 +184,11 @@ class _Walk:
         self._last_start = now
         self._latest_in_front = datetime.min.replace(tzinfo=UTC)
 
-    def place(self, candidate: Candidate, position: int) -> Place:
+    def near(self, candidate: Candidate, position: int) -> QueueEntry:
         suited = allowed_pools(candidate, self._ledger)
         reason, waiting_for = self._why(candidate, suited)
         if reason is WaitReason.QUOTA:
-            return Place(candidate, position, reason, waiting_for, None)
+            return QueueEntry(candidate, position, reason, waiting_for, None)
         since = candidate.queued_at - HEAD_STARTS[candidate.tier]
         self._latest_in_front = max(self._latest_in_front, since)
         if reason is WaitReason.ITS_TURN:
@@ -198,13 +198,13 @@ class _Walk:
             self._ledger = self._ledger.with_reservation(suited[0], candidate, self._now)
         starts_at = self._take_first_free(candidate, suited)
         self._last_start = max(self._last_start, starts_at)
-        return Place(candidate, position, reason, waiting_for, None if starts_at == NEVER else starts_at)
+        return QueueEntry(candidate, position, reason, waiting_for, None if starts_at == NEVER else starts_at)
 
-    def far_behind(self, candidate: Candidate, position: int) -> Place:
+    def far_behind(self, candidate: Candidate, position: int) -> QueueEntry:
         starts_at = None
         if self._last_start != NEVER:
             starts_at = self._now + (self._last_start - self._now) * (position / LOOKED_AT)
-        return Place(candidate, position, WaitReason.FAR_BEHIND, FAR_BEHIND, starts_at)
+        return QueueEntry(candidate, position, WaitReason.FAR_BEHIND, FAR_BEHIND, starts_at)
 
     def _why(self, candidate: Candidate, suited: Sequence[Pool]) -> tuple[WaitReason, str]:
         sentence = why_waiting(candidate, self._ledger, now=self._now)

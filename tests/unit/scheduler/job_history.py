@@ -18,8 +18,8 @@ COMMANDS = {CancelJob: commands.cancel, PauseJob: commands.pause, ResumeJob: com
 
 
 @dataclass
-class Story:
-    """`tell` applies news at `now`; the events and timers of all decisions are kept."""
+class JobHistory:
+    """`apply` applies messages at `now`; the events and timers of all decisions are kept."""
 
     job: Job
     now: datetime = NOON
@@ -30,16 +30,16 @@ class Story:
     timers: list[Timer] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
 
-    def tell(self, *news: Any) -> "Story":
-        for each in news:
+    def apply(self, *messages: Any) -> "JobHistory":
+        for each in messages:
             self._apply(self._decide(each, replace(self.view, now=self.now)))
         return self
 
-    def later(self, **delta: float) -> "Story":
+    def later(self, **delta: float) -> "JobHistory":
         self.now += timedelta(**delta)
         return self
 
-    def schedule(self, placement: Placement | None = None) -> "Story":
+    def schedule(self, placement: Placement | None = None) -> "JobHistory":
         view = replace(self.view, now=self.now)
         self._apply(attempt.begin(self.job, placement or a_placement(), view))
         return self
@@ -58,28 +58,28 @@ class Story:
         if decision.ignored:
             self.ignored.append(decision.ignored)
 
-    def _decide(self, news: Any, view: View) -> Decision:
-        match news:
+    def _decide(self, message: Any, view: View) -> Decision:
+        match message:
             case ProvisioningFailed():
-                return facts.on_provisioning_failed(self.job, news, view)
+                return facts.on_provisioning_failed(self.job, message, view)
             case NodesReleased():
-                return facts.on_nodes_released(self.job, news, view)
+                return facts.on_nodes_released(self.job, message, view)
             case Dataset():
-                return facts.on_dataset(self.job, news, view)
+                return facts.on_dataset(self.job, message, view)
             case Deployment():
-                return self._serving_answered(news, view)
+                return self._serving_answered(message, view)
             case DeploymentApproved():
-                return facts.on_deployment_approved(self.job, news, self.served, view)
+                return facts.on_deployment_approved(self.job, message, self.served, view)
             case AdaptersStale():
-                return facts.on_adapters_stale(self.job, news, view)
+                return facts.on_adapters_stale(self.job, message, view)
             case BaseModelRegistered():
-                return facts.on_base_model_registered(self.job, news, view)
+                return facts.on_base_model_registered(self.job, message, view)
             case JobTimer():
-                return facts.ABOUT_TIME[type(news)](self.job, news, view)
+                return facts.ABOUT_TIME[type(message)](self.job, message, view)
             case CancelJob() | PauseJob() | ResumeJob():
-                return COMMANDS[type(news)](self.job, news, view)
+                return COMMANDS[type(message)](self.job, message, view)
             case _:
-                return facts.ABOUT_JOB[type(news)](self.job, news, view)
+                return facts.ABOUT_JOB[type(message)](self.job, message, view)
 
     def _serving_answered(self, answer: Deployment, view: View) -> Decision:
         self.served = answer
