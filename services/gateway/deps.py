@@ -58,11 +58,11 @@ class Gateway:
 
     @contextmanager
     def transfer(self, caller: Principal, size_bytes: int) -> Iterator[None]:
-        """A place for a file that is sent or fetched. Raises QuotaExceeded and ApiError."""
+        """Count a file that is sent or fetched until it is. Raises QuotaExceeded and ApiError."""
         quotas = caller.quotas
         with (
-            self.transfers.place(caller.tenant, quotas.transfers),
-            self.transfer_bytes.place(caller.tenant, quotas.transfer_bytes, amount=size_bytes),
+            self.transfers.hold(caller.tenant, quotas.transfers),
+            self.transfer_bytes.hold(caller.tenant, quotas.transfer_bytes, amount=size_bytes),
         ):
             yield
 

@@ -75,7 +75,7 @@ def unavailable(message: str, *, param: str | None = None, code: str) -> ApiErro
 
 
 def over_quota(error: QuotaExceeded) -> ApiError:
-    """Clients of OpenAI try again automatically, which is of use only where a place is free soon."""
+    """Clients of OpenAI try again automatically, which is of use only where room is free soon."""
     kind = "rate_limit_error" if error.again_in <= WORTH_WAITING else "insufficient_quota"
     answer = ApiError(429, error.message, param=error.param, code=error.code, kind=kind)
     answer.headers["retry-after"] = str(ceil(error.again_in.total_seconds()))

@@ -107,7 +107,7 @@ class JobFailure(Row):
     failure_class: FailureClass
 
 
-class QueuePlace(Row):
+class QueueEntry(Row):
     position: int | None
     reason: WaitReason
     waiting_for: str
@@ -163,7 +163,7 @@ class Job(Row):
     last_step: int
     trained_tokens: int | None
     waiting_for: str
-    place: QueuePlace | None
+    queue_entry: QueueEntry | None
     fine_tuned_model: str | None
     model_id: str | None
     is_promoted: bool | None

@@ -87,10 +87,10 @@ def _bundle(**others: object) -> Projection:
     return into(CHECKPOINT, **({"created_at": now, "kind": "", "metrics": {}} | bundle | others))
 
 
-def _place(event: job.QueuePositionChanged, unit: Unit) -> JsonObject:
+def _queue_entry(event: job.QueuePositionChanged, unit: Unit) -> JsonObject:
     """On another topic than the job's own: it may come before the job is queued, and after it has nodes."""
-    place: JsonObject = event.model_dump(mode="json", exclude={"job_id", "tenant"})
-    return place | {"as_of": envelope_of(unit).time.isoformat()}
+    entry: JsonObject = event.model_dump(mode="json", exclude={"job_id", "tenant"})
+    return entry | {"as_of": envelope_of(unit).time.isoformat()}
 
 
 def _evaluation(*same: str, **others: object) -> Projection:
@@ -125,11 +125,11 @@ PROJECTIONS: dict[type[Message], Projection] = {
         state="queued",
         dataset_version=field_of("dataset.version"),
     ),
-    job.QueuePositionChanged: into(JOB, place=_place),
-    job.JobScheduled: into(JOB, "attempt", "spec", state="provisioning", waiting_for="", place=None),
+    job.QueuePositionChanged: into(JOB, queue_entry=_queue_entry),
+    job.JobScheduled: into(JOB, "attempt", "spec", state="provisioning", waiting_for="", queue_entry=None),
     job.JobRunning: into(JOB, state="running"),
     job.JobStopping: into(JOB, state="stopping"),
-    job.JobPaused: into(JOB, state="paused", place=None),
+    job.JobPaused: into(JOB, state="paused", queue_entry=None),
     job.JobRequeued: into(
         JOB,
         state="queued",

@@ -60,7 +60,7 @@ class InFlight:
     _counts: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
-    def place(self, tenant: str, limit: int | None, *, amount: int = 1) -> Iterator[None]:
+    def hold(self, tenant: str, limit: int | None, *, amount: int = 1) -> Iterator[None]:
         """Raises QuotaExceeded, or ApiError where all tenants together have too much."""
         present = self._counts[tenant]
         if limit is not None and present + amount > limit:

@@ -32,7 +32,7 @@ from shared.postgres.database import Connection, Database
 
 JOB_COLUMNS = """
     job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
-    num_steps, greatest(last_step, last_recorded) AS last_step, trained_tokens, waiting_for, place,
+    num_steps, greatest(last_step, last_recorded) AS last_step, trained_tokens, waiting_for, queue_entry,
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,

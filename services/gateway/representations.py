@@ -192,22 +192,22 @@ def _why_no_verdict(row: model.Job, ending: Ending) -> str:
     return "the gate is running" if ending.verdict == "running" else "the gate runs after training"
 
 
-def _queue(place: model.QueuePlace) -> job_responses.Queue:
+def _queue(entry: model.QueueEntry) -> job_responses.Queue:
     return job_responses.Queue(
-        position=place.position,
-        reason=place.reason,
-        estimated_start=place.estimated_start and unix(place.estimated_start),
-        as_of=unix(place.as_of),
+        position=entry.position,
+        reason=entry.reason,
+        estimated_start=entry.estimated_start and unix(entry.estimated_start),
+        as_of=unix(entry.as_of),
     )
 
 
 def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensions:
-    place = row.place if row.state == "queued" else None
+    entry = row.queue_entry if row.state == "queued" else None
     return job_responses.JobExtensions(
         state=row.state,
         attempt=row.attempt,
-        waiting_for=place.waiting_for if place else row.waiting_for,
-        queue=place and _queue(place),
+        waiting_for=entry.waiting_for if entry else row.waiting_for,
+        queue=entry and _queue(entry),
         warnings=row.warnings,
         num_steps=row.num_steps,
         last_step=row.last_step,

@@ -67,7 +67,7 @@ COUNT_OPEN_JOBS = """
 COUNT_OPEN_DATASETS = "SELECT count(*) FROM dataset WHERE tenant = $1 AND state = 'validating'"
 COUNT_BYTES = "SELECT coalesce(sum(size_bytes), 0)::bigint FROM file WHERE tenant = $1 AND state <> 'deleted'"
 COUNT_COMMANDS = "SELECT coalesce(sum(count), 0)::bigint FROM commands_of_day WHERE tenant = $1 AND day = $2"
-# Its row is held until the commit: two requests of a tenant do not both take the last place.
+# Its row is held until the commit: two requests of a tenant do not both take the last of a quota.
 ADD_COMMANDS = """
     INSERT INTO commands_of_day (tenant, day, count) VALUES ($1, $2, $3)
     ON CONFLICT (tenant, day) DO UPDATE SET count = commands_of_day.count + $3 RETURNING count"""

@@ -92,10 +92,10 @@ async def _require_template(context: Gateway, tenant: str, name: str) -> None:
 
 
 async def _proxy(caller: Caller, context: Gateway, asked: Inference, path: str) -> Response:
-    """Raises QuotaExceeded. A stream keeps its place until its last byte is sent, or its client has gone."""
-    places, limit = context.inference_requests, caller.quotas.inference_requests
+    """Raises QuotaExceeded. A stream counts until its last byte is sent, or its client has gone."""
+    in_flight, limit = context.inference_requests, caller.quotas.inference_requests
     with ExitStack() as held:
-        held.enter_context(places.place(caller.tenant, limit))
+        held.enter_context(in_flight.hold(caller.tenant, limit))
         answer = await _answer(caller, context, asked, path)
         if isinstance(answer, Response):
             return answer

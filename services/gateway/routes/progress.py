@@ -44,7 +44,7 @@ async def events(
     if stream or "text/event-stream" in request.headers.get("accept", ""):
         begin = parse_cursor(last_event_id, "ftevent", param="Last-Event-ID") or 0
         with ExitStack() as held:
-            held.enter_context(context.streams.place(caller.tenant, caller.quotas.streams))
+            held.enter_context(context.streams.hold(caller.tenant, caller.quotas.streams))
             events = _stream(caller, context, job_id, begin)
             return HeldResponse(events, held.pop_all(), media_type="text/event-stream")
     size = page_size(limit)

@@ -1,4 +1,4 @@
-"""Chats under way, on real sockets of the server that every service runs: they have places, and give them back."""
+"""Chats under way, on real sockets of the server that every service runs: they have in_flight, and give them back."""
 
 import asyncio
 import json
@@ -57,10 +57,10 @@ class Endless(httpx.AsyncByteStream):
 class Site:
     def __init__(self, keys_dir: Any, replica: Replica) -> None:
         self.replica = replica
-        self.places = InFlight("inference_requests", of_all=10)
+        self.in_flight = InFlight("inference_requests", of_all=10)
         settings = SimpleNamespace(replica_keys_dir=keys_dir)
         http = httpx.AsyncClient(transport=replica)
-        self.gateway = SimpleNamespace(settings=settings, http=http, inference_requests=self.places)
+        self.gateway = SimpleNamespace(settings=settings, http=http, inference_requests=self.in_flight)
         self.port = 0
 
     @property
@@ -104,7 +104,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def is_under_way(site: Site) -> bool:
-    return bool(site.places._counts)
+    return bool(site.in_flight._counts)
 
 
 async def require_refused(http: httpx.AsyncClient, site: Site) -> None:

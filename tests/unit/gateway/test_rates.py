@@ -54,38 +54,38 @@ class TestRates:
 
 class TestInFlight:
     def test_gives_a_place_back_when_it_is_left_by_an_error_too(self):
-        places = InFlight("streams", of_all=10)
-        with pytest.raises(ZeroDivisionError), places.place("acme", 1):
+        in_flight = InFlight("streams", of_all=10)
+        with pytest.raises(ZeroDivisionError), in_flight.hold("acme", 1):
             raise ZeroDivisionError
         with (
-            places.place("acme", 1),
+            in_flight.hold("acme", 1),
             pytest.raises(QuotaExceeded, match="streams: found 1 under way and 1 more, expected at most 1"),
         ):
-            places.place("acme", 1).__enter__()
-        assert not places._counts
+            in_flight.hold("acme", 1).__enter__()
+        assert not in_flight._counts
 
     def test_counts_each_tenant_alone(self):
-        places = InFlight("streams", of_all=10)
-        with places.place("acme", 1), places.place("other", 1), places.place("free", None):
+        in_flight = InFlight("streams", of_all=10)
+        with in_flight.hold("acme", 1), in_flight.hold("other", 1), in_flight.hold("free", None):
             pass
 
     def test_counts_amounts_where_places_differ_in_size(self):
-        places = InFlight("transfer_bytes", of_all=10_000)
-        with places.place("acme", 100, amount=60):
+        in_flight = InFlight("transfer_bytes", of_all=10_000)
+        with in_flight.hold("acme", 100, amount=60):
             with pytest.raises(QuotaExceeded, match="found 60 under way and 41 more, expected at most 100"):
-                places.place("acme", 100, amount=41).__enter__()
-            with places.place("acme", 100, amount=40):
+                in_flight.hold("acme", 100, amount=41).__enter__()
+            with in_flight.hold("acme", 100, amount=40):
                 pass
-        with places.place("acme", 100, amount=100):
+        with in_flight.hold("acme", 100, amount=100):
             pass
 
     def test_of_all_tenants_together_is_no_more_than_the_process_carries(self):
-        places = InFlight("transfers", of_all=2)
-        with places.place("acme", 8), places.place("beta", None):
+        in_flight = InFlight("transfers", of_all=2)
+        with in_flight.hold("acme", 8), in_flight.hold("beta", None):
             with pytest.raises(ApiError, match="transfers: as much as this gateway carries") as busy:
-                places.place("late", 8).__enter__()
+                in_flight.hold("late", 8).__enter__()
             assert (busy.value.status, busy.value.headers) == (503, {"retry-after": "5"})
-        with places.place("late", 8):
+        with in_flight.hold("late", 8):
             pass
 
 

@@ -79,7 +79,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "last_step": 0,
         "trained_tokens": None,
         "waiting_for": "",
-        "place": None,
+        "queue_entry": None,
         "warnings": [],
         "fine_tuned_model": None,
         "model_id": None,
@@ -231,14 +231,14 @@ def test_events_with_numbers_are_openais_metrics(kind, openais):
 
 
 def test_a_job_that_is_queued_no_more_stands_nowhere():
-    place = {
+    entry = {
         "position": 3,
         "reason": "no_nodes",
         "waiting_for": "0 of 1 nodes free",
         "estimated_start": None,
         "as_of": NOON.isoformat(),
     }
-    queued, running = (the_job(state=state, place=place)["retune"] for state in ("queued", "running"))
+    queued, running = (the_job(state=state, queue_entry=entry)["retune"] for state in ("queued", "running"))
     assert queued["waiting_for"] == "0 of 1 nodes free"
     assert queued["queue"] == {
         "position": 3,
