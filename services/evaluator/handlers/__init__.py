@@ -11,7 +11,7 @@ from schemas.topics import DEPLOYMENT_EVENTS
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
 from services.evaluator.clients.judge_panel import JudgePanel
-from services.evaluator.handlers import evaluations, places, policy
+from services.evaluator.handlers import evaluations, policy, replicas
 from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate
@@ -36,10 +36,10 @@ def register(service: Service, settings: Settings) -> None:
     service.on(PromotionRefused, evaluations.promotion_refused)
     service.on(ReevaluateModel, evaluations.reevaluate)
 
-    service.on(ReplicaReady, places.replica_ready)
-    service.on(ReplicaLost, places.replica_lost)
-    service.on(CandidateReady, places.candidate_ready)
-    service.on(CommandRefused, places.command_refused, topic=DEPLOYMENT_EVENTS)
+    service.on(ReplicaReady, replicas.replica_ready)
+    service.on(ReplicaLost, replicas.replica_lost)
+    service.on(CandidateReady, replicas.candidate_ready)
+    service.on(CommandRefused, replicas.command_refused, topic=DEPLOYMENT_EVENTS)
 
     http = httpx.AsyncClient()
     service.on_stop(http.aclose)
