@@ -15,7 +15,7 @@ from shared.audit.heads import Heads, after
 from shared.audit.signing import BadSignature, PublicKey
 from shared.messaging.delivery import topic_named
 from shared.messaging.login import Login
-from shared.messaging.partitions import PartitionReader
+from shared.messaging.partitions import READING_MS, PartitionReader
 from shared.partition import Partition
 from shared.storage.objects import ObjectStore
 
@@ -107,7 +107,7 @@ async def recount(
     """Read every anchored partition again, topic by topic."""
     findings: list[Finding] = []
     done: list[Recount] = []
-    async with PartitionReader(login) as reader:
+    async with PartitionReader(login, idle_ms=READING_MS) as reader:
         existing = await reader.partitions({partition.topic for partition in anchors}.__contains__)
         gone = sorted(anchors.keys() - set(existing))
         findings += [_gone(partition, anchors[partition]) for partition in gone]

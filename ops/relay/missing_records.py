@@ -9,7 +9,7 @@ from ops.relay.outbox import republish, wait_until_sent
 from shared.clock import utc_now
 from shared.messaging.delivery import topic_named
 from shared.messaging.login import Login
-from shared.messaging.partitions import PartitionReader
+from shared.messaging.partitions import READING_MS, PartitionReader
 from shared.partition import Partition
 from shared.postgres.database import Database
 from shared.record import Record
@@ -86,7 +86,7 @@ async def _compare_topic(
 
 async def _remove_present(login: Login, topic: str, lost: dict[str, int], *, since: datetime) -> None:
     """Take from `lost` what the topic has."""
-    async with PartitionReader(login) as reader:
+    async with PartitionReader(login, idle_ms=READING_MS) as reader:
         partitions = await reader.partitions(topic.__eq__)
         in_log = await reader.ranges(partitions)
         starts = await reader.offsets_at(int(since.timestamp() * 1000), partitions)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from shared.messaging.delivery import Delivery, read
 from shared.messaging.login import Login
-from shared.messaging.partitions import PartitionReader
+from shared.messaging.partitions import READING_MS, PartitionReader
 from shared.partition import Partition
 from shared.record import Record
 
@@ -24,7 +24,7 @@ class Selection:
 
     async def read(self, login: Login) -> AsyncIterator[Record]:
         """In order within a partition. By assignment: no group knows of it."""
-        async with PartitionReader(login) as reader:
+        async with PartitionReader(login, idle_ms=READING_MS) as reader:
             for topic in self.topics:
                 async for record in self._read_topic(reader, topic):
                     if self._is_selected(record):

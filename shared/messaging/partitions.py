@@ -1,5 +1,6 @@
 """Reading of assigned partitions from offsets that the caller keeps, without a group and without commits."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ POLL_MILLISECONDS = 200
 MAX_PARTITION_BYTES = 256 * 1024
 """Limit of one partition's bytes that wait in memory; a larger record comes alone."""
 MAX_FETCH_BYTES = 8 * 1024 * 1024
+READING_MS = 50
+"""`idle_ms` of who reads to an end."""
 MAX_RECORDS = 2_000
 """Number of records that one `fetch` returns at most, unless its caller asks for fewer."""
 
@@ -25,8 +28,12 @@ class PartitionReader:
     A position that the log does not have raises KafkaFailed and is never skipped.
     """
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, *, idle_ms: int = 500) -> None:
+        """`idle_ms`: how long Kafka keeps a fetch open while no record comes. Every other request waits behind it,
+        so it is short for who reads to an end and longer for who waits for what comes.
+        """
         self._login = login
+        self._idle_ms = idle_ms
         self._consumer: Any = None
         self._turns: Any = None
 
@@ -46,6 +53,7 @@ class PartitionReader:
             isolation_level="read_committed",
             max_partition_fetch_bytes=MAX_PARTITION_BYTES,
             fetch_max_bytes=MAX_FETCH_BYTES,
+            fetch_max_wait_ms=self._idle_ms,
             **sasl(login.username, login.password, security_protocol=login.security_protocol),
         )
         self._turns = Turns(self._consumer)
@@ -70,15 +78,18 @@ class PartitionReader:
     async def ranges(self, places: Iterable[Partition]) -> dict[Partition, range]:
         """Return for each partition the range from its first existing offset to the next that will be given."""
         partitions = [TopicPartition(*place) for place in places]
-        begins = await self._consumer.beginning_offsets(partitions)
-        ends = await self._consumer.end_offsets(partitions)
+        begins, ends = await asyncio.gather(
+            self._consumer.beginning_offsets(partitions), self._consumer.end_offsets(partitions)
+        )
         return {Partition(*each): range(begins[each], ends[each]) for each in partitions}
 
     async def offsets_at(self, milliseconds: int, places: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset of each partition's first record at or after a time since 1970, or else its end."""
         partitions = [TopicPartition(*place) for place in places]
-        ends = await self._consumer.end_offsets(partitions)
-        offsets = await self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds))
+        ends, offsets = await asyncio.gather(
+            self._consumer.end_offsets(partitions),
+            self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds)),
+        )
         return {
             Partition(*each): offsets[each].offset if offsets[each] else ends[each] for each in partitions
         }

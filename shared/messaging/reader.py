@@ -15,7 +15,7 @@ from shared.messaging.delivery import Delivery, Unreadable, read, topic_named
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.kafka_health import started
 from shared.messaging.login import Login
-from shared.messaging.partitions import PartitionReader
+from shared.messaging.partitions import READING_MS, PartitionReader
 from shared.messaging.unit import require_size
 from shared.partition import Partition
 from shared.record import Record
@@ -31,7 +31,7 @@ class TopicReader:
     def __init__(self, login: Login, topics: Iterable[str], *, from_end: bool = False) -> None:
         self._topics = frozenset(topics)
         self._from_end = from_end
-        self._reader = PartitionReader(login)
+        self._reader = PartitionReader(login, idle_ms=READING_MS)
         self._places: list[Partition] = []
 
     async def __aenter__(self) -> "TopicReader":

@@ -23,7 +23,7 @@ from schemas.audit import SignedStatement, Statement
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.login import Login
-from shared.messaging.partitions import PartitionReader
+from shared.messaging.partitions import READING_MS, PartitionReader
 from shared.postgres.migrate import migrate
 from shared.record import Record
 from shared.storage.objects import ObjectStore, S3ObjectStore
@@ -111,7 +111,7 @@ class Audited:
 
     async def read(self, name: str) -> list[Record]:
         login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
-        async with PartitionReader(login) as reader:
+        async with PartitionReader(login, idle_ms=READING_MS) as reader:
             (topic_partition,) = await reader.partitions(name.__eq__)
             there = (await reader.ranges([topic_partition]))[topic_partition]
             reader.assign({topic_partition: there.start})
