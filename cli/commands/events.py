@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.commands.context import connection
-from cli.output import Output, show_json, show_table, write
+from cli.output import show, show_table
 from schemas.dataset import DatasetFact, DatasetReady
 from schemas.evaluation import EvalProgressed
 from schemas.job import JobSubmitted, QueuePositionChanged
@@ -83,14 +83,11 @@ def _known(topics: list[str] | None) -> tuple[str, ...]:
 
 def _print(delivery: Delivery | Unreadable) -> None:
     if isinstance(delivery, Unreadable):
-        write(f"{delivery.record.location} {delivery.reason}: {delivery.detail}")
-    elif Output.as_json:
-        show_json(_value(delivery))
+        text = f"{delivery.record.location} {delivery.reason}: {delivery.detail}"
+        show(_unreadable_value(delivery), text)
     else:
-        time = f"{delivery.envelope.time:%H:%M:%S}"
-        write(
-            f"{time} {delivery.topic.name} {delivery.envelope.key} {delivery.message.type} {_summary(delivery)}"
-        )
+        about = f"{delivery.topic.name} {delivery.envelope.key} {delivery.message.type}"
+        show(_value(delivery), f"{delivery.envelope.time:%H:%M:%S} {about} {_summary(delivery)}")
 
 
 def _value(event: Delivery) -> dict[str, Any]:
@@ -103,6 +100,18 @@ def _value(event: Delivery) -> dict[str, Any]:
         "key": envelope.key,
         "sequence": envelope.sequence,
         "data": event.message.model_dump(mode="json"),
+    }
+
+
+def _unreadable_value(record: Unreadable) -> dict[str, Any]:
+    return {
+        "topic": record.record.topic,
+        "partition": record.record.partition,
+        "offset": record.record.offset,
+        "id": record.event_id,
+        "key": record.aggregate_id,
+        "reason": record.reason,
+        "detail": record.detail,
     }
 
 

@@ -123,3 +123,14 @@ class TestTail:
         retune.topics = [read(Record("job.events", 0, 41, b"ftjob-1", (), b"{}"))]
         _, out, _ = retune.run("events", "tail", "--from-start")
         assert out.startswith("job.events/0@41 bad_envelope: header content-type is missing")
+        _, out, _ = retune.run("--json", "events", "tail", "--from-start")
+        shown = json.loads(out)
+        assert shown.pop("detail").startswith("header content-type is missing")
+        assert shown == {
+            "topic": "job.events",
+            "partition": 0,
+            "offset": 41,
+            "id": "job.events/0@41",
+            "key": "ftjob-1",
+            "reason": "bad_envelope",
+        }
