@@ -9,7 +9,7 @@ import asyncpg
 from ops.connection import Bucket
 from ops.errors import Unreachable
 from shared.postgres.database import Database
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 
 SILENCE = timedelta(minutes=1)
 """Of Postgres: a whole table takes longer to read than anything that a service asks."""

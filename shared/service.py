@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -59,7 +59,7 @@ from shared.retry import A_DAY, RetryPolicy
 from shared.server import serve
 from shared.settings import ServiceSettings
 from shared.startup import Startup
-from shared.storage.objects import ObjectStore, S3ObjectStore
+from shared.storage.objects import ObjectStore
 from shared.telemetry.metrics import POSTGRES_AWAY
 from shared.telemetry.tracing import configure_tracing
 
@@ -103,7 +103,6 @@ class Service:
         self.database = Database(
             settings.postgres_dsn.get_secret_value(), application=name, silence=timing.postgres_silence
         )
-        self.objects: ObjectStore = S3ObjectStore.from_settings(settings)
         self._owner = f"{name}-{settings.instance}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
         self._consumer = Consumer(
@@ -151,6 +150,13 @@ class Service:
         self._stop_hooks: list[Loop] = []
         if self._listens:
             self._obey_parked_commands()
+
+    @cached_property
+    def objects(self) -> ObjectStore:
+        """The bucket. boto3 is loaded at its first use: it takes a third of a start, and most services need none."""
+        from shared.storage.s3 import S3ObjectStore
+
+        return S3ObjectStore.from_settings(self.settings)
 
     def on(self, message: type[Message], handler: Handler, *, topic: Topic | None = None) -> None:
         """Handle a type, and so listen to its topic, which is named where several carry it (`CommandRefused`).

@@ -43,6 +43,7 @@ class RemoveBytes(Task):
 class Remover:
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._objects = service.objects
 
     def register(self) -> None:
         self._service.on_task(RemoveBytes, work=self.remove, done=self.removed, failed=self.postponed)
@@ -59,7 +60,7 @@ class Remover:
         async with self._service.database.transaction() as conn:
             file_ids, is_named = await store.removable(conn, task.sha256)
         if file_ids and not is_named:
-            await self._service.objects.delete([layout.blob(task.sha256)])
+            await self._objects.delete([layout.blob(task.sha256)])
             failpoint("gateway.removed")
         return file_ids
 

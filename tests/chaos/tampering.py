@@ -11,7 +11,7 @@ from schemas.job import JobRequeued
 from schemas.topics import JOB_EVENTS, TRAINING_EVENTS
 from schemas.training import BundleKind, CheckpointWritten
 from shared.clock import utc_now
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.integration.kernel.conftest import until
 from tests.integration.voices import voices
 

@@ -27,7 +27,7 @@ from schemas.training import (
     TrainingStopped,
 )
 from services.registry.model import model_id
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.chaos import pipeline
 from tests.chaos.hub import COMMIT, REPOSITORY, Hub
 from tests.chaos.proxies import LOOPBACK, TcpProxy

@@ -23,7 +23,7 @@ from schemas.specification import Resources
 from schemas.training import RunnerStopped, StepReached, TrainingStopped
 from shared.clock import utc_now
 from shared.processes.identity import marked
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_job_spec
 from tests.chaos.clocks import off_by
 from tests.chaos.scale import note, scaled

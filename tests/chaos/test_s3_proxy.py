@@ -7,7 +7,7 @@ import pytest
 from deploy.bootstrap.site import S3_ROOT
 from deploy.local.stack import Stack
 from shared.errors import CorruptObject, StorageUnavailable
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.chaos.s3_proxy import Fault, S3Proxy
 from tests.chaos.scale import scaled, seed
 

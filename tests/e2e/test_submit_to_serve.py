@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from schemas.job import JobRequeued, JobScheduled
 from schemas.training import TrainingResumed
 from shared.storage.models import fetch_model
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.e2e import material
 from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform
 

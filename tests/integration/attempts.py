@@ -31,7 +31,8 @@ from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
-from shared.storage.objects import S3ObjectStore, put_manifest
+from shared.storage.objects import put_manifest
+from shared.storage.s3 import S3ObjectStore
 from tests.integration.voices import Voices, voices
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")

@@ -26,7 +26,8 @@ from shared.messaging.login import Login
 from shared.messaging.partitions import READING_MS, PartitionReader
 from shared.postgres.migrate import migrate
 from shared.record import Record
-from shared.storage.objects import ObjectStore, S3ObjectStore
+from shared.storage.objects import ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.integration.kernel.conftest import until
 
 BEGAN_MS = int(utc_now().timestamp() * 1000) - 3_600_000

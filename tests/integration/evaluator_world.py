@@ -20,7 +20,7 @@ from schemas.topics import EVAL_EVENTS
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.integration.voices import Voices, voices
 from tests.stored import put_base, put_model
 

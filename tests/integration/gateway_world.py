@@ -38,7 +38,7 @@ from schemas.training import (
 )
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_file_ref, a_job_spec, a_preparation, a_sha
 from tests.integration.voices import Ear, Voices, ear, voices
 

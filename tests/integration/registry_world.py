@@ -24,7 +24,8 @@ from schemas.job import JobEvaluating
 from schemas.model import DirectorySource, PromoteModel, RegisterBaseModel
 from schemas.specification import GateSpec, Method
 from services.registry.model import model_id
-from shared.storage.objects import S3ObjectStore, manifest_bytes, sha256_of
+from shared.storage.objects import manifest_bytes, sha256_of
+from shared.storage.s3 import S3ObjectStore
 from tests.integration.voices import Ear, Voices, ear, voices
 
 MODULE = "model.layers.0.self_attn.q_proj"

@@ -29,7 +29,7 @@ from shared.partition import Partition
 from shared.postgres.migrate import migrate
 from shared.record import Record
 from shared.service import Service
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.chaos.hostile_batches import Batches, writer
 from tests.integration.auditing import Audited, record
 from tests.integration.kernel.conftest import until

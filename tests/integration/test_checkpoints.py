@@ -24,7 +24,8 @@ from shared.clock import utc_now
 from shared.errors import StorageUnavailable
 from shared.postgres.migrate import migrate
 from shared.service import Service
-from shared.storage.objects import S3ObjectStore, put_manifest
+from shared.storage.objects import put_manifest
+from shared.storage.s3 import S3ObjectStore
 from tests.builders import TENANT, a_bundle, a_dataset_ref, a_job_spec, a_sha
 from tests.integration.kernel.conftest import until
 from tests.integration.test_scheduler import Play

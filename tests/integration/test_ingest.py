@@ -38,7 +38,8 @@ from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
-from shared.storage.objects import S3ObjectStore, get_manifest, put_manifest
+from shared.storage.objects import get_manifest, put_manifest
+from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_job_spec, a_sha
 from tests.integration.voices import Voices, voices
 from tests.tiny_model import save_tokenizer

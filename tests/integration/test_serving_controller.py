@@ -39,7 +39,7 @@ from services.serving_controller.settings import Settings
 from shared.postgres.migrate import migrate
 from shared.service import Service
 from shared.settings import Timing
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.chaos.scale import note
 from tests.integration.engines import Engines
 from tests.integration.voices import Ear, Voices, ear, voices

@@ -13,7 +13,7 @@ import pytest
 from deploy.local.stack import Stack
 from services.serving_controller.clients.local import Engine, LocalBackend
 from shared.postgres.migrate import migrate
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 from tests.integration.engines import Engines
 from tests.integration.test_serving_controller import World, forget_pools, put_a_base
 from tests.integration.voices import ear, voices

@@ -10,7 +10,7 @@ from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.runner import Runner
 from services.trainer_agent.runner.settings import Settings
 from shared.log import configure_logging, get_logger
-from shared.storage.objects import S3ObjectStore
+from shared.storage.s3 import S3ObjectStore
 
 EXIT_CRASHED = 1
 

@@ -12,7 +12,8 @@ from botocore import auth
 
 from schemas.artifacts import FileEntry
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
-from shared.storage.objects import MULTIPART_BYTES, ObjectStore, S3ObjectStore, fetch_files, sha256_of
+from shared.storage.objects import ObjectStore, fetch_files, sha256_of
+from shared.storage.s3 import MULTIPART_BYTES, S3ObjectStore
 from shared.storage.testing import FakeObjectStore
 
 pytestmark = pytest.mark.stack
