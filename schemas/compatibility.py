@@ -13,6 +13,7 @@ from typing import Literal
 from schemas.capabilities import BaseCapabilities
 from schemas.specification import (
     AVAILABLE_METHODS,
+    DEFAULT_DECAY_RATIO,
     WEIGHTS_OF_METHOD,
     GateSpec,
     JobSpec,
@@ -105,7 +106,26 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
         return refusal
     if not any(row.covers(spec) for row in rows):
         return _not_covered(spec, [row for row in rows if recipe.method in row.methods])
-    return _of_batch(spec) or _of_checkpoints(spec)
+    return _of_schedule(recipe) or _of_batch(spec) or _of_checkpoints(spec)
+
+
+def _of_schedule(recipe: Recipe) -> Refusal | None:
+    if recipe.schedule != "wsd":
+        if recipe.decay_ratio is None:
+            return None
+        message = (
+            f"recipe.decay_ratio is {recipe.decay_ratio:g}, and schedule {recipe.schedule} would ignore it; expected "
+            "schedule wsd with it. Nearest that works: schedule wsd, or no decay_ratio"
+        )
+        return Refusal("decay_ignored", message, "recipe.decay_ratio")
+    decay = recipe.decay_ratio or DEFAULT_DECAY_RATIO
+    if recipe.warmup_ratio + decay <= 1.0 + 1e-9:
+        return None
+    message = (
+        f"recipe.warmup_ratio {recipe.warmup_ratio:g} and decay_ratio {decay:g} are more than all steps, expected a "
+        f"sum of at most 1. Nearest that works: decay_ratio {1 - recipe.warmup_ratio:.3g}"
+    )
+    return Refusal("schedule_too_long", message, "recipe.decay_ratio")
 
 
 def _of_weights(spec: JobSpec) -> Refusal | None:

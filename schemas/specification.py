@@ -162,6 +162,10 @@ class LoraSpec(Spec):
         return self.alpha if self.alpha is not None else 2.0 * self.rank
 
 
+Schedule = Literal["cosine", "linear", "constant", "wsd"]
+DEFAULT_DECAY_RATIO = 0.1
+
+
 class CheckpointSpec(Spec):
     """How often a bundle is written."""
 
@@ -192,7 +196,12 @@ class Recipe(Spec):
     micro_batch_size: Annotated[int, Field(ge=1, le=4096)] = 1
     """Windows per forward pass of one device."""
     warmup_ratio: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
-    """Share of all steps over which the rate rises linearly; then it falls along a cosine to zero."""
+    """Share of all steps over which the rate rises linearly to its peak."""
+    schedule: Schedule = "cosine"
+    """What the rate does after that: it falls to zero along half a cosine or a line, or stays, or (`wsd`) stays and
+    falls to zero along a line at the end."""
+    decay_ratio: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """With `wsd`: share of all steps over which the rate falls at the end. None means 0.1."""
     weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Of AdamW."""
     max_grad_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
@@ -443,10 +452,22 @@ def config_hash(spec: JobSpec, dataset_version: str) -> str:
     identity = {
         "base_sha": spec.base_sha,
         "dataset_version": dataset_version,
-        "recipe": spec.recipe.model_dump(mode="json", exclude={"weights"}) | weights,
+        "recipe": _without_later_defaults(spec.recipe.model_dump(mode="json", exclude={"weights"})) | weights,
         "world_size": spec.resources.num_devices,
     }
     return canonical_sha256(identity)
+
+
+LATER_DEFAULTS: Mapping[str, object] = {"schedule": "cosine", "decay_ratio": None}
+"""Of a recipe: fields that came after the first hashes. Where they say what was so before, they change none."""
+
+
+def _without_later_defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in recipe.items()
+        if name not in LATER_DEFAULTS or value != LATER_DEFAULTS[name]
+    }
 
 
 def canonical_sha256(value: object) -> str:
@@ -462,7 +483,10 @@ def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int)
     default_epochs = 1 if recipe.method is Method.CPT or rows >= 10_000 else 3
     epochs = default_epochs if recipe.num_epochs == "auto" else recipe.num_epochs
     batch = _batch_size(recipe, windows, num_devices) if recipe.batch_size == "auto" else recipe.batch_size
-    return recipe.model_copy(update={"learning_rate": rate, "num_epochs": epochs, "batch_size": batch})
+    decay = DEFAULT_DECAY_RATIO if recipe.schedule == "wsd" and not recipe.decay_ratio else recipe.decay_ratio
+    return recipe.model_copy(
+        update={"learning_rate": rate, "num_epochs": epochs, "batch_size": batch, "decay_ratio": decay}
+    )
 
 
 def _batch_size(recipe: Recipe, windows: int, num_devices: int) -> int:

@@ -57,6 +57,25 @@ def test_an_option_that_would_be_ignored_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"decay_ratio": 0.2}, "decay_ignored", "schedule cosine would ignore it"),
+        (
+            {"schedule": "wsd", "warmup_ratio": 0.5, "decay_ratio": 0.6},
+            "schedule_too_long",
+            "decay_ratio 0.5",
+        ),
+        ({"schedule": "wsd", "warmup_ratio": 0.95}, "schedule_too_long", "decay_ratio 0.05"),
+    ],
+)
+def test_a_schedule_that_means_nothing_is_refused(fields, code, words):
+    refusal = check(a_spec(**fields))
+    assert (refusal.code, refusal.param) == (code, "recipe.decay_ratio")
+    assert words in refusal.message
+    assert check(a_spec(schedule="wsd", warmup_ratio=0.03, decay_ratio=0.97)) is None
+
+
+@pytest.mark.parametrize(
     ("method", "weights", "nearest"), [(Method.LORA, "full", "sft"), (Method.SFT, "adapter", "lora")]
 )
 def test_weights_that_a_method_does_not_train_are_refused_with_the_method_that_does(method, weights, nearest):

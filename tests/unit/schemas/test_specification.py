@@ -70,7 +70,8 @@ class TestContinuedPreTraining:
         spec = a_job_spec(recipe=Recipe())
         named = a_job_spec(recipe=Recipe(weights="adapter"))
         recipe = Recipe().model_dump(mode="json")
-        del recipe["weights"]
+        for name in ("weights", "schedule", "decay_ratio"):
+            del recipe[name]
         identity = {
             "base_sha": spec.base_sha,
             "dataset_version": a_sha("d"),
@@ -78,6 +79,29 @@ class TestContinuedPreTraining:
             "world_size": 1,
         }
         assert config_hash(spec, a_sha("d")) == config_hash(named, a_sha("d")) == canonical_sha256(identity)
+
+
+def test_a_schedule_is_part_of_the_experiment_and_the_former_one_changes_no_hash():
+    hashes = {
+        name: config_hash(a_job_spec(recipe=Recipe.model_validate(fields)), a_sha("d"))
+        for name, fields in {
+            "none": {},
+            "cosine": {"schedule": "cosine"},
+            "linear": {"schedule": "linear"},
+            "wsd": {"schedule": "wsd"},
+        }.items()
+    }
+    assert hashes["none"] == hashes["cosine"]
+    assert len(set(hashes.values())) == 3
+    fields = Recipe().model_dump(mode="json", exclude={"weights", "schedule", "decay_ratio"})
+    identity = {"base_sha": a_job_spec().base_sha, "dataset_version": a_sha("d"), "recipe": fields}
+    assert hashes["none"] == canonical_sha256(identity | {"world_size": 1})
+
+
+def test_the_decay_of_wsd_is_a_tenth_unless_given():
+    asked = [Recipe(schedule="wsd"), Recipe(schedule="wsd", decay_ratio=0.2), Recipe()]
+    resolved = [resolve_recipe(recipe, rows=1, windows=1, num_devices=1) for recipe in asked]
+    assert [recipe.decay_ratio for recipe in resolved] == [0.1, 0.2, None]
 
 
 def test_alpha_is_twice_the_rank_unless_given():
