@@ -8,6 +8,7 @@ of weights. What no row covers is refused, with the rule and the nearest configu
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from schemas.capabilities import BaseCapabilities
@@ -104,9 +105,29 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
         return Refusal("method_not_available", message, "recipe.method")
     if refusal := _of_weights(spec):
         return refusal
+    if refusal := _of_adapter(recipe.lora):
+        return refusal
     if not any(row.covers(spec) for row in rows):
         return _not_covered(spec, [row for row in rows if recipe.method in row.methods])
     return _of_schedule(recipe) or _of_batch(spec) or _of_checkpoints(spec)
+
+
+def _of_adapter(lora: LoraSpec) -> Refusal | None:
+    """Before anything is trained: an adapter that cannot be served could not be registered either."""
+    if lora.use_dora:
+        message = (
+            "recipe.lora.use_dora is true, and vLLM serves no DoRA adapter, so that the registry takes none; "
+            "expected false. Nearest that works: use_rslora true with a larger rank"
+        )
+        return Refusal("adapter_not_served", message, "recipe.lora.use_dora")
+    if lora.modules_to_save:
+        message = (
+            f"recipe.lora.modules_to_save is {', '.join(lora.modules_to_save)}, and vLLM serves no adapter with "
+            "whole modules, so that the registry takes none; expected none. Nearest that works: method sft, or cpt with "
+            "weights full, which train all weights"
+        )
+        return Refusal("adapter_not_served", message, "recipe.lora.modules_to_save")
+    return None
 
 
 def _of_schedule(recipe: Recipe) -> Refusal | None:
@@ -218,14 +239,29 @@ def _nearest_of_base(recipe: Recipe, refused: Mapping[Method, str]) -> str:
 
 def _unknown_targets(lora: LoraSpec, family: str, capabilities: BaseCapabilities) -> Refusal | None:
     asked = () if lora.target_modules == "all-linear" else lora.target_modules
-    unknown = [name for name in asked if name.rpartition(".")[2] not in capabilities.lora_targets]
-    if not unknown:
-        return None
-    message = (
-        f"{family} has no plain linear layers named {', '.join(unknown)}. "
-        f"Nearest that works: all-linear, or some of {', '.join(capabilities.lora_targets)}"
-    )
-    return Refusal("unknown_lora_targets", message, "recipe.lora.target_modules")
+    nearest = f"Nearest that works: all-linear, or some of {', '.join(capabilities.lora_targets)}"
+    unknown = [name for name in asked if not _names_some(name, capabilities.lora_targets)]
+    if unknown:
+        message = f"{family} has no plain linear layers named {', '.join(unknown)}. {nearest}"
+        return Refusal("unknown_lora_targets", message, "recipe.lora.target_modules")
+    beyond = [name for name in asked if _layer_of(name) >= capabilities.num_layers > 0]
+    if beyond:
+        message = (
+            f"{family} has layers 0 to {capabilities.num_layers - 1}, and recipe.lora.target_modules names "
+            f"{', '.join(beyond)}. {nearest}"
+        )
+        return Refusal("unknown_lora_targets", message, "recipe.lora.target_modules")
+    return None
+
+
+def _names_some(pattern: str, targets: Sequence[str]) -> bool:
+    last = pattern.rpartition(".")[2]
+    return any(fnmatchcase(target, last) for target in targets)
+
+
+def _layer_of(pattern: str) -> int:
+    """-1 where it names none by its number."""
+    return max((int(part) for part in pattern.split(".") if part.isdecimal()), default=-1)
 
 
 def _not_covered(spec: JobSpec, rows: Sequence[Row]) -> Refusal:

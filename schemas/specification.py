@@ -24,6 +24,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 RateMultiplier = Annotated[float, Field(ge=0.001, le=1_000.0)]
 """Of a recipe's learning rate."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+ModulePattern = Annotated[str, Field(min_length=1, max_length=512)]
+"""The end of a module's name, or a pattern of it."""
 
 
 class Spec(BaseModel):
@@ -143,23 +145,36 @@ class DatasetPolicy(Spec):
     """A longer file is refused."""
 
 
+RSLORA_ALPHA = 16.0
+"""The same for every rank, which is what rsLoRA is for (Kalajdzievski, 2023, takes 16 too)."""
+
+
 class LoraSpec(Spec):
     """The adapter that is trained."""
 
     rank: Annotated[int, Field(ge=1, le=512)] = 32
     """Rank of the adapter matrices; memory grows linearly with it."""
     alpha: Annotated[float, Field(ge=0.01, le=65_536.0)] | None = None
-    """Scale numerator: the product is multiplied by alpha / rank. None means 2 * rank."""
+    """Scale numerator: the product is multiplied by alpha / rank. None means 2 * rank, and 16 with `use_rslora`."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of the adapter's inputs that is dropped in training."""
-    target_modules: Literal["all-linear"] | Annotated[tuple[Reference, ...], Field(max_length=256)] = (
+    target_modules: Literal["all-linear"] | Annotated[tuple[ModulePattern, ...], Field(max_length=256)] = (
         "all-linear"
     )
-    """Linear layers that get an adapter."""
+    """Linear layers that get an adapter, by the end of their names: `q_proj`, `layers.3.mlp.up_proj`, or a pattern
+    (`layers.[0-9].*.q_proj`), in which `*` stands for any characters, `?` for one, `[…]` for one of these."""
+    use_rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead, so that the size of the update does not fall with the rank."""
+    use_dora: bool = False
+    """Train the length of each weight's columns apart (DoRA). Refused: vLLM serves no such adapter."""
+    modules_to_save: Annotated[tuple[ModulePattern, ...], Field(max_length=16)] = ()
+    """Modules trained whole beside the adapter, as embeddings or head. Refused: vLLM serves no such adapter."""
 
     @property
     def lora_alpha(self) -> float:
-        return self.alpha if self.alpha is not None else 2.0 * self.rank
+        if self.alpha is not None:
+            return self.alpha
+        return RSLORA_ALPHA if self.use_rslora else 2.0 * self.rank
 
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
@@ -459,15 +474,17 @@ def config_hash(spec: JobSpec, dataset_version: str) -> str:
 
 
 LATER_DEFAULTS: Mapping[str, object] = {"schedule": "cosine", "decay_ratio": None}
-"""Of a recipe: fields that came after the first hashes. Where they say what was so before, they change none."""
+LATER_DEFAULTS_OF_LORA: Mapping[str, object] = {"use_rslora": False, "use_dora": False, "modules_to_save": []}
+"""Fields that came after the first hashes. Where they say what was so before, they change none."""
 
 
 def _without_later_defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in recipe.items()
-        if name not in LATER_DEFAULTS or value != LATER_DEFAULTS[name]
-    }
+    lora = _without(LATER_DEFAULTS_OF_LORA, recipe["lora"])
+    return _without(LATER_DEFAULTS, recipe) | {"lora": lora}
+
+
+def _without(defaults: Mapping[str, object], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: value for k, value in fields.items() if k not in defaults or value != defaults[k]}
 
 
 def canonical_sha256(value: object) -> str:

@@ -17,14 +17,13 @@ MAX_ALPHA = 1e6
 
 FREE_OPTIONS = frozenset(
     {"peft_version", "base_model_name_or_path", "inference_mode", "task_type"}
-    | {"r", "lora_alpha", "lora_dropout", "target_modules", "init_lora_weights"}
+    | {"r", "lora_alpha", "lora_dropout", "target_modules", "init_lora_weights", "use_rslora"}
 )
 """Options of PEFT's LoraConfig that may differ from one plain adapter to another."""
 PLAIN_OPTIONS: Mapping[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
     "fan_in_fan_out": False,
-    "use_rslora": False,
     "use_dora": False,
     "use_qalora": False,
     "use_bdlora": None,
@@ -87,8 +86,9 @@ def _check_options(config: Mapping[str, Any], rank: int) -> None:
     # Any other text would be taken as a regular expression.
     if targets != "all-linear" and not _are_module_names(targets):
         raise _bad_option("target_modules", targets, "all-linear or a list of module names")
-    if config.get("init_lora_weights", True) not in (True, False):
-        raise _bad_option("init_lora_weights", config["init_lora_weights"], "true or false")
+    for name in ("init_lora_weights", "use_rslora"):
+        if config.get(name, False) not in (True, False):
+            raise _bad_option(name, config[name], "true or false")
 
 
 def _number(config: Mapping[str, Any], name: str, *, default: float | None = None) -> float:

@@ -103,7 +103,7 @@ async def test_all_services_accept_a_good_adapter(adapter_path, base_path, tmp_p
         ("lora_alpha", 0), ("lora_alpha", -1), ("lora_alpha", math.nan), ("lora_alpha", math.inf), ("lora_alpha", "16"), ("lora_alpha", 1e300), ("lora_alpha", 1e9),
         ("lora_dropout", 1), ("lora_dropout", -0.1),
         ("peft_type", "PROMPT_TUNING"), ("peft_type", "IA3"),
-        ("rank_pattern", {"q_proj": 4096}), ("rank_pattern", None), ("alpha_pattern", {"q_proj": 1e9}), ("use_dora", True), ("use_rslora", True),
+        ("rank_pattern", {"q_proj": 4096}), ("rank_pattern", None), ("alpha_pattern", {"q_proj": 1e9}), ("use_dora", True), ("use_rslora", 1.5),
         ("bias", "all"), ("modules_to_save", ["lm_head"]), ("auto_mapping", {"parent_library": "os"}),
         ("layer_replication", [[0, 1000]]), ("layers_to_transform", [0]), ("fan_in_fan_out", True), ("target_parameters", ["x"]), ("trainable_token_indices", [1]),
         ("target_modules", ".*(a+)+$"), ("target_modules", ".*"), ("target_modules", []), ("target_modules", [1]), ("target_modules", ["../x"]), ("target_modules", None),

@@ -100,11 +100,25 @@ class Rig:
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
     async def an_adapter(
-        self, number: int, *, gain: float = 0.2, rank: int = 8, **shapes: tuple[int, int]
+        self,
+        number: int,
+        *,
+        gain: float = 0.2,
+        rank: int = 8,
+        use_rslora: bool = False,
+        **shapes: tuple[int, int],
     ) -> Servable:
         """Store an adapter of random weights on the attention layers; `shapes` replaces some."""
         directory = self.scratch / f"adapter-{number}"
-        write_adapter(directory, self.base_dir, seed=number, gain=gain, rank=rank, replaced=shapes)
+        write_adapter(
+            directory,
+            self.base_dir,
+            seed=number,
+            gain=gain,
+            rank=rank,
+            use_rslora=use_rslora,
+            replaced=shapes,
+        )
         digest = await self.store(directory, "adapter")
         return Servable(
             f"mv-{number}", f"ft:tiny:acme:test:{digest[:8]}", "adapter", digest, "tiny", self.base_sha, rank
@@ -121,6 +135,7 @@ def write_adapter(
     seed: int,
     gain: float,
     rank: int,
+    use_rslora: bool,
     replaced: dict[str, tuple[int, int]],
 ) -> None:
     directory.mkdir()
@@ -143,6 +158,7 @@ def write_adapter(
         "r": rank,
         "lora_alpha": 16,
         "bias": "none",
+        "use_rslora": use_rslora,
         "target_modules": sorted({name.rpartition(".")[2] for name in ATTENTION}),
     }
     (directory / "adapter_config.json").write_text(json.dumps(config))

@@ -39,7 +39,8 @@ def resident_mib(rig: Rig, replica_id: str) -> int:
 
 @pytest.fixture(scope="module")
 async def first(rig: Rig) -> Servable:
-    return await rig.an_adapter(1)
+    # tests/serving/test_families.py serves plain ones.
+    return await rig.an_adapter(1, use_rslora=True)
 
 
 async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, record_property):

@@ -94,14 +94,6 @@ def test_tokens_that_the_model_does_not_know_are_the_users(inputs, copied_base, 
     assert "the base model knows 0 to 299" in ended.message
 
 
-def test_modules_that_the_model_does_not_have_are_the_users(inputs, tmp_path):
-    recipe = a_recipe()
-    lora = recipe.lora.model_copy(update={"target_modules": ("no_such_projection",)})
-    ended = the_end(carry_out(tmp_path / "work", an_order(inputs, a_recipe(lora=lora))))
-    assert ended.failure_class is FailureClass.USER
-    assert "no_such_projection" in ended.message
-
-
 def test_another_number_of_processes_than_ordered_is_internal(inputs, tmp_path):
     ended = the_end(carry_out(tmp_path / "work", an_order(inputs, nodes=2)))
     assert ended.failure_class is FailureClass.INTERNAL

@@ -1,6 +1,7 @@
 """The model of a job: base weights, an adapter where the method wants one, ready to be trained."""
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -82,30 +83,40 @@ def _load_base(base_dir: Path, dtype: torch.dtype) -> Any:
 
 
 def _with_adapter(base: Any, lora: LoraSpec) -> Any:
-    targets = _targets(base, lora)
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=_as_integer(lora.lora_alpha),
         lora_dropout=lora.dropout,
-        target_modules=targets,
+        use_rslora=lora.use_rslora,
+        target_modules=_targets(base, lora),
         task_type="CAUSAL_LM",
     )
-    try:
-        return get_peft_model(base, config)
-    except ValueError as error:
-        raise TrainingFailed(FailureClass.USER, f"lora.target_modules {targets}: {error}") from error
+    return get_peft_model(base, config)
 
 
 def _targets(base: Any, lora: LoraSpec) -> str | list[str]:
-    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
-    if not converts_names(base):
-        return targets
+    """Raises: TrainingFailed(user) for a name or pattern that no layer has."""
     # By names alone PEFT would add experts and routers, for which files of adapters have no common form.
-    return [
-        name
-        for name in plain_linears(base)
-        if isinstance(targets, str) or any(f".{name}".endswith(f".{target}") for target in targets)
-    ]
+    linears = list(plain_linears(base))
+    if isinstance(lora.target_modules, str):
+        return linears if converts_names(base) else lora.target_modules
+    named = {
+        pattern: [name for name in linears if _ends_with(name, pattern)] for pattern in lora.target_modules
+    }
+    unknown = [pattern for pattern, names in named.items() if not names]
+    if unknown or not named:
+        names = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
+        message = (
+            f"recipe.lora.target_modules: no plain linear layer is named {', '.join(unknown) or 'by it'}, expected "
+            f"some of {names}"
+        )
+        raise TrainingFailed(FailureClass.USER, message)
+    chosen = {name for names in named.values() for name in names}
+    return [name for name in linears if name in chosen]
+
+
+def _ends_with(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
 def _as_integer(number: float) -> int | float:

@@ -76,6 +76,32 @@ def test_a_schedule_that_means_nothing_is_refused(fields, code, words):
 
 
 @pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"use_dora": True}, "use_dora"), ({"modules_to_save": ("lm_head",)}, "modules_to_save")],
+)
+def test_an_adapter_that_vllm_does_not_serve_is_refused_before_it_is_trained(fields, param):
+    for method in (Method.LORA, Method.CPT):
+        refusal = check(a_spec(method, weights="adapter", lora=LoraSpec(**fields)))
+        assert (refusal.code, refusal.param) == ("adapter_not_served", f"recipe.lora.{param}")
+        assert "vLLM serves no" in refusal.message
+        assert "Nearest that works: " in refusal.message
+    assert check(a_spec(lora=LoraSpec(use_rslora=True))) is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (("q_proj", "layers.*.k_*", "layers.[01].*", "*q?proj"), None),
+        (("layers.*.v_*", "q_proj"), "no plain linear layers named layers.*.v_*."),
+        (("layers.2.*",), "has layers 0 to 1, and recipe.lora.target_modules names layers.2.*"),
+    ],
+)
+def test_patterns_of_modules_that_name_no_layer_are_refused(targets, words):
+    refusal = check_base(a_spec(lora=LoraSpec(target_modules=targets)), capabilities())
+    assert (refusal is None) if words is None else words in refusal.message
+
+
+@pytest.mark.parametrize(
     ("method", "weights", "nearest"), [(Method.LORA, "full", "sft"), (Method.SFT, "adapter", "lora")]
 )
 def test_weights_that_a_method_does_not_train_are_refused_with_the_method_that_does(method, weights, nearest):

@@ -74,7 +74,7 @@ def test_refuses_other_files(directory, files):
         {"bias": "all"},
         {"use_dora": True},
         {"use_dora": 1},
-        {"use_rslora": True},
+        {"use_rslora": "yes"},
         {"rank_pattern": {"q_proj": 512}},
         {"alpha_pattern": {"q_proj": 1}},
         {"modules_to_save": ["lm_head"]},
