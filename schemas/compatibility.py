@@ -9,7 +9,7 @@ of weights. What no row covers is refused, with the rule and the nearest configu
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 
 from schemas.capabilities import BaseCapabilities
 from schemas.specification import (
@@ -20,6 +20,7 @@ from schemas.specification import (
     JobSpec,
     LoraSpec,
     Method,
+    OptimizerName,
     Recipe,
     Weights,
     trains_either,
@@ -38,6 +39,7 @@ class Row:
     sharding: Literal["none", "fsdp2"]
     """What the trainer uses for such a gang."""
     precisions: frozenset[str]
+    optimizers: frozenset[OptimizerName]
     tested_at: tuple[int, int]
     """Nodes and devices per node at which the row is trained by its test."""
 
@@ -49,6 +51,7 @@ class Row:
             and request.nodes in self.nodes
             and request.devices_per_node in self.devices_per_node
             and (precision == "auto" or precision in self.precisions)
+            and spec.recipe.optimizer in self.optimizers
         )
 
     def __str__(self) -> str:
@@ -73,6 +76,8 @@ MIN_SECONDS_OF_INTERVAL = 5
 
 _ONE, _SEVERAL_DEVICES, _SEVERAL_NODES = range(1, 2), range(2, 17), range(2, 65)
 _PRECISIONS = frozenset({"float32", "bfloat16"})
+_WHOLE: frozenset[OptimizerName] = frozenset(get_args(OptimizerName))
+_SHARDED: frozenset[OptimizerName] = frozenset({"adamw"})
 _METHODS_OF_WEIGHTS: Mapping[Weights, tuple[Method, ...]] = {
     "adapter": (Method.LORA, Method.CPT),
     "full": (Method.SFT, Method.CPT),
@@ -82,9 +87,9 @@ ROWS: tuple[Row, ...] = tuple(
     row
     for weights, methods in _METHODS_OF_WEIGHTS.items()
     for row in (
-        Row(weights, methods, _ONE, _ONE, "none", _PRECISIONS, tested_at=(1, 1)),
-        Row(weights, methods, _ONE, _SEVERAL_DEVICES, "fsdp2", _PRECISIONS, tested_at=(1, 2)),
-        Row(weights, methods, _SEVERAL_NODES, range(1, 17), "fsdp2", _PRECISIONS, tested_at=(2, 1)),
+        Row(weights, methods, _ONE, _ONE, "none", _PRECISIONS, _WHOLE, tested_at=(1, 1)),
+        Row(weights, methods, _ONE, _SEVERAL_DEVICES, "fsdp2", _PRECISIONS, _SHARDED, tested_at=(1, 2)),
+        Row(weights, methods, _SEVERAL_NODES, range(1, 17), "fsdp2", _PRECISIONS, _SHARDED, tested_at=(2, 1)),
     )
 )
 
@@ -107,6 +112,8 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
         return refusal
     if refusal := _of_adapter(recipe.lora):
         return refusal
+    if refusal := _of_optimizer(spec):
+        return refusal
     if not any(row.covers(spec) for row in rows):
         return _not_covered(spec, [row for row in rows if recipe.method in row.methods])
     return _of_schedule(recipe) or _of_batch(spec) or _of_checkpoints(spec)
@@ -123,11 +130,28 @@ def _of_adapter(lora: LoraSpec) -> Refusal | None:
     if lora.modules_to_save:
         message = (
             f"recipe.lora.modules_to_save is {', '.join(lora.modules_to_save)}, and vLLM serves no adapter with "
-            "whole modules, so that the registry takes none; expected none. Nearest that works: method sft, or cpt with "
-            "weights full, which train all weights"
+            "whole modules, so that the registry takes none; expected none. Nearest that works: method sft, or cpt "
+            "with weights full, which train all weights"
         )
         return Refusal("adapter_not_served", message, "recipe.lora.modules_to_save")
     return None
+
+
+def _of_optimizer(spec: JobSpec) -> Refusal | None:
+    name, request = spec.recipe.optimizer, spec.resources
+    if request.num_devices == 1 or name in _SHARDED:
+        return None
+    reason = (
+        "Muon needs each matrix whole"
+        if name == "muon"
+        else "bitsandbytes updates whole tensors, whose blocks and scales do not survive another number of devices"
+    )
+    message = (
+        f"recipe.optimizer {name} on {request.num_devices} devices: weights are sharded there, and {reason}. "
+        "Nearest that works: optimizer adamw with the same resources, or "
+        f"optimizer {name} on 1 node with 1 device"
+    )
+    return Refusal("optimizer_not_sharded", message, "recipe.optimizer")
 
 
 def _of_schedule(recipe: Recipe) -> Refusal | None:

@@ -5,12 +5,13 @@ The factors of activations were counted: bytes that autograd keeps per token and
 docs/decisions/0027-memory-is-estimated-before-a-node-is-booked.md).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
 from schemas.base import Bytes, Value
 from schemas.capabilities import BaseCapabilities
-from schemas.specification import Recipe, Weights
+from schemas.specification import OptimizerName, Recipe, Weights
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -28,8 +29,16 @@ MASK_BYTES = 3
 LOGITS_AT_ONCE = 2**26
 LOGIT_BYTES = 12
 """A logit in both types, and its gradient."""
-MOMENTS_BYTES = 12
-"""Gradient and both moments of a trained value, in float32."""
+VALUE_BYTES = 4
+"""Of a trained value, and of its gradient: both are float32."""
+STATE_BYTES: Mapping[OptimizerName, float] = {
+    "adamw": 8,
+    "adamw_8bit": 2.1,
+    "paged_adamw_8bit": 2.1,
+    "paged_adamw_32bit": 8,
+    "muon": 4,
+}
+"""What an optimizer keeps of a trained value: moments, and scales of those that have 8 bits."""
 FIXED_BYTES = 2**30
 """What a process has before its model: the context of a device, or the interpreter and its libraries."""
 
@@ -97,7 +106,7 @@ def estimate(
     trained = num_trained(shape, recipe)
     parts = {
         "weights_bytes": _weights(shape, recipe, setting),
-        "optimizer_bytes": MOMENTS_BYTES * trained // setting.num_devices,
+        "optimizer_bytes": int((VALUE_BYTES + _state_on_device(recipe)) * trained) // setting.num_devices,
         "activations_bytes": _activations(shape, recipe, setting, recomputed=gradient_checkpointing),
         "logits_bytes": _logits(shape, recipe, setting),
         "fixed_bytes": FIXED_BYTES,
@@ -111,6 +120,16 @@ def num_trained(shape: Shape, recipe: Recipe) -> int:
     if recipe.kind == "full":
         return shape.num_parameters
     return recipe.lora.rank * shape.lora_values_per_rank
+
+
+def bundle_bytes(shape: Shape, recipe: Recipe) -> int:
+    """Of what a bundle holds of each trained value: itself and the optimizer's state."""
+    return int((VALUE_BYTES + STATE_BYTES[recipe.optimizer]) * num_trained(shape, recipe))
+
+
+def _state_on_device(recipe: Recipe) -> float:
+    """A paged one's may be put out to the host's memory."""
+    return 0.0 if recipe.optimizer.startswith("paged_") else STATE_BYTES[recipe.optimizer]
 
 
 def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:

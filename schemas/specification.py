@@ -177,6 +177,7 @@ class LoraSpec(Spec):
         return RSLORA_ALPHA if self.use_rslora else 2.0 * self.rank
 
 
+OptimizerName = Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "muon"]
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 DEFAULT_DECAY_RATIO = 0.1
 
@@ -217,8 +218,11 @@ class Recipe(Spec):
     falls to zero along a line at the end."""
     decay_ratio: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """With `wsd`: share of all steps over which the rate falls at the end. None means 0.1."""
+    optimizer: OptimizerName = "adamw"
+    """`adamw_8bit` keeps both moments in a byte each, `paged_…` where a GPU may put them out to the host's memory;
+    `muon` orthogonalises the updates of matrices and takes AdamW for all else. All but `adamw`: on one device."""
     weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
-    """Of AdamW."""
+    """Share of a matrix that each update takes away, times the rate."""
     max_grad_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Gradients are scaled down to this norm."""
     packing: bool = True
@@ -473,7 +477,7 @@ def config_hash(spec: JobSpec, dataset_version: str) -> str:
     return canonical_sha256(identity)
 
 
-LATER_DEFAULTS: Mapping[str, object] = {"schedule": "cosine", "decay_ratio": None}
+LATER_DEFAULTS: Mapping[str, object] = {"schedule": "cosine", "decay_ratio": None, "optimizer": "adamw"}
 LATER_DEFAULTS_OF_LORA: Mapping[str, object] = {"use_rslora": False, "use_dora": False, "modules_to_save": []}
 """Fields that came after the first hashes. Where they say what was so before, they change none."""
 

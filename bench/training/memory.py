@@ -61,7 +61,7 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     import torch
 
     from services.trainer_agent.training.network import build_network, trainable
-    from services.trainer_agent.training.optimizer import build_optimizer
+    from services.trainer_agent.training.optimizer import Optimizer
     from services.trainer_agent.training.tensors import Inputs
 
     lora = LoraSpec(rank=16) if case["method"] == "lora" else LoraSpec()
@@ -75,15 +75,14 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
         network = build_network(recipe, Path(folder), torch.device("cpu"))
         if case["recomputed"]:
             network.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
-        optimizer = build_optimizer(trainable(network), recipe)
+        optimizer = Optimizer.of(trainable(network), recipe)
         tokens = torch.randint(0, shape.vocab_size, (1, WINDOW_TOKENS))
         half = torch.arange(WINDOW_TOKENS // 2)
         inputs = Inputs(tokens, torch.cat([half, half])[None], torch.arange(WINDOW_TOKENS - 1), tokens[0, 1:])
         # The moments exist from the first step's end on, so that the second one has its peak beside them.
         for _ in range(2):
             network(inputs).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.step(1e-4)
         measured = _resident("VmHWM") - before
     setting = Setting.of(recipe, num_devices=1, max_seq_length=WINDOW_TOKENS, is_gpu=False)
     memory_estimate = estimate(shape, recipe, setting, gradient_checkpointing=case["recomputed"])

@@ -6,7 +6,7 @@ from typing import Self
 
 from schemas.base import Bytes, Count, DeviceKind, Value
 from schemas.capabilities import BaseCapabilities
-from schemas.memory import MemoryEstimate, Setting, Shape, estimate, num_trained
+from schemas.memory import MemoryEstimate, Setting, Shape, bundle_bytes, estimate
 from schemas.node import PoolCapacityChanged
 from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe, trains_either
 from services.gateway.model import BaseModelDetail
@@ -16,8 +16,6 @@ LEAST_WINDOW_TOKENS = 512
 DOUBT = 1.1
 """A job is refused where its estimate is more than so many times what a device has."""
 
-BUNDLE_BYTES = 12
-"""Of each trained value: itself and both moments, in float32."""
 STORED_BYTES_PER_SECOND = 2**28
 """Of a bundle by each node, to its disk and on to S3. Assumed: nobody knows it before there is a node."""
 
@@ -100,7 +98,7 @@ def why_too_large(spec: JobSpec, base: Base, pools: tuple[PoolCapacityChanged, .
 
 def why_not_saved_in_time(spec: JobSpec, base: Base) -> str:
     """Empty where a bundle is stored within the notice that a node gets before it is taken back."""
-    asked, size = spec.resources, BUNDLE_BYTES * num_trained(base.shape, spec.recipe)
+    asked, size = spec.resources, bundle_bytes(base.shape, spec.recipe)
     seconds = size / asked.nodes / STORED_BYTES_PER_SECOND
     if seconds <= asked.grace_seconds:
         return ""

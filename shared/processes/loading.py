@@ -5,8 +5,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-UNUSED_BY_TEXT_MODELS = ("sklearn", "scipy")
-"""transformers imports them wherever they are installed, for assisted decoding and object detection."""
+UNUSED_BY_TEXT_MODELS = ("sklearn", "scipy", "bitsandbytes")
+"""transformers and PEFT import them wherever they are installed, for assisted decoding, object detection and 4 bits;
+what needs bitsandbytes imports it afterwards."""
+
+
+@contextmanager
+def without_bitsandbytes() -> Iterator[None]:
+    """Within it PEFT puts adapters on layers without looking whether these have 4 bits, for which it would import
+    bitsandbytes: more than a second.
+    """
+    from peft.tuners.lora import model
+
+    names = ("is_bnb_available", "is_bnb_4bit_available")
+    functions = {name: getattr(model, name) for name in names}
+    for name in names:
+        setattr(model, name, lambda: False)
+    try:
+        yield
+    finally:
+        for name, function in functions.items():
+            setattr(model, name, function)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from shared.causal_models import attention_of
 from shared.model_files.adapters import ADAPTER_WEIGHTS, check_adapter
 from shared.model_files.models import check_full, digests_beside_weights, read_base
 from shared.model_files.tensors import BadModel, NotFinite, require_finite, shapes_of
+from shared.processes.loading import without_bitsandbytes
 
 PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
 CPU_FORWARD_TOKENS = 4_096
@@ -152,7 +153,8 @@ def _load(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
 
 def _attach(model: Any, directory: Path) -> PeftModel:
     """The model with its adapter, proved to hold exactly the file's matrices."""
-    adapted = PeftModel.from_pretrained(model, directory, is_trainable=False).eval()
+    with without_bitsandbytes():
+        adapted = PeftModel.from_pretrained(model, directory, is_trainable=False).eval()
     expected, loaded = load_file(directory / ADAPTER_WEIGHTS), get_peft_model_state_dict(adapted)
     odd = sorted(set(expected) ^ set(loaded)) or [
         name for name, value in expected.items() if not torch.equal(value.float(), loaded[name].cpu().float())

@@ -15,6 +15,7 @@ from schemas.specification import LoraSpec, Recipe
 from services.trainer_agent.training.failures import TrainingFailed, classify, describe
 from services.trainer_agent.training.loss import TokenLosses
 from shared.causal_models import attention_of, converts_names, plain_linears
+from shared.processes.loading import without_bitsandbytes
 
 
 def build_network(recipe: Recipe, weights_dir: Path, device: torch.device) -> TokenLosses:
@@ -41,6 +42,12 @@ def trainable(network: TokenLosses) -> dict[str, nn.Parameter]:
         for name, parameter in network.model.named_parameters()
         if parameter.requires_grad
     }
+
+
+def tables(network: TokenLosses) -> list[torch.Tensor]:
+    """Weights of the input and of the head, a row for each token."""
+    causal_lm = network.causal_lm
+    return [causal_lm.get_input_embeddings().weight, causal_lm.get_output_embeddings().weight]
 
 
 def file_name(parameter_name: str) -> str:
@@ -91,7 +98,8 @@ def _with_adapter(base: Any, lora: LoraSpec) -> Any:
         target_modules=_targets(base, lora),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(base, config)
+    with without_bitsandbytes():
+        return get_peft_model(base, config)
 
 
 def _targets(base: Any, lora: LoraSpec) -> str | list[str]:

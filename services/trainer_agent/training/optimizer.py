@@ -1,41 +1,165 @@
-"""AdamW over the trained parameters, and its state by parameter name."""
+"""The optimizers over the trained parameters, and their states by parameter."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Muon
 
-from schemas.specification import Recipe
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
+from schemas.specification import OptimizerName, Recipe
 
 
-def build_optimizer(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> AdamW:
-    """Decay acts on matrices; norms and biases are left out of it."""
-    groups = [
-        {"params": [p for p in parameters.values() if p.ndim >= 2], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in parameters.values() if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return AdamW([group for group in groups if group["params"]], lr=0.0, fused=True)
+@dataclass(frozen=True)
+class Part:
+    """One of the libraries' optimizers, over some of the parameters."""
+
+    optimizer: Any
+    new_state: Callable[[Any, nn.Parameter], None]
+    """Gives a parameter the state that it has before its first update."""
+
+    def state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
+        state: dict[str, Any] = self.optimizer.state[parameter]
+        if not state:
+            self.new_state(self.optimizer, parameter)
+        return state
 
 
-def set_rate(optimizer: AdamW, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+class Optimizer:
+    """All parts as one."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._part_of = {
+            parameter: part
+            for part in parts
+            for group in part.optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+    @classmethod
+    def of(
+        cls, parameters: Mapping[str, nn.Parameter], recipe: Recipe, tables: Sequence[Tensor] = ()
+    ) -> Self:
+        """`tables` are the weights of the model's input and head, which are no matrices to Muon."""
+        groups = Groups.of(parameters, recipe.weight_decay, tables)
+        return cls([part for part in OPTIMIZERS[recipe.optimizer](groups) if part.optimizer is not None])
+
+    def step(self, rate: float) -> None:
+        """Update all parameters by their gradients, and drop these."""
+        for part in self._parts:
+            for group in part.optimizer.param_groups:
+                group["lr"] = rate
+            part.optimizer.step()
+        self.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        for part in self._parts:
+            part.optimizer.zero_grad(set_to_none=True)
+
+    def state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The live tensors of one parameter's state, by name: moments sharded as it is, and what goes with moments
+        of 8 bits. As they are before the first update, if there was none.
+        """
+        state = self._part_of[parameter].state_of(parameter)
+        return {name: value for name, value in state.items() if name != STEP}
+
+    def set_step(self, step: int) -> None:
+        """How many updates the moments have seen, which corrects their bias towards zero."""
+        for parameter, part in self._part_of.items():
+            state = part.state_of(parameter)
+            if isinstance(state.get(STEP), Tensor):
+                state[STEP].fill_(float(step))
+            elif STEP in state:
+                state[STEP] = step
 
 
-def moments(optimizer: AdamW, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """The live moments of one parameter, sharded as it is; zeros before its first update."""
-    state = optimizer.state[parameter]
-    if not state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-        for name in MOMENTS:
+STEP = "step"
+Group = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Decay acts on matrices and tables; norms and biases are left out of it."""
+
+    matrices: Group
+    tables: Group
+    rest: Group
+
+    @classmethod
+    def of(
+        cls, parameters: Mapping[str, nn.Parameter], weight_decay: float, tables: Sequence[Tensor]
+    ) -> Self:
+        wide = [p for p in parameters.values() if p.ndim >= 2]
+        own = [p for p in wide if any(p is table for table in tables)]
+        return cls(
+            _group([p for p in wide if not any(p is table for table in own)], weight_decay),
+            _group(own, weight_decay),
+            _group([p for p in parameters.values() if p.ndim < 2], 0.0),
+        )
+
+    @property
+    def all(self) -> list[Group]:
+        return [self.matrices, self.tables, self.rest]
+
+
+def _group(parameters: Sequence[nn.Parameter], weight_decay: float) -> Group:
+    return {"params": list(parameters), "weight_decay": weight_decay}
+
+
+def _adamw(groups: Sequence[Group]) -> Part:
+    return Part(_built(AdamW, groups, fused=True), _with_zeros("exp_avg", "exp_avg_sq"))
+
+
+def _bitsandbytes(name: str, groups: Groups) -> list[Part]:
+    """8 bits are a byte for each value of a moment and a scale for each block of 256 (Dettmers et al., 2022); moments
+    of a parameter of fewer than 4,096 values have 32. Paged ones lie in memory that a GPU may put out to the host's.
+    """
+    from bitsandbytes import optim
+
+    # A CPU has one memory: there is nothing to page, which the library would warn of.
+    is_on_gpu = any(p.device.type == "cuda" for group in groups.all for p in group["params"])
+    kind = getattr(optim, name if is_on_gpu else name.removeprefix("Paged"))
+    return [Part(_built(kind, groups.all), _init_state)]
+
+
+def _muon(groups: Groups) -> list[Part]:
+    """Muon for matrices, AdamW for all else. Its rate is scaled so that an update has the size of one of AdamW's
+    (Liu et al., Muon is Scalable for LLM Training, 2025), which the recipe's rates are made for.
+    """
+    muon = _built(Muon, [groups.matrices], adjust_lr_fn="match_rms_adamw")
+    return [Part(muon, _with_zeros("momentum_buffer")), _adamw([groups.tables, groups.rest])]
+
+
+def _built(kind: Any, groups: Sequence[Group], **options: Any) -> Any:
+    """None of no parameters."""
+    filled = [group for group in groups if group["params"]]
+    return kind(filled, lr=0.0, **options) if filled else None
+
+
+def _with_zeros(*names: str) -> Callable[[Any, nn.Parameter], None]:
+    def new_state(optimizer: Any, parameter: nn.Parameter) -> None:
+        state = optimizer.state[parameter]
+        if isinstance(optimizer, AdamW):
+            state[STEP] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        for name in names:
             state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return {name: state[name] for name in MOMENTS}
+
+    return new_state
 
 
-def set_step(optimizer: AdamW, step: int) -> None:
-    """How many updates the moments have seen, which corrects their bias towards zero."""
-    for state in optimizer.state.values():
-        state["step"].fill_(float(step))
+def _init_state(optimizer: Any, parameter: nn.Parameter) -> None:
+    for number, group in enumerate(optimizer.param_groups):
+        for place, each in enumerate(group["params"]):
+            if each is parameter:
+                optimizer.init_state(group, parameter, number, place)
+
+
+OPTIMIZERS: Mapping[OptimizerName, Callable[[Groups], list[Part]]] = {
+    "adamw": lambda groups: [_adamw(groups.all)],
+    "adamw_8bit": lambda groups: _bitsandbytes("AdamW8bit", groups),
+    "paged_adamw_8bit": lambda groups: _bitsandbytes("PagedAdamW8bit", groups),
+    "paged_adamw_32bit": lambda groups: _bitsandbytes("PagedAdamW32bit", groups),
+    "muon": _muon,
+}

@@ -18,7 +18,6 @@ from services.trainer_agent.training.bundle import MODEL_FILE, STATE, BundleStat
 from services.trainer_agent.training.distributed import local
 from services.trainer_agent.training.environment import environment_of, is_repeatable
 from services.trainer_agent.training.failures import TrainingFailed
-from services.trainer_agent.training.optimizer import MOMENTS, moments, set_step
 from services.trainer_agent.training.plan import chain_of
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import Slice, set_rng_state, slice_of, take_snapshot
@@ -177,11 +176,14 @@ def _restore_moments(run: Run, bundle: Bundle) -> None:
         updates = index.updates
         with torch.no_grad(), safe_open(bundle.directory / index.file, framework="pt") as file:
             for source in index.slices:
-                live = moments(run.optimizer, run.parameters[source.tensor])
-                for moment in MOMENTS:
-                    stored = file.get_tensor(f"{source.tensor}.{moment}")
-                    _copy_overlap(stored, source, local(live[moment]), targets[source.tensor])
-    set_step(run.optimizer, updates)
+                for name, live in run.optimizer.state_of(run.parameters[source.tensor]).items():
+                    stored = file.get_tensor(f"{source.tensor}.{name}")
+                    if tuple(stored.shape) == source.shape:
+                        _copy_overlap(stored, source, local(live), targets[source.tensor])
+                    else:
+                        # Scales and maps of moments of 8 bits, which are not sharded.
+                        live.copy_(stored)
+    run.optimizer.set_step(updates)
 
 
 def _copy_overlap(stored: Tensor, source: Slice, target: Tensor, here: Slice) -> None:

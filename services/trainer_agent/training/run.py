@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.optim import AdamW
 
 from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.dataset import Dataset
@@ -14,6 +13,7 @@ from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.methods import OBJECTIVES
 from services.trainer_agent.training.methods.objective import Objective
+from services.trainer_agent.training.optimizer import Optimizer
 from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.sampler import Sampler
@@ -34,7 +34,7 @@ class Run:
     network: TokenLosses
     parameters: dict[str, nn.Parameter]
     """Those that are trained, by their name in the model file."""
-    optimizer: AdamW
+    optimizer: Optimizer
     start_step: int = 0
     step: int = 0
     """Optimizer steps completed."""

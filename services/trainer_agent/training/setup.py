@@ -15,8 +15,8 @@ from services.trainer_agent.training.distributed import World, shard
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.memory import recomputes
-from services.trainer_agent.training.network import build_network, num_matmul_parameters, trainable
-from services.trainer_agent.training.optimizer import build_optimizer
+from services.trainer_agent.training.network import build_network, num_matmul_parameters, tables, trainable
+from services.trainer_agent.training.optimizer import Optimizer
 from services.trainer_agent.training.plan import Layout
 from services.trainer_agent.training.preflight import check_packing
 from services.trainer_agent.training.reports import Reports
@@ -85,7 +85,7 @@ def _assemble(
         layout=Layout(order.recipe.packing, order.recipe.micro_batch_size, dataset.manifest.max_seq_length),
         network=network,
         parameters=parameters,
-        optimizer=build_optimizer(parameters, order.recipe),
+        optimizer=Optimizer.of(parameters, order.recipe, tables(network)),
         num_matmul_parameters=matmul_parameters,
         peak_flops=peak_flops(world.device),
     )

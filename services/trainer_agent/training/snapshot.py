@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.optim import AdamW
 
 from schemas.base import Value
 from services.trainer_agent.training.distributed import World, local, whole
-from services.trainer_agent.training.optimizer import moments
+from services.trainer_agent.training.optimizer import Optimizer
 
 
 class Slice(Value):
@@ -32,7 +31,7 @@ class Snapshot:
     weights: Mapping[str, Tensor]
     """This rank's slices of the trained weights."""
     moments: Mapping[str, Tensor]
-    """This rank's slices of the optimizer's moments, as `<tensor>.<moment>`."""
+    """This rank's slices of the optimizer's state, as `<tensor>.<name>`."""
     rng: Mapping[str, Tensor]
 
     @property
@@ -46,7 +45,7 @@ class Snapshot:
         return digest.hexdigest()
 
 
-def take_snapshot(parameters: Mapping[str, nn.Parameter], optimizer: AdamW, world: World) -> Snapshot:
+def take_snapshot(parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, world: World) -> Snapshot:
     """All ranks at once: sharded weights are gathered."""
     weights = {name: _copy(local(parameter)) for name, parameter in parameters.items()}
     return Snapshot(
@@ -54,9 +53,9 @@ def take_snapshot(parameters: Mapping[str, nn.Parameter], optimizer: AdamW, worl
         slices=tuple(slice_of(name, parameter) for name, parameter in parameters.items()),
         weights=weights,
         moments={
-            f"{name}.{moment}": _copy(local(value))
+            f"{name}.{part}": _copy(local(value))
             for name, parameter in parameters.items()
-            for moment, value in moments(optimizer, parameter).items()
+            for part, value in optimizer.state_of(parameter).items()
         },
         rng=rng_state(world.device),
     )

@@ -13,7 +13,6 @@ from schemas.base import FailureClass
 from services.trainer_agent.protocol import Stepped
 from services.trainer_agent.training.distributed import whole
 from services.trainer_agent.training.failures import TrainingFailed
-from services.trainer_agent.training.optimizer import set_rate
 from services.trainer_agent.training.plan import StepPlan, chain
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
@@ -48,9 +47,7 @@ def take_step(run: Run, stop: StopRequest) -> Stepped | None:
         _drop_gradient(run, before)
         return None
     rate = run.schedule.rate(run.step)
-    set_rate(run.optimizer, rate)
-    run.optimizer.step()
-    run.optimizer.zero_grad(set_to_none=True)
+    run.optimizer.step(rate)
     run.step += 1
     run.consumed_sha256 = chain(run.consumed_sha256, plan.batch_sha256)
     run.last_loss = gradient.loss
@@ -104,7 +101,7 @@ def _finite_gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
 
 def _drop_gradient(run: Run, rng: Mapping[str, Tensor]) -> None:
     """Weights and moments change only when the optimizer steps; what else a step changes is taken back."""
-    run.optimizer.zero_grad(set_to_none=True)
+    run.optimizer.drop_gradients()
     set_rng_state(rng, run.device)
 
 

@@ -1,4 +1,5 @@
 from itertools import product
+from typing import get_args
 
 import pytest
 
@@ -8,6 +9,7 @@ from schemas.specification import (
     CheckpointSpec,
     LoraSpec,
     Method,
+    OptimizerName,
     Recipe,
     Resources,
 )
@@ -73,6 +75,21 @@ def test_a_schedule_that_means_nothing_is_refused(fields, code, words):
     assert (refusal.code, refusal.param) == (code, "recipe.decay_ratio")
     assert words in refusal.message
     assert check(a_spec(schedule="wsd", warmup_ratio=0.03, decay_ratio=0.97)) is None
+
+
+@pytest.mark.parametrize("name", sorted(get_args(OptimizerName)))
+def test_each_optimizer_is_admitted_where_it_was_tested_and_else_refused_with_the_reason(name):
+    assert check(a_spec(optimizer=name)) is None
+    refusal = check(a_spec(optimizer=name, devices_per_node=2))
+    if name == "adamw":
+        assert refusal is None
+        return
+    assert (refusal.code, refusal.param) == ("optimizer_not_sharded", "recipe.optimizer")
+    assert (
+        f"optimizer {name} on 2 devices" in refusal.message
+        or f"optimizer {name} on 1 node" in refusal.message
+    )
+    assert not any(row.covers(a_spec(optimizer=name, devices_per_node=2)) for row in ROWS)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.memory import Setting, Shape, estimate
+from schemas.memory import STATE_BYTES, Setting, Shape, bundle_bytes, estimate
 from schemas.specification import LoraSpec, Method, Recipe
 
 GIB = 2**30
@@ -59,6 +59,20 @@ def test_what_is_kept_of_an_8b_is_what_was_counted_on_it():
 def test_less_of_anything_needs_less(less):
     more = {"micro_batch_size": 2, "lora": LoraSpec(rank=256)}
     assert needed(**more | less).total_bytes < needed(**more).total_bytes
+
+
+def test_what_an_optimizer_keeps_decides_what_it_needs_and_what_a_bundle_holds():
+    needs = {name: needed(method=Method.SFT, optimizer=name).optimizer_bytes for name in STATE_BYTES}
+    values = LLAMA_8B.num_parameters
+    assert needs["adamw"] == 12 * values
+    assert needs["muon"] == 8 * values
+    assert needs["adamw_8bit"] == pytest.approx(6.1 * values)
+    assert needs["paged_adamw_8bit"] == needs["paged_adamw_32bit"] == 4 * values
+    bundles = {
+        name: bundle_bytes(LLAMA_8B, Recipe(method=Method.SFT, optimizer=name)) for name in STATE_BYTES
+    }
+    assert bundles["adamw"] == bundles["paged_adamw_32bit"] == 12 * values
+    assert bundles["paged_adamw_8bit"] == pytest.approx(6.1 * values)
 
 
 def test_precision_of_the_recipe_goes_before_that_of_the_device():
