@@ -26,7 +26,7 @@ from schemas.specification import (
     trains_either,
 )
 
-VERSION = 2
+VERSION = 3
 """Rises with every change of a row."""
 
 
@@ -36,6 +36,8 @@ class Row:
     methods: tuple[Method, ...]
     nodes: range
     devices_per_node: range
+    quantization: Literal["none", "nf4"]
+    """Of the base, while it is trained."""
     sharding: Literal["none", "fsdp2"]
     """What the trainer uses for such a gang."""
     precisions: frozenset[str]
@@ -78,22 +80,23 @@ _ONE, _SEVERAL_DEVICES, _SEVERAL_NODES = range(1, 2), range(2, 17), range(2, 65)
 _PRECISIONS = frozenset({"float32", "bfloat16"})
 _WHOLE: frozenset[OptimizerName] = frozenset(get_args(OptimizerName))
 _SHARDED: frozenset[OptimizerName] = frozenset({"adamw"})
-_METHODS_OF_WEIGHTS: Mapping[Weights, tuple[Method, ...]] = {
-    "adapter": (Method.LORA, Method.CPT),
-    "full": (Method.SFT, Method.CPT),
-}
+_KINDS: tuple[tuple[Weights, Literal["none", "nf4"], tuple[Method, ...]], ...] = (
+    ("adapter", "none", (Method.LORA, Method.CPT)),
+    ("adapter", "nf4", (Method.QLORA,)),
+    ("full", "none", (Method.SFT, Method.CPT)),
+)
 
 ROWS: tuple[Row, ...] = tuple(
     row
-    for weights, methods in _METHODS_OF_WEIGHTS.items()
+    for weights, bits, methods in _KINDS
     for row in (
-        Row(weights, methods, _ONE, _ONE, "none", _PRECISIONS, _WHOLE, tested_at=(1, 1)),
-        Row(weights, methods, _ONE, _SEVERAL_DEVICES, "fsdp2", _PRECISIONS, _SHARDED, tested_at=(1, 2)),
-        Row(weights, methods, _SEVERAL_NODES, range(1, 17), "fsdp2", _PRECISIONS, _SHARDED, tested_at=(2, 1)),
+        Row(weights, methods, _ONE, _ONE, bits, "none", _PRECISIONS, _WHOLE, (1, 1)),
+        Row(weights, methods, _ONE, _SEVERAL_DEVICES, bits, "fsdp2", _PRECISIONS, _SHARDED, (1, 2)),
+        Row(weights, methods, _SEVERAL_NODES, range(1, 17), bits, "fsdp2", _PRECISIONS, _SHARDED, (2, 1)),
     )
 )
 
-NEAREST_METHOD: Mapping[Method, Method] = {Method.QLORA: Method.LORA, Method.DPO: Method.LORA}
+NEAREST_METHOD: Mapping[Method, Method] = {Method.DPO: Method.LORA}
 SUPERVISED: Mapping[Weights, Method] = {"adapter": Method.LORA, "full": Method.SFT}
 """The method that trains such weights and no others: what it cannot train, no method can."""
 WORDS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}
@@ -229,6 +232,13 @@ def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal 
             f"{family} cannot be trained with method {method}: {reason}. {_nearest_of_base(recipe, refused)}"
         )
         return Refusal("method_not_for_base", message, "recipe.method")
+    if recipe.is_quantized and capabilities.converts_names:
+        message = (
+            f"{family} cannot be trained with method {recipe.method}: its weights have other names in memory than in "
+            "its files, from which they are read again to compare. Nearest that works: method lora on the same base "
+            "model"
+        )
+        return Refusal("method_not_for_base", message, "recipe.method")
     return _unknown_targets(recipe.lora, family, capabilities) if recipe.kind == "adapter" else None
 
 
@@ -250,7 +260,8 @@ def methods_for(capabilities: BaseCapabilities) -> list[Method]:
     weights = [
         weights for weights, method in SUPERVISED.items() if method not in capabilities.refused_methods
     ]
-    return sorted(m for m in AVAILABLE_METHODS if any(each in WEIGHTS_OF_METHOD[m] for each in weights))
+    methods = (m for m in AVAILABLE_METHODS if any(each in WEIGHTS_OF_METHOD[m] for each in weights))
+    return sorted(m for m in methods if m is not Method.QLORA or not capabilities.converts_names)
 
 
 def _nearest_of_base(recipe: Recipe, refused: Mapping[Method, str]) -> str:

@@ -29,6 +29,8 @@ MASK_BYTES = 3
 LOGITS_AT_ONCE = 2**26
 LOGIT_BYTES = 12
 """A logit in both types, and its gradient."""
+FOUR_BIT_BYTES = 0.516
+"""Of a quantised weight: 4 bits, its share of a scale of 8 for 64 weights, and that one's of 32 for 256 scales."""
 VALUE_BYTES = 4
 """Of a trained value, and of its gradient: both are float32."""
 STATE_BYTES: Mapping[OptimizerName, float] = {
@@ -136,6 +138,8 @@ def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
     """Each device's share of the whole, and what is gathered or cast beside it for the products."""
     narrow = 2 if setting.precision == "bfloat16" else 4
     is_full = recipe.kind == "full"
+    if recipe.is_quantized:
+        return _quantized_weights(shape, recipe, setting, narrow)
     held = shape.num_parameters * (4 if is_full else narrow)
     adapter = 0 if is_full else 4 * num_trained(shape, recipe)
     if setting.num_devices == 1:
@@ -145,6 +149,19 @@ def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
     # Two layers, since the next one is fetched while one computes; the tables stay for the backward pass.
     layers = 2 * shape.num_parameters // max(1, shape.num_layers)
     return (held + adapter) // setting.num_devices + narrow * (tables + layers)
+
+
+def _quantized_weights(shape: Shape, recipe: Recipe, setting: Setting, narrow: int) -> int:
+    """Input table and head are counted as two that are not quantised, which is too much where they are one."""
+    tables = min(shape.num_parameters, 2 * shape.vocab_size * shape.hidden_size)
+    linears = int(FOUR_BIT_BYTES * (shape.num_parameters - tables))
+    held = linears + narrow * tables + 4 * num_trained(shape, recipe)
+    # One layer's weights at a time are as wide as the product's type.
+    dequantised = narrow * shape.hidden_size * max(shape.inner_size, shape.hidden_size)
+    if setting.num_devices == 1:
+        return held + dequantised
+    gathered = narrow * tables + 2 * linears // max(1, shape.num_layers)
+    return held // setting.num_devices + gathered + dequantised
 
 
 def _activations(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: bool) -> int:

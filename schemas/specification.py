@@ -44,12 +44,12 @@ class Method(StrEnum):
 
     LORA = "lora"  # answers; a low-rank adapter on all linear layers
     SFT = "sft"  # answers; all weights
-    QLORA = "qlora"  # adapter on a 4-bit base: not available yet
+    QLORA = "qlora"  # answers; an adapter as lora's, trained beside a base of 4 bits
     DPO = "dpo"  # preference optimisation: not available yet
     CPT = "cpt"  # continued pre-training: every token of plain texts; all weights or an adapter
 
 
-AVAILABLE_METHODS = frozenset({Method.LORA, Method.SFT, Method.CPT})
+AVAILABLE_METHODS = frozenset({Method.LORA, Method.QLORA, Method.SFT, Method.CPT})
 
 
 class DatasetFormat(StrEnum):
@@ -195,10 +195,11 @@ class Recipe(Spec):
     """How to train. Data alone: hashed into the job's identity."""
 
     method: Method = Method.LORA
-    """`lora` and `sft` learn the answers of rows, by an adapter and by all weights; `cpt` learns texts. `qlora` and
-    `dpo` are not available yet."""
+    """`lora` and `sft` learn the answers of rows, by an adapter and by all weights, `qlora` by an adapter beside a
+    base of 4 bits; `cpt` learns texts. `dpo` is not available yet."""
     weights: Literal["auto", "adapter", "full"] = "auto"
-    """Which weights are trained. `auto`: an adapter's with lora, all with sft and cpt, which takes either."""
+    """Which weights are trained. `auto`: an adapter's with lora and qlora, all with sft, and with cpt, which takes
+    either."""
     lora: LoraSpec = LoraSpec()
     learning_rate: Annotated[float, Field(ge=1e-9, le=10.0)] | Auto = "auto"
     """Peak rate. `auto`: 2e-4 for an adapter, 2e-5 for all weights."""
@@ -252,6 +253,11 @@ class Recipe(Spec):
     def kind(self) -> Weights:
         """What comes of it: an adapter, or a full model."""
         return WEIGHTS_OF_METHOD[self.method][0] if self.weights == "auto" else self.weights
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the base's linear layers have 4 bits while the adapter is trained."""
+        return self.method is Method.QLORA
 
     @property
     def is_resolved(self) -> bool:

@@ -43,6 +43,9 @@ class BundleMetrics(Value):
     """Mean over the loss tokens of the step that made these weights, before its update."""
     valid_loss: float | None = None
     """Over some windows of the validation file, evenly spread."""
+    served_valid_loss: float | None = None
+    """The same windows with the adapter on the base as it is served, whose weights are not quantised; of the last
+    bundle of method qlora, whose other losses are on the base in 4 bits."""
     full_valid_loss: float | None = None
     """Over all of them; of the last bundle alone."""
     perplexity: float | None = None

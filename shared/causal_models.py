@@ -11,6 +11,7 @@ from schemas.capabilities import LossForm
 Attention = Literal["sdpa", "eager"]
 INNER_SIZES = ("moe_intermediate_size", "intermediate_size", "n_inner", "ffn_dim")
 """Configuration names for the inner size of a layer's feed-forward part; the name for one expert comes first."""
+LINEAR_CLASSES = frozenset({"Linear", "Linear4bit"})
 Tensor = TypeVar("Tensor")
 
 
@@ -52,7 +53,7 @@ def plain_linears(model: Any) -> dict[str, Any]:
     return {
         name: module
         for name, module in model.named_modules()
-        if type(module).__name__ == "Linear" and module is not head and module.out_features > 1
+        if type(module).__name__ in LINEAR_CLASSES and module is not head and module.out_features > 1
     }
 
 

@@ -147,6 +147,9 @@ class CheckpointMetrics(Answer):
     step: Step
     train_loss: float | None
     valid_loss: float | None
+    served_valid_loss: float | None = None
+    """Of the same windows, with qlora: the adapter on the base as it is served, while the others are on the base in
+    4 bits. Of the last checkpoint alone."""
     full_valid_loss: float | None
     perplexity: float | None = None
     """Of the validation file, with cpt: of the last checkpoint alone, as is the next."""

@@ -16,7 +16,7 @@ async def written(event: training.CheckpointWritten, unit: Unit) -> None:
     if loss is not None:
         num_steps = await tables.find_num_steps(unit.conn, event.job_id)
         numbers = {"attempt": event.attempt} | measured.by_name
-        message = f"validation loss {loss:.4f}{_perplexities(measured)}"
+        message = f"validation loss {loss:.4f}{_perplexities(measured)}{_as_served(measured)}"
         await _add_metrics(event, unit, event.bundle.step, num_steps, message, numbers)
 
 
@@ -26,6 +26,14 @@ def _perplexities(measured: training.BundleMetrics) -> str:
     start = measured.start_perplexity
     before = "" if start is None else f", {start:.4g} before the first step"
     return f", perplexity {measured.perplexity:.4g}{before}"
+
+
+def _as_served(measured: training.BundleMetrics) -> str:
+    """What the adapter loses, or gains, by a base that is not quantised."""
+    served, quantized = measured.served_valid_loss, measured.valid_loss
+    if served is None or quantized is None:
+        return ""
+    return f", on the base as it is served {served - quantized:+.4f}"
 
 
 async def recorded(event: training.StepsRecorded, unit: Unit) -> None:

@@ -113,14 +113,14 @@ def why_not_saved_in_time(spec: JobSpec, base: Base) -> str:
 def _nearer(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -> Iterator[tuple[str, bool]]:
     """Step by step to what needs less, each with all before it, and whether it fits."""
     changes: dict[str, object] = {}
-    for param, value, smaller, tokens in _smaller(spec, pool, window):
+    for param, value, smaller, tokens in _smaller(spec, base, pool, window):
         changes[param] = value
         words = ", ".join(f"{name} {changed}" for name, changed in changes.items())
         yield words, _share(smaller, base, pool, tokens) <= 1.0
 
 
 def _smaller(
-    spec: JobSpec, pool: PoolCapacityChanged, window: int
+    spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int
 ) -> Iterator[tuple[str, object, JobSpec, int]]:
     if not spec.recipe.gradient_checkpointing and not spec.recipe.gradient_checkpointing_auto:
         spec = _with_recipe(spec, gradient_checkpointing=True)
@@ -138,6 +138,9 @@ def _smaller(
         )
         spec = _with_recipe(spec, **{param: value})
         yield f"recipe.{param}", str(value), spec, window
+    if spec.recipe.method is Method.LORA and not base.capabilities.converts_names:
+        spec = _with_recipe(spec, method=Method.QLORA)
+        yield "recipe.method", "qlora", spec, window
     while window > LEAST_WINDOW_TOKENS:
         window //= 2
         yield "policy.max_seq_length", window, spec, window

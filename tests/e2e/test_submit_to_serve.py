@@ -286,7 +286,7 @@ class TestBadInput:
         [
             ({"retune": {"recipe": {"lora": {"rank": 0}}}}, "retune.recipe.lora.rank"),
             ({"retune": {"recipe": {"learnig_rate": 1}}}, "retune.recipe.learnig_rate"),
-            ({"retune": {"recipe": {"method": "qlora"}}}, "retune.recipe.method"),
+            ({"retune": {"recipe": {"lora": {"use_dora": True}}}}, "retune.recipe.lora.use_dora"),
             ({"retune": {"gate": {"safety": {"min_refusals": 0.5}}}}, "retune.gate"),
             ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs"),
             ({"colour": "blue"}, "colour"),

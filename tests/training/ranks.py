@@ -5,13 +5,23 @@ What torchrun does with ranks is tried in test_gang.py and tests/integration/tes
 
 import os
 import sys
+import time
 from multiprocessing import get_context
 from pathlib import Path
 
-from services.trainer_agent.protocol import Report, TrainingOrder
+from services.trainer_agent.protocol import Report, Saved, TrainingOrder
 from services.trainer_agent.training.main import main
 from shared.ports import free_port
-from tests.training.jobs import CHILD, PATIENCE_SECONDS, a_work_dir, environment, log_in, log_of, reports_in
+from tests.training.jobs import (
+    CHILD,
+    PATIENCE_SECONDS,
+    a_work_dir,
+    environment,
+    log_in,
+    log_of,
+    reports_in,
+    reports_of,
+)
 
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -44,6 +54,22 @@ def run_gang(directory: Path, order: TrainingOrder) -> tuple[Report, ...]:
             if rank.is_alive():
                 rank.kill()
     return reports_in(work_dirs[0])
+
+
+def kill_after_first_bundle(directory: Path, order: TrainingOrder) -> None:
+    """SIGKILL to a process that trains alone, at any moment after its first bundle is reported."""
+    work_dir = a_work_dir(directory, order)
+    process = FORKS.Process(target=_run_rank, args=(work_dir, {}))
+    process.start()
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not reports_of(reports_in(work_dir), Saved):
+            assert process.is_alive(), log_in(work_dir)
+            assert time.monotonic() < deadline, log_in(work_dir)
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.join()
 
 
 def _run_rank(work_dir: Path, rank: dict[str, str]) -> None:

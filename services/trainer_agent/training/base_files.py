@@ -16,7 +16,7 @@ def as_base_files(model: Any, tensors: Mapping[str, Tensor], base_dir: Path) -> 
 
     What the files have beside them (buffers, layers that are not trained) is copied.
     """
-    places = _places(base_dir)
+    places = tensor_places(base_dir)
     tied = {name: tensors[first] for name, first in tied_names(model).items() if name in places}
     written = as_in_files(model, {**tensors, **tied}, places)
     # Halves of one tensor, and tied ones, share memory, which a file cannot say.
@@ -27,7 +27,7 @@ def as_base_files(model: Any, tensors: Mapping[str, Tensor], base_dir: Path) -> 
     return own | {name: _read(path, name) for name, path in places.items() if name not in own}
 
 
-def _places(base_dir: Path) -> dict[str, Path]:
+def tensor_places(base_dir: Path) -> dict[str, Path]:
     """The file of each tensor."""
     places: dict[str, Path] = {}
     for path in sorted(base_dir.glob("*.safetensors")):

@@ -51,6 +51,8 @@ class BundleState(Value):
     """Mean loss over the first micro batches of the next step."""
     start_valid_loss: float | None = None
     """Of the whole validation file before the first step; None where the method does not report it."""
+    quantized_sha256: str | None = None
+    """QuantizedBase.sha256 of the run's base; None where its layers are plain."""
     num_threads: Count
     """Arithmetic on a CPU depends on how it is split over threads."""
     environment: dict[str, str] = Field(default={})

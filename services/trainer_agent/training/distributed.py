@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.network import transformer_blocks
+from services.trainer_agent.training.quantized import move_scales
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 MAX_TEXT_BYTES = 1024 * 1024
@@ -110,6 +111,7 @@ def shard(network: TokenLosses, world: World) -> None:
     """Move the network from host memory to its devices, spread over all ranks block by block: weights,
     gradients and moments. One process takes it whole.
     """
+    move_scales(network, world.device)
     if world.size == 1:
         network.to(world.device)
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-LIBRARIES = ("torch", "transformers", "peft", "safetensors", "numpy")
+LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "safetensors", "numpy")
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 DRIVER = Path("/proc/driver/nvidia/version")
 

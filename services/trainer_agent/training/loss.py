@@ -5,7 +5,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
 from schemas.capabilities import LossForm
+from services.trainer_agent.training.quantized import keep_in_train_mode
 from services.trainer_agent.training.tensors import Inputs
 from shared.causal_models import loss_form
 
@@ -33,6 +34,11 @@ class TokenLosses(nn.Module):
     def causal_lm(self) -> Any:
         """The model itself, adapters in place."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        keep_in_train_mode(self)
+        return self
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Returns: (K,) float32, the negative log-likelihood of each target."""

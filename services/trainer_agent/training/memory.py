@@ -7,6 +7,7 @@ from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.network import trainable
+from services.trainer_agent.training.quantized import num_values
 from services.trainer_agent.training.throughput import device_memory_bytes
 from shared.causal_models import INNER_SIZES, first_size
 
@@ -36,7 +37,7 @@ def _shape(network: TokenLosses, order: TrainingOrder) -> Shape:
     text = network.causal_lm.config.get_text_config()
     num_trained = sum(parameter.numel() for parameter in trainable(network).values())
     return Shape(
-        num_parameters=sum(parameter.numel() for parameter in network.causal_lm.parameters()),
+        num_parameters=num_values(network.causal_lm),
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
         inner_size=inner_size_of(first_size(text, INNER_SIZES), text.hidden_size),

@@ -1,6 +1,7 @@
 """The model of a job: base weights, an adapter where the method wants one, ready to be trained."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from schemas.base import FailureClass
 from schemas.specification import LoraSpec, Recipe
 from services.trainer_agent.training.failures import TrainingFailed, classify, describe
 from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.quantized import loading_options, num_values
 from shared.causal_models import attention_of, converts_names, plain_linears
 from shared.processes.loading import without_bitsandbytes
 
@@ -22,9 +24,10 @@ def build_network(recipe: Recipe, weights_dir: Path, device: torch.device) -> To
     """In host memory, for training on `device`. The same on every rank: adapters start from the recipe's seed."""
     dtype = compute_dtype(recipe, device)
     # All weights are trained in float32; a frozen base may lie in the smaller type.
-    base = _load_base(weights_dir, dtype if recipe.kind == "adapter" else torch.float32)
+    options = loading_options(dtype) if recipe.is_quantized else {}
+    base = _load_base(weights_dir, dtype if recipe.kind == "adapter" else torch.float32, options)
     torch.manual_seed(recipe.seed)
-    model = _with_adapter(base, recipe.lora) if recipe.kind == "adapter" else base
+    model = _with_adapter(base, recipe) if recipe.kind == "adapter" else base
     return TokenLosses(model, compute_dtype=dtype).train()
 
 
@@ -68,10 +71,10 @@ def num_matmul_parameters(network: TokenLosses) -> int:
     table = causal_lm.get_input_embeddings().weight
     head = causal_lm.get_output_embeddings().weight
     unused = 0 if table is head else int(table.numel())
-    return sum(int(p.numel()) for p in causal_lm.parameters()) - adapter - unused
+    return num_values(causal_lm) - adapter - unused
 
 
-def _load_base(base_dir: Path, dtype: torch.dtype) -> Any:
+def _load_base(base_dir: Path, dtype: torch.dtype, options: Mapping[str, Any]) -> Any:
     """Raises: TrainingFailed(user) for files that transformers cannot make a model of."""
     try:
         config = AutoConfig.from_pretrained(base_dir, local_files_only=True)
@@ -81,6 +84,7 @@ def _load_base(base_dir: Path, dtype: torch.dtype) -> Any:
             attn_implementation=attention_of(config),
             local_files_only=True,
             use_safetensors=True,
+            **options,
         )
     except Exception as error:
         if classify(error) is not FailureClass.INTERNAL:
@@ -89,7 +93,8 @@ def _load_base(base_dir: Path, dtype: torch.dtype) -> Any:
         raise TrainingFailed(FailureClass.USER, message) from error
 
 
-def _with_adapter(base: Any, lora: LoraSpec) -> Any:
+def _with_adapter(base: Any, recipe: Recipe) -> Any:
+    lora = recipe.lora
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=_as_integer(lora.lora_alpha),
@@ -98,7 +103,7 @@ def _with_adapter(base: Any, lora: LoraSpec) -> Any:
         target_modules=_targets(base, lora),
         task_type="CAUSAL_LM",
     )
-    with without_bitsandbytes():
+    with nullcontext() if recipe.is_quantized else without_bitsandbytes():
         return get_peft_model(base, config)
 
 

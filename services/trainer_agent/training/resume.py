@@ -98,6 +98,7 @@ def certify(run: Run, bundle: Bundle) -> ResumeCertificate:
     other_loss = None if environment else _difference("next loss", state.expected_loss, found_loss)
     reason = (
         _other_circumstances(run, bundle)
+        or _difference("quantised base", state.quantized_sha256, run.quantized and run.quantized.sha256)
         or other_state
         or _difference("batches consumed", _chain_from_the_start(run), state.consumed_sha256)
         or _difference("next batch", state.expected_batch_sha256, found_batch)

@@ -15,6 +15,7 @@ from services.trainer_agent.training.methods import OBJECTIVES
 from services.trainer_agent.training.methods.objective import Objective
 from services.trainer_agent.training.optimizer import Optimizer
 from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan
+from services.trainer_agent.training.quantized import QuantizedBase
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import Schedule
@@ -35,6 +36,10 @@ class Run:
     parameters: dict[str, nn.Parameter]
     """Those that are trained, by their name in the model file."""
     optimizer: Optimizer
+    quantized: QuantizedBase | None
+    """None where the base's layers are plain."""
+    num_parameters: int
+    """Of the whole model, adapter included."""
     start_step: int = 0
     step: int = 0
     """Optimizer steps completed."""

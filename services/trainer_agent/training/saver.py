@@ -126,6 +126,7 @@ def _state_of(run: Run) -> BundleState:
         expected_batch_sha256=None if run.is_complete else run.next_plan().batch_sha256,
         expected_loss=None if run.is_complete else next_loss(run),
         start_valid_loss=run.start_valid_loss,
+        quantized_sha256=run.quantized.sha256 if run.quantized else None,
         num_threads=torch.get_num_threads(),
         environment=environment_of(run.device),
     )

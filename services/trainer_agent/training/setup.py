@@ -19,6 +19,7 @@ from services.trainer_agent.training.network import build_network, num_matmul_pa
 from services.trainer_agent.training.optimizer import Optimizer
 from services.trainer_agent.training.plan import Layout
 from services.trainer_agent.training.preflight import check_packing
+from services.trainer_agent.training.quantized import num_values, quantized_base
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore, weights_dir
 from services.trainer_agent.training.run import Run
@@ -68,7 +69,8 @@ def _assemble(
     dataset: Dataset,
     network: TokenLosses,
 ) -> Run:
-    matmul_parameters = num_matmul_parameters(network)
+    matmul_parameters, all_parameters = num_matmul_parameters(network), num_values(network)
+    quantized = quantized_base(network.causal_lm, order.base_dir)
     shard(network, world)
     parameters = trainable(network)
     sampler = _sampler_of(order.recipe, len(dataset.training))
@@ -86,6 +88,8 @@ def _assemble(
         network=network,
         parameters=parameters,
         optimizer=Optimizer.of(parameters, order.recipe, tables(network)),
+        quantized=quantized,
+        num_parameters=all_parameters,
         num_matmul_parameters=matmul_parameters,
         peak_flops=peak_flops(world.device),
     )
@@ -147,7 +151,7 @@ def _preparation(run: Run, verdict: PackingVerdict, distances: PackingDistances 
         device=device_name(run.device),
         world_size=run.world.size,
         precision="float32" if run.network.compute_dtype is torch.float32 else "bfloat16",
-        num_parameters=sum(p.numel() for p in run.network.parameters()),
+        num_parameters=run.num_parameters,
         num_trainable=sum(p.numel() for p in run.parameters.values()),
         batch_size=run.sampler.batch_size,
         micro_batch_size=recipe.micro_batch_size,

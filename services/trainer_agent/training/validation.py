@@ -9,6 +9,7 @@ import torch
 from schemas.training import BundleMetrics
 from services.trainer_agent.training.dataset import Window
 from services.trainer_agent.training.plan import StepPlan
+from services.trainer_agent.training.quantized import as_served
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.stop import StopHeard, StopRequest
 from shared.failpoints import failpoint
@@ -32,7 +33,26 @@ def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
         run.network.train()
     if not full:
         return metrics.model_copy(update={"valid_loss": loss})
-    return metrics.model_copy(update={"full_valid_loss": loss, **_perplexities(run, loss)})
+    return metrics.model_copy(
+        update={"full_valid_loss": loss, **_perplexities(run, loss), **_on_both_bases(run, stop)}
+    )
+
+
+def _on_both_bases(run: Run, stop: StopRequest) -> dict[str, float]:
+    """Of a run on a quantised base: some windows on it, and on the base as it is served."""
+    if run.quantized is None:
+        return {}
+    windows = run.dataset.validation
+    some = [windows[index] for index in _spread(len(windows), MOST_WINDOWS)]
+    try:
+        quantized = _mean_loss(run, some, stop)
+        with as_served(run.network.causal_lm, run.quantized):
+            served = _mean_loss(run, some, stop)
+    except StopHeard:
+        return {}
+    finally:
+        run.network.train()
+    return {"valid_loss": quantized, "served_valid_loss": served}
 
 
 def _perplexities(run: Run, loss: float) -> dict[str, float]:

@@ -74,7 +74,7 @@ class TestJobCommand:
             ({}, {"files": {"file-1": a_file(file_format=DatasetFormat.TEXT)}}, "training_file"),
             ({"integrations": [{"type": "wandb"}]}, {}, "integrations"),
             ({"method": {"type": "dpo"}}, {}, "method.type"),
-            ({"retune": {"recipe": {"method": "qlora"}}}, {}, "retune.recipe.method"),
+            ({"retune": {"recipe": {"method": "dpo"}}}, {}, "retune.recipe.method"),
             ({"retune": {"recipe": {"method": "cpt"}}}, {}, "training_file"),
             ({"retune": {"recipe": {"method": "cpt"}}, "method": {"type": "supervised"}}, {}, "method.type"),
         ],

@@ -41,7 +41,9 @@ def obstacles_of(*pools, window=4096, base=BASE, recipe=None):
         ({"method": "sft"}, 4096, a_gpu_pool(80, devices=8), "resources.devices_per_node 8"),
         ({"gradient_checkpointing": False}, 4096, a_gpu_pool(40), "recipe.gradient_checkpointing true"),
         ({"micro_batch_size": 64}, 4096, a_gpu_pool(80), "recipe.micro_batch_size 1"),
-        ({}, 32_768, a_gpu_pool(24), "policy.max_seq_length 8192"),
+        ({}, 4096, a_gpu_pool(14), "recipe.method qlora"),
+        ({}, 32_768, a_gpu_pool(24), "recipe.method qlora, policy.max_seq_length 16384"),
+        ({"method": "qlora"}, 32_768, a_gpu_pool(24), "policy.max_seq_length 16384"),
         ({}, 4096, a_gpu_pool(8), "a smaller base model"),
     ],
 )

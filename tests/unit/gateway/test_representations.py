@@ -213,7 +213,7 @@ class TestCheckpoint:
         assert self.shown(measured.by_name) == {"step": 50, **measured.model_dump()}
 
     def test_has_null_for_what_was_not_measured(self):
-        names = ("valid_loss", "full_valid_loss", "perplexity", "start_perplexity")
+        names = ("valid_loss", "served_valid_loss", "full_valid_loss", "perplexity", "start_perplexity")
         expected = {"step": 50, "train_loss": 1.5} | dict.fromkeys(names)
         assert self.shown(BundleMetrics(train_loss=1.5).by_name) == expected
 

@@ -82,8 +82,8 @@ class TestSubmit:
         assert (refused.value.code, refused.value.param) == ("method_not_for_base", "recipe.method")
 
     def test_what_is_not_compatible_is_refused_with_the_parameter(self):
-        with pytest.raises(Refused, match="method qlora is not available yet") as refused:
-            submit(spec=a_job_spec(recipe=Recipe(method=Method.QLORA)))
+        with pytest.raises(Refused, match="method dpo is not available yet") as refused:
+            submit(spec=a_job_spec(recipe=Recipe(method=Method.DPO)))
         assert (refused.value.code, refused.value.param) == ("method_not_available", "recipe.method")
 
     def test_a_job_that_exists_is_not_made_again(self):

@@ -40,12 +40,12 @@ def test_no_two_rows_cover_the_same_gang():
                 assert sum(row.covers(spec) for row in ROWS) == 1
 
 
-@pytest.mark.parametrize(("method", "nearest"), [(Method.QLORA, "lora"), (Method.DPO, "lora")])
+@pytest.mark.parametrize(("method", "nearest"), [(Method.DPO, "lora")])
 def test_a_method_that_is_not_there_is_refused_with_the_nearest_that_is(method, nearest):
     refusal = check(a_spec(method))
     assert (refusal.code, refusal.param) == ("method_not_available", "recipe.method")
     assert refusal.message == (
-        f"method {method} is not available yet; available: cpt, lora, sft. "
+        f"method {method} is not available yet; available: cpt, lora, qlora, sft. "
         f"Nearest that works: method {nearest} with the same resources"
     )
 
@@ -75,6 +75,16 @@ def test_a_schedule_that_means_nothing_is_refused(fields, code, words):
     assert (refusal.code, refusal.param) == (code, "recipe.decay_ratio")
     assert words in refusal.message
     assert check(a_spec(schedule="wsd", warmup_ratio=0.03, decay_ratio=0.97)) is None
+
+
+def test_a_base_with_other_names_in_memory_is_not_quantised():
+    base = capabilities(converts_names=True)
+    assert check_base(a_spec(Method.LORA), base) is None
+    refusal = check_base(a_spec(Method.QLORA), base)
+    assert (refusal.code, refusal.param) == ("method_not_for_base", "recipe.method")
+    assert refusal.message.endswith("Nearest that works: method lora on the same base model")
+    assert methods_for(base) == [Method.CPT, Method.LORA, Method.SFT]
+    assert methods_for(capabilities()) == sorted(AVAILABLE_METHODS)
 
 
 @pytest.mark.parametrize("name", sorted(get_args(OptimizerName)))
@@ -143,7 +153,7 @@ def test_what_no_row_covers_is_refused_with_the_nearest_row():
     refusal = check(a_spec(nodes=2, devices_per_node=8), rows)
     assert (refusal.code, refusal.param) == ("not_compatible", "resources")
     assert refusal.message == (
-        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 2. "
+        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 3. "
         "Nearest that works: lora or cpt of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
     )
 

@@ -34,6 +34,21 @@ def test_an_adapter_of_an_8b_fits_into_80_gib_and_of_a_70b_does_not_even_on_eigh
     assert needed(LLAMA_70B, devices=8, recomputed=True).total_bytes < 80 * GIB
 
 
+def test_four_bits_of_an_8b_need_a_third_of_sixteen_and_a_70b_fits_into_80_gib():
+    """8.03 billion weights: 1.05 of them in input table and head, the others with 4.13 bits each."""
+    of_16, of_4 = needed(), needed(method=Method.QLORA)
+    tables = 2 * 128_256 * 4096
+    dequantised = 2 * 4096 * 14_336
+    linears = of_4.weights_bytes - 2 * tables - 4 * 32 * LLAMA_8B.lora_values_per_rank - dequantised
+    assert linears * 8 / (LLAMA_8B.num_parameters - tables) == pytest.approx(4.127, abs=0.01)
+    assert of_4.weights_bytes < of_16.weights_bytes * 0.4
+    assert of_4.optimizer_bytes == of_16.optimizer_bytes
+    assert of_4.activations_bytes == of_16.activations_bytes
+    assert needed(LLAMA_70B, recomputed=True).total_bytes > 80 * GIB
+    assert needed(LLAMA_70B, recomputed=True, method=Method.QLORA).total_bytes < 80 * GIB
+    assert needed(method=Method.QLORA, devices=2).weights_bytes < of_4.weights_bytes * 1.1
+
+
 def test_all_weights_of_an_8b_need_several_devices():
     assert needed(method=Method.SFT, recomputed=True).total_bytes > 120 * GIB
     assert needed(method=Method.SFT, recomputed=True, devices=8).total_bytes < 40 * GIB

@@ -10,5 +10,6 @@ from services.trainer_agent.training.methods.supervised import SUPERVISED
 OBJECTIVES: Mapping[Method, Objective] = {
     Method.LORA: SUPERVISED,
     Method.SFT: SUPERVISED,
+    Method.QLORA: SUPERVISED,
     Method.CPT: PRETRAINING,
 }

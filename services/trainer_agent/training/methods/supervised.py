@@ -1,4 +1,4 @@
-"""Supervised fine-tuning (`lora`, `sft`): to answer as the rows do.
+"""Supervised fine-tuning (`lora`, `qlora`, `sft`): to answer as the rows do.
 
 A batch is rows of examples, each a prompt and its answers. The loss is the mean negative log-likelihood of the tokens
 of the answers, which the dataset's loss mask marks; a prompt is read, and not learnt.
