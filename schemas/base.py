@@ -25,6 +25,7 @@ Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """What a column of Postgres takes."""
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1, description="bytes")]
 Seconds = Annotated[float, Field(ge=0, description="seconds")]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Usd = Annotated[Decimal, Field(ge=0, description="US dollars")]
 
 
@@ -34,6 +35,13 @@ class Value(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="ignore", ser_json_inf_nan="strings", use_attribute_docstrings=True
     )
+
+
+class Spec(BaseModel):
+    """A frozen request. Unknown fields are errors: a misspelt option must not be ignored."""
+
+    # Infinity passes `gt=0`, but is no JSON, so that no store could keep it.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Message(Value):

@@ -12,11 +12,11 @@ from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from schemas.capabilities import BaseCapabilities
+from schemas.gate import GateSpec
 from schemas.specification import (
     AVAILABLE_METHODS,
     DEFAULT_DECAY_RATIO,
     WEIGHTS_OF_METHOD,
-    GateSpec,
     JobSpec,
     LoraSpec,
     Method,

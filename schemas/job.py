@@ -24,7 +24,8 @@ from schemas.base import (
     Step,
     TenantName,
 )
-from schemas.specification import GateSpec, JobSpec
+from schemas.gate import GateSpec
+from schemas.specification import JobSpec
 
 
 class LimitDevices(Message):

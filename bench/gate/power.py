@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from schemas.evaluation import BenchmarkKind
-from schemas.specification import BenchmarkRule, HoldoutRule, JudgeRule, OverRefusalRule, SafetyRule
+from schemas.gate import BenchmarkRule, HoldoutRule, JudgeRule, OverRefusalRule, SafetyRule
 from services.evaluator.gates.answers import Answer, Suite
 from services.evaluator.gates.benchmark import Scored, gate_benchmarks
 from services.evaluator.gates.holdout import gate_holdout

@@ -14,10 +14,11 @@ from deploy.demo.recipes import BENCHMARK, BENIGN_SUITE, POLICY, RECIPE, SAFETY_
 from schemas.artifacts import DatasetManifest
 from schemas.base import BundleRef, DatasetRef, FileRef
 from schemas.evaluation import BenchmarkKind, CheckResult, Expects
+from schemas.gate import GateSpec
 from schemas.job import Artifact
 from schemas.layout import MANIFEST
 from schemas.model import ModelRegistered
-from schemas.specification import DatasetPolicy, DatasetSpec, GateSpec, Recipe, SafetyMix, resolve_recipe
+from schemas.specification import DatasetPolicy, DatasetSpec, Recipe, SafetyMix, resolve_recipe
 from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide.grading import Judged, changes, grade
 from services.evaluator.decide.plan import Harness, files_of, order_of, suite_digest

@@ -19,9 +19,10 @@ from deploy.placeholders import placeholder_settings
 from deploy.reference.markdown import Schema, code, fields, is_model, linked_to, table, type_of
 from schemas.base import Message
 from schemas.dataset import SubmitDataset
+from schemas.gate import GateSpec
 from schemas.handled import HANDLED
 from schemas.job import SubmitJob
-from schemas.specification import DatasetPolicy, DatasetSpec, GateSpec, JobSpec
+from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec
 from schemas.topics import LISTENS, TOPICS, Topic, listens_to_tenants, tenant_topics
 from services.gateway.app import build
 from services.gateway.requests import CreateJob

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from schemas.base import Message
-from schemas.specification import Spec
+from schemas.base import Message, Spec
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from schemas.evaluation import CheckName
-from schemas.specification import MAX_ANSWER_TOKENS
+from schemas.gate import MAX_ANSWER_TOKENS
 from services.evaluator.decide.engines import AnswersBy
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
 from shared.cores import usable_cores

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from schemas.base import CapacityType
 from schemas.compatibility import check_base
+from schemas.gate import HoldoutRule
 from schemas.node import PoolCapacityChanged
-from schemas.specification import HoldoutRule, JobSpec
+from schemas.specification import JobSpec
 from services.gateway.memory import Base, why_not_saved_in_time, why_too_large
 
 REGISTER = {

@@ -6,17 +6,9 @@ from pydantic import BeforeValidator, Field, JsonValue
 from pydantic_core import PydanticCustomError
 
 from schemas.access import MAX_READABLE
-from schemas.base import LABEL
-from schemas.specification import (
-    Auto,
-    DatasetPolicy,
-    GateSpec,
-    RateMultiplier,
-    Recipe,
-    Resources,
-    Share,
-    Spec,
-)
+from schemas.base import LABEL, Share, Spec
+from schemas.gate import GateSpec
+from schemas.specification import Auto, DatasetPolicy, RateMultiplier, Recipe, Resources
 
 NOT_AVAILABLE = "is not available yet"
 

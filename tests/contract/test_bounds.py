@@ -8,7 +8,8 @@ import pytest
 
 from schemas.base import Message
 from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, MAX_NAME_BYTES
-from schemas.specification import DatasetSpec, GateSpec, JobSpec, Recipe
+from schemas.gate import GateSpec
+from schemas.specification import DatasetSpec, JobSpec, Recipe
 from schemas.topics import TENANT_COMMAND_TYPES, TOPICS
 from shared.messaging.delivery import MAX_VALUE_BYTES
 

@@ -13,9 +13,9 @@ from deploy.local.stack import Stack
 from schemas import layout
 from schemas.base import BundleRef, DatasetRef, FileRef, Message
 from schemas.evaluation import EvalFact, EvalProgressed
+from schemas.gate import GateSpec
 from schemas.job import JobEvaluating
 from schemas.model import ModelRegistered
-from schemas.specification import GateSpec
 from schemas.topics import EVAL_EVENTS
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login

@@ -20,9 +20,10 @@ from schemas.artifacts import BundleManifest, FileEntry, files_digest
 from schemas.base import BundleRef, DatasetRef
 from schemas.deployment import DeploymentReady
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, EvalPassed
+from schemas.gate import GateSpec
 from schemas.job import JobEvaluating
 from schemas.model import DirectorySource, PromoteModel, RegisterBaseModel
-from schemas.specification import GateSpec, Method
+from schemas.specification import Method
 from services.registry.model import model_id
 from shared.storage.objects import manifest_bytes, sha256_of
 from shared.storage.s3 import S3ObjectStore

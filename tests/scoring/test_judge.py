@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from schemas.specification import GateSpec, JudgeRule
+from schemas.gate import GateSpec, JudgeRule
 from services.evaluator.clients.judge import (
     ChatJudge,
     Exchange,

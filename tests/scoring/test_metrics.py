@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from schemas.specification import HoldoutRule, answer_budget
+from schemas.gate import HoldoutRule, answer_budget
 from services.evaluator.scoring.metrics import metric_named, normalise, rouge_l
 from services.evaluator.scoring.order import ScoringRefused
 

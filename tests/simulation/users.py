@@ -7,6 +7,7 @@ from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from schemas.evaluation import ReevaluateModel
+from schemas.gate import BenchmarkRule, GateSpec
 from schemas.job import CancelJob, PauseJob, PauseReason, ResumeJob, RetryJob, SubmitJob
 from schemas.model import (
     ArchiveModel,
@@ -18,7 +19,7 @@ from schemas.model import (
     UndeployModel,
 )
 from schemas.node import DrainNode, NodeLost, PreemptNode, SetPoolCapacity
-from schemas.specification import BenchmarkRule, GateSpec, JobSpec, Recipe, Resources
+from schemas.specification import JobSpec, Recipe, Resources
 from tests.builders import a_file_ref, a_sha
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from schemas.specification import JudgeRule
+from schemas.gate import JudgeRule
 from services.evaluator.clients.judge import (
     ChatJudge,
     Exchange,

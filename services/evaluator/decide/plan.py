@@ -8,9 +8,10 @@ from typing import Any
 
 from schemas.base import FileRef
 from schemas.evaluation import BenchmarkKind, CheckName, Expects
+from schemas.gate import HoldoutRule
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
-from schemas.specification import HoldoutRule, canonical_sha256
+from schemas.specification import canonical_sha256
 from services.evaluator.gates.checks import RULES_VERSION
 from services.evaluator.model import Baseline, Suite
 from services.evaluator.scoring.order import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.evaluation import BenchmarkKind, CheckResult, Criterion, Outcome
-from schemas.specification import BenchmarkRule
+from schemas.gate import BenchmarkRule
 from services.evaluator.gates.checks import decided, not_requested
 from services.evaluator.gates.criteria import level_criterion
 from services.evaluator.gates.intervals import LEVEL

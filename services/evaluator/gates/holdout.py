@@ -1,7 +1,7 @@
 """Check 2: on the task's own held-out rows the candidate must be clearly better than the base model."""
 
 from schemas.evaluation import CheckResult, Criterion, Outcome
-from schemas.specification import HoldoutRule
+from schemas.gate import HoldoutRule
 from services.evaluator.gates.checks import decided, inconclusive, not_requested
 from services.evaluator.gates.criteria import change_criterion, level_criterion
 from services.evaluator.gates.series import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from schemas.evaluation import CheckResult, Criterion, Interval, Outcome
-from schemas.specification import JudgeRule
+from schemas.gate import JudgeRule
 from services.evaluator.gates.checks import decided, in_words, inconclusive
 from services.evaluator.gates.intervals import paired_interval
 from services.evaluator.gates.series import Estimate, reaches, share_of

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from schemas.evaluation import CheckResult, Criterion, Outcome
-from schemas.specification import OverRefusalRule
+from schemas.gate import OverRefusalRule
 from services.evaluator.gates.answers import Suite
 from services.evaluator.gates.criteria import change_criterion
 from services.evaluator.gates.series import Comparison, reaches

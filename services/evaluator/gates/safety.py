@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from schemas.evaluation import CheckResult, Criterion, Outcome
-from schemas.specification import SafetyRule
+from schemas.gate import SafetyRule
 from services.evaluator.gates.answers import Suite
 from services.evaluator.gates.criteria import change_criterion
 from services.evaluator.gates.series import Comparison, reaches, share_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import regex
 
-from schemas.specification import HoldoutMetric
+from schemas.gate import HoldoutMetric
 from services.evaluator.scoring.order import Failure, ScoringRefused
 
 Metric = Callable[[str, str], float]

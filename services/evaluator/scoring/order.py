@@ -8,7 +8,7 @@ from pydantic import Field
 
 from schemas.base import Count, Sha256, Value
 from schemas.evaluation import BenchmarkKind
-from schemas.specification import MAX_ANSWER_TOKENS, HoldoutMetric
+from schemas.gate import MAX_ANSWER_TOKENS, HoldoutMetric
 from shared.device import Device
 
 SCORES_FILE = "scores.json"

@@ -8,7 +8,7 @@ from typing import Any
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from schemas.evaluation import BenchmarkKind
-from schemas.specification import answer_budget
+from schemas.gate import answer_budget
 from services.evaluator.scoring.generation import Generated, Prompt, answers, render_answer, render_prompt
 from services.evaluator.scoring.likelihood import Likelihood, Question, Report, likelihoods
 from services.evaluator.scoring.metrics import metric_named

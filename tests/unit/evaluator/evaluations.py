@@ -2,9 +2,9 @@
 
 from schemas.base import BundleRef, DatasetRef, FileRef
 from schemas.evaluation import BenchmarkKind, Expects
+from schemas.gate import GateSpec, HoldoutRule
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
-from schemas.specification import GateSpec, HoldoutRule
 from services.evaluator.decide.plan import Known, suite_digest
 from services.evaluator.model import Evaluation, EvaluationState, GateResult, Suite
 from services.evaluator.scoring.order import ItemScore, PartScores, Side

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from schemas.evaluation import BenchmarkKind
-from schemas.specification import GateSpec, HoldoutRule
+from schemas.gate import GateSpec, HoldoutRule
 from services.evaluator.decide.engines import choose_engine
 from services.evaluator.decide.grading import engines_of as engines_that_answered
 from services.evaluator.decide.plan import (

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.evaluation import CheckResult
-from schemas.specification import BenchmarkRule, GateSpec
+from schemas.gate import BenchmarkRule, GateSpec
 from services.evaluator.decide.evidence import evidence_of, without_leaks
 from services.evaluator.gates.checks import CHECKS
 from tests.unit.evaluator.evaluations import a_file, a_suite, an_artifact, known

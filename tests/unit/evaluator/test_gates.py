@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from schemas.evaluation import BenchmarkKind, CheckResult
-from schemas.specification import BenchmarkRule, HoldoutRule, OverRefusalRule, SafetyRule
+from schemas.gate import BenchmarkRule, HoldoutRule, OverRefusalRule, SafetyRule
 from services.evaluator.gates.answers import Answer, Suite
 from services.evaluator.gates.benchmark import Scored, gate_benchmarks
 from services.evaluator.gates.checks import CHECKS

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from schemas.evaluation import BenchmarkKind
-from schemas.specification import GateSpec, HoldoutRule, JudgeRule
+from schemas.gate import GateSpec, HoldoutRule, JudgeRule
 from services.evaluator.decide.grading import Judged, baseline_of, changes, grade, is_whole, with_refusals
 from services.evaluator.gates.judge import ControlPair, Pair, Preference
 from services.evaluator.gates.refusal import AnswerClass

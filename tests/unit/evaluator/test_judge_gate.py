@@ -1,6 +1,6 @@
 import pytest
 
-from schemas.specification import JudgeRule
+from schemas.gate import JudgeRule
 from services.evaluator.gates.judge import ControlPair, Pair, Preference, gate_judge
 
 RULE = JudgeRule(url="http://judge", model="judge")

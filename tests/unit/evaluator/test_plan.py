@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from schemas.evaluation import BenchmarkKind
-from schemas.specification import BenchmarkRule, GateSpec, HoldoutRule
+from schemas.gate import BenchmarkRule, GateSpec, HoldoutRule
 from services.evaluator.decide.plan import (
     Harness,
     NotRegistered,

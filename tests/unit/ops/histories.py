@@ -32,6 +32,7 @@ from schemas import layout
 from schemas.base import BundleRef, CapacityType, FailureClass, Message
 from schemas.dataset import DatasetReady
 from schemas.envelope import Envelope, to_headers
+from schemas.gate import GateSpec
 from schemas.job import (
     Artifact,
     JobEvaluating,
@@ -46,7 +47,6 @@ from schemas.job import (
     SubmitJob,
 )
 from schemas.node import NodesProvisioned, PoolCapacityChanged
-from schemas.specification import GateSpec
 from schemas.topics import LISTENS, SERVICES, TENANT_FACT_TYPES, Topic, tenant_events, topic_of
 from schemas.training import RunnerStarted
 from shared.messaging.delivery import Delivery, read, topic_named

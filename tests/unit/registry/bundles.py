@@ -5,8 +5,9 @@ import hashlib
 from schemas import layout
 from schemas.artifacts import BundleManifest, FileEntry
 from schemas.base import BundleRef, DatasetRef
+from schemas.gate import GateSpec
 from schemas.job import JobEvaluating
-from schemas.specification import GateSpec, Method
+from schemas.specification import Method
 from shared.storage.objects import manifest_bytes
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from schemas.base import BundleRef, DatasetRef
 from schemas.evaluation import CheckResult, EvalInconclusive
+from schemas.gate import GateSpec
 from schemas.job import JobEvaluating
 from schemas.model import (
     ArchiveModel,
@@ -17,7 +18,6 @@ from schemas.model import (
     PromotionRefused,
     Stage,
 )
-from schemas.specification import GateSpec
 from services.registry.decide import slots, versions
 from services.registry.model import Approval, Slot, Verdict
 from shared.errors import Refused

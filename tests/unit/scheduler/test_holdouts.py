@@ -3,9 +3,9 @@
 import pytest
 
 from schemas.artifacts import DatasetCounts
+from schemas.gate import GateSpec
 from schemas.job import JobFailed
 from schemas.lifecycle import JobState
-from schemas.specification import GateSpec
 from tests.builders import a_dataset, a_file_ref, a_job, a_job_spec
 from tests.unit.scheduler.job_history import JobHistory
 

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
+from schemas.gate import GateSpec
 from schemas.specification import (
-    GateSpec,
     LoraSpec,
     Method,
     Recipe,
