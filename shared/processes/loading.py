@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 UNUSED_BY_TEXT_MODELS = ("sklearn", "scipy", "bitsandbytes")
 """transformers and PEFT import them wherever they are installed, for assisted decoding, object detection and 4 bits;
@@ -11,21 +12,19 @@ what needs bitsandbytes imports it afterwards."""
 
 
 @contextmanager
-def without_bitsandbytes() -> Iterator[None]:
+def without_bitsandbytes(peft_layers: ModuleType) -> Iterator[None]:
     """Within it PEFT puts adapters on layers without looking whether these have 4 bits, for which it would import
-    bitsandbytes: more than a second.
+    bitsandbytes: more than a second. `peft_layers` is `peft.tuners.lora.model`.
     """
-    from peft.tuners.lora import model
-
     names = ("is_bnb_available", "is_bnb_4bit_available")
-    functions = {name: getattr(model, name) for name in names}
+    functions = {name: getattr(peft_layers, name) for name in names}
     for name in names:
-        setattr(model, name, lambda: False)
+        setattr(peft_layers, name, lambda: False)
     try:
         yield
     finally:
         for name, function in functions.items():
-            setattr(model, name, function)
+            setattr(peft_layers, name, function)
 
 
 @contextmanager

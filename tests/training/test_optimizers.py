@@ -163,9 +163,9 @@ def test_a_run_learns_and_continues_from_its_bundle_to_the_same_bytes(inputs, tm
 def test_a_process_that_trains_with_adamw_does_not_import_bitsandbytes():
     code = (
         "import sys; from shared.processes.loading import quick_imports, without_bitsandbytes\n"
-        "with quick_imports():\n    import services.trainer_agent.training.child\n"
-        "from peft import LoraConfig, get_peft_model; from torch import nn\n"
-        "with without_bitsandbytes():\n"
+        "with quick_imports():\n"
+        "    from services.trainer_agent.training.network import LoraConfig, get_peft_model, nn, peft_layers\n"
+        "with without_bitsandbytes(peft_layers):\n"
         "    get_peft_model(nn.Sequential(nn.Linear(4, 4)), LoraConfig(target_modules=['0']))\n"
         "sys.exit('bitsandbytes' in sys.modules)"
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
+from peft.tuners.lora import model as peft_layers
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -153,7 +154,7 @@ def _load(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
 
 def _attach(model: Any, directory: Path) -> PeftModel:
     """The model with its adapter, proved to hold exactly the file's matrices."""
-    with without_bitsandbytes():
+    with without_bitsandbytes(peft_layers):
         adapted = PeftModel.from_pretrained(model, directory, is_trainable=False).eval()
     expected, loaded = load_file(directory / ADAPTER_WEIGHTS), get_peft_model_state_dict(adapted)
     odd = sorted(set(expected) ^ set(loaded)) or [

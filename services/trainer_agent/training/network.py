@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import model as peft_layers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -103,7 +104,7 @@ def _with_adapter(base: Any, recipe: Recipe) -> Any:
         target_modules=_targets(base, lora),
         task_type="CAUSAL_LM",
     )
-    with nullcontext() if recipe.is_quantized else without_bitsandbytes():
+    with nullcontext() if recipe.is_quantized else without_bitsandbytes(peft_layers):
         return get_peft_model(base, config)
 
 
