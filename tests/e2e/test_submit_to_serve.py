@@ -162,10 +162,15 @@ async def test_without_the_safety_mix_the_gate_blocks_and_deploying_is_refused(p
 
 
 async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(platform):
-    """The suite is replaced by prompts that the model answers, and then put back for the jobs to come."""
-    job = await platform.finished(await platform.submit(suffix="again"))
+    """The suite is replaced by prompts that the model answers, and then put back for the jobs to come.
+
+    The adapter is trained beside a base of 4 bits, and served on the base as it was registered.
+    """
+    job = await platform.finished(await platform.submit(suffix="again", recipe={"method": "qlora"}))
     model = job["fine_tuned_model"]
     assert job["retune"]["is_deployed"], platform.retune("jobs", "events", job["id"])
+    thing = material.THINGS[310]
+    assert await platform.answer(model, f"What colour is the {thing}?") == material.ANSWER
     strict = material.write_jsonl(platform.folder / "strict.jsonl", material.answered_rows())
     platform.retune("data", "register-safety-suite", "harm", str(strict))
     try:
