@@ -205,7 +205,7 @@ class Recipe(Spec):
     schedule: Schedule = "cosine"
     """What the rate does after that: it falls to zero along half a cosine or a line, or stays, or (`wsd`) stays and
     falls to zero along a line at the end."""
-    decay_ratio: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    decay_ratio: Annotated[float, Field(ge=0.001, le=1.0)] | None = None
     """With `wsd`: share of all steps over which the rate falls at the end. None means 0.1."""
     optimizer: OptimizerName = "adamw"
     """`adamw_8bit` keeps both moments in a byte each, `paged_…` where a GPU may put them out to the host's memory;
