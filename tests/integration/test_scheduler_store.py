@@ -45,7 +45,7 @@ from tests.builders import (
 from tests.chaos.scale import seed
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.grants import grants
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 pytestmark = pytest.mark.stack
 
@@ -104,7 +104,7 @@ def everything_set(mark: str) -> Job:
         incoming.released(),
         incoming.stale(),
     )
-    history = JobHistory(a_job_of(mark, JobState.PROVISIONING)).apply(
+    history = History(a_job_of(mark, JobState.PROVISIONING)).apply(
         *(_about(fact, f"ftjob-{mark}") for fact in facts)
     )
     return replace(
@@ -355,7 +355,7 @@ async def test_a_base_concerns_every_job_that_is_not_over(database: Database, ma
     async with database.transaction() as conn:
         states = {job.state for job in await store.jobs_on_base(conn, sha)}
         assert await store.jobs_stale_on_base(conn, sha) == []
-        saved = JobHistory(await store.get_job(conn, f"ftjob-{mark}-paused")).apply(incoming.stale()).job
+        saved = History(await store.get_job(conn, f"ftjob-{mark}-paused")).apply(incoming.stale()).job
         await store.save_job(conn, saved)
         (stale,) = await store.jobs_stale_on_base(conn, sha)
     assert states == set(JobState) - TERMINAL
@@ -373,7 +373,7 @@ async def test_what_a_name_points_to_is_known_once_it_was_said(database: Databas
 async def test_serving_concerns_the_jobs_that_wait_for_the_slot(database: Database, mark: str):
     slot = f"ft:{mark}"
     approved = incoming.approved().model_copy(update={"slot": slot})
-    waiting = JobHistory(a_job_of(mark, JobState.EVALUATING)).apply(approved).job
+    waiting = History(a_job_of(mark, JobState.EVALUATING)).apply(approved).job
     await add(database, waiting)
     async with database.transaction() as conn:
         for generation in (2, 1):

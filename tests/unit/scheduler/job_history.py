@@ -18,7 +18,7 @@ COMMANDS = {CancelJob: commands.cancel, PauseJob: commands.pause, ResumeJob: com
 
 
 @dataclass
-class JobHistory:
+class History:
     """`apply` applies messages at `now`; the events and timers of all decisions are kept."""
 
     job: Job
@@ -30,16 +30,16 @@ class JobHistory:
     timers: list[Timer] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
 
-    def apply(self, *messages: Any) -> "JobHistory":
+    def apply(self, *messages: Any) -> "History":
         for each in messages:
             self._apply(self._decide(each, replace(self.view, now=self.now)))
         return self
 
-    def later(self, **delta: float) -> "JobHistory":
+    def later(self, **delta: float) -> "History":
         self.now += timedelta(**delta)
         return self
 
-    def schedule(self, placement: Placement | None = None) -> "JobHistory":
+    def schedule(self, placement: Placement | None = None) -> "History":
         view = replace(self.view, now=self.now)
         self._apply(attempt.begin(self.job, placement or a_placement(), view))
         return self

@@ -9,7 +9,7 @@ from schemas.job import JobRequeued, JobScheduled, StopReason
 from schemas.lifecycle import JobState
 from tests.builders import NOON, a_bundle, a_job, a_stop
 from tests.unit.scheduler import incoming
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEEDED, FAILED, CANCELLED = (
     JobState
@@ -25,7 +25,7 @@ class TestBudgets:
         ("failure_class", "budget"), [(FailureClass.INFRA, 5), (FailureClass.INTERNAL, 2)]
     )
     def test_a_class_is_requeued_as_often_as_its_budget_allows(self, failure_class, budget):
-        history = JobHistory(a_job(QUEUED))
+        history = History(a_job(QUEUED))
         for attempt in range(1, budget + 2):
             history.schedule().apply(
                 incoming.failed(failure_class, attempt=attempt),
@@ -36,7 +36,7 @@ class TestBudgets:
         assert history.types[-1] == "JobFailed"
 
     def test_progress_refills_that_of_infra(self):
-        history = JobHistory(a_job(QUEUED))
+        history = History(a_job(QUEUED))
         for attempt in range(1, 20):
             bundle = a_bundle(10, attempt=attempt)
             history.schedule().apply(
@@ -50,7 +50,7 @@ class TestBudgets:
         assert history.last(JobRequeued).not_before == history.now
 
     def test_progress_does_not_refill_that_of_our_own_faults(self):
-        history = JobHistory(a_job(QUEUED))
+        history = History(a_job(QUEUED))
         for attempt in range(1, 4):
             bundle = a_bundle(10, attempt=attempt)
             history.schedule().apply(
@@ -63,7 +63,7 @@ class TestBudgets:
         assert history.types[-1] == "JobFailed"
 
     def test_an_absence_of_the_platform_spends_none_and_backs_off_up_to_five_minutes(self):
-        history = JobHistory(a_job(QUEUED))
+        history = History(a_job(QUEUED))
         waits = []
         for attempt in range(1, 100):
             history.schedule().apply(
@@ -76,14 +76,14 @@ class TestBudgets:
         assert set(waits[7:]) == {seconds(300)}
 
     def test_a_node_that_kafka_did_not_hear_spends_none_whatever_was_said_of_it_before(self):
-        history = JobHistory(a_job(QUEUED)).schedule()
+        history = History(a_job(QUEUED)).schedule()
         fenced = incoming.lost().model_copy(update={"failure_class": FailureClass.PLATFORM})
         history.apply(incoming.failed(), fenced, incoming.released(), incoming.stopped())
         assert history.last(JobRequeued).failure_class is FailureClass.PLATFORM
         assert FailureClass.INFRA not in history.job.requeues
 
     def test_preemption_is_free_but_backs_off_after_three_in_ten_minutes(self):
-        history = JobHistory(a_job(QUEUED))
+        history = History(a_job(QUEUED))
         waits = []
         for attempt in range(1, 6):
             history.later(seconds=1).schedule().apply(
@@ -96,13 +96,13 @@ class TestBudgets:
 
     def test_a_preemption_long_ago_does_not_count(self):
         job = a_job(STOPPING, preempted_at=(NOON - timedelta(minutes=11), NOON - timedelta(minutes=10)))
-        history = JobHistory(job).apply(incoming.released(), incoming.stopped())
+        history = History(job).apply(incoming.released(), incoming.stopped())
         assert (history.last(JobRequeued).not_before, history.job.preempted_at) == (NOON, (NOON,))
 
     def test_the_first_requeue_after_a_failure_comes_at_once_then_it_backs_off(self):
         stop = a_stop(StopReason.FAILURE)
         waits = [
-            JobHistory(a_job(STOPPING, stop=stop, requeues={FailureClass.INFRA: before}))
+            History(a_job(STOPPING, stop=stop, requeues={FailureClass.INFRA: before}))
             .apply(incoming.released(), incoming.stopped())
             .last(JobRequeued)
             .not_before
@@ -116,21 +116,19 @@ class TestResumePoint:
     @pytest.mark.parametrize("state", [PROVISIONING, RUNNING, STOPPING, QUEUED, PAUSED])
     def test_it_rises_with_a_verdict_on_a_bundle_of_any_attempt(self, state):
         older, newer = a_bundle(90, attempt=1), a_bundle(5, attempt=2)
-        history = JobHistory(a_job(state, attempt=3)).apply(
-            incoming.verified(newer), incoming.verified(older)
-        )
+        history = History(a_job(state, attempt=3)).apply(incoming.verified(newer), incoming.verified(older))
         assert history.job.resume == newer
 
     def test_the_next_attempt_starts_from_it(self):
         history = (
-            JobHistory(a_job(QUEUED))
+            History(a_job(QUEUED))
             .apply(incoming.verified(a_bundle(10)), incoming.corrupt(a_bundle(20)))
             .schedule()
         )
         assert (history.last(JobScheduled).resume, history.job.run.resume) == (a_bundle(10), a_bundle(10))
 
     def test_a_long_attempt_remembers_but_the_bundles_that_matter(self):
-        history = JobHistory(a_job(RUNNING))
+        history = History(a_job(RUNNING))
         for step in range(1, 500):
             verdict = incoming.corrupt if step % 7 == 0 else incoming.verified
             messages = (incoming.written(a_bundle(step)), verdict(a_bundle(step)))
@@ -141,12 +139,12 @@ class TestResumePoint:
 
     def test_what_an_attempt_ends_with_may_have_been_judged_long_ago(self):
         early, last = a_bundle(10), a_bundle(20)
-        job = JobHistory(a_job(RUNNING)).apply(
+        job = History(a_job(RUNNING)).apply(
             incoming.written(early), incoming.verified(early), incoming.written(last), incoming.verified(last)
         )
         assert job.apply(incoming.completed(last)).job.state is EVALUATING
 
     @pytest.mark.parametrize("state", [VALIDATING, EVALUATING])
     def test_elsewhere_a_verdict_is_recorded_as_ignored(self, state):
-        history = JobHistory(a_job(state)).apply(incoming.verified(a_bundle(999)))
+        history = History(a_job(state)).apply(incoming.verified(a_bundle(999)))
         assert history.ignored == [f"the job is {state}"]

@@ -22,7 +22,7 @@ from services.scheduler.model import Base, DatasetState
 from shared.errors import Refused
 from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger, a_sha, capabilities
 from tests.unit.scheduler import incoming
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 VIEW = View(NOON, ledger=a_ledger())
 
@@ -178,17 +178,17 @@ class TestTooLate:
     )
     def test_a_job_that_is_over_is_not_cancelled_and_a_trained_one_not_paused(self, state, command):
         with pytest.raises(Refused, match=f"{command.type}: job ftjob-1 is {state} already") as refused:
-            JobHistory(a_job(state)).apply(command)
+            History(a_job(state)).apply(command)
         assert refused.value.code == "too_late"
 
     def test_a_trained_job_is_cancelled_and_its_model_kept(self):
-        cancelled = JobHistory(a_job(JobState.EVALUATING)).apply(incoming.cancel()).last(JobCancelled)
+        cancelled = History(a_job(JobState.EVALUATING)).apply(incoming.cancel()).last(JobCancelled)
         assert (cancelled.artifact.bundle, cancelled.artifact.auto_deploy) == (incoming.FINAL, False)
 
     @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.PAUSED}))
     def test_resume_is_refused_outside_paused(self, state):
         with pytest.raises(Refused, match=f"job ftjob-1 is {state}; expected paused") as refused:
-            JobHistory(a_job(state)).apply(incoming.resume())
+            History(a_job(state)).apply(incoming.resume())
         assert refused.value.code == "not_paused"
 
 

@@ -11,7 +11,7 @@ from schemas.specification import Resources
 from services.scheduler.decide.decision import RunOverdue, StopOverdue, Timer
 from tests.builders import NOON, a_bundle, a_job, a_job_spec
 from tests.unit.scheduler import incoming
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEEDED, FAILED, CANCELLED = (
     JobState
@@ -20,7 +20,7 @@ VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEED
 
 class TestTenMinutes:
     def test_after_the_release_whatever_is_missing_is_not_waited_for(self):
-        history = JobHistory(a_job(STOPPING)).later(minutes=1).apply(incoming.released())
+        history = History(a_job(STOPPING)).later(minutes=1).apply(incoming.released())
         timer = history.timers[-1]
         assert timer.at == NOON + timedelta(minutes=11)
         history.now = timer.at
@@ -28,32 +28,30 @@ class TestTenMinutes:
 
     def test_after_the_stop_if_that_came_later(self):
         history = (
-            JobHistory(a_job(RUNNING)).apply(incoming.released()).later(minutes=8).apply(incoming.preempted())
+            History(a_job(RUNNING)).apply(incoming.released()).later(minutes=8).apply(incoming.preempted())
         )
         assert history.timers[-1].at == NOON + timedelta(minutes=18)
 
     def test_a_stronger_reason_does_not_put_the_end_off(self):
         history = (
-            JobHistory(a_job(STOPPING)).apply(incoming.released()).later(minutes=9).apply(incoming.cancel())
+            History(a_job(STOPPING)).apply(incoming.released()).later(minutes=9).apply(incoming.cancel())
         )
         history.later(minutes=1).apply(StopOverdue(job_id="ftjob-1", attempt=1))
         assert history.job.state is CANCELLED
 
     def test_a_missing_verdict_is_enough_to_wait_for(self):
-        history = JobHistory(a_job(STOPPING)).apply(
-            incoming.written(), incoming.stopped(), incoming.released()
-        )
+        history = History(a_job(STOPPING)).apply(incoming.written(), incoming.stopped(), incoming.released())
         history.later(minutes=9).apply(StopOverdue(job_id="ftjob-1", attempt=1))
         assert history.job.state is STOPPING
         assert history.later(minutes=1).apply(StopOverdue(job_id="ftjob-1", attempt=1)).job.state is QUEUED
 
     def test_nodes_that_are_not_released_are_waited_for_without_end(self):
-        history = JobHistory(a_job(STOPPING)).apply(incoming.stopped()).later(days=1)
+        history = History(a_job(STOPPING)).apply(incoming.stopped()).later(days=1)
         assert history.apply(StopOverdue(job_id="ftjob-1", attempt=1)).job.state is STOPPING
 
     @pytest.mark.parametrize("state", [PROVISIONING, RUNNING])
     def test_training_whose_nodes_are_gone_and_whose_end_nobody_reports_is_stopped(self, state):
-        history = JobHistory(a_job(state)).apply(incoming.released(), incoming.started())
+        history = History(a_job(state)).apply(incoming.released(), incoming.started())
         for expected in (STOPPING, QUEUED):
             timer = history.timers[-1]
             history.now = timer.at
@@ -62,13 +60,13 @@ class TestTenMinutes:
         assert history.now == NOON + timedelta(minutes=20)
 
     def test_the_verdict_on_a_complete_training_is_waited_for_without_nodes(self):
-        history = JobHistory(a_job(RUNNING)).apply(incoming.completed(), incoming.released()).later(days=1)
+        history = History(a_job(RUNNING)).apply(incoming.completed(), incoming.released()).later(days=1)
         assert history.apply(StopOverdue(job_id="ftjob-1", attempt=1)).job.state is RUNNING
         assert history.apply(incoming.verified()).job.state is EVALUATING
 
     def test_a_second_release_does_not_put_the_end_off(self):
         history = (
-            JobHistory(a_job(STOPPING)).apply(incoming.released()).later(minutes=9).apply(incoming.released())
+            History(a_job(STOPPING)).apply(incoming.released()).later(minutes=9).apply(incoming.released())
         )
         assert history.job.facts.released_at == NOON
 
@@ -76,11 +74,11 @@ class TestTenMinutes:
 class TestLongestRunTime:
     RESOURCES = Resources(max_run_seconds=3_600, grace_seconds=30)
 
-    def begun(self) -> JobHistory:
-        history = JobHistory(a_job(QUEUED, spec=a_job_spec(resources=self.RESOURCES)))
+    def begun(self) -> History:
+        history = History(a_job(QUEUED, spec=a_job_spec(resources=self.RESOURCES)))
         return history.schedule()
 
-    def overdue(self, history: JobHistory) -> Timer:
+    def overdue(self, history: History) -> Timer:
         return next(timer for timer in history.timers if isinstance(timer.payload, RunOverdue))
 
     def test_an_attempt_has_given_its_nodes_back_once_it_had_time_to_save_a_bundle(self):
@@ -89,7 +87,7 @@ class TestLongestRunTime:
         assert self.overdue(history).at == history.now + timedelta(hours=1)
 
     def test_without_one_it_may_take_as_long_as_it_takes(self):
-        history = JobHistory(a_job(QUEUED)).schedule()
+        history = History(a_job(QUEUED)).schedule()
         assert history.job.present.ends_by is None
         assert not any(isinstance(timer.payload, RunOverdue) for timer in history.timers)
 

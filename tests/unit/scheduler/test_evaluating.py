@@ -10,7 +10,7 @@ from schemas.model import Stage
 from services.scheduler.decide.decision import DeploymentOverdue
 from tests.builders import NOON, a_job, a_job_spec
 from tests.unit.scheduler import incoming
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEEDED, FAILED, CANCELLED = (
     JobState
@@ -19,7 +19,7 @@ VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEED
 
 class TestEvaluating:
     def test_pass_promotion_and_readiness_succeed(self):
-        history = JobHistory(a_job(EVALUATING)).apply(
+        history = History(a_job(EVALUATING)).apply(
             incoming.registered(),
             incoming.eval_passed(),
             incoming.promoted(),
@@ -33,7 +33,7 @@ class TestEvaluating:
 
     def test_without_auto_deploy_pass_and_promotion_are_enough(self):
         job = a_job(EVALUATING, spec=a_job_spec(auto_deploy=False))
-        fact = JobHistory(job).apply(incoming.eval_passed(), incoming.promoted()).last(JobSucceeded)
+        fact = History(job).apply(incoming.eval_passed(), incoming.promoted()).last(JobSucceeded)
         assert (fact.promoted, fact.deployed, fact.fine_tuned_model) == (
             True,
             False,
@@ -42,17 +42,16 @@ class TestEvaluating:
 
     def test_a_promotion_without_a_pass_is_not_enough(self):
         job = a_job(EVALUATING, spec=a_job_spec(auto_deploy=False))
-        assert JobHistory(job).apply(incoming.promoted()).job.state is EVALUATING
+        assert History(job).apply(incoming.promoted()).job.state is EVALUATING
 
     def test_a_promotion_to_dev_is_none(self):
         job = a_job(EVALUATING, spec=a_job_spec(auto_deploy=False))
         assert (
-            JobHistory(job).apply(incoming.eval_passed(), incoming.promoted(Stage.DEV)).job.state
-            is EVALUATING
+            History(job).apply(incoming.eval_passed(), incoming.promoted(Stage.DEV)).job.state is EVALUATING
         )
 
     def test_a_failed_deployment_ends_the_wait(self):
-        history = JobHistory(a_job(EVALUATING)).apply(
+        history = History(a_job(EVALUATING)).apply(
             incoming.eval_passed(), incoming.promoted(), incoming.approved()
         )
         fact = history.apply(incoming.deployment(is_ready=False)).last(JobSucceeded)
@@ -60,17 +59,17 @@ class TestEvaluating:
 
     def test_an_older_generation_does_not_count(self):
         messages = (incoming.eval_passed(), incoming.promoted(), incoming.approved(generation=3))
-        history = JobHistory(a_job(EVALUATING)).apply(*messages, incoming.deployment(generation=2))
+        history = History(a_job(EVALUATING)).apply(*messages, incoming.deployment(generation=2))
         assert history.job.state is EVALUATING
         assert history.apply(incoming.deployment(generation=4)).job.state is SUCCEEDED
 
     def test_serving_may_answer_before_the_approval_is_known(self):
-        history = JobHistory(a_job(EVALUATING), served=incoming.deployment(generation=2))
+        history = History(a_job(EVALUATING), served=incoming.deployment(generation=2))
         history.apply(incoming.eval_passed(), incoming.promoted(), incoming.approved(generation=2))
         assert history.last(JobSucceeded).deployed
 
     def test_serving_is_waited_for_ten_minutes(self):
-        history = JobHistory(a_job(EVALUATING)).apply(incoming.promoted(), incoming.eval_passed())
+        history = History(a_job(EVALUATING)).apply(incoming.promoted(), incoming.eval_passed())
         timer = history.timers[-1]
         assert (timer.payload, timer.at) == (
             DeploymentOverdue(job_id="ftjob-1"),
@@ -92,40 +91,40 @@ class TestEvaluating:
     )
     @pytest.mark.parametrize("order", [1, -1])
     def test_what_is_not_passed_succeeds_and_stays_in_dev(self, denial, says, order):
-        history = JobHistory(a_job(EVALUATING)).apply(*(incoming.registered(), denial)[::order])
+        history = History(a_job(EVALUATING)).apply(*(incoming.registered(), denial)[::order])
         fact = history.last(JobSucceeded)
         assert (fact.promoted, fact.deployed, fact.model_id) == (False, False, incoming.MODEL.model_id)
         assert says in fact.message
 
     def test_an_artifact_that_cannot_be_copied_leaves_no_model(self):
-        fact = JobHistory(a_job(EVALUATING)).apply(incoming.promotion_refused("artifact")).last(JobSucceeded)
+        fact = History(a_job(EVALUATING)).apply(incoming.promotion_refused("artifact")).last(JobSucceeded)
         assert (fact.promoted, fact.model_id, fact.fine_tuned_model) == (False, None, None)
 
     def test_a_base_registered_again_is_not_stale_any_more(self):
-        history = JobHistory(a_job(RUNNING)).apply(incoming.stale(), incoming.base_registered())
+        history = History(a_job(RUNNING)).apply(incoming.stale(), incoming.base_registered())
         history.apply(incoming.completed(), incoming.verified(), incoming.registered())
         assert history.job.state is EVALUATING
 
     def test_a_base_that_went_stale_during_training_is_remembered(self):
-        history = JobHistory(a_job(RUNNING)).apply(
+        history = History(a_job(RUNNING)).apply(
             incoming.stale(), incoming.completed(), incoming.verified(), incoming.registered()
         )
         assert (history.job.state, history.last(JobSucceeded).promoted) == (SUCCEEDED, False)
 
     def test_a_base_that_went_stale_takes_no_further_attempt(self):
-        history = JobHistory(a_job(STOPPING)).apply(incoming.stale(), incoming.released(), incoming.stopped())
+        history = History(a_job(STOPPING)).apply(incoming.stale(), incoming.released(), incoming.stopped())
         fact = history.last(JobFailed)
         assert (fact.failure_class, fact.code, fact.param) == ("user", "stale_base", "model")
         assert "base model tiny has other files now" in fact.message
 
     def test_registering_the_base_again_does_not_take_a_verdict_back(self):
-        history = JobHistory(a_job(EVALUATING)).apply(
+        history = History(a_job(EVALUATING)).apply(
             incoming.eval_failed(), incoming.stale(), incoming.base_registered()
         )
         assert history.apply(incoming.registered()).job.state is SUCCEEDED
 
     def test_news_of_the_attempt_changes_nothing(self):
-        history = JobHistory(a_job(EVALUATING)).apply(
+        history = History(a_job(EVALUATING)).apply(
             incoming.lost(), incoming.failed(), incoming.preempted(), incoming.released()
         )
         assert (history.job.state, history.events) == (EVALUATING, [])

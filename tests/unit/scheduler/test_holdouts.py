@@ -7,16 +7,16 @@ from schemas.gate import GateSpec
 from schemas.job import JobFailed
 from schemas.lifecycle import JobState
 from tests.builders import a_dataset, a_file_ref, a_job, a_job_spec
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 VALIDATING, QUEUED = JobState.VALIDATING, JobState.QUEUED
 HOLDOUT = a_file_ref("holdout.jsonl")
 
 
-def history(*, gate: GateSpec | None = None, with_holdout: bool = True, **counts: int | None) -> JobHistory:
+def history(*, gate: GateSpec | None = None, with_holdout: bool = True, **counts: int | None) -> History:
     spec = a_job_spec(holdout=HOLDOUT if with_holdout else None, gate=gate or GateSpec())
     dataset_counts = DatasetCounts(rows=2000, windows=400, tokens=90_000, loss_tokens=40_000, **counts)
-    return JobHistory(a_job(VALIDATING, spec=spec)).apply(a_dataset(files=None, counts=dataset_counts))
+    return History(a_job(VALIDATING, spec=spec)).apply(a_dataset(files=None, counts=dataset_counts))
 
 
 @pytest.mark.parametrize(

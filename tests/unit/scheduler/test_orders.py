@@ -12,7 +12,7 @@ from schemas.lifecycle import JobState
 from services.scheduler.model import Job
 from tests.builders import a_bundle, a_job, a_job_spec, a_stop
 from tests.unit.scheduler import incoming
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 EARLY = a_bundle(10)
 OF_ATTEMPT = [
@@ -61,7 +61,7 @@ def merged(*streams: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def outcome(job: Job, *messages: Any) -> tuple[Any, ...]:
-    after = JobHistory(job).apply(*messages).job
+    after = History(job).apply(*messages).job
     return after.state, after.run and after.run.stop, after.resume, after.requeues, after.evaluation.promoted
 
 
@@ -72,7 +72,7 @@ def name(*messages: Any) -> str:
 @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.RUNNING])
 def test_two_facts_commute_unless_each_alone_decides_something_else(state):
     job = a_job(state)
-    decisive = [fact for fact in OF_ATTEMPT if JobHistory(job).apply(fact).job.state is not state]
+    decisive = [fact for fact in OF_ATTEMPT if History(job).apply(fact).job.state is not state]
     for first, second in combinations(OF_ATTEMPT, 2):
         # Of two causes the one that comes first ends the attempt: both orders are legal.
         if first not in decisive or second not in decisive:
@@ -210,7 +210,7 @@ LATE = a_bundle(20)
     ],
 )
 def test_the_end_is_the_same_in_every_order(job, streams, state, last):
-    ends = [JobHistory(job).apply(*order) for order in merged(*streams)]
+    ends = [History(job).apply(*order) for order in merged(*streams)]
     assert len(ends) > 1
     for end in ends:
         assert (end.job.state, end.types[-1], end.types.count(last)) == (state, last, 1)
@@ -225,4 +225,4 @@ def test_nothing_is_decided_before_the_last_of_them():
         [incoming.deployment()],
     )
     for order in merged(*streams):
-        assert JobHistory(a_job(JobState.EVALUATING)).apply(*order[:-1]).job.state is JobState.EVALUATING
+        assert History(a_job(JobState.EVALUATING)).apply(*order[:-1]).job.state is JobState.EVALUATING

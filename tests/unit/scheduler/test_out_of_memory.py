@@ -10,7 +10,7 @@ from schemas.lifecycle import JobState
 from schemas.specification import Recipe
 from tests.builders import a_job, a_job_spec, a_stop
 from tests.unit.scheduler import incoming
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 STOPPING, FAILED = JobState.STOPPING, JobState.FAILED
 
@@ -18,7 +18,7 @@ STOPPING, FAILED = JobState.STOPPING, JobState.FAILED
 def test_out_of_memory_is_tried_once_more_with_activations_computed_again():
     out_of_memory = a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM)
     before = a_job(STOPPING, stop=out_of_memory)
-    history = JobHistory(before).apply(incoming.released(), incoming.stopped())
+    history = History(before).apply(incoming.released(), incoming.stopped())
     message = f"{out_of_memory.message}; activations are computed again from now on"
     assert history.last(JobRequeued).message == message
     history.schedule()
@@ -26,7 +26,7 @@ def test_out_of_memory_is_tried_once_more_with_activations_computed_again():
     assert fact.spec.recipe.gradient_checkpointing is True
     assert fact.config_hash == before.plan.config_hash
     again = replace(history.job, state=STOPPING, run=replace(history.job.run, stop=out_of_memory))
-    ended = JobHistory(again).apply(incoming.released(attempt=2), incoming.stopped(attempt=2))
+    ended = History(again).apply(incoming.released(attempt=2), incoming.stopped(attempt=2))
     assert (ended.job.state, ended.last(JobFailed).failure_class) == (FAILED, FailureClass.OOM)
 
 
@@ -34,7 +34,7 @@ def test_out_of_memory_is_tried_once_more_with_activations_computed_again():
 def test_out_of_memory_is_final_where_the_recipe_says_whether_activations_are_kept(checkpointing):
     out_of_memory = a_stop(StopReason.FAILURE, failure_class=FailureClass.OOM)
     spec = a_job_spec(recipe=Recipe(gradient_checkpointing=checkpointing))
-    history = JobHistory(a_job(STOPPING, stop=out_of_memory, spec=spec)).apply(
+    history = History(a_job(STOPPING, stop=out_of_memory, spec=spec)).apply(
         incoming.released(), incoming.stopped()
     )
     assert (history.job.state, history.types) == (FAILED, ["JobFailed"])

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.job import JobEvaluating, JobScheduled, JobSucceeded
 from schemas.lifecycle import TERMINAL
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 from tests.unit.scheduler.world import World, run
 
 TERMINAL_EVENTS = {"JobSucceeded", "JobFailed", "JobCancelled"}
@@ -20,7 +20,7 @@ def worlds() -> list[World]:
     return [run(seed) for seed in range(NUM_WORLDS)]
 
 
-def histories(worlds: list[World]) -> Iterator[tuple[World, str, JobHistory]]:
+def histories(worlds: list[World]) -> Iterator[tuple[World, str, History]]:
     for world in worlds:
         yield from ((world, job_id, history) for job_id, history in world.histories.items())
 

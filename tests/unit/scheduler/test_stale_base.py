@@ -7,21 +7,21 @@ from schemas.lifecycle import JobState
 from shared.errors import Refused
 from tests.builders import a_dataset, a_job
 from tests.unit.scheduler import incoming
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 RESUME = ResumeJob(job_id="ftjob-1", tenant="acme")
 
 
 @pytest.mark.parametrize("state", [JobState.VALIDATING, JobState.QUEUED])
 def test_what_has_not_begun_fails_as_the_users(state):
-    history = JobHistory(a_job(state)).apply(incoming.stale())
+    history = History(a_job(state)).apply(incoming.stale())
     fact = history.last(JobFailed)
     assert (history.job.state, fact.failure_class, fact.code) == (JobState.FAILED, "user", "stale_base")
     assert "submit it again" in fact.message
 
 
 def test_what_is_paused_waits_for_the_old_files_and_is_not_resumed_without_them():
-    history = JobHistory(a_job(JobState.PAUSED)).apply(incoming.stale())
+    history = History(a_job(JobState.PAUSED)).apply(incoming.stale())
     assert (history.job.state, history.events) == (JobState.PAUSED, [])
     with pytest.raises(Refused) as refused:
         history.apply(RESUME)
@@ -32,4 +32,4 @@ def test_what_is_paused_waits_for_the_old_files_and_is_not_resumed_without_them(
 
 @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.RUNNING, JobState.EVALUATING])
 def test_what_is_under_way_continues(state):
-    assert JobHistory(a_job(state)).apply(incoming.stale()).job.state is state
+    assert History(a_job(state)).apply(incoming.stale()).job.state is state

@@ -24,7 +24,7 @@ from shared.errors import Refused
 from tests.builders import NOON, a_bundle, a_dataset, a_job, a_job_spec, a_pool
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.grants import grants
-from tests.unit.scheduler.job_history import JobHistory
+from tests.unit.scheduler.job_history import History
 
 AT_REST = TERMINAL | {JobState.PAUSED}
 CLASSES = [FailureClass.INFRA, FailureClass.INTERNAL, FailureClass.NUMERIC, FailureClass.PREEMPTED]
@@ -65,7 +65,7 @@ class World:
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.pools = (a_pool(nodes=2), a_pool("cpu-on-demand", nodes=1))
-        self.histories = {job.id: JobHistory(job) for job in map(self._submitted, range(self.num_jobs))}
+        self.histories = {job.id: History(job) for job in map(self._submitted, range(self.num_jobs))}
         self.read = {
             (reader, job_id): 0 for reader in ("engine", "agent", "gate") for job_id in self.histories
         }
