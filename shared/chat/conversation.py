@@ -89,9 +89,10 @@ class Conversation:
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
 
-    def answered(self, content: str) -> "Conversation":
+    def answered(self, answer: "str | ChatMessage") -> "Conversation":
         """Return the conversation with an answer of the assistant added, which alone is trained."""
-        answer = ChatMessage("assistant", content, "answer")
+        if isinstance(answer, str):
+            answer = ChatMessage("assistant", answer, "answer")
         return replace(self, messages=(*self.messages, answer)).last_alone()
 
     def last_alone(self) -> "Conversation":

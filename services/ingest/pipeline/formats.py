@@ -1,12 +1,12 @@
 """The four row formats: which one a row has, and the row as turns once it keeps the format's rules."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from schemas.specification import DatasetFormat, format_of_row
 from services.ingest.pipeline.rules import BadRow
-from shared.chat.conversation import BadMessage, Conversation
+from shared.chat.conversation import BadMessage, ChatMessage, Conversation
 from shared.chat.messages import (
     TOOL_FIELDS,
     read_answer,
@@ -16,6 +16,8 @@ from shared.chat.messages import (
     unread_fields,
 )
 from shared.strict_json import cut, shown
+
+SIDES = ("chosen", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,23 @@ class Example:
     turns: tuple[Turn, ...]
     ignored_fields: tuple[str, ...] = ()
     conversation: Conversation | None = None
-    """What the template renders; chat rows alone have one."""
+    """What the template renders: of a chat row, and of a preference row of messages with the chosen answer."""
+    rejected: Conversation | None = None
+    """The same with the rejected answer."""
+
+    @property
+    def sides(self) -> tuple["Example", "Example"]:
+        """A preference row as two rows of one answer each, the chosen one first."""
+        if self.conversation is not None and self.rejected is not None:
+            return self._of(self.conversation), self._of(self.rejected)
+        prompt, *answers = self.turns
+        chosen, rejected = (
+            replace(self, turns=(prompt, replace(answer, role="completion"))) for answer in answers
+        )
+        return chosen, rejected
+
+    def _of(self, conversation: Conversation) -> "Example":
+        return replace(self, turns=turns_of(conversation), conversation=conversation, rejected=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,7 @@ class Parsed:
     turns: tuple[Turn, ...]
     ignored_fields: tuple[str, ...]
     conversation: Conversation | None = None
+    rejected: Conversation | None = None
 
 
 def parse_example(row: dict[str, Any], *, expected: DatasetFormat | None, line: int) -> Example:
@@ -59,7 +78,7 @@ def parse_example(row: dict[str, Any], *, expected: DatasetFormat | None, line: 
         parsed = PARSERS[expected](row)
     except BadMessage as error:
         raise BadRow(error.rule, error.field, error.found) from None
-    return Example(line, parsed.turns, parsed.ignored_fields, parsed.conversation)
+    return Example(line, parsed.turns, parsed.ignored_fields, parsed.conversation, parsed.rejected)
 
 
 def turns_of(conversation: Conversation) -> tuple[Turn, ...]:
@@ -93,16 +112,21 @@ def _preference(row: dict[str, Any]) -> Parsed:
         request = required(row, "input")
         if not isinstance(request, dict):
             raise BadMessage("field.type", "input", f"{shown(request)}, expected an object with messages")
-        turns = turns_of(_asked(request, "messages", "input."))
-        answers, read = ("preferred_output", "non_preferred_output"), {"input"}
+        asked: Conversation | None = _asked(request, "messages", "input.")
+        fields, read = ("preferred_output", "non_preferred_output"), {"input"}
     else:
         request, prompt = row, required(row, "prompt")
-        turns = (_text_turn(row, "prompt"),) if isinstance(prompt, str) else turns_of(_asked(row, "prompt"))
-        answers, read = ("chosen", "rejected"), {"prompt", *TOOL_FIELDS}
-    chosen, rejected = (_answer(row, field, request) for field in answers)
-    if chosen.content == rejected.content:
-        raise BadMessage("preference.equal", answers[1], shown(rejected.content))
-    return Parsed((*turns, chosen, rejected), _unread(row, *answers, *read))
+        asked = None if isinstance(prompt, str) else _asked(row, "prompt")
+        fields, read = ("chosen", "rejected"), {"prompt", *TOOL_FIELDS}
+    answers = [_answer(row, field, request) for field in fields]
+    if answers[0].text == answers[1].text:
+        raise BadMessage("preference.equal", fields[1], shown(answers[1].text))
+    ignored = _unread(row, *fields, *read)
+    sides = [Turn(role, each.text, each.field) for role, each in zip(SIDES, answers, strict=True)]
+    if asked is None:
+        _require_text(answers)
+        return Parsed((_text_turn(row, "prompt"), *sides), ignored)
+    return Parsed((*turns_of(asked), *sides), ignored, *(asked.answered(answer) for answer in answers))
 
 
 def _text(row: dict[str, Any]) -> Parsed:
@@ -127,16 +151,24 @@ def _asked(holder: Mapping[str, Any], field: str, prefix: str = "") -> Conversat
     return conversation
 
 
-def _answer(row: Mapping[str, Any], field: str, request: Mapping[str, Any]) -> Turn:
+def _answer(row: Mapping[str, Any], field: str, request: Mapping[str, Any]) -> ChatMessage:
     value = required(row, field)
     if isinstance(value, str):
-        return _text_turn(row, field)
+        return ChatMessage("assistant", text_of(value, field), field)
     if not isinstance(value, list) or len(value) != 1:
         raise BadMessage("preference.one_answer", field, shown(value))
     message = read_answer(value[0], f"{field}[0]", request)
     if message.role != "assistant":
         raise BadMessage("preference.one_answer", f"{field}[0].role", message.role)
-    return Turn(field, message.text, message.field)
+    return message
+
+
+def _require_text(answers: Iterable[ChatMessage]) -> None:
+    """A prompt that is a text is completed without the template, which alone can write a call."""
+    for answer in answers:
+        if answer.tool_calls:
+            call = f"a call of {answer.tool_calls[0].name} behind a prompt that is a text"
+            raise BadMessage("preference.call", answer.field, call)
 
 
 def _text_turn(row: Mapping[str, Any], field: str) -> Turn:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -12,31 +12,33 @@ from typing import BinaryIO
 import numpy as np
 
 from schemas import layout
-from schemas.artifacts import FileEntry
+from schemas.artifacts import CHOSEN, REJECTED, FileEntry
 from services.ingest.pipeline.packing import PART_TOKENS, Packing, pack
-from services.ingest.pipeline.tokens import Encoded
+from services.ingest.pipeline.tokens import Encoded, sides_of
 
 
 class TokenSpool:
-    """Token ids and masks of rows on disk, appended one after another; row lengths and lines in memory."""
+    """Token ids and masks of rows on disk, appended one after another; lengths, lines and borders in memory."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._tokens = (directory / f"{name}.tokens").open("w+b")
         self._mask = (directory / f"{name}.mask").open("w+b")
         self.offsets = array("q", [0])
         self.lines = array("q")
+        self.borders = array("q")
 
     def add(self, line: int, row: Encoded) -> None:
         self._tokens.write(row.tokens.astype("<i4").tobytes())
         self._mask.write(row.mask.tobytes())
         self.offsets.append(self.offsets[-1] + len(row.tokens))
         self.lines.append(line)
+        self.borders.append(row.border)
 
     def get(self, index: int) -> Encoded:
         start, end = self.offsets[index : index + 2]
         tokens = _read(self._tokens, 4 * start, 4 * (end - start))
         mask = _read(self._mask, start, end - start)
-        return Encoded(np.frombuffer(tokens, np.int32), np.frombuffer(mask, np.uint8))
+        return Encoded(np.frombuffer(tokens, np.int32), np.frombuffer(mask, np.uint8), self.borders[index])
 
     @property
     def num_tokens(self) -> int:
@@ -79,7 +81,7 @@ class PartWriter:
             self.totals.tokens += len(piece.tokens)
         self.lengths.append(len(row.tokens))
         self.totals.rows += 1
-        self.totals.loss_tokens += int(row.mask[1:].sum())
+        self.totals.loss_tokens += sum(int(side.mask[1:].sum()) for side in sides_of(row))
         if self._spool.num_tokens >= PART_TOKENS:
             self._close_part()
 
@@ -99,26 +101,27 @@ class PartWriter:
 
 
 def pieces_of(row: Encoded, *, max_tokens: int) -> Iterator[Encoded]:
-    """The examples of a row: itself, or of a long text pieces that fit a window.
+    """The row itself, or of a long text pieces that fit a window.
 
     A piece begins with the last token of the one before it: so every token but the first of the row is predicted
     once.
     """
-    for start in range(0, max(1, len(row.tokens) - 1), max_tokens - 1):
+    if len(row.tokens) <= max_tokens:
+        yield row
+        return
+    for start in range(0, len(row.tokens) - 1, max_tokens - 1):
         piece = slice(start, start + max_tokens)
         yield Encoded(row.tokens[piece], row.mask[piece])
 
 
 def write_part(spool: TokenSpool, packing: Packing, output: Path) -> FileEntry:
     """A safetensors file, streamed: an 8-byte header length, the JSON header, the arrays in its order."""
-    small = {
-        "example_offsets": spool.offsets,
-        "example_lines": spool.lines,
-        "window_offsets": packing.window_offsets,
-        "window_examples": packing.window_examples,
-    }
+    is_paired = any(spool.borders)
+    small = _pairs(spool, packing) if is_paired else _rows(spool, packing)
+    sides = bytes([CHOSEN, REJECTED]) * len(spool.lines) if is_paired else b""
     shapes = [(name, "I64", len(values), 8) for name, values in small.items()]
     shapes += [("tokens", "I32", spool.num_tokens, 4), ("loss_mask", "U8", spool.num_tokens, 1)]
+    shapes += [("example_sides", "U8", len(sides), 1)] if is_paired else []
     temporary = output / layout.part("incomplete")
     temporary.parent.mkdir(exist_ok=True)
     with temporary.open("wb") as file:
@@ -127,7 +130,30 @@ def write_part(spool: TokenSpool, packing: Packing, output: Path) -> FileEntry:
             file.write(np.asarray(values, "<i8").tobytes())
         for source in spool.rewound():
             shutil.copyfileobj(source, file)
+        file.write(sides)
     return _named_by_digest(temporary)
+
+
+def _rows(spool: TokenSpool, packing: Packing) -> dict[str, Sequence[int]]:
+    return {
+        "example_offsets": spool.offsets,
+        "example_lines": spool.lines,
+        "window_offsets": packing.window_offsets,
+        "window_examples": packing.window_examples,
+    }
+
+
+def _pairs(spool: TokenSpool, packing: Packing) -> dict[str, Sequence[int]]:
+    """As `_rows`, where each row is two examples."""
+    starts = np.asarray(spool.offsets)
+    edges = np.stack([starts[:-1], starts[:-1] + np.asarray(spool.borders)], axis=1)
+    first = 2 * np.asarray(packing.window_examples)
+    return {
+        "example_offsets": array("q", [*edges.ravel().tolist(), spool.num_tokens]),
+        "example_lines": array("q", np.repeat(spool.lines, 2).tolist()),
+        "window_offsets": array("q", (2 * np.asarray(packing.window_offsets)).tolist()),
+        "window_examples": array("q", np.stack([first, first + 1], axis=1).ravel().tolist()),
+    }
 
 
 def _header(shapes: list[tuple[str, str, int, int]]) -> bytes:

@@ -32,8 +32,6 @@ from services.ingest.pipeline.tokens import (
 )
 from shared.chat.loading import end_tokens
 
-ENCODED_FORMATS = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION, DatasetFormat.TEXT})
-
 
 def validate(order: WorkOrder, send: Callable[[Progress], None]) -> Finished:
     """Write `report.json`, and if every file is accepted the parts and `manifest.json`, into order.output."""
@@ -174,7 +172,7 @@ class Files:
         if file_format is None:
             return None
         try:
-            if file_format not in FORMATS_OF_METHOD[method] or file_format not in ENCODED_FORMATS:
+            if file_format not in FORMATS_OF_METHOD[method]:
                 raise _wrong_format(
                     role, file_format, f"method {method} trains on", FORMATS_OF_METHOD[method]
                 )

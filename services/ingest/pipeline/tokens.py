@@ -28,6 +28,8 @@ class Encoded:
     tokens: Tokens
     mask: Mask
     """1 where the token is a target of the loss; same length as tokens."""
+    border: int = 0
+    """Of a preference row: where the second of its two examples begins, which ends with the rejected answer."""
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -71,7 +73,11 @@ class Checker:
         return None
 
     def _tokenise(self, example: Example) -> None:
-        """Raises BadMessage. Preference rows are no tokens of any method yet."""
+        """Raises BadMessage."""
+        if example.turns[-1].role == "rejected":
+            for side in example.sides:
+                self._tokenise(side)
+            return
         texts = {turn.role: turn.content for turn in example.turns}
         if example.conversation is not None:
             whole = example.conversation
@@ -103,12 +109,13 @@ class Encoder:
         self._ends = EndTokens(tokenizer, ends)
         self._limit = limit
         self._truncates = truncation
+        self._has_end = tokenizer.eos_token_id is not None
         self._chat_tokenizer = ChatTokenizer(tokenizer, training_template)
         longest = max(len(token.encode()) for token in tokenizer.get_vocab())
         self._max_bytes = limit * longest
         if expected is DatasetFormat.CHAT:
             require_template(_template(tokenizer))
-        elif tokenizer.eos_token_id is None:
+        elif not self._has_end and expected is not DatasetFormat.PREFERENCE:
             raise FileRefused(
                 "tokenizer.no_eos",
                 "the tokenizer has no end-of-text token to end a completion or a text with",
@@ -119,6 +126,7 @@ class Encoder:
         encode = {
             DatasetFormat.CHAT: self._chat,
             DatasetFormat.PROMPT_COMPLETION: self._prompt_completion,
+            DatasetFormat.PREFERENCE: self._preference,
             DatasetFormat.TEXT: self._text,
         }[self._format]
         return [row if isinstance(row, BadRow) else self._within_limit(row) for row in encode(examples)]
@@ -166,6 +174,20 @@ class Encoder:
             for example, prompt, completion in zip(examples, prompts, completions, strict=True)
         ]
 
+    def _preference(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
+        """Each side as a row of that answer alone would be: of a chat, or of prompt and completion."""
+        sides = [side for example in examples for side in example.sides]
+        encoded: dict[int, Encoded | BadRow] = {}
+        for is_chat, encode in ((True, self._chat), (False, self._plain_side)):
+            places = [place for place, side in enumerate(sides) if (side.conversation is not None) is is_chat]
+            encoded |= zip(places, encode([sides[place] for place in places]), strict=True)
+        return [_joined(encoded[place], encoded[place + 1]) for place in range(0, len(sides), 2)]
+
+    def _plain_side(self, sides: Sequence[Example]) -> list[Encoded | BadRow]:
+        if self._has_end:
+            return self._prompt_completion(sides)
+        return [BadRow("tokens.no_eos", "prompt", "a text") for _ in sides]
+
     def _text(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
         """Every token is a target, the end of the text included."""
         texts = [turn.content for example in examples for turn in example.turns]
@@ -186,6 +208,8 @@ class Encoder:
         return BadRow("tokens.over_length", "row", f"at least {at_least} tokens, at most {self._limit}")
 
     def _within_limit(self, row: Encoded) -> Encoded | BadRow:
+        if row.border:
+            return pair_within_limit(row, limit=self._limit, truncates=self._truncates)
         # A text that is not cut continues in further windows.
         is_split = self._format is DatasetFormat.TEXT and not self._truncates
         limit = len(row.tokens) if is_split else self._limit
@@ -232,6 +256,49 @@ def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadR
         cut_away = f" of the first {limit} of {total}" if total > limit else f" of {total}"
         return BadRow("tokens.no_loss_token", "row", f"none{cut_away} tokens counts towards the loss")
     return kept
+
+
+def pair_within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadRow:
+    """Both sides as they fit one window together. Where they are cut, a side keeps half, or what the other leaves."""
+    lengths = row.border, len(row.tokens) - row.border
+    if sum(lengths) > limit and not truncates:
+        both = f"{lengths[0]} tokens with the chosen and {lengths[1]} with the rejected answer"
+        return BadRow("tokens.over_length", "row", f"{both}, at most {limit} together")
+    half = limit // 2
+    shares = max(half, limit - lengths[1]), max(limit - half, limit - lengths[0])
+    chosen, rejected = (
+        within_limit(side, limit=share, truncates=truncates)
+        for side, share in zip(sides_of(row), shares, strict=True)
+    )
+    pair = _joined(chosen, rejected)
+    if (
+        isinstance(pair, Encoded)
+        and pair.tokens[: pair.border].tolist() == pair.tokens[pair.border :].tolist()
+    ):
+        return BadRow("preference.equal", "row", f"the answers are the same within {limit} tokens")
+    return pair
+
+
+def sides_of(row: Encoded) -> tuple[Encoded, ...]:
+    """The examples of a row: one, or those of a preference row."""
+    if not row.border:
+        return (row,)
+    return tuple(
+        Encoded(row.tokens[side], row.mask[side]) for side in (slice(0, row.border), slice(row.border, None))
+    )
+
+
+def _joined(chosen: Encoded | BadRow, rejected: Encoded | BadRow) -> Encoded | BadRow:
+    if isinstance(chosen, BadRow):
+        return chosen
+    if isinstance(rejected, BadRow):
+        return rejected
+    tokens, mask = (np.concatenate(arrays) for arrays in zip(*map(_arrays, (chosen, rejected)), strict=True))
+    return Encoded(tokens, mask, border=len(chosen.tokens))
+
+
+def _arrays(row: Encoded) -> tuple[Tokens, Mask]:
+    return row.tokens, row.mask
 
 
 def weighted(row: Encoded, turns: tuple[Turn, ...]) -> Encoded | BadRow:

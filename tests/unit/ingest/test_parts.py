@@ -145,3 +145,22 @@ def test_every_row_is_in_one_bucket(
     assert histogram is not None
     assert (histogram.edges, histogram.rows) == (edges, rows)
     assert (histogram.minimum, histogram.maximum) == (min(lengths), max(lengths))
+
+
+def test_a_preference_row_is_two_examples_of_one_window(tmp_path: Path) -> None:
+    """Their order and sides are what training pairs them by; the answers alone are targets."""
+    output = tmp_path / "out"
+    output.mkdir()
+    writer = PartWriter(output, lambda: TokenSpool(tmp_path, "part"), max_seq_length=9)
+    for line, (chosen, rejected) in enumerate([(2, 3), (5, 4), (2, 2)], start=1):
+        tokens = np.full(chosen + rejected, line, np.int32)
+        mask = np.array([0] + [1] * (chosen - 1) + [0] + [1] * (rejected - 1), np.uint8)
+        writer.add(line, Encoded(tokens, mask, border=chosen))
+    (entry,) = writer.close()
+    arrays = load_file(output / entry.path)
+    assert arrays["example_offsets"].tolist() == [0, 2, 5, 10, 14, 16, 18]
+    assert arrays["example_sides"].tolist() == [1, 2] * 3
+    assert arrays["example_lines"].tolist() == [1, 1, 2, 2, 3, 3]
+    assert arrays["window_offsets"].tolist() == [0, 2, 6]
+    assert arrays["window_examples"].tolist() == [2, 3, 0, 1, 4, 5]
+    assert writer.totals == PartTotals(rows=3, tokens=18, loss_tokens=12, windows=2)

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from schemas.dataset import RowProblem
 from schemas.model import NO_TEMPLATE_SHA256
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.formats import Turn
@@ -15,7 +16,9 @@ from services.ingest.pipeline.tokens import (
     Checker,
     Encoded,
     Encoder,
+    pair_within_limit,
     require_template,
+    sides_of,
     template_sha256,
     weighted,
     within_limit,
@@ -24,7 +27,7 @@ from services.ingest.pipeline.tokens import (
 from shared.chat.loading import end_tokens
 from shared.chat.rendering import Rendering
 from tests.tiny_model import CHAT_TEMPLATE
-from tests.unit.ingest.builders import assistant, calls, chat, parse, user
+from tests.unit.ingest.builders import assistant, calls, chat, examine, parse, user
 from tests.unit.shared.chat.conversations import call, tool_row
 from tests.unit.shared.chat.tokenizers import byte_level, template, tokenizer_of, with_template
 
@@ -159,6 +162,103 @@ class TestTexts:
         tokenizer = tokenizer_of("byte_level")
         assert tokenizer.convert_tokens_to_ids("</s>") not in result.tokens[:-1]
         assert tokenizer.decode(result.tokens[:-1]) == "</s>"
+
+
+class TestPreferences:
+    FORMAT = DatasetFormat.PREFERENCE
+    ASKED: ClassVar = [user("a"), assistant("earlier"), user("b")]
+    OPENAI: ClassVar = {
+        "input": {"messages": ASKED},
+        "preferred_output": [assistant("good")],
+        "non_preferred_output": [assistant("quite bad")],
+    }
+
+    @pytest.mark.parametrize(
+        "row", [OPENAI, {"prompt": ASKED, "chosen": [assistant("good")], "rejected": "quite bad"}]
+    )
+    def test_each_side_is_the_chat_with_its_answer_and_learns_that_alone(self, row: Any) -> None:
+        result = encoded(row, encoder(expected=self.FORMAT, limit=200), expected=self.FORMAT)
+        assert isinstance(result, Encoded)
+        for side, answer in zip(sides_of(result), ("good", "quite bad"), strict=True):
+            history = [self.ASKED[0], assistant("earlier", weight=0), self.ASKED[2]]
+            alone = encoded(chat(*history, assistant(answer)), encoder())
+            assert isinstance(alone, Encoded)
+            assert (side.tokens.tolist(), side.mask.tolist()) == (alone.tokens.tolist(), alone.mask.tolist())
+
+    def test_a_prompt_that_is_a_text_is_completed(self) -> None:
+        row = {"prompt": "a:", "chosen": "good </s>", "rejected": [assistant("bad")]}
+        result = encoded(row, encoder(expected=self.FORMAT), expected=self.FORMAT)
+        assert isinstance(result, Encoded)
+        for side, answer in zip(sides_of(result), ("good </s>", "bad"), strict=True):
+            alone = encoded({"prompt": "a:", "completion": answer}, encoder(expected=PROMPT), expected=PROMPT)
+            assert isinstance(alone, Encoded)
+            assert (side.tokens.tolist(), side.mask.tolist()) == (alone.tokens.tolist(), alone.mask.tolist())
+
+    def test_rows_of_both_kinds_keep_their_order(self) -> None:
+        rows = [{"prompt": "a:", "chosen": "good", "rejected": "bad"}, self.OPENAI] * 2
+        tokenizer = encoder(expected=self.FORMAT, limit=200)
+        together = tokenizer.encode([parse(row, expected=self.FORMAT) for row in rows])
+        for row, result in zip(rows, together, strict=True):
+            alone = encoded(row, tokenizer, expected=self.FORMAT)
+            assert isinstance(result, Encoded)
+            assert isinstance(alone, Encoded)
+            assert result.tokens.tolist() == alone.tokens.tolist()
+
+    @pytest.mark.parametrize(
+        ("lengths", "kept"),
+        [((70, 50), (50, 50)), ((90, 20), (80, 20)), ((20, 90), (20, 80)), ((60, 40), (60, 40))],
+    )
+    def test_both_sides_share_the_window(self, lengths: tuple[int, int], kept: tuple[int, int]) -> None:
+        tokens = np.concatenate(
+            [np.arange(length, dtype=np.int32) + place for place, length in enumerate(lengths)]
+        )
+        pair = Encoded(tokens, np.ones(len(tokens), np.uint8), border=lengths[0])
+        result = pair_within_limit(pair, limit=100, truncates=True)
+        assert isinstance(result, Encoded)
+        for side, length, whole in zip(sides_of(result), kept, sides_of(pair), strict=True):
+            assert side.tokens.tolist() == whole.tokens[:length].tolist()
+        problem = pair_within_limit(pair, limit=100, truncates=False)
+        assert isinstance(problem, BadRow) == (sum(lengths) > 100)
+
+    @pytest.mark.parametrize(
+        ("row", "rule", "options"),
+        [
+            ({"prompt": "a", "chosen": [calls(call())], "rejected": "b"}, "preference.call", {}),
+            ({"prompt": "a " * 60, "chosen": "c", "rejected": "b"}, "tokens.over_length", {}),
+            (
+                {"prompt": "a", "chosen": "x" * 100 + "c", "rejected": "x" * 100 + "b"},
+                "preference.equal",
+                {"truncation": True},
+            ),
+            (
+                {"prompt": [user()], "chosen": [assistant("a", weight=0)], "rejected": "b"},
+                "tokens.no_loss_token",
+                {},
+            ),
+        ],
+    )
+    def test_what_cannot_be_compared_is_a_bad_row(self, row: Any, rule: str, options: Any) -> None:
+        (problem,) = examine(row, expected=self.FORMAT, encoder=encoder(expected=self.FORMAT, **options))
+        assert isinstance(problem, RowProblem)
+        assert problem.rule == rule
+
+    def test_a_tokenizer_without_an_end_takes_messages_alone(self) -> None:
+        tokenizer = byte_level()
+        tokenizer.eos_token = None
+        endless = encoder(tokenizer=tokenizer, expected=self.FORMAT, limit=200)
+        text = encoded({"prompt": "a", "chosen": "c", "rejected": "b"}, endless, expected=self.FORMAT)
+        assert isinstance(text, BadRow)
+        assert text.rule == "tokens.no_eos"
+        assert isinstance(encoded(self.OPENAI, endless, expected=self.FORMAT), Encoded)
+
+    def test_rows_that_are_not_tokenised_are_checked_alike(self) -> None:
+        check = Checker(tokenizer_of("byte_level"))
+        assert check(parse(self.OPENAI, expected=self.FORMAT)) is None
+        problem = Checker(tokenizer_of("unigram"))(
+            parse({"prompt": "a", "chosen": "b", "rejected": "</s>"}, expected=self.FORMAT)
+        )
+        assert problem is not None
+        assert problem.rule == "text.special_token"
 
 
 UNMARKED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
