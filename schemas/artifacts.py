@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
 from schemas.capabilities import BaseCapabilities
-from schemas.specification import DatasetFormat, DatasetSpec, Method, canonical_sha256
+from schemas.specification import DatasetFormat, DatasetSpec, Method, Weights, canonical_sha256
 
 
 def _require_relative(path: str) -> str:
@@ -122,6 +122,10 @@ def files_of(spec: DatasetSpec) -> DatasetFiles:
     )
 
 
+CHOSEN, REJECTED = 1, 2
+"""Of `example_sides`."""
+
+
 class DatasetManifest(Value):
     """`datasets/<version>/manifest.json`.
 
@@ -133,6 +137,9 @@ class DatasetManifest(Value):
                                    than a window is several examples of one line
       window_offsets  int64 [W+1]  window w holds window_examples[window_offsets[w]:window_offsets[w+1]]
       window_examples int64 [E]    the packing plan, indices of examples in this part
+    and, of preference rows alone,
+      example_sides   uint8 [E]    1 where the example ends with the chosen answer, 2 with the rejected one; the two
+                                   of a row follow each other in this order, in the part and in one window
     """
 
     version: Sha256
@@ -149,6 +156,29 @@ class DatasetManifest(Value):
     rules_version: int
     files: DatasetFiles | None = None
     """None where an older writer did not say."""
+
+
+class ReferenceIdentity(Value):
+    """All that log-probabilities of a dataset's answers by its base model follow from, but for rounding."""
+
+    base_sha: Sha256
+    dataset_version: Sha256
+    template_sha256: Sha256
+    weights: Weights
+    """Which are trained: of a model of which all are, the base lies in float32 too."""
+    precision: Literal["float32", "bfloat16"]
+    """What products were computed in."""
+
+
+class ReferenceManifest(Value):
+    """`features/<dataset version>/<key>/manifest.json`. Its file is a safetensors file with
+    training    float32 [E]  log-probability of the answer of each example, in the order of the parts
+    validation  float32 [V]  the same of the validation file
+    and the identity in its metadata.
+    """
+
+    identity: ReferenceIdentity
+    file: FileEntry
 
 
 class BundleManifest(Value):

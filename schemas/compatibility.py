@@ -14,7 +14,6 @@ from typing import Literal, get_args
 from schemas.capabilities import BaseCapabilities
 from schemas.gate import GateSpec
 from schemas.specification import (
-    AVAILABLE_METHODS,
     DEFAULT_DECAY_RATIO,
     WEIGHTS_OF_METHOD,
     JobSpec,
@@ -26,7 +25,7 @@ from schemas.specification import (
     trains_either,
 )
 
-VERSION = 3
+VERSION = 4
 """Rises with every change of a row."""
 
 
@@ -81,9 +80,9 @@ _PRECISIONS = frozenset({"float32", "bfloat16"})
 _WHOLE: frozenset[OptimizerName] = frozenset(get_args(OptimizerName))
 _SHARDED: frozenset[OptimizerName] = frozenset({"adamw"})
 _KINDS: tuple[tuple[Weights, Literal["none", "nf4"], tuple[Method, ...]], ...] = (
-    ("adapter", "none", (Method.LORA, Method.CPT)),
+    ("adapter", "none", (Method.LORA, Method.CPT, Method.DPO)),
     ("adapter", "nf4", (Method.QLORA,)),
-    ("full", "none", (Method.SFT, Method.CPT)),
+    ("full", "none", (Method.SFT, Method.CPT, Method.DPO)),
 )
 
 ROWS: tuple[Row, ...] = tuple(
@@ -96,7 +95,6 @@ ROWS: tuple[Row, ...] = tuple(
     )
 )
 
-NEAREST_METHOD: Mapping[Method, Method] = {Method.DPO: Method.LORA}
 SUPERVISED: Mapping[Weights, Method] = {"adapter": Method.LORA, "full": Method.SFT}
 """The method that trains such weights and no others: what it cannot train, no method can."""
 WORDS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}
@@ -105,13 +103,7 @@ WORDS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}
 def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
     """Why the job could not run whatever its files, or None."""
     recipe = spec.recipe
-    if recipe.method not in AVAILABLE_METHODS:
-        message = (
-            f"method {recipe.method} is not available yet; available: {_words(AVAILABLE_METHODS)}. "
-            f"Nearest that works: method {NEAREST_METHOD[recipe.method]} with the same resources"
-        )
-        return Refusal("method_not_available", message, "recipe.method")
-    if refusal := _of_weights(spec):
+    if refusal := _of_weights(spec) or _of_preferences(recipe):
         return refusal
     if refusal := _of_adapter(recipe.lora):
         return refusal
@@ -194,6 +186,24 @@ def _of_weights(spec: JobSpec) -> Refusal | None:
     return None
 
 
+def _of_preferences(recipe: Recipe) -> Refusal | None:
+    """What of recipe.dpo would be ignored."""
+    if recipe.method is not Method.DPO and recipe.dpo is not None:
+        message = (
+            f"method {recipe.method} learns no preferences and would ignore recipe.dpo; leave it out. "
+            "Nearest that works: method dpo with the same recipe.dpo"
+        )
+        return Refusal("dpo_ignored", message, "recipe.dpo")
+    asked = recipe.preferences
+    if asked.gamma is not None and asked.loss != "simpo":
+        message = (
+            f"recipe.dpo.loss {asked.loss} has no target margin and would ignore recipe.dpo.gamma "
+            f"{asked.gamma:g}; leave it out. Nearest that works: recipe.dpo.loss simpo with the same gamma"
+        )
+        return Refusal("gamma_ignored", message, "recipe.dpo.gamma")
+    return None
+
+
 def _of_batch(spec: JobSpec) -> Refusal | None:
     """Fewer windows in a step than devices leave some without work at every step."""
     batch, request = spec.recipe.batch_size, spec.resources
@@ -260,7 +270,7 @@ def methods_for(capabilities: BaseCapabilities) -> list[Method]:
     weights = [
         weights for weights, method in SUPERVISED.items() if method not in capabilities.refused_methods
     ]
-    methods = (m for m in AVAILABLE_METHODS if any(each in WEIGHTS_OF_METHOD[m] for each in weights))
+    methods = (m for m in Method if any(each in WEIGHTS_OF_METHOD[m] for each in weights))
     return sorted(m for m in methods if m is not Method.QLORA or not capabilities.converts_names)
 
 
@@ -321,7 +331,3 @@ def _gap(allowed: range, number: int) -> int:
 
 def _span(allowed: range) -> str:
     return str(allowed.start) if len(allowed) == 1 else f"{allowed.start} to {allowed.stop - 1}"
-
-
-def _words(methods: frozenset[Method]) -> str:
-    return ", ".join(sorted(methods))

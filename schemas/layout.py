@@ -31,6 +31,20 @@ def dataset(version: str, path: str = MANIFEST) -> str:
     return f"datasets/{version}/{path}"
 
 
+REFERENCE = "reference.safetensors"
+"""`path` of the log-probabilities of a dataset's answers by its base model."""
+
+
+def feature(version: str, key: str, path: str = MANIFEST) -> str:
+    """What was computed of a dataset version, once for all jobs. `path` is the manifest or a part."""
+    return f"{features(version)}{key}/{path}"
+
+
+def features(version: str) -> str:
+    """Prefix of all that was computed of a dataset version."""
+    return f"features/{version}/"
+
+
 def checkpoint(job_id: str, attempt: int, step: int, path: str = MANIFEST) -> str:
     """`path` is the manifest or a part."""
     return f"{checkpoints(job_id, attempt)}{step}/{path}"
@@ -105,9 +119,12 @@ class Access:
 
 ACCESS: dict[str, Access] = {
     "gateway": Access(reads=("blobs/", "datasets/", "evals/", "logs/", "checkpoints/"), writes=("blobs/",)),
-    "ingest": Access(reads=("blobs/", "base-models/", "datasets/"), writes=("datasets/",)),
+    "ingest": Access(
+        reads=("blobs/", "base-models/", "datasets/", "features/"), writes=("datasets/", "features/")
+    ),
     "runner": Access(
-        reads=("base-models/", "datasets/", "checkpoints/", "logs/"), writes=("checkpoints/", "logs/")
+        reads=("base-models/", "datasets/", "features/", "checkpoints/", "logs/"),
+        writes=("features/", "checkpoints/", "logs/"),
     ),
     "checkpoint_watcher": Access(reads=("checkpoints/", "logs/"), writes=("checkpoints/", "logs/")),
     "evaluator": Access(

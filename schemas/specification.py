@@ -33,11 +33,8 @@ class Method(StrEnum):
     LORA = "lora"  # answers; a low-rank adapter on all linear layers
     SFT = "sft"  # answers; all weights
     QLORA = "qlora"  # answers; an adapter as lora's, trained beside a base of 4 bits
-    DPO = "dpo"  # preference optimisation: not available yet
+    DPO = "dpo"  # which of two answers is preferred; an adapter or all weights
     CPT = "cpt"  # continued pre-training: every token of plain texts; all weights or an adapter
-
-
-AVAILABLE_METHODS = frozenset({Method.LORA, Method.QLORA, Method.SFT, Method.CPT})
 
 
 class DatasetFormat(StrEnum):
@@ -91,7 +88,7 @@ def trains_either(method: Method) -> bool:
 
 class SafetyMix(Spec):
     """Rows added to the training rows and recorded in the version. With cpt they are general texts, so that the model
-    keeps what it knows; else they are such as preserve alignment."""
+    keeps what it knows; else they are such as preserve alignment, with dpo as pairs of answers."""
 
     file: FileRef
     share: Share = 0.1
@@ -110,7 +107,7 @@ class DatasetPolicy(Spec):
     """With `drop`: above this share of bad rows the file is rejected."""
     truncation: bool = False
     """Whether a row of more tokens than the window is cut at the end. Otherwise it is a bad row; but a text
-    continues in further windows."""
+    continues in further windows. Both answers of a preference row, each behind its prompt, are one row."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
     """What becomes of rows equal to an earlier one."""
     near_duplicates: Literal["drop", "keep"] = "drop"
@@ -170,6 +167,45 @@ Schedule = Literal["cosine", "linear", "constant", "wsd"]
 DEFAULT_DECAY_RATIO = 0.1
 
 
+PreferenceLoss = Literal["dpo", "length_normalised", "simpo"]
+Beta = Annotated[float, Field(ge=1e-4, le=1_000.0)]
+DEFAULT_BETAS: Mapping[PreferenceLoss, float] = {"dpo": 0.1, "length_normalised": 5.0, "simpo": 2.0}
+"""As published: DPO (arXiv:2305.18290), Tulu 3 (arXiv:2411.15124), SimPO (arXiv:2405.14734)."""
+DEFAULT_TARGET_MARGIN = 1.0
+"""Of SimPO: half of its beta, from where its authors begin a search."""
+
+
+class DpoSpec(Spec):
+    """What preference optimisation asks of a pair of answers."""
+
+    loss: PreferenceLoss = "dpo"
+    """`dpo` compares how much likelier each answer has become than it is by the base model; `length_normalised` the
+    same per token, so that a long answer counts no more than a short one; `simpo` how likely each is now, per token,
+    and asks for a margin: it needs no log-probabilities of the base model."""
+    beta: Beta | Auto = "auto"
+    """Factor of what is compared. Larger: the model may leave its base less. `auto`: 0.1 with `dpo`, 5 with
+    `length_normalised`, 2 with `simpo`."""
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
+    """Share of the pairs whose answers are assumed to be the wrong way round."""
+    gamma: Annotated[float, Field(ge=0.0, le=1_000.0)] | None = None
+    """Of `simpo` alone: the reward of the chosen answer must be larger by this margin. None means 1."""
+
+    @property
+    def beta_value(self) -> float:
+        return DEFAULT_BETAS[self.loss] if self.beta == "auto" else self.beta
+
+    @property
+    def target_margin(self) -> float:
+        if self.loss != "simpo":
+            return 0.0
+        return DEFAULT_TARGET_MARGIN if self.gamma is None else self.gamma
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the model is compared with its base."""
+        return self.loss != "simpo"
+
+
 class CheckpointSpec(Spec):
     """How often a bundle is written."""
 
@@ -184,17 +220,19 @@ class Recipe(Spec):
 
     method: Method = Method.LORA
     """`lora` and `sft` learn the answers of rows, by an adapter and by all weights, `qlora` by an adapter beside a
-    base of 4 bits; `cpt` learns texts. `dpo` is not available yet."""
+    base of 4 bits; `dpo` learns which of two answers is preferred; `cpt` learns texts."""
     weights: Literal["auto", "adapter", "full"] = "auto"
-    """Which weights are trained. `auto`: an adapter's with lora and qlora, all with sft, and with cpt, which takes
-    either."""
+    """Which weights are trained. `auto`: an adapter's with lora, qlora and dpo, all with sft and cpt; dpo and cpt
+    take either."""
     lora: LoraSpec = LoraSpec()
+    dpo: DpoSpec | None = None
+    """What method `dpo` is asked for; None means the defaults. With other methods it is refused."""
     learning_rate: Annotated[float, Field(ge=1e-9, le=10.0)] | Auto = "auto"
-    """Peak rate. `auto`: 2e-4 for an adapter, 2e-5 for all weights."""
+    """Peak rate. `auto`: 2e-4 for an adapter, 2e-5 for all weights; with dpo a fortieth of these."""
     learning_rate_multiplier: RateMultiplier = 1.0
     """Multiplies the peak rate (OpenAI's name for the dial)."""
     num_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
-    """`auto`: 1 with cpt and from 10,000 rows on, else 3."""
+    """`auto`: 1 with cpt, with dpo and from 10,000 rows on, else 3."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
     """Windows per optimizer step over all devices. `auto`: 1 per 200 windows, within 1 and 32; on several devices
     so many more that all of them have whole micro batches to do."""
@@ -246,6 +284,11 @@ class Recipe(Spec):
     def is_quantized(self) -> bool:
         """Whether the base's linear layers have 4 bits while the adapter is trained."""
         return self.method is Method.QLORA
+
+    @property
+    def preferences(self) -> DpoSpec:
+        """What is asked of pairs of answers, said or not."""
+        return self.dpo or DpoSpec()
 
     @property
     def is_resolved(self) -> bool:
@@ -324,10 +367,14 @@ def config_hash(spec: JobSpec, dataset_version: str) -> str:
     """sha256 over all that decides the trained weights; equal hashes are the same experiment."""
     # Elsewhere the method names its weights already, as it did before there was a choice.
     weights = {"weights": spec.recipe.kind} if trains_either(spec.recipe.method) else {}
+    # Other methods have no preferences, and the hash that they had before there were any.
+    dpo = {"dpo": spec.recipe.preferences.model_dump(mode="json")} if spec.recipe.method is Method.DPO else {}
     identity = {
         "base_sha": spec.base_sha,
         "dataset_version": dataset_version,
-        "recipe": _without_later_defaults(spec.recipe.model_dump(mode="json", exclude={"weights"})) | weights,
+        "recipe": _without_later_defaults(spec.recipe.model_dump(mode="json", exclude={"weights", "dpo"}))
+        | weights
+        | dpo,
         "world_size": spec.resources.num_devices,
     }
     return canonical_sha256(identity)
@@ -353,17 +400,26 @@ def canonical_sha256(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+DEFAULT_RATES: Mapping[Weights, float] = {"adapter": 2e-4, "full": 2e-5}
+PREFERENCE_RATE_DIVISOR = 40
+"""Preferences are learned at rates far below those for answers: 5e-6 for an adapter, 5e-7 for all weights."""
+ONE_EPOCH = frozenset({Method.CPT, Method.DPO})
+
+
 def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> Recipe:
     """Replace each `auto` by the number it stands for on a dataset of so many rows and windows."""
-    default_rate = 2e-5 if recipe.kind == "full" else 2e-4
+    default_rate = DEFAULT_RATES[recipe.kind]
+    if recipe.method is Method.DPO:
+        default_rate /= PREFERENCE_RATE_DIVISOR
     rate = default_rate if recipe.learning_rate == "auto" else recipe.learning_rate
-    default_epochs = 1 if recipe.method is Method.CPT or rows >= 10_000 else 3
+    default_epochs = 1 if recipe.method in ONE_EPOCH or rows >= 10_000 else 3
     epochs = default_epochs if recipe.num_epochs == "auto" else recipe.num_epochs
     batch = _batch_size(recipe, windows, num_devices) if recipe.batch_size == "auto" else recipe.batch_size
     decay = DEFAULT_DECAY_RATIO if recipe.schedule == "wsd" and not recipe.decay_ratio else recipe.decay_ratio
-    return recipe.model_copy(
-        update={"learning_rate": rate, "num_epochs": epochs, "batch_size": batch, "decay_ratio": decay}
-    )
+    numbers = {"learning_rate": rate, "num_epochs": epochs, "batch_size": batch, "decay_ratio": decay}
+    asked = recipe.preferences
+    dpo = asked.model_copy(update={"beta": asked.beta_value}) if recipe.method is Method.DPO else recipe.dpo
+    return recipe.model_copy(update=numbers | {"dpo": dpo})
 
 
 def _batch_size(recipe: Recipe, windows: int, num_devices: int) -> int:

@@ -40,7 +40,7 @@ class BundleMetrics(Value):
     """What was measured of a bundle's weights. Messages carry it as a map of the numbers that there are."""
 
     train_loss: float | None = None
-    """Mean over the loss tokens of the step that made these weights, before its update."""
+    """Mean over the loss tokens, with dpo over the pairs, of the step that made these weights, before its update."""
     valid_loss: float | None = None
     """Over some windows of the validation file, evenly spread."""
     served_valid_loss: float | None = None
@@ -52,6 +52,11 @@ class BundleMetrics(Value):
     """Of the validation file, e to the power of `full_valid_loss`; of method cpt alone."""
     start_perplexity: float | None = None
     """The same before the first step."""
+    reward_margin: float | None = None
+    """Of the pairs that the validation loss is over: the mean by which the chosen answer has the greater reward; of
+    method dpo alone, as is the next."""
+    reward_accuracy: float | None = None
+    """Share of the pairs whose chosen answer has the greater reward."""
 
     @property
     def by_name(self) -> dict[str, float]:
@@ -315,7 +320,7 @@ class StepMetrics(Value):
     time: datetime
     """End of the step."""
     loss: float
-    """Mean over the loss tokens of the step."""
+    """Mean over the loss tokens of the step, with dpo over its pairs."""
     learning_rate: float
     """Of this step."""
     grad_norm: float
@@ -330,6 +335,25 @@ class StepMetrics(Value):
     """Passes over the data, with fractions."""
     mfu: float | None = None
     """Model FLOPs utilisation, 0..1; None on a CPU."""
+    chosen_reward: float | None = None
+    """Mean reward of the step's chosen answers, with dpo, as are the next three: beta times what an answer's
+    log-probability has gained on the base model's; per token with `length_normalised`, with `simpo` beta times the
+    log-probability per token."""
+    rejected_reward: float | None = None
+    """Of the rejected answers."""
+    reward_margin: float | None = None
+    """Mean difference of the two."""
+    reward_accuracy: float | None = None
+    """Share of the pairs whose chosen answer has the greater reward."""
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Those that there are."""
+        return {name: value for name in REWARDS if (value := getattr(self, name)) is not None}
+
+
+REWARDS = ("chosen_reward", "rejected_reward", "reward_margin", "reward_accuracy")
+"""Numbers of a step that only a method with pairs of answers has."""
 
 
 class StepsRecorded(AttemptMessage):

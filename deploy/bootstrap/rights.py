@@ -98,8 +98,22 @@ def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
             for prefix in (*allowed.reads, *allowed.writes, *allowed.appends)
         }
     )
-    statements = [statement for prefix in prefixes for statement in _statements(bucket, prefix, access)]
+    statements = _merged(
+        statement for prefix in prefixes for statement in _statements(bucket, prefix, access)
+    )
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+
+
+def _merged(statements: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Statements that allow the same users the same of several resources are one."""
+    resources: dict[str, list[str]] = {}
+    for statement in statements:
+        rest = json.dumps({name: value for name, value in statement.items() if name != "Resource"})
+        resources.setdefault(rest, []).append(statement["Resource"])
+    return [
+        json.loads(rest) | {"Resource": several if len(several) > 1 else several[0]}
+        for rest, several in resources.items()
+    ]
 
 
 def _statements(bucket: str, prefix: str, access: Mapping[str, Access]) -> Iterator[dict[str, Any]]:

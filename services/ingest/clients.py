@@ -99,11 +99,12 @@ class Validator:
             return await self._store(request, order.output, outcome)
 
     async def delete(self, version: str) -> None:
-        """Manifest first: from then on the version does not exist, whatever is left of its parts."""
+        """Manifest first: from then on the version does not exist, whatever is left of its parts and features."""
         await self._objects.delete([layout.dataset(version)])
         failpoint("gc.marked")
-        rest = await self._objects.list_objects(layout.dataset(version, ""))
-        await self._objects.delete(head.key for head in rest)
+        for prefix in (layout.dataset(version, ""), layout.features(version)):
+            rest = await self._objects.list_objects(prefix)
+            await self._objects.delete(head.key for head in rest)
 
     async def _fetch(self, request: ValidationRequest, directory: Path) -> WorkOrder:
         spec, base = request.spec, request.base

@@ -13,7 +13,7 @@ from schemas.dataset import (
     DeleteDataset,
     SubmitDataset,
 )
-from schemas.specification import AVAILABLE_METHODS, DatasetSpec, canonical_sha256
+from schemas.specification import DatasetSpec, canonical_sha256
 from services.ingest.model import BaseModel, Ready, Rejection, Request, Source, Version, VersionState
 from services.ingest.pipeline.packing import PART_TOKENS
 from services.ingest.pipeline.rules import RULES_VERSION
@@ -166,8 +166,6 @@ def on_delete(command: DeleteDataset, version: Version | None) -> Version:
 
 def _check(command: SubmitDataset, base: BaseModel) -> None:
     spec, policy = command.spec, command.spec.policy
-    if spec.method not in AVAILABLE_METHODS:
-        raise Refused("not_available", f"method {spec.method} is not available yet", param="method")
     if policy.max_seq_length != "auto" and policy.max_seq_length > base.context_tokens:
         raise Refused(
             "window_too_long",

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, TypeAdapter
 
-from schemas.artifacts import BundleManifest, FileEntry, ResumeCertificate
+from schemas.artifacts import BundleManifest, FileEntry, ReferenceIdentity, ResumeCertificate
 from schemas.base import Attempt, Bytes, Count, DeviceKind, FailureClass, Sha256, Step, Value
 from schemas.specification import Recipe
 from schemas.training import BundleMetrics, Preparation
@@ -38,6 +38,9 @@ class TrainingOrder(Value):
     """`manifest.json` (DatasetManifest) and the parts it names."""
     resume_dir: Path | None = None
     """`manifest.json` (BundleManifest) and its parts; None starts at step 0."""
+    reference: Path | None = None
+    """Log-probabilities of the dataset's answers by the base model, as an earlier run computed them; None where there
+    are none, or the method needs none."""
     base_sha: Sha256
     dataset_version: Sha256
     config_hash: Sha256
@@ -66,6 +69,16 @@ class PreflightDone(Value):
     preparation: Preparation
 
 
+class ReferenceComputed(Value):
+    """Log-probabilities by the base model are in a file, on the node of global rank 0 alone."""
+
+    kind: Literal["reference_computed"] = "reference_computed"
+    path: Path
+    identity: ReferenceIdentity
+    size_bytes: Bytes
+    sha256: Sha256
+
+
 class ResumeChecked(Value):
     kind: Literal["resume_checked"] = "resume_checked"
     certificate: ResumeCertificate
@@ -77,7 +90,7 @@ class Stepped(Value):
     kind: Literal["stepped"] = "stepped"
     step: Step
     loss: float
-    """Mean over the step's loss tokens, before the update."""
+    """Mean over the step's loss tokens, with dpo over its pairs, before the update."""
     learning_rate: float
     grad_norm: float
     """Before clipping."""
@@ -89,6 +102,14 @@ class Stepped(Value):
     """Peak of the reporting process: device memory on a GPU, resident memory on a CPU."""
     epoch: float
     """Epochs completed."""
+    chosen_reward: float | None = None
+    """Mean over the step's pairs, with dpo, as are the next three: of beta times what the log-probability of the
+    chosen answer has gained on the base model's."""
+    rejected_reward: float | None = None
+    reward_margin: float | None = None
+    """The chosen answer's reward less the rejected one's."""
+    reward_accuracy: float | None = None
+    """Share of the pairs whose chosen answer has the greater reward."""
 
 
 class Progressed(Value):
@@ -139,7 +160,7 @@ class Ended(Value):
 
 
 Report = Annotated[
-    Started | PreflightDone | ResumeChecked | Stepped | Progressed | Saved | Ended,
+    Started | PreflightDone | ReferenceComputed | ResumeChecked | Stepped | Progressed | Saved | Ended,
     Field(discriminator="kind"),
 ]
 _REPORT: TypeAdapter[Report] = TypeAdapter(Report)

@@ -20,6 +20,7 @@ SETTINGS = (Timing, CheckpointWatcherSettings, ProvisionerSettings)
 KEYS = (
     layout.blob(""),
     layout.dataset(""),
+    layout.feature("", ""),
     layout.checkpoint("ftjob-1", 1, 1),
     layout.base_model(""),
     layout.model(""),
@@ -58,13 +59,15 @@ def test_every_prefix_of_the_bucket_says_how_long_its_objects_are_kept():
         "part",
         "file",
         "checkpoints",
+        "features",
         "logs",
         "evaluation_items",
         "attempt_name",
         "is_dns_label",
         "dataclass",
     }
-    named = {"blob", "dataset", "checkpoint", "base_model", "model", "evaluation", "log", "audit_statement"}
+    named = {"blob", "dataset", "feature", "checkpoint", "base_model", "model", "evaluation", "log"}
+    named |= {"audit_statement"}
     assert functions - beside == named, "a new kind of key has a prefix above"
 
 

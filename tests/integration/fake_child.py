@@ -18,8 +18,10 @@ import sys
 import time
 from pathlib import Path
 
-from schemas.artifacts import FileEntry, ResumeCertificate
+from schemas import layout
+from schemas.artifacts import FileEntry, ReferenceIdentity, ResumeCertificate
 from schemas.base import FailureClass
+from schemas.specification import Method
 from schemas.training import BundleMetrics, PackingVerdict, Preparation
 from services.trainer_agent.protocol import (
     REPORTS,
@@ -29,6 +31,7 @@ from services.trainer_agent.protocol import (
     Outcome,
     PreflightDone,
     Progressed,
+    ReferenceComputed,
     Report,
     ResumeChecked,
     Saved,
@@ -96,10 +99,36 @@ class FakeChild:
             )
         )
         self.report(PreflightDone(preparation=self.preparation))
+        if self.order.recipe.method is Method.DPO:
+            self.look_for_reference()
         if resume is not None:
             self.report(
                 ResumeChecked(certificate=ResumeCertificate(exact=True, step=self.step, reason="equal"))
             )
+
+    def look_for_reference(self) -> None:
+        """As the real child does: what was stored is read, else computed and reported."""
+        if self.order.reference is not None:
+            print(f"reference read: {self.order.reference.read_text()}", flush=True)  # noqa: T201
+            return
+        print("reference computed", flush=True)  # noqa: T201
+        path = self.work_dir / layout.REFERENCE
+        path.write_text(f"computed by attempt {self.order.attempt}")
+        identity = ReferenceIdentity(
+            base_sha=self.order.base_sha,
+            dataset_version=self.order.dataset_version,
+            template_sha256=self.order.config_hash,
+            weights=self.order.recipe.kind,
+            precision="float32",
+        )
+        self.report(
+            ReferenceComputed(
+                path=path,
+                identity=identity,
+                size_bytes=path.stat().st_size,
+                sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            )
+        )
 
     @property
     def preparation(self) -> Preparation:

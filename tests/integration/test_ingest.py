@@ -340,6 +340,8 @@ async def test_bytes_go_when_the_last_attempt_is_done_with_them(
     await requests.write("scheduler", scheduled(job_id, ready))
     await requests.until_row("SELECT true FROM job_use WHERE job_id = $1", job_id)
 
+    computed = layout.feature(version, "key")
+    await requests.objects.put_bytes(computed, b"of this version")
     await requests.write("gateway", DeleteDataset(dataset_version=version, tenant=TENANT))
     await requests.until_row("SELECT state = 'deleting' FROM version WHERE id = $1", version)
     assert layout.dataset(version) in await requests.keys(version)
@@ -359,6 +361,7 @@ async def test_bytes_go_when_the_last_attempt_is_done_with_them(
     deleted = await requests.until(version, DatasetDeleted)
     assert dataset_id in deleted.dataset_ids
     assert await requests.keys(version) == set()
+    assert await requests.objects.head(computed) is None
 
     again = await requests.until(await requests.submit(spec), DatasetReady)
     assert (again.dataset_version, again.manifest_sha256) == (version, ready.manifest_sha256)

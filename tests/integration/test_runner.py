@@ -1,5 +1,6 @@
 """Runners and the control side together, with a scripted child, on real Kafka, Postgres and S3."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from schemas import layout
 from schemas.base import FailureClass
 from schemas.job import JobScheduled, StopReason
 from schemas.node import NodesReleased
+from schemas.specification import Method, Recipe
 from schemas.training import (
     BundleKind,
     CheckpointWritten,
@@ -104,6 +106,35 @@ class TestHappyPath:
         resumed = attempts.heard(first.job_id, TrainingResumed)[0]
         assert (resumed.certificate.exact, resumed.certificate.step) == (True, stopped.bundle.step)
         assert attempts.heard(first.job_id, StepReached)[-1].step == stopped.last_step + 1
+
+
+async def test_what_the_base_model_says_is_computed_once_for_a_killed_attempt_and_the_next_job(
+    attempts, nodes
+):
+    spec = attempts.a_schedule().spec
+    spec = spec.model_copy(update={"recipe": Recipe(method=Method.DPO)})
+    first = await attempts.schedule(spec=spec)
+    await nodes.start(first, script=SLOW)
+    await attempts.until(first.job_id, StepReached)
+    prefix = layout.features(first.dataset.version)
+
+    async def is_stored() -> bool:
+        heads = await attempts.objects.list_objects(prefix)
+        return any(head.key.endswith(layout.MANIFEST) for head in heads)
+
+    async with asyncio.timeout(60):
+        while not await is_stored():  # noqa: ASYNC110 - an object has no event
+            await asyncio.sleep(0.05)
+    os.kill(nodes.child_pids(first)[0], signal.SIGKILL)
+    await attempts.until(first.job_id, TrainingFailed)
+    second = await attempts.schedule(first.job_id, attempt=2, spec=spec)
+    other = await attempts.schedule(spec=spec)
+    for scheduled in (second, other):
+        await nodes.start(scheduled, script={"steps": 3})
+        await attempts.until(scheduled.job_id, TrainingCompleted)
+        await nodes.until_ended(scheduled)
+        log = await attempts.log(scheduled)
+        assert "reference read: computed by attempt 1" in log
 
 
 class TestStop:

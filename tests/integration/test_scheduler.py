@@ -14,7 +14,7 @@ from schemas.dataset import DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentReady
 from schemas.job import CancelJob, JobCancelled, JobScheduled, LimitDevices, ResumeJob, SubmitJob, WaitReason
 from schemas.node import PoolCapacityChanged
-from schemas.specification import Method, Recipe, Resources
+from schemas.specification import DpoSpec, Recipe, Resources
 from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job_spec, a_sha
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.unit.scheduler import incoming
@@ -264,13 +264,13 @@ async def test_a_second_job_of_the_same_configuration_names_the_first(play: Play
 
 
 async def test_what_cannot_run_is_refused_by_name(play: Play):
-    await play.voice.say("gateway", play.submission(recipe=Recipe(method=Method.DPO)))
+    await play.voice.say("gateway", play.submission(recipe=Recipe(dpo=DpoSpec())))
     refused = await play.until("CommandRefused")
     assert isinstance(refused, CommandRefused)
     assert (refused.command, refused.code, refused.param) == (
         "SubmitJob",
-        "method_not_available",
-        "recipe.method",
+        "dpo_ignored",
+        "recipe.dpo",
     )
 
 

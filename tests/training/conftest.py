@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from tests.tiny_model import build_tiny_model
-from tests.training.jobs import WINDOW_TOKENS, Inputs, Tokens, write_dataset, write_documents
+from tests.training.jobs import (
+    WINDOW_TOKENS,
+    Inputs,
+    Tokens,
+    write_dataset,
+    write_documents,
+    write_preferences,
+)
 
 NUM_WINDOWS = 32
 
@@ -39,6 +46,19 @@ def texts(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     documents = [text for text in paragraphs if text.strip()]
     directory = tmp_path_factory.mktemp("texts") / "dataset"
     return Inputs(inputs.base_dir, write_documents(directory, inputs.base_dir, documents))
+
+
+@pytest.fixture(scope="session")
+def preferences(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """The same model; lines of `textwrap`, each with how it continues and with how it does not."""
+    lines = [line.strip() for line in Path(textwrap.__file__).read_text().splitlines()]
+    long = [line for line in lines if len(line) > 15]
+    rows = [
+        (line[: 5 + place % 4], line[5 + place % 4 :][:22], other[: 8 + place % 12])
+        for place, (line, other) in enumerate(zip(long[:72], long[100:172], strict=True))
+    ]
+    directory = tmp_path_factory.mktemp("preferences") / "dataset"
+    return Inputs(inputs.base_dir, write_preferences(directory, inputs.base_dir, rows))
 
 
 def packed_windows(base_dir: Path, text: str) -> list[list[Tokens]]:

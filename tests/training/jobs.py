@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import save_file
 
 from schemas.artifacts import BundleManifest, DatasetCounts, DatasetManifest, FileEntry
-from schemas.specification import CheckpointSpec, DatasetFormat, LoraSpec, Method, Recipe
+from schemas.specification import FORMATS_OF_METHOD, CheckpointSpec, LoraSpec, Method, Recipe
 from services.ingest.pipeline.formats import Example, Turn
 from services.ingest.pipeline.parts import PartWriter, TokenSpool
 from services.ingest.pipeline.tokens import Encoded, Encoder
@@ -86,28 +86,42 @@ def an_order(inputs: Inputs, recipe: Recipe | None = None, **changes: object) ->
 
 def write_documents(directory: Path, base_dir: Path, texts: Sequence[str]) -> Path:
     """A dataset version of plain texts, as ingest makes it; the last eighth is for validation."""
+    documents = [Example(line, (Turn("text", text, "text"),)) for line, text in enumerate(texts)]
+    return _write_rows(directory, base_dir, documents, Method.CPT)
+
+
+def write_preferences(directory: Path, base_dir: Path, rows: Sequence[tuple[str, str, str]]) -> Path:
+    """A dataset version of prompts with a chosen and a rejected answer; the last eighth is for validation."""
+    roles = ("prompt", "chosen", "rejected")
+    pairs = [
+        Example(line, tuple(Turn(role, text, role) for role, text in zip(roles, row, strict=True)))
+        for line, row in enumerate(rows)
+    ]
+    return _write_rows(directory, base_dir, pairs, Method.DPO)
+
+
+def _write_rows(directory: Path, base_dir: Path, examples: Sequence[Example], method: Method) -> Path:
     from transformers import AutoTokenizer
 
+    [expected] = FORMATS_OF_METHOD[method]
     encoder = Encoder(
         AutoTokenizer.from_pretrained(base_dir),
-        expected=DatasetFormat.TEXT,
+        expected=expected,
         limit=WINDOW_TOKENS,
         truncation=False,
         ends=frozenset(),
     )
-    documents = encoder.encode(
-        [Example(line, (Turn("text", text, "text"),)) for line, text in enumerate(texts)]
-    )
-    num_training = len(texts) - len(texts) // 8
+    encoded = encoder.encode(examples)
+    num_training = len(examples) - len(examples) // 8
     directory.mkdir(parents=True)
     parts = {}
-    for name, rows in (("training", documents[:num_training]), ("validation", documents[num_training:])):
+    for name, rows in (("training", encoded[:num_training]), ("validation", encoded[num_training:])):
         writer = PartWriter(directory, lambda: TokenSpool(directory, "part"), max_seq_length=WINDOW_TOKENS)
         for line, row in enumerate(rows):
             assert isinstance(row, Encoded), row
             writer.add(line, row)
         parts[name] = writer.close()
-    return _write_manifest(directory, Method.CPT, **parts)
+    return _write_manifest(directory, method, **parts)
 
 
 def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_parts: int = 2) -> Path:
@@ -131,7 +145,7 @@ def _write_manifest(
         tenant="acme",
         base_sha=BASE_SHA,
         template_sha256="7e" * 32,
-        format=DatasetFormat.TEXT if method is Method.CPT else DatasetFormat.CHAT,
+        format=min(FORMATS_OF_METHOD[method]),
         method=method,
         max_seq_length=WINDOW_TOKENS,
         counts=DatasetCounts(rows=0, windows=0, tokens=0, loss_tokens=0),

@@ -40,15 +40,20 @@ def recipe_of(method: Method, weights: Weights, precision: str) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def expected(inputs, texts, tmp_path_factory) -> Callable[[Method, Weights], list[float]]:
+def expected(inputs, texts, preferences, tmp_path_factory) -> Callable[[Method, Weights], list[float]]:
     """Losses of one process in float32."""
 
     @cache
     def losses(method: Method, weights: Weights) -> list[float]:
-        order = an_order(texts if method is Method.CPT else inputs, recipe_of(method, weights, "float32"))
+        files = files_of(method, inputs, texts, preferences)
+        order = an_order(files, recipe_of(method, weights, "float32"))
         return losses_of(carry_out(tmp_path_factory.mktemp("alone") / "work", order))
 
     return losses
+
+
+def files_of(method: Method, inputs: Inputs, texts: Inputs, preferences: Inputs) -> Inputs:
+    return {Method.CPT: texts, Method.DPO: preferences}.get(method, inputs)
 
 
 def losses_of(reports: Sequence[Report]) -> list[float]:
@@ -66,10 +71,10 @@ def train(directory: Path, inputs: Inputs, row: Row, recipe: Recipe) -> tuple[Re
 
 @pytest.mark.parametrize(("row", "method", "precision"), CASES, ids=str)
 def test_what_the_table_admits_trains_as_one_process_in_float32_does(
-    inputs, texts, expected, tmp_path, row, method, precision
+    inputs, texts, preferences, expected, tmp_path, row, method, precision
 ):
     recipe = recipe_of(method, row.weights, precision)
-    reports = train(tmp_path, texts if method is Method.CPT else inputs, row, recipe)
+    reports = train(tmp_path, files_of(method, inputs, texts, preferences), row, recipe)
     [started], [ended] = reports_of(reports, Started), reports_of(reports, Ended)
     [verdict] = reports_of(reports, PreflightDone)
     nodes, devices = row.tested_at

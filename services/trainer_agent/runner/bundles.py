@@ -7,10 +7,9 @@ nodes are there, then puts the manifest: from then on the bundle exists.
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from schemas import layout
 from schemas.artifacts import FileEntry
@@ -18,19 +17,15 @@ from schemas.base import BundleRef
 from schemas.training import BundleKind as ReportedKind
 from schemas.training import BundleUploaded
 from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder, bundle_manifest
-from services.trainer_agent.runner.inputs import is_storage_away, part_keys
+from services.trainer_agent.runner.inputs import part_keys
+from services.trainer_agent.runner.storing import until_stored
 from shared.errors import Conflict, CorruptObject
 from shared.log import get_logger
-from shared.retry import RetryPolicy, retry_until_available
 from shared.storage.objects import ObjectStore, put_manifest
 
 log = get_logger(__name__)
 
-Result = TypeVar("Result")
-
 PARALLEL_PUTS = 4
-ENDLESS = RetryPolicy(limit=timedelta.max, longest=timedelta(seconds=5))
-"""Whoever cannot wait so long cancels."""
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0
 """Another node may have passed over a periodic bundle: with a newer one at hand, this is how long it is awaited."""
@@ -145,7 +140,7 @@ class Uploader:
 
         async def put(part: FileEntry) -> None:
             async with limit:
-                await _until_stored(
+                await until_stored(
                     lambda: self._objects.put_file(
                         keys[part.path], saved.directory / part.path, sha256=part.sha256
                     )
@@ -157,7 +152,7 @@ class Uploader:
         await self._others_have_put_theirs(saved)
         manifest = bundle_manifest(self._order, saved)
         key = layout.checkpoint(self._runner_identity.job_id, self._runner_identity.attempt, saved.step)
-        digest = await _until_stored(lambda: put_manifest(self._objects, key, manifest))
+        digest = await until_stored(lambda: put_manifest(self._objects, key, manifest))
         ref = BundleRef(attempt=self._runner_identity.attempt, step=saved.step, manifest_sha256=digest)
         self._stored[saved.step] = ref
         if saved.bundle is not BundleKind.PERIODIC:
@@ -184,7 +179,7 @@ class Uploader:
             came_at = time.monotonic()
 
     async def _is_there(self, key: str, part: FileEntry) -> bool:
-        stored_object = await _until_stored(lambda: self._objects.head(key))
+        stored_object = await until_stored(lambda: self._objects.head(key))
         return stored_object is not None and stored_object.size_bytes == part.size_bytes
 
     def _keys(self, saved: Saved, parts: Iterable[FileEntry]) -> dict[str, str]:
@@ -193,10 +188,6 @@ class Uploader:
 
 class _PassedOver(Exception):
     """Another node dropped its part of a bundle for a newer one, or ended without storing it."""
-
-
-async def _until_stored(call: Callable[[], Awaitable[Result]]) -> Result:
-    return await retry_until_available(call, is_away=is_storage_away, retry_policy=ENDLESS)
 
 
 def _remove_older(saved: Saved) -> None:

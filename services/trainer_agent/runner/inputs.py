@@ -14,7 +14,8 @@ from schemas.artifacts import BundleManifest, DatasetManifest, FileEntry
 from schemas.base import BundleRef, DatasetRef
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import TrainingOrder
-from shared.errors import StorageUnavailable
+from services.trainer_agent.runner.features import fetch_reference
+from services.trainer_agent.runner.storing import is_storage_away
 from shared.log import get_logger
 from shared.retry import RetryPolicy, retry_until_available
 from shared.storage.models import fetch_base_model
@@ -41,7 +42,7 @@ class Inputs:
             self._wait_for_postgres(lambda: self._dataset(start.dataset)),
             self._wait_for_postgres(lambda: self._bundle(start.job_id, start.resume)),
         )
-        return TrainingOrder(
+        order = TrainingOrder(
             job_id=start.job_id,
             attempt=start.attempt,
             recipe=start.recipe,
@@ -55,6 +56,9 @@ class Inputs:
             devices_per_node=start.devices_per_node,
             device=start.device,
         )
+        into = self._fresh("reference")
+        reference = await self._wait_for_postgres(lambda: fetch_reference(self._objects, order, into))
+        return order.model_copy(update={"reference": reference})
 
     async def _wait_for_postgres(self, call: Callable[[], Awaitable[Result]]) -> Result:
         return await retry_until_available(call, is_away=is_storage_away, retry_policy=self._retry_policy)
@@ -96,10 +100,6 @@ class Inputs:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
-
-
-def is_storage_away(error: Exception) -> bool:
-    return isinstance(error, StorageUnavailable)
 
 
 def part_keys(job_id: str, attempt: int, step: int, parts: Iterable[FileEntry]) -> dict[str, str]:

@@ -16,13 +16,15 @@ from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
 from services.trainer_agent.runner.decide import Ending, StopRequest, why_fenced
-from services.trainer_agent.runner.inputs import Inputs, is_storage_away
+from services.trainer_agent.runner.features import ReferenceUploader
+from services.trainer_agent.runner.inputs import Inputs
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
 from services.trainer_agent.runner.reporting import GrantReader, Heartbeat, HeartbeatWatchdog, Reporter, State
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
+from services.trainer_agent.runner.storing import is_storage_away
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
 from shared.ports import free_port
@@ -149,6 +151,7 @@ class Runner:
             self._settings,
             self._runner_identity,
             uploader,
+            ReferenceUploader(self._objects, order),
             stop_request=lambda: self._stop_request,
             report=self._reporter.add if tells else _ignored,
             on_step=self._metrics.add if tells else _ignored,

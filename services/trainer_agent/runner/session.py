@@ -18,6 +18,7 @@ from services.trainer_agent.protocol import (
     Ended,
     Outcome,
     PreflightDone,
+    ReferenceComputed,
     Report,
     ResumeChecked,
     Saved,
@@ -36,6 +37,7 @@ from services.trainer_agent.runner.decide import (
     conclude,
     next_move,
 )
+from services.trainer_agent.runner.features import ReferenceUploader
 from services.trainer_agent.runner.memory import oom_kills
 from services.trainer_agent.runner.settings import Settings
 from shared.clock import utc_now
@@ -54,6 +56,7 @@ class Session:
         settings: Settings,
         runner_identity: Identity,
         uploader: Uploader,
+        references: ReferenceUploader,
         *,
         stop_request: Callable[[], StopRequest],
         report: Callable[[RunnerReport], None],
@@ -62,6 +65,7 @@ class Session:
         self._settings = settings
         self._runner_identity = runner_identity
         self._uploader = uploader
+        self._references = references
         self._stop_request = stop_request
         self._report = report
         self._on_step = on_step
@@ -146,6 +150,8 @@ class Session:
             case PreflightDone(preparation=preparation):
                 self._packing = preparation.packing
                 self._report(RunnerPrepared(**self._runner_identity.fields, preparation=preparation))
+            case ReferenceComputed():
+                self._references.offer(report)
             case ResumeChecked(certificate=certificate):
                 self._certificate = certificate
             case Stepped():
@@ -172,12 +178,12 @@ class Session:
     async def _store_rest(self) -> BundleRef | None:
         """The last bundle, once it is stored; None where there is none or no time for it."""
         began = time.monotonic()
-        finishing = asyncio.create_task(self._uploader.finish())
+        finishing = asyncio.gather(self._uploader.finish(), self._references.finish())
         while not finishing.done():
             deadline = self._upload_deadline(began)
             if deadline is not None and time.monotonic() >= deadline:
                 log.warning("uploads aborted", seconds=time.monotonic() - began)
-                await self._uploader.abort()
+                await asyncio.gather(self._uploader.abort(), self._references.abort())
             await asyncio.wait({finishing}, timeout=POLL_SECONDS)
         return self._uploader.last
 
@@ -203,4 +209,8 @@ def _metrics(report: Stepped) -> StepMetrics:
         memory_bytes=report.memory_bytes,
         epoch=report.epoch,
         mfu=report.mfu,
+        chosen_reward=report.chosen_reward,
+        rejected_reward=report.rejected_reward,
+        reward_margin=report.reward_margin,
+        reward_accuracy=report.reward_accuracy,
     )

@@ -9,7 +9,7 @@ from services.trainer_agent.training.distributed import World, joined
 from services.trainer_agent.training.failures import classify, describe
 from services.trainer_agent.training.loop import train
 from services.trainer_agent.training.reports import Reports
-from services.trainer_agent.training.setup import prepare
+from services.trainer_agent.training.setup import compare, prepare
 from services.trainer_agent.training.stop import StopRequest
 from shared.processes.orders import ORDER, read_order
 
@@ -24,6 +24,7 @@ def run_child(work_dir: Path, world: World, stop: StopRequest) -> Outcome:
         world = on_ordered_device(world, order.device)
         with joined(world):
             run, resumed = prepare(order, work_dir, world, reports)
+            compare(run, resumed, stop)
             outcome = train(run, stop, resumed)
             reason = stop.reason if outcome is Outcome.STOPPED else ""
             reports.end(Ended(outcome=outcome, message=reason, last_step=reports.last_step))

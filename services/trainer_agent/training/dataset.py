@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from schemas.artifacts import DatasetManifest, FileEntry
+from schemas.artifacts import CHOSEN, REJECTED, DatasetManifest, FileEntry
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
-from schemas.specification import FORMATS_OF_METHOD, Method
+from schemas.specification import FORMATS_OF_METHOD, DatasetFormat, Method
 from services.trainer_agent.training.failures import TrainingFailed
 
 
@@ -24,6 +25,10 @@ class Example:
     """Its place among all examples of the dataset, over all parts."""
     tokens: NDArray[np.int32]
     loss_mask: NDArray[np.uint8]
+    side: int = 0
+    """Of a preference row: CHOSEN or REJECTED."""
+    reference: float | None = None
+    """Log-probability of its answer by the base model, where the method compares with that."""
 
     @property
     def targets(self) -> NDArray[np.intp]:
@@ -41,6 +46,8 @@ class Windows(Sequence[Window]):
         self._parts = parts
         self._first_window = np.cumsum([0, *(len(part["window_offsets"]) - 1 for part in parts)])
         self._first_example = np.cumsum([0, *(len(part["example_offsets"]) - 1 for part in parts)])
+        self.reference: NDArray[np.float32] | None = None
+        """Log-probabilities of the answers by the base model, by the ids of their examples."""
 
     def __len__(self) -> int:
         return int(self._first_window[-1])
@@ -57,13 +64,20 @@ class Windows(Sequence[Window]):
     def largest_token(self) -> int:
         return max((int(part["tokens"].max(initial=0)) for part in self._parts), default=0)
 
+    @property
+    def num_examples(self) -> int:
+        return int(self._first_example[-1])
+
     def _example(self, number: int, local: int) -> Example:
         part = self._parts[number]
         start, end = part["example_offsets"][local : local + 2]
+        example_id = int(self._first_example[number]) + local
         return Example(
-            id=int(self._first_example[number]) + local,
+            id=example_id,
             tokens=part["tokens"][start:end],
             loss_mask=part["loss_mask"][start:end],
+            side=int(part["example_sides"][local]) if "example_sides" in part else 0,
+            reference=None if self.reference is None else float(self.reference[example_id]),
         )
 
 
@@ -90,22 +104,23 @@ def load_dataset(directory: Path, *, version: str, base_sha: str, method: Method
     if manifest.format not in FORMATS_OF_METHOD[method]:
         expected_formats = " or ".join(sorted(FORMATS_OF_METHOD[method]))
         raise _refusal(f"it has {manifest.format} rows, method {method} trains on {expected_formats} rows")
-    training = Windows([_load_part(directory, part) for part in manifest.training])
+    load = partial(_load_part, directory, is_paired=manifest.format is DatasetFormat.PREFERENCE)
+    training = Windows([load(part) for part in manifest.training])
     if not len(training):
         raise _refusal("it has no training window")
-    return Dataset(manifest, training, Windows([_load_part(directory, part) for part in manifest.validation]))
+    return Dataset(manifest, training, Windows([load(part) for part in manifest.validation]))
 
 
-def _load_part(directory: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
+def _load_part(directory: Path, entry: FileEntry, *, is_paired: bool) -> dict[str, NDArray[Any]]:
     try:
         part: dict[str, NDArray[Any]] = load_file(directory / entry.path)
-        check_part(part)
+        check_part(part, is_paired=is_paired)
     except (SafetensorError, KeyError, ValueError) as error:
         raise _refusal(f"{entry.path}: {error}") from error
     return part
 
 
-def check_part(part: dict[str, NDArray[Any]]) -> None:
+def check_part(part: dict[str, NDArray[Any]], *, is_paired: bool = False) -> None:
     """Every offset must rise and end where its array ends, and every window must name examples there are."""
     num_examples = len(part["example_offsets"]) - 1
     if len(part["loss_mask"]) != len(part["tokens"]):
@@ -117,6 +132,24 @@ def check_part(part: dict[str, NDArray[Any]]) -> None:
     named = part["window_examples"]
     if len(named) and not (named.min() >= 0 and named.max() < num_examples):
         raise ValueError(f"window_examples name examples outside 0 to {num_examples - 1}")
+    if is_paired:
+        _check_sides(part)
+
+
+def _check_sides(part: dict[str, NDArray[Any]]) -> None:
+    """Every window must hold whole pairs: an example with a chosen answer, then the rejected one's of its line."""
+    if "example_sides" not in part:
+        raise ValueError("there are no example_sides, and the rows are pairs of answers")
+    named = part["window_examples"]
+    if len(part["example_sides"]) != len(part["example_lines"]):
+        sides, lines = len(part["example_sides"]), len(part["example_lines"])
+        raise ValueError(f"example_sides has {sides} entries, example_lines {lines}")
+    sides, lines = part["example_sides"][named], part["example_lines"][named]
+    in_order = np.array_equal(sides, np.resize([CHOSEN, REJECTED], len(named)))
+    if not in_order or (part["window_offsets"] % 2).any() or not np.array_equal(lines[::2], lines[1::2]):
+        raise ValueError(
+            "example_sides: a window does not hold pairs of a chosen and a rejected answer of one line"
+        )
 
 
 def _refusal(reason: str) -> TrainingFailed:

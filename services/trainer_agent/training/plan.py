@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from schemas.artifacts import REJECTED
 from services.trainer_agent.training.dataset import Example, Window
 
 Row = tuple[Example, ...]
@@ -54,19 +55,42 @@ def rows_of(windows: Sequence[Window], layout: Layout) -> tuple[MicroBatch, ...]
     if layout.packed:
         size = layout.micro_batch_size
         return tuple(tuple(windows[start : start + size]) for start in range(0, len(windows), size))
-    examples = sorted((example for window in windows for example in window), key=lambda e: -len(e.tokens))
-    return _by_padded_size(examples, layout.micro_batch_size * layout.max_seq_length)
+    return _by_padded_size(_units(windows), layout.micro_batch_size * layout.max_seq_length)
 
 
-def _by_padded_size(examples: Sequence[Example], most_tokens: int) -> tuple[MicroBatch, ...]:
-    """Groups of one-example rows that hold at most so many tokens once padded to their first, longest row."""
+def examples_of(micro_batch: MicroBatch) -> tuple[Example, ...]:
+    """In the order of their losses. The two of a preference row follow each other, the chosen one first."""
+    return tuple(example for row in micro_batch for example in row)
+
+
+def _units(windows: Iterable[Window]) -> list[tuple[Example, ...]]:
+    """What must be in one micro batch: an example, or the two of a preference row."""
+    units: list[tuple[Example, ...]] = []
+    for window in windows:
+        for place, example in enumerate(window):
+            if place and example.side == REJECTED:
+                units[-1] = (*units[-1], example)
+            else:
+                units.append((example,))
+    return units
+
+
+def _by_padded_size(units: Iterable[tuple[Example, ...]], most_tokens: int) -> tuple[MicroBatch, ...]:
+    """Groups of one-example rows that hold at most so many tokens once padded to their longest row, or one unit."""
     groups: list[list[Row]] = []
-    for example in examples:
-        if groups and (len(groups[-1]) + 1) * len(groups[-1][0][0].tokens) <= most_tokens:
-            groups[-1].append((example,))
+    longest = 0
+    for unit in sorted(units, key=lambda unit: -_longest(unit)):
+        rows: list[Row] = [(example,) for example in unit]
+        if groups and (len(groups[-1]) + len(rows)) * longest <= most_tokens:
+            groups[-1] += rows
         else:
-            groups.append([(example,)])
+            groups.append(rows)
+            longest = _longest(unit)
     return tuple(tuple(group) for group in groups)
+
+
+def _longest(unit: Sequence[Example]) -> int:
+    return max(len(example.tokens) for example in unit)
 
 
 def chain_of(batches: Iterable[Sequence[int]], windows: Sequence[Window]) -> str:

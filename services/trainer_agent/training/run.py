@@ -56,7 +56,7 @@ class Run:
 
     @property
     def objective(self) -> Objective:
-        return OBJECTIVES[self.order.recipe.method]
+        return OBJECTIVES[self.order.recipe.method](self.order.recipe)
 
     @property
     def device(self) -> torch.device:

@@ -1,6 +1,7 @@
 """From an order to a run that is ready for its first step."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -20,11 +21,13 @@ from services.trainer_agent.training.optimizer import Optimizer
 from services.trainer_agent.training.plan import Layout
 from services.trainer_agent.training.preflight import check_packing
 from services.trainer_agent.training.quantized import num_values, quantized_base
+from services.trainer_agent.training.reference import give_reference
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore, weights_dir
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import schedule_of
+from services.trainer_agent.training.stop import StopHeard, StopRequest
 from services.trainer_agent.training.throughput import (
     device_memory_bytes,
     device_name,
@@ -56,9 +59,18 @@ def prepare(
         restore(run, bundle)
     _report_start(run)
     _choose_layout(run)
-    if bundle is not None:
-        reports.send(ResumeChecked(certificate=certify(run, bundle)))
     return run, bundle
+
+
+def compare(run: Run, bundle: Bundle | None, stop: StopRequest) -> None:
+    """What the prepared run is compared with: the base model, where its method asks for that, and the bundle's run.
+
+    A stop meanwhile leaves the rest out: it is heard again before the first step.
+    """
+    with suppress(StopHeard):
+        give_reference(run, stop)
+        if bundle is not None:
+            run.reports.send(ResumeChecked(certificate=certify(run, bundle)))
 
 
 def _assemble(

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import add
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class Gradient:
 
     loss: float
     norm: float
+    numbers: Mapping[str, float]
 
     @property
     def is_finite(self) -> bool:
@@ -62,6 +64,7 @@ def take_step(run: Run, stop: StopRequest) -> Stepped | None:
         mfu=model_flops_utilisation(run, tokens_per_second),
         memory_bytes=memory_bytes(run.device),
         epoch=run.sampler.epochs_after(run.step),
+        **gradient.numbers,
     )
 
 
@@ -74,7 +77,7 @@ def next_loss(run: Run) -> float:
     share = run.share_of(run.next_plan())
     before = rng_state(run.device)
     with torch.no_grad():
-        losses = run.objective.losses(run.network, share[0], run.device)
+        losses = run.objective.terms(run.network, share[0], run.device).losses
     set_rng_state(before, run.device)
     loss, count = run.world.total([float(losses.sum(dtype=torch.float64)), len(losses)])
     return loss / max(1.0, count)
@@ -106,13 +109,15 @@ def _drop_gradient(run: Run, rng: Mapping[str, Tensor]) -> None:
 
 
 def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
-    num_terms = max(1, run.objective.num_terms(plan.windows))
-    total = 0.0
+    objective = run.objective
+    num_terms = max(1, objective.num_terms(plan.windows))
+    sums = [0.0] * (1 + len(objective.numbers))
     for micro_batch in run.micro_batches(plan, stop):
-        losses = run.objective.losses(run.network, micro_batch, run.device)
+        terms = objective.terms(run.network, micro_batch, run.device)
         # Sharding takes the mean of all ranks' gradients; the sum is wanted.
-        (losses.sum() * (run.world.size / num_terms)).backward()  # type: ignore[no-untyped-call]
-        total += float(losses.detach().sum(dtype=torch.float64))
+        (terms.losses.sum() * (run.world.size / num_terms)).backward()  # type: ignore[no-untyped-call]
+        sums = list(map(add, sums, terms.sums))
         failpoint("trainer.microbatch.end")
     norm = clip_grad_norm_(run.parameters.values(), run.order.recipe.max_grad_norm)
-    return Gradient(loss=run.world.total([total])[0] / num_terms, norm=float(whole(norm)))
+    loss, numbers = objective.means(run.world.total(sums), num_terms)
+    return Gradient(loss=loss, norm=float(whole(norm)), numbers=numbers)

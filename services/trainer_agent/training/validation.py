@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Sequence
+from operator import add
 
 import torch
 
@@ -26,16 +27,16 @@ def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
         return metrics
     chosen = [windows[index] for index in _spread(len(windows), len(windows) if full else MOST_WINDOWS)]
     try:
-        loss = _mean_loss(run, chosen, stop)
+        loss, numbers = _means(run, chosen, stop)
     except StopHeard:
         return metrics
     finally:
         run.network.train()
+    measured = {name: value for name, value in numbers.items() if name in BundleMetrics.model_fields}
     if not full:
-        return metrics.model_copy(update={"valid_loss": loss})
-    return metrics.model_copy(
-        update={"full_valid_loss": loss, **_perplexities(run, loss), **_on_both_bases(run, stop)}
-    )
+        return metrics.model_copy(update={"valid_loss": loss, **measured})
+    others = _perplexities(run, loss) | _on_both_bases(run, stop) | measured
+    return metrics.model_copy(update={"full_valid_loss": loss, **others})
 
 
 def _on_both_bases(run: Run, stop: StopRequest) -> dict[str, float]:
@@ -45,9 +46,9 @@ def _on_both_bases(run: Run, stop: StopRequest) -> dict[str, float]:
     windows = run.dataset.validation
     some = [windows[index] for index in _spread(len(windows), MOST_WINDOWS)]
     try:
-        quantized = _mean_loss(run, some, stop)
+        quantized, _ = _means(run, some, stop)
         with as_served(run.network.causal_lm, run.quantized):
-            served = _mean_loss(run, some, stop)
+            served, _ = _means(run, some, stop)
     except StopHeard:
         return {}
     finally:
@@ -71,14 +72,13 @@ def _spread(length: int, most: int) -> Sequence[int]:
     return range(0, length, -(-length // most))
 
 
-def _mean_loss(run: Run, windows: Sequence[Window], stop: StopRequest) -> float:
-    total, count = 0.0, 0
+def _means(run: Run, windows: Sequence[Window], stop: StopRequest) -> tuple[float, dict[str, float]]:
+    """Of the loss, and of what else the method measures."""
+    objective = run.objective
+    sums = [0.0] * (1 + len(objective.numbers))
     run.network.eval()
     with torch.no_grad():
         for micro_batch in run.micro_batches(StepPlan(tuple(windows)), stop):
-            losses = run.objective.losses(run.network, micro_batch, run.device)
-            total += float(losses.sum(dtype=torch.float64))
-            count += len(losses)
+            sums = list(map(add, sums, objective.terms(run.network, micro_batch, run.device).sums))
             failpoint("trainer.validation.microbatch")
-    total_loss, num_terms = run.world.total([total, count])
-    return total_loss / max(1.0, num_terms)
+    return objective.means(run.world.total(sums), objective.num_terms(windows))

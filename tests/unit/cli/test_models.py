@@ -118,7 +118,7 @@ def test_a_base_model_is_shown_with_what_it_can_do(retune: CommandLine) -> None:
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[4:] == [
         "family gpt2 (2 layers of 64, vocabulary 512; F32, sdpa attention)",
-        "trained by cpt, sft",
+        "trained by cpt, dpo, sft",
         "not by lora: vLLM serves GPT2LMHeadModel without adapters",
         "lora 512 values for each unit of rank, on k_proj, q_proj",
         "rows prompt and completion, one turn",

@@ -224,7 +224,6 @@ class TestOnSubmit:
     @pytest.mark.parametrize(
         ("changes", "code", "param"),
         [
-            ({"method": Method.DPO}, "not_available", "method"),
             ({"policy": DatasetPolicy(max_seq_length=513)}, "window_too_long", "policy.max_seq_length"),
             ({"policy": DatasetPolicy(max_row_bytes=2**27)}, "row_too_long", "policy.max_row_bytes"),
         ],

@@ -5,8 +5,8 @@ import pytest
 
 from schemas.compatibility import ROWS, check, check_base, methods_for
 from schemas.specification import (
-    AVAILABLE_METHODS,
     CheckpointSpec,
+    DpoSpec,
     LoraSpec,
     Method,
     OptimizerName,
@@ -33,21 +33,11 @@ def test_each_row_admits_what_it_was_tested_at(row):
 
 
 def test_no_two_rows_cover_the_same_gang():
-    for method in sorted(AVAILABLE_METHODS):
+    for method in sorted(Method):
         for nodes in range(1, 65):
             for devices in range(1, 17):
                 spec = a_spec(method, nodes=nodes, devices_per_node=devices)
                 assert sum(row.covers(spec) for row in ROWS) == 1
-
-
-@pytest.mark.parametrize(("method", "nearest"), [(Method.DPO, "lora")])
-def test_a_method_that_is_not_there_is_refused_with_the_nearest_that_is(method, nearest):
-    refusal = check(a_spec(method))
-    assert (refusal.code, refusal.param) == ("method_not_available", "recipe.method")
-    assert refusal.message == (
-        f"method {method} is not available yet; available: cpt, lora, qlora, sft. "
-        f"Nearest that works: method {nearest} with the same resources"
-    )
 
 
 def test_an_option_that_would_be_ignored_is_refused():
@@ -83,8 +73,8 @@ def test_a_base_with_other_names_in_memory_is_not_quantised():
     refusal = check_base(a_spec(Method.QLORA), base)
     assert (refusal.code, refusal.param) == ("method_not_for_base", "recipe.method")
     assert refusal.message.endswith("Nearest that works: method lora on the same base model")
-    assert methods_for(base) == [Method.CPT, Method.LORA, Method.SFT]
-    assert methods_for(capabilities()) == sorted(AVAILABLE_METHODS)
+    assert methods_for(base) == [Method.CPT, Method.DPO, Method.LORA, Method.SFT]
+    assert methods_for(capabilities()) == sorted(Method)
 
 
 @pytest.mark.parametrize("name", sorted(get_args(OptimizerName)))
@@ -129,6 +119,27 @@ def test_patterns_of_modules_that_name_no_layer_are_refused(targets, words):
 
 
 @pytest.mark.parametrize(
+    ("method", "dpo", "code", "param", "nearest"),
+    [
+        (Method.LORA, {"beta": 0.2}, "dpo_ignored", "recipe.dpo", "method dpo with the same recipe.dpo"),
+        (Method.CPT, {"label_smoothing": 0.1}, "dpo_ignored", "recipe.dpo", "method dpo with"),
+        (
+            Method.DPO,
+            {"gamma": 1},
+            "gamma_ignored",
+            "recipe.dpo.gamma",
+            "recipe.dpo.loss simpo with the same gamma",
+        ),
+    ],
+)
+def test_what_no_loss_would_read_of_preferences_is_refused(method, dpo, code, param, nearest):
+    refusal = check(a_spec(method, dpo=DpoSpec(**dpo)))
+    assert (refusal.code, refusal.param) == (code, param)
+    assert f"Nearest that works: {nearest}" in refusal.message
+    assert check(a_spec(Method.DPO, dpo=DpoSpec(loss="simpo", **dpo))) is None
+
+
+@pytest.mark.parametrize(
     ("method", "weights", "nearest"), [(Method.LORA, "full", "sft"), (Method.SFT, "adapter", "lora")]
 )
 def test_weights_that_a_method_does_not_train_are_refused_with_the_method_that_does(method, weights, nearest):
@@ -144,7 +155,7 @@ def test_what_a_base_model_cannot_be_trained_with_holds_of_every_method_with_the
     assert (refusal.code, refusal.param) == ("method_not_for_base", "recipe.method")
     assert "method cpt and weights adapter: vLLM serves it without adapters" in refusal.message
     assert refusal.message.endswith("Nearest that works: weights full on the same base model")
-    assert methods_for(base) == [Method.CPT, Method.SFT]
+    assert methods_for(base) == [Method.CPT, Method.DPO, Method.SFT]
     assert methods_for(capabilities(refused_methods={Method.LORA: "no", Method.SFT: "no"})) == []
 
 
@@ -153,8 +164,8 @@ def test_what_no_row_covers_is_refused_with_the_nearest_row():
     refusal = check(a_spec(nodes=2, devices_per_node=8), rows)
     assert (refusal.code, refusal.param) == ("not_compatible", "resources")
     assert refusal.message == (
-        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 3. "
-        "Nearest that works: lora or cpt of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
+        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 4. "
+        "Nearest that works: lora or cpt or dpo of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
     )
 
 

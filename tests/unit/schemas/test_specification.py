@@ -3,6 +3,7 @@ from pydantic import ValidationError
 
 from schemas.gate import GateSpec
 from schemas.specification import (
+    DpoSpec,
     LoraSpec,
     Method,
     Recipe,
@@ -92,6 +93,46 @@ def test_the_decay_of_wsd_is_a_tenth_unless_given():
     assert [recipe.decay_ratio for recipe in resolved] == [0.1, 0.2, None]
 
 
+class TestPreferences:
+    def test_beta_and_margin_follow_the_loss_unless_given(self):
+        values = [
+            (spec.beta_value, spec.target_margin)
+            for spec in map(spec_of, ("dpo", "length_normalised", "simpo"))
+        ]
+        assert values == [(0.1, 0.0), (5.0, 0.0), (2.0, 1.0)]
+        given = DpoSpec(loss="simpo", beta=3.0, gamma=0.3)
+        assert (given.beta_value, given.target_margin, given.has_reference) == (3.0, 0.3, False)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"beta": 0}, {"beta": -1}, {"label_smoothing": 0.5}, {"gamma": -1}, {"loss": "ipo"}, {"betta": 1}],
+    )
+    def test_what_no_loss_has_is_refused_by_name(self, wrong):
+        with pytest.raises(ValidationError, match=next(iter(wrong))):
+            DpoSpec(**wrong)
+
+    def test_are_learned_once_at_a_low_rate(self):
+        rates = {}
+        for weights in ("adapter", "full"):
+            recipe = Recipe(method=Method.DPO, weights=weights)
+            resolved = resolve_recipe(recipe, rows=10, windows=10, num_devices=1)
+            rates[weights] = (resolved.learning_rate, resolved.num_epochs)
+        assert rates == {"adapter": (pytest.approx(5e-6), 1), "full": (pytest.approx(5e-7), 1)}
+
+    def test_are_part_of_the_hash_of_their_method_alone(self):
+        plain, smoothed = DpoSpec(), DpoSpec(label_smoothing=0.1)
+        for method, is_other in ((Method.DPO, True), (Method.LORA, False)):
+            hashes = {
+                config_hash(a_job_spec(recipe=Recipe(method=method, dpo=dpo)), a_sha("d"))
+                for dpo in (plain, smoothed)
+            }
+            assert (len(hashes) == 2) is is_other
+
+
+def spec_of(loss):
+    return DpoSpec(loss=loss)
+
+
 def test_alpha_is_twice_the_rank_unless_given():
     assert LoraSpec(rank=8).lora_alpha == 16
     assert LoraSpec(rank=8, alpha=8).lora_alpha == 8
@@ -103,7 +144,7 @@ def test_what_an_adapter_was_before_it_had_variants_changes_no_hash():
         config_hash(a_job_spec(recipe=Recipe(lora=LoraSpec(use_rslora=value))), a_sha("d"))
         for value in (False, True)
     )
-    later = {"weights", "schedule", "decay_ratio", "optimizer"}
+    later = {"weights", "schedule", "decay_ratio", "optimizer", "dpo"}
     fields = Recipe().model_dump(mode="json", exclude=later)
     fields["lora"] = {"rank": 32, "alpha": None, "dropout": 0.0, "target_modules": "all-linear"}
     identity = {"base_sha": a_job_spec().base_sha, "dataset_version": a_sha("d"), "recipe": fields}

@@ -1,7 +1,7 @@
 """What a method has to say."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,12 +12,37 @@ from services.trainer_agent.training.plan import MicroBatch
 
 
 @dataclass(frozen=True)
+class Terms:
+    """Of one micro batch; none of an empty one."""
+
+    losses: Tensor
+    """Each with its gradient. Shape (terms,), float32."""
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the method measures of its terms, by name. Each of shape (terms,), without a gradient."""
+
+    @property
+    def sums(self) -> list[float]:
+        """Of the losses, then of each number."""
+        return [
+            float(each.detach().sum(dtype=torch.float64)) for each in (self.losses, *self.numbers.values())
+        ]
+
+
+@dataclass(frozen=True)
 class Objective:
     """The loss of a step is the mean of its terms, over all micro batches and ranks."""
 
-    losses: Callable[[TokenLosses, MicroBatch, torch.device], Tensor]
-    """The terms of one micro batch, each with its gradient. Shape (terms,), float32; none of an empty one."""
+    terms: Callable[[TokenLosses, MicroBatch, torch.device], Terms]
     num_terms: Callable[[Sequence[Window]], int]
     """How many terms these windows have: known before any of them is computed, since it divides every gradient."""
+    numbers: tuple[str, ...] = ()
+    """What is measured of the terms; means over a step and over a validation are reported."""
+    has_reference: bool = False
+    """Whether the base model's log-probabilities of all answers must be known."""
     reports_perplexity: bool = False
     """Whether the perplexity of the validation file is reported, before the first step and after the last."""
+
+    def means(self, sums: Sequence[float], count: int) -> tuple[float, dict[str, float]]:
+        """Of the losses, and of each number, from their sums over all micro batches and ranks."""
+        loss, *others = (total / max(1, count) for total in sums)
+        return loss, dict(zip(self.numbers, others, strict=True))

@@ -10,6 +10,10 @@ The perplexity of the validation file is reported twice, before the first step a
 
 from dataclasses import replace
 
-from services.trainer_agent.training.methods.supervised import SUPERVISED
+from schemas.specification import Recipe
+from services.trainer_agent.training.methods.objective import Objective
+from services.trainer_agent.training.methods.supervised import supervised
 
-PRETRAINING = replace(SUPERVISED, reports_perplexity=True)
+
+def pretraining(recipe: Recipe) -> Objective:
+    return replace(supervised(recipe), reports_perplexity=True)

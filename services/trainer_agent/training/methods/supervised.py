@@ -7,23 +7,23 @@ of the answers, which the dataset's loss mask marks; a prompt is read, and not l
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
+from schemas.specification import Recipe
 from services.trainer_agent.training.dataset import Window
 from services.trainer_agent.training.loss import TokenLosses
-from services.trainer_agent.training.methods.objective import Objective
+from services.trainer_agent.training.methods.objective import Objective, Terms
 from services.trainer_agent.training.plan import MicroBatch
 from services.trainer_agent.training.tensors import inputs_of
 
 
-def losses(network: TokenLosses, micro_batch: MicroBatch, device: torch.device) -> Tensor:
-    """Returns: (K,), one for each token that the masks mark."""
-    terms: Tensor = network(inputs_of(micro_batch, device))
-    return terms
+def terms(network: TokenLosses, micro_batch: MicroBatch, device: torch.device) -> Terms:
+    """One for each token that the masks mark."""
+    return Terms(network(inputs_of(micro_batch, device)))
 
 
 def num_terms(windows: Sequence[Window]) -> int:
     return sum(len(example.targets) for window in windows for example in window)
 
 
-SUPERVISED = Objective(losses, num_terms)
+def supervised(_: Recipe) -> Objective:
+    return Objective(terms, num_terms)

@@ -50,3 +50,36 @@ def test_arrays_that_do_not_fit_together_are_refused(changes, message):
 
 def test_arrays_that_fit_are_accepted():
     check_part(a_part())
+    check_part(a_part(**PAIRS), is_paired=True)
+
+
+PAIRS = {
+    "example_offsets": [0, 1, 3, 5, 6],
+    "example_lines": [7, 7, 9, 9],
+    "example_sides": [1, 2, 1, 2],
+    "window_offsets": [0, 2, 4],
+    "window_examples": [2, 3, 0, 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"example_sides": [1, 2, 1]}, "example_sides has 3 entries, example_lines 4"),
+        ({"example_sides": [1, 2, 2, 1]}, "does not hold pairs"),
+        ({"example_lines": [7, 7, 9, 7]}, "does not hold pairs"),
+        ({"window_offsets": [0, 1, 4]}, "does not hold pairs"),
+        ({"window_examples": [0, 3, 2, 1]}, "does not hold pairs"),
+    ],
+)
+def test_windows_that_part_the_answers_of_a_row_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_part(a_part(**PAIRS | changes), is_paired=True)
+    with pytest.raises(ValueError, match="there are no example_sides"):
+        check_part(a_part(), is_paired=True)
+
+
+def test_an_example_knows_its_side_and_what_the_base_model_says_of_it():
+    windows = Windows([a_part(**PAIRS), a_part(**PAIRS)])
+    windows.reference = np.arange(8, dtype=np.float32) / 4
+    assert [(e.side, e.reference) for e in windows[2]] == [(1, 1.5), (2, 1.75)]

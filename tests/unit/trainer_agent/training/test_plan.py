@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from services.trainer_agent.training.dataset import Example, Window
-from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan, chain, chain_of
+from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan, chain, chain_of, examples_of
 
 
-def an_example(number: int, length: int, *, mask: list[int] | None = None) -> Example:
+def an_example(number: int, length: int, *, mask: list[int] | None = None, side: int = 0) -> Example:
     loss_mask = np.array(mask or [1] * length, dtype=np.uint8)
-    return Example(number, np.arange(length, dtype=np.int32), loss_mask)
+    return Example(number, np.arange(length, dtype=np.int32), loss_mask, side)
 
 
 def windows_of(*lengths: list[int]) -> tuple[Window, ...]:
@@ -48,6 +48,32 @@ class TestMicroBatches:
         assert len({len(share) for share in shares}) == 1
         trained = [example.id for share in shares for batch in share for row in batch for example in row]
         assert sorted(trained) == list(range(9))
+
+
+class TestPairs:
+    LENGTHS = ((4, 2), (9, 1), (3, 5), (2, 2), (6, 7))
+    WINDOWS = tuple(
+        tuple(an_example(2 * pair + side, lengths[side], side=side + 1) for side in (0, 1))
+        for pair, lengths in enumerate(LENGTHS)
+    )
+
+    @pytest.mark.parametrize("world_size", [1, 2, 3])
+    def test_both_sides_are_in_one_micro_batch_in_their_order(self, world_size):
+        layout = a_layout(packed=False)
+        seen = []
+        for rank in range(world_size):
+            for batch in StepPlan(self.WINDOWS).micro_batches(layout, rank=rank, world_size=world_size):
+                numbers = [example.id for example in examples_of(batch)]
+                assert [number % 2 for number in numbers] == [0, 1] * (len(numbers) // 2)
+                assert [number // 2 for number in numbers[0::2]] == [number // 2 for number in numbers[1::2]]
+                seen += numbers
+        assert sorted(seen) == list(range(10))
+
+    def test_a_group_is_no_larger_than_the_windows_of_a_micro_batch(self):
+        batches = StepPlan(self.WINDOWS).micro_batches(a_layout(packed=False), rank=0, world_size=1)
+        for batch in batches:
+            padded = len(batch) * max(len(row[0].tokens) for row in batch)
+            assert padded <= 20 or len(batch) == 2
 
 
 class TestCounts:

@@ -1,0 +1,180 @@
+"""What the base model says of every answer: the log-probabilities that preference optimisation compares with.
+
+They are computed once for a dataset version, before the first step, and stored beside it: later jobs and attempts
+read them. So one model is in memory while it trains.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from schemas.artifacts import ReferenceIdentity
+from schemas.base import FailureClass
+from schemas.layout import REFERENCE
+from services.trainer_agent.protocol import ReferenceComputed
+from services.trainer_agent.training.bundle import sha256_of
+from services.trainer_agent.training.dataset import Windows
+from services.trainer_agent.training.distributed import shard
+from services.trainer_agent.training.failures import TrainingFailed
+from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.methods.preference import log_probabilities
+from services.trainer_agent.training.network import build_network
+from services.trainer_agent.training.plan import StepPlan, examples_of
+from services.trainer_agent.training.run import Run
+from services.trainer_agent.training.snapshot import rng_state, set_rng_state
+from services.trainer_agent.training.stop import StopRequest
+
+log = logging.getLogger(__name__)
+
+IDENTITY = "identity"
+MICRO_BATCHES_AT_ONCE = 16
+"""Of each rank, from one look for a stop to the next."""
+
+Reference = Mapping[str, NDArray[np.float32]]
+"""`training` and `validation`: log-probabilities by the ids of the examples."""
+
+
+class BadReference(Exception):
+    """The file is not what this run needs."""
+
+
+def give_reference(run: Run, stop: StopRequest) -> None:
+    """Every example knows what the base model says of its answer. All ranks at once.
+
+    Raises: StopHeard; TrainingFailed(numeric) where a log-probability is not a finite number.
+    """
+    if not run.objective.has_reference:
+        return
+    path = run.order.reference
+    reference = None if path is None else _read(path, run)
+    sha256 = "" if path is None or reference is None else sha256_of(path)
+    # A node may have fetched what others have not.
+    digests = set(run.world.gathered(sha256))
+    if reference is None or len(digests) > 1:
+        reference = _computed(run, stop)
+        if run.world.rank == 0:
+            run.reports.send(_written(run, reference))
+    for name, windows in _windows_of(run).items():
+        windows.reference = reference[name]
+
+
+def read_reference(path: Path, identity: ReferenceIdentity, lengths: Mapping[str, int]) -> Reference:
+    """Raises: BadReference where the file is of something else, or not as long as the dataset."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(IDENTITY)
+            reference = {name: file.get_tensor(name) for name in lengths}
+    except (OSError, SafetensorError) as error:
+        raise BadReference(f"it cannot be read: {error}") from error
+    if text != _text_of(identity):
+        raise BadReference(f"it is of {text}, expected {_text_of(identity)}")
+    for name, length in lengths.items():
+        array = reference[name]
+        if (array.dtype, array.shape) != (np.float32, (length,)) or not np.isfinite(array).all():
+            shape = f"{name} is {array.dtype} of shape {array.shape}"
+            raise BadReference(f"{shape}, expected {length} finite numbers of float32")
+    return reference
+
+
+def write_reference(path: Path, identity: ReferenceIdentity, reference: Reference) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(dict(reference), path, metadata={IDENTITY: _text_of(identity)})
+
+
+def identity_of(run: Run) -> ReferenceIdentity:
+    return ReferenceIdentity(
+        base_sha=run.order.base_sha,
+        dataset_version=run.order.dataset_version,
+        template_sha256=run.dataset.manifest.template_sha256,
+        weights=run.order.recipe.kind,
+        precision="float32" if run.network.compute_dtype is torch.float32 else "bfloat16",
+    )
+
+
+def _text_of(identity: ReferenceIdentity) -> str:
+    return json.dumps(identity.model_dump(mode="json"), sort_keys=True)
+
+
+def _windows_of(run: Run) -> Mapping[str, Windows]:
+    return {"training": run.dataset.training, "validation": run.dataset.validation}
+
+
+def _read(path: Path, run: Run) -> Reference | None:
+    lengths = {name: windows.num_examples for name, windows in _windows_of(run).items()}
+    try:
+        return read_reference(path, identity_of(run), lengths)
+    except BadReference as error:
+        log.warning("reference log-probabilities are computed again: %s", error)
+        return None
+
+
+def _written(run: Run, reference: Reference) -> ReferenceComputed:
+    path = run.work_dir / "computed" / REFERENCE
+    write_reference(path, identity_of(run), reference)
+    return ReferenceComputed(
+        path=path,
+        identity=identity_of(run),
+        size_bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+    )
+
+
+def _computed(run: Run, stop: StopRequest) -> Reference:
+    before = rng_state(run.device)
+    network = _base_network(run)
+    network.eval()
+    try:
+        with torch.no_grad(), _without_adapter(network):
+            return {
+                name: _log_probabilities(run, network, name, windows, stop)
+                for name, windows in _windows_of(run).items()
+            }
+    finally:
+        network.train()
+        set_rng_state(before, run.device)
+
+
+def _base_network(run: Run) -> TokenLosses:
+    """The run's own where its base weights are as they were: beside an adapter they always are."""
+    if run.order.recipe.kind == "adapter" or run.step == 0:
+        return run.network
+    log.warning("the base model is loaded beside the trained one, to compute reference log-probabilities")
+    network = build_network(run.order.recipe, run.order.base_dir, run.device)
+    shard(network, run.world)
+    return network
+
+
+def _without_adapter(network: TokenLosses) -> AbstractContextManager[Any]:
+    has_adapter = network.model is not network.causal_lm
+    context: AbstractContextManager[Any] = network.model.disable_adapter() if has_adapter else nullcontext()
+    return context
+
+
+def _log_probabilities(
+    run: Run, network: TokenLosses, name: str, windows: Windows, stop: StopRequest
+) -> NDArray[np.float32]:
+    """Of every example; each rank computes its share."""
+    values = np.zeros(windows.num_examples)
+    size = MICRO_BATCHES_AT_ONCE * run.order.recipe.micro_batch_size * run.world.size
+    for start in range(0, len(windows), size):
+        indices = range(start, min(start + size, len(windows)))
+        for micro_batch in run.micro_batches(StepPlan(tuple(windows[i] for i in indices)), stop):
+            sums = log_probabilities(network, micro_batch, run.device).tolist()
+            for example, value in zip(examples_of(micro_batch), sums, strict=True):
+                values[example.id] = value
+    totals = run.world.total(values.tolist())
+    wrong = next((place for place, value in enumerate(totals) if not math.isfinite(value)), None)
+    if wrong is not None:
+        message = f"{name} example {wrong}: its log-probability by the base model is {totals[wrong]}"
+        raise TrainingFailed(FailureClass.NUMERIC, f"{message}, expected a finite number")
+    return np.array(totals, np.float32)
