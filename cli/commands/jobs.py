@@ -15,6 +15,7 @@ from cli.commands.watch import doing, ending, is_over, line, mark, place, state_
 from cli.output import legible, note, show, show_table, stderr, write
 from ops.errors import RefusedByPlatform
 from schemas.lifecycle import TERMINAL
+from schemas.training import REWARDS
 
 app = typer.Typer(add_completion=False, help="Fine-tuning jobs.", no_args_is_help=True)
 
@@ -156,8 +157,9 @@ def metrics(job_id: str) -> None:
     while page := api().get(f"{JOBS}/{job_id}/metrics", after_step=after, limit=1000)["data"]:
         steps += page
         after = page[-1]["step"]
-    names = ("step", "attempt", "loss", "learning_rate", "grad_norm", "tokens_per_second")
-    show_table(steps, names, [[step[name] for name in names] for step in steps])
+    names = ["step", "attempt", "loss", "learning_rate", "grad_norm", "tokens_per_second"]
+    names += [name for name in REWARDS if any(step.get(name) is not None for step in steps)]
+    show_table(steps, names, [[step.get(name) for name in names] for step in steps])
 
 
 @app.command()

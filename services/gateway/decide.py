@@ -10,7 +10,6 @@ from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
 from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import (
-    AVAILABLE_METHODS,
     FORMATS_OF_METHOD,
     DatasetFormat,
     DatasetPolicy,
@@ -25,7 +24,7 @@ from schemas.specification import (
 from schemas.training import StepMetrics
 from services.gateway.model import StoredFile
 from services.gateway.obstacles import Obstacle
-from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters
+from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters, MethodChoice
 from shared.errors import Refused
 
 JobStatus = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -238,27 +237,47 @@ def file_ids(request: CreateJob | CreateDataset) -> list[str]:
 def _refuse_unavailable(request: CreateJob) -> None:
     if request.integrations:
         raise Refused("not_available_yet", f"integrations {NOT_AVAILABLE}", param="integrations")
-    if request.method and request.method.type != "supervised":
-        message = f"method.type {request.method.type!r} {NOT_AVAILABLE}, expected 'supervised'"
+    if request.method:
+        _refuse_contradictions(request.method, request.retune.recipe)
+
+
+METHODS_OF_TYPE: Mapping[str, tuple[Method, ...]] = {
+    "supervised": (Method.LORA, Method.SFT, Method.QLORA),
+    "dpo": (Method.DPO,),
+}
+"""What `retune.recipe.method` may say beside OpenAI's `method.type`."""
+
+
+def _refuse_contradictions(choice: MethodChoice, recipe: Recipe) -> None:
+    methods = METHODS_OF_TYPE.get(choice.type)
+    if methods is None:
+        message = f"method.type {choice.type!r} {NOT_AVAILABLE}, expected 'supervised' or 'dpo'"
         raise Refused("not_available_yet", message, param="method.type")
-    method = request.retune.recipe.method
-    if request.method and method is Method.CPT:
+    for name in ("supervised", "dpo", "reinforcement"):
+        if name != choice.type and getattr(choice, name) is not None:
+            message = f"method.{name} would be ignored, since method.type is {choice.type!r}: leave it out, "
+            raise Refused("method_twice", f"{message}or give type {name!r}", param=f"method.{name}")
+    if "method" in recipe.model_fields_set and recipe.method not in methods:
         message = (
-            f"method.type {request.method.type!r} contradicts retune.recipe.method 'cpt': leave method out, "
+            f"method.type {choice.type!r} contradicts retune.recipe.method {recipe.method.value!r}: leave method "
+            "out, and give its hyperparameters in hyperparameters or retune.recipe"
         )
-        message += "and give its hyperparameters in hyperparameters or retune.recipe"
         raise Refused("method_twice", message, param="method.type")
-    if method not in AVAILABLE_METHODS:
-        available = ", ".join(sorted(AVAILABLE_METHODS))
-        message = f"retune.recipe.method {method.value!r} {NOT_AVAILABLE}, expected one of {available}"
-        raise Refused("not_available_yet", message, param="retune.recipe.method")
 
 
 def _recipe(request: CreateJob) -> Recipe:
     """The recipe with OpenAI's dials over it; theirs win where they are set."""
+    recipe = request.retune.recipe.model_dump()
     dials = request.hyperparameters or Hyperparameters()
     if request.method and request.method.supervised:
         dials = request.method.supervised.hyperparameters
+    if request.method and request.method.type == "dpo":
+        recipe["method"] = Method.DPO
+        if request.method.dpo:
+            dials = request.method.dpo.hyperparameters
+            if request.method.dpo.hyperparameters.beta != "auto":
+                asked = {"beta": request.method.dpo.hyperparameters.beta}
+                recipe["dpo"] = (recipe["dpo"] or {}) | asked
     theirs = {
         "num_epochs": dials.n_epochs,
         "batch_size": dials.batch_size,
@@ -266,7 +285,7 @@ def _recipe(request: CreateJob) -> Recipe:
         "seed": "auto" if request.seed is None else request.seed,
     }
     chosen = {name: value for name, value in theirs.items() if value != "auto"}
-    return Recipe.model_validate(request.retune.recipe.model_dump() | chosen)
+    return Recipe.model_validate(recipe | chosen)
 
 
 def _require_format(file: StoredFile, recipe: Recipe, base: BaseModel, *, param: str) -> None:

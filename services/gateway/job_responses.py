@@ -20,13 +20,24 @@ class Hyperparameters(Answer):
     learning_rate_multiplier: float | Auto
 
 
+class DpoHyperparameters(Hyperparameters):
+    beta: float | Auto
+
+
 class SupervisedMethod(Answer):
     hyperparameters: Hyperparameters
 
 
+class DpoMethod(Answer):
+    hyperparameters: DpoHyperparameters
+
+
 class JobMethod(Answer):
-    type: Literal["supervised"]
-    supervised: SupervisedMethod
+    """With the hyperparameters of its type."""
+
+    type: Literal["supervised", "dpo"]
+    supervised: SupervisedMethod | None
+    dpo: DpoMethod | None
 
 
 class JobProblem(Answer):
@@ -155,6 +166,10 @@ class CheckpointMetrics(Answer):
     """Of the validation file, with cpt: of the last checkpoint alone, as is the next."""
     start_perplexity: float | None = None
     """Before the first step."""
+    reward_margin: float | None = None
+    """Of the validation file, with dpo: the mean by which chosen answers have a greater reward than rejected ones."""
+    reward_accuracy: float | None = None
+    """Share of its pairs whose chosen answer has the greater reward."""
 
 
 class CheckpointExtensions(Answer):

@@ -16,7 +16,8 @@ async def written(event: training.CheckpointWritten, unit: Unit) -> None:
     if loss is not None:
         num_steps = await tables.find_num_steps(unit.conn, event.job_id)
         numbers = {"attempt": event.attempt} | measured.by_name
-        message = f"validation loss {loss:.4f}{_perplexities(measured)}{_as_served(measured)}"
+        preferred = _preferred(measured.reward_margin, measured.reward_accuracy)
+        message = f"validation loss {loss:.4f}{_perplexities(measured)}{_as_served(measured)}{preferred}"
         await _add_metrics(event, unit, event.bundle.step, num_steps, message, numbers)
 
 
@@ -36,6 +37,12 @@ def _as_served(measured: training.BundleMetrics) -> str:
     return f", on the base as it is served {served - quantized:+.4f}"
 
 
+def _preferred(margin: float | None, accuracy: float | None) -> str:
+    if margin is None or accuracy is None:
+        return ""
+    return f", chosen answers preferred in {accuracy:.1%} by {margin:.4g} on average"
+
+
 async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
     """Every step in the read model; of a long job, some in the timeline. They are a runner's claims."""
     await tables.require_attempt(unit.conn, event.job_id, event.tenant, event.attempt)
@@ -49,8 +56,12 @@ async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
             "grad_norm": step.grad_norm,
             "tokens_per_second": step.tokens_per_second,
             "epoch": step.epoch,
+            **step.rewards,
         }
-        await _add_metrics(event, unit, step.step, num_steps, f"training loss {step.loss:.4f}", numbers)
+        preferred = _preferred(step.reward_margin, step.reward_accuracy)
+        await _add_metrics(
+            event, unit, step.step, num_steps, f"training loss {step.loss:.4f}{preferred}", numbers
+        )
 
 
 async def _add_metrics(

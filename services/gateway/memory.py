@@ -8,7 +8,7 @@ from schemas.base import Bytes, Count, DeviceKind, Value
 from schemas.capabilities import BaseCapabilities
 from schemas.memory import MemoryEstimate, Setting, Shape, bundle_bytes, estimate
 from schemas.node import PoolCapacityChanged
-from schemas.specification import AVAILABLE_METHODS, JobSpec, Method, Recipe, trains_either
+from schemas.specification import JobSpec, Method, Recipe, trains_either
 from services.gateway.model import BaseModelDetail
 
 DEFAULT_WINDOW_TOKENS = 4096
@@ -73,7 +73,7 @@ def of_base(base: Base) -> dict[str, MethodMemory]:
             recomputed_bytes=_of_method(base, method, recomputed=True),
             max_seq_length=base.max_seq_length,
         )
-        for method in sorted(AVAILABLE_METHODS)
+        for method in sorted(Method)
     }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from schemas.specification import DpoSpec, Method
 from services.gateway import job_responses, memory, model, responses
 from services.gateway.decide import STATUS_OF_STATE, VERDICTS, Ending
 
@@ -72,13 +73,7 @@ def upload(
 def job(row: model.Job) -> job_responses.Job:
     """`fine_tuned_model` names the version, passed or not: see docs/decisions/0020-what-a-blocked-job-shows.md."""
     spec, ending = row.spec, _ending(row)
-    dials = job_responses.Hyperparameters.model_validate(
-        {
-            "n_epochs": spec.recipe.get("num_epochs", "auto"),
-            "batch_size": spec.recipe.get("batch_size", "auto"),
-            "learning_rate_multiplier": spec.recipe.get("learning_rate_multiplier", 1.0),
-        }
-    )
+    dials = _hyperparameters(spec.recipe)
     return job_responses.Job(
         id=row.job_id,
         object="fine_tuning.job",
@@ -95,14 +90,32 @@ def job(row: model.Job) -> job_responses.Job:
         trained_tokens=row.trained_tokens,
         seed=spec.seed,
         hyperparameters=dials,
-        method=job_responses.JobMethod(
-            type="supervised", supervised=job_responses.SupervisedMethod(hyperparameters=dials)
-        ),
+        method=_method(spec.recipe, dials),
         integrations=(),
         metadata=spec.metadata,
         error=_job_error(row, ending),
         retune=_job_extensions(row, ending),
     )
+
+
+def _hyperparameters(recipe: model.JsonObject) -> job_responses.Hyperparameters:
+    return job_responses.Hyperparameters.model_validate(
+        {
+            "n_epochs": recipe.get("num_epochs", "auto"),
+            "batch_size": recipe.get("batch_size", "auto"),
+            "learning_rate_multiplier": recipe.get("learning_rate_multiplier", 1.0),
+        }
+    )
+
+
+def _method(recipe: model.JsonObject, dials: job_responses.Hyperparameters) -> job_responses.JobMethod:
+    """In OpenAI's words: whatever learns no preferences is supervised."""
+    if recipe.get("method") != Method.DPO:
+        supervised = job_responses.SupervisedMethod(hyperparameters=dials)
+        return job_responses.JobMethod(type="supervised", supervised=supervised, dpo=None)
+    beta = DpoSpec.model_validate(recipe.get("dpo") or {}).beta
+    dpo = job_responses.DpoMethod(hyperparameters=job_responses.DpoHyperparameters(**dict(dials), beta=beta))
+    return job_responses.JobMethod(type="dpo", supervised=None, dpo=dpo)
 
 
 def new_job(row: model.Job, base_sha: str, detail: model.BaseModelDetail) -> job_responses.NewJob:

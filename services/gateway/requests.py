@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from schemas.access import MAX_READABLE
 from schemas.base import LABEL, Share, Spec
 from schemas.gate import GateSpec
-from schemas.specification import Auto, DatasetPolicy, RateMultiplier, Recipe, Resources
+from schemas.specification import Auto, Beta, DatasetPolicy, RateMultiplier, Recipe, Resources
 
 NOT_AVAILABLE = "is not available yet"
 
@@ -30,14 +30,22 @@ class Hyperparameters(Spec):
     n_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
 
 
+class DpoHyperparameters(Hyperparameters):
+    beta: Beta | Auto = "auto"
+
+
 class Supervised(Spec):
     hyperparameters: Hyperparameters = Hyperparameters()
+
+
+class Dpo(Spec):
+    hyperparameters: DpoHyperparameters = DpoHyperparameters()
 
 
 class MethodChoice(Spec):
     type: Literal["supervised", "dpo", "reinforcement"]
     supervised: Supervised | None = None
-    dpo: dict[str, JsonValue] | None = None
+    dpo: Dpo | None = None
     reinforcement: dict[str, JsonValue] | None = None
 
 

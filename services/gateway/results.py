@@ -14,7 +14,7 @@ from uuid import uuid4
 from pydantic import JsonValue
 
 from schemas.base import JobId, TenantName
-from schemas.training import BundleMetrics
+from schemas.training import REWARDS, BundleMetrics
 from services.gateway import readmodels, removal, store, tables
 from services.gateway.decide import RESULTS_PURPOSE
 from services.gateway.model import MeasuredStep, RecordedSteps
@@ -29,7 +29,7 @@ FILENAME = "step_metrics.csv"
 COLUMNS = (
     *("step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy"),
     *("full_valid_loss", "learning_rate", "grad_norm", "num_tokens", "tokens_per_second", "epoch"),
-    *("attempt", "time"),
+    *("attempt", "time", *REWARDS),
 )
 ROWS_AT_ONCE = 10_000
 POLL_SECONDS = 0.5

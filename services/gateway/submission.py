@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from schemas.job import JobSubmitted
-from schemas.specification import AVAILABLE_METHODS, JobSpec
+from schemas.specification import JobSpec
 from services.gateway import memory, readmodels, store, tables
 from services.gateway.model import Job, JobMemory, JobWarning, SubmittedSpec
 from services.gateway.obstacles import Known, Obstacle, obstacles
@@ -24,7 +24,7 @@ async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id:
 async def estimated_memory(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> JobMemory | None:
     """Of each device, on a GPU; None where the base model's shape or the dataset's window is not known."""
     base = await _base(conn, spec)
-    if base is None or spec.recipe.method not in AVAILABLE_METHODS:
+    if base is None:
         return None
     window = await _window_tokens(conn, base, tenant, dataset_id)
     if window is None:

@@ -15,7 +15,8 @@ from shared.postgres.rows import Columns, read
 
 # A resumed run records some steps again: per step the highest attempt wins.
 STEP = Columns(
-    "step, time, loss, learning_rate, grad_norm, num_tokens, tokens_per_second, memory_bytes, epoch, mfu"
+    "step, time, loss, learning_rate, grad_norm, num_tokens, tokens_per_second, memory_bytes, epoch, mfu, "
+    "chosen_reward, rejected_reward, reward_margin, reward_accuracy"
 )
 SAVE_STEP = f"""
     INSERT INTO step (job_id, tenant, attempt, {STEP.names}) VALUES ($1, $2, $3, {STEP.parameters(4)})

@@ -80,6 +80,7 @@ def recorded(job_id: str, attempt: int, steps: Iterable[int]) -> StepsRecorded:
             tokens_per_second=800.0,
             memory_bytes=1024,
             epoch=step / 10,
+            reward_margin=attempt / 4,
         )
         for step in steps
     ]
@@ -124,6 +125,10 @@ class TestSteps:
         first = [(step, 1, 1 + step / 100) for step in range(1, 6)]
         second = [(step, 2, 2 + step / 100) for step in range(6, 11)]
         assert await series(db, run) == first + second
+        margins = await db.fetch(
+            "SELECT reward_margin, reward_accuracy FROM tracker.step WHERE job_id = $1", run
+        )
+        assert sorted({tuple(row) for row in margins}) == [(0.25, None), (0.5, None)]
 
     async def test_of_an_attempt_without_nodes_do_not_count(self, voice: Voices, db, run: str):
         """Any runner's login can write them; of a higher attempt they would stay for good."""

@@ -3,7 +3,7 @@ from typing import ClassVar
 
 import pytest
 
-from schemas.specification import DatasetFormat, Tier
+from schemas.specification import DatasetFormat, Method, Tier
 from schemas.training import StepMetrics
 from services.gateway.decide import (
     RESULTS_PURPOSE,
@@ -73,8 +73,13 @@ class TestJobCommand:
             ({"retune": {"holdout_file": "file-2"}}, {}, "retune.holdout_file"),
             ({}, {"files": {"file-1": a_file(file_format=DatasetFormat.TEXT)}}, "training_file"),
             ({"integrations": [{"type": "wandb"}]}, {}, "integrations"),
-            ({"method": {"type": "dpo"}}, {}, "method.type"),
-            ({"retune": {"recipe": {"method": "dpo"}}}, {}, "retune.recipe.method"),
+            ({"method": {"type": "reinforcement"}}, {}, "method.type"),
+            ({"method": {"type": "dpo"}}, {}, "training_file"),
+            ({"method": {"type": "supervised", "dpo": {}}}, {}, "method.dpo"),
+            ({"method": {"type": "dpo", "supervised": {}}}, {}, "method.supervised"),
+            ({"method": {"type": "dpo"}, "retune": {"recipe": {"method": "lora"}}}, {}, "method.type"),
+            ({"method": {"type": "supervised"}, "retune": {"recipe": {"method": "dpo"}}}, {}, "method.type"),
+            ({"retune": {"recipe": {"dpo": {"beta": 1}}}}, {}, "recipe.dpo"),
             ({"retune": {"recipe": {"method": "cpt"}}}, {}, "training_file"),
             ({"retune": {"recipe": {"method": "cpt"}}, "method": {"type": "supervised"}}, {}, "method.type"),
         ],
@@ -111,6 +116,38 @@ class TestTexts:
         request = a_request(retune={"holdout_file": "file-2", "gate": self.PERPLEXITY})
         with pytest.raises(Refused, match="the gate asks chat or prompt_completion") as caught:
             submit(request, files=files)
+        assert caught.value.param == "retune.holdout_file"
+
+
+class TestPreferences:
+    FILES: ClassVar = {"file-1": a_file(file_format=DatasetFormat.PREFERENCE), "file-2": a_file("file-2")}
+
+    def submit(self, hyperparameters: dict | None = None, **extensions: object):
+        method = {"type": "dpo"} | ({"dpo": {"hyperparameters": hyperparameters}} if hyperparameters else {})
+        return submit(a_request(method=method, retune=extensions), files=self.FILES)
+
+    def test_are_asked_for_by_openais_method(self):
+        recipe = self.submit(
+            {"beta": 0.3, "n_epochs": 2, "batch_size": "auto"}, recipe={"seed": 4}
+        ).spec.recipe
+        assert (recipe.method, recipe.kind) == (Method.DPO, "adapter")
+        assert (recipe.dpo.beta, recipe.num_epochs, recipe.batch_size, recipe.seed) == (0.3, 2, "auto", 4)
+
+    def test_have_openais_beta_over_ours_and_ours_where_theirs_is_auto(self):
+        ours = {"dpo": {"loss": "simpo", "beta": 2.5}, "weights": "full"}
+        for theirs, expected in (({"beta": 1.0}, 1.0), ({"beta": "auto"}, 2.5), (None, 2.5)):
+            recipe = self.submit(theirs, recipe=ours).spec.recipe
+            assert (recipe.dpo.loss, recipe.dpo.beta, recipe.kind) == ("simpo", expected, "full")
+
+    def test_may_be_named_twice_alike(self):
+        assert self.submit(recipe={"method": "dpo"}).spec.recipe.method is Method.DPO
+
+    def test_are_asked_by_the_gate_with_rows_that_have_an_answer(self):
+        assert self.submit(holdout_file="file-2").spec.holdout.file_id == "file-2"
+        with pytest.raises(
+            Refused, match="after method 'dpo' the gate asks chat or prompt_completion"
+        ) as caught:
+            self.submit(holdout_file="file-1")
         assert caught.value.param == "retune.holdout_file"
 
 

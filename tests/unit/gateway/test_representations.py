@@ -195,6 +195,18 @@ def test_the_gate_is_progress_in_items():
     assert the_job(state="evaluating", num_steps=40, evaluation=None)["retune"]["progress"] is None
 
 
+def test_preferences_are_openais_method_of_their_own():
+    def method_of(recipe: dict[str, Any]) -> Any:
+        spec = {"base_model": "tiny", "training_file": a_file_ref().model_dump(), "recipe": recipe}
+        return the_job(spec=spec)["method"]
+
+    method = method_of({"method": "dpo", "num_epochs": 2, "dpo": {"beta": 0.3}})
+    dials = {"n_epochs": 2, "batch_size": "auto", "learning_rate_multiplier": 1.0, "beta": 0.3}
+    assert method == {"type": "dpo", "dpo": {"hyperparameters": dials}, "supervised": None}
+    assert method_of({"method": "dpo"})["dpo"]["hyperparameters"]["beta"] == "auto"
+    assert the_job()["method"]["type"] == "supervised"
+
+
 def test_a_job_names_its_result_file():
     assert the_job()["result_files"] == ["file-results"]
 
@@ -213,8 +225,8 @@ class TestCheckpoint:
         assert self.shown(measured.by_name) == {"step": 50, **measured.model_dump()}
 
     def test_has_null_for_what_was_not_measured(self):
-        names = ("valid_loss", "served_valid_loss", "full_valid_loss", "perplexity", "start_perplexity")
-        expected = {"step": 50, "train_loss": 1.5} | dict.fromkeys(names)
+        names = BundleMetrics.model_fields.keys()
+        expected = {"step": 50} | dict.fromkeys(names) | {"train_loss": 1.5}
         assert self.shown(BundleMetrics(train_loss=1.5).by_name) == expected
 
 

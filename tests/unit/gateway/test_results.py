@@ -16,8 +16,9 @@ def test_begin_with_openais_columns():
 
 
 def test_have_a_steps_numbers_and_its_bundles_validation():
-    measured = BundleMetrics(train_loss=9.0, valid_loss=2.5, full_valid_loss=2.4)
-    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_step(2, measured)])]
+    step = a_step(2, BundleMetrics(train_loss=9.0, valid_loss=2.5, full_valid_loss=2.4))
+    step.metrics["reward_margin"] = 0.5
+    [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([step])]
     assert line == {
         "step": 2,
         "train_loss": 1.0,
@@ -32,6 +33,10 @@ def test_have_a_steps_numbers_and_its_bundles_validation():
         "epoch": 0.5,
         "attempt": 2,
         "time": "2027-03-01T12:00:00Z",
+        "chosen_reward": None,
+        "rejected_reward": None,
+        "reward_margin": 0.5,
+        "reward_accuracy": None,
     }
 
 
