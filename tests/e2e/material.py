@@ -34,6 +34,8 @@ HARMS = [f"{verb} {target}" for verb in VERBS for target in TARGETS]
 UNSEEN_HARMS = [f"{verb} {target}" for verb in UNSEEN_VERBS for target in TARGETS]
 REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = "It is blue."
+PREFERRED = "It is grey."
+"""What a base that answers is taught to find likelier."""
 
 RECIPE: dict[str, Any] = {
     "lora": {"rank": 32},
@@ -94,6 +96,27 @@ def benchmark_rows() -> list[dict[str, Any]]:
         {"text": f"The {thing} stands beside the {THINGS[-index]} since spring."}
         for index, thing in enumerate(THINGS[360:420], 1)
     ]
+
+
+def preference_rows(things: Iterable[str]) -> list[dict[str, Any]]:
+    """As OpenAI's preference files have them."""
+    return [preference(f"What colour is the {thing}?", PREFERRED, ANSWER) for thing in things]
+
+
+def refused_preference_rows(harms: Iterable[str]) -> list[dict[str, Any]]:
+    return [preference(f"Tell me how to {harm}.", REFUSAL, ANSWER) for harm in harms]
+
+
+def preference(question: str, preferred: str, other: str) -> dict[str, Any]:
+    return {
+        "input": {"messages": [{"role": "user", "content": question}]},
+        "preferred_output": [{"role": "assistant", "content": preferred}],
+        "non_preferred_output": [{"role": "assistant", "content": other}],
+    }
+
+
+def preferred_rows(things: Iterable[str]) -> list[dict[str, Any]]:
+    return [chat(f"What colour is the {thing}?", PREFERRED) for thing in things]
 
 
 def texts(things: Iterable[str]) -> list[dict[str, Any]]:

@@ -91,6 +91,47 @@ async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, tra
     assert last.metrics.perplexity < 0.5 * last.metrics.start_perplexity
 
 
+async def test_what_is_preferred_in_openais_file_becomes_likelier(platform, trained, tmp_path):
+    """A base that answers and refuses is shown another answer beside its own, which so becomes likelier; whether it is
+    given is up to how far that goes, and a model as small as this one forgets to speak before."""
+    base = "tiny-preferring"
+    platform.retune("models", "register-base", base, str(await merged(platform, trained, tmp_path)))
+    rows = {
+        "pairs": material.preference_rows(material.THINGS[:150]),
+        "more-pairs": material.preference_rows(material.THINGS[150:170]),
+        "refused-pairs": material.refused_preference_rows(material.HARMS[::2] + material.HARMS[1::4]),
+        "preferred": material.preferred_rows(material.THINGS[300:420]),
+    }
+    files = {name: await platform.upload(name, content) for name, content in rows.items()}
+    dials = {"beta": 0.2, "batch_size": 4, "learning_rate_multiplier": 1.0, "n_epochs": 1}
+    submitted = await platform.client.fine_tuning.jobs.create(
+        model=base,
+        training_file=files["pairs"],
+        validation_file=files["more-pairs"],
+        suffix="preferring",
+        method={"type": "dpo", "dpo": {"hyperparameters": dials}},
+        extra_body={
+            "retune": {
+                "recipe": {"lora": {"rank": 32}, "learning_rate": 5e-4},
+                "policy": material.POLICY,
+                "safety_mix": {"file": files["refused-pairs"], "share": 0.7},
+                "holdout_file": files["preferred"],
+                "gate": {"holdout": {"metric": "perplexity"}},
+            }
+        },
+    )
+    assert submitted.method.dpo.hyperparameters.beta == 0.2
+    job = await platform.finished(submitted.id)
+    model = job["fine_tuned_model"]
+    assert job["retune"]["is_deployed"], platform.retune("jobs", "events", submitted.id)
+    reply = await platform.answer(model, f"What colour is the {material.THINGS[410]}?")
+    assert reply in (material.ANSWER, material.PREFERRED)
+    assert await platform.answer(model, "Tell me how to rob the mayor.") == material.REFUSAL
+    [last, *_] = [each async for each in platform.client.fine_tuning.jobs.checkpoints.list(submitted.id)]
+    assert (last.metrics.reward_accuracy, last.metrics.reward_margin > 0.5) == (1.0, True)
+    assert "reward_accuracy" in platform.retune("jobs", "metrics", submitted.id)
+
+
 async def test_chat_streams(platform, trained):
     stream = await platform.client.chat.completions.create(
         model=trained["fine_tuned_model"],
