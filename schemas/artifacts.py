@@ -159,9 +159,11 @@ class DatasetManifest(Value):
 
 
 class ReferenceIdentity(Value):
-    """All that log-probabilities of a dataset's answers by its base model follow from, but for rounding."""
+    """All that log-probabilities of a dataset's answers by a model follow from, but for rounding."""
 
     base_sha: Sha256
+    started_from: Sha256 | None = None
+    """What an earlier job trained of the base model, by its content; None: the base model itself."""
     dataset_version: Sha256
     template_sha256: Sha256
     weights: Weights

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -75,10 +75,41 @@ class FileRef(Value):
 class BundleRef(Value):
     """One checkpoint bundle, named by who wrote it and when; verdicts match by all three."""
 
-    attempt: Attempt
+    attempt: Annotated[Attempt, Field(lt=2**31)]
     """The attempt that wrote it, which may be older than the one that names it."""
-    step: Step
+    step: Annotated[Step, Field(lt=2**31)]
     manifest_sha256: Sha256
+    job_id: JobId | None = None
+    """The job that wrote it, where that is another one than the job that names it, which continues it."""
+
+    @property
+    def age(self) -> tuple[bool, int, int]:
+        """The greater, the newer: what another job wrote is older than all of the job's own."""
+        return self.job_id is None, self.attempt, self.step
+
+    def seen_from(self, writer: str, reader: str) -> Self:
+        """As `reader` names what `writer` names like this."""
+        by = self.job_id or writer
+        return self.model_copy(update={"job_id": None if by == reader else by})
+
+
+class StartFrom(Value):
+    """Weights that an earlier job trained and a new one starts from, at step 0 with a fresh optimizer."""
+
+    name: Reference
+    """As it was asked for: of a model version or of a checkpoint."""
+    job_id: JobId
+    """The job that trained them."""
+    bundle: BundleRef
+    """The checkpoint that they are of."""
+    digest: Sha256 | None = None
+    """Of the model version, whose files are at `models/<digest>`. None: they are read from the checkpoint, which is
+    kept for that."""
+
+    @property
+    def identity(self) -> str:
+        """Names the weights by their content."""
+        return self.digest or self.bundle.manifest_sha256
 
 
 class DatasetRef(Value):

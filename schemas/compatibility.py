@@ -98,6 +98,7 @@ ROWS: tuple[Row, ...] = tuple(
 SUPERVISED: Mapping[Weights, Method] = {"adapter": Method.LORA, "full": Method.SFT}
 """The method that trains such weights and no others: what it cannot train, no method can."""
 WORDS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "all weights"}
+NOUNS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "a full model"}
 
 
 def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
@@ -250,6 +251,47 @@ def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal 
         )
         return Refusal("method_not_for_base", message, "recipe.method")
     return _unknown_targets(recipe.lora, family, capabilities) if recipe.kind == "adapter" else None
+
+
+def check_start(recipe: Recipe, trained: Recipe, name: str) -> Refusal | None:
+    """Why a job cannot start from what another one made by the recipe `trained`, whose name is `name`."""
+    if recipe.kind != trained.kind:
+        return _other_weights(recipe, trained, name)
+    if recipe.kind == "full":
+        return None
+    asked, own = _shape_of(recipe.lora), _shape_of(trained.lora)
+    different = next((field for field in own if asked[field] != own[field]), None)
+    if different is None:
+        return None
+    message = (
+        f"recipe.lora.{different} is {asked[different]}, and the adapter {name} has {own[different]}, which cannot "
+        f"change. Nearest that works: leave it out, which takes the adapter's, or {different} {own[different]}"
+    )
+    return Refusal("other_adapter", message, f"recipe.lora.{different}")
+
+
+def _other_weights(recipe: Recipe, trained: Recipe, name: str) -> Refusal:
+    what, param = (
+        ("weights", "recipe.weights") if trains_either(recipe.method) else ("method", "recipe.method")
+    )
+    value = recipe.kind if what == "weights" else recipe.method
+    nearest = trained.kind if what == "weights" else SUPERVISED[trained.kind]
+    reason = (
+        "an adapter is served on a registered base model only, and this would be one on a full model"
+        if trained.kind == "full"
+        else "an adapter has not the weights of a full model"
+    )
+    message = (
+        f"{what} {value} trains {WORDS[recipe.kind]}, and {name} is {NOUNS[trained.kind]}: {reason}. "
+        f"Nearest that works: {what} {nearest}"
+    )
+    return Refusal("other_weights", message, param)
+
+
+def _shape_of(lora: LoraSpec) -> dict[str, object]:
+    """What an adapter is; its dropout is of the training alone."""
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else sorted(lora.target_modules)
+    return lora.model_dump(exclude={"dropout"}) | {"alpha": lora.lora_alpha, "target_modules": targets}
 
 
 def check_holdout_of_texts(gate: GateSpec) -> Refusal | None:

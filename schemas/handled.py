@@ -244,6 +244,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DropParked",
         ),
         "job.events": (
+            "JobSubmitted",
             "JobScheduled",
             "JobPaused",
             "JobRequeued",

@@ -21,6 +21,7 @@ from schemas.base import (
     Reference,
     Seconds,
     Sha256,
+    StartFrom,
     Step,
     TenantName,
 )
@@ -98,6 +99,8 @@ class RetryJob(JobMessage):
 
     new_job_id: Reference
     """Id that the new job gets."""
+    from_checkpoint: bool = False
+    """Continue from the newest verified checkpoint of that job, where it left off; else the new job begins again."""
 
 
 class JobSubmitted(JobFact):
@@ -108,6 +111,8 @@ class JobSubmitted(JobFact):
     submitted_at: datetime
     """When the scheduler took it."""
     retry_of: JobId | None = None
+    resume: BundleRef | None = None
+    """The checkpoint of the job that this one continues; None: it begins at step 0."""
 
 
 class JobQueued(JobFact):
@@ -241,6 +246,8 @@ class Artifact(JobFact):
     """Digests of the safety suites of that time, by name."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Contaminated rows that were trained on, by source: its check proves nothing. `holdout` for the holdout."""
+    started_from: StartFrom | None = None
+    """What its training started from; None: the base model."""
 
 
 class JobEvaluating(Artifact):

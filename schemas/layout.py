@@ -123,7 +123,7 @@ ACCESS: dict[str, Access] = {
         reads=("blobs/", "base-models/", "datasets/", "features/"), writes=("datasets/", "features/")
     ),
     "runner": Access(
-        reads=("base-models/", "datasets/", "features/", "checkpoints/", "logs/"),
+        reads=("base-models/", "datasets/", "features/", "checkpoints/", "models/", "logs/"),
         writes=("features/", "checkpoints/", "logs/"),
     ),
     "checkpoint_watcher": Access(reads=("checkpoints/", "logs/"), writes=("checkpoints/", "logs/")),

@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import BundleRef, Count, JobId, Message, Reference, Sentence, Sha256, TenantName, Value
+from schemas.base import (
+    BundleRef,
+    Count,
+    JobId,
+    Message,
+    Reference,
+    Sentence,
+    Sha256,
+    StartFrom,
+    TenantName,
+    Value,
+)
 from schemas.capabilities import BaseCapabilities
 
 MAX_TEMPLATE_CHARACTERS = 200_000
@@ -163,6 +174,8 @@ class ModelRegistered(ModelFact):
     """Stage that the version is in from now on."""
     training_template_sha256: Sha256 | None = None
     """Of the template that marked the answers in training; None: they were taken from the one that is served."""
+    started_from: StartFrom | None = None
+    """What its training started from; None: the base model."""
 
 
 class ModelPromoted(ModelFact):

@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.base import CapacityType, FileRef, Reference, Sentence, Sha256, Share, Spec
+from schemas.base import CapacityType, FileRef, Reference, Sentence, Sha256, Share, Spec, StartFrom
 from schemas.gate import GateSpec
 
 Auto = Literal["auto"]
@@ -330,6 +330,8 @@ class JobSpec(Spec):
     base_model: Name
     """Name of the base model."""
     base_sha: Sha256
+    start_from: StartFrom | None = None
+    """What an earlier job trained on the same base model; None starts from the base model."""
     recipe: Recipe = Recipe()
     resources: Resources = Resources()
     gate: GateSpec = GateSpec()
@@ -369,6 +371,8 @@ def config_hash(spec: JobSpec, dataset_version: str) -> str:
     weights = {"weights": spec.recipe.kind} if trains_either(spec.recipe.method) else {}
     # Other methods have no preferences, and the hash that they had before there were any.
     dpo = {"dpo": spec.recipe.preferences.model_dump(mode="json")} if spec.recipe.method is Method.DPO else {}
+    # Only where there is one, so that the hashes of other jobs are what they were.
+    start = {"start_from": spec.start_from.identity} if spec.start_from else {}
     identity = {
         "base_sha": spec.base_sha,
         "dataset_version": dataset_version,
@@ -377,7 +381,7 @@ def config_hash(spec: JobSpec, dataset_version: str) -> str:
         | dpo,
         "world_size": spec.resources.num_devices,
     }
-    return canonical_sha256(identity)
+    return canonical_sha256(identity | start)
 
 
 LATER_DEFAULTS: Mapping[str, object] = {"schedule": "cosine", "decay_ratio": None, "optimizer": "adamw"}

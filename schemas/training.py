@@ -20,6 +20,7 @@ from schemas.base import (
     Message,
     Seconds,
     Sha256,
+    StartFrom,
     Step,
     TenantName,
     Value,
@@ -180,6 +181,8 @@ class StartTraining(AttemptMessage):
     grace_seconds: Seconds
     device: DeviceKind | None = None
     """What each process must have; None takes a GPU where there is one."""
+    start_from: StartFrom | None = None
+    """Weights of an earlier job that step 0 begins with; of no effect where a bundle is resumed from."""
 
 
 class StopTraining(AttemptMessage):

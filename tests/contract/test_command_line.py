@@ -24,7 +24,7 @@ FROZEN = {
         "cancel": "job_id",
         "pause": "job_id",
         "resume": "job_id",
-        "retry": "job_id",
+        "retry": "job_id from_checkpoint",
         "events": "job_id",
         "checkpoints": "job_id",
         "metrics": "job_id",

@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 
-from schemas.compatibility import ROWS, check, check_base, methods_for
+from schemas.compatibility import ROWS, check, check_base, check_start, methods_for
 from schemas.specification import (
     CheckpointSpec,
     DpoSpec,
@@ -157,6 +157,52 @@ def test_what_a_base_model_cannot_be_trained_with_holds_of_every_method_with_the
     assert refusal.message.endswith("Nearest that works: weights full on the same base model")
     assert methods_for(base) == [Method.CPT, Method.DPO, Method.SFT]
     assert methods_for(capabilities(refused_methods={Method.LORA: "no", Method.SFT: "no"})) == []
+
+
+ADAPTER = Recipe(lora=LoraSpec(rank=8))
+FULL = Recipe(method=Method.SFT)
+
+
+@pytest.mark.parametrize(
+    ("trained", "recipe"),
+    [
+        (ADAPTER, Recipe(lora=LoraSpec(rank=8, alpha=16, dropout=0.1), seed=3)),
+        (ADAPTER, Recipe(method=Method.CPT, weights="adapter", lora=LoraSpec(rank=8))),
+        (
+            Recipe(lora=LoraSpec(target_modules=("q_proj", "v_proj"))),
+            Recipe(lora=LoraSpec(target_modules=("v_proj", "q_proj"))),
+        ),
+        (FULL, Recipe(method=Method.CPT)),
+    ],
+)
+def test_a_job_starts_from_weights_like_its_own(trained, recipe):
+    assert check_start(recipe, trained, "ft:x") is None
+
+
+@pytest.mark.parametrize(
+    ("trained", "recipe", "param", "nearest"),
+    [
+        (ADAPTER, Recipe(lora=LoraSpec(rank=16)), "recipe.lora.rank", "or rank 8"),
+        (ADAPTER, Recipe(lora=LoraSpec(rank=8, alpha=8)), "recipe.lora.alpha", "or alpha 16.0"),
+        (
+            ADAPTER,
+            Recipe(lora=LoraSpec(rank=8, target_modules=("q_proj",))),
+            "recipe.lora.target_modules",
+            "or target_modules all-linear",
+        ),
+        (ADAPTER, FULL, "recipe.method", "method lora"),
+        (ADAPTER, Recipe(method=Method.CPT), "recipe.weights", "weights adapter"),
+        (FULL, ADAPTER, "recipe.method", "method sft"),
+    ],
+)
+def test_what_starts_from_other_weights_is_refused_with_the_nearest_that_does_not(
+    trained, recipe, param, nearest
+):
+    refusal = check_start(recipe, trained, "ft:x")
+    assert refusal.param == param
+    assert refusal.code == ("other_adapter" if "lora" in param else "other_weights")
+    assert "ft:x" in refusal.message
+    assert refusal.message.endswith(nearest)
 
 
 def test_what_no_row_covers_is_refused_with_the_nearest_row():

@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from schemas.base import BundleRef, StartFrom
 from schemas.gate import GateSpec
 from schemas.specification import (
     DpoSpec,
@@ -66,6 +67,21 @@ class TestContinuedPreTraining:
             for weights in ("auto", "full", "adapter")
         ]
         assert hashes[0] == hashes[1] != hashes[2]
+
+    def test_what_it_starts_from_is_a_part_of_it_by_content(self):
+        bundle = BundleRef(attempt=1, step=10, manifest_sha256=a_sha("bundle"))
+        version = StartFrom(name="ft:x", job_id="ftjob-1", bundle=bundle, digest=a_sha("model"))
+        starts = {
+            "base": None,
+            "version": version,
+            "the same by its id": version.model_copy(update={"name": "mv-1"}),
+            "checkpoint": version.model_copy(update={"digest": None}),
+        }
+        hashes = {
+            name: config_hash(a_job_spec(start_from=start), a_sha("d")) for name, start in starts.items()
+        }
+        assert len(set(hashes.values())) == 3
+        assert hashes["version"] == hashes["the same by its id"]
 
     def test_where_weights_are_no_choice_they_change_no_hash(self):
         spec = a_job_spec(recipe=Recipe())
