@@ -1,14 +1,21 @@
 """Pure decisions: what retention may delete, and whether a checkpoint is overdue."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from schemas import layout
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
 
 
-def expirable(checkpoints: Sequence[Checkpoint], attempt: Attempt | None, *, keep: int) -> list[Checkpoint]:
-    """Verified bundles older than the `keep` newest verified ones and not named by the open attempt.
+def expirable(
+    checkpoints: Sequence[Checkpoint],
+    attempt: Attempt | None,
+    *,
+    keep: int,
+    used: Collection[tuple[int, int]] = (),
+) -> list[Checkpoint]:
+    """Verified bundles older than the `keep` newest verified ones, not named by the open attempt, and not `used` by a
+    job that starts from them.
 
     While the job has no bundle newer than a corrupt one, nothing older goes: `keep` counts only verified.
     """
@@ -18,7 +25,7 @@ def expirable(checkpoints: Sequence[Checkpoint], attempt: Attempt | None, *, kee
         reverse=True,
     )
     pinned = attempt.resume if attempt is not None and attempt.is_open else None
-    return [each for each in verified[keep:] if each.age != pinned]
+    return [each for each in verified[keep:] if each.age != pinned and each.age not in used]
 
 
 def abandoned(keys: Sequence[str]) -> list[str]:

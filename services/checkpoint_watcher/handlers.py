@@ -9,6 +9,7 @@ from schemas.job import (
     JobPaused,
     JobRequeued,
     JobScheduled,
+    JobSubmitted,
     JobSucceeded,
 )
 from schemas.training import CheckpointWritten, TrainingCompleted, TrainingStarted, TrainingStopped
@@ -111,6 +112,17 @@ class Watcher:
         self._objects = service.objects
         self._settings = settings
 
+    async def job_submitted(self, event: JobSubmitted, unit: Unit) -> None:
+        start, resume = event.spec.start_from, event.resume
+        if resume is not None and resume.job_id is not None:
+            await self._use(event.job_id, resume.job_id, resume, unit)
+        elif start is not None and start.digest is None:
+            await self._use(event.job_id, start.job_id, start.bundle, unit)
+
+    async def _use(self, job_id: str, trained_by: str, bundle: BundleRef, unit: Unit) -> None:
+        await store.lock_job(unit.conn, trained_by)
+        await store.use_bundle(unit.conn, job_id, trained_by, bundle)
+
     async def job_scheduled(self, event: JobScheduled, unit: Unit) -> None:
         await store.open_attempt(unit.conn, event)
         await unit.release(store.name_of(event.job_id, event.attempt))
@@ -139,6 +151,7 @@ class Watcher:
             await self._close(event.job_id, attempt.attempt, unit)
 
     async def job_over(self, event: JobSucceeded | JobFailed | JobCancelled, unit: Unit) -> None:
+        await store.end_use(unit.conn, event.job_id)
         attempt = await store.find_attempt(unit.conn, event.job_id)
         if attempt is not None:
             await self._close(event.job_id, attempt.attempt, unit)
@@ -149,6 +162,9 @@ class Watcher:
     async def job_due(self, due: JobDue, unit: Unit) -> None:
         attempt = await store.find_attempt(unit.conn, due.job_id)
         assert attempt is not None, "the timer of a job is set where it has an attempt"
+        if await store.used_bundles(unit.conn, due.job_id):
+            await unit.set_timer(due, at=unit.now + self._settings.sweep_after)
+            return
         await unit.start_task(ExpireJob(job_id=due.job_id, attempts=attempt.attempt))
 
     async def expire_job(self, task: ExpireJob) -> None:
@@ -272,13 +288,15 @@ class Watcher:
     async def _expire_old(self, job_id: str, unit: Unit) -> None:
         checkpoints = await store.list_checkpoints(unit.conn, job_id)
         attempt = await store.find_attempt(unit.conn, job_id)
-        for old in decide.expirable(checkpoints, attempt, keep=self._settings.keep_verified):
+        used = await store.used_bundles(unit.conn, job_id)
+        for old in decide.expirable(checkpoints, attempt, keep=self._settings.keep_verified, used=used):
             await store.set_state(unit.conn, job_id, old.bundle, CheckpointState.EXPIRING)
             await unit.start_task(ExpireBundle(job_id=job_id, tenant=old.tenant, bundle=old.bundle))
 
 
 def register(service: Service, settings: Settings) -> None:
     watcher = Watcher(service, settings)
+    service.on(JobSubmitted, watcher.job_submitted)
     service.on(JobScheduled, watcher.job_scheduled)
     service.on(TrainingStarted, watcher.training_started)
     service.on(CheckpointWritten, watcher.checkpoint_written)

@@ -35,6 +35,10 @@ NOTE_WRITTEN = """
     UPDATE attempt SET last_written_at = $3, last_step = $4 WHERE job_id = $1 AND attempt = $2"""
 CLOSE_ATTEMPT = """
     UPDATE attempt SET is_open = false WHERE job_id = $1 AND attempt <= $2 AND is_open RETURNING attempt"""
+USE_BUNDLE = """
+    INSERT INTO bundle_use (job_id, trained_by, attempt, step) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"""
+END_USE = "DELETE FROM bundle_use WHERE job_id = $1"
+USED_BUNDLES = "SELECT attempt, step FROM bundle_use WHERE trained_by = $1"
 LOCK_JOB = "SELECT true FROM attempt WHERE job_id = $1 FOR UPDATE"
 FIND_ATTEMPT = """
     SELECT job_id, tenant, attempt, interval_seconds, is_open, last_step, last_written_at, started_at,
@@ -72,7 +76,7 @@ async def list_checkpoints(conn: Connection, job_id: str) -> list[Checkpoint]:
 
 
 async def open_attempt(conn: Connection, scheduled: JobScheduled) -> None:
-    resume = scheduled.resume
+    resume = scheduled.resume if scheduled.resume and scheduled.resume.job_id is None else None
     await conn.execute(
         OPEN_ATTEMPT,
         scheduled.job_id,
@@ -82,6 +86,20 @@ async def open_attempt(conn: Connection, scheduled: JobScheduled) -> None:
         resume.attempt if resume else None,
         resume.step if resume else None,
     )
+
+
+async def use_bundle(conn: Connection, job_id: str, trained_by: str, bundle: BundleRef) -> None:
+    """The job starts from this checkpoint of another one, or continues it; it stays until `end_use`."""
+    await conn.execute(USE_BUNDLE, job_id, trained_by, bundle.attempt, bundle.step)
+
+
+async def end_use(conn: Connection, job_id: str) -> None:
+    await conn.execute(END_USE, job_id)
+
+
+async def used_bundles(conn: Connection, job_id: str) -> set[tuple[int, int]]:
+    """Attempt and step of those that jobs which are not over start from."""
+    return {(row["attempt"], row["step"]) for row in await conn.fetch(USED_BUNDLES, job_id)}
 
 
 def name_of(job_id: str, attempt: int) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.base import BundleRef, FailureClass
-from schemas.job import JobCancelled, JobRequeued, JobScheduled
+from schemas.base import BundleRef, FailureClass, StartFrom
+from schemas.job import JobCancelled, JobRequeued, JobScheduled, JobSubmitted
 from schemas.training import CheckpointWritten
 from shared.clock import utc_now
 from tests.integration.attempts import PATIENCE_SECONDS, Attempts
@@ -109,3 +109,31 @@ async def test_bundles_of_an_ended_job_go_also_those_that_nobody_named(attempts:
 
     await until(is_gone, seconds=PATIENCE_SECONDS)
     await until(is_told, seconds=PATIENCE_SECONDS)
+
+
+async def test_bundles_that_another_job_starts_from_stay_until_it_is_over(attempts: Attempts):
+    trained_by = await attempts.schedule(pool=ELSEWHERE)
+    bundle = BundleRef(attempt=1, step=10, manifest_sha256="5e" * 32)
+    keys = await put(attempts, trained_by.job_id, 1, 10, layout.MANIFEST, layout.part("5e1"))
+    user = attempts.a_schedule(pool=ELSEWHERE)
+    start = StartFrom(name="ftckpt-x", job_id=trained_by.job_id, bundle=bundle)
+    spec = user.spec.model_copy(update={"start_from": start})
+    submitted = JobSubmitted(
+        job_id=user.job_id, tenant=user.tenant, dataset_id="ds-1", spec=spec, submitted_at=utc_now()
+    )
+    await attempts.write("scheduler", submitted)
+    db = await asyncpg.connect(attempts.stack.postgres_dsn("checkpoint_watcher"))
+    try:
+        await until(lambda: db.fetchval("SELECT true FROM bundle_use WHERE job_id = $1", user.job_id))
+        await attempts.write("scheduler", cancelled(trained_by))
+        looks = "SELECT count(*) FROM timer WHERE type = 'JobDue' AND payload ->> 'job_id' = $1"
+        await until(lambda: db.fetchval(looks, trained_by.job_id))
+    finally:
+        await db.close()
+    assert await keys_below(attempts, trained_by.job_id, 1) == keys
+    await attempts.write("scheduler", cancelled(user))
+
+    async def is_gone() -> bool:
+        return not await keys_below(attempts, trained_by.job_id, 1)
+
+    await until(is_gone, seconds=PATIENCE_SECONDS)

@@ -52,6 +52,11 @@ class TestExpirable:
         closed = an_attempt(resume=(1, 10), is_open=False)
         assert [each.age for each in expirable(checkpoints, closed, keep=2)] == [(1, 10)]
 
+    def test_never_deletes_what_another_job_starts_from(self):
+        checkpoints = [a_checkpoint(1, 10), a_checkpoint(1, 15), a_checkpoint(2, 20), a_checkpoint(2, 30)]
+        expired = expirable(checkpoints, an_attempt(), keep=2, used={(1, 10)})
+        assert [each.age for each in expired] == [(1, 15)]
+
 
 def keys_of(step: int, *paths: str) -> list[str]:
     return [layout.checkpoint("ftjob-1", 2, step, path) for path in paths]
