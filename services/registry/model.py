@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from schemas.base import BundleRef, Value
+from schemas.base import BundleRef, StartFrom, Value
 from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.evaluation import CheckResult
 from schemas.model import Stage
@@ -124,6 +124,8 @@ class Version:
     template_sha256: str
     bundle: BundleRef
     auto_deploy: bool
+    started_from: StartFrom | None = None
+    """What its training started from; None: the base model."""
     stage: Stage = Stage.DEV
     """dev, staging or production: how far it came, also once it is archived."""
     eval_id: str | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from schemas import layout
 from schemas.artifacts import ModelManifest
-from schemas.base import DatasetRef
+from schemas.base import DatasetRef, StartFrom
 from schemas.deployment import DeploymentFailed
 from schemas.job import JobCancelled
 from schemas.model import (
@@ -113,6 +113,18 @@ class TestBaseModels:
 
 
 class TestVersions:
+    async def test_keep_what_their_training_started_from(self, world, db):
+        first = await world.train()
+        version = await world.registered(first)
+        start = StartFrom(
+            name=version.full_name, job_id=first.job_id, bundle=first.bundle, digest=version.digest
+        )
+        later = await world.registered(await world.train(started_from=start))
+        assert later.started_from == start
+        await register_json(db)
+        kept = [await store.find_version(db, each.model_id) for each in (version, later)]
+        assert [each.started_from for each in kept] == [None, start]
+
     async def test_pass_the_gate_and_are_approved_for_the_job_that_waits(self, world, db):
         job = await world.train()
         version = await world.gated(job)

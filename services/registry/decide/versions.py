@@ -53,6 +53,7 @@ def register(
         bundle=artifact.bundle,
         # Who cancelled a job did not ask for its model to be served.
         auto_deploy=artifact.auto_deploy and not cancelled,
+        started_from=artifact.started_from,
     )
     return Decision(version, events=(_registered(version, training_template_sha256),))
 
@@ -267,6 +268,7 @@ def _registered(version: Version, training_template_sha256: str | None) -> Model
         template_sha256=version.template_sha256,
         bundle=version.bundle,
         training_template_sha256=training_template_sha256,
+        started_from=version.started_from,
     )
 
 

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schemas.base import BundleRef, DatasetRef
+from schemas.base import BundleRef, DatasetRef, StartFrom
 from schemas.evaluation import CheckResult, EvalInconclusive
 from schemas.gate import GateSpec
 from schemas.job import JobEvaluating
@@ -64,6 +64,12 @@ def promote(version, *, current_sha=BASE_SHA, **fields):
 def archive(version, *serving):
     command = ArchiveModel(model_id=version.model_id, tenant=version.tenant)
     return versions.archive(version, serving, command, now=NOON)
+
+
+def test_lineage_names_what_training_started_from():
+    start = StartFrom(name="ft:x", job_id="ftjob-0", bundle=an_artifact().bundle, digest=DIGEST)
+    decision = versions.register(an_artifact(started_from=start), digest=DIGEST, cancelled=False)
+    assert decision.version.started_from == decision.events[0].started_from == start
 
 
 class TestRegister:
